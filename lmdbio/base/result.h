@@ -1,0 +1,15 @@
+// A value or a Status.
+#pragma once
+
+#include <boost/outcome/basic_result.hpp>
+#include <boost/outcome/policy/terminate.hpp>
+
+#include "lmdbio/base/status.h"
+
+namespace lmdbio {
+
+/// `if (r) use(r.value()); else return r.error();`  Asking for the half that is not there terminates: our bug.
+template <class T>
+using Result = boost::outcome_v2::basic_result<T, Status, boost::outcome_v2::policy::terminate>;
+
+}  // namespace lmdbio

@@ -1,0 +1,35 @@
+// What a call came to, in LMDB's own numbering, so that it crosses the C boundary as it is.
+#pragma once
+
+#include <cassert>
+
+namespace lmdbio {
+
+/// 0: success; above 0: an errno; from -30799 to -30700: an MDB_* code.  A value, one int wide.
+class [[nodiscard]] Status {
+ public:
+  constexpr Status() noexcept = default;
+  /// `e` as in errno, above 0.
+  static constexpr Status from_errno(int e) noexcept {
+    assert(e > 0);
+    return Status(e);
+  }
+  /// `rc` as in lmdb.h, e.g. MDB_NOTFOUND.
+  static constexpr Status from_mdb(int rc) noexcept {
+    assert(rc <= -30700);
+    return Status(rc);
+  }
+  /// The kernel's convention (negative errno, else success).  The only place where a sign is flipped.
+  static constexpr Status from_kernel(long res) noexcept {
+    return res < 0 ? from_errno(static_cast<int>(-res)) : Status();
+  }
+  constexpr bool ok() const noexcept { return rc_ == 0; }
+  constexpr int raw() const noexcept { return rc_; }
+  friend constexpr bool operator==(Status a, Status b) noexcept { return a.rc_ == b.rc_; }
+
+ private:
+  explicit constexpr Status(int rc) noexcept : rc_(rc) {}
+  int rc_ = 0;
+};
+
+}  // namespace lmdbio

@@ -1,0 +1,98 @@
+// Tree pages and sub-pages: views that check what is touched, when it is touched.
+//
+// A view proves the page's header once, when it is made; each slot is proved when it is used.  Proving all
+// slots on entry (some 200 loads) costs more than a lookup does.
+#pragma once
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::format {
+
+/// A node whose header, key and in-page data lie inside its page; valid as long as the page's bytes.
+struct Node {
+  const std::byte* at = nullptr;
+
+  unsigned flags() const noexcept { return load<std::uint16_t>(at + 4); }
+  unsigned key_size() const noexcept { return load<std::uint16_t>(at + 6); }
+  const std::byte* key() const noexcept { return at + kNodeHeader; }
+  /// Leaf: bytes of the value (kBigData: of the whole value, elsewhere).
+  std::uint32_t data_size() const noexcept { return load<std::uint32_t>(at); }
+  const std::byte* data() const noexcept { return at + kNodeHeader + key_size(); }
+  /// Branch: the page below.
+  Pgno child() const noexcept {
+    return Pgno{load<std::uint32_t>(at) | (std::uint64_t{load<std::uint16_t>(at + 4)} << 32)};
+  }
+  /// kBigData: first page of the overflow run.
+  Pgno overflow() const noexcept { return load<Pgno>(data()); }
+};
+
+/// A page of a tree, or a sub-page inside a node.  Non-owning, trivially copyable.
+class PageView {
+ public:
+  PageView() = default;
+
+  /// A page of the file: its number and kind must be as the tree says (`kind` kBranch or kLeaf; kLeaf
+  /// allows kLeaf2).  False: corrupted.  `page` holds `size` bytes.
+  static bool open(const std::byte* page, std::size_t size, Pgno expect, PageView& out) noexcept {
+    if (load<Pgno>(page) != expect) [[unlikely]]
+      return false;
+    return out.adopt(page, size);
+  }
+  /// A sub-page: `size` bytes of a node's data.  Its page number means nothing.
+  static bool open_sub(const std::byte* page, std::size_t size, PageView& out) noexcept {
+    if (size < kPageHeader) [[unlikely]]
+      return false;
+    return out.adopt(page, size) && (out.flags_ & kLeaf) != 0;
+  }
+
+  bool is_branch() const noexcept { return (flags_ & kBranch) != 0; }
+  bool is_leaf() const noexcept { return (flags_ & kLeaf) != 0; }
+  bool is_leaf2() const noexcept { return (flags_ & kLeaf2) != 0; }
+  unsigned count() const noexcept { return count_; }
+  const std::byte* bytes() const noexcept { return page_; }
+  std::size_t size() const noexcept { return size_; }
+  /// Size of an item of a kLeaf2 page, as the page says.
+  unsigned item_size() const noexcept { return load<std::uint16_t>(page_ + kAtPad); }
+
+  /// Slot `i` < count() of a page that is not kLeaf2.  False: corrupted.
+  bool node(unsigned i, Node& out) const noexcept {
+    const std::size_t off = load<std::uint16_t>(page_ + kPageHeader + 2 * i);
+    if (off < kPageHeader + 2 * count_ || off + kNodeHeader > size_) [[unlikely]]
+      return false;
+    out.at = page_ + off;
+    std::size_t end = off + kNodeHeader + out.key_size();
+    if (is_leaf()) end += (out.flags() & kBigData) != 0 ? sizeof(Pgno) : out.data_size();
+    return end <= size_;
+  }
+  /// Item `i` < count() of a kLeaf2 page whose items have `item_bytes`.  Null: corrupted.
+  const std::byte* item(unsigned i, std::size_t item_bytes) const noexcept {
+    if (kPageHeader + (i + std::size_t{1}) * item_bytes > size_) [[unlikely]]
+      return nullptr;
+    return page_ + kPageHeader + i * item_bytes;
+  }
+
+ private:
+  bool adopt(const std::byte* page, std::size_t size) noexcept {
+    page_ = page;
+    size_ = static_cast<std::uint32_t>(size);
+    flags_ = load<std::uint16_t>(page + kAtFlags);
+    const std::size_t lower = load<std::uint16_t>(page + kAtLower), upper = load<std::uint16_t>(page + kAtUpper);
+    count_ = static_cast<std::uint16_t>((lower - kPageHeader) / 2);
+    if (lower < kPageHeader || lower > upper || upper > size) [[unlikely]]
+      return false;
+    if ((flags_ & kLeaf2) != 0) {
+      // Items follow the header and there is no slot table: lower counts them by twos (a valid
+      // sub-page of 1-byte items has lower == upper == size).
+      return (flags_ & kLeaf) != 0;
+    }
+    return ((flags_ & kBranch) != 0) != ((flags_ & kLeaf) != 0);
+  }
+
+  const std::byte* page_ = nullptr;
+  std::uint32_t size_ = 0;
+  std::uint16_t count_ = 0;
+  std::uint16_t flags_ = 0;
+};
+
+}  // namespace lmdbio::format
