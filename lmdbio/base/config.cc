@@ -1,0 +1,108 @@
+#include "lmdbio/base/config.h"
+
+#include <climits>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <string_view>
+
+namespace lmdbio {
+namespace {
+
+bool parse_disable(Config& c, const char* value) {
+  const std::string_view v = value;
+  if (v != "0" && v != "1") return false;
+  c.disable = v == "1";
+  return true;
+}
+
+bool parse_stock_lib(Config& c, const char* value) {
+  if (std::strlen(value) >= PATH_MAX) return false;
+  c.stock_lib = value;
+  return true;
+}
+
+bool parse_log(Config& c, const char* value) {
+  constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
+  for (unsigned char i = 0; i < std::size(kNames); ++i)
+    if (kNames[i] == value) {
+      c.log_level = static_cast<LogLevel>(i);
+      return true;
+    }
+  return false;
+}
+
+bool parse_stats(Config& c, const char* value) {
+  const std::string_view v = value;
+  if (v == "0") {
+    c.stats.clear();
+    return true;
+  }
+  if (v.size() >= PATH_MAX) return false;
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    if (v[i] != '%') continue;
+    ++i;
+    if (i == v.size() || (v[i] != 'p' && v[i] != 'h' && v[i] != '%')) return false;
+  }
+  c.stats = value;
+  return true;
+}
+
+constexpr ConfigEntry kTable[] = {
+    {"LMDBIO_DISABLE", "0, 1", "0", "1: every call goes to the real LMDB, as if LMDBIO were not there.",
+     parse_disable},
+    {"LMDBIO_STOCK_LIB", "path of a liblmdb", "",
+     "The real LMDB to work with. Not set: the one the program would have used without LMDBIO.",
+     parse_stock_lib},
+    {"LMDBIO_LOG", "error, warn, info, debug", "warn",
+     "The least important messages to write to standard error.", parse_log},
+    {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",
+     "Statistics when the last environment closes and at exit, as one JSON object a line. 1: to standard "
+     "error; "
+     "path: appended to that file.",
+     parse_stats},
+};
+
+void complain_in_log(const ConfigEntry& e, const char* value) {
+  log_line(LogLevel::error, "%s=%.200s is not valid (%s); using %s", e.name, value, e.range,
+           *e.def == '\0' ? "no value" : e.def);
+}
+
+const char* from_environment(const char* name) { return ::secure_getenv(name); }
+
+// Built in place and never destroyed: other destructors may still read it at exit.
+const Config& build() noexcept {
+  alignas(Config) static std::byte place[sizeof(Config)];
+  Config* c = nullptr;
+  try {
+    c = ::new (static_cast<void*>(place)) Config(parse_config(from_environment, complain_in_log));
+  } catch (...) {
+    c = ::new (static_cast<void*>(place)) Config;
+  }
+  set_log_level(c->log_level);
+  return *c;
+}
+
+}  // namespace
+
+const Config& config() noexcept {
+  static const Config& c = build();
+  return c;
+}
+
+std::span<const ConfigEntry> config_table() noexcept { return kTable; }
+
+Config parse_config(const char* (*get)(const char* name),
+                    void (*complain)(const ConfigEntry&, const char* value)) {
+  Config c;
+  for (const ConfigEntry& e : kTable) {
+    const char* const value = get(e.name);
+    if (value == nullptr || *value == '\0') continue;
+    if (!e.parse(c, value) && complain != nullptr) complain(e, value);
+  }
+  return c;
+}
+
+}  // namespace lmdbio

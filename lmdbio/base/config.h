@@ -1,0 +1,41 @@
+// The process's settings: every LMDBIO_* environment variable, in one table.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "lmdbio/base/log.h"
+
+namespace lmdbio {
+
+struct Config {
+  bool disable = false;
+  std::string stock_lib;  // empty: found by rule (docs/abi.md)
+  LogLevel log_level = LogLevel::warn;
+  std::string
+      stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
+};
+
+/// Parsed from the environment at the first call, then constant; any thread.  Lives until the process ends.
+/// Sets the log level.  In setuid programs the environment is ignored; out of memory gives the defaults.
+const Config& config() noexcept;
+
+struct ConfigEntry {
+  const char* name;
+  const char* range;
+  const char* def;  // as one would write it; empty: not set
+  const char* meaning;
+  /// False if `value` (never null or empty) is not in range; the Config is then as it was.  May throw
+  /// bad_alloc.
+  bool (*parse)(Config&, const char* value);
+};
+
+/// One entry for each variable, in the order in which they are documented.
+std::span<const ConfigEntry> config_table() noexcept;
+
+/// The settings that `get` (as getenv) tells.  Not set and empty are the same.  `complain` is called for each
+/// value out of range, which is then ignored; null: nobody is told.  Touches neither the log nor config().
+Config parse_config(const char* (*get)(const char* name),
+                    void (*complain)(const ConfigEntry&, const char* value));
+
+}  // namespace lmdbio

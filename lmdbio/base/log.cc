@@ -1,0 +1,60 @@
+#include "lmdbio/base/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+namespace lmdbio {
+namespace {
+
+constexpr char kPrefix[] = "lmdbio: ";
+constexpr char kLast[] = "lmdbio: further messages are suppressed\n";
+constexpr std::size_t kPrefixBytes = sizeof kPrefix - 1;
+constexpr std::size_t kLineBytes = 1024;
+
+std::atomic<LogLevel> g_level{LogLevel::warn};
+std::atomic<unsigned> g_lines{0};
+
+void put(const char* text, std::size_t bytes) noexcept {
+  // Nobody is left to be told that this failed.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, bytes);
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) noexcept { g_level.store(level, std::memory_order_relaxed); }
+
+bool log_enabled(LogLevel level) noexcept { return level <= g_level.load(std::memory_order_relaxed); }
+
+void log_line(LogLevel level, const char* fmt, ...) noexcept {
+  if (!log_enabled(level)) return;
+  // The load keeps the count from wrapping around.
+  if (g_lines.load(std::memory_order_relaxed) > kLogLines) return;
+  const int saved = errno;
+  const unsigned before = g_lines.fetch_add(1, std::memory_order_relaxed);
+  if (before < kLogLines) {
+    char line[kLineBytes];
+    std::memcpy(line, kPrefix, kPrefixBytes);
+    constexpr std::size_t room = kLineBytes - kPrefixBytes;  // text, and vsnprintf's NUL where the '\n' goes
+    va_list args;
+    va_start(args, fmt);
+    const int wanted = std::vsnprintf(line + kPrefixBytes, room, fmt, args);
+    va_end(args);
+    std::size_t bytes = wanted < 0 ? 0 : static_cast<std::size_t>(wanted);
+    if (bytes > room - 1) bytes = room - 1;
+    for (std::size_t i = kPrefixBytes; i < kPrefixBytes + bytes; ++i)
+      if (const auto c = static_cast<unsigned char>(line[i]); c < 0x20 || c == 0x7f) line[i] = '?';
+    line[kPrefixBytes + bytes] = '\n';
+    put(line, kPrefixBytes + bytes + 1);
+  } else if (before == kLogLines) {
+    put(kLast, sizeof kLast - 1);
+  }
+  errno = saved;
+}
+
+}  // namespace lmdbio

@@ -1,0 +1,104 @@
+// The owner of a range of addresses, and the only caller of munmap(2).
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/result.h"
+
+namespace lmdbio {
+
+/// Moved-from and default-made: owns nothing, data() is null, size() 0.
+class Mapping {
+ public:
+  Mapping() noexcept = default;
+  /// Takes over `size` bytes at `data`, as mmap(2) gave them.
+  Mapping(void* data, std::size_t size) noexcept : data_(static_cast<std::byte*>(data)), size_(size) {}
+  Mapping(Mapping&& other) noexcept : data_(other.data_), size_(other.size_) { (void)other.release(); }
+  Mapping& operator=(Mapping&& other) noexcept {
+    if (this != &other) {
+      reset();
+      size_ = other.size_;
+      data_ = other.release();
+    }
+    return *this;
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { reset(); }
+
+  std::byte* data() const noexcept { return data_; }
+  /// Bytes; a multiple of the system's page.
+  std::size_t size() const noexcept { return size_; }
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+
+  /// Unmaps the range, whatever was mapped over it since; errno preserved.
+  void reset() noexcept {
+    if (data_ == nullptr) return;
+    const int saved = errno;
+    ::munmap(data_, size_);
+    errno = saved;
+    (void)release();
+  }
+  /// The caller unmaps data(), size() from now on; ask for size() before.
+  [[nodiscard]] std::byte* release() noexcept {
+    size_ = 0;
+    return std::exchange(data_, nullptr);
+  }
+
+  /// `size` bytes of addresses and no memory (PROT_NONE, MAP_NORESERVE), at a multiple of `alignment`, a
+  /// power of two. Size is rounded up to the system's page.  Size 0: EINVAL; no room: ENOMEM.
+  static Result<Mapping> reserve(std::size_t size, std::size_t alignment) noexcept {
+    const std::size_t page = system_page();
+    if (size == 0 || !is_power_of_two(alignment)) return Status::from_errno(EINVAL);
+    if (size > SIZE_MAX / 2 || alignment > SIZE_MAX / 4) return Status::from_errno(ENOMEM);
+    const std::size_t bytes = align_up(size, page);
+    const std::size_t slack = alignment > page ? alignment - page : 0;
+    void* const p =
+        ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return Status::from_errno(errno);
+    const auto at = reinterpret_cast<std::uintptr_t>(p);
+    const std::size_t head = align_up(at, alignment) - at;
+    std::byte* const data = static_cast<std::byte*>(p) + head;
+    const std::size_t tail = slack - head;
+    // Too many areas: what is still ours goes, never what another thread may have mapped meanwhile.
+    std::size_t ours = bytes + slack;
+    bool trimmed = tail == 0 || ::munmap(data + bytes, tail) == 0;
+    if (trimmed) {
+      ours -= tail;
+      trimmed = head == 0 || ::munmap(p, head) == 0;
+    }
+    if (!trimmed) {
+      const Status failed = Status::from_errno(errno);
+      ::munmap(p, ours);
+      return failed;
+    }
+    return Mapping(data, bytes);
+  }
+
+  /// `length` bytes of the file from its start, PROT_READ and MAP_SHARED, at a multiple of `alignment`, a
+  /// power of two. May reach beyond the end of the file: an access there is SIGBUS until the file has grown.
+  /// `fd` may be closed afterwards.  Errors as mmap(2).
+  static Result<Mapping> map_file(int fd, std::size_t length, std::size_t alignment) noexcept {
+    Result<Mapping> range = reserve(length, alignment);
+    if (!range) return range;
+    void* const at = range.value().data();
+    if (::mmap(at, range.value().size(), PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+      return Status::from_errno(errno);
+    return range;
+  }
+
+ private:
+  static std::size_t system_page() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace lmdbio
