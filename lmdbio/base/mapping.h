@@ -86,6 +86,11 @@ class Mapping {
   /// power of two. May reach beyond the end of the file: an access there is SIGBUS until the file has grown.
   /// `fd` may be closed afterwards.  Errors as mmap(2).
   static Result<Mapping> map_file(int fd, std::size_t length, std::size_t alignment) noexcept {
+    // A file that cannot be mapped is found out first: where a MAP_FIXED fails late, the kernel has emptied
+    // the range already, and what another thread puts there is not ours to unmap.
+    void* const probe = ::mmap(nullptr, system_page(), PROT_READ, MAP_SHARED, fd, 0);
+    if (probe == MAP_FAILED) return Status::from_errno(errno);
+    ::munmap(probe, system_page());
     Result<Mapping> range = reserve(length, alignment);
     if (!range) return range;
     void* const at = range.value().data();

@@ -1,0 +1,28 @@
+// The engine that works everywhere: one pread(2) at a time.
+#pragma once
+
+#include <memory>
+
+#include "lmdbio/io/file.h"
+#include "lmdbio/io/io_engine.h"
+
+namespace lmdbio {
+
+/// Reads within submit(), one read deep.  The File outlives it.
+class PreadEngine final : public IoEngine {
+ public:
+  explicit PreadEngine(const File& file) noexcept;
+
+ private:
+  Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
+
+  const int fd_;
+  bool done_ = false;
+  RawResult result_{};
+};
+
+/// May throw bad_alloc.
+std::unique_ptr<IoEngine> pread_engine(const File& file);
+
+}  // namespace lmdbio

@@ -1,0 +1,126 @@
+#include "lmdbio/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+
+namespace lmdbio {
+namespace {
+
+// Where the kernel does not tell: enough for every device with blocks of up to a page.
+constexpr std::size_t kUsualAlignment = 4096;
+
+Status regular(const struct stat& st) noexcept {
+  if (S_ISREG(st.st_mode)) return Status();
+  return Status::from_errno(S_ISDIR(st.st_mode) ? EISDIR : EINVAL);
+}
+
+Status regular_fd(int fd) noexcept {
+  struct stat st;
+  if (::fstat(fd, &st) != 0) return Status::from_errno(errno);
+  return regular(st);
+}
+
+int open_retrying(const char* path, int flags) noexcept {
+  int fd;
+  do fd = ::open(path, flags | O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+// The alignment of direct reads as the kernel tells it; 0: there are none.
+std::size_t told_alignment(int fd) noexcept {
+#ifdef STATX_DIOALIGN
+  struct statx stx;
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) == 0 && (stx.stx_mask & STATX_DIOALIGN) != 0) {
+    const std::size_t a = std::max<std::size_t>(stx.stx_dio_mem_align, stx.stx_dio_offset_align);
+    return a == 0 || is_power_of_two(a) ? a : 0;
+  }
+#else
+  (void)fd;
+#endif
+  return kUsualAlignment;
+}
+
+// Some file systems accept O_DIRECT and refuse each read: one block is read to know.
+bool direct_works(int fd, std::size_t alignment) noexcept {
+  void* const block = std::aligned_alloc(alignment, alignment);
+  if (block == nullptr) return false;
+  ssize_t n;
+  do n = ::pread(fd, block, alignment, 0);
+  while (n < 0 && errno == EINTR);
+  std::free(block);
+  return n >= 0;
+}
+
+}  // namespace
+
+File::File(UniqueFd owned, int fd, std::size_t direct_alignment) noexcept
+    : owned_(std::move(owned)),
+      fd_(fd),
+      direct_(direct_alignment != 0),
+      alignment_(direct_alignment != 0 ? direct_alignment : 1) {}
+
+Result<File> File::open(const char* path, Mode mode) noexcept {
+  // Before the open, which would wait for a pipe's writer.
+  struct stat st;
+  if (::stat(path, &st) != 0) return Status::from_errno(errno);
+  if (const Status s = regular(st); !s.ok()) return s;
+  if (mode == Mode::direct_if_possible) {
+    UniqueFd fd(open_retrying(path, O_DIRECT));
+    if (fd && regular_fd(fd.get()).ok()) {
+      const std::size_t alignment = told_alignment(fd.get());
+      if (alignment != 0 && direct_works(fd.get(), alignment)) {
+        const int n = fd.get();
+        return File(std::move(fd), n, alignment);
+      }
+    }
+  }
+  UniqueFd fd(open_retrying(path, 0));
+  if (!fd) return Status::from_errno(errno);
+  if (const Status s = regular_fd(fd.get()); !s.ok()) return s;
+  const int n = fd.get();
+  return File(std::move(fd), n, 0);
+}
+
+Result<File> File::from_fd(int fd, Take take) noexcept {
+  if (const Status s = regular_fd(fd); !s.ok()) return s;
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return Status::from_errno(errno);
+  std::size_t alignment = 0;
+  if ((flags & O_DIRECT) != 0) {
+    alignment = told_alignment(fd);
+    if (alignment == 0) alignment = kUsualAlignment;  // O_DIRECT was accepted: the strictest rule in use
+  }
+  if (take == Take::borrow) return File(UniqueFd(), fd, alignment);
+  UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!own) return Status::from_errno(errno);
+  const int n = own.get();
+  return File(std::move(own), n, alignment);
+}
+
+Result<FileIdentity> File::identity() const noexcept {
+  struct stat st;
+  if (::fstat(fd_, &st) != 0) return Status::from_errno(errno);
+  FileIdentity id;
+  id.dev = st.st_dev;
+  id.ino = st.st_ino;
+  id.size = static_cast<std::uint64_t>(st.st_size);
+  id.mtime_ns = std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+  return id;
+}
+
+Result<std::uint64_t> File::size() const noexcept {
+  struct stat st;
+  if (::fstat(fd_, &st) != 0) return Status::from_errno(errno);
+  return static_cast<std::uint64_t>(st.st_size);
+}
+
+}  // namespace lmdbio
