@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Each header of the product compiles alone, without a warning; those under lmdbio/include also as C.
+
+check_headers.py ROOT CXX CC [-- FLAGS ..]
+"""
+import concurrent.futures
+import os
+import subprocess
+import sys
+import tempfile
+
+FOLDERS = ("lmdbio", "compat", "tests/support")
+
+
+def compile_alone(job):
+    compiler, standard, path, out, flags = job
+    # A file of its own, not the header as main file: #pragma once would be warned about.
+    with open(out, "w", encoding="utf-8") as f:
+        f.write(f'#include "{path}"\n#include "{path}"\n')
+    run = subprocess.run([compiler, standard, *flags, "-Werror", "-fsyntax-only", out], capture_output=True, text=True)
+    return (path, compiler, run.stderr) if run.returncode != 0 else None
+
+
+def main():
+    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    root, cxx, cc = sys.argv[1:cut]
+    flags = [f for f in sys.argv[cut + 1:] if f]
+    c_flags = [f for f in flags if f != "-Wnon-virtual-dtor"]
+    with tempfile.TemporaryDirectory() as at:
+        jobs = []
+        for folder in FOLDERS:
+            for here, dirs, names in os.walk(os.path.join(root, folder)):
+                dirs.sort()
+                for n in sorted(names):
+                    if not n.endswith(".h"):
+                        continue
+                    path = os.path.join(here, n)
+                    jobs.append((cxx, "-std=c++20", path, os.path.join(at, f"h{len(jobs)}.cc"), flags))
+                    if here.startswith(os.path.join(root, "lmdbio/include")):
+                        jobs.append((cc, "-std=c11", path, os.path.join(at, f"h{len(jobs)}.c"), c_flags))
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            wrong = [w for w in pool.map(compile_alone, jobs) if w is not None]
+    for path, compiler, text in wrong:
+        print(f"{path} does not compile alone with {os.path.basename(compiler)}:\n{text}")
+    if not jobs:
+        sys.exit("no headers found")
+    if wrong:
+        sys.exit(1)
+    print(f"{len(jobs)} compiled")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lmdbio/base/config.h"
+#include "tests/support/child.h"
+
+namespace lmdbio {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::map<std::string, std::string> g_env;
+std::vector<std::string> g_complaints;
+
+Config parse(std::map<std::string, std::string> env) {
+  g_env = std::move(env);
+  g_complaints.clear();
+  return parse_config(
+      [](const char* name) -> const char* {
+        const auto at = g_env.find(name);
+        return at == g_env.end() ? nullptr : at->second.c_str();
+      },
+      [](const ConfigEntry& e, const char* value) {
+        g_complaints.push_back(std::string(e.name) + "=" + value);
+      });
+}
+
+void expect_same(const Config& a, const Config& b) {
+  EXPECT_EQ(a.disable, b.disable);
+  EXPECT_EQ(a.stock_lib, b.stock_lib);
+  EXPECT_EQ(a.log_level, b.log_level);
+  EXPECT_EQ(a.stats, b.stats);
+}
+
+TEST(Config, NothingSetGivesTheDefaults) {
+  expect_same(parse({}), Config());
+  expect_same(
+      parse({{"LMDBIO_DISABLE", ""}, {"LMDBIO_LOG", ""}, {"LMDBIO_STATS", ""}, {"LMDBIO_STOCK_LIB", ""}}),
+      Config());
+  EXPECT_THAT(g_complaints, IsEmpty());
+}
+
+TEST(Config, DefaultsInTheTableAreTheDefaults) {
+  for (const ConfigEntry& e : config_table()) {
+    Config c;
+    EXPECT_TRUE(*e.def == '\0' || e.parse(c, e.def)) << e.name;
+    expect_same(c, Config());
+  }
+}
+
+TEST(Config, TableIsWellFormed) {
+  std::set<std::string> names;
+  for (const ConfigEntry& e : config_table()) {
+    EXPECT_THAT(e.name, ::testing::StartsWith("LMDBIO_"));
+    EXPECT_TRUE(names.insert(e.name).second) << e.name << " is there twice";
+    EXPECT_NE(*e.range, '\0') << e.name;
+    EXPECT_NE(*e.meaning, '\0') << e.name;
+  }
+  EXPECT_THAT(names, ElementsAre("LMDBIO_DISABLE", "LMDBIO_LOG", "LMDBIO_STATS", "LMDBIO_STOCK_LIB"));
+}
+
+TEST(Config, ValidValues) {
+  EXPECT_TRUE(parse({{"LMDBIO_DISABLE", "1"}}).disable);
+  EXPECT_FALSE(parse({{"LMDBIO_DISABLE", "0"}}).disable);
+  EXPECT_EQ(parse({{"LMDBIO_STOCK_LIB", "/a/liblmdb.so.0"}}).stock_lib, "/a/liblmdb.so.0");
+  EXPECT_EQ(parse({{"LMDBIO_LOG", "error"}}).log_level, LogLevel::error);
+  EXPECT_EQ(parse({{"LMDBIO_LOG", "warn"}}).log_level, LogLevel::warn);
+  EXPECT_EQ(parse({{"LMDBIO_LOG", "info"}}).log_level, LogLevel::info);
+  EXPECT_EQ(parse({{"LMDBIO_LOG", "debug"}}).log_level, LogLevel::debug);
+  EXPECT_EQ(parse({{"LMDBIO_STATS", "0"}}).stats, "");
+  EXPECT_EQ(parse({{"LMDBIO_STATS", "1"}}).stats, "1");
+  EXPECT_EQ(parse({{"LMDBIO_STATS", "s-%h-%p-100%%"}}).stats, "s-%h-%p-100%%");
+  EXPECT_THAT(g_complaints, IsEmpty());
+}
+
+TEST(Config, InvalidValuesAreToldAndTheDefaultStays) {
+  const std::string long_path(5000, 'x');
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"LMDBIO_DISABLE", "yes"}, {"LMDBIO_DISABLE", "01"},    {"LMDBIO_DISABLE", " 1"},
+      {"LMDBIO_LOG", "WARN"},    {"LMDBIO_LOG", "2"},         {"LMDBIO_STATS", "a%"},
+      {"LMDBIO_STATS", "a%d"},   {"LMDBIO_STATS", long_path}, {"LMDBIO_STOCK_LIB", long_path}};
+  for (const auto& [name, value] : bad) {
+    expect_same(parse({{name, value}}), Config());
+    EXPECT_THAT(g_complaints, ElementsAre(name + "=" + value));
+  }
+}
+
+TEST(Config, OneBadValueLeavesTheOthers) {
+  const Config c = parse({{"LMDBIO_DISABLE", "1"}, {"LMDBIO_LOG", "loud"}, {"LMDBIO_STATS", "1"}});
+  EXPECT_TRUE(c.disable);
+  EXPECT_EQ(c.log_level, LogLevel::warn);
+  EXPECT_EQ(c.stats, "1");
+  EXPECT_THAT(g_complaints, ElementsAre("LMDBIO_LOG=loud"));
+}
+
+TEST(Config, NobodyNeedsToListen) {
+  g_env = {{"LMDBIO_DISABLE", "x"}};
+  expect_same(
+      parse_config([](const char* n) { return g_env.count(n) ? g_env[n].c_str() : nullptr; }, nullptr),
+      Config());
+}
+
+TEST(Config, OfTheProcess) {
+  const auto child = testing::in_child([] {
+    ::setenv("LMDBIO_LOG", "info", 1);
+    ::setenv("LMDBIO_STATS", "/tmp/x.%p", 1);
+    ::setenv("LMDBIO_DISABLE", "maybe", 1);
+    std::vector<const Config*> seen(8);
+    std::vector<std::thread> threads;
+    for (auto& s : seen) threads.emplace_back([&s] { s = &config(); });
+    for (auto& t : threads) t.join();
+    for (const Config* s : seen)
+      if (s != &config()) return 1;
+    ::setenv("LMDBIO_LOG", "error", 1);
+    if (config().log_level != LogLevel::info || !log_enabled(LogLevel::info) || log_enabled(LogLevel::debug))
+      return 2;
+    if (config().stats != "/tmp/x.%p" || config().disable) return 3;
+    return 0;
+  });
+  EXPECT_EQ(child.exit_code, 0);
+  EXPECT_EQ(child.err, "lmdbio: LMDBIO_DISABLE=maybe is not valid (0, 1); using 0\n");
+}
+
+TEST(Config, ComplaintsAreSeenAtEveryLevelAndAreOneLine) {
+  const auto child = testing::in_child([] {
+    ::setenv("LMDBIO_LOG", "error", 1);
+    ::setenv("LMDBIO_STATS", "two\nlines%", 1);
+    (void)config();
+    return log_enabled(LogLevel::warn) ? 1 : 0;
+  });
+  EXPECT_EQ(child.exit_code, 0);
+  EXPECT_THAT(child.err, HasSubstr("LMDBIO_STATS=two?lines% is not valid"));
+  EXPECT_EQ(std::count(child.err.begin(), child.err.end(), '\n'), 1);
+}
+
+}  // namespace
+}  // namespace lmdbio

@@ -1,0 +1,339 @@
+// What every engine does, and the checks that they share.
+#include "lmdbio/io/io_engine.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/io/engine_memory.h"
+#include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/file.h"
+#include "tests/support/faulty_engine.h"
+#include "tests/support/scan.h"
+#include "tests/support/temp_file.h"
+#include "tests/support/test_bytes.h"
+
+namespace lmdbio {
+namespace {
+
+using testing::AlignedBuffer;
+using testing::byte_at;
+using testing::pattern;
+using testing::scan;
+
+constexpr std::size_t kFileBytes = 64 * 4096;
+
+struct Kind {
+  const char* name;
+  IoEngine::Caps memory;  // depth 0: pread
+  File::Mode mode;
+};
+
+class AnyEngine : public ::testing::TestWithParam<Kind> {
+ protected:
+  void make(std::size_t size = kFileBytes) {
+    contents_ = pattern(size);
+    if (GetParam().memory.depth != 0) {
+      engine_ = memory_engine(contents_, GetParam().memory);
+      return;
+    }
+    temp_ = std::make_unique<testing::TempFile>(contents_);
+    Result<File> f = File::open(temp_->path(), GetParam().mode);
+    ASSERT_TRUE(f);
+    file_ = std::make_unique<File>(std::move(f.value()));
+    engine_ = pread_engine(*file_);
+  }
+  std::size_t align() const { return engine_->caps().align; }
+  std::size_t block() const { return std::max<std::size_t>(align(), 512); }
+  AlignedBuffer buffer(std::size_t size) const {
+    return AlignedBuffer(size, std::max<std::size_t>(align(), 64));
+  }
+
+  std::vector<std::byte> contents_;
+  std::unique_ptr<testing::TempFile> temp_;
+  std::unique_ptr<File> file_;
+  std::unique_ptr<IoEngine> engine_;
+};
+
+TEST_P(AnyEngine, ReadsEveryByte) {
+  make();
+  const auto r = scan(*engine_, kFileBytes, block());
+  EXPECT_TRUE(r.status.ok());
+  EXPECT_TRUE(r.same);
+  EXPECT_EQ(r.lost, 0u);
+  EXPECT_EQ(engine_->counters().requests, kFileBytes / block());
+  EXPECT_EQ(engine_->counters().bytes, kFileBytes);
+  EXPECT_EQ(engine_->counters().short_reads, 0u);
+  EXPECT_EQ(engine_->counters().retries, 0u);
+}
+
+TEST_P(AnyEngine, ReadFully) {
+  make();
+  const AlignedBuffer b = buffer(8 * block());
+  EXPECT_TRUE(read_fully(*engine_, 3 * block(), b.bytes()).ok());
+  for (std::size_t i = 0; i < b.bytes().size(); ++i) ASSERT_EQ(b.bytes()[i], byte_at(3 * block() + i)) << i;
+  EXPECT_TRUE(read_fully(*engine_, 0, {}).ok());
+  EXPECT_EQ(engine_->in_flight(), 0u);
+}
+
+TEST_P(AnyEngine, UpToTheEndAndBeyond) {
+  make();
+  const AlignedBuffer b = buffer(2 * block());
+  EXPECT_TRUE(read_fully(*engine_, kFileBytes - 2 * block(), b.bytes()).ok());
+  EXPECT_EQ(read_fully(*engine_, kFileBytes - block(), b.bytes()).raw(), EIO);
+  EXPECT_EQ(read_fully(*engine_, kFileBytes, b.bytes()).raw(), EIO);
+  EXPECT_EQ(read_fully(*engine_, kFileBytes + 100 * block(), b.bytes()).raw(), EIO);
+  EXPECT_EQ(read_fully(*engine_, std::uint64_t{INT64_MAX} + 1, b.bytes()).raw(), EIO);
+  EXPECT_EQ(read_fully(*engine_, ~std::uint64_t{0} - (block() - 1), b.bytes()).raw(), EIO);
+  EXPECT_TRUE(read_fully(*engine_, 0, b.bytes()).ok());
+  EXPECT_EQ(engine_->in_flight(), 0u);
+}
+
+TEST_P(AnyEngine, EndInsideABlock) {
+  make(3 * 4096 + 100);
+  const AlignedBuffer b = buffer(4096);
+  EXPECT_EQ(read_fully(*engine_, 3 * 4096, b.bytes()).raw(), EIO);
+  if (align() == 1) {
+    EXPECT_TRUE(read_fully(*engine_, 3 * 4096, b.bytes().first(100)).ok());
+    EXPECT_EQ(b.bytes()[99], byte_at(3 * 4096 + 99));
+    EXPECT_EQ(read_fully(*engine_, 3 * 4096, b.bytes().first(101)).raw(), EIO);
+  }
+}
+
+TEST_P(AnyEngine, EmptyFile) {
+  make(0);
+  const AlignedBuffer b = buffer(4096);
+  EXPECT_EQ(read_fully(*engine_, 0, b.bytes()).raw(), EIO);
+}
+
+TEST_P(AnyEngine, TakesUpToItsDepth) {
+  make();
+  const unsigned depth = engine_->caps().depth;
+  const AlignedBuffer b = buffer((depth + 1) * block());
+  std::vector<ReadOp> ops;
+  for (std::size_t i = 0; i <= depth; ++i)
+    ops.push_back({i * block(), b.bytes().subspan(i * block(), block()), 100 + i});
+  EXPECT_EQ(engine_->submit({}).value(), 0u);
+  EXPECT_EQ(engine_->submit(ops).value(), depth);
+  EXPECT_EQ(engine_->in_flight(), depth);
+  EXPECT_EQ(engine_->submit(std::span(ops).subspan(depth)).value(), 0u);
+  Completion one[1];
+  EXPECT_EQ(engine_->reap(one, 1).value(), 1u);
+  EXPECT_TRUE(one[0].status.ok());
+  EXPECT_EQ(engine_->in_flight(), depth - 1);
+  EXPECT_EQ(engine_->submit(std::span(ops).subspan(depth)).value(), 1u);
+  std::vector<Completion> rest(depth + 5);
+  EXPECT_EQ(engine_->reap(rest, rest.size()).value(), depth);
+  EXPECT_EQ(engine_->in_flight(), 0u);
+}
+
+TEST_P(AnyEngine, ReapWithNothingInFlight) {
+  make();
+  Completion c[2];
+  EXPECT_EQ(engine_->reap(c, 2).value(), 0u);
+  EXPECT_EQ(engine_->reap(c, 0).value(), 0u);
+  EXPECT_EQ(engine_->reap({}, 0).value(), 0u);
+}
+
+TEST_P(AnyEngine, ReapIntoNothing) {
+  make();
+  const AlignedBuffer b = buffer(block());
+  const ReadOp op{0, b.bytes(), 7};
+  ASSERT_EQ(engine_->submit({&op, 1}).value(), 1u);
+  EXPECT_EQ(engine_->reap({}, 5).value(), 0u);
+  Completion c;
+  EXPECT_EQ(engine_->reap({&c, 1}, 1).value(), 1u);
+  EXPECT_EQ(c.tag, 7u);
+}
+
+TEST_P(AnyEngine, GoesWithReadsNotReaped) {
+  make();
+  const AlignedBuffer b = buffer(block());
+  const ReadOp op{0, b.bytes(), 7};
+  ASSERT_EQ(engine_->submit({&op, 1}).value(), 1u);
+  engine_.reset();
+}
+
+TEST_P(AnyEngine, EmptyAndUnalignedReadsAreOurBugs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  make();
+  const AlignedBuffer b = buffer(2 * block());
+  const auto submit = [&](std::uint64_t offset, MutableBytes dst) {
+    const ReadOp op{offset, dst, 0};
+    (void)engine_->submit({&op, 1});
+  };
+  EXPECT_DEATH(submit(0, {}), "lmdbio: bug: read of 0 bytes");
+  if (align() == 1) return;
+  EXPECT_DEATH(submit(1, b.bytes()), "alignment");
+  EXPECT_DEATH(submit(0, b.bytes().first(align() / 2)), "alignment");
+  EXPECT_DEATH(submit(0, b.bytes().subspan(align() / 2, align())), "alignment");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Engines, AnyEngine,
+    ::testing::Values(Kind{"memory", {1, 32, false}, {}}, Kind{"memory_one_deep", {1, 1, false}, {}},
+                      Kind{"memory_aligned", {512, 100, true}, {}},
+                      Kind{"pread", {0, 0, false}, File::Mode::buffered},
+                      Kind{"pread_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible}),
+    [](const auto& i) { return std::string(i.param.name); });
+
+TEST(PreadEngine, ReadsADescriptorThatItCannot) {
+  const auto contents = pattern(4096);
+  testing::TempFile t(contents);
+  UniqueFd fd(::open(t.path(), O_WRONLY | O_CLOEXEC));
+  Result<File> f = File::from_fd(fd.get(), File::Take::borrow);
+  ASSERT_TRUE(f);
+  PreadEngine engine(f.value());
+  std::vector<std::byte> b(100);
+  EXPECT_EQ(read_fully(engine, 0, b).raw(), EBADF);
+}
+
+TEST(PreadEngine, SeesTheFileGrow) {
+  testing::TempFile t(pattern(100));
+  const Result<File> f = File::open(t.path(), File::Mode::buffered);
+  ASSERT_TRUE(f);
+  PreadEngine engine(f.value());
+  std::vector<std::byte> b(100);
+  EXPECT_EQ(read_fully(engine, 50, b).raw(), EIO);
+  t.append(pattern(100, 100));
+  EXPECT_TRUE(read_fully(engine, 50, b).ok());
+  EXPECT_EQ(b, pattern(100, 50));
+}
+
+// One answer for each attempt at a read; with none left the read is served.
+class ScriptedEngine final : public IoEngine {
+ public:
+  ScriptedEngine(std::vector<long> script, Caps caps) : IoEngine(caps), script_(std::move(script)) {}
+  std::vector<std::pair<std::uint64_t, std::size_t>> asked;
+
+ private:
+  Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
+    for (const RawRead& r : reads) {
+      asked.emplace_back(r.offset, r.dst.size());
+      long res = static_cast<long>(r.dst.size());
+      if (next_ < script_.size()) res = script_[next_++];
+      for (long i = 0; i < res && i < static_cast<long>(r.dst.size()); ++i)
+        r.dst[static_cast<std::size_t>(i)] = byte_at(r.offset + static_cast<std::uint64_t>(i));
+      done_.push_back({r.slot, res});
+    }
+    return reads.size();
+  }
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t) noexcept override {
+    if (done_.empty()) return std::size_t{0};
+    out[0] = done_.back();
+    done_.pop_back();
+    return std::size_t{1};
+  }
+  std::vector<long> script_;
+  std::size_t next_ = 0;
+  std::vector<RawResult> done_;
+};
+
+using Asked = std::vector<std::pair<std::uint64_t, std::size_t>>;
+
+TEST(IoEngine, ShortReadsAreContinued) {
+  ScriptedEngine e({100, 1, -EINTR, 899}, {1, 4, false});
+  std::vector<std::byte> b(1000);
+  EXPECT_TRUE(read_fully(e, 5000, b).ok());
+  EXPECT_EQ(b, pattern(1000, 5000));
+  EXPECT_EQ(e.asked, (Asked{{5000, 1000}, {5100, 900}, {5101, 899}, {5101, 899}}));
+  EXPECT_EQ(e.counters().requests, 4u);
+  EXPECT_EQ(e.counters().bytes, 1000u);
+  EXPECT_EQ(e.counters().short_reads, 2u);
+  EXPECT_EQ(e.counters().retries, 1u);
+}
+
+TEST(IoEngine, AlignedShortReadsAreContinuedOthersAreTheEnd) {
+  const AlignedBuffer b(2048, 512);
+  ScriptedEngine continued({512}, {512, 4, true});
+  EXPECT_TRUE(read_fully(continued, 0, b.bytes()).ok());
+  EXPECT_EQ(continued.asked, (Asked{{0, 2048}, {512, 1536}}));
+  ScriptedEngine ended({512, 100}, {512, 4, true});
+  EXPECT_EQ(read_fully(ended, 0, b.bytes()).raw(), EIO);
+  EXPECT_EQ(ended.asked.size(), 2u);
+}
+
+TEST(IoEngine, EndOfFileAfterAPart) {
+  ScriptedEngine e({10, 0}, {1, 4, false});
+  std::vector<std::byte> b(100);
+  EXPECT_EQ(read_fully(e, 0, b).raw(), EIO);
+}
+
+TEST(IoEngine, MoreThanAskedIsAnError) {
+  ScriptedEngine e({101}, {1, 4, false});
+  std::vector<std::byte> b(100);
+  EXPECT_EQ(read_fully(e, 0, b).raw(), EIO);
+}
+
+TEST(IoEngine, ErrorsAreThoseOfTheKernel) {
+  for (const int error : {EIO, ENOMEM, EINVAL, ESTALE, ENODEV, EOPNOTSUPP}) {
+    ScriptedEngine e({10, -error}, {1, 4, false});
+    std::vector<std::byte> b(100);
+    EXPECT_EQ(read_fully(e, 0, b).raw(), error);
+    EXPECT_TRUE(read_fully(e, 0, b).ok()) << "an error is not remembered";
+  }
+}
+
+TEST(IoEngine, InterruptedWithoutEnd) {
+  ScriptedEngine e(std::vector<long>(1000, -EINTR), {1, 4, false});
+  std::vector<std::byte> b(100);
+  EXPECT_TRUE(read_fully(e, 0, b).ok());
+  EXPECT_EQ(e.counters().retries, 1000u);
+}
+
+TEST(IoEngine, AgainIsTriedABoundedNumberOfTimes) {
+  std::vector<std::byte> b(100);
+  ScriptedEngine enough(std::vector<long>(IoEngine::kAgainTries, -EAGAIN), {1, 4, false});
+  EXPECT_TRUE(read_fully(enough, 0, b).ok());
+  ScriptedEngine too_many(std::vector<long>(IoEngine::kAgainTries + 1, -EAGAIN), {1, 4, false});
+  EXPECT_EQ(read_fully(too_many, 0, b).raw(), EAGAIN);
+  // Progress starts the count anew.
+  std::vector<long> halves(IoEngine::kAgainTries, -EAGAIN);
+  halves.push_back(10);
+  halves.insert(halves.end(), IoEngine::kAgainTries, -EAGAIN);
+  ScriptedEngine progress(halves, {1, 4, false});
+  EXPECT_TRUE(read_fully(progress, 0, b).ok());
+}
+
+TEST(IoEngine, PollDoesNotWaitForTheRestOfARead) {
+  ScriptedEngine e({10}, {1, 4, false});
+  std::vector<std::byte> b(100);
+  const ReadOp op{0, b, 1};
+  ASSERT_EQ(e.submit({&op, 1}).value(), 1u);
+  Completion c;
+  EXPECT_EQ(e.reap({&c, 1}, 0).value(), 0u);
+  EXPECT_EQ(e.reap({&c, 1}, 0).value(), 1u);
+  EXPECT_TRUE(c.status.ok());
+}
+
+TEST(IoEngine, AnySizeOfOutput) {
+  for (const std::size_t room : {std::size_t{1}, std::size_t{3}, std::size_t{100}}) {
+    const auto contents = pattern(1000);
+    MemoryEngine e(contents, {1, 70, false});
+    std::vector<std::byte> b(70);
+    std::vector<ReadOp> ops;
+    for (std::size_t i = 0; i < 70; ++i) ops.push_back({i, std::span(b).subspan(i, 1), i});
+    ASSERT_EQ(e.submit(ops).value(), 70u);
+    std::vector<Completion> out(room);
+    std::vector<bool> seen(70);
+    for (std::size_t got = 0; got < 70;) {
+      const std::size_t n = e.reap(out, room).value();
+      ASSERT_EQ(n, std::min(room, 70 - got));
+      for (std::size_t i = 0; i < n; ++i) {
+        EXPECT_FALSE(seen[out[i].tag]);
+        seen[out[i].tag] = true;
+      }
+      got += n;
+    }
+    EXPECT_EQ(b, pattern(70));
+  }
+}
+
+}  // namespace
+}  // namespace lmdbio
