@@ -26,7 +26,7 @@ bool parse_stock_lib(Config& c, const char* value) {
 
 bool parse_log(Config& c, const char* value) {
   constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
-  for (unsigned char i = 0; i < std::size(kNames); ++i)
+  for (std::size_t i = 0; i < std::size(kNames); ++i)
     if (kNames[i] == value) {
       c.log_level = static_cast<LogLevel>(i);
       return true;

@@ -33,7 +33,7 @@ const char* name(Fault f) {
 
 }  // namespace
 
-FaultyEngine::FaultyEngine(std::unique_ptr<IoEngine> inner, std::vector<FaultPlan> plans)
+FaultyEngine::FaultyEngine(std::unique_ptr<IoEngine> inner, const std::vector<FaultPlan>& plans)
     : IoEngine(inner->caps()), inner_(std::move(inner)), below_(caps().depth) {
   for (const FaultPlan& p : plans) plans_.push_back({p});
 }

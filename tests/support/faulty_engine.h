@@ -54,7 +54,7 @@ class FaultyEngine final : public IoEngine {
     int error;
   };
 
-  FaultyEngine(std::unique_ptr<IoEngine> inner, std::vector<FaultPlan> plans);
+  FaultyEngine(std::unique_ptr<IoEngine> inner, const std::vector<FaultPlan>& plans);
   FaultyEngine(std::unique_ptr<IoEngine> inner, FaultPlan plan)
       : FaultyEngine(std::move(inner), std::vector<FaultPlan>{plan}) {}
   /// Completions come shuffled.
