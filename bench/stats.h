@@ -1,0 +1,49 @@
+// Medians and their intervals.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace lmdbio::bench {
+
+/// Of a non-empty sample.
+inline double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const std::size_t n = v.size();
+  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+struct Interval {
+  double middle = NAN, low = NAN, high = NAN;
+  bool within(double from, double to) const { return low >= from && high <= to; }
+};
+
+constexpr std::size_t kFewestForInterval = 6;
+
+/// The median with its interval of at least 95 % confidence from order statistics: no assumption about the
+/// distribution, only that samples are independent.  Below six samples no such interval exists: low and high
+/// are NAN.
+inline Interval median_interval(std::vector<double> v) {
+  Interval out;
+  if (v.empty()) return out;
+  std::sort(v.begin(), v.end());
+  out.middle = median(v);
+  const std::size_t n = v.size();
+  // The largest k with P(Binomial(n, 1/2) < k) <= 2.5 %: the interval is the k-th from either end.
+  double term = std::pow(0.5, static_cast<double>(n)), below = 0;
+  std::size_t k = 0;
+  while (k < n / 2 && below + term <= 0.025) {
+    below += term;
+    term *= static_cast<double>(n - k) / static_cast<double>(k + 1);
+    ++k;
+  }
+  if (k > 0) {
+    out.low = v[k - 1];
+    out.high = v[n - k];
+  }
+  return out;
+}
+
+}  // namespace lmdbio::bench
