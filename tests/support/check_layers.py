@@ -2,7 +2,7 @@
 """Rules on the source tree that a compiler does not check.
 
 check_layers.py layers ROOT      each folder includes only what the table allows; the owners of close and munmap
-check_layers.py registered ROOT  each tests/**/*_test.{cc,c,py} is named, uncommented, in the nearest build file above it
+check_layers.py registered ROOT  each tests/**/*_test.{cc,c,py} is named, uncommented, in the nearest build file
 check_layers.py selftest         the rules find what they are for
 """
 import os

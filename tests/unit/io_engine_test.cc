@@ -26,6 +26,7 @@ using testing::AlignedBuffer;
 using testing::byte_at;
 using testing::pattern;
 using testing::scan;
+using testing::ScanResult;
 
 constexpr std::size_t kFileBytes = 64 * 4096;
 
@@ -90,6 +91,7 @@ TEST_P(AnyEngine, UpToTheEndAndBeyond) {
   EXPECT_EQ(read_fully(*engine_, kFileBytes, b.bytes()).raw(), EIO);
   EXPECT_EQ(read_fully(*engine_, kFileBytes + 100 * block(), b.bytes()).raw(), EIO);
   EXPECT_EQ(read_fully(*engine_, std::uint64_t{INT64_MAX} + 1, b.bytes()).raw(), EIO);
+  EXPECT_EQ(read_fully(*engine_, std::uint64_t{INT64_MAX} + 1 - block(), b.bytes()).raw(), EIO);
   EXPECT_EQ(read_fully(*engine_, ~std::uint64_t{0} - (block() - 1), b.bytes()).raw(), EIO);
   EXPECT_TRUE(read_fully(*engine_, 0, b.bytes()).ok());
   EXPECT_EQ(engine_->in_flight(), 0u);
@@ -211,10 +213,16 @@ class ScriptedEngine final : public IoEngine {
  public:
   ScriptedEngine(std::vector<long> script, Caps caps) : IoEngine(caps), script_(std::move(script)) {}
   std::vector<std::pair<std::uint64_t, std::size_t>> asked;
+  std::vector<std::size_t> waits;       // min of each wait
+  std::size_t room = SIZE_MAX;          // reads that it holds at a time
+  std::size_t failing_wait = SIZE_MAX;  // this one is EBADF
 
  private:
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
+    std::size_t taken = 0;
     for (const RawRead& r : reads) {
+      if (done_.size() == room) break;
+      ++taken;
       asked.emplace_back(r.offset, r.dst.size());
       long res = static_cast<long>(r.dst.size());
       if (next_ < script_.size()) res = script_[next_++];
@@ -222,9 +230,11 @@ class ScriptedEngine final : public IoEngine {
         r.dst[static_cast<std::size_t>(i)] = byte_at(r.offset + static_cast<std::uint64_t>(i));
       done_.push_back({r.slot, res});
     }
-    return reads.size();
+    return taken;
   }
-  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t) noexcept override {
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override {
+    waits.push_back(min);
+    if (waits.size() - 1 == failing_wait) return Status::from_errno(EBADF);
     if (done_.empty()) return std::size_t{0};
     out[0] = done_.back();
     done_.pop_back();
@@ -310,6 +320,48 @@ TEST(IoEngine, PollDoesNotWaitForTheRestOfARead) {
   EXPECT_EQ(e.reap({&c, 1}, 0).value(), 0u);
   EXPECT_EQ(e.reap({&c, 1}, 0).value(), 1u);
   EXPECT_TRUE(c.status.ok());
+}
+
+// Three reads of one byte, submitted.
+std::vector<std::byte> submit_three(IoEngine& e) {
+  std::vector<std::byte> b(3);
+  std::vector<ReadOp> ops;
+  for (std::size_t i = 0; i < 3; ++i) ops.push_back({i, std::span(b).subspan(i, 1), i});
+  EXPECT_EQ(e.submit(ops).value(), 3u);
+  return b;
+}
+
+TEST(IoEngine, WaitsForWhatIsStillMissing) {
+  ScriptedEngine e({}, {1, 4, false});
+  const auto b = submit_three(e);
+  Completion c[4];
+  EXPECT_EQ(e.reap(c, 4).value(), 3u);
+  EXPECT_EQ(e.waits, (std::vector<std::size_t>{3, 2, 1}));
+}
+
+TEST(IoEngine, FailedWaitLosesNoCompletion) {
+  ScriptedEngine e({}, {1, 4, false});
+  e.failing_wait = 1;
+  const auto b = submit_three(e);
+  Completion c[4];
+  EXPECT_EQ(e.reap(c, 4).value(), 1u);
+  EXPECT_EQ(e.reap(c, 4).value(), 2u);
+  e.failing_wait = e.waits.size();
+  const auto again = submit_three(e);
+  EXPECT_EQ(e.reap(c, 4).error().raw(), EBADF);
+  EXPECT_EQ(e.in_flight(), 3u);
+  EXPECT_EQ(e.reap(c, 4).value(), 3u);
+}
+
+TEST(IoEngine, EngineWithLessRoomThanItsDepth) {
+  ScriptedEngine e({}, {1, 100, false});
+  e.room = 1;
+  const ScanResult r = scan(e, 100, 1);
+  EXPECT_TRUE(r.status.ok());
+  EXPECT_TRUE(r.same);
+  EXPECT_EQ(r.lost, 0u);
+  EXPECT_EQ(e.counters().retries, 0u);
+  EXPECT_EQ(e.counters().requests, 100u);
 }
 
 TEST(IoEngine, AnySizeOfOutput) {
