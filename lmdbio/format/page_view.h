@@ -79,13 +79,13 @@ class PageView {
     flags_ = load<std::uint16_t>(page + kAtFlags);
     const std::size_t lower = load<std::uint16_t>(page + kAtLower), upper = load<std::uint16_t>(page + kAtUpper);
     count_ = static_cast<std::uint16_t>((lower - kPageHeader) / 2);
-    if (lower < kPageHeader || lower > upper || upper > size) [[unlikely]]
+    if (lower < kPageHeader) [[unlikely]]
       return false;
-    if ((flags_ & kLeaf2) != 0) {
-      // Items follow the header and there is no slot table: lower counts them by twos (a valid
-      // sub-page of 1-byte items has lower == upper == size).
-      return (flags_ & kLeaf) != 0;
-    }
+    // kLeaf2: items follow the header, there is no slot table, and lower only counts.  A valid sub-page of
+    // 1-byte items has lower and upper beyond its end; item() knows the rule.
+    if ((flags_ & kLeaf2) != 0) return (flags_ & kLeaf) != 0;
+    if (lower > upper || upper > size) [[unlikely]]
+      return false;
     return ((flags_ & kBranch) != 0) != ((flags_ & kLeaf) != 0);
   }
 

@@ -1,0 +1,31 @@
+// Calls without an environment, and the library's own.
+#include <lmdbio/lmdbio.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "compat/abi.h"
+
+using namespace lmdbio::compat;
+
+extern "C" {
+
+LMDBIO_ABI const char* lmdbio_version(void) { return LMDBIO_VERSION; }
+
+LMDBIO_ABI char* mdb_version(int* major, int* minor, int* patch) {
+  const Stock* const real = stock_for(__builtin_return_address(0));
+  if (real != nullptr) return real->version(major, minor, patch);
+  if (major != nullptr) *major = 0;
+  if (minor != nullptr) *minor = 0;
+  if (patch != nullptr) *patch = 0;
+  static char text[] = "LMDB is missing";
+  return text;
+}
+
+LMDBIO_ABI char* mdb_strerror(int err) {
+  const Stock* const real = stock_for(__builtin_return_address(0));
+  if (real != nullptr) return real->strerror(err);
+  return err > 0 ? ::strerror(err) : const_cast<char*>("LMDB is missing");
+}
+
+}  // extern "C"

@@ -1,0 +1,57 @@
+// Writes: stock's, also its refusal in read-only transactions.
+#include <cerrno>
+
+#include "compat/abi.h"
+
+using namespace lmdbio;
+using namespace lmdbio::compat;
+
+extern "C" {
+
+LMDBIO_ABI int mdb_put(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data, unsigned int flags) {
+  if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) [[likely]] {
+    ++t->counters.write;
+    return t->env->stock->put(t->real, dbi, key, data, flags);
+  }
+  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
+    return t->env != nullptr ? t->env->stock->put(t->companion, dbi, key, data, flags) : EINVAL;
+  return LMDBIO_FORWARD(put, EINVAL, txn, dbi, key, data, flags);
+}
+
+LMDBIO_ABI int mdb_del(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
+  if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) [[likely]] {
+    ++t->counters.write;
+    return t->env->stock->del(t->real, dbi, key, data);
+  }
+  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
+    return t->env != nullptr ? t->env->stock->del(t->companion, dbi, key, data) : EINVAL;
+  return LMDBIO_FORWARD(del, EINVAL, txn, dbi, key, data);
+}
+
+LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, unsigned int flags) {
+  if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) [[likely]] {
+    ++c->counters.write;
+    return c->stock->cursor_put(c->real, key, data, flags);
+  }
+  if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) {
+    if (key == nullptr) return EINVAL;
+    if ((flags & MDB_MULTIPLE) != 0) {
+      data[1].mv_size = 0;  // so many were stored
+      if (c->cursor.txn() != nullptr && (c->cursor.txn()->record_now(c->cursor.dbi()).flags & MDB_DUPFIXED) == 0)
+        return MDB_INCOMPATIBLE;
+    }
+    return EACCES;
+  }
+  return LMDBIO_FORWARD(cursor_put, EINVAL, cursor, key, data, flags);
+}
+
+LMDBIO_ABI int mdb_cursor_del(MDB_cursor* cursor, unsigned int flags) {
+  if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) [[likely]] {
+    ++c->counters.write;
+    return c->stock->cursor_del(c->real, flags);
+  }
+  if (as<ReadCursor>(cursor) != nullptr) return EACCES;
+  return LMDBIO_FORWARD(cursor_del, EINVAL, cursor, flags);
+}
+
+}  // extern "C"

@@ -1,0 +1,116 @@
+#include "compat/handle.h"
+
+#include <mutex>
+#include <new>
+
+namespace lmdbio::compat {
+
+namespace {
+constinit std::mutex mutex;
+}
+
+void lock_handles() noexcept { mutex.lock(); }
+void unlock_handles() noexcept { mutex.unlock(); }
+
+void ForwardCursor::attach(ForwardTxn& t) noexcept {
+  owner = &t;
+  owner_handle = give(&t);
+  next = t.cursors;
+  link = &t.cursors;
+  if (next != nullptr) next->link = &next;
+  t.cursors = this;
+}
+
+void ForwardCursor::detach() noexcept {
+  if (link == nullptr) return;
+  *link = next;
+  if (next != nullptr) next->link = link;
+  link = nullptr;
+  next = nullptr;
+  owner = nullptr;
+}
+
+std::size_t EnvHandle::spare_index() noexcept {
+  // The thread's control block: an address that differs by thread, read from a register.
+  const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
+  return (self >> 12 ^ self >> 21) % std::tuple_size_v<decltype(spare_)>;
+}
+
+ReadTxn* EnvHandle::take() noexcept {
+  std::atomic<ReadTxn*>& slot = spare_[spare_index()].txn;
+  if (slot.load(std::memory_order_relaxed) != nullptr) {
+    if (ReadTxn* const t = slot.exchange(nullptr, std::memory_order_acquire); t != nullptr) [[likely]] {
+      t->live = true;
+      return t;
+    }
+  }
+  try {
+    auto* const t = new ReadTxn(*this, *engine);
+    t->live = true;
+    const std::lock_guard lock(mutex);
+    t->next = all_;
+    if (all_ != nullptr) all_->prev = t;
+    all_ = t;
+    return t;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void EnvHandle::give_back(ReadTxn* t) noexcept {
+  t->live = false;
+  ReadTxn* none = nullptr;
+  if (spare_[spare_index()].txn.compare_exchange_strong(none, t, std::memory_order_release,
+                                                        std::memory_order_relaxed)) [[likely]]
+    return;
+  if (t->companion != nullptr) stock->txn_abort(t->companion);
+  forget(t);
+  delete t;
+}
+
+// Out of the list; its counters stay.
+void EnvHandle::forget(ReadTxn* t) noexcept {
+  const std::lock_guard lock(mutex);
+  stats.read.add(*t);
+  if (t->prev != nullptr)
+    t->prev->next = t->next;
+  else
+    all_ = t->next;
+  if (t->next != nullptr) t->next->prev = t->prev;
+  t->next = t->prev = nullptr;
+}
+
+void EnvHandle::close_transactions() noexcept {
+  for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
+  while (all_ != nullptr) {
+    ReadTxn* const t = all_;
+    const bool live = t->live;
+    forget(t);
+    if (live) {
+      // Stock leaves its memory behind too; abort and close find it harmless.
+      t->txn.end(false);
+      t->txn.detach_cursors();
+      t->env = nullptr;
+    } else {
+      if (t->companion != nullptr) stock->txn_abort(t->companion);
+      delete t;
+    }
+  }
+}
+
+bool EnvHandle::idle() noexcept {
+  const std::lock_guard lock(mutex);
+  for (const ReadTxn* t = all_; t != nullptr; t = t->next) {
+    if (!t->txn.finished() && t->txn.on_old_window()) return false;
+  }
+  return true;
+}
+
+ReadCounters EnvHandle::read_counters() noexcept {
+  const std::lock_guard lock(mutex);
+  ReadCounters sum = stats.read;
+  for (const ReadTxn* t = all_; t != nullptr; t = t->next) sum.add(*t);
+  return sum;
+}
+
+}  // namespace lmdbio::compat

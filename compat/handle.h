@@ -1,0 +1,140 @@
+// What programs hold: our environments, transactions and cursors, told from stock's by a tag.
+#pragma once
+
+#include <lmdb.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "compat/stats.h"
+#include "compat/stock.h"
+#include "lmdbio/db/cursor.h"
+#include "lmdbio/db/env.h"
+#include "lmdbio/db/txn.h"
+
+namespace lmdbio::compat {
+
+// A stock handle starts with a pointer or with two descriptors: none of these.
+inline constexpr std::uint64_t kEnvTag = 0xD1EC0DE5'4C4D4201, kReadTxnTag = 0xD1EC0DE5'4C4D4202,
+                               kForwardTxnTag = 0xD1EC0DE5'4C4D4203, kReadCursorTag = 0xD1EC0DE5'4C4D4204,
+                               kForwardCursorTag = 0xD1EC0DE5'4C4D4205;
+
+inline std::uint64_t tag_of(const void* handle) noexcept {
+  std::uint64_t tag;
+  std::memcpy(&tag, handle, sizeof tag);
+  return tag;
+}
+
+/// `handle` as a T of ours, or null: a null handle, or one of stock's.
+template <class T>
+inline T* as(const void* handle) noexcept {
+  return handle != nullptr && tag_of(handle) == T::kTag ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
+}
+
+struct EnvHandle;
+
+/// A transaction that the engine serves, beside its companion in the real library.  Pooled: begin and end of
+/// a transaction cost no allocation, and its counters stay where they are until someone asks.
+struct ReadTxn {
+  static constexpr std::uint64_t kTag = kReadTxnTag;
+  explicit ReadTxn(EnvHandle& e, db::Env& engine) : env(&e), txn(engine) {}
+
+  std::uint64_t tag = kTag;
+  EnvHandle* env;                ///< null: the environment was closed under it
+  MDB_txn* companion = nullptr;  ///< reset while the handle is spare, or null
+  bool opened_dbi = false;       ///< mdb_dbi_open made a handle that a commit must keep
+  bool live = false;             ///< the program holds it
+  std::uint64_t begun = 0, renewed = 0;
+  ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
+  db::Txn txn;
+};
+
+/// A transaction of the real library: writable environments, and what the engine does not serve.
+struct ForwardCursor;
+struct ForwardTxn {
+  static constexpr std::uint64_t kTag = kForwardTxnTag;
+  std::uint64_t tag = kTag;
+  EnvHandle* env = nullptr;
+  MDB_txn* real = nullptr;
+  ForwardTxn* parent = nullptr;
+  ForwardTxn* child = nullptr;  ///< at most one (lmdb.h)
+  bool read_only = false;
+  ForwardCursor* cursors = nullptr;
+  ForwardCounters counters;
+};
+
+struct ReadCursor {
+  static constexpr std::uint64_t kTag = kReadCursorTag;
+  ReadCursor(ReadTxn& t, MDB_dbi dbi) : handle(&t), cursor(t.txn, dbi) {}
+
+  std::uint64_t tag = kTag;
+  ReadTxn* handle;  ///< for mdb_cursor_txn; may dangle, as in stock
+  db::Cursor cursor;
+};
+
+struct ForwardCursor {
+  static constexpr std::uint64_t kTag = kForwardCursorTag;
+  std::uint64_t tag = kTag;
+  MDB_cursor* real = nullptr;
+  ForwardTxn* owner = nullptr;      ///< null: a read-only transaction that ended
+  MDB_txn* owner_handle = nullptr;  ///< what mdb_cursor_txn said last
+  const Stock* stock = nullptr;
+  EnvHandle* env = nullptr;
+  ForwardCursor *next = nullptr, **link = nullptr;
+  ForwardCounters counters;
+
+  void attach(ForwardTxn& t) noexcept;
+  void detach() noexcept;
+};
+
+/// An environment as the program holds it, around one of the real library.
+struct EnvHandle {
+  static constexpr std::uint64_t kTag = kEnvTag;
+  std::uint64_t tag = kTag;
+  const Stock* stock = nullptr;
+  MDB_env* real = nullptr;
+  std::unique_ptr<db::Env> engine;  ///< null: pass-through
+  bool keep_companions = false;     ///< a reset companion is not seen in the reader table
+  unsigned max_dbs = 0;
+  EnvStats stats;
+
+  /// A transaction handle to begin with: a spare one or a new one.  Null: out of memory.
+  ReadTxn* take() noexcept;
+  /// The program gave it back; its companion is reset or null.
+  void give_back(ReadTxn* t) noexcept;
+  /// Spare handles' companions end; handles that the program still holds are orphaned.  Their counters go
+  /// into `stats`.  Before mdb_env_close of the real environment.
+  void close_transactions() noexcept;
+  /// No transaction runs: old windows may go.
+  bool idle() noexcept;
+  /// Counters of all transactions so far.
+  ReadCounters read_counters() noexcept;
+
+ private:
+  // A spare handle for each of some groups of threads: threads of different groups share no cache line.
+  struct alignas(64) Spare {
+    std::atomic<ReadTxn*> txn{nullptr};
+  };
+  static std::size_t spare_index() noexcept;
+  void forget(ReadTxn* t) noexcept;
+
+  std::array<Spare, 16> spare_;
+  ReadTxn* all_ = nullptr;  ///< under the mutex of lock_handles()
+};
+
+/// The mutex of all environments' lists of transactions, for atfork.  Taken where a handle is made or freed,
+/// not where one is reused.
+void lock_handles() noexcept;
+void unlock_handles() noexcept;
+
+inline MDB_env* give(EnvHandle* e) noexcept { return reinterpret_cast<MDB_env*>(e); }
+inline MDB_txn* give(ReadTxn* t) noexcept { return reinterpret_cast<MDB_txn*>(t); }
+inline MDB_txn* give(ForwardTxn* t) noexcept { return reinterpret_cast<MDB_txn*>(t); }
+inline MDB_cursor* give(ReadCursor* c) noexcept { return reinterpret_cast<MDB_cursor*>(c); }
+inline MDB_cursor* give(ForwardCursor* c) noexcept { return reinterpret_cast<MDB_cursor*>(c); }
+
+}  // namespace lmdbio::compat

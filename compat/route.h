@@ -1,0 +1,17 @@
+// Which environments the engine serves: a pure decision.
+#pragma once
+
+#include <cstddef>
+
+namespace lmdbio::compat {
+
+struct RouteFacts {
+  unsigned env_flags;     ///< as mdb_env_get_flags after the open
+  unsigned open_flags;    ///< as given to mdb_env_open
+  std::size_t page_size;  ///< of the file; 0: not known
+};
+
+/// Null: ours.  Else why stock serves it, for the statistics.
+const char* route(const RouteFacts& facts) noexcept;
+
+}  // namespace lmdbio::compat

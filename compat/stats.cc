@@ -1,0 +1,241 @@
+#include "compat/stats.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "compat/handle.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/unique_fd.h"
+
+namespace lmdbio::compat {
+
+namespace {
+
+// Leaked on purpose: no static destructor, and the atexit handler may run late.
+struct Registry {
+  std::vector<EnvHandle*> open;
+  std::string closed;  ///< JSON objects, comma-separated, not yet written
+};
+constinit std::mutex mutex;  // guards `registry`
+constinit Registry* registry = nullptr;
+constinit pid_t registered_pid = 0;  ///< of the atexit handler; 0: not registered
+
+std::int64_t now_ns() noexcept {
+  timespec t{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+void append_string(std::string& out, const char* s) {
+  out += '"';
+  for (; *s != '\0'; ++s) {
+    const auto c = static_cast<unsigned char>(*s);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += *s;
+    } else if (c < 0x20) {
+      char escaped[8];
+      (void)std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
+      out += escaped;
+    } else {
+      out += *s;
+    }
+  }
+  out += '"';
+}
+
+void append_number(std::string& out, const char* name, std::uint64_t value) {
+  append_string(out, name);
+  out += ':';
+  out += std::to_string(value);
+  out += ',';
+}
+
+void close_object(std::string& out) {
+  if (out.back() == ',') out.pop_back();
+  out += '}';
+}
+
+constexpr const char* kCursorOpNames[db::Counters::kCursorOps + 1] = {
+    "first",        "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
+    "last_dup",     "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
+    "prev_nodup",   "set",       "set_key",  "set_range",      "prev_multiple", "invalid"};
+
+void append_environment(std::string& out, EnvHandle& env) {
+  const EnvStats& s = env.stats;
+  const ReadCounters read = env.read_counters();
+  const db::Counters& calls = read.calls;
+  std::uint64_t cursor_get = 0;
+  for (const std::uint64_t n : calls.cursor_op) cursor_get += n;
+
+  out += "{\"path\":";
+  append_string(out, s.path.c_str());
+  out += s.reason == nullptr ? ",\"ours\":true,\"reason\":\"\"" : ",\"ours\":false,\"reason\":";
+  if (s.reason != nullptr) append_string(out, s.reason);
+  out += ",\"calls\":{";
+  append_number(out, "get", calls.get);
+  append_number(out, "cursor_get", cursor_get);
+  append_number(out, "txn_begin", read.begun);
+  append_number(out, "txn_renew", read.renewed);
+  close_object(out);
+  out += ",\"cursor_ops\":{";
+  for (unsigned i = 0; i <= db::Counters::kCursorOps; ++i) {
+    if (calls.cursor_op[i] != 0) append_number(out, kCursorOpNames[i], calls.cursor_op[i]);
+  }
+  close_object(out);
+  out += ",\"forwarded\":{";
+  append_number(out, "get", s.forward_get.load(std::memory_order_relaxed));
+  append_number(out, "cursor_get", s.forward_cursor_get.load(std::memory_order_relaxed));
+  append_number(out, "txn_begin", s.forward_txn.load(std::memory_order_relaxed));
+  append_number(out, "write", s.forward_write.load(std::memory_order_relaxed));
+  close_object(out);
+  out += ',';
+  append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
+  append_number(out, "bytes", calls.bytes);
+  rusage now{};
+  (void)::getrusage(RUSAGE_SELF, &now);
+  const auto since = [](long later, long earlier) { return static_cast<std::uint64_t>(std::max(0L, later - earlier)); };
+  if (s.opened_ns != 0) {
+    // Of the whole process while the environment was open.
+    append_number(out, "minor_faults", since(now.ru_minflt, s.usage.ru_minflt));
+    append_number(out, "major_faults", since(now.ru_majflt, s.usage.ru_majflt));
+    append_number(out, "voluntary_switches", since(now.ru_nvcsw, s.usage.ru_nvcsw));
+    append_number(out, "involuntary_switches", since(now.ru_nivcsw, s.usage.ru_nivcsw));
+    append_number(out, "open_us", static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000));
+  }
+  close_object(out);
+}
+
+std::string expand(const std::string& pattern) {
+  std::string out;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%' || i + 1 == pattern.size()) {
+      out += pattern[i];
+      continue;
+    }
+    const char c = pattern[++i];
+    if (c == 'p') {
+      out += std::to_string(::getpid());
+    } else if (c == 'h') {
+      char host[HOST_NAME_MAX + 1] = "unknown";
+      (void)::gethostname(host, sizeof host - 1);
+      out += host;
+    } else if (c == '%') {
+      out += '%';
+    } else {
+      out += '%';
+      out += c;
+    }
+  }
+  return out;
+}
+
+// One line in one write, so that processes may share a file.
+void write_line(const std::string& line) {
+  const std::string& where = config().stats;
+  UniqueFd file;
+  int fd = STDERR_FILENO;
+  if (where != "1") {
+    const std::string path = expand(where);
+    file = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    fd = file.get();
+    if (fd < 0) {
+      log_line(LogLevel::warn, "LMDBIO_STATS: cannot open %s: %s", path.c_str(), ::strerrordesc_np(errno));
+      return;
+    }
+  }
+  for (std::size_t done = 0; done < line.size();) {
+    const ssize_t n = ::write(fd, line.data() + done, line.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      log_line(LogLevel::warn, "LMDBIO_STATS: cannot write: %s", ::strerrordesc_np(errno));
+      return;
+    }
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+// Under the mutex.
+void write_statistics() {
+  std::string environments = registry->closed;
+  for (EnvHandle* const env : registry->open) {
+    if (!environments.empty()) environments += ',';
+    append_environment(environments, *env);
+  }
+  registry->closed.clear();
+  if (environments.empty()) return;
+  std::string line = "{\"lmdbio\":\"" LMDBIO_VERSION "\",";
+  append_number(line, "pid", static_cast<std::uint64_t>(::getpid()));
+  line += "\"environments\":[" + environments + "]}\n";
+  write_line(line);
+}
+
+bool wanted() noexcept { return !config().stats.empty(); }
+
+void at_exit() {
+  if (::getpid() != registered_pid) return;  // a forked child has its parent's numbers
+  const std::lock_guard lock(mutex);
+  try {
+    write_statistics();
+  } catch (...) {  // out of memory: nothing to tell it with
+  }
+}
+
+}  // namespace
+
+void ReadCounters::add(const ReadTxn& t) noexcept {
+  calls.add(t.txn.counters());
+  begun += t.begun;
+  renewed += t.renewed;
+}
+
+void EnvStats::add(const ForwardCounters& c) noexcept {
+  if (c.get != 0) forward_get.fetch_add(c.get, std::memory_order_relaxed);
+  if (c.cursor_get != 0) forward_cursor_get.fetch_add(c.cursor_get, std::memory_order_relaxed);
+  if (c.write != 0) forward_write.fetch_add(c.write, std::memory_order_relaxed);
+}
+
+void EnvStats::opened(const char* at, const char* why_not) {
+  path = at;
+  reason = why_not;
+  if (!wanted()) return;
+  opened_ns = now_ns();
+  (void)::getrusage(RUSAGE_SELF, &usage);
+}
+
+void stats_environment_made(EnvHandle& env) noexcept {
+  if (!wanted()) return;
+  const std::lock_guard lock(mutex);
+  try {
+    if (registry == nullptr) registry = new Registry;
+    registry->open.push_back(&env);
+    if (registered_pid == 0 && std::atexit(at_exit) == 0) registered_pid = ::getpid();
+  } catch (...) {  // out of memory: this environment stays out of the statistics
+  }
+}
+
+void stats_environment_gone(EnvHandle& env) noexcept {
+  if (!wanted()) return;
+  const std::lock_guard lock(mutex);
+  if (registry == nullptr || std::erase(registry->open, &env) == 0) return;
+  try {
+    if (!registry->closed.empty()) registry->closed += ',';
+    append_environment(registry->closed, env);
+    if (registry->open.empty() && ::getpid() == registered_pid) write_statistics();
+  } catch (...) {
+  }
+}
+
+void lock_stats() noexcept { mutex.lock(); }
+void unlock_stats() noexcept { mutex.unlock(); }
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,51 @@
+// What became of the process's environments: LMDBIO_STATS.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "lmdbio/db/txn.h"
+
+namespace lmdbio::compat {
+
+struct ReadTxn;
+struct EnvHandle;
+
+/// Calls that the engine answered.
+struct ReadCounters {
+  db::Counters calls;
+  std::uint64_t begun = 0, renewed = 0;
+  void add(const ReadTxn& t) noexcept;
+};
+
+/// Calls that went to the real library, counted in a transaction or cursor.
+struct ForwardCounters {
+  std::uint64_t get = 0, cursor_get = 0, write = 0;
+};
+
+/// Counters of an environment.
+struct EnvStats {
+  std::string path;
+  const char* reason = "not opened";  ///< why it is not ours; null if it is
+  ReadCounters read;                  ///< of transactions whose handles are gone; see lock_handles
+  std::atomic<std::uint64_t> forward_get{0}, forward_cursor_get{0}, forward_write{0}, forward_txn{0};
+  std::int64_t opened_ns = 0;  ///< CLOCK_MONOTONIC
+  rusage usage{};              ///< of the process, at the open
+
+  void add(const ForwardCounters& c) noexcept;
+  /// Takes path, time and usage at the open.
+  void opened(const char* at, const char* why_not);
+};
+
+/// The list of open environments, and the records of closed ones until they are written.
+void stats_environment_made(EnvHandle& env) noexcept;
+/// Before the handle goes.  The last one writes the statistics if the configuration asks for them.
+void stats_environment_gone(EnvHandle& env) noexcept;
+
+void lock_stats() noexcept;
+void unlock_stats() noexcept;
+
+}  // namespace lmdbio::compat

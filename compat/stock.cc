@@ -1,0 +1,216 @@
+#include "compat/stock.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+
+namespace lmdbio::compat {
+
+namespace {
+
+constexpr unsigned kMaxLibraries = 16;
+constinit std::atomic<const Stock*> libraries[kMaxLibraries]{};
+constinit std::atomic<unsigned> library_count{0};
+// Guards additions to the two lists; readers take none.  Not held while the loader is called, which has locks
+// of its own and may run a constructor that calls us.
+constinit std::mutex mutex;
+
+/// By caller's object, so that the rules run once for each.
+struct KnownCaller {
+  const void* object;
+  const Stock* stock;
+};
+constinit std::atomic<unsigned> caller_count{0};
+constinit KnownCaller callers[64]{};
+
+const void* object_of(const void* address) noexcept {
+  Dl_info info;
+  return ::dladdr(address, &info) != 0 ? info.dli_fbase : nullptr;
+}
+
+bool is_ours(const void* function) noexcept {
+  // A function that is not exported: the address of one that is may be another library's.
+  return object_of(function) == object_of(reinterpret_cast<const void*>(&object_of));
+}
+
+// The library that `create`, its mdb_env_create, lies in; functions are looked up through `handle`, which may
+// find those of other objects: they are taken only from the same one.
+const Stock* add_library(void* handle, void* create) noexcept {
+  const void* const base = object_of(create);
+  std::unique_ptr<Stock> s(new (std::nothrow) Stock{});
+  if (s == nullptr) return nullptr;
+  s->base = base;
+  const auto find = [&](const char* name) noexcept -> void* {
+    void* const f = ::dlsym(handle, name);
+    return f != nullptr && object_of(f) == base ? f : nullptr;
+  };
+  bool complete = true;
+#define LMDBIO_FIND(name)                                            \
+  s->name = reinterpret_cast<decltype(s->name)>(find("mdb_" #name)); \
+  complete = complete && s->name != nullptr;
+  LMDBIO_EACH_FUNCTION(LMDBIO_FIND)
+  if (!complete) return nullptr;
+  LMDBIO_EACH_PY_FUNCTION(LMDBIO_FIND)
+#undef LMDBIO_FIND
+  int major = 0, minor = 0, patch = 0;
+  (void)s->version(&major, &minor, &patch);
+  s->supported = major == 0 && minor == 9 && patch < 70;
+
+  const std::lock_guard lock(mutex);
+  const unsigned n = library_count.load(std::memory_order_relaxed);
+  for (unsigned i = 0; i < n; ++i) {
+    const Stock* const known = libraries[i].load(std::memory_order_relaxed);
+    if (known->base == base) return known;
+  }
+  if (n == kMaxLibraries) return nullptr;
+  Dl_info info;
+  s->path = ::dladdr(create, &info) != 0 ? ::strdup(info.dli_fname) : nullptr;
+  if (s->path == nullptr) s->path = "";
+  log_line(LogLevel::debug, "real LMDB %d.%d.%d: %s", major, minor, patch, s->path);
+  libraries[n].store(s.get(), std::memory_order_release);
+  library_count.store(n + 1, std::memory_order_release);
+  return s.release();
+}
+
+const Stock* add_path(const char* path) noexcept {
+  void* const handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return nullptr;
+  void* const create = ::dlsym(handle, "mdb_env_create");
+  const Stock* const s = create != nullptr && !is_ours(create) ? add_library(handle, create) : nullptr;
+  if (s == nullptr) ::dlclose(handle);
+  return s;
+}
+
+const Stock* configured() noexcept {
+  const std::string& path = config().stock_lib;
+  if (path.empty()) return nullptr;
+  const Stock* const s = add_path(path.c_str());
+  if (s == nullptr) {
+    const char* const why = ::dlerror();
+    log_line(LogLevel::error, "LMDBIO_STOCK_LIB=%s is not an LMDB library: %s", path.c_str(),
+             why != nullptr ? why : "it lacks functions of LMDB, or is this library itself");
+  }
+  return s;
+}
+
+// A module that bundles its own LMDB and calls it through the PLT.
+const Stock* callers_own(const void* return_address) noexcept {
+  Dl_info info;
+  link_map* map = nullptr;
+  if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 || map == nullptr)
+    return nullptr;
+  if (map->l_name == nullptr || map->l_name[0] == '\0') return nullptr;  // the program binds its own at link time
+  void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  void* const create = ::dlsym(handle, "mdb_env_create");
+  const Stock* s = nullptr;
+  if (create != nullptr && object_of(create) == info.dli_fbase && !is_ours(create)) s = add_library(handle, create);
+  if (s == nullptr) ::dlclose(handle);  // else kept: the table points into it
+  return s;
+}
+
+#ifndef LMDBIO_SONAME_ARTIFACT
+
+const Stock* by_search_order() noexcept {
+  void* const create = ::dlsym(RTLD_NEXT, "mdb_env_create");
+  if (create != nullptr && !is_ours(create)) {
+    Dl_info info;
+    void* const handle = ::dladdr(create, &info) != 0 && info.dli_fname != nullptr
+                             ? ::dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)
+                             : nullptr;
+    if (const Stock* const s = add_library(handle != nullptr ? handle : RTLD_NEXT, create); s != nullptr) return s;
+  }
+  return add_path("liblmdb.so.0");
+}
+
+#else
+
+// We are liblmdb.so.0 ourselves: the real one is asked for by absolute path, and must be another file.
+const Stock* by_search_order() noexcept {
+  if (void* const create = ::dlsym(RTLD_NEXT, "mdb_env_create"); create != nullptr && !is_ours(create)) {
+    if (const Stock* const s = add_library(RTLD_NEXT, create); s != nullptr) return s;
+  }
+  Dl_info info;
+  struct stat self{};
+  if (::dladdr(reinterpret_cast<const void*>(&object_of), &info) == 0 || ::stat(info.dli_fname, &self) != 0)
+    return nullptr;
+  void* const handle = ::dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  const Stock* found = nullptr;
+  Dl_serinfo size;
+  if (::dlinfo(handle, RTLD_DI_SERINFOSIZE, &size) == 0) {
+    const std::unique_ptr<char[]> room(new (std::nothrow) char[size.dls_size]);
+    auto* const dirs = reinterpret_cast<Dl_serinfo*>(room.get());
+    if (dirs != nullptr) {
+      *dirs = size;
+      const bool listed = ::dlinfo(handle, RTLD_DI_SERINFOSIZE, dirs) == 0 && ::dlinfo(handle, RTLD_DI_SERINFO, dirs) == 0;
+      for (unsigned i = 0; listed && found == nullptr && i < dirs->dls_cnt; ++i) {
+        char path[4096];
+        const int n = std::snprintf(path, sizeof path, "%s/liblmdb.so.0", dirs->dls_serpath[i].dls_name);
+        struct stat other{};
+        if (path[0] != '/' || n >= static_cast<int>(sizeof path) || ::stat(path, &other) != 0) continue;
+        if (other.st_dev == self.st_dev && other.st_ino == self.st_ino) continue;
+        found = add_path(path);
+      }
+    }
+  }
+  ::dlclose(handle);
+  return found;
+}
+
+#endif
+
+const Stock* resolve(const void* return_address) noexcept {
+  if (const Stock* const s = configured(); s != nullptr) return s;
+  if (const Stock* const s = callers_own(return_address); s != nullptr) return s;
+  if (const Stock* const s = by_search_order(); s != nullptr) return s;
+  static constinit std::atomic<bool> told{false};
+  if (!told.exchange(true)) {
+    log_line(LogLevel::error, "no real LMDB found: install liblmdb0, or set LMDBIO_STOCK_LIB to its path");
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const Stock* stock_for(const void* return_address) noexcept {
+  const int saved = errno;
+  const void* const object = object_of(return_address);
+  const unsigned n = caller_count.load(std::memory_order_acquire);
+  for (unsigned i = 0; i < n; ++i) {
+    if (callers[i].object == object) return callers[i].stock;
+  }
+  const Stock* const s = resolve(return_address);
+  if (s != nullptr) {
+    const std::lock_guard lock(mutex);
+    const unsigned at = caller_count.load(std::memory_order_relaxed);
+    if (at < std::size(callers)) {
+      callers[at] = {object, s};
+      caller_count.store(at + 1, std::memory_order_release);
+    }
+  }
+  errno = saved;
+  return s;
+}
+
+const Stock* stock_of_handle(const void* return_address) noexcept {
+  if (library_count.load(std::memory_order_acquire) == 1) return libraries[0].load(std::memory_order_relaxed);
+  return stock_for(return_address);
+}
+
+void lock_stock() noexcept { mutex.lock(); }
+void unlock_stock() noexcept { mutex.unlock(); }
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,31 @@
+// The real LMDB: found by rule, opened once, called through a table.
+#pragma once
+
+#include "compat/functions.h"
+
+namespace lmdbio::compat {
+
+/// One real library.  A function that it lacks (py-lmdb's two, mostly) is null.  Never freed.
+struct Stock {
+#define LMDBIO_POINTER(name) decltype(&::mdb_##name) name;
+  LMDBIO_EACH_FUNCTION(LMDBIO_POINTER)
+  LMDBIO_EACH_PY_FUNCTION(LMDBIO_POINTER)
+#undef LMDBIO_POINTER
+  const void* base;  ///< where the library is loaded: its identity
+  bool supported;    ///< its mdb_version is one whose functions are all exported here
+  const char* path;
+};
+
+/// The real library for a call that comes from `return_address` and carries no handle of ours:
+/// LMDBIO_STOCK_LIB; else the caller's own object if it defines mdb_env_create itself; else the next one in
+/// the search order; else liblmdb.so.0.  Null: there is none (logged once).  Any thread; errno preserved.
+const Stock* stock_for(const void* return_address) noexcept;
+
+/// The same for a call with a stock handle: with only one real library in the process, that one.
+const Stock* stock_of_handle(const void* return_address) noexcept;
+
+/// For atfork: no other thread is inside a look-up between the two.
+void lock_stock() noexcept;
+void unlock_stock() noexcept;
+
+}  // namespace lmdbio::compat

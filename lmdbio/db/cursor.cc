@@ -1,0 +1,603 @@
+#include "lmdbio/db/cursor.h"
+
+namespace lmdbio::db {
+
+using format::DbRecord;
+using format::Node;
+using format::PageView;
+
+namespace {
+
+Status not_found() noexcept { return Status::from_mdb(MDB_NOTFOUND); }
+Status invalid() noexcept { return Status::from_errno(EINVAL); }
+
+}  // namespace
+
+Cursor::Cursor(Txn& txn, MDB_dbi dbi) : dbi_(dbi) {
+  attach(txn);
+}
+
+void Cursor::attach(Txn& txn) {
+  (void)txn.record(dbi_);  // as mdb_cursor_init: a failure shows when the cursor is used
+  const bool dupsort = (txn.record_now(dbi_).flags & MDB_DUPSORT) != 0;
+  if (dupsort && dups_ == nullptr) dups_ = std::make_unique<Walker>();
+  main_.attach(txn, dbi_, dupsort ? dups_.get() : nullptr);
+  txn_ = &txn;
+  next_ = txn.cursors_;
+  link_ = &txn.cursors_;
+  if (next_ != nullptr) next_->link_ = &next_;
+  txn.cursors_ = this;
+}
+
+void Cursor::unlink() noexcept {
+  if (link_ == nullptr) return;
+  *link_ = next_;
+  if (next_ != nullptr) next_->link_ = link_;
+  link_ = nullptr;
+  next_ = nullptr;
+}
+
+void Cursor::renew(Txn& txn) {
+  unlink();
+  attach(txn);
+}
+
+Status Cursor::get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  Counters& n = txn_->counters();
+  const auto kind = static_cast<unsigned>(op);
+  ++n.cursor_op[kind < Counters::kCursorOps ? kind : Counters::kCursorOps];
+  const Status st = dispatch(key, data, op);
+  if (!st.ok())
+    ++n.cursor_failed;
+  else if (data != nullptr && op != MDB_GET_MULTIPLE && op != MDB_NEXT_MULTIPLE && op != MDB_PREV_MULTIPLE)
+    n.bytes += data->mv_size;  // of whole pages: give_page
+  return st;
+}
+
+// Stock's order of checks.
+Status Cursor::dispatch(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  switch (op) {
+    case MDB_FIRST:
+      return main_.first(key, data);
+    case MDB_LAST:
+      return main_.last(key, data);
+    case MDB_NEXT:
+    case MDB_NEXT_DUP:
+    case MDB_NEXT_NODUP:
+      return main_.next(key, data, op);
+    case MDB_PREV:
+    case MDB_PREV_DUP:
+    case MDB_PREV_NODUP:
+      return main_.prev(key, data, op);
+    case MDB_GET_CURRENT:
+      return main_.current(key, data);
+    case MDB_GET_BOTH:
+    case MDB_GET_BOTH_RANGE:
+      if (data == nullptr) return invalid();
+      if (!has_dups()) return Status::from_mdb(MDB_INCOMPATIBLE);
+      [[fallthrough]];
+    case MDB_SET:
+    case MDB_SET_KEY:
+    case MDB_SET_RANGE:
+      if (key == nullptr) return invalid();
+      return main_.set(key, data, op, op != MDB_SET_RANGE);
+    case MDB_FIRST_DUP:
+      return main_.edge_dup(false, key, data);
+    case MDB_LAST_DUP:
+      return main_.edge_dup(true, key, data);
+    case MDB_GET_MULTIPLE:
+      return main_.get_multiple(data);
+    case MDB_NEXT_MULTIPLE:
+      return main_.next_multiple(key, data);
+    case MDB_PREV_MULTIPLE:
+      return main_.prev_multiple(key, data);
+  }
+  return invalid();
+}
+
+Status Cursor::count(std::size_t& n) {
+  if (!has_dups()) return Status::from_mdb(MDB_INCOMPATIBLE);
+  if (txn_ == nullptr || txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  return main_.count(n);
+}
+
+// --- Walker: one tree -------------------------------------------------------------------------------------
+
+void Walker::attach(Txn& txn, MDB_dbi dbi, Walker* dups) {
+  const Dbx& slot = txn.env().dbx(dbi);
+  txn_ = &txn;
+  dbi_ = dbi;
+  dups_ = dups;
+  is_dups_ = false;
+  flags_ = dups == nullptr ? unsigned{kPlain} : 0u;
+  above_ = 0;
+  ahead_ = nullptr;
+  order_ = &slot.key_order;
+  dup_order_ = &slot.dup_order;
+  db_ = &txn.record_now(dbi);
+  if (dups != nullptr) dups->attach_dups(txn, slot.dup_order);
+}
+
+void Walker::attach_dups(Txn& txn, const Comparator& order) noexcept {
+  txn_ = &txn;
+  is_dups_ = true;
+  flags_ = 0;
+  above_ = 0;
+  own_order_ = order;
+  order_ = &own_order_;
+  db_ = &own_db_;
+  own_db_ = {};
+  own_db_.root = format::kNoPage;
+  inline_root_ = {};
+}
+
+// The duplicates of `node` become a tree of their own.
+Status Walker::enter_dups(const Node& node) {
+  if (dups_ == nullptr) return txn_->corrupted();
+  Walker& d = *dups_;
+  d.above_ = 0;
+  if ((node.flags() & format::kSubData) != 0) {
+    if (node.data_size() < sizeof(DbRecord)) return txn_->corrupted();
+    d.own_db_ = load<DbRecord>(node.data());
+    d.inline_root_ = {};
+    d.flags_ = 0;
+  } else {
+    if (!PageView::open_sub(node.data(), node.data_size(), d.inline_root_)) return txn_->corrupted();
+    d.own_db_ = {};
+    d.own_db_.depth = 1;
+    d.own_db_.leaf_pages = 1;
+    d.own_db_.entries = d.inline_root_.count();
+    d.own_db_.root = load<format::Pgno>(node.data());
+    if ((db_->flags & MDB_DUPFIXED) != 0) {
+      d.own_db_.flags = MDB_DUPFIXED;
+      d.own_db_.pad = d.inline_root_.item_size();
+    }
+    d.leaf_ = {d.inline_root_, 0};
+    d.flags_ = kPositioned;
+  }
+  // Unsigned int items of size_t's size are compared as those, from here on.
+  if (d.own_order_.order == Order::uint && d.own_db_.pad == sizeof(std::size_t)) d.own_order_.order = Order::word;
+  return {};
+}
+
+// Start of mdb_page_search.
+Status Walker::root(PageView& page) {
+  if (txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  if (is_dups_) {
+    if (inline_root_.bytes() != nullptr) {
+      page = inline_root_;
+      above_ = 0;
+      return {};
+    }
+  } else if (const auto record = txn_->record(dbi_); !record) {
+    return record.error();
+  }
+  if (db_->root == format::kNoPage) return not_found();
+  above_ = 0;
+  return txn_->page(db_->root, page);
+}
+
+Status Walker::to_edge(PageView page, bool last) {
+  while (page.is_branch()) {
+    const unsigned i = last ? page.count() - 1 : 0;
+    Node node;
+    if (page.count() == 0 || !page.node(i, node) || !push(page, i)) return txn_->corrupted();
+    if (const Status st = txn_->page(node.child(), page); !st.ok()) return st;
+  }
+  leaf_ = {page, 0};
+  flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
+  entered_leaf();
+  return {};
+}
+
+// To the leaf where `key` is or belongs; its index is left to search_leaf.
+Status Walker::to_key(const MDB_val& key) {
+  PageView page;
+  if (const Status st = root(page); !st.ok()) return st;
+  while (page.is_branch()) {
+    Place place;
+    if (page.count() == 0 || !search_page(page, *order_, key, 0, place)) return txn_->corrupted();
+    const unsigned i = place.exact ? place.index : place.index - 1;
+    Node node;
+    if (i >= page.count() || !page.node(i, node) || !push(page, i)) return txn_->corrupted();
+    if (const Status st = txn_->page(node.child(), page); !st.ok()) return st;
+  }
+  leaf_ = {page, 0};
+  flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
+  entered_leaf();
+  return {};
+}
+
+// To the next or previous leaf; nothing changes where there is none.
+Status Walker::sibling(bool right) {
+  unsigned level = above_;
+  do {
+    if (level == 0) return not_found();
+    --level;
+  } while (right ? branch_[level].index + 1u >= branch_[level].page.count() : branch_[level].index == 0);
+  branch_[level].index = static_cast<std::uint16_t>(branch_[level].index + (right ? 1 : -1));
+
+  const unsigned depth = above_;
+  for (above_ = level + 1;; ++above_) {
+    Level& parent = branch_[above_ - 1];
+    Node node;
+    PageView page;
+    Status st;
+    if (!parent.page.node(parent.index, node))
+      st = txn_->corrupted();
+    else
+      st = txn_->page(node.child(), page);
+    if (st.ok() && page.is_branch() != (above_ < depth)) st = txn_->corrupted();
+    if (st.ok() && page.count() == 0) st = txn_->corrupted();
+    if (!st.ok()) {
+      clear(kPositioned | kEof);
+      return st;
+    }
+    const auto index = static_cast<std::uint16_t>(right ? 0 : page.count() - 1);
+    if (above_ == depth) {
+      leaf_ = {page, index};
+      entered_leaf();
+      return {};
+    }
+    branch_[above_] = {page, index};
+  }
+}
+
+// Forward walks are what programs do: the next leaf's number is in the branch page.
+void Walker::entered_leaf() noexcept {
+  ahead_ = nullptr;
+  if (above_ == 0) return;
+  const Level& parent = branch_[above_ - 1];
+  const unsigned i = parent.index + 1u;
+  Node node;
+  if (i >= parent.page.count() || !parent.page.node(i, node)) return;
+  ahead_ = txn_->view().hint(node.child());
+  __builtin_prefetch(ahead_);
+  // All its lines in the steps that this leaf has, at least one a step.
+  const auto lines = static_cast<std::uint32_t>(leaf_.page.size() / 64);
+  const std::uint32_t steps = leaf_.page.count() == 0 ? 1 : leaf_.page.count();
+  ahead_step_ = (lines << 8) / steps + 1;
+  ahead_at_ = 0;
+}
+
+int Walker::compare_entry(const MDB_val& key, const MDB_val& entry) {
+  return compare(*order_, key, entry, leaf_.page.bytes() + leaf_.page.size());
+}
+
+Status Walker::entry_key(unsigned i, MDB_val& key) {
+  if (leaf_.page.is_leaf2()) return give_item(i, &key);
+  Node n;
+  if (!node(i, n)) return txn_->corrupted();
+  key = {n.key_size(), const_cast<std::byte*>(n.key())};
+  return {};
+}
+
+Status Walker::give_item(unsigned i, MDB_val* key) noexcept {
+  const std::byte* const item = i < leaf_.page.count() ? leaf_.page.item(i, db_->pad) : nullptr;
+  if (item == nullptr) return txn_->corrupted();
+  if (key != nullptr) *key = {db_->pad, const_cast<std::byte*>(item)};
+  return {};
+}
+
+// The entry under the walker, its first or last duplicate if it has several.
+Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data) {
+  if (leaf_.page.is_leaf2()) return give_item(leaf_.index, key);
+  Node n;
+  if (!node(leaf_.index, n)) return txn_->corrupted();
+  if ((n.flags() & format::kDupData) != 0) {
+    if (const Status st = enter_dups(n); !st.ok()) return st;
+    if (const Status st = dups_->edge(last_dup, data, nullptr); !st.ok()) return st;
+  } else if (data != nullptr) {
+    if (const Status st = txn_->value(n, *data); !st.ok()) return st;
+  }
+  if (key != nullptr) *key = {n.key_size(), const_cast<std::byte*>(n.key())};
+  return {};
+}
+
+Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
+  forget_dups();
+  if (!positioned() || above_ != 0) {
+    PageView page;
+    if (const Status st = root(page); !st.ok()) return st;
+    if (const Status st = to_edge(page, last); !st.ok()) return st;
+  }
+  if (leaf_.page.count() == 0) return txn_->corrupted();
+  leaf_.index = last ? static_cast<std::uint16_t>(leaf_.page.count() - 1) : std::uint16_t{0};
+  flags_ |= kPositioned;
+  if (last)
+    flags_ |= kEof;
+  else
+    clear(kEof);
+  return give_entry(last, key, data);
+}
+
+Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  if (!positioned()) return first(key, data);
+  if (at_eof()) {
+    if (leaf_.index + 1u >= leaf_.page.count()) return not_found();
+    clear(kEof);
+  }
+  if (dups_ != nullptr) {
+    Node n;
+    // Behind the last entry (a failed MDB_SET leaves the cursor there) stock looks at bytes that are no entry.
+    const bool here = node(leaf_.index, n);
+    if (here && (n.flags() & format::kDupData) != 0) {
+      if (op == MDB_NEXT || op == MDB_NEXT_DUP) {
+        const Status st = dups_->next(data, nullptr, MDB_NEXT);
+        if (op != MDB_NEXT || st.raw() != MDB_NOTFOUND) {
+          if (st.ok() && key != nullptr) *key = {n.key_size(), const_cast<std::byte*>(n.key())};
+          return st;
+        }
+      }
+    } else {
+      forget_dups();
+      if (op == MDB_NEXT_DUP) return not_found();
+    }
+  }
+  if (leaf_.index + 1u >= leaf_.page.count()) {
+    if (const Status st = sibling(true); !st.ok()) {
+      flags_ |= kEof;
+      return st;
+    }
+  } else {
+    ++leaf_.index;
+  }
+  return give_entry(false, key, data);
+}
+
+Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  if (!positioned()) {
+    if (const Status st = last(key, data); !st.ok()) return st;
+    ++leaf_.index;
+  }
+  if (dups_ != nullptr && leaf_.index < leaf_.page.count()) {
+    Node n;
+    if (!node(leaf_.index, n)) return txn_->corrupted();
+    if ((n.flags() & format::kDupData) != 0) {
+      if (op == MDB_PREV || op == MDB_PREV_DUP) {
+        const Status st = dups_->prev(data, nullptr, MDB_PREV);
+        if (op != MDB_PREV || st.raw() != MDB_NOTFOUND) {
+          if (st.ok()) {
+            if (key != nullptr) *key = {n.key_size(), const_cast<std::byte*>(n.key())};
+            clear(kEof);
+          }
+          return st;
+        }
+      }
+    } else {
+      forget_dups();
+      if (op == MDB_PREV_DUP) return not_found();
+    }
+  }
+  clear(kEof);
+  if (leaf_.index == 0) {
+    if (const Status st = sibling(false); !st.ok()) return st;
+  } else {
+    --leaf_.index;
+  }
+  return give_entry(true, key, data);
+}
+
+Status Walker::search_leaf(const MDB_val& key, Place& place) {
+  const bool ok = order_->order == Order::memn && !leaf_.page.is_leaf2()
+                      ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size, 0, place)
+                      : search_page(leaf_.page, *order_, key, db_->pad, place);
+  if (!ok) return txn_->corrupted();
+  leaf_.index = static_cast<std::uint16_t>(place.index);
+  return {};
+}
+
+// To the leaf where `key` is or belongs, and its place there.
+Status Walker::to_place(const MDB_val& key, Place& place) {
+  if (order_->order != Order::memn || is_dups_) {
+    if (const Status st = to_key(key); !st.ok()) return st;
+    return search_leaf(key, place);
+  }
+  PageView page;  // the checks of root(); the page itself is loaded again, from the cache
+  if (const Status st = root(page); !st.ok()) return st;
+  if (const Status st = detail::descend_memn(*txn_, *db_, static_cast<const std::byte*>(key.mv_data), key.mv_size,
+                                             *this, page, place);
+      !st.ok())
+    return st;
+  leaf_ = {page, static_cast<std::uint16_t>(place.index)};
+  flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
+  entered_leaf();
+  return {};
+}
+
+Status Walker::find_node(const MDB_val& key, Node& out) {
+  Place place;
+  if (const Status st = to_place(key, place); !st.ok()) return st;
+  if (!place.exact) return not_found();
+  if (leaf_.page.is_leaf2() || !node(place.index, out)) return txn_->corrupted();
+  return {};
+}
+
+bool Walker::last_leaf() const noexcept {
+  for (unsigned i = 0; i < above_; ++i) {
+    if (branch_[i].index + 1u < branch_[i].page.count()) return false;
+  }
+  return true;
+}
+
+Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exact) {
+  if (key->mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
+  forget_dups();
+
+  enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched
+  if (positioned()) {
+    // The page under the cursor may be the right one.  Stock's order of comparisons, and what each leaves.
+    const unsigned n = leaf_.page.count();
+    MDB_val entry;
+    if (n == 0) {
+      leaf_.index = 0;
+      return not_found();
+    }
+    if (const Status st = entry_key(0, entry); !st.ok()) return st;
+    int order = compare_entry(*key, entry);
+    if (order == 0) {
+      leaf_.index = 0;
+      left = Left::nothing;
+    } else if (order > 0) {
+      if (n > 1) {
+        if (const Status st = entry_key(n - 1, entry); !st.ok()) return st;
+        order = compare_entry(*key, entry);
+        if (order == 0) {
+          leaf_.index = static_cast<std::uint16_t>(n - 1);
+          left = Left::nothing;
+        } else if (order < 0) {
+          left = Left::page;
+          if (leaf_.index < n) {
+            if (const Status st = entry_key(leaf_.index, entry); !st.ok()) return st;
+            if (compare_entry(*key, entry) == 0) left = Left::nothing;
+          }
+          if (left == Left::page) clear(kEof);
+        }
+      }
+      if (left == Left::tree && last_leaf()) {
+        leaf_.index = static_cast<std::uint16_t>(n);
+        return not_found();
+      }
+    }
+    if (left == Left::tree && above_ == 0) {
+      leaf_.index = 0;
+      if (op != MDB_SET_RANGE || want_exact) return not_found();
+      left = Left::nothing;
+    }
+  }
+
+  if (left != Left::nothing) {
+    Place place;
+    const Status st = left == Left::tree ? to_place(*key, place) : search_leaf(*key, place);
+    if (!st.ok()) return st;
+    if (want_exact && !place.exact) return not_found();
+    if (place.index >= leaf_.page.count()) {
+      if (const Status moved = sibling(true); !moved.ok()) {
+        flags_ |= kEof;
+        return moved;
+      }
+    }
+  }
+  flags_ |= kPositioned;
+  clear(kEof);
+
+  const bool give_key = op == MDB_SET_RANGE || op == MDB_SET_KEY;
+  if (leaf_.page.is_leaf2()) return give_key ? give_item(leaf_.index, key) : Status();
+  Node n;
+  if (!node(leaf_.index, n)) return txn_->corrupted();
+  const bool by_data = op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE;
+  Status st;
+  if ((n.flags() & format::kDupData) != 0) {
+    if (st = enter_dups(n); !st.ok()) return st;
+    if (by_data) {
+      if (st = dups_->set(data, nullptr, MDB_SET_RANGE, op == MDB_GET_BOTH); !st.ok()) return st;
+    } else {
+      st = dups_->first(data, nullptr);
+    }
+  } else if (data != nullptr && by_data) {
+    MDB_val only;
+    if (st = txn_->value(n, only); !st.ok()) return st;
+    Comparator by = *dup_order_;
+    if (by.order == Order::uint && only.mv_size == sizeof(std::size_t)) by.order = Order::word;
+    const std::byte* const end = static_cast<const std::byte*>(only.mv_data) + only.mv_size;
+    const int order = compare(by, *data, only, end);
+    if (order > 0 || (order != 0 && op == MDB_GET_BOTH)) return not_found();
+    *data = only;
+  } else if (data != nullptr) {
+    if (st = txn_->value(n, *data); !st.ok()) return st;
+  }
+  if (give_key) *key = {n.key_size(), const_cast<std::byte*>(n.key())};
+  return st;
+}
+
+Status Walker::current(MDB_val* key, MDB_val* data) {
+  if (txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  if (!positioned()) return invalid();
+  const unsigned n = leaf_.page.count();
+  if (leaf_.index >= n) {
+    leaf_.index = static_cast<std::uint16_t>(n);
+    return not_found();
+  }
+  if (leaf_.page.is_leaf2()) return give_item(leaf_.index, key);
+  Node entry;
+  if (!node(leaf_.index, entry)) return txn_->corrupted();
+  if (key != nullptr) *key = {entry.key_size(), const_cast<std::byte*>(entry.key())};
+  if (data == nullptr) return {};
+  if ((entry.flags() & format::kDupData) == 0) return txn_->value(entry, *data);
+  return dups_ != nullptr ? dups_->current(data, nullptr) : txn_->corrupted();
+}
+
+Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
+  if (data == nullptr || !positioned()) return invalid();
+  if (dups_ == nullptr) return Status::from_mdb(MDB_INCOMPATIBLE);
+  const unsigned n = leaf_.page.count();
+  if (leaf_.index >= n) {
+    leaf_.index = static_cast<std::uint16_t>(n);
+    return not_found();
+  }
+  clear(kEof);
+  Node entry;
+  if (!node(leaf_.index, entry)) return txn_->corrupted();
+  if ((entry.flags() & format::kDupData) == 0) {
+    if (key != nullptr) *key = {entry.key_size(), const_cast<std::byte*>(entry.key())};
+    return txn_->value(entry, *data);
+  }
+  if (!dups_->positioned()) return invalid();
+  return dups_->edge(last, data, nullptr);
+}
+
+// All items of the duplicates' page.
+Status Walker::give_page(MDB_val* data) noexcept {
+  Walker& d = *dups_;
+  const std::size_t n = d.leaf_.page.count(), bytes = n * d.db_->pad;
+  if (n == 0 || format::kPageHeader + bytes > d.leaf_.page.size()) return txn_->corrupted();
+  *data = {bytes, const_cast<std::byte*>(d.leaf_.page.bytes() + format::kPageHeader)};
+  d.leaf_.index = static_cast<std::uint16_t>(n - 1);
+  txn_->counters().bytes += bytes;
+  return {};
+}
+
+Status Walker::get_multiple(MDB_val* data) {
+  if (data == nullptr || !positioned()) return invalid();
+  if ((db_->flags & MDB_DUPFIXED) == 0 || dups_ == nullptr) return Status::from_mdb(MDB_INCOMPATIBLE);
+  if (!dups_->positioned() || dups_->at_eof()) return {};
+  return give_page(data);
+}
+
+Status Walker::next_multiple(MDB_val* key, MDB_val* data) {
+  if (data == nullptr) return invalid();
+  if ((db_->flags & MDB_DUPFIXED) == 0 || dups_ == nullptr) return Status::from_mdb(MDB_INCOMPATIBLE);
+  if (const Status st = next(key, data, MDB_NEXT_DUP); !st.ok()) return st;
+  return dups_->positioned() ? give_page(data) : not_found();
+}
+
+Status Walker::prev_multiple(MDB_val* key, MDB_val* data) {
+  if (data == nullptr) return invalid();
+  if ((db_->flags & MDB_DUPFIXED) == 0 || dups_ == nullptr) return Status::from_mdb(MDB_INCOMPATIBLE);
+  if (!positioned()) {
+    if (const Status st = last(key, data); !st.ok()) return st;
+  }
+  if (!dups_->positioned()) return not_found();
+  if (const Status st = dups_->sibling(false); !st.ok()) return st;
+  return give_page(data);
+}
+
+Status Walker::count(std::size_t& n) {
+  if (!positioned()) return invalid();
+  if (at_eof()) {
+    if (leaf_.index >= leaf_.page.count()) return not_found();
+    clear(kEof);
+  }
+  if (leaf_.index >= leaf_.page.count()) return not_found();  // stock looks at bytes that are no entry
+  Node entry;
+  if (!node(leaf_.index, entry)) return txn_->corrupted();
+  if ((entry.flags() & format::kDupData) == 0) {
+    n = 1;
+    return {};
+  }
+  if (!dups_->positioned()) return invalid();
+  n = dups_->own_db_.entries;
+  return {};
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,189 @@
+// Cursors: a place in one tree (Walker), and a place in a database with its duplicates (Cursor).
+#pragma once
+
+#include <lmdb.h>
+
+#include "lmdbio/db/descend.h"
+#include "lmdbio/db/txn.h"
+
+namespace lmdbio::db {
+
+/// A place in one tree, and the moves that LMDB knows.  Each move changes the place exactly as stock changes
+/// its cursor, also when it fails: later calls show it.
+///
+/// A main walker has a `dups` walker for databases with MDB_DUPSORT; a dups walker walks the duplicates of
+/// the entry under the main one as keys of a tree of their own (a sub-page or a sub-database).  Key and data
+/// may be null where lmdb.h lets them be; the duplicates' key is the main walker's data.
+class Walker {
+ public:
+  /// As mdb_cursor_init: unset.  The first for a database, the second for the duplicates of one.
+  void attach(Txn& txn, MDB_dbi dbi, Walker* dups);
+  void attach_dups(Txn& txn, const Comparator& order) noexcept;
+
+  Status first(MDB_val* key, MDB_val* data) { return edge(false, key, data); }
+  Status last(MDB_val* key, MDB_val* data) { return edge(true, key, data); }
+  Status next(MDB_val* key, MDB_val* data, MDB_cursor_op op);
+  Status prev(MDB_val* key, MDB_val* data, MDB_cursor_op op);
+  /// MDB_SET, SET_KEY, SET_RANGE, GET_BOTH, GET_BOTH_RANGE.  `want_exact`: any entry but the key's own is
+  /// MDB_NOTFOUND.
+  Status set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exact);
+  Status current(MDB_val* key, MDB_val* data);
+  Status edge_dup(bool last, MDB_val* key, MDB_val* data);
+  Status get_multiple(MDB_val* data);
+  Status next_multiple(MDB_val* key, MDB_val* data);
+  Status prev_multiple(MDB_val* key, MDB_val* data);
+  Status count(std::size_t& n);
+  /// The entry of exactly `key`; MDB_NOTFOUND if there is none.  For database names.
+  Status find_node(const MDB_val& key, format::Node& out);
+  /// The place is forgotten.
+  void unset() noexcept { clear(kPositioned | kEof); }
+  bool has_dups() const noexcept { return dups_ != nullptr; }
+
+  /// MDB_NEXT inside a leaf of a database without duplicates: the hot path.  False: take next().
+  bool next_in_leaf(MDB_val* key, MDB_val* data, Status& st) noexcept {
+    const unsigned i = leaf_.index + 1u;
+    if (flags_ != kPositionedPlain || i >= leaf_.page.count()) [[unlikely]]
+      return false;
+    leaf_.index = static_cast<std::uint16_t>(i);
+    prefetch_next_leaf();
+    st = give(i, key, data);
+    return true;
+  }
+
+  /// A branch page was passed: for descend_memn.  False: too deep.
+  bool push(const format::PageView& page, unsigned index) noexcept {
+    if (above_ >= format::kMaxDepth - 1) return false;
+    branch_[above_++] = {page, static_cast<std::uint16_t>(index)};
+    return true;
+  }
+
+ private:
+  enum : unsigned {
+    kPositioned = 1,  ///< C_INITIALIZED
+    kEof = 2,         ///< C_EOF
+    kPlain = 4,       ///< no duplicates, not itself a walker of duplicates
+    kPositionedPlain = kPositioned | kPlain,
+  };
+
+  bool positioned() const noexcept { return (flags_ & kPositioned) != 0; }
+  bool at_eof() const noexcept { return (flags_ & kEof) != 0; }
+  void clear(unsigned f) noexcept { flags_ &= ~f; }
+  void forget_dups() noexcept {
+    if (dups_ != nullptr) dups_->clear(kPositioned | kEof);
+  }
+
+  Status edge(bool last, MDB_val* key, MDB_val* data);
+  Status root(format::PageView& page);
+  Status to_edge(format::PageView page, bool last);
+  Status to_key(const MDB_val& key);
+  Status sibling(bool right);
+  Status search_leaf(const MDB_val& key, Place& place);
+  Status entry_key(unsigned i, MDB_val& key);
+  int compare_entry(const MDB_val& key, const MDB_val& entry);
+  bool node(unsigned i, format::Node& out) const noexcept {
+    return i < leaf_.page.count() && leaf_.page.node(i, out);
+  }
+  Status give(unsigned i, MDB_val* key, MDB_val* data) noexcept;
+  Status give_item(unsigned i, MDB_val* key) noexcept;
+  Status give_page(MDB_val* data) noexcept;
+  bool last_leaf() const noexcept;
+  Status to_place(const MDB_val& key, Place& place);
+  Status enter_dups(const format::Node& node);
+  Status give_entry(bool last_dup, MDB_val* key, MDB_val* data);
+  void entered_leaf() noexcept;
+  void prefetch_next_leaf() noexcept;
+
+  Txn* txn_ = nullptr;
+  unsigned flags_ = 0;
+  unsigned above_ = 0;  ///< branch pages above the leaf
+  Level leaf_;
+  // Where the next leaf will be, and how much of it has been prefetched: 1/256 lines.
+  const std::byte* ahead_ = nullptr;
+  std::uint32_t ahead_at_ = 0, ahead_step_ = 0;
+
+  Walker* dups_ = nullptr;
+  MDB_dbi dbi_ = 0;
+  bool is_dups_ = false;
+  const Comparator* order_ = nullptr;      ///< the database's, shared; of duplicates: &own_order_
+  const Comparator* dup_order_ = nullptr;  ///< the database's
+  Comparator own_order_;
+  format::DbRecord own_db_{};     ///< of duplicates: the tree under the main walker's entry
+  format::PageView inline_root_;  ///< of duplicates: their sub-page, if they have one
+  const format::DbRecord* db_ = nullptr;
+  Level branch_[format::kMaxDepth - 1];
+};
+
+/// A cursor as programs hold it.  It belongs to a transaction until that one's memory goes, and may be
+/// renewed to another of the same environment.  Rules of threads: its transaction's.
+class Cursor {
+ public:
+  Cursor(Txn& txn, MDB_dbi dbi);
+  ~Cursor() { unlink(); }
+  Cursor(const Cursor&) = delete;
+  Cursor& operator=(const Cursor&) = delete;
+
+  /// mdb_cursor_renew, after stock's checks.
+  void renew(Txn& txn);
+  /// mdb_cursor_get.  May run a user's comparator, which may throw or longjmp: the cursor can then be closed.
+  Status get(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+    Txn* const txn = txn_;
+    if (txn == nullptr || txn->blocked()) [[unlikely]]
+      return Status::from_mdb(MDB_BAD_TXN);
+    Status st;
+    if (op == MDB_NEXT && main_.next_in_leaf(key, data, st)) [[likely]] {
+      Counters& n = txn->counters();
+      ++n.cursor_op[MDB_NEXT];
+      n.bytes += data != nullptr ? data->mv_size : 0;
+      return st;
+    }
+    return get_slow(key, data, op);
+  }
+  Status count(std::size_t& n);
+  /// Null once the transaction's memory went.
+  Txn* txn() const noexcept { return txn_; }
+  MDB_dbi dbi() const noexcept { return dbi_; }
+  bool has_dups() const noexcept { return main_.has_dups(); }
+
+ private:
+  friend class Txn;
+  Status get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op);
+  Status dispatch(MDB_val* key, MDB_val* data, MDB_cursor_op op);
+  void attach(Txn& txn);
+  void unset() noexcept {
+    main_.unset();
+    if (dups_ != nullptr) dups_->unset();
+  }
+  void unlink() noexcept;
+
+  Txn* txn_ = nullptr;
+  Cursor* next_ = nullptr;
+  Cursor** link_ = nullptr;
+  MDB_dbi dbi_;
+  Walker main_;
+  std::unique_ptr<Walker> dups_;
+};
+
+inline Status Walker::give(unsigned i, MDB_val* key, MDB_val* data) noexcept {
+  format::Node node;
+  if (!leaf_.page.node(i, node)) [[unlikely]]
+    return txn_->corrupted();
+  if (data != nullptr) [[likely]] {
+    if (const Status st = txn_->value(node, *data); !st.ok()) [[unlikely]]
+      return st;
+  }
+  if (key != nullptr) [[likely]]
+    *key = {node.key_size(), const_cast<std::byte*>(node.key())};
+  return {};
+}
+
+/// The next leaf's lines are fetched a few at a time while this one is walked: all at once stalls the first
+/// record, none stalls each (MDB_NEXT on 200 B values: 0.24 of stock with, 0.8 without).
+inline void Walker::prefetch_next_leaf() noexcept {
+  if (ahead_ == nullptr) return;
+  constexpr std::size_t kLine = 64;
+  const std::uint32_t from = ahead_at_ >> 8, to = (ahead_at_ + ahead_step_) >> 8;
+  ahead_at_ += ahead_step_;
+  for (std::uint32_t line = from; line < to; ++line) __builtin_prefetch(ahead_ + kLine * (line + 1));
+}
+
+}  // namespace lmdbio::db

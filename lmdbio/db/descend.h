@@ -1,0 +1,74 @@
+// From the root to a leaf: the part of a lookup between pages.
+#pragma once
+
+#include "lmdbio/db/search_memn.h"
+#include "lmdbio/db/txn.h"
+
+namespace lmdbio::db {
+
+/// A page on the way, and the entry taken in it.
+struct Level {
+  format::PageView page;
+  std::uint16_t index = 0;
+};
+
+namespace detail {
+
+/// Starts loading a leaf before its search does: worth it only for trees that do not sit in the caches
+/// anyway (get on 1 M records: 0.69 of stock with, 0.76 without; 10 k records: slower with).
+inline void prefetch_leaf(const std::byte* page, std::size_t page_size) noexcept {
+  constexpr std::size_t kLine = 64, kSmallPage = 4096;
+  if (page_size > kSmallPage) {
+    __builtin_prefetch(page);
+    __builtin_prefetch(page + kLine);
+    return;
+  }
+  for (std::size_t i = 0; i < page_size; i += kLine) __builtin_prefetch(page + i);
+}
+inline constexpr std::uint64_t kPrefetchLeafPages = 512;
+
+/// No path wanted.
+struct NoPath {
+  bool push(const format::PageView&, unsigned) noexcept { return true; }
+};
+
+/// Search in byte order from the root of `db` to a place in `leaf`.  The two separators around the child
+/// that is taken share their first bytes with every key below it: those are skipped further down.
+/// `path.push(page, index)` is called for each branch page; false: too deep.
+template <class Path>
+inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte* key, std::size_t key_bytes,
+                           Path& path, format::PageView& leaf, Place& place) noexcept {
+  format::Pgno at = db.root;
+  std::size_t skip = 0;
+  format::Node left{}, right{};
+  for (unsigned level = 1;; ++level) {
+    format::PageView page;
+    if (const Status st = txn.page(at, page); !st.ok()) [[unlikely]]
+      return st;
+    if (page.is_leaf()) {
+      if (page.is_leaf2() || !search_memn_inline<true>(page, key, key_bytes, skip, place)) [[unlikely]]
+        return txn.corrupted();
+      leaf = page;
+      return {};
+    }
+    if (page.count() < 2 || !search_memn_inline<false>(page, key, key_bytes, skip, place)) [[unlikely]]
+      return txn.corrupted();
+    const unsigned taken = place.exact ? place.index : place.index - 1;
+    format::Node node;
+    if (!page.node(taken, node)) [[unlikely]]
+      return txn.corrupted();
+    at = node.child();
+    if (level + 1 == db.depth && db.leaf_pages > kPrefetchLeafPages)
+      prefetch_leaf(txn.view().hint(at), txn.view().page_size());
+    if (taken > 0) left = node;
+    if (taken + 1 < page.count() && !page.node(taken + 1, right)) [[unlikely]]
+      return txn.corrupted();
+    if (left.at != nullptr && right.at != nullptr)
+      skip = common_prefix(left.key(), left.key_size(), right.key(), right.key_size());
+    if (level >= format::kMaxDepth || !path.push(page, taken)) [[unlikely]]
+      return txn.corrupted();
+  }
+}
+
+}  // namespace detail
+}  // namespace lmdbio::db

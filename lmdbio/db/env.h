@@ -1,0 +1,102 @@
+// An environment as the engine sees it: a window over the file and the table of open databases.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/cache/window.h"
+#include "lmdbio/db/compare.h"
+#include "lmdbio/format/meta_view.h"
+#include "lmdbio/io/file.h"
+
+namespace lmdbio::db {
+
+/// Databases that exist without being opened: free and main.
+inline constexpr unsigned kCoreDbs = 2;
+inline constexpr unsigned kFreeDbi = 0, kMainDbi = 1;
+/// Persistent flags of a database record; MDB_VALID marks an exported slot beside them.
+inline constexpr unsigned kPersistentFlags = 0x7fff, kSlotValid = 0x8000;
+
+/// A slot of the environment's database table.  Shared by all transactions; changed as stock changes it:
+/// by dbi_open, dbi_close, set_compare and set_dupsort, which programs serialize (lmdb.h).
+struct Dbx {
+  std::string name;
+  bool named = false;
+  bool ordered = false;  ///< key_order was set: for the main database that waits for the first dbi_open
+  Comparator key_order, dup_order;
+};
+
+/// Reads and checks both metas of the file through its descriptor.  Gives the newer one.
+/// ENOENT: empty file.  MDB_INVALID, MDB_VERSION_MISMATCH: as parse_meta; also when the two metas disagree
+/// on the page size.
+Result<format::MetaRecord> prove_metas(const File& file) noexcept;
+
+class Env {
+ public:
+  struct Options {
+    std::size_t page_size;    ///< bytes, a power of two
+    std::uint64_t map_bytes;  ///< the map size
+    unsigned max_dbs;         ///< named databases at most
+    bool no_readahead;
+  };
+
+  /// Over `fd`, borrowed: it stays open as long as the environment.
+  static Result<std::unique_ptr<Env>> open(int fd, const Options& options);
+  /// Over the caller's bytes, which outlive the environment.
+  static Result<std::unique_ptr<Env>> over(Bytes bytes, const Options& options);
+
+  Env(const Env&) = delete;
+  Env& operator=(const Env&) = delete;
+
+  /// The new map size takes effect for transactions that begin later; the older window is kept for those
+  /// that run (release_old_windows).  Not while another thread begins a transaction (as mdb_env_set_mapsize).
+  Status remap(std::uint64_t map_bytes);
+  /// No transaction uses an older window any more.
+  void release_old_windows() noexcept { old_.clear(); }
+
+  const cache::Window& window() const noexcept { return *window_; }
+  const std::byte* const (&metas() const noexcept)[2] { return metas_; }
+  std::size_t page_size() const noexcept { return page_size_; }
+  /// Slots of the table, kCoreDbs included.
+  unsigned max_dbs() const noexcept { return max_dbs_; }
+
+  /// Pages that the file holds, as learnt when `txnid` was first seen: no system call while it is unchanged.
+  std::uint64_t file_pages(std::uint64_t txnid) noexcept {
+    if (txnid == seen_txnid_.load(std::memory_order_acquire)) [[likely]]
+      return seen_pages_.load(std::memory_order_relaxed);
+    return learn_file_pages(txnid);
+  }
+
+  Dbx& dbx(unsigned dbi) noexcept { return dbx_[dbi]; }
+  /// Flags of an exported slot (kPersistentFlags | kSlotValid), 0 if none.
+  std::uint16_t& slot_flags(unsigned dbi) noexcept { return slot_flags_[dbi]; }
+  /// One past the highest exported slot.
+  unsigned num_dbs() const noexcept { return num_dbs_; }
+  void raise_num_dbs(unsigned n) noexcept { num_dbs_ = n > num_dbs_ ? n : num_dbs_; }
+  /// mdb_dbi_close.
+  void close_dbi(unsigned dbi) noexcept;
+
+ private:
+  Env(int fd, const Options& options, cache::Window window);
+  std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
+  void adopt_window(std::unique_ptr<cache::Window> window) noexcept;
+
+  static constexpr std::uint64_t kNoTxnid = ~std::uint64_t{0};
+
+  const int fd_;  ///< -1: the caller's bytes
+  const std::size_t page_size_;
+  const unsigned max_dbs_;
+  const bool no_readahead_;
+  unsigned num_dbs_ = kCoreDbs;
+  std::unique_ptr<cache::Window> window_;
+  std::vector<std::unique_ptr<cache::Window>> old_;
+  const std::byte* metas_[2]{};
+  std::atomic<std::uint64_t> seen_txnid_{kNoTxnid}, seen_pages_{0};
+  std::unique_ptr<Dbx[]> dbx_;
+  std::unique_ptr<std::uint16_t[]> slot_flags_;
+};
+
+}  // namespace lmdbio::db

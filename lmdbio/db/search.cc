@@ -1,0 +1,92 @@
+#include "lmdbio/db/search.h"
+
+#include <bit>
+
+#include "lmdbio/db/search_memn.h"
+
+namespace lmdbio::db {
+
+using format::Node;
+using format::PageView;
+
+namespace {
+
+/// Branch pages hold no data, so stock compares their integer keys with the type that fits the first real key.
+Comparator branch_order(const PageView& page, const Comparator& order) noexcept {
+  Node second;
+  if (order.order != Order::cint || page.count() < 2 || !page.node(1, second)) return order;
+  return {second.key_size() == sizeof(std::size_t) ? Order::word : Order::uint};
+}
+
+}  // namespace
+
+bool search_page(const PageView& page, const Comparator& order, const MDB_val& key, std::size_t item_bytes,
+                 Place& out) {
+  const Comparator by = page.is_branch() ? branch_order(page, order) : order;
+  const std::byte* const page_end = page.bytes() + page.size();
+  const int count = static_cast<int>(page.count());
+  int low = page.is_branch() ? 1 : 0, high = count - 1, i = 0, rc = 0;
+  while (low <= high) {
+    i = (low + high) >> 1;
+    MDB_val entry;
+    if (page.is_leaf2()) {
+      const std::byte* const item = page.item(static_cast<unsigned>(i), item_bytes);
+      if (item == nullptr) return false;
+      entry = {item_bytes, const_cast<std::byte*>(item)};
+    } else {
+      Node node;
+      if (!page.node(static_cast<unsigned>(i), node)) return false;
+      entry = {node.key_size(), const_cast<std::byte*>(node.key())};
+    }
+    rc = compare(by, key, entry, page_end);
+    if (rc == 0) break;
+    if (rc > 0)
+      low = i + 1;
+    else
+      high = i - 1;
+  }
+  if (rc > 0) ++i;
+  out = {static_cast<unsigned>(i), rc == 0 && count > 0};
+  return true;
+}
+
+bool detail::search_memn_slow(const PageView& page, unsigned lo, unsigned hi, const std::byte* key,
+                              std::size_t key_bytes, Place& out) noexcept {
+  while (lo < hi) {
+    const unsigned mid = (lo + hi) / 2;
+    Node node;
+    if (!page.node(mid, node)) return false;
+    const int order = compare_memn(key, key_bytes, node.key(), node.key_size());
+    if (order == 0) {
+      out = {mid, true};
+      return true;
+    }
+    if (order < 0)
+      hi = mid;
+    else
+      lo = mid + 1;
+  }
+  out = {lo, false};
+  return true;
+}
+
+template <bool kIsLeaf>
+bool search_memn(const PageView& page, const std::byte* key, std::size_t key_bytes, std::size_t skip,
+                 Place& out) noexcept {
+  return detail::search_memn_inline<kIsLeaf>(page, key, key_bytes, skip, out);
+}
+template bool search_memn<true>(const PageView&, const std::byte*, std::size_t, std::size_t, Place&) noexcept;
+template bool search_memn<false>(const PageView&, const std::byte*, std::size_t, std::size_t, Place&) noexcept;
+
+std::size_t common_prefix(const std::byte* a, std::size_t an, const std::byte* b, std::size_t bn) noexcept {
+  const std::size_t n = an < bn ? an : bn;
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    if (const std::uint64_t x = load<std::uint64_t>(a + i) ^ load<std::uint64_t>(b + i); x != 0)
+      return i + static_cast<std::size_t>(std::countr_zero(x)) / 8;
+  }
+  while (i < n && a[i] == b[i]) ++i;
+  return i;
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,186 @@
+#include "lmdbio/db/txn.h"
+
+#include <algorithm>
+
+#include "lmdbio/db/cursor.h"
+#include "lmdbio/db/descend.h"
+
+namespace lmdbio::db {
+
+void Counters::add(const Counters& c) noexcept {
+  get += c.get;
+  get_missed += c.get_missed;
+  for (unsigned i = 0; i <= kCursorOps; ++i) cursor_op[i] += c.cursor_op[i];
+  cursor_failed += c.cursor_failed;
+  bytes += c.bytes;
+}
+
+Txn::Txn(Env& env)
+    : dbs_(new format::DbRecord[env.max_dbs()]{}),
+      dbi_state_(new unsigned char[env.max_dbs()]{}),
+      env_(&env) {}
+
+Txn::~Txn() { detach_cursors(); }
+
+void Txn::start() noexcept {
+  std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
+  if (window_ != &env_->window()) {
+    // Places of cursors that were not renewed point into a window that may go.
+    for (Cursor* c = cursors_; c != nullptr; c = c->next_) c->unset();
+    window_ = &env_->window();
+  }
+  view_ = window_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
+  const unsigned n = env_->num_dbs();
+  for (unsigned i = kCoreDbs; i < n; ++i) {
+    const unsigned f = env_->slot_flags(i);
+    dbs_[i].flags = static_cast<std::uint16_t>(f & kPersistentFlags);
+    dbi_state_[i] = (f & kSlotValid) != 0 ? kValid | kUserValid | kStale : 0;
+  }
+  dbi_state_[kFreeDbi] = kValid;
+  dbi_state_[kMainDbi] = kValid | kUserValid;
+  num_dbs_ = n;
+  blocked_ = 0;
+}
+
+void Txn::end(bool keep) noexcept {
+  for (unsigned i = num_dbs_; i-- > kCoreDbs;) {
+    if ((dbi_state_[i] & kNew) == 0) continue;
+    if (keep)
+      env_->slot_flags(i) = static_cast<std::uint16_t>(dbs_[i].flags | kSlotValid);
+    else
+      env_->close_dbi(i);
+  }
+  if (keep) env_->raise_num_dbs(num_dbs_);
+  num_dbs_ = 0;
+  blocked_ |= kFinished;
+}
+
+void Txn::detach_cursors() noexcept {
+  while (cursors_ != nullptr) {
+    Cursor* const c = cursors_;
+    c->unlink();
+    c->txn_ = nullptr;
+  }
+}
+
+Status Txn::corrupted() noexcept {
+  blocked_ |= kError;
+  return Status::from_mdb(MDB_CORRUPTED);
+}
+
+Status Txn::bad_page(format::Pgno p) noexcept {
+  blocked_ |= kError;
+  return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
+}
+
+// What mdb_page_search does for a stale handle.
+Status Txn::look_up(MDB_dbi dbi) {
+  if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  const Dbx& slot = env_->dbx(dbi);
+  const format::DbRecord& main = dbs_[kMainDbi];
+  if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
+  if (slot.name.empty()) return Status::from_mdb(MDB_BAD_DBI);  // closed meanwhile: no key is empty
+
+  MDB_val name = {slot.name.size(), const_cast<char*>(slot.name.data())};
+  Walker walker;
+  walker.attach(*this, kMainDbi, nullptr);
+  format::Node node;
+  const Status st = walker.find_node(name, node);
+  if (st.raw() == MDB_NOTFOUND) return Status::from_mdb(MDB_BAD_DBI);
+  if (!st.ok()) return st;
+  if ((node.flags() & (format::kDupData | format::kSubData)) != format::kSubData)
+    return Status::from_mdb(MDB_INCOMPATIBLE);
+  MDB_val data;
+  if (const Status read = value(node, data); !read.ok()) return read;
+  if (data.mv_size < sizeof(format::DbRecord)) return corrupted();
+  const auto found = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
+  if ((dbs_[dbi].flags & kPersistentFlags) != found.flags) return Status::from_mdb(MDB_INCOMPATIBLE);
+  dbs_[dbi] = found;
+  dbi_state_[dbi] &= static_cast<unsigned char>(~kStale);
+  return {};
+}
+
+Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
+  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]] {
+    if (const Status st = look_up(dbi); !st.ok()) return st;
+  }
+  return &dbs_[dbi];
+}
+
+void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
+  Dbx& main = env_->dbx(kMainDbi);
+  if (name == nullptr) {
+    dbs_[kMainDbi].flags = static_cast<std::uint16_t>(dbs_[kMainDbi].flags | (flags & kPersistentFlags));
+    main.key_order = default_key_order(dbs_[kMainDbi].flags);
+    main.dup_order = default_dup_order(dbs_[kMainDbi].flags);
+    main.ordered = true;
+    return;
+  }
+  if (!main.ordered) {
+    main.key_order = default_key_order(dbs_[kMainDbi].flags);
+    main.dup_order = default_dup_order(dbs_[kMainDbi].flags);
+    main.ordered = true;
+  }
+  if (dbi < kCoreDbs || dbi >= env_->max_dbs()) return;
+  Dbx& slot = env_->dbx(dbi);
+  if (dbi < num_dbs_ && slot.named && slot.name == name) return;  // was open
+
+  slot.name = name;
+  slot.named = true;
+  dbi_state_[dbi] = kNew | kValid | kUserValid;
+  for (unsigned i = num_dbs_; i < dbi; ++i) dbi_state_[i] = 0;
+  num_dbs_ = std::max(num_dbs_, dbi + 1);
+
+  // The record itself comes from our own search, through the same code as for a stale handle.
+  MDB_val key = {slot.name.size(), slot.name.data()};
+  Walker walker;
+  walker.attach(*this, kMainDbi, nullptr);
+  format::Node node;
+  MDB_val data;
+  if (walker.find_node(key, node).ok() && value(node, data).ok() && data.mv_size >= sizeof(format::DbRecord))
+    dbs_[dbi] = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
+  slot.key_order = default_key_order(dbs_[dbi].flags);
+  slot.dup_order = default_dup_order(dbs_[dbi].flags);
+  slot.ordered = true;
+}
+
+Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  ++counters_.get;
+  if (key.mv_size == 0) [[unlikely]] {
+    ++counters_.get_missed;
+    return Status::from_mdb(MDB_BAD_VALSIZE);
+  }
+  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
+    (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
+  const format::DbRecord& db = dbs_[dbi];
+  Status st;
+  if (env_->dbx(dbi).key_order.order == Order::memn && (db.flags & MDB_DUPSORT) == 0 &&
+      db.root != format::kNoPage && (dbi_state_[dbi] & kStale) == 0) [[likely]] {
+    detail::NoPath path;
+    format::PageView leaf;
+    Place place;
+    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf,
+                              place);
+    if (st.ok()) [[likely]] {
+      format::Node node;
+      if (!place.exact)
+        st = Status::from_mdb(MDB_NOTFOUND);
+      else if (!leaf.node(place.index, node) || (node.flags() & format::kDupData) != 0)
+        st = corrupted();
+      else
+        st = value(node, data);
+    }
+  } else {
+    Walker main, dups;
+    main.attach(*this, dbi, (db.flags & MDB_DUPSORT) != 0 ? &dups : nullptr);
+    MDB_val k = key;
+    st = main.set(&k, &data, MDB_SET, true);
+  }
+  if (st.ok()) [[likely]]
+    counters_.bytes += data.mv_size;
+  else
+    ++counters_.get_missed;
+  return st;
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,125 @@
+// A read-only transaction: one snapshot, the databases as they are in it, lookups.
+#pragma once
+
+#include <lmdb.h>
+
+#include <memory>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/cache/window.h"
+#include "lmdbio/db/env.h"
+#include "lmdbio/db/snapshot.h"
+
+namespace lmdbio::db {
+
+class Cursor;
+
+/// What a transaction's calls came to.  Plain numbers in the transaction: one thread at a time uses it.
+struct Counters {
+  static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op, and the last for anything else
+  std::uint64_t get = 0, get_missed = 0;
+  std::uint64_t cursor_op[kCursorOps + 1]{};
+  std::uint64_t cursor_failed = 0;  ///< of cursor_op, those that gave no record
+  std::uint64_t bytes = 0;          ///< sum of the sizes of the values given out
+
+  void add(const Counters& c) noexcept;
+};
+
+/// Not thread-safe; may move between threads under the rules of lmdb.h.  Memory that it hands out belongs to
+/// the window and stays valid until the transaction ends, is reset or is renewed.
+class Txn {
+ public:
+  explicit Txn(Env& env);
+  ~Txn();
+  Txn(const Txn&) = delete;
+  Txn& operator=(const Txn&) = delete;
+
+  /// Takes the newest snapshot.  `txnid`: what `source` holds now.  On failure the transaction is finished.
+  template <SnapshotSource Source>
+  Status begin(std::uint64_t txnid, Source&& source) {
+    Snapshot& s = snapshot_;
+    s.txnid = txnid;
+    if (const Status st = read_snapshot(env_->metas(), source, s); !st.ok()) {
+      blocked_ = kFinished;
+      return st;
+    }
+    start();
+    return {};
+  }
+  /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
+  void end(bool keep) noexcept;
+  /// The transaction's memory goes to another user or away: its cursors answer MDB_BAD_TXN from now on.
+  void detach_cursors() noexcept;
+
+  std::uint64_t id() const noexcept { return snapshot_.txnid; }
+  /// Calls get MDB_BAD_TXN: ended, or an earlier call found the tree damaged.
+  bool blocked() const noexcept { return blocked_ != 0; }
+  bool finished() const noexcept { return (blocked_ & kFinished) != 0; }
+  Env& env() noexcept { return *env_; }
+  const cache::WindowView& view() const noexcept { return view_; }
+  /// True if the window is not the environment's current one.
+  bool on_old_window() const noexcept { return window_ != &env_->window(); }
+
+  /// TXN_DBI_EXIST of stock: usable by programs (also the free database if `free_too`).
+  bool has_dbi(MDB_dbi dbi, bool free_too = false) const noexcept {
+    return dbi < num_dbs_ && (dbi_state_[dbi] & (free_too ? kValid : kUserValid)) != 0;
+  }
+  /// The database's record in this snapshot; looked up by name at first use.
+  Result<const format::DbRecord*> record(MDB_dbi dbi);
+  const format::DbRecord& record_now(MDB_dbi dbi) const noexcept { return dbs_[dbi]; }
+
+  /// mdb_get after stock's checks of its arguments.  May run a user's comparator, which may throw.
+  Status get(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
+
+  /// Mirrors an mdb_dbi_open that gave `dbi` (name null: the main database).
+  void adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi);
+
+  /// The page `p` of a tree.  A failure is sticky, as in stock.
+  Status page(format::Pgno p, format::PageView& out) noexcept {
+    const std::byte* const bytes = view_.at(p);
+    if (bytes == nullptr || !format::PageView::open(bytes, view_.page_size(), p, out)) [[unlikely]]
+      return bad_page(p);
+    return {};
+  }
+  /// The value of a leaf's node.
+  Status value(const format::Node& node, MDB_val& data) noexcept {
+    const std::uint32_t size = node.data_size();
+    if ((node.flags() & format::kBigData) == 0) {
+      data = {size, const_cast<std::byte*>(node.data())};
+      return {};
+    }
+    const format::Pgno p = node.overflow();
+    const std::byte* const run = view_.at(p, format::overflow_pages(size, view_.shift()));
+    if (run == nullptr) [[unlikely]]
+      return bad_page(p);
+    data = {size, const_cast<std::byte*>(run + format::kPageHeader)};
+    return {};
+  }
+  /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.
+  Status corrupted() noexcept;
+
+  Counters& counters() noexcept { return counters_; }
+  const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  friend class Cursor;
+  enum : unsigned { kFinished = 1, kError = 2 };
+  enum : unsigned char { kNew = 1, kStale = 2, kValid = 4, kUserValid = 8 };
+
+  void start() noexcept;
+  Status bad_page(format::Pgno p) noexcept;
+  Status look_up(MDB_dbi dbi);
+
+  unsigned blocked_ = kFinished;
+  unsigned num_dbs_ = 0;
+  cache::WindowView view_;
+  std::unique_ptr<format::DbRecord[]> dbs_;
+  std::unique_ptr<unsigned char[]> dbi_state_;
+  Env* env_;
+  Cursor* cursors_ = nullptr;
+  const cache::Window* window_ = nullptr;
+  Counters counters_;
+  Snapshot snapshot_;
+};
+
+}  // namespace lmdbio::db
