@@ -1,0 +1,24 @@
+# What `cmake --install` installs: both artifacts, the C header, lmdbio.pc and the CMake package.
+set(LMDBIO_SONAME_DIR ${CMAKE_INSTALL_LIBDIR}/lmdbio)
+set(LMDBIO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lmdbio)
+set(LMDBIO_PC_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# From lmdbio.pc back to the prefix, so that an installed tree can be moved.
+file(RELATIVE_PATH LMDBIO_PC_PREFIX /${LMDBIO_PC_DIR} /)
+string(REGEX REPLACE "/$" "" LMDBIO_PC_PREFIX "${LMDBIO_PC_PREFIX}")
+
+target_include_directories(lmdbio INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lmdbio/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+install(TARGETS lmdbio EXPORT lmdbioTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS lmdbio_soname LIBRARY DESTINATION ${LMDBIO_SONAME_DIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/lmdbio/include/lmdbio DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+install(EXPORT lmdbioTargets NAMESPACE lmdbio:: DESTINATION ${LMDBIO_PACKAGE_DIR})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lmdbioConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/package/lmdbioConfig.cmake INSTALL_DESTINATION ${LMDBIO_PACKAGE_DIR}
+  PATH_VARS LMDBIO_SONAME_DIR)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/lmdbioConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/lmdbio.pc.in ${PROJECT_BINARY_DIR}/package/lmdbio.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/package/lmdbioConfig.cmake ${PROJECT_BINARY_DIR}/package/lmdbioConfigVersion.cmake
+  DESTINATION ${LMDBIO_PACKAGE_DIR})
+install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio.pc DESTINATION ${LMDBIO_PC_DIR})

@@ -1,0 +1,85 @@
+"""The installed tree: what is in it, and programs built against it with pkg-config and with find_package."""
+import os
+import shutil
+import subprocess
+import unittest
+
+import shimtest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CONSUMER = os.path.join(HERE, "install")
+
+
+class Install(shimtest.Case):
+    def call(self, *argv, **extra):
+        env = shimtest.environment("stock", extra)
+        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, " ".join(argv) + "\n" + done.stdout)
+        return done.stdout
+
+    def setUp(self):
+        super().setUp()
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("sanitized libraries are not for installing")
+        self.prefix = os.path.join(self.dir, "first")
+        self.call(shimtest.CONFIG["cmake"], "--install", shimtest.CONFIG["build"], "--prefix", self.prefix)
+        # An installed tree may be moved.
+        moved = os.path.join(self.dir, "prefix")
+        os.rename(self.prefix, moved)
+        self.prefix = moved
+        found = [d for d, _, files in os.walk(self.prefix) if "liblmdbio.so" in files]
+        self.assertEqual(len(found), 1)
+        self.libdir = found[0]
+
+    def test_what_is_installed(self):
+        files = sorted(os.path.relpath(os.path.join(d, f), self.prefix) for d, _, fs in os.walk(self.prefix) for f in fs)
+        lib = os.path.relpath(self.libdir, self.prefix)
+        expected = {"include/lmdbio/lmdbio.h", f"{lib}/liblmdbio.so", f"{lib}/lmdbio/liblmdb.so.0",
+                    f"{lib}/pkgconfig/lmdbio.pc", f"{lib}/cmake/lmdbio/lmdbioConfig.cmake",
+                    f"{lib}/cmake/lmdbio/lmdbioConfigVersion.cmake", f"{lib}/cmake/lmdbio/lmdbioTargets.cmake"}
+        self.assertLessEqual(expected, set(files))
+        # Nothing of LMDB's own name where a linker or loader looks, and nothing that tests or benchmarks brought.
+        self.assertNotIn(f"{lib}/liblmdb.so.0", files)
+        self.assertNotIn("include/lmdb.h", files)
+        for name in files:
+            self.assertNotRegex(name, r"gtest|gmock|benchmark|lib[a-z_]*\.a$")
+        for name in files:
+            if name.endswith((".pc", ".cmake")):
+                with open(os.path.join(self.prefix, name), encoding="utf-8") as f:
+                    text = f.read()
+                self.assertNotIn(shimtest.CONFIG["source"], text, name)
+                self.assertNotIn(self.dir, text, name)
+
+    def check_consumers(self, c, cxx):
+        version = shimtest.CONFIG["version"]
+        stats = os.path.join(self.dir, "stats")
+        out = self.call(c, self.fresh(), LD_LIBRARY_PATH=self.libdir, LMDBIO_STATS=stats)
+        self.assertEqual(out, f"{version} world\n")
+        lines = shimtest.read_stats(stats)
+        self.assertTrue(any(e["ours"] for line in lines for e in line["environments"]))
+        os.unlink(stats)
+        self.assertEqual(self.call(cxx, LD_LIBRARY_PATH=self.libdir), version + "\n")
+
+    @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config")
+    def test_pkg_config(self):
+        where = {"PKG_CONFIG_PATH": os.path.join(self.libdir, "pkgconfig")}
+        self.assertEqual(self.call("pkg-config", "--modversion", "lmdbio", **where).strip(), shimtest.CONFIG["version"])
+        flags = self.call("pkg-config", "--cflags", "lmdbio", **where).split()
+        libs = self.call("pkg-config", "--libs", "lmdbio", **where).split()
+        c, cxx = os.path.join(self.dir, "c"), os.path.join(self.dir, "cxx")
+        strict = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
+        self.call(shimtest.CONFIG["cc"], "-std=c99", *strict, *flags, "-o", c, CONSUMER + "/consumer.c", *libs, "-llmdb")
+        self.call(shimtest.CONFIG["cxx"], "-std=c++11", *strict, *flags, "-o", cxx, CONSUMER + "/consumer.cc", *libs)
+        self.check_consumers(c, cxx)
+
+    def test_find_package(self):
+        build = os.path.join(self.dir, "build")
+        self.call(shimtest.CONFIG["cmake"], "-S", CONSUMER, "-B", build, "-DCMAKE_PREFIX_PATH=" + self.prefix,
+                  "-DCMAKE_C_COMPILER=" + shimtest.CONFIG["cc"], "-DCMAKE_CXX_COMPILER=" + shimtest.CONFIG["cxx"])
+        self.call(shimtest.CONFIG["cmake"], "--build", build)
+        self.check_consumers(build + "/consumer_c", build + "/consumer_cxx")
+
+
+if __name__ == "__main__":
+    shimtest.main()
