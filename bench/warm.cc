@@ -31,7 +31,7 @@ struct Options {
   bool random_keys = false, long_prefix = false;
   std::size_t samples = 7, max_samples = 41, rounds = 5;
   std::uint64_t lookups = 200000, min_scan = 1000000;
-  bool tls = false, cpu_time = false, check = false, smoke = false;
+  bool tls = false, cpu_time = false, check = false, smoke = false, only_generate = false;
 };
 
 constexpr std::size_t kFirstPerSecond = 5;  // so many times max_samples of first passes at most
@@ -85,6 +85,12 @@ struct Series {
 class WarmTable {
  public:
   explicit WarmTable(Options options) : o_(std::move(options)), tty_(isatty(STDERR_FILENO) != 0) {}
+
+  /// Writes the databases and prints where they are.
+  int generate() {
+    for (const Dataset& set : datasets()) std::printf("%s %s\n", set.path.c_str(), key_kind_name(set.keys));
+    return 0;
+  }
 
   int run() {
     report_["machine"] = machine_facts();
@@ -295,6 +301,8 @@ int main_(int argc, char** argv) {
                "CPU time instead of wall time: for tuning on a busy machine, not for results");
   app.add_flag("--check", o.check, "exit 1 if a median is above what is promised");
   app.add_option("--json", o.json, "write all samples and the machine's facts there");
+  app.add_flag("--only-generate", o.only_generate,
+               "write the databases into --dir, print their paths and keys, and stop");
   app.add_flag("--smoke", o.smoke,
                "a few seconds on tiny databases: proves that this program works, measures nothing");
   CLI11_PARSE(app, argc, argv);
@@ -308,6 +316,8 @@ int main_(int argc, char** argv) {
     o.min_scan = 1000;
     o.random_keys = o.long_prefix = true;
   }
+  if (o.only_generate && o.dir.empty()) die("--only-generate needs --dir");
+  if (o.only_generate) return WarmTable(o).generate();
   if (o.library != "stock" && access(o.library.c_str(), R_OK) != 0) die_errno(o.library.c_str());
   o.max_samples = std::max(o.max_samples, o.samples);
   if (!o.dir.empty()) return WarmTable(o).run();
