@@ -411,7 +411,7 @@ static void read_calls(const char* dir, unsigned extra) {
   step(cursor, MDB_SET, &key, &data);
   CALL(mdb_cursor_put(cursor, &key, &data, 0));
   CALL(mdb_cursor_del(cursor, 0));
-  CALL(mdb_cursor_get(cursor, &key, &data, (MDB_cursor_op)99));
+  CALL(mdb_cursor_get(cursor, &key, &data, (MDB_cursor_op)30));
   CALL(mdb_cursor_get(cursor, NULL, &data, MDB_SET));
   size_t count = 4711;
   CALL(mdb_cursor_count(cursor, &count));
