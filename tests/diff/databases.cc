@@ -9,6 +9,10 @@ namespace lmdbio::diff {
 namespace {
 namespace fs = std::filesystem;
 
+// With duplicates of one byte, stock computes a node's address in pages that have no nodes (mdb_cursor_last) and
+// reads up to 400 bytes past a sub-page; at the end of the file that is SIGBUS.  Such files are made longer.
+constexpr std::uintmax_t kTailForOneByteDups = 1u << 20;
+
 constexpr std::size_t kKeysKept = 600;
 constexpr std::size_t kValuesKept = 24;
 
@@ -79,6 +83,9 @@ void remove_locks(const std::string& dir) {
 void fresh_copy(const Environment& e, const std::string& to_dir) {
   fs::create_directories(to_dir);
   fs::copy_file(e.dir + "/data.mdb", to_dir + "/data.mdb", fs::copy_options::overwrite_existing);
+  for (const test::DbSpec& d : e.dbs)
+    if ((d.flags & MDB_DUPFIXED) != 0 && d.value_max == 1)
+      fs::resize_file(to_dir + "/data.mdb", fs::file_size(e.dir + "/data.mdb") + kTailForOneByteDups);
   remove_locks(to_dir);
 }
 

@@ -153,8 +153,10 @@ bool Executor::cursor_usable(int i) const {
   const TxnModel& t = model_.txn[c.txn];
   if (t.status == TxnModel::Status::kNone || t.serial != c.txn_serial) return false;  // freed
   if (t.status == TxnModel::Status::kReset) return true;                              // MDB_BAD_TXN
-  // Not renewed since its transaction was: its pages are those of the old snapshot.
-  return c.bound >= t.era || (c.txnid == t.txnid && c.map_era == model_.env[c.env].map_era);
+  if (c.bound >= t.era) return true;
+  // Not renewed since its transaction was: sound as long as snapshot, map and handle are what they were.
+  const EnvModel& e = model_.env[c.env];
+  return c.txnid == t.txnid && c.map_era == e.map_era && (c.dbi < 2 || e.handles[c.dbi].changed < c.bound);
 }
 
 CursorState Executor::state_of(int i) const {
@@ -178,7 +180,11 @@ bool Executor::handles_exist(const Call& c) const {
     case Fn::kEnvClose: case Fn::kEnvSetMapsize:
       for (const TxnModel& other : model_.txn)
         if (other.status != TxnModel::Status::kNone && other.env == c.env) return false;
+      // A fixed map that moves gives EBUSY or not, as the kernel happens to place it.
+      if (c.fn == Fn::kEnvSetMapsize && (model_.env[c.env].flags & MDB_FIXEDMAP) != 0) return false;
       return model_.env[c.env].open;
+    case Fn::kTxnBeginWrite: case Fn::kEnvSync:
+      return model_.env[c.env].open && (model_.env[c.env].flags & MDB_RDONLY) != 0;
     case Fn::kTxnBegin:
       return model_.env[c.env].open && !txn;
     case Fn::kTxnBeginNested:
@@ -190,8 +196,8 @@ bool Executor::handles_exist(const Call& c) const {
         if (other.status != TxnModel::Status::kNone && other.env == c.env) return false;
       return true;
     case Fn::kEnvInfo: case Fn::kEnvStat: case Fn::kEnvFlags: case Fn::kEnvPath: case Fn::kEnvLimits:
-    case Fn::kEnvSetFlags: case Fn::kEnvSync: case Fn::kEnvUserctx: case Fn::kEnvLateSettings: case Fn::kReaderList:
-    case Fn::kReaderCheck: case Fn::kTxnBeginWrite: case Fn::kDbiClose:
+    case Fn::kEnvSetFlags: case Fn::kEnvUserctx: case Fn::kEnvLateSettings: case Fn::kReaderList:
+    case Fn::kReaderCheck: case Fn::kDbiClose:
       return model_.env[c.env].open;
     case Fn::kTxnRenew: case Fn::kTxnReset: case Fn::kTxnAbort: case Fn::kTxnCommit: case Fn::kTxnId:
     case Fn::kTxnEnv: case Fn::kDbiFlags: case Fn::kStat: case Fn::kSetCompare: case Fn::kSetDupsort: case Fn::kGet:
@@ -304,11 +310,11 @@ int Executor::open_env(Side& side, const Call& c, std::string* text) {
   bool shared = false;
   for (int i = 0; i < kEnvSlots; ++i)
     shared |= i != c.env && model_.env[i].open && model_.env[i].which == static_cast<int>(c.number);
-  if (side.copy_is_clean[c.number] == 0) {
+  if (!shared && side.copy_is_clean[c.number] != 0) {
+    remove_locks(dir);
+  } else if (!shared) {
     fresh_copy(e, dir);
     side.copy_is_clean[c.number] = 1;
-  } else if (!shared) {
-    remove_locks(dir);
   }
   std::string path = dir;
   if ((c.flags & MDB_NOSUBDIR) != 0) path += "/data.mdb";
@@ -581,7 +587,7 @@ Answer Executor::null_call(Side& side, const Call& c) {
     case 30: a.rc = txn != nullptr ? l.cursor_open(txn, 1, nullptr) : 0; break;
     case 31: a.rc = txn != nullptr ? l.cursor_renew(txn, nullptr) : 0; break;
     case 32: a.rc = cursor_usable(c.cursor) ? l.cursor_count(side.cursor[c.cursor], nullptr) : 0; break;
-    case 33: a.rc = l.env_set_flags(nullptr, MDB_NOSYNC, 1); break;
+    case 33: a.rc = l.env_set_flags(nullptr, MDB_RDONLY, 1); break;
     case 34: a.rc = l.set_dupsort(nullptr, 1, test::comparator(0)); break;
     case 35: a.rc = l.env_get_path(env, nullptr); break;
     case 36: a.rc = l.env_get_fd(env, nullptr); break;
@@ -818,6 +824,7 @@ void Executor::update_model(const Call& c, const Answer& a) {
         e.open = true;
         e.which = static_cast<int>(c.number);
         e.flags = c.flags;
+        e.map_era = model_.clock;
         e.max_dbs = static_cast<unsigned>(c.op);
         e.handles.resize(e.max_dbs + 2);
         for (EnvModel& other : model_.env)
@@ -825,7 +832,7 @@ void Executor::update_model(const Call& c, const Answer& a) {
       }
       break;
     case Fn::kEnvClose: model_.env[c.env].open = false; break;
-    case Fn::kEnvSetMapsize: ++model_.env[c.env].map_era; break;
+    case Fn::kEnvSetMapsize: model_.env[c.env].map_era = model_.clock; break;
     case Fn::kTxnBegin: case Fn::kTxnRenew:
       if (a.rc != 0) break;
       if (c.fn == Fn::kTxnBegin) {

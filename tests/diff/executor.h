@@ -41,7 +41,7 @@ struct EnvModel {
   unsigned flags = 0;
   unsigned max_dbs = 0;
   std::vector<HandleModel> handles;
-  unsigned map_era = 0;         ///< counts mapsize changes
+  std::uint64_t map_era = 0;    ///< clock when the file was last mapped
   bool locks_lost = false;      ///< the same file was open twice and one of them is closed
 };
 
@@ -61,7 +61,7 @@ struct CursorModel {
   std::uint64_t txn_serial = 0;
   std::uint64_t bound = 0;      ///< clock of open or the last renew
   std::uint64_t txnid = 0;
-  unsigned map_era = 0;
+  std::uint64_t map_era = 0;
   MDB_dbi dbi = 0;
   bool after_failure = false;
   bool between = false;

@@ -193,7 +193,7 @@ Call Generator::open_env() {
   c.number = static_cast<std::uint64_t>(places_[rng_.below(places_.size())]);
   const EnvModel& other = executor_.model().env[1 - c.env];
   if (other.open && rng_.percent(30)) c.number = static_cast<std::uint64_t>(other.which);  // the same path again
-  c.flags = MDB_RDONLY;
+  c.flags = rng_.percent(95) ? MDB_RDONLY : 0;
   if (rng_.percent(70)) c.flags |= MDB_NOTLS;
   for (const unsigned f : kSettableFlags)
     if (f != MDB_NOTLS && rng_.percent(15)) c.flags |= f;
@@ -207,7 +207,8 @@ Call Generator::open_env() {
     c.name = rng_.percent(50) ? "4096" : "1000000000";
   }
   if (rng_.percent(4)) c.txn = static_cast<int>(rng_.between(1, 3));
-  if (rng_.percent(1)) c.flags |= 1;
+  if (rng_.percent(2)) c.flags |= rng_.percent(50) ? 2u : rng_.percent(50) ? static_cast<unsigned>(MDB_FIXEDMAP) : MDB_WRITEMAP;
+  if ((c.flags & MDB_RDONLY) == 0) c.flags &= ~static_cast<unsigned>(MDB_FIXEDMAP | MDB_WRITEMAP);
   return c;
 }
 

@@ -54,6 +54,8 @@ const char* undefined_prev(const StockCursor& c, int op, bool no_data, bool old)
 const char* undefined_cursor_get(const StockCursor& c, const Call& call, int patch) noexcept {
   const bool old = patch < kFirstNewPatch;
   const bool no_data = call.data.null;
+  // The handle was closed and given to another database in this transaction: its record changed under the cursor.
+  if (c.dbi >= 2 && c.xcursor == nullptr && dupsort(c) && op_column(call.op) < kOps - 1) return kNoXcursor;
   switch (call.op) {
     case MDB_NEXT:
     case MDB_NEXT_DUP:
