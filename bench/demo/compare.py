@@ -145,15 +145,19 @@ def print_table(rows):
         print("\nThe A/A intervals are wide: this machine is busy with something else.")
 
 
-def flatten(value, prefix=""):
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from flatten(inner, f"{prefix}{key}.")
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from flatten(inner, f"{prefix}{i}.")
-    else:
-        yield prefix[:-1], value
+def print_environment(environment):
+    """One environment of the statistics: what the engine answered, what it passed on to stock and why."""
+    def counted(name):
+        return {k: v for k, v in environment.get(name, {}).items() if v}
+
+    ours, passed = counted("calls"), counted("forwarded")
+    reads = [sum(c.get(k, 0) for k in ("get", "cursor_get")) for c in (ours, passed)]
+    print(f"  read by LMDBIO: {'yes' if environment.get('ours') else 'no, ' + str(environment.get('reason'))}; "
+          f"lookups and steps: {reads[0]:,} its own, {reads[1]:,} passed on to stock")
+    for title, values in (("calls", ours), ("cursor operations", counted("cursor_ops")), ("passed on", passed),
+                          ("process", {k: v for k, v in environment.items() if isinstance(v, int) and k != "ours"})):
+        if values:
+            print(f"  {title + ':':19} " + ", ".join(f"{k} {v:,}" for k, v in values.items()))
 
 
 def print_statistics(runner, databases, out):
@@ -165,17 +169,14 @@ def print_statistics(runner, databases, out):
         for program in ("c++", "python"):
             before = os.path.getsize(file) if os.path.exists(file) else 0
             runner.run(program, database, "ours", stats=file)
-            print(f"\nThe engine's statistics: {os.path.basename(database)}, {program}")
+            print(f"\nThe engine's statistics (LMDBIO_STATS): {os.path.basename(database)}, {program}")
             if not os.path.exists(file) or os.path.getsize(file) == before:
-                print("  none were written")
-                continue
+                fail("liblmdbio.so wrote no statistics: was it loaded?")
             with open(file, encoding="utf-8") as lines:
                 lines.seek(before)
                 for line in lines:
-                    for key, value in flatten(json.loads(line)):
-                        if value not in (0, "") and not key.endswith("path"):
-                            print(f"  {key:36} {value:,}" if isinstance(value, int) and not isinstance(value, bool)
-                                  else f"  {key:36} {value}")
+                    for environment in json.loads(line)["environments"]:
+                        print_environment(environment)
     return file
 
 
