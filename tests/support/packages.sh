@@ -17,9 +17,14 @@ install_missing() {
   fi
   echo "== installing ${missing[*]}"
   local apt=(${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -qq -o Dpkg::Use-Pty=0)
-  "${apt[@]}" update || echo "warning: apt-get update failed; trying what is known" >&2
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || {
+  local log
+  log=$(mktemp)
+  "${apt[@]}" update >"$log" 2>&1 || true  # one bad source of several: what is known may do
+  if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
     echo "error: apt-get could not install: ${missing[*]}" >&2
     return 1
-  }
+  fi
+  rm -f "$log"
 }
