@@ -8,19 +8,57 @@
 namespace lmdbio::diff {
 namespace {
 
-constexpr const char* kFnNames[kFns] = {
-    "env_open",   "env_close",  "env_info",     "env_stat",   "env_get_flags", "env_get_path", "env_get_limits",
-    "env_set_flags", "env_set_mapsize", "env_sync", "env_userctx", "env_late_settings", "reader_list",
-    "reader_check", "txn_begin", "txn_begin(write)", "txn_begin(nested)", "txn_renew", "txn_reset", "txn_abort",
-    "txn_commit", "txn_id",     "txn_env",      "dbi_open",   "dbi_close",   "dbi_flags",  "stat",
-    "set_compare", "set_dupsort", "cmp",        "dcmp",       "get",         "put",        "del",
-    "drop",       "cursor_open", "cursor_close", "cursor_renew", "cursor_count", "cursor_txn", "cursor_dbi",
-    "cursor_get", "cursor_put", "cursor_del",   "null handle", "writer"};
+constexpr const char* kFnNames[kFns] = {"env_open",
+                                        "env_close",
+                                        "env_info",
+                                        "env_stat",
+                                        "env_get_flags",
+                                        "env_get_path",
+                                        "env_get_limits",
+                                        "env_set_flags",
+                                        "env_set_mapsize",
+                                        "env_sync",
+                                        "env_userctx",
+                                        "env_late_settings",
+                                        "reader_list",
+                                        "reader_check",
+                                        "txn_begin",
+                                        "txn_begin(write)",
+                                        "txn_begin(nested)",
+                                        "txn_renew",
+                                        "txn_reset",
+                                        "txn_abort",
+                                        "txn_commit",
+                                        "txn_id",
+                                        "txn_env",
+                                        "dbi_open",
+                                        "dbi_close",
+                                        "dbi_flags",
+                                        "stat",
+                                        "set_compare",
+                                        "set_dupsort",
+                                        "cmp",
+                                        "dcmp",
+                                        "get",
+                                        "put",
+                                        "del",
+                                        "drop",
+                                        "cursor_open",
+                                        "cursor_close",
+                                        "cursor_renew",
+                                        "cursor_count",
+                                        "cursor_txn",
+                                        "cursor_dbi",
+                                        "cursor_get",
+                                        "cursor_put",
+                                        "cursor_del",
+                                        "null handle",
+                                        "writer"};
 
 constexpr const char* kOpNames[kOps] = {
-    "FIRST", "FIRST_DUP", "GET_BOTH", "GET_BOTH_RANGE", "GET_CURRENT", "GET_MULTIPLE", "LAST",
-    "LAST_DUP", "NEXT", "NEXT_DUP", "NEXT_MULTIPLE", "NEXT_NODUP", "PREV", "PREV_DUP",
-    "PREV_NODUP", "SET", "SET_KEY", "SET_RANGE", "PREV_MULTIPLE", "(none)"};
+    "FIRST",      "FIRST_DUP", "GET_BOTH", "GET_BOTH_RANGE", "GET_CURRENT",   "GET_MULTIPLE", "LAST",
+    "LAST_DUP",   "NEXT",      "NEXT_DUP", "NEXT_MULTIPLE",  "NEXT_NODUP",    "PREV",         "PREV_DUP",
+    "PREV_NODUP", "SET",       "SET_KEY",  "SET_RANGE",      "PREV_MULTIPLE", "(none)"};
 
 std::string quoted(const std::string& bytes) {
   std::string out = "\"";
@@ -77,44 +115,74 @@ std::string to_c(const Call& c) {
     case Fn::kEnvOpen:
       return "mdb_env_create(&" + env + "); mdb_env_set_maxdbs(" + env + ", " + std::to_string(c.op) +
              "); mdb_env_set_maxreaders(" + env + ", " + dbi + ");" +
-             (c.has_name ? " mdb_env_set_mapsize(" + env + ", " + c.name + ");" : "") + " mdb_env_open(" + env +
-             ", database " + std::to_string(c.number) + ", " + hex(c.flags) + ", 0644);";
-    case Fn::kTxnBegin: return "mdb_txn_begin(" + env + ", NULL, MDB_RDONLY, &" + txn + ");";
-    case Fn::kTxnBeginWrite: return "mdb_txn_begin(" + env + ", NULL, " + hex(c.flags) + ", &unused);";
-    case Fn::kTxnBeginNested: return "mdb_txn_begin(" + env + ", " + txn + ", " + hex(c.flags) + ", &unused);";
-    case Fn::kTxnRenew: case Fn::kTxnReset: case Fn::kTxnAbort: case Fn::kTxnCommit: case Fn::kTxnId:
-    case Fn::kTxnEnv: return f + "(" + txn + ");";
-    case Fn::kDbiOpen: return f + "(" + txn + ", " + name + ", " + hex(c.flags) + ", &dbi);";
-    case Fn::kDbiClose: return f + "(" + env + ", " + dbi + ");";
-    case Fn::kDbiFlags: case Fn::kStat: return f + "(" + txn + ", " + dbi + ", &out);";
-    case Fn::kSetCompare: case Fn::kSetDupsort:
+             (c.has_name ? " mdb_env_set_mapsize(" + env + ", " + c.name + ");" : "") + " mdb_env_open(" +
+             env + ", database " + std::to_string(c.number) + ", " + hex(c.flags) + ", 0644);";
+    case Fn::kTxnBegin:
+      return "mdb_txn_begin(" + env + ", NULL, MDB_RDONLY, &" + txn + ");";
+    case Fn::kTxnBeginWrite:
+      return "mdb_txn_begin(" + env + ", NULL, " + hex(c.flags) + ", &unused);";
+    case Fn::kTxnBeginNested:
+      return "mdb_txn_begin(" + env + ", " + txn + ", " + hex(c.flags) + ", &unused);";
+    case Fn::kTxnRenew:
+    case Fn::kTxnReset:
+    case Fn::kTxnAbort:
+    case Fn::kTxnCommit:
+    case Fn::kTxnId:
+    case Fn::kTxnEnv:
+      return f + "(" + txn + ");";
+    case Fn::kDbiOpen:
+      return f + "(" + txn + ", " + name + ", " + hex(c.flags) + ", &dbi);";
+    case Fn::kDbiClose:
+      return f + "(" + env + ", " + dbi + ");";
+    case Fn::kDbiFlags:
+    case Fn::kStat:
+      return f + "(" + txn + ", " + dbi + ", &out);";
+    case Fn::kSetCompare:
+    case Fn::kSetDupsort:
       return f + "(" + txn + ", " + dbi + ", comparator" + std::to_string(c.op) + ");";
-    case Fn::kCmp: case Fn::kDcmp: case Fn::kGet: case Fn::kDel:
+    case Fn::kCmp:
+    case Fn::kDcmp:
+    case Fn::kGet:
+    case Fn::kDel:
       return f + "(" + txn + ", " + dbi + ", " + val(c.key) + ", " + val(c.data) + ");";
     case Fn::kPut:
       return f + "(" + txn + ", " + dbi + ", " + val(c.key) + ", " + val(c.data) + ", " + hex(c.flags) + ");";
-    case Fn::kDrop: return f + "(" + txn + ", " + dbi + ", " + std::to_string(c.op) + ");";
-    case Fn::kCursorOpen: return f + "(" + txn + ", " + dbi + ", &" + cur + ");";
-    case Fn::kCursorRenew: return f + "(" + txn + ", " + cur + ");";
+    case Fn::kDrop:
+      return f + "(" + txn + ", " + dbi + ", " + std::to_string(c.op) + ");";
+    case Fn::kCursorOpen:
+      return f + "(" + txn + ", " + dbi + ", &" + cur + ");";
+    case Fn::kCursorRenew:
+      return f + "(" + txn + ", " + cur + ");";
     case Fn::kCursorGet:
       return f + "(" + cur + ", " + val(c.key) + ", " + val(c.data) + ", " +
-             (op_column(c.op) == kOps - 1 ? std::to_string(c.op) : std::string("MDB_") + op_name(c.op)) + ");";
+             (op_column(c.op) == kOps - 1 ? std::to_string(c.op) : std::string("MDB_") + op_name(c.op)) +
+             ");";
     case Fn::kCursorPut:
       return f + "(" + cur + ", " + val(c.key) + ", " + val(c.data) + ", " + hex(c.flags) + ");";
-    case Fn::kCursorDel: return f + "(" + cur + ", " + hex(c.flags) + ");";
-    case Fn::kCursorCount: return f + "(" + cur + ", &count);";
-    case Fn::kCursorClose: case Fn::kCursorTxn: case Fn::kCursorDbi: return f + "(" + cur + ");";
-    case Fn::kNullHandle: return "/* null handle, case " + std::to_string(c.op) + " */";
-    case Fn::kWriter: return "/* another process commits to " + env + ", seed " + std::to_string(c.number) + " */";
-    case Fn::kEnvSetFlags: return f + "(" + env + ", " + hex(c.flags) + ", " + std::to_string(c.op) + ");";
-    case Fn::kEnvSetMapsize: return f + "(" + env + ", " + std::to_string(c.number) + ");";
-    default: return f + "(" + env + ");";
+    case Fn::kCursorDel:
+      return f + "(" + cur + ", " + hex(c.flags) + ");";
+    case Fn::kCursorCount:
+      return f + "(" + cur + ", &count);";
+    case Fn::kCursorClose:
+    case Fn::kCursorTxn:
+    case Fn::kCursorDbi:
+      return f + "(" + cur + ");";
+    case Fn::kNullHandle:
+      return "/* null handle, case " + std::to_string(c.op) + " */";
+    case Fn::kWriter:
+      return "/* another process commits to " + env + ", seed " + std::to_string(c.number) + " */";
+    case Fn::kEnvSetFlags:
+      return f + "(" + env + ", " + hex(c.flags) + ", " + std::to_string(c.op) + ");";
+    case Fn::kEnvSetMapsize:
+      return f + "(" + env + ", " + std::to_string(c.number) + ");";
+    default:
+      return f + "(" + env + ");";
   }
 }
 
 void write_call(std::ostream& out, const Call& c) {
-  out << static_cast<int>(c.fn) << ' ' << c.env << ' ' << c.txn << ' ' << c.cursor << ' ' << c.dbi << ' ' << c.op
-      << ' ' << c.flags << ' ' << c.number << ' ' << c.has_name << ' ';
+  out << static_cast<int>(c.fn) << ' ' << c.env << ' ' << c.txn << ' ' << c.cursor << ' ' << c.dbi << ' '
+      << c.op << ' ' << c.flags << ' ' << c.number << ' ' << c.has_name << ' ';
   write_string(out, c.name);
   for (const Arg* a : {&c.key, &c.data}) {
     out << a->null << ' ';

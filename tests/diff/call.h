@@ -11,17 +11,52 @@
 namespace lmdbio::diff {
 
 enum class Fn : std::uint8_t {
-  kEnvOpen,      // create, settings, open; number: environment of the catalogue, op: max dbs, dbi: max readers
+  kEnvOpen,  // create, settings, open; number: environment of the catalogue, op: max dbs, dbi: max readers
   kEnvClose,
-  kEnvInfo, kEnvStat, kEnvFlags, kEnvPath, kEnvLimits, kEnvSetFlags, kEnvSetMapsize, kEnvSync, kEnvUserctx,
-  kEnvLateSettings, kReaderList, kReaderCheck,
-  kTxnBegin, kTxnBeginWrite, kTxnBeginNested, kTxnRenew, kTxnReset, kTxnAbort, kTxnCommit, kTxnId, kTxnEnv,
-  kDbiOpen, kDbiClose, kDbiFlags, kStat, kSetCompare, kSetDupsort, kCmp, kDcmp,
-  kGet, kPut, kDel, kDrop,
-  kCursorOpen, kCursorClose, kCursorRenew, kCursorCount, kCursorTxn, kCursorDbi, kCursorGet, kCursorPut,
+  kEnvInfo,
+  kEnvStat,
+  kEnvFlags,
+  kEnvPath,
+  kEnvLimits,
+  kEnvSetFlags,
+  kEnvSetMapsize,
+  kEnvSync,
+  kEnvUserctx,
+  kEnvLateSettings,
+  kReaderList,
+  kReaderCheck,
+  kTxnBegin,
+  kTxnBeginWrite,
+  kTxnBeginNested,
+  kTxnRenew,
+  kTxnReset,
+  kTxnAbort,
+  kTxnCommit,
+  kTxnId,
+  kTxnEnv,
+  kDbiOpen,
+  kDbiClose,
+  kDbiFlags,
+  kStat,
+  kSetCompare,
+  kSetDupsort,
+  kCmp,
+  kDcmp,
+  kGet,
+  kPut,
+  kDel,
+  kDrop,
+  kCursorOpen,
+  kCursorClose,
+  kCursorRenew,
+  kCursorCount,
+  kCursorTxn,
+  kCursorDbi,
+  kCursorGet,
+  kCursorPut,
   kCursorDel,
-  kNullHandle,   // op: one of the calls that stock answers for a null handle or pointer
-  kWriter,       // another process commits; number: what
+  kNullHandle,  // op: one of the calls that stock answers for a null handle or pointer
+  kWriter,      // another process commits; number: what
 };
 inline constexpr int kFns = static_cast<int>(Fn::kWriter) + 1;
 const char* name_of(Fn fn) noexcept;

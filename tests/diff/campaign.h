@@ -16,20 +16,20 @@ struct Options {
   std::string tested;                      ///< empty: the reference against itself
   std::string tested_on;                   ///< LMDBIO_STOCK_LIB for the library under test
   std::string other;                       ///< a second stock version, or empty
-  std::string dir;                         ///< for databases; empty: one below the system's temporary directory
-  std::uint64_t seed = 1;                  ///< of the first program
-  std::uint64_t seeds = 200;               ///< at least so many programs
-  std::uint64_t calls = 0;                 ///< at least so many calls
-  double seconds = 0;                      ///< at most; 0: no limit
-  unsigned length = 400;                   ///< calls of a program
-  unsigned min_cell = 0;                   ///< at least so many calls in each cell of the coverage table
+  std::string dir;            ///< for databases; empty: one below the system's temporary directory
+  std::uint64_t seed = 1;     ///< of the first program
+  std::uint64_t seeds = 200;  ///< at least so many programs
+  std::uint64_t calls = 0;    ///< at least so many calls
+  double seconds = 0;         ///< at most; 0: no limit
+  unsigned length = 400;      ///< calls of a program
+  unsigned min_cell = 0;      ///< at least so many calls in each cell of the coverage table
   unsigned jobs = 1;
-  std::uint64_t catalogue = 1;             ///< seed of the databases
+  std::uint64_t catalogue = 1;  ///< seed of the databases
   unsigned max_failures = 1;
   int sabotage = -1;
-  std::uint64_t replay = 0;                ///< a seed: run this program alone
+  std::uint64_t replay = 0;  ///< a seed: run this program alone
   bool replaying = false;
-  std::string program;                     ///< a file written by --shrink: run it
+  std::string program;  ///< a file written by --shrink: run it
   bool shrink = false;
   std::string json;
   bool quiet = false;
@@ -38,8 +38,8 @@ struct Options {
 struct Failure {
   std::uint64_t seed = 0;
   std::uint32_t call = 0;
-  int signal = 0;          ///< 0: a difference
-  int side = 0;            ///< the library that was running when it crashed
+  int signal = 0;  ///< 0: a difference
+  int side = 0;    ///< the library that was running when it crashed
   char text[1500] = {};
 };
 
@@ -64,6 +64,7 @@ class Campaign {
   const std::vector<Environment>& environments() const noexcept { return environments_; }
   /// The command that runs this program again.
   std::string command(std::uint64_t seed) const;
+  std::uint64_t started() const noexcept;  ///< programs begun
   double seconds() const noexcept { return seconds_; }
 
  private:

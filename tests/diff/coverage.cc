@@ -10,13 +10,16 @@ namespace {
 using test::DbKind;
 using test::kDbKinds;
 
-constexpr const char* kStateNames[kStates] = {"unset", "positioned", "end", "after-failure", "between", "renewed"};
+constexpr const char* kStateNames[kStates] = {"unset",         "positioned", "end",
+                                              "after-failure", "between",    "renewed"};
 constexpr const char* kDbiNames[kDbiStates] = {
-    "main", "free-list", "opened-before", "opened-here", "opened-later", "closed", "closed-since-begin",
-    "reused-since-begin", "opener-aborted", "opener-reset", "never-opened", "out-of-range"};
+    "main",           "free-list",    "opened-before",      "opened-here",
+    "opened-later",   "closed",       "closed-since-begin", "reused-since-begin",
+    "opener-aborted", "opener-reset", "never-opened",       "out-of-range"};
 constexpr const char* kWayNames[kOpenWays] = {
-    "main", "main-with-flags", "already-open", "new-slot", "reused-slot", "full", "absent", "create-readonly",
-    "not-a-database", "bad-flags", "empty-name", "ended-txn", "other"};
+    "main",   "main-with-flags", "already-open",   "new-slot",  "reused-slot", "full",
+    "absent", "create-readonly", "not-a-database", "bad-flags", "empty-name",  "ended-txn",
+    "other"};
 
 template <class Visit>
 void each_cell(Visit visit) {
@@ -37,8 +40,8 @@ const char* name_of(DbiState s) noexcept { return kDbiNames[static_cast<std::siz
 const char* name_of(OpenWay w) noexcept { return kWayNames[static_cast<std::size_t>(w)]; }
 
 bool reachable(DbKind kind, CursorState state) noexcept {
-  const bool needs_records = state == CursorState::kPositioned || state == CursorState::kEnd ||
-                             state == CursorState::kBetween;
+  const bool needs_records =
+      state == CursorState::kPositioned || state == CursorState::kEnd || state == CursorState::kBetween;
   if (kind == DbKind::kEmpty || kind == DbKind::kNeverWritten) return !needs_records;
   if (kind == DbKind::kOne) return state != CursorState::kPositioned;
   return true;
@@ -56,7 +59,8 @@ Cell rarest_cell(const Coverage& c) noexcept {
 }
 
 void print(std::ostream& out, const Coverage& c) {
-  out << "cursor calls by operation (columns: state before, " << kDbKinds << " kinds of database in each row)\n";
+  out << "cursor calls by operation (columns: state before, " << kDbKinds
+      << " kinds of database in each row)\n";
   out << std::left << std::setw(34) << "kind / operation" << std::right;
   for (int s = 0; s < kStates; ++s) out << std::setw(14) << kStateNames[s];
   out << '\n';
@@ -67,8 +71,10 @@ void print(std::ostream& out, const Coverage& c) {
       for (int s = 0; s < kStates; ++s) {
         if (!reachable(static_cast<DbKind>(k), static_cast<CursorState>(s)) && c.cursor[k][s][o] == 0)
           out << std::setw(14) << '-';
-        else if (always_undefined(c, k, s, o)) out << std::setw(14) << "undefined";
-        else out << std::setw(14) << c.cursor[k][s][o];
+        else if (always_undefined(c, k, s, o))
+          out << std::setw(14) << "undefined";
+        else
+          out << std::setw(14) << c.cursor[k][s][o];
       }
       out << '\n';
     }
@@ -84,18 +90,27 @@ void print(std::ostream& out, const Coverage& c) {
   for (int w = 0; w < kOpenWays; ++w) out << ' ' << kWayNames[w] << '=' << c.open[w];
   out << "\ncalls by function:";
   for (int f = 0; f < kFns; ++f) out << ' ' << name_of(static_cast<Fn>(f)) << '=' << c.function[f];
-  out << "\nleft out, stock undefined (operation, kind, state: times):\n";
-  each_cell([&](int k, int s, int o) {
-    if (c.undefined[k][s][o] != 0)
-      out << "  " << op_name(o) << ' ' << kStateNames[s] << ' ' << name_of(static_cast<DbKind>(k)) << ": "
-          << c.undefined[k][s][o] << '\n';
-  });
-  out << "stock versions differ (operation, kind, state: times):\n";
-  each_cell([&](int k, int s, int o) {
-    if (c.versions[k][s][o] != 0)
-      out << "  " << op_name(o) << ' ' << kStateNames[s] << ' ' << name_of(static_cast<DbKind>(k)) << ": "
-          << c.versions[k][s][o] << '\n';
-  });
+  out << "\nleft out, stock undefined:\n";
+  for (int u = 1; u < kUndefined; ++u) {
+    out << "  " << name_of(static_cast<Undefined>(u)) << ':';
+    for (int f = 0; f < kFns; ++f)
+      if (c.reasons[u][f] != 0 && static_cast<Fn>(f) != Fn::kCursorGet)
+        out << ' ' << name_of(static_cast<Fn>(f)) << '=' << c.reasons[u][f];
+    for (int o = 0; o < kOps; ++o)
+      if (c.cursor_reasons[u][o] != 0) out << ' ' << op_name(o) << '=' << c.cursor_reasons[u][o];
+    out << '\n';
+  }
+  out << "stock versions differ (operation, state before: kinds of database):\n";
+  for (int o = 0; o < kOps; ++o) {
+    for (int s = 0; s < kStates; ++s) {
+      std::string kinds;
+      for (int k = 0; k < kDbKinds; ++k)
+        if (c.versions[k][s][o] != 0)
+          kinds +=
+              std::string(" ") + name_of(static_cast<DbKind>(k)) + "=" + std::to_string(c.versions[k][s][o]);
+      if (!kinds.empty()) out << "  " << op_name(o) << ", " << kStateNames[s] << ':' << kinds << '\n';
+    }
+  }
   for (int f = 0; f < kFns; ++f)
     if (c.function_versions[f] != 0 && static_cast<Fn>(f) != Fn::kCursorGet)
       out << "  " << name_of(static_cast<Fn>(f)) << ": " << c.function_versions[f] << '\n';
@@ -123,6 +138,15 @@ nlohmann::json to_json(const Coverage& c) {
     if (c.function_versions[f] != 0) j["function_versions_differ"][name] = c.function_versions[f].load();
     for (int d = 0; d < kDbiStates; ++d)
       if (c.dbi[d][f] != 0) j["dbi"][kDbiNames[d]][name] = c.dbi[d][f].load();
+  }
+  for (int u = 1; u < kUndefined; ++u) {
+    for (int f = 0; f < kFns; ++f)
+      if (c.reasons[u][f] != 0)
+        j["reasons"][name_of(static_cast<Undefined>(u))][name_of(static_cast<Fn>(f))] =
+            c.reasons[u][f].load();
+    for (int o = 0; o < kOps; ++o)
+      if (c.cursor_reasons[u][o] != 0)
+        j["reasons"][name_of(static_cast<Undefined>(u))][op_name(o)] = c.cursor_reasons[u][o].load();
   }
   for (int w = 0; w < kOpenWays; ++w) j["dbi_open"][kWayNames[w]] = c.open[w].load();
   return j;

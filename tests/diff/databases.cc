@@ -9,8 +9,9 @@ namespace lmdbio::diff {
 namespace {
 namespace fs = std::filesystem;
 
-// With duplicates of one byte, stock computes a node's address in pages that have no nodes (mdb_cursor_last) and
-// reads up to 400 bytes past a sub-page; at the end of the file that is SIGBUS.  Such files are made longer.
+// With duplicates of one byte, stock computes a node's address in pages that have no nodes (mdb_cursor_last)
+// and reads up to 400 bytes past a sub-page; at the end of the file that is SIGBUS.  Such files are made
+// longer.
 constexpr std::uintmax_t kTailForOneByteDups = 1u << 20;
 
 constexpr std::size_t kKeysKept = 600;
@@ -33,8 +34,10 @@ Contents read_contents(const test::LmdbApi& lmdb, MDB_txn* txn, MDB_dbi dbi, std
     }
     std::vector<std::string>& values = c.values.back();
     if (v.mv_size > longest_value) continue;
-    if (values.size() < kValuesKept) values.push_back(copy_of(v));
-    else values[v.mv_size * 7 % kValuesKept] = copy_of(v);
+    if (values.size() < kValuesKept)
+      values.push_back(copy_of(v));
+    else
+      values[v.mv_size * 7 % kValuesKept] = copy_of(v);
   }
   lmdb.cursor_close(cursor);
   return c;
@@ -42,7 +45,8 @@ Contents read_contents(const test::LmdbApi& lmdb, MDB_txn* txn, MDB_dbi dbi, std
 
 }  // namespace
 
-std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed, const std::string& dir) {
+std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed,
+                                            const std::string& dir) {
   std::vector<Environment> all;
   for (test::EnvSpec& spec : test::catalogue(seed)) {
     Environment e;

@@ -1,4 +1,5 @@
-// The environments that programs run on: the catalogue written once, what stands in them, and copies to work on.
+// The environments that programs run on: the catalogue written once, what stands in them, and copies to work
+// on.
 #pragma once
 
 #include <string>
@@ -9,20 +10,21 @@
 namespace lmdbio::diff {
 
 struct Contents {
-  std::vector<std::string> keys;                  ///< some of the keys, in order
-  std::vector<std::vector<std::string>> values;   ///< some of the values of each
+  std::vector<std::string> keys;                 ///< some of the keys, in order
+  std::vector<std::vector<std::string>> values;  ///< some of the values of each
 };
 
 struct Environment {
   test::EnvSpec spec;
-  std::string dir;                                ///< the master copy
-  std::vector<test::DbSpec> dbs;                  ///< [0] is the main database, also when never written
-  std::vector<Contents> contents;                 ///< of each
+  std::string dir;                 ///< the master copy
+  std::vector<test::DbSpec> dbs;   ///< [0] is the main database, also when never written
+  std::vector<Contents> contents;  ///< of each
   Contents free_list;
 };
 
 /// Writes the catalogue of `seed` below `dir` and reads back what it holds.
-std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed, const std::string& dir);
+std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed,
+                                            const std::string& dir);
 
 /// Puts a fresh copy of `e` where `side` works on it; the lock file, if any, is removed.
 void fresh_copy(const Environment& e, const std::string& to_dir);

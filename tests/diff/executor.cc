@@ -7,16 +7,17 @@
 namespace lmdbio::diff {
 namespace {
 
-constexpr std::size_t kGuard = 16;       // zero bytes around every argument: stock may read that much of them
+constexpr std::size_t kGuard = 16;  // zero bytes around every argument: stock may read that much of them
 constexpr std::size_t kHeldPerTxn = 96;
-constexpr unsigned kDbStale = 2;         // in StockTxn::dbflags
+constexpr unsigned kDbStale = 2;  // in StockTxn::dbflags
 
 std::size_t hash_of(const void* p, std::size_t n) {
   return std::hash<std::string_view>()({static_cast<const char*>(p), n});
 }
 
 bool takes_key(int op) {
-  return op == MDB_SET || op == MDB_SET_KEY || op == MDB_SET_RANGE || op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE;
+  return op == MDB_SET || op == MDB_SET_KEY || op == MDB_SET_RANGE || op == MDB_GET_BOTH ||
+         op == MDB_GET_BOTH_RANGE;
 }
 bool takes_data(int op) { return op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE; }
 bool only_looks(int op) { return op == MDB_GET_CURRENT || op == MDB_GET_MULTIPLE; }
@@ -28,8 +29,17 @@ bool on_cursor(Fn fn) {
 
 bool takes_dbi(Fn fn) {
   switch (fn) {
-    case Fn::kDbiFlags: case Fn::kStat: case Fn::kSetCompare: case Fn::kSetDupsort: case Fn::kCmp: case Fn::kDcmp:
-    case Fn::kGet: case Fn::kPut: case Fn::kDel: case Fn::kDrop: case Fn::kCursorOpen:
+    case Fn::kDbiFlags:
+    case Fn::kStat:
+    case Fn::kSetCompare:
+    case Fn::kSetDupsort:
+    case Fn::kCmp:
+    case Fn::kDcmp:
+    case Fn::kGet:
+    case Fn::kPut:
+    case Fn::kDel:
+    case Fn::kDrop:
+    case Fn::kCursorOpen:
       return true;
     default:
       return false;
@@ -68,10 +78,11 @@ std::string compare_val(const char* what, const MDB_val& a, const MDB_val& b, co
   const bool a_left = a.mv_data == input;
   const bool b_left = b.mv_data == input;
   if (a_left != b_left)
-    return std::string(what) + (a_left ? " must stay untouched" : " must be set to " + show(a)) + ", but is " +
-           (b_left ? "untouched" : show(b));
+    return std::string(what) + (a_left ? " must stay untouched" : " must be set to " + show(a)) +
+           ", but is " + (b_left ? "untouched" : show(b));
   if (a.mv_size != b.mv_size)
-    return std::string(what) + " must have " + std::to_string(a.mv_size) + " bytes, has " + std::to_string(b.mv_size);
+    return std::string(what) + " must have " + std::to_string(a.mv_size) + " bytes, has " +
+           std::to_string(b.mv_size);
   if (!a_left && a.mv_size != 0 && std::memcmp(a.mv_data, b.mv_data, a.mv_size) != 0)
     return std::string(what) + " must be " + show(a) + ", is " + show(b);
   return {};
@@ -134,12 +145,16 @@ DbiState Executor::dbi_state(int env, int txn, MDB_dbi dbi) const {
   const HandleModel& h = e.handles[dbi];
   const std::uint64_t begin = model_.txn[txn].era;
   switch (h.status) {
-    case HandleModel::Status::kNever: return DbiState::kNeverOpened;
-    case HandleModel::Status::kOpenerAborted: return DbiState::kOpenerAborted;
-    case HandleModel::Status::kOpenerReset: return DbiState::kOpenerReset;
+    case HandleModel::Status::kNever:
+      return DbiState::kNeverOpened;
+    case HandleModel::Status::kOpenerAborted:
+      return DbiState::kOpenerAborted;
+    case HandleModel::Status::kOpenerReset:
+      return DbiState::kOpenerReset;
     case HandleModel::Status::kClosed:
       return h.changed > begin ? DbiState::kClosedSinceBegin : DbiState::kClosed;
-    case HandleModel::Status::kOpen: break;
+    case HandleModel::Status::kOpen:
+      break;
   }
   if (h.opened_by == txn) return DbiState::kOpenedHere;
   if (h.opened_by < 0 && h.since <= begin) return DbiState::kOpenedBefore;
@@ -156,7 +171,10 @@ bool Executor::cursor_usable(int i) const {
   if (c.bound >= t.era) return true;
   // Not renewed since its transaction was: sound as long as snapshot, map and handle are what they were.
   const EnvModel& e = model_.env[c.env];
-  return c.txnid == t.txnid && c.map_era == e.map_era && (c.dbi < 2 || e.handles[c.dbi].changed < c.bound);
+  if (c.txnid != t.txnid || c.map_era != e.map_era) return false;
+  if (c.dbi < 2) return true;
+  const HandleModel& h = e.handles[c.dbi];
+  return h.changed < c.bound && h.status == HandleModel::Status::kOpen && h.opened_by < 0;
 }
 
 CursorState Executor::state_of(int i) const {
@@ -177,13 +195,15 @@ bool Executor::handles_exist(const Call& c) const {
   switch (c.fn) {
     case Fn::kEnvOpen:
       return !model_.env[c.env].open;
-    case Fn::kEnvClose: case Fn::kEnvSetMapsize:
+    case Fn::kEnvClose:
+    case Fn::kEnvSetMapsize:
       for (const TxnModel& other : model_.txn)
         if (other.status != TxnModel::Status::kNone && other.env == c.env) return false;
       // A fixed map that moves gives EBUSY or not, as the kernel happens to place it.
       if (c.fn == Fn::kEnvSetMapsize && (model_.env[c.env].flags & MDB_FIXEDMAP) != 0) return false;
       return model_.env[c.env].open;
-    case Fn::kTxnBeginWrite: case Fn::kEnvSync:
+    case Fn::kTxnBeginWrite:
+    case Fn::kEnvSync:
       return model_.env[c.env].open && (model_.env[c.env].flags & MDB_RDONLY) != 0;
     case Fn::kTxnBegin:
       return model_.env[c.env].open && !txn;
@@ -195,15 +215,35 @@ bool Executor::handles_exist(const Call& c) const {
       for (const TxnModel& other : model_.txn)  // nothing protects their pages
         if (other.status != TxnModel::Status::kNone && other.env == c.env) return false;
       return true;
-    case Fn::kEnvInfo: case Fn::kEnvStat: case Fn::kEnvFlags: case Fn::kEnvPath: case Fn::kEnvLimits:
-    case Fn::kEnvSetFlags: case Fn::kEnvUserctx: case Fn::kEnvLateSettings: case Fn::kReaderList:
-    case Fn::kReaderCheck: case Fn::kDbiClose:
+    case Fn::kEnvInfo:
+    case Fn::kEnvStat:
+    case Fn::kEnvFlags:
+    case Fn::kEnvPath:
+    case Fn::kEnvLimits:
+    case Fn::kEnvSetFlags:
+    case Fn::kEnvUserctx:
+    case Fn::kEnvLateSettings:
+    case Fn::kReaderList:
+    case Fn::kReaderCheck:
+    case Fn::kDbiClose:
       return model_.env[c.env].open;
-    case Fn::kTxnRenew: case Fn::kTxnReset: case Fn::kTxnAbort: case Fn::kTxnCommit: case Fn::kTxnId:
-    case Fn::kTxnEnv: case Fn::kDbiFlags: case Fn::kStat: case Fn::kSetCompare: case Fn::kSetDupsort: case Fn::kGet:
-    case Fn::kPut: case Fn::kDel: case Fn::kDrop:
+    case Fn::kTxnRenew:
+    case Fn::kTxnReset:
+    case Fn::kTxnAbort:
+    case Fn::kTxnCommit:
+    case Fn::kTxnId:
+    case Fn::kTxnEnv:
+    case Fn::kDbiFlags:
+    case Fn::kStat:
+    case Fn::kSetCompare:
+    case Fn::kSetDupsort:
+    case Fn::kGet:
+    case Fn::kPut:
+    case Fn::kDel:
+    case Fn::kDrop:
       return txn;
-    case Fn::kCmp: case Fn::kDcmp:
+    case Fn::kCmp:
+    case Fn::kDcmp:
       return txn && c.dbi < model_.env[t.env].handles.size() && !c.key.null && !c.data.null;
     case Fn::kDbiOpen:
       // The documentation's rule: a transaction that opened a handle ends before another one opens any.
@@ -215,9 +255,14 @@ bool Executor::handles_exist(const Call& c) const {
       return txn && !model_.cursor[c.cursor].open;
     case Fn::kCursorRenew:
       return txn && model_.cursor[c.cursor].open;
-    case Fn::kCursorClose: case Fn::kCursorDbi:
+    case Fn::kCursorClose:
+    case Fn::kCursorDbi:
       return model_.cursor[c.cursor].open;
-    case Fn::kCursorTxn: case Fn::kCursorGet: case Fn::kCursorCount: case Fn::kCursorPut: case Fn::kCursorDel:
+    case Fn::kCursorTxn:
+    case Fn::kCursorGet:
+    case Fn::kCursorCount:
+    case Fn::kCursorPut:
+    case Fn::kCursorDel:
       return cursor_usable(c.cursor);
     case Fn::kNullHandle:
       return true;
@@ -226,10 +271,12 @@ bool Executor::handles_exist(const Call& c) const {
 }
 
 bool Executor::compares_keys(const Call& c) const {
-  return (c.fn == Fn::kCursorGet && takes_key(c.op)) || c.fn == Fn::kGet || c.fn == Fn::kCmp || c.fn == Fn::kDcmp;
+  return (c.fn == Fn::kCursorGet && takes_key(c.op)) || c.fn == Fn::kGet || c.fn == Fn::kCmp ||
+         c.fn == Fn::kDcmp;
 }
 
-/// mdb_cmp_cint compares as many bytes as its first argument has: longer ones than the database's reach past them.
+/// mdb_cmp_cint compares as many bytes as its first argument has: longer ones than the database's reach past
+/// them.
 bool Executor::integers_fit(const Call& c) const {
   if (!compares_keys(c)) return true;
   const bool cursor = c.fn == Fn::kCursorGet;
@@ -250,55 +297,63 @@ bool Executor::integers_fit(const Call& c) const {
   return !cursor || !takes_data(c.op) || !unaligned_int || c.data.bytes.size() <= s.value_min;
 }
 
-const char* Executor::stock_undefined(const Side& side, const Call& c) const {
+Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
   // A stale handle is looked up in the main database without a sub-cursor: asserts if that claims DUPSORT.
   const auto stale_lookup = [&](int txn, MDB_dbi dbi) {
     const StockTxn& t = stock(side.txn[txn]);
-    return dbi >= 2 && dbi < t.numdbs && (t.dbflags[dbi] & kDbStale) != 0 && (t.dbs[1].flags & MDB_DUPSORT) != 0;
+    return dbi >= 2 && dbi < t.numdbs && (t.dbflags[dbi] & kDbStale) != 0 &&
+           (t.dbs[1].flags & MDB_DUPSORT) != 0;
   };
-  constexpr const char* kAsserts = "looks up a name in a main database flagged DUPSORT: assertion";
-  constexpr const char* kNoComparator = "no comparison function is set";
   switch (c.fn) {
     case Fn::kCmp:
-      return stock(side.txn[c.txn]).dbxs[c.dbi].cmp == nullptr ? kNoComparator : nullptr;
+      return stock(side.txn[c.txn]).dbxs[c.dbi].cmp == nullptr ? Undefined::kNoComparator : Undefined::kNo;
     case Fn::kDcmp:
-      return stock(side.txn[c.txn]).dbxs[c.dbi].dcmp == nullptr ? kNoComparator : nullptr;
+      return stock(side.txn[c.txn]).dbxs[c.dbi].dcmp == nullptr ? Undefined::kNoComparator : Undefined::kNo;
     case Fn::kGet:
-      if (stale_lookup(c.txn, c.dbi)) return kAsserts;
-      if (c.dbi < stock(side.txn[c.txn]).numdbs && !c.key.null && stock(side.txn[c.txn]).dbxs[c.dbi].cmp == nullptr)
-        return kNoComparator;
-      return nullptr;
-    case Fn::kStat: case Fn::kCursorOpen:
-      return stale_lookup(c.txn, c.dbi) ? kAsserts : nullptr;
+      if (stale_lookup(c.txn, c.dbi)) return Undefined::kStaleLookup;
+      if (c.dbi < stock(side.txn[c.txn]).numdbs && !c.key.null &&
+          stock(side.txn[c.txn]).dbxs[c.dbi].cmp == nullptr)
+        return Undefined::kNoComparator;
+      return Undefined::kNo;
+    case Fn::kStat:
+    case Fn::kCursorOpen:
+      return stale_lookup(c.txn, c.dbi) ? Undefined::kStaleLookup : Undefined::kNo;
     case Fn::kCursorRenew: {
       const MDB_dbi dbi = model_.cursor[c.cursor].dbi;
-      if (stale_lookup(c.txn, dbi)) return kAsserts;
+      if (stale_lookup(c.txn, dbi)) return Undefined::kStaleLookup;
       const StockTxn& t = stock(side.txn[c.txn]);
-      if (dbi < t.numdbs && (t.dbs[dbi].flags & MDB_DUPSORT) != 0 && stock(side.cursor[c.cursor]).xcursor == nullptr)
-        return "renews a cursor without sub-cursor for a DUPSORT database: assertion";
-      return nullptr;
+      if (dbi < t.numdbs && (t.dbs[dbi].flags & MDB_DUPSORT) != 0 &&
+          stock(side.cursor[c.cursor]).xcursor == nullptr)
+        return Undefined::kRenewDupsort;
+      return Undefined::kNo;
     }
     case Fn::kCursorGet:
-      if (model_.txn[model_.cursor[c.cursor].txn].status == TxnModel::Status::kReset) return nullptr;
-      if (stale_lookup(model_.cursor[c.cursor].txn, model_.cursor[c.cursor].dbi)) return kAsserts;
+      if (model_.txn[model_.cursor[c.cursor].txn].status == TxnModel::Status::kReset) return Undefined::kNo;
+      if (stale_lookup(model_.cursor[c.cursor].txn, model_.cursor[c.cursor].dbi))
+        return Undefined::kStaleLookup;
       return undefined_cursor_get(stock(side.cursor[c.cursor]), c, side.lmdb->patch);
     case Fn::kCursorCount:
-      if (model_.txn[model_.cursor[c.cursor].txn].status == TxnModel::Status::kReset) return nullptr;
+      if (model_.txn[model_.cursor[c.cursor].txn].status == TxnModel::Status::kReset) return Undefined::kNo;
       return undefined_cursor_count(stock(side.cursor[c.cursor]));
     case Fn::kCursorPut:
-      return (c.flags & MDB_MULTIPLE) != 0 ? "reads a second MDB_val" : nullptr;
+      return (c.flags & MDB_MULTIPLE) != 0 ? Undefined::kSecondVal : Undefined::kNo;
     default:
-      return nullptr;
+      return Undefined::kNo;
   }
 }
 
 bool Executor::feasible(const Call& c) {
   if (!handles_exist(c) || !integers_fit(c)) return false;
-  if (stock_undefined(sides_[0], c) == nullptr) return true;
-  if (c.fn == Fn::kCursorGet)
-    Coverage::count(coverage_.undefined[static_cast<int>(kind_of(model_.cursor[c.cursor].env,
-                                                                 model_.cursor[c.cursor].dbi))]
-                                       [static_cast<int>(state_of(c.cursor))][op_column(c.op)]);
+  const Undefined u = stock_undefined(sides_[0], c);
+  if (u == Undefined::kNo) return true;
+  Coverage::count(coverage_.reasons[static_cast<int>(u)][static_cast<int>(c.fn)]);
+  if (c.fn == Fn::kCursorGet) {
+    Coverage::count(coverage_.cursor_reasons[static_cast<int>(u)][op_column(c.op)]);
+    Coverage::count(
+        coverage_
+            .undefined[static_cast<int>(kind_of(model_.cursor[c.cursor].env, model_.cursor[c.cursor].dbi))]
+                      [static_cast<int>(state_of(c.cursor))][op_column(c.op)]);
+  }
   return false;
 }
 
@@ -354,17 +409,21 @@ Answer Executor::env_call(Side& side, const Call& c) {
       MDB_envinfo i{};
       a.rc = l.env_info(env, &i);
       char text[200];
-      std::snprintf(text, sizeof text, "mapaddr %p mapsize %zu last_pgno %zu last_txnid %zu maxreaders %u numreaders %u",
-                    i.me_mapaddr, i.me_mapsize, i.me_last_pgno, i.me_last_txnid, i.me_maxreaders, i.me_numreaders);
+      std::snprintf(text, sizeof text,
+                    "mapaddr %p mapsize %zu last_pgno %zu last_txnid %zu maxreaders %u numreaders %u",
+                    i.me_mapaddr, i.me_mapsize, i.me_last_pgno, i.me_last_txnid, i.me_maxreaders,
+                    i.me_numreaders);
       a.text = text;
       break;
     }
-    case Fn::kEnvStat: case Fn::kStat: {
+    case Fn::kEnvStat:
+    case Fn::kStat: {
       MDB_stat s{};
       a.rc = c.fn == Fn::kEnvStat ? l.env_stat(env, &s) : l.stat(side.txn[c.txn], c.dbi, &s);
       char text[200];
-      std::snprintf(text, sizeof text, "psize %u depth %u branch %zu leaf %zu overflow %zu entries %zu", s.ms_psize,
-                    s.ms_depth, s.ms_branch_pages, s.ms_leaf_pages, s.ms_overflow_pages, s.ms_entries);
+      std::snprintf(text, sizeof text, "psize %u depth %u branch %zu leaf %zu overflow %zu entries %zu",
+                    s.ms_psize, s.ms_depth, s.ms_branch_pages, s.ms_leaf_pages, s.ms_overflow_pages,
+                    s.ms_entries);
       a.text = text;
       break;
     }
@@ -378,9 +437,10 @@ Answer Executor::env_call(Side& side, const Call& c) {
       const char* path = nullptr;
       mdb_filehandle_t fd = -1;
       a.rc = l.env_get_path(env, &path) | l.env_get_fd(env, &fd);
-      a.text = path == nullptr ? "null" : std::string(path).compare(0, side.dir.size(), side.dir) == 0
-                                              ? std::string(path).substr(side.dir.size())
-                                              : std::string(path);
+      a.text = path == nullptr ? "null"
+               : std::string(path).compare(0, side.dir.size(), side.dir) == 0
+                   ? std::string(path).substr(side.dir.size())
+                   : std::string(path);
       a.number = fd >= 0 ? 1 : 0;
       break;
     }
@@ -390,9 +450,15 @@ Answer Executor::env_call(Side& side, const Call& c) {
       a.number = readers * 10000ull + static_cast<unsigned>(l.env_get_maxkeysize(env));
       break;
     }
-    case Fn::kEnvSetFlags: a.rc = l.env_set_flags(env, c.flags, c.op); break;
-    case Fn::kEnvSetMapsize: a.rc = l.env_set_mapsize(env, c.number); break;
-    case Fn::kEnvSync: a.rc = l.env_sync(env, c.op); break;
+    case Fn::kEnvSetFlags:
+      a.rc = l.env_set_flags(env, c.flags, c.op);
+      break;
+    case Fn::kEnvSetMapsize:
+      a.rc = l.env_set_mapsize(env, c.number);
+      break;
+    case Fn::kEnvSync:
+      a.rc = l.env_sync(env, c.op);
+      break;
     case Fn::kEnvUserctx:
       a.number = reinterpret_cast<std::uintptr_t>(l.env_get_userctx(env));
       a.rc = l.env_set_userctx(env, reinterpret_cast<void*>(c.number));
@@ -401,14 +467,17 @@ Answer Executor::env_call(Side& side, const Call& c) {
       a.number = static_cast<std::uint64_t>(l.env_set_maxdbs(env, 7)) << 32 |
                  static_cast<std::uint32_t>(l.env_set_maxreaders(env, 7));
       break;
-    case Fn::kReaderList: a.rc = l.reader_list(env, append_line, &a.text); break;
+    case Fn::kReaderList:
+      a.rc = l.reader_list(env, append_line, &a.text);
+      break;
     case Fn::kReaderCheck: {
       int dead = -1;
       a.rc = l.reader_check(env, &dead);
       a.number = static_cast<unsigned>(dead);
       break;
     }
-    default: break;
+    default:
+      break;
   }
   return a;
 }
@@ -428,7 +497,8 @@ Answer Executor::txn_call(Side& side, const Call& c) {
       if (a.rc == 0) a.text = std::to_string(l.txn_id(txn));
       break;
     }
-    case Fn::kTxnBeginWrite: case Fn::kTxnBeginNested: {
+    case Fn::kTxnBeginWrite:
+    case Fn::kTxnBeginNested: {
       MDB_txn* out = unset;
       a.rc = l.txn_begin(env, c.fn == Fn::kTxnBeginNested ? txn : nullptr, c.flags, &out);
       a.number = out == unset ? 1 : 0;
@@ -438,7 +508,9 @@ Answer Executor::txn_call(Side& side, const Call& c) {
       a.rc = l.txn_renew(txn);
       if (a.rc == 0) a.text = std::to_string(l.txn_id(txn));
       break;
-    case Fn::kTxnReset: l.txn_reset(txn); break;
+    case Fn::kTxnReset:
+      l.txn_reset(txn);
+      break;
     case Fn::kTxnAbort:
       l.txn_abort(txn);
       txn = nullptr;
@@ -447,9 +519,14 @@ Answer Executor::txn_call(Side& side, const Call& c) {
       a.rc = l.txn_commit(txn);
       txn = nullptr;
       break;
-    case Fn::kTxnId: a.number = l.txn_id(txn); break;
-    case Fn::kTxnEnv: a.number = l.txn_env(txn) == side.env[model_.txn[c.txn].env] ? 1 : 0; break;
-    default: break;
+    case Fn::kTxnId:
+      a.number = l.txn_id(txn);
+      break;
+    case Fn::kTxnEnv:
+      a.number = l.txn_env(txn) == side.env[model_.txn[c.txn].env] ? 1 : 0;
+      break;
+    default:
+      break;
   }
   return a;
 }
@@ -471,25 +548,41 @@ Answer Executor::data_call(Side& side, const Call& c) {
       a.number = dbi;
       break;
     }
-    case Fn::kDbiClose: l.dbi_close(side.env[c.env], c.dbi); break;
+    case Fn::kDbiClose:
+      l.dbi_close(side.env[c.env], c.dbi);
+      break;
     case Fn::kDbiFlags: {
       unsigned flags = 0xABCD;
       a.rc = l.dbi_flags(txn, c.dbi, &flags);
       a.number = flags;
       break;
     }
-    case Fn::kSetCompare: a.rc = l.set_compare(txn, c.dbi, test::comparator(c.op)); break;
-    case Fn::kSetDupsort: a.rc = l.set_dupsort(txn, c.dbi, test::comparator(c.op)); break;
-    case Fn::kCmp: case Fn::kDcmp: {  // only the sign is promised
+    case Fn::kSetCompare:
+      a.rc = l.set_compare(txn, c.dbi, test::comparator(c.op));
+      break;
+    case Fn::kSetDupsort:
+      a.rc = l.set_dupsort(txn, c.dbi, test::comparator(c.op));
+      break;
+    case Fn::kCmp:
+    case Fn::kDcmp: {  // only the sign is promised
       const int r = c.fn == Fn::kCmp ? l.cmp(txn, c.dbi, key, data) : l.dcmp(txn, c.dbi, key, data);
       a.rc = r < 0 ? -1 : r > 0 ? 1 : 0;
       break;
     }
-    case Fn::kGet: a.rc = l.get(txn, c.dbi, key, data); break;
-    case Fn::kPut: a.rc = l.put(txn, c.dbi, key, data, c.flags); break;
-    case Fn::kDel: a.rc = l.del(txn, c.dbi, key, data); break;
-    case Fn::kDrop: a.rc = l.drop(txn, c.dbi, c.op); break;
-    default: break;
+    case Fn::kGet:
+      a.rc = l.get(txn, c.dbi, key, data);
+      break;
+    case Fn::kPut:
+      a.rc = l.put(txn, c.dbi, key, data, c.flags);
+      break;
+    case Fn::kDel:
+      a.rc = l.del(txn, c.dbi, key, data);
+      break;
+    case Fn::kDrop:
+      a.rc = l.drop(txn, c.dbi, c.op);
+      break;
+    default:
+      break;
   }
   return a;
 }
@@ -505,9 +598,15 @@ Answer Executor::cursor_call(Side& side, const Call& c) {
   MDB_val* key = a.has_key ? &a.key : nullptr;
   MDB_val* data = a.has_data ? &a.data : nullptr;
   switch (c.fn) {
-    case Fn::kCursorGet: a.rc = l.cursor_get(cursor, key, data, static_cast<MDB_cursor_op>(c.op)); break;
-    case Fn::kCursorPut: a.rc = l.cursor_put(cursor, key, data, c.flags); break;
-    case Fn::kCursorDel: a.rc = l.cursor_del(cursor, c.flags); break;
+    case Fn::kCursorGet:
+      a.rc = l.cursor_get(cursor, key, data, static_cast<MDB_cursor_op>(c.op));
+      break;
+    case Fn::kCursorPut:
+      a.rc = l.cursor_put(cursor, key, data, c.flags);
+      break;
+    case Fn::kCursorDel:
+      a.rc = l.cursor_del(cursor, c.flags);
+      break;
     case Fn::kCursorCount: {
       std::size_t count = 0xABCD;
       a.rc = l.cursor_count(cursor, &count);
@@ -526,7 +625,8 @@ Answer Executor::cursor_call(Side& side, const Call& c) {
       const CursorModel& m = model_.cursor[c.cursor];
       const TxnModel& t = model_.txn[c.txn];
       a.rc = l.cursor_renew(side.txn[c.txn], cursor);
-      const bool same_pages = a.rc == 0 && m.env == t.env && m.txnid == t.txnid && m.map_era == model_.env[t.env].map_era &&
+      const bool same_pages = a.rc == 0 && m.env == t.env && m.txnid == t.txnid &&
+                              m.map_era == model_.env[t.env].map_era &&
                               (m.dbi < 2 || model_.env[t.env].handles[m.dbi].changed < m.bound);
       if (a.rc == 0 && side.role != Role::kTested && !same_pages) mark_no_subdatabase(cursor);
       break;
@@ -535,9 +635,14 @@ Answer Executor::cursor_call(Side& side, const Call& c) {
       l.cursor_close(cursor);
       cursor = nullptr;
       break;
-    case Fn::kCursorTxn: a.number = l.cursor_txn(cursor) == side.txn[model_.cursor[c.cursor].txn] ? 1 : 0; break;
-    case Fn::kCursorDbi: a.number = l.cursor_dbi(cursor); break;
-    default: break;
+    case Fn::kCursorTxn:
+      a.number = l.cursor_txn(cursor) == side.txn[model_.cursor[c.cursor].txn] ? 1 : 0;
+      break;
+    case Fn::kCursorDbi:
+      a.number = l.cursor_dbi(cursor);
+      break;
+    default:
+      break;
   }
   return a;
 }
@@ -554,50 +659,130 @@ Answer Executor::null_call(Side& side, const Call& c) {
   MDB_env* env = side.env[c.env];
   MDB_txn* txn = side.txn[c.txn];
   switch (c.op) {
-    case 0: a.rc = l.get(nullptr, 1, &v, &v); break;
-    case 1: a.rc = l.stat(nullptr, 1, &stat); break;
-    case 2: a.rc = l.txn_renew(nullptr); break;
-    case 3: a.rc = l.txn_commit(nullptr); break;
-    case 4: l.txn_abort(nullptr); break;
-    case 5: l.txn_reset(nullptr); break;
-    case 6: a.number = l.txn_id(nullptr); break;
-    case 7: a.number = l.txn_env(nullptr) == nullptr; break;
-    case 8: { MDB_cursor* out = nullptr; a.rc = l.cursor_open(nullptr, 1, &out); break; }
-    case 9: l.cursor_close(nullptr); break;
-    case 10: a.rc = l.cursor_get(nullptr, &v, &v, MDB_FIRST); break;
-    case 11: a.rc = l.cursor_count(nullptr, &n); break;
-    case 12: a.number = l.cursor_txn(nullptr) == nullptr; break;
-    case 13: a.rc = l.env_stat(nullptr, &stat); break;
-    case 14: a.rc = l.env_info(nullptr, &info); break;
-    case 15: a.rc = l.env_get_flags(nullptr, &u); break;
-    case 16: a.rc = l.dbi_flags(nullptr, 1, &u); break;
-    case 17: a.rc = l.drop(nullptr, 1, 0); break;
-    case 18: a.rc = l.put(nullptr, 1, &v, &v, 0); break;
-    case 19: a.rc = l.del(nullptr, 1, &v, &v); break;
-    case 20: l.env_close(nullptr); break;
-    case 21: a.rc = l.set_compare(nullptr, 1, test::comparator(0)); break;
-    case 22: a.rc = l.reader_check(nullptr, nullptr); break;
-    case 23: a.rc = l.cursor_put(nullptr, &v, &v, 0); break;
-    case 24: a.rc = l.env_get_maxreaders(nullptr, &u); break;
-    case 25: { const char* p = nullptr; a.rc = l.env_get_path(nullptr, &p); break; }
-    case 26: a.rc = env != nullptr ? l.env_stat(env, nullptr) : 0; break;
-    case 27: a.rc = env != nullptr ? l.env_info(env, nullptr) : 0; break;
-    case 28: a.rc = env != nullptr ? l.reader_list(env, nullptr, nullptr) : 0; break;
-    case 29: a.rc = txn != nullptr ? l.stat(txn, 1, nullptr) : 0; break;
-    case 30: a.rc = txn != nullptr ? l.cursor_open(txn, 1, nullptr) : 0; break;
-    case 31: a.rc = txn != nullptr ? l.cursor_renew(txn, nullptr) : 0; break;
-    case 32: a.rc = cursor_usable(c.cursor) ? l.cursor_count(side.cursor[c.cursor], nullptr) : 0; break;
-    case 33: a.rc = l.env_set_flags(nullptr, MDB_RDONLY, 1); break;
-    case 34: a.rc = l.set_dupsort(nullptr, 1, test::comparator(0)); break;
-    case 35: a.rc = l.env_get_path(env, nullptr); break;
-    case 36: a.rc = l.env_get_fd(env, nullptr); break;
-    default: break;
+    case 0:
+      a.rc = l.get(nullptr, 1, &v, &v);
+      break;
+    case 1:
+      a.rc = l.stat(nullptr, 1, &stat);
+      break;
+    case 2:
+      a.rc = l.txn_renew(nullptr);
+      break;
+    case 3:
+      a.rc = l.txn_commit(nullptr);
+      break;
+    case 4:
+      l.txn_abort(nullptr);
+      break;
+    case 5:
+      l.txn_reset(nullptr);
+      break;
+    case 6:
+      a.number = l.txn_id(nullptr);
+      break;
+    case 7:
+      a.number = l.txn_env(nullptr) == nullptr;
+      break;
+    case 8: {
+      MDB_cursor* out = nullptr;
+      a.rc = l.cursor_open(nullptr, 1, &out);
+      break;
+    }
+    case 9:
+      l.cursor_close(nullptr);
+      break;
+    case 10:
+      a.rc = l.cursor_get(nullptr, &v, &v, MDB_FIRST);
+      break;
+    case 11:
+      a.rc = l.cursor_count(nullptr, &n);
+      break;
+    case 12:
+      a.number = l.cursor_txn(nullptr) == nullptr;
+      break;
+    case 13:
+      a.rc = l.env_stat(nullptr, &stat);
+      break;
+    case 14:
+      a.rc = l.env_info(nullptr, &info);
+      break;
+    case 15:
+      a.rc = l.env_get_flags(nullptr, &u);
+      break;
+    case 16:
+      a.rc = l.dbi_flags(nullptr, 1, &u);
+      break;
+    case 17:
+      a.rc = l.drop(nullptr, 1, 0);
+      break;
+    case 18:
+      a.rc = l.put(nullptr, 1, &v, &v, 0);
+      break;
+    case 19:
+      a.rc = l.del(nullptr, 1, &v, &v);
+      break;
+    case 20:
+      l.env_close(nullptr);
+      break;
+    case 21:
+      a.rc = l.set_compare(nullptr, 1, test::comparator(0));
+      break;
+    case 22:
+      a.rc = l.reader_check(nullptr, nullptr);
+      break;
+    case 23:
+      a.rc = l.cursor_put(nullptr, &v, &v, 0);
+      break;
+    case 24:
+      a.rc = l.env_get_maxreaders(nullptr, &u);
+      break;
+    case 25: {
+      const char* p = nullptr;
+      a.rc = l.env_get_path(nullptr, &p);
+      break;
+    }
+    case 26:
+      a.rc = env != nullptr ? l.env_stat(env, nullptr) : 0;
+      break;
+    case 27:
+      a.rc = env != nullptr ? l.env_info(env, nullptr) : 0;
+      break;
+    case 28:
+      a.rc = env != nullptr ? l.reader_list(env, nullptr, nullptr) : 0;
+      break;
+    case 29:
+      a.rc = txn != nullptr ? l.stat(txn, 1, nullptr) : 0;
+      break;
+    case 30:
+      a.rc = txn != nullptr ? l.cursor_open(txn, 1, nullptr) : 0;
+      break;
+    case 31:
+      a.rc = txn != nullptr ? l.cursor_renew(txn, nullptr) : 0;
+      break;
+    case 32:
+      a.rc = cursor_usable(c.cursor) ? l.cursor_count(side.cursor[c.cursor], nullptr) : 0;
+      break;
+    case 33:
+      a.rc = l.env_set_flags(nullptr, MDB_RDONLY, 1);
+      break;
+    case 34:
+      a.rc = l.set_dupsort(nullptr, 1, test::comparator(0));
+      break;
+    case 35:
+      a.rc = l.env_get_path(env, nullptr);
+      break;
+    case 36:
+      a.rc = l.env_get_fd(env, nullptr);
+      break;
+    default:
+      break;
   }
   return a;
 }
 
 Answer Executor::call_side(Side& side, const Call& c) {
-  if (running_side != nullptr) running_side->store(static_cast<int>(&side - sides_.data()), std::memory_order_relaxed);
+  if (running_side != nullptr)
+    running_side->store(static_cast<int>(&side - sides_.data()), std::memory_order_relaxed);
   if (c.fn == Fn::kNullHandle) return null_call(side, c);
   if (c.fn <= Fn::kReaderCheck || c.fn == Fn::kStat) return env_call(side, c);
   if (c.fn <= Fn::kTxnEnv) return txn_call(side, c);
@@ -616,7 +801,8 @@ std::string Executor::difference(const Call& c, const Answer& a, const Answer& b
   if (a.text != b.text) return "gives \"" + b.text + "\", must give \"" + a.text + "\"";
   std::string d;
   if (!c.key.null && a.has_key) d = compare_val("key", a.key, b.key, key_buffer_.data() + kGuard);
-  if (d.empty() && !c.data.null && a.has_data) d = compare_val("data", a.data, b.data, data_buffer_.data() + kGuard);
+  if (d.empty() && !c.data.null && a.has_data)
+    d = compare_val("data", a.data, b.data, data_buffer_.data() + kGuard);
   return d;
 }
 
@@ -648,10 +834,11 @@ bool Executor::settle(const Call& c, const std::vector<Answer>& answers) {
     Coverage::count(coverage_.function_versions[static_cast<int>(c.fn)]);
     if (c.fn == Fn::kCursorGet) {
       const CursorModel& m = model_.cursor[c.cursor];
-      Coverage::count(coverage_.versions[static_cast<int>(kind_of(m.env, m.dbi))][static_cast<int>(state_before_)]
-                                        [op_column(c.op)]);
+      Coverage::count(coverage_.versions[static_cast<int>(kind_of(m.env, m.dbi))]
+                                        [static_cast<int>(state_before_)][op_column(c.op)]);
     }
-    if (on_cursor(c.fn)) sides_[other].cursor_differs[c.cursor] = true;
+    if (on_cursor(c.fn))
+      sides_[other].cursor_differs[c.cursor] = true;
     else if (makes_or_ends_handles(c.fn) && (answers[0].rc == 0) != (answers[other].rc == 0))
       sides_[other].dropped = true;
   }
@@ -663,8 +850,10 @@ void Executor::hold(Side& side, int txn, const Answer& a) {
   const auto add = [&](const MDB_val& v, const void* input) {
     if (v.mv_data == input || v.mv_data == nullptr) return;
     const Held h{v.mv_data, v.mv_size, hash_of(v.mv_data, v.mv_size)};
-    if (held.size() < kHeldPerTxn) held.push_back(h);
-    else held[(model_.clock * 31) % kHeldPerTxn] = h;
+    if (held.size() < kHeldPerTxn)
+      held.push_back(h);
+    else
+      held[(model_.clock * 31) % kHeldPerTxn] = h;
   };
   if (a.has_key) add(a.key, key_buffer_.data() + kGuard);
   if (a.has_data) add(a.data, data_buffer_.data() + kGuard);
@@ -675,7 +864,8 @@ bool Executor::values_still_there(int txn) {
     for (const Held& h : s.held[txn]) {
       coverage_.values_checked.fetch_add(1, std::memory_order_relaxed);
       if (hash_of(h.bytes, h.size) == h.hash) continue;
-      failure_ = s.name + ": a value of " + std::to_string(h.size) + " bytes changed before its transaction ended";
+      failure_ =
+          s.name + ": a value of " + std::to_string(h.size) + " bytes changed before its transaction ended";
       return false;
     }
     s.held[txn].clear();
@@ -695,11 +885,11 @@ void Executor::count(const Call& c) {
                                     [op_column(c.op)]);
     Coverage::count(coverage_.dbi[static_cast<int>(dbi_state(m.env, m.txn, m.dbi))][static_cast<int>(c.fn)]);
   } else if (takes_dbi(c.fn)) {
-    Coverage::count(
-        coverage_.dbi[static_cast<int>(dbi_state(model_.txn[c.txn].env, c.txn, c.dbi))][static_cast<int>(c.fn)]);
+    Coverage::count(coverage_.dbi[static_cast<int>(dbi_state(model_.txn[c.txn].env, c.txn, c.dbi))]
+                                 [static_cast<int>(c.fn)]);
   } else if (c.fn == Fn::kCursorRenew) {
-    Coverage::count(coverage_.dbi[static_cast<int>(dbi_state(model_.txn[c.txn].env, c.txn,
-                                                             model_.cursor[c.cursor].dbi))][static_cast<int>(c.fn)]);
+    Coverage::count(coverage_.dbi[static_cast<int>(
+        dbi_state(model_.txn[c.txn].env, c.txn, model_.cursor[c.cursor].dbi))][static_cast<int>(c.fn)]);
   }
 }
 
@@ -740,9 +930,11 @@ bool Executor::run(const Call& c) {
       if (c.fn == Fn::kCursorRenew) s.cursor_differs[c.cursor] = false;
       if (c.fn == Fn::kCursorOpen) s.cursor_differs[c.cursor] = false;
       if (on_cursor(c.fn) && s.cursor_differs[c.cursor] && c.fn != Fn::kCursorClose) continue;
-      if (stock_undefined(s, c) != nullptr) {  // only in this version: no longer comparable
-        if (on_cursor(c.fn)) s.cursor_differs[c.cursor] = true;
-        else s.dropped = true;
+      if (stock_undefined(s, c) != Undefined::kNo) {  // only in this version: no longer comparable
+        if (on_cursor(c.fn))
+          s.cursor_differs[c.cursor] = true;
+        else
+          s.dropped = true;
         continue;
       }
     }
@@ -752,7 +944,8 @@ bool Executor::run(const Call& c) {
   if (answers_[0].rc == 0 && (c.fn == Fn::kCursorGet || c.fn == Fn::kGet)) {
     const int txn = c.fn == Fn::kGet ? c.txn : model_.cursor[c.cursor].txn;
     for (std::size_t i = 0; i < sides_.size(); ++i)
-      if (!sides_[i].dropped && answers_[i].has_data + answers_[i].has_key > 0) hold(sides_[i], txn, answers_[i]);
+      if (!sides_[i].dropped && answers_[i].has_data + answers_[i].has_key > 0)
+        hold(sides_[i], txn, answers_[i]);
   }
   update_model(c, answers_[0]);
   return true;
@@ -765,8 +958,10 @@ void Executor::end_handles_of(int txn, HandleModel::Status status) {
     if (h.opened_by != txn) continue;
     h.opened_by = -1;
     h.changed = model_.clock;
-    if (status == HandleModel::Status::kOpen) h.since = model_.clock;
-    else h.status = status;
+    if (status == HandleModel::Status::kOpen)
+      h.since = model_.clock;
+    else
+      h.status = status;
   }
 }
 
@@ -831,9 +1026,14 @@ void Executor::update_model(const Call& c, const Answer& a) {
           if (&other != &e && other.open && other.which == e.which) other.locks_lost = e.locks_lost = true;
       }
       break;
-    case Fn::kEnvClose: model_.env[c.env].open = false; break;
-    case Fn::kEnvSetMapsize: model_.env[c.env].map_era = model_.clock; break;
-    case Fn::kTxnBegin: case Fn::kTxnRenew:
+    case Fn::kEnvClose:
+      model_.env[c.env].open = false;
+      break;
+    case Fn::kEnvSetMapsize:
+      model_.env[c.env].map_era = model_.clock;
+      break;
+    case Fn::kTxnBegin:
+    case Fn::kTxnRenew:
       if (a.rc != 0) break;
       if (c.fn == Fn::kTxnBegin) {
         t.env = c.env;
@@ -855,8 +1055,11 @@ void Executor::update_model(const Call& c, const Answer& a) {
       end_handles_of(c.txn, HandleModel::Status::kOpen);
       t.status = TxnModel::Status::kNone;
       break;
-    case Fn::kDbiOpen: update_handles(c, a); break;
-    case Fn::kSetCompare: case Fn::kSetDupsort:
+    case Fn::kDbiOpen:
+      update_handles(c, a);
+      break;
+    case Fn::kSetCompare:
+    case Fn::kSetDupsort:
       if (a.rc == 0) model_.env[t.env].handles[c.dbi].compared |= c.fn == Fn::kSetCompare ? 1u : 2u;
       break;
     case Fn::kDbiClose:
@@ -869,7 +1072,8 @@ void Executor::update_model(const Call& c, const Answer& a) {
         }
       }
       break;
-    case Fn::kCursorOpen: case Fn::kCursorRenew:
+    case Fn::kCursorOpen:
+    case Fn::kCursorRenew:
       if (a.rc != 0) break;
       m.renewed_newer = c.fn == Fn::kCursorRenew && m.env == t.env && t.txnid > m.txnid;
       if (c.fn == Fn::kCursorOpen) m.dbi = c.dbi;
@@ -882,7 +1086,9 @@ void Executor::update_model(const Call& c, const Answer& a) {
       m.map_era = model_.env[t.env].map_era;
       m.after_failure = m.between = m.retired = false;
       break;
-    case Fn::kCursorClose: m.open = false; break;
+    case Fn::kCursorClose:
+      m.open = false;
+      break;
     case Fn::kCursorGet:
       m.renewed_newer = false;
       m.after_failure = a.rc != 0;
@@ -893,10 +1099,14 @@ void Executor::update_model(const Call& c, const Answer& a) {
       else if (c.op == MDB_GET_BOTH_RANGE)
         m.between = !c.data.null && (a.data.mv_size != c.data.bytes.size() ||
                                      std::memcmp(a.data.mv_data, c.data.bytes.data(), a.data.mv_size) != 0);
-      else if (!only_looks(c.op)) m.between = false;
+      else if (!only_looks(c.op))
+        m.between = false;
       break;
-    case Fn::kCursorCount: m.after_failure = a.rc != 0; break;
-    default: break;
+    case Fn::kCursorCount:
+      m.after_failure = a.rc != 0;
+      break;
+    default:
+      break;
   }
 }
 

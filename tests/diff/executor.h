@@ -27,30 +27,30 @@ struct HandleModel {  // a number that dbi_open gave
   enum class Status { kNever, kOpen, kClosed, kOpenerAborted, kOpenerReset };
   Status status = Status::kNever;
   std::string name;
-  int db = -1;                  ///< index into Environment::dbs; -1: a name that the catalogue does not have
-  int opened_by = -1;           ///< transaction slot, until that ends
-  std::uint64_t since = 0;      ///< clock when it became visible to later transactions
-  std::uint64_t changed = 0;    ///< clock of the last open or close
-  unsigned compared = 0;        ///< comparators that the program set since: 1 keys, 2 values
-  bool integers = false;        ///< some database under this number had integer keys or duplicates
+  int db = -1;                ///< index into Environment::dbs; -1: a name that the catalogue does not have
+  int opened_by = -1;         ///< transaction slot, until that ends
+  std::uint64_t since = 0;    ///< clock when it became visible to later transactions
+  std::uint64_t changed = 0;  ///< clock of the last open or close
+  unsigned compared = 0;      ///< comparators that the program set since: 1 keys, 2 values
+  bool integers = false;      ///< some database under this number had integer keys or duplicates
 };
 
 struct EnvModel {
   bool open = false;
-  int which = 0;                ///< index into the catalogue
+  int which = 0;  ///< index into the catalogue
   unsigned flags = 0;
   unsigned max_dbs = 0;
   std::vector<HandleModel> handles;
-  std::uint64_t map_era = 0;    ///< clock when the file was last mapped
-  bool locks_lost = false;      ///< the same file was open twice and one of them is closed
+  std::uint64_t map_era = 0;  ///< clock when the file was last mapped
+  bool locks_lost = false;    ///< the same file was open twice and one of them is closed
 };
 
 struct TxnModel {
   enum class Status { kNone, kActive, kReset };
   Status status = Status::kNone;
   int env = 0;
-  std::uint64_t serial = 0;     ///< of the object; a new one for each begin
-  std::uint64_t era = 0;        ///< clock of begin or the last renew
+  std::uint64_t serial = 0;  ///< of the object; a new one for each begin
+  std::uint64_t era = 0;     ///< clock of begin or the last renew
   std::uint64_t txnid = 0;
 };
 
@@ -59,14 +59,14 @@ struct CursorModel {
   int env = 0;
   int txn = 0;
   std::uint64_t txn_serial = 0;
-  std::uint64_t bound = 0;      ///< clock of open or the last renew
+  std::uint64_t bound = 0;  ///< clock of open or the last renew
   std::uint64_t txnid = 0;
   std::uint64_t map_era = 0;
   MDB_dbi dbi = 0;
   bool after_failure = false;
   bool between = false;
   bool renewed_newer = false;
-  bool retired = false;         ///< the tested library followed the other version: unusable until renewed
+  bool retired = false;  ///< the tested library followed the other version: unusable until renewed
 };
 
 struct Model {
@@ -95,13 +95,13 @@ struct Side {
   const test::LmdbApi* lmdb = nullptr;
   std::string name;
   Role role = Role::kReference;
-  std::string dir;                            ///< copies live in <dir>/<number of the environment>
-  std::vector<char> copy_is_clean;            ///< by environment
-  bool dropped = false;                       ///< differed (a stock version may): idle until the program ends
+  std::string dir;                  ///< copies live in <dir>/<number of the environment>
+  std::vector<char> copy_is_clean;  ///< by environment
+  bool dropped = false;             ///< differed (a stock version may): idle until the program ends
   MDB_env* env[kEnvSlots] = {};
   MDB_txn* txn[kTxnSlots] = {};
   MDB_cursor* cursor[kCursorSlots] = {};
-  bool cursor_differs[kCursorSlots] = {};     ///< not asked until renewed
+  bool cursor_differs[kCursorSlots] = {};  ///< not asked until renewed
   std::vector<Held> held[kTxnSlots];
 };
 
@@ -136,7 +136,7 @@ class Executor {
  private:
   bool handles_exist(const Call& call) const;
   bool integers_fit(const Call& call) const;
-  const char* stock_undefined(const Side& side, const Call& call) const;
+  Undefined stock_undefined(const Side& side, const Call& call) const;
   bool compares_keys(const Call& call) const;
 
   Answer call_side(Side& side, const Call& call);

@@ -12,7 +12,8 @@ constexpr int kStrangeOps[] = {19, 20, 255, -1, 1 << 20};
 constexpr int kNullCases = 37;
 
 bool takes_key(int op) {
-  return op == MDB_SET || op == MDB_SET_KEY || op == MDB_SET_RANGE || op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE;
+  return op == MDB_SET || op == MDB_SET_KEY || op == MDB_SET_RANGE || op == MDB_GET_BOTH ||
+         op == MDB_GET_BOTH_RANGE;
 }
 
 bool holds(const Environment& e, DbKind kind) {
@@ -26,8 +27,8 @@ bool holds(const Environment& e, DbKind kind) {
 
 // value: cell + 1 above bit 40, a number below.
 Seed Seed::dwelling_on(const Cell& cell, std::uint64_t number) {
-  const auto index = static_cast<std::uint64_t>((static_cast<int>(cell.kind) * kStates +
-                                                 static_cast<int>(cell.state)) * kOps + cell.op);
+  const auto index = static_cast<std::uint64_t>(
+      (static_cast<int>(cell.kind) * kStates + static_cast<int>(cell.state)) * kOps + cell.op);
   return Seed((index + 1) << 40 | (number & 0xFFFFFFFFFF));
 }
 
@@ -39,14 +40,23 @@ Cell Seed::cell() const noexcept {
 
 Generator::Generator(Seed seed, Executor& executor) : seed_(seed), rng_(seed.value()), executor_(executor) {
   const unsigned theme = rng_.below(10);
-  if (theme < 2) lifecycle_ = 45;
-  else if (theme < 5) lifecycle_ = 20;
-  if (theme == 3 || theme == 7) writers_ = 6;
+  if (theme < 2)
+    lifecycle_ = 45;
+  else if (theme < 5)
+    lifecycle_ = 20;
+  if (theme == 3)
+    writers_ = 5;
+  else if (rng_.percent(40))
+    writers_ = 1;
   if (seed.dwells() && seed.cell().state == CursorState::kRenewedNewer) writers_ = 3;
-  for (int i = rng_.percent(50) ? 0 : 6; i > 0; --i) favourite_ops_.push_back(static_cast<int>(rng_.below(kOps - 1)));
+  for (int i = rng_.percent(50) ? 0 : 6; i > 0; --i)
+    favourite_ops_.push_back(static_cast<int>(rng_.below(kOps - 1)));
   const std::vector<Environment>& all = executor.environments();
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (!seed.dwells() || holds(all[i], seed.cell().kind)) places_.push_back(static_cast<int>(i));
+    if (!seed.dwells() || holds(all[i], seed.cell().kind)) {
+      places_.push_back(static_cast<int>(i));
+      if (all[i].dbs.size() > 1) named_places_.push_back(static_cast<int>(i));
+    }
 }
 
 // ---- choosing ----
@@ -80,7 +90,8 @@ MDB_dbi Generator::pick_dbi(int txn) {
   std::size_t n = 0;
   open[n++] = 1;
   for (MDB_dbi d = 2; d < e.handles.size() && n < 80; ++d)
-    if (e.handles[d].status == HandleModel::Status::kOpen || rng_.percent(3)) open[n++] = d;
+    if (e.handles[d].status == HandleModel::Status::kOpen || rng_.percent(1)) open[n++] = d;
+  if (n > 1 && rng_.percent(70)) return open[rng_.between(1, static_cast<std::uint32_t>(n) - 1)];
   return open[rng_.below(n)];
 }
 
@@ -110,13 +121,27 @@ std::string Generator::near(std::string bytes) {
   const auto bump = [&](std::size_t i, int by) { bytes[i] = static_cast<char>(bytes[i] + by); };
   if (bytes.empty()) return "a";
   switch (rng_.below(7)) {
-    case 0: bump(bytes.size() - 1, 1); break;
-    case 1: bump(bytes.size() - 1, -1); break;
-    case 2: bump(0, rng_.percent(50) ? 1 : -1); break;
-    case 3: bytes.pop_back(); break;
-    case 4: bytes.push_back('\0'); break;
-    case 5: bytes.push_back('z'); break;
-    default: bump(rng_.below(bytes.size()), 1); break;
+    case 0:
+      bump(bytes.size() - 1, 1);
+      break;
+    case 1:
+      bump(bytes.size() - 1, -1);
+      break;
+    case 2:
+      bump(0, rng_.percent(50) ? 1 : -1);
+      break;
+    case 3:
+      bytes.pop_back();
+      break;
+    case 4:
+      bytes.push_back('\0');
+      break;
+    case 5:
+      bytes.push_back('z');
+      break;
+    default:
+      bump(rng_.below(bytes.size()), 1);
+      break;
   }
   return bytes;
 }
@@ -140,12 +165,18 @@ std::string Generator::key_bytes(int env, MDB_dbi dbi) {
     if (s != nullptr) return test::random_key(*s, rng_);
   }
   switch (rng_.below(8)) {  // before the first, after the last, odd sizes
-    case 0: return "";
-    case 1: return std::string(1, '\0');
-    case 2: return std::string(8, '\0');
-    case 3: return std::string(8, '\xFF');
-    case 4: return std::string(511 + rng_.below(90), static_cast<char>(rng_.next()));
-    case 5: return std::string(4, rng_.percent(50) ? '\0' : '\xFF');
+    case 0:
+      return "";
+    case 1:
+      return std::string(1, '\0');
+    case 2:
+      return std::string(8, '\0');
+    case 3:
+      return std::string(8, '\xFF');
+    case 4:
+      return std::string(511 + rng_.below(90), static_cast<char>(rng_.next()));
+    case 5:
+      return std::string(4, rng_.percent(50) ? '\0' : '\xFF');
     default: {
       std::string s(rng_.between(1, 9), '\0');
       for (char& b : s) b = static_cast<char>(rng_.next());
@@ -160,15 +191,18 @@ std::string Generator::data_bytes(int env, MDB_dbi dbi, const std::string& key) 
   if (rng_.percent(75) && c != nullptr && !c->keys.empty()) {
     // The value lists are by key, in the database's order: find this key's.
     const auto it = std::find(c->keys.begin(), c->keys.end(), key);
-    const std::size_t i = it != c->keys.end() ? static_cast<std::size_t>(it - c->keys.begin())
-                                              : rng_.below(c->keys.size());
+    const std::size_t i =
+        it != c->keys.end() ? static_cast<std::size_t>(it - c->keys.begin()) : rng_.below(c->keys.size());
     const std::vector<std::string>& values = c->values[i];
     if (!values.empty()) {
       const unsigned where = rng_.below(10);
-      const std::string& v = where == 0 ? values.front() : where == 1 ? values.back() : values[rng_.below(values.size())];
+      const std::string& v = where == 0   ? values.front()
+                             : where == 1 ? values.back()
+                                          : values[rng_.below(values.size())];
       if (rng_.percent(55)) return v;
       std::string n = near(v);
-      if (s != nullptr && (s->flags & (MDB_DUPFIXED | MDB_INTEGERDUP)) != 0 && rng_.percent(90)) n.resize(s->value_min);
+      if (s != nullptr && (s->flags & (MDB_DUPFIXED | MDB_INTEGERDUP)) != 0 && rng_.percent(90))
+        n.resize(s->value_min);
       return n;
     }
   }
@@ -190,16 +224,20 @@ Call Generator::open_env() {
   Call c;
   c.fn = Fn::kEnvOpen;
   c.env = static_cast<int>(rng_.below(kEnvSlots));
-  c.number = static_cast<std::uint64_t>(places_[rng_.below(places_.size())]);
+  const bool among_named = !named_places_.empty() && rng_.percent(35);
+  const std::vector<int>& places = among_named ? named_places_ : places_;
+  c.number = static_cast<std::uint64_t>(places[rng_.below(places.size())]);
   const EnvModel& other = executor_.model().env[1 - c.env];
-  if (other.open && rng_.percent(30)) c.number = static_cast<std::uint64_t>(other.which);  // the same path again
+  if (other.open && rng_.percent(30))
+    c.number = static_cast<std::uint64_t>(other.which);  // the same path again
   c.flags = rng_.percent(95) ? MDB_RDONLY : 0;
   if (rng_.percent(70)) c.flags |= MDB_NOTLS;
   for (const unsigned f : kSettableFlags)
     if (f != MDB_NOTLS && rng_.percent(15)) c.flags |= f;
   // Both opens of one path must agree on locking and on where the lock file is.
   if (other.open && other.which == static_cast<int>(c.number))
-    c.flags = (c.flags & ~static_cast<unsigned>(MDB_NOLOCK | MDB_NOSUBDIR)) | (other.flags & (MDB_NOLOCK | MDB_NOSUBDIR));
+    c.flags = (c.flags & ~static_cast<unsigned>(MDB_NOLOCK | MDB_NOSUBDIR)) |
+              (other.flags & (MDB_NOLOCK | MDB_NOSUBDIR));
   c.op = rng_.percent(10) ? static_cast<int>(rng_.below(2)) : static_cast<int>(rng_.between(2, 20));
   c.dbi = rng_.percent(20) ? rng_.between(1, 3) : 126;
   if (rng_.percent(8)) {
@@ -207,7 +245,8 @@ Call Generator::open_env() {
     c.name = rng_.percent(50) ? "4096" : "1000000000";
   }
   if (rng_.percent(4)) c.txn = static_cast<int>(rng_.between(1, 3));
-  if (rng_.percent(2)) c.flags |= rng_.percent(50) ? 2u : rng_.percent(50) ? static_cast<unsigned>(MDB_FIXEDMAP) : MDB_WRITEMAP;
+  if (rng_.percent(2))
+    c.flags |= rng_.percent(50) ? 2u : rng_.percent(50) ? static_cast<unsigned>(MDB_FIXEDMAP) : MDB_WRITEMAP;
   if ((c.flags & MDB_RDONLY) == 0) c.flags &= ~static_cast<unsigned>(MDB_FIXEDMAP | MDB_WRITEMAP);
   return c;
 }
@@ -227,25 +266,26 @@ Call Generator::begin() {
   return c;
 }
 
-Call Generator::writer() {
+Call Generator::writer_on(int env) {
   Call c;
   c.fn = Fn::kWriter;
-  c.env = pick_open_env();
+  c.env = env;
   c.number = rng_.next() >> 24;
   return c;
 }
 
 Call Generator::env_query() {
-  static constexpr Fn kQueries[] = {Fn::kEnvInfo, Fn::kEnvStat, Fn::kEnvFlags, Fn::kEnvPath, Fn::kEnvLimits,
-                                    Fn::kEnvSetFlags, Fn::kEnvSync, Fn::kEnvUserctx, Fn::kEnvLateSettings,
-                                    Fn::kReaderList, Fn::kReaderCheck, Fn::kTxnId, Fn::kTxnEnv, Fn::kCursorTxn,
-                                    Fn::kCursorDbi};
+  static constexpr Fn kQueries[] = {Fn::kEnvInfo,         Fn::kEnvStat,     Fn::kEnvFlags,    Fn::kEnvPath,
+                                    Fn::kEnvLimits,       Fn::kEnvSetFlags, Fn::kEnvSync,     Fn::kEnvUserctx,
+                                    Fn::kEnvLateSettings, Fn::kReaderList,  Fn::kReaderCheck, Fn::kTxnId,
+                                    Fn::kTxnEnv,          Fn::kCursorTxn,   Fn::kCursorDbi};
   Call c;
   c.fn = kQueries[rng_.below(std::size(kQueries))];
   c.env = pick_open_env();
   c.txn = static_cast<int>(rng_.below(kTxnSlots));
   c.cursor = static_cast<int>(rng_.below(kCursorSlots));
-  static constexpr unsigned kEnvFlags[] = {MDB_NOSYNC, MDB_NOMETASYNC, MDB_NOMEMINIT, MDB_MAPASYNC, MDB_RDONLY, MDB_NOTLS};
+  static constexpr unsigned kEnvFlags[] = {MDB_NOSYNC,   MDB_NOMETASYNC, MDB_NOMEMINIT,
+                                           MDB_MAPASYNC, MDB_RDONLY,     MDB_NOTLS};
   c.flags = kEnvFlags[rng_.below(std::size(kEnvFlags))];
   c.op = static_cast<int>(rng_.below(2));
   c.number = rng_.below(1000);
@@ -300,9 +340,15 @@ Call Generator::open_dbi(int txn) {
     c.has_name = true;
     const Contents& main = e.contents[0];
     switch (rng_.below(4)) {
-      case 0: c.name = "absent"; break;
-      case 1: c.name = ""; break;
-      case 2: c.name = std::string(rng_.between(500, 530), 'n'); break;
+      case 0:
+        c.name = "absent";
+        break;
+      case 1:
+        c.name = "";
+        break;
+      case 2:
+        c.name = std::string(rng_.between(500, 530), 'n');
+        break;
       default:
         c.name = main.keys.empty() ? "x" : main.keys[rng_.below(main.keys.size())];
         c.name = c.name.substr(0, c.name.find('\0'));
@@ -352,8 +398,10 @@ Call Generator::dbi_call() {
     const bool dup = s != nullptr && s->dup_comparator >= 0 && rng_.percent(50);
     c.fn = dup ? Fn::kSetDupsort : Fn::kSetCompare;
     const int own = s == nullptr ? -1 : dup ? s->dup_comparator : s->key_comparator;
-    if (own >= 0 && rng_.percent(90)) c.op = own;
-    else if (rng_.percent(70)) return write_call();
+    if (own >= 0 && rng_.percent(90))
+      c.op = own;
+    else if (rng_.percent(70))
+      return write_call();
   } else {
     return write_call();
   }
@@ -367,7 +415,8 @@ Call Generator::write_call() {
   if (executor_.model().txn[c.txn].status != TxnModel::Status::kNone) c.dbi = pick_dbi(c.txn);
   c.key = {rng_.percent(10), "key"};
   c.data = {rng_.percent(10), "data"};
-  static constexpr unsigned kPutFlags[] = {0, MDB_NOOVERWRITE, MDB_NODUPDATA, MDB_APPEND, MDB_RESERVE, MDB_CURRENT, 1};
+  static constexpr unsigned kPutFlags[] = {
+      0, MDB_NOOVERWRITE, MDB_NODUPDATA, MDB_APPEND, MDB_RESERVE, MDB_CURRENT, 1};
   c.flags = kPutFlags[rng_.below(std::size(kPutFlags))];
   static constexpr Fn kWrites[] = {Fn::kPut, Fn::kDel, Fn::kDrop, Fn::kCursorPut, Fn::kCursorDel};
   c.fn = kWrites[rng_.below(std::size(kWrites))];
@@ -415,8 +464,10 @@ Call Generator::renew_cursor() {
   Call c;
   c.fn = Fn::kCursorRenew;
   const int cursor = pick_cursor();
-  const int txn = pick_txn(rng_.percent(97) ? TxnModel::Status::kActive : TxnModel::Status::kReset);
+  int txn = pick_txn(rng_.percent(97) ? TxnModel::Status::kActive : TxnModel::Status::kReset);
   if (cursor < 0 || txn < 0) return open_cursor();
+  for (int i = 0; i < 3 && executor_.model().txn[txn].env != executor_.model().cursor[cursor].env; ++i)
+    txn = pick_txn(executor_.model().txn[txn].status);  // mostly in the same environment
   c.cursor = cursor;
   c.txn = txn;
   return c;
@@ -430,8 +481,9 @@ Call Generator::cursor_get(int cursor, int op) {
   const CursorModel& m = executor_.model().cursor[cursor];
   if (takes_key(op)) {
     c.key = {rng_.percent(1), key_bytes(m.env, m.dbi)};
-    c.data = op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE ? Arg{rng_.percent(2), data_bytes(m.env, m.dbi, c.key.bytes)}
-                                                            : output();
+    c.data = op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE
+                 ? Arg{rng_.percent(2), data_bytes(m.env, m.dbi, c.key.bytes)}
+                 : output();
   } else {
     c.key = output();
     c.data = output();
@@ -445,7 +497,7 @@ Call Generator::propose() {
   if (pick_txn(TxnModel::Status::kActive) < 0 && rng_.percent(80)) return begin();
   Call comparators;
   if (rng_.percent(30) && set_comparators(&comparators)) return comparators;
-  if (rng_.percent(writers_)) return writer();
+  if (rng_.percent(writers_)) return writer_on(pick_open_env());
   if (seed_.dwells() && rng_.percent(70)) return dwell();
   if (rng_.percent(lifecycle_)) {
     Call c;
@@ -453,18 +505,37 @@ Call Generator::propose() {
     c.txn = static_cast<int>(rng_.below(kTxnSlots));
     c.cursor = static_cast<int>(rng_.below(kCursorSlots));
     switch (rng_.below(16)) {
-      case 0: return open_env();
-      case 1: case 2: return begin();
-      case 3: c.fn = Fn::kTxnReset; return c;
-      case 4: c.fn = Fn::kTxnAbort; return c;
-      case 5: c.fn = Fn::kTxnCommit; return c;
-      case 6: case 7: return open_cursor();
-      case 8: c.fn = Fn::kCursorClose; return c;
-      case 9: return renew_cursor();
-      case 10: return env_query();
-      case 11: return misuse();
-      case 12: c.fn = rng_.percent(70) ? Fn::kEnvClose : Fn::kEnvSetMapsize; return c;
-      default: return dbi_call();
+      case 0:
+        return open_env();
+      case 1:
+      case 2:
+        return begin();
+      case 3:
+        c.fn = Fn::kTxnReset;
+        return c;
+      case 4:
+        c.fn = Fn::kTxnAbort;
+        return c;
+      case 5:
+        c.fn = Fn::kTxnCommit;
+        return c;
+      case 6:
+      case 7:
+        return open_cursor();
+      case 8:
+        c.fn = Fn::kCursorClose;
+        return c;
+      case 9:
+        return renew_cursor();
+      case 10:
+        return env_query();
+      case 11:
+        return misuse();
+      case 12:
+        c.fn = rng_.percent(70) ? Fn::kEnvClose : Fn::kEnvSetMapsize;
+        return c;
+      default:
+        return dbi_call();
     }
   }
   if (rng_.percent(18)) return dbi_call();
@@ -505,13 +576,19 @@ Call Generator::reach(int cursor, CursorState state) {
     case CursorState::kBetween:
       return cursor_get(cursor, rng_.percent(75) ? MDB_SET_RANGE : MDB_GET_BOTH_RANGE);
     case CursorState::kRenewedNewer:
-      if (executor_.model().txn[m.txn].txnid > m.txnid) c.fn = Fn::kCursorRenew;
+      if (m.dbi > 1 && m.dbi < executor_.model().env[m.env].handles.size() &&
+          executor_.model().env[m.env].handles[m.dbi].opened_by == m.txn) {
+        c.fn = Fn::kTxnCommit;  // a reset would close the handle
+        return c;
+      }
+      if (executor_.model().txn[m.txn].txnid > m.txnid)
+        c.fn = Fn::kCursorRenew;
       else if (executor_.model().txn[m.txn].status == TxnModel::Status::kReset)
         c.fn = Fn::kTxnRenew;
       else if (rng_.percent(60))
         c.fn = Fn::kTxnReset;
       else
-        return writer();
+        c = writer_on(m.env);
       return c;
   }
   return c;
@@ -547,6 +624,7 @@ Call Generator::dwell() {
   }
   const int cursor = mine[rng_.below(n)];
   if (!executor_.cursor_usable(cursor)) {
+    if (cell.state == CursorState::kRenewedNewer && rng_.percent(30)) return writer_on(m.cursor[cursor].env);
     if (m.txn[m.cursor[cursor].txn].status == TxnModel::Status::kActive) {
       Call c;
       c.fn = Fn::kCursorRenew;

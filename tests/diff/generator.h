@@ -6,8 +6,8 @@
 
 namespace lmdbio::diff {
 
-/// What decides a program.  The upper bits name a cell of the coverage table to dwell on, or nothing; so that a
-/// campaign can go where it has been least and every program is still reproduced by one number.
+/// What decides a program.  The upper bits name a cell of the coverage table to dwell on, or nothing; so that
+/// a campaign can go where it has been least and every program is still reproduced by one number.
 class Seed {
  public:
   explicit Seed(std::uint64_t value) : value_(value) {}
@@ -32,7 +32,7 @@ class Generator {
   Call dwell();
   Call open_env();
   Call begin();
-  Call writer();
+  Call writer_on(int env);
   Call env_query();
   Call misuse();
   Call open_dbi(int txn);
@@ -59,10 +59,11 @@ class Generator {
   Seed seed_;
   test::Rng rng_;
   Executor& executor_;
-  std::vector<int> favourite_ops_;   // this program calls some operations more than others
-  unsigned lifecycle_ = 10;          // per cent of calls that open, close and end handles
-  unsigned writers_ = 1;
-  std::vector<int> places_;          // environments of the catalogue with a database of the kind to dwell on
+  std::vector<int> favourite_ops_;  // this program calls some operations more than others
+  unsigned lifecycle_ = 10;         // per cent of calls that open, close and end handles
+  unsigned writers_ = 0;            // per cent of calls that are commits of another process
+  std::vector<int> named_places_;   // those of places_ that have named databases
+  std::vector<int> places_;         // environments of the catalogue with a database of the kind to dwell on
 };
 
 }  // namespace lmdbio::diff

@@ -67,19 +67,21 @@ int run_many(Campaign& campaign) {
   const lmdbio::diff::Coverage& c = campaign.coverage();
   const double seconds = campaign.seconds() > 0 ? campaign.seconds() : 1;
   if (!o.quiet) print(std::cout, c);
-  std::cout << "seeds " << o.seed << " to " << o.seed + c.programs.load() - 1 << ", databases of catalogue " << o.catalogue
-            << ": " << c.programs.load() << " programs, " << c.calls.load() << " calls in " << seconds << " s ("
-            << static_cast<std::uint64_t>(static_cast<double>(c.calls.load()) / seconds) << " a second), "
-            << c.values_checked.load() << " values looked at again, " << c.as_loaded_version.load()
+  std::cout << "seeds " << o.seed << " to " << o.seed + campaign.started() - 1 << ", databases of catalogue "
+            << o.catalogue << ": " << c.programs.load() << " programs, " << c.calls.load() << " calls in "
+            << seconds << " s (" << static_cast<std::uint64_t>(static_cast<double>(c.calls.load()) / seconds)
+            << " a second), " << c.values_checked.load() << " values looked at again, "
+            << c.as_loaded_version.load()
             << " answers as the loaded stock version; differences: " << failures.size() << '\n';
   for (const Failure& f : failures)
-    std::cout << "seed " << f.seed << ", call " << f.call << ": " << f.text << "\n  again: " << campaign.command(f.seed)
-              << '\n';
+    std::cout << "seed " << f.seed << ", call " << f.call << ": " << f.text
+              << "\n  again: " << campaign.command(f.seed) << '\n';
   const lmdbio::diff::Cell rare = rarest_cell(c);
   const bool thin = o.min_cell > 0 && rare.calls < o.min_cell;
   if (thin)
-    std::cout << "cell " << name_of(rare.kind) << '/' << name_of(rare.state) << '/' << lmdbio::diff::op_name(rare.op)
-              << " has " << rare.calls << " calls, fewer than " << o.min_cell << '\n';
+    std::cout << "cell " << name_of(rare.kind) << '/' << name_of(rare.state) << '/'
+              << lmdbio::diff::op_name(rare.op) << " has " << rare.calls << " calls, fewer than "
+              << o.min_cell << '\n';
   if (!o.json.empty()) {
     nlohmann::json j = to_json(c);
     j["seed"] = o.seed;
@@ -97,20 +99,25 @@ int run_many(Campaign& campaign) {
 int main(int argc, char** argv) {
   Options o;
   CLI::App app{"Random programs of LMDB calls on two or three implementations, compared call by call."};
-  app.add_option("--reference", o.reference, "stock LMDB 0.9, a file or a name for the loader")->capture_default_str();
+  app.add_option("--reference", o.reference, "stock LMDB 0.9, a file or a name for the loader")
+      ->capture_default_str();
   app.add_option("--tested", o.tested, "library under test (default: the reference again)");
   app.add_option("--tested-on", o.tested_on, "LMDBIO_STOCK_LIB for the library under test");
-  app.add_option("--other", o.other, "another stock version: what differs between the two is counted, not wrong");
+  app.add_option("--other", o.other,
+                 "another stock version: what differs between the two is counted, not wrong");
   app.add_option("--seed", o.seed, "seed of the first program")->capture_default_str();
   app.add_option("--seeds", o.seeds, "at least so many programs")->capture_default_str();
   app.add_option("--calls", o.calls, "at least so many calls");
   app.add_option("--time", o.seconds, "at most so many seconds");
   app.add_option("--length", o.length, "calls of a program")->capture_default_str();
-  app.add_option("--min-cell", o.min_cell, "steer until each cell of the coverage table has so many calls; else fail");
+  app.add_option("--min-cell", o.min_cell,
+                 "steer until each cell of the coverage table has so many calls; else fail");
   app.add_option("--jobs,-j", o.jobs, "worker processes")->capture_default_str()->check(CLI::Range(1, 16));
   app.add_option("--catalogue", o.catalogue, "seed of the databases")->capture_default_str();
   app.add_option("--max-failures", o.max_failures, "stop after so many")->capture_default_str();
-  app.add_option("--dir", o.dir, "where to put databases (default: a temporary directory, removed afterwards)");
+  app.add_option(
+      "--dir", o.dir,
+      "where to put databases (default: a new directory in $TMPDIR or /dev/shm, removed afterwards)");
   app.add_option("--json", o.json, "write results and coverage to this file");
   auto* replay = app.add_option("--replay", o.replay, "run only the program of this seed");
   app.add_option("--program", o.program, "run only the program in this file");

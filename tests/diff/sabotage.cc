@@ -10,12 +10,18 @@ namespace {
 test::LmdbApi real;
 
 constexpr const char* kNames[kSabotages] = {
-    "NEXT_NODUP steps like NEXT",          "SET_RANGE leaves the key as it was",
-    "GET_BOTH accepts a larger value",     "data is zeroed when a get fails",
-    "count is one too many",               "cursor_renew keeps the position",
-    "large values lose their last byte",   "crashes on PREV_MULTIPLE",
-    "a closed handle stays open",          "FIRST after a failure does not reset the cursor",
-    "read-only put returns EINVAL",        "values are copied into one reused buffer",
+    "NEXT_NODUP steps like NEXT",
+    "SET_RANGE leaves the key as it was",
+    "GET_BOTH accepts a larger value",
+    "data is zeroed when a get fails",
+    "count is one too many",
+    "cursor_renew keeps the position",
+    "large values lose their last byte",
+    "crashes on PREV_MULTIPLE",
+    "a closed handle stays open",
+    "FIRST after a failure does not reset the cursor",
+    "read-only put returns EINVAL",
+    "values are copied into one reused buffer",
 };
 
 int next_nodup(MDB_cursor* c, MDB_val* k, MDB_val* d, MDB_cursor_op op) {
@@ -85,10 +91,18 @@ const char* sabotage_name(int which) noexcept { return kNames[which]; }
 void sabotage(int which, test::LmdbApi* api) {
   real = *api;
   switch (which) {
-    case 0: api->cursor_get = next_nodup; break;
-    case 1: api->cursor_get = set_range_keeps_key; break;
-    case 2: api->cursor_get = get_both_is_range; break;
-    case 3: api->get = get_clears_data; break;
+    case 0:
+      api->cursor_get = next_nodup;
+      break;
+    case 1:
+      api->cursor_get = set_range_keeps_key;
+      break;
+    case 2:
+      api->cursor_get = get_both_is_range;
+      break;
+    case 3:
+      api->get = get_clears_data;
+      break;
     case 4:
       api->cursor_count = [](MDB_cursor* c, std::size_t* n) {
         const int rc = real.cursor_count(c, n);
@@ -96,13 +110,27 @@ void sabotage(int which, test::LmdbApi* api) {
         return rc;
       };
       break;
-    case 5: api->cursor_renew = no_renew; break;
-    case 6: api->cursor_get = short_value; break;
-    case 7: api->cursor_get = crash; break;
-    case 8: api->dbi_close = keep_open; break;
-    case 9: api->cursor_get = first_forgets; break;
-    case 10: api->put = put_einval; break;
-    default: api->get = reused_buffer; break;
+    case 5:
+      api->cursor_renew = no_renew;
+      break;
+    case 6:
+      api->cursor_get = short_value;
+      break;
+    case 7:
+      api->cursor_get = crash;
+      break;
+    case 8:
+      api->dbi_close = keep_open;
+      break;
+    case 9:
+      api->cursor_get = first_forgets;
+      break;
+    case 10:
+      api->put = put_einval;
+      break;
+    default:
+      api->get = reused_buffer;
+      break;
   }
 }
 

@@ -40,8 +40,10 @@ Program shrink(Campaign& campaign, Program program, Failure* failure, int attemp
         at = from;
       }
     }
-    if (piece > 1) piece /= 2;
-    else if (!cut) break;
+    if (piece > 1)
+      piece /= 2;
+    else if (!cut)
+      break;
   }
   Program simpler = program;  // plainer environments
   for (Call& c : simpler)

@@ -1,8 +1,9 @@
 // What a stock liblmdb keeps in its cursors, read (never called) from outside.
 //
-// The differential harness must know the exact state of the reference before each call: to leave out the calls
-// on which stock is undefined, and to count calls by the state they met.  The structures below are those of
-// LMDB 0.9.24 to 0.9.32 on 64-bit systems (the same in all of them); only memory of a stock library is read.
+// The differential harness must know the exact state of the reference before each call: to leave out the
+// calls on which stock is undefined, and to count calls by the state they met.  The structures below are
+// those of LMDB 0.9.24 to 0.9.32 on 64-bit systems (the same in all of them); only memory of a stock library
+// is read.
 #pragma once
 
 #include <lmdb.h>
@@ -106,11 +107,13 @@ struct StockTxn {
   unsigned flags;
 };
 
-inline const StockCursor& stock(const MDB_cursor* c) noexcept { return *reinterpret_cast<const StockCursor*>(c); }
+inline const StockCursor& stock(const MDB_cursor* c) noexcept {
+  return *reinterpret_cast<const StockCursor*>(c);
+}
 inline const StockTxn& stock(const MDB_txn* t) noexcept { return *reinterpret_cast<const StockTxn*>(t); }
 
-/// The record of a cursor's sub-database is uninitialised memory until stock first enters a list of duplicates.
-/// The harness writes a recognisable root there after each open.
+/// The record of a cursor's sub-database is uninitialised memory until stock first enters a list of
+/// duplicates. The harness writes a recognisable root there after each open.
 void mark_no_subdatabase(MDB_cursor* c) noexcept;
 bool has_subdatabase(const StockCursor& c) noexcept;
 

@@ -1,5 +1,5 @@
-// The calls on which stock LMDB is undefined: it dereferences a null pointer, reads a slot that a page does not
-// have, or uses a record that it never filled in.  Decided from the exact state of a stock cursor.
+// The calls on which stock LMDB is undefined: it dereferences a null pointer, reads a slot that a page does
+// not have, or uses a record that it never filled in.  Decided from the exact state of a stock cursor.
 #pragma once
 
 #include "tests/diff/call.h"
@@ -7,9 +7,24 @@
 
 namespace lmdbio::diff {
 
-/// Why a stock library of patch level 0.9.`patch` must not be asked `call` on a cursor in state `c`, or nullptr.
-/// Arguments other than null pointers are the business of the caller (sizes of integer keys, see executor.cc).
-const char* undefined_cursor_get(const StockCursor& c, const Call& call, int patch) noexcept;
-const char* undefined_cursor_count(const StockCursor& c) noexcept;
+enum class Undefined : std::uint8_t {
+  kNo,
+  kNoXcursor,     // DUPSORT was added to the handle after the cursor was opened: null sub-cursor
+  kPastLast,      // the cursor is past the last entry of its page: reads a slot that is not there
+  kNoSubDb,       // the sub-cursor was never set since open, or not in this snapshot: its record is no record
+  kNullData,      // DUPFIXED and no data pointer: writes through null
+  kNoComparator,  // no comparison function is set: calls null
+  kStaleLookup,   // looks up a name in a main database flagged DUPSORT: assertion
+  kRenewDupsort,  // renews a cursor without sub-cursor on a DUPSORT database: assertion
+  kSecondVal,     // MDB_MULTIPLE reads a second MDB_val
+};
+inline constexpr int kUndefined = 9;
+const char* name_of(Undefined u) noexcept;
+
+/// Why a stock library of patch level 0.9.`patch` must not be asked `call` on a cursor in state `c`.
+/// Arguments other than null pointers are the business of the caller (sizes of integer keys, see
+/// executor.cc).
+Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch) noexcept;
+Undefined undefined_cursor_count(const StockCursor& c) noexcept;
 
 }  // namespace lmdbio::diff

@@ -19,8 +19,8 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  /// Commits the same changes, decided by `seed`, to each of `dirs` (copies of environments[which]) and waits.
-  /// False if the writer failed; it has then said why on stderr.
+  /// Commits the same changes, decided by `seed`, to each of `dirs` (copies of environments[which]) and
+  /// waits. False if the writer failed; it has then said why on stderr.
   bool commit(int which, std::uint64_t seed, bool no_subdir, const std::vector<std::string>& dirs);
 
  private:

@@ -13,9 +13,9 @@ namespace lmdbio::test {
 namespace {
 
 constexpr const char* kKindNames[kDbKinds] = {
-    "plain",       "one",        "overflow",   "deep",      "dupsort", "dupsort-deep", "dupfixed",
-    "integerkey",  "integerdup", "integerdup-var", "reversekey", "reversedup", "custom-key", "custom-dup",
-    "named",       "directory",  "free",       "empty",     "never-written"};
+    "plain",      "one",        "overflow",       "deep",       "dupsort",      "dupsort-deep", "dupfixed",
+    "integerkey", "integerdup", "integerdup-var", "reversekey", "reversedup",   "custom-key",   "custom-dup",
+    "named",      "directory",  "free",           "empty",      "never-written"};
 
 unsigned char at(const MDB_val* v, std::size_t i) { return static_cast<const unsigned char*>(v->mv_data)[i]; }
 
@@ -135,8 +135,10 @@ void fill(const LmdbApi& lmdb, MDB_txn* txn, MDB_dbi dbi, const DbSpec& spec, st
     const std::string key = key_for(spec, key_number(spec, i));
     unsigned values = 1;
     if (spec.dups > 1) {
-      if (i % 16 == 3) values = spec.dups;  // long lists
-      else if (i % 3 != 0) values = rng.between(2, std::min(spec.dups, 12u));
+      if (i % 16 == 3)
+        values = spec.dups;  // long lists
+      else if (i % 3 != 0)
+        values = rng.between(2, std::min(spec.dups, 12u));
     }
     for (unsigned v = 0; v < values; ++v) {
       std::string value = value_for(spec, rng.next() >> 40);
@@ -209,8 +211,8 @@ DbSpec dupfixed(unsigned size, unsigned keys, unsigned dups) {
 }
 
 DbSpec integer_dup(unsigned size, unsigned keys, unsigned dups, unsigned more_flags = 0) {
-  return db(DbKind::kIntegerDup, MDB_DUPSORT | MDB_DUPFIXED | MDB_INTEGERDUP | more_flags, keys, 4, 4, size, size,
-            dups);
+  return db(DbKind::kIntegerDup, MDB_DUPSORT | MDB_DUPFIXED | MDB_INTEGERDUP | more_flags, keys, 4, 4, size,
+            size, dups);
 }
 
 /// One of each kind, as they may stand under a name.
@@ -227,7 +229,8 @@ std::vector<DbSpec> assortment(unsigned n, Rng& rng) {
       db(DbKind::kIntegerDupVar, MDB_DUPSORT | MDB_INTEGERDUP, n / 8 + 2, 1, 24, 8, 8, dups / 2),
       db(DbKind::kReverseKey, MDB_REVERSEKEY, n, 1, 24, 0, 40),
       db(DbKind::kReverseDup, MDB_DUPSORT | MDB_REVERSEDUP, n / 8 + 2, 1, 24, 1, 40, dups / 2),
-      with_comparators(db(DbKind::kCustomKey, 0, n, 1, 24, 0, 40), static_cast<int>(rng.below(kComparators)), -1),
+      with_comparators(db(DbKind::kCustomKey, 0, n, 1, 24, 0, 40), static_cast<int>(rng.below(kComparators)),
+                       -1),
       with_comparators(db(DbKind::kCustomDup, MDB_DUPSORT, n / 4 + 2, 1, 24, 1, 40, dups), -1,
                        static_cast<int>(rng.below(kComparators))),
       db(DbKind::kEmpty, 0, 0, 1, 24, 0, 40),
@@ -280,7 +283,8 @@ std::vector<EnvSpec> catalogue(std::uint64_t seed) {
   add("overflow", 32768, db(K::kOverflow, 0, 24, 1, 40, 10000, 70000));
   add("deep", 512, db(K::kDeep, 0, 1500, 50, 78, 0, 20));
   add("deep", 4096, db(K::kDeep, 0, 1400, 400, 511, 0, 60));
-  add("dupsort", 4096, db(K::kDupsort, MDB_DUPSORT, rng.between(60, 200), 1, 24, 1, 60, rng.between(60, 200)));
+  add("dupsort", 4096,
+      db(K::kDupsort, MDB_DUPSORT, rng.between(60, 200), 1, 24, 1, 60, rng.between(60, 200)));
   add("dupsort-any", any_page(), db(K::kDupsort, MDB_DUPSORT, 60, 1, 24, 1, 40, rng.between(3, 80)));
   add("dupsort-deep", 512, db(K::kDupsortDeep, MDB_DUPSORT, 24, 1, 24, 10, 70, 900));
   add("dupsort-deep", 4096, db(K::kDupsortDeep, MDB_DUPSORT, 20, 1, 24, 200, 400, 700));

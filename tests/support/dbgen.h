@@ -1,7 +1,7 @@
 // Databases of every kind that LMDB 0.9 can write, generated from a seed by calling an LMDB.
 //
-// An EnvSpec says what an environment holds; generate() writes it.  The same spec gives the same records every
-// time; the same LMDB gives the same file.
+// An EnvSpec says what an environment holds; generate() writes it.  The same spec gives the same records
+// every time; the same LMDB gives the same file.
 #pragma once
 
 #include <cstdint>
@@ -15,47 +15,47 @@ namespace lmdbio::test {
 
 /// What a database is an example of; a row of the coverage table.
 enum class DbKind : std::uint8_t {
-  kPlain,         // short keys, small values
-  kOne,           // a single record
-  kOverflow,      // most values on overflow pages
-  kDeep,          // four levels or more
-  kDupsort,       // sub-pages, and sub-databases of one level
-  kDupsortDeep,   // sub-databases with branch pages
-  kDupfixed,      // LEAF2 sub-pages and sub-databases; data of 1, 2, 4, 8, 16, .. bytes
-  kIntegerKey,    // keys of 4 or 8 bytes, with and without duplicates
-  kIntegerDup,    // INTEGERDUP|DUPFIXED, data of 4 or 8 bytes
-  kIntegerDupVar, // INTEGERDUP alone
+  kPlain,          // short keys, small values
+  kOne,            // a single record
+  kOverflow,       // most values on overflow pages
+  kDeep,           // four levels or more
+  kDupsort,        // sub-pages, and sub-databases of one level
+  kDupsortDeep,    // sub-databases with branch pages
+  kDupfixed,       // LEAF2 sub-pages and sub-databases; data of 1, 2, 4, 8, 16, .. bytes
+  kIntegerKey,     // keys of 4 or 8 bytes, with and without duplicates
+  kIntegerDup,     // INTEGERDUP|DUPFIXED, data of 4 or 8 bytes
+  kIntegerDupVar,  // INTEGERDUP alone
   kReverseKey,
   kReverseDup,
-  kCustomKey,     // mdb_set_compare
-  kCustomDup,     // mdb_set_dupsort
-  kNamed,         // plain, under a name
-  kDirectory,     // main database that holds named ones, and a few records beside them
-  kFree,          // handle 0
-  kEmpty,         // written, then emptied
+  kCustomKey,  // mdb_set_compare
+  kCustomDup,  // mdb_set_dupsort
+  kNamed,      // plain, under a name
+  kDirectory,  // main database that holds named ones, and a few records beside them
+  kFree,       // handle 0
+  kEmpty,      // written, then emptied
   kNeverWritten,
 };
 inline constexpr int kDbKinds = 19;
 const char* name_of(DbKind kind) noexcept;
 
 struct DbSpec {
-  std::string name;             ///< empty: the main database
+  std::string name;  ///< empty: the main database
   DbKind kind = DbKind::kPlain;
-  unsigned flags = 0;           ///< as for mdb_dbi_open, without MDB_CREATE
+  unsigned flags = 0;  ///< as for mdb_dbi_open, without MDB_CREATE
   unsigned keys = 0;
   unsigned key_min = 1, key_max = 20;      ///< sizes; equal for integer keys
   unsigned value_min = 0, value_max = 50;  ///< sizes; equal with MDB_DUPFIXED
-  unsigned dups = 1;            ///< at most so many values a key; most keys have few
-  int key_comparator = -1;      ///< as for comparator(); -1: LMDB's own
+  unsigned dups = 1;                       ///< at most so many values a key; most keys have few
+  int key_comparator = -1;                 ///< as for comparator(); -1: LMDB's own
   int dup_comparator = -1;
 };
 
 struct EnvSpec {
-  std::string name;             ///< usable as a file name
+  std::string name;  ///< usable as a file name
   std::uint64_t seed = 0;
   unsigned page_size = 4096;
-  std::vector<DbSpec> dbs;      ///< none: never written
-  bool churn = false;           ///< deletions, rewrites and several commits after the first fill
+  std::vector<DbSpec> dbs;  ///< none: never written
+  bool churn = false;       ///< deletions, rewrites and several commits after the first fill
   std::size_t map_bytes = std::size_t{64} << 20;
 };
 
@@ -73,7 +73,8 @@ void generate(const LmdbApi& lmdb, const EnvSpec& spec, const std::string& dir);
 /// Opens `spec` in `txn` with its comparators.  `extra_flags`: MDB_CREATE or 0.
 int open_database(const LmdbApi& lmdb, MDB_txn* txn, const DbSpec& spec, unsigned extra_flags, MDB_dbi* dbi);
 
-/// A key (or, in a database with duplicates, a value) such as generate() writes there; often one it did write.
+/// A key (or, in a database with duplicates, a value) such as generate() writes there; often one it did
+/// write.
 std::string random_key(const DbSpec& spec, Rng& rng);
 std::string random_value(const DbSpec& spec, Rng& rng);
 

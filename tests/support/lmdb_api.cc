@@ -11,7 +11,7 @@ LmdbApi load_lmdb(const std::string& path) {
   if (object == nullptr) throw std::runtime_error(dlerror());
   LmdbApi api;
   api.path = path;
-#define LMDBIO_X(name)                                                       \
+#define LMDBIO_X(name)                                                          \
   api.name = reinterpret_cast<decltype(api.name)>(dlsym(object, "mdb_" #name)); \
   if (api.name == nullptr) throw std::runtime_error(path + " has no mdb_" #name);
   LMDBIO_LMDB_API(LMDBIO_X)
