@@ -168,9 +168,14 @@ bool Executor::cursor_usable(int i) const {
   const TxnModel& t = model_.txn[c.txn];
   if (t.status == TxnModel::Status::kNone || t.serial != c.txn_serial) return false;  // freed
   if (t.status == TxnModel::Status::kReset) return true;                              // MDB_BAD_TXN
-  if (c.bound >= t.era) return true;
-  // Not renewed since its transaction was: sound as long as snapshot, map and handle are what they were.
   const EnvModel& e = model_.env[c.env];
+  if (c.bound >= t.era) {
+    // Not if this transaction gave the cursor's handle to another database: the record under it is now that one's.
+    if (c.dbi < 2) return true;
+    const HandleModel& h = e.handles[c.dbi];
+    return h.status != HandleModel::Status::kOpen || h.opened_by != c.txn || h.changed < c.bound;
+  }
+  // Not renewed since its transaction was: sound as long as snapshot, map and handle are what they were.
   if (c.txnid != t.txnid || c.map_era != e.map_era) return false;
   if (c.dbi < 2) return true;
   const HandleModel& h = e.handles[c.dbi];
@@ -957,11 +962,9 @@ void Executor::end_handles_of(int txn, HandleModel::Status status) {
   for (HandleModel& h : model_.env[model_.txn[txn].env].handles) {
     if (h.opened_by != txn) continue;
     h.opened_by = -1;
-    h.changed = model_.clock;
-    if (status == HandleModel::Status::kOpen)
-      h.since = model_.clock;
-    else
-      h.status = status;
+    h.changed = model_.clock;  // also if it was closed before: the end of its opener exports or clears it again
+    if (status == HandleModel::Status::kOpen) h.since = model_.clock;
+    else if (h.status == HandleModel::Status::kOpen) h.status = status;
   }
 }
 
@@ -1068,7 +1071,6 @@ void Executor::update_model(const Call& c, const Answer& a) {
         if (h.status == HandleModel::Status::kOpen) {
           h.status = HandleModel::Status::kClosed;
           h.changed = model_.clock;
-          h.opened_by = -1;
         }
       }
       break;
