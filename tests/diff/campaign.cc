@@ -26,8 +26,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxJobs = 16;
-constexpr int kFailed = 3;  // a worker's exit status
-constexpr double kHangSeconds = 60;
+constexpr int kFailed = 3;            // a worker's exit status
 constexpr unsigned kMaxDwells = 400;  // programs spent on one cell before it is taken as out of reach
 
 double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
@@ -265,7 +264,7 @@ std::vector<Failure> Campaign::run() {
       if (now != w.seen) {
         w.seen = now;
         w.moved = Clock::now();
-      } else if (since(w.moved) > kHangSeconds) {
+      } else if (since(w.moved) > options_.hang_seconds) {
         kill(w.pid, SIGKILL);
       }
       int status = 0;
@@ -310,7 +309,7 @@ bool Campaign::in_child(int index, const std::string& journal_path, Failure* fai
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
-    alarm(static_cast<unsigned>(kHangSeconds));
+    alarm(static_cast<unsigned>(options_.hang_seconds));
     std::ofstream out(journal_path, std::ios::binary);
     Bench bench(options_, reference_, other_, environments_, dir_ + "/replay", shared_->coverage);
     watch(*bench.executor, slot, &out);

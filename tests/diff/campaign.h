@@ -24,6 +24,7 @@ struct Options {
   unsigned length = 400;      ///< calls of a program
   unsigned min_cell = 0;      ///< at least so many calls in each cell of the coverage table
   unsigned jobs = 1;
+  double hang_seconds = 60;     ///< a call that takes longer has failed
   std::uint64_t catalogue = 1;  ///< seed of the databases
   unsigned max_failures = 1;
   int sabotage = -1;

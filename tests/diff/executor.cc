@@ -97,7 +97,11 @@ int append_line(const char* line, void* to) {
 
 Executor::Executor(std::vector<Side> sides, const std::vector<Environment>& environments, Writer& writer,
                    Coverage& coverage)
-    : sides_(std::move(sides)), environments_(environments), writer_(writer), coverage_(coverage) {
+    : sides_(std::move(sides)),
+      environments_(environments),
+      only_common_(sides_[0].lmdb->patch < kFirstNewPatch && sides_.size() == 2),
+      writer_(writer),
+      coverage_(coverage) {
   for (Side& s : sides_) s.copy_is_clean.assign(environments_.size(), 0);
 }
 
@@ -170,10 +174,11 @@ bool Executor::cursor_usable(int i) const {
   if (t.status == TxnModel::Status::kReset) return true;                              // MDB_BAD_TXN
   const EnvModel& e = model_.env[c.env];
   if (c.bound >= t.era) {
-    // Not if this transaction gave the cursor's handle to another database: the record under it is now that one's.
+    // Not if this transaction gave the cursor's handle to another database: the record under it is now that
+    // one's.
     if (c.dbi < 2) return true;
     const HandleModel& h = e.handles[c.dbi];
-    return h.status != HandleModel::Status::kOpen || h.opened_by != c.txn || h.changed < c.bound;
+    return h.opened_by != c.txn || h.since < c.bound;
   }
   // Not renewed since its transaction was: sound as long as snapshot, map and handle are what they were.
   if (c.txnid != t.txnid || c.map_era != e.map_era) return false;
@@ -349,7 +354,10 @@ Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
 
 bool Executor::feasible(const Call& c) {
   if (!handles_exist(c) || !integers_fit(c)) return false;
-  const Undefined u = stock_undefined(sides_[0], c);
+  Undefined u = stock_undefined(sides_[0], c);
+  if (u == Undefined::kNo && only_common_ && c.fn == Fn::kCursorGet &&
+      versions_differ(stock(sides_[0].cursor[c.cursor]), c))
+    u = Undefined::kVersions;
   if (u == Undefined::kNo) return true;
   Coverage::count(coverage_.reasons[static_cast<int>(u)][static_cast<int>(c.fn)]);
   if (c.fn == Fn::kCursorGet) {
@@ -827,6 +835,8 @@ bool Executor::settle(const Call& c, const std::vector<Answer>& answers) {
     if (sides_[i].role != Role::kTested) continue;
     const std::string d = difference(c, answers[0], answers[i]);
     if (d.empty()) continue;
+    // A handle whose name is gone from the file: old versions say NOTFOUND, new ones BAD_DBI.
+    if (only_common_ && answers[0].rc == MDB_NOTFOUND && answers[i].rc == MDB_BAD_DBI) continue;
     if (!other_differs.empty() && difference(c, answers[other], answers[i]).empty()) {
       coverage_.as_loaded_version.fetch_add(1, std::memory_order_relaxed);
       if (on_cursor(c.fn)) model_.cursor[c.cursor].retired = true;
@@ -962,9 +972,12 @@ void Executor::end_handles_of(int txn, HandleModel::Status status) {
   for (HandleModel& h : model_.env[model_.txn[txn].env].handles) {
     if (h.opened_by != txn) continue;
     h.opened_by = -1;
-    h.changed = model_.clock;  // also if it was closed before: the end of its opener exports or clears it again
-    if (status == HandleModel::Status::kOpen) h.since = model_.clock;
-    else if (h.status == HandleModel::Status::kOpen) h.status = status;
+    h.changed =
+        model_.clock;  // also if it was closed before: the end of its opener exports or clears it again
+    if (status == HandleModel::Status::kOpen)
+      h.since = model_.clock;
+    else if (h.status == HandleModel::Status::kOpen)
+      h.status = status;
   }
 }
 

@@ -113,6 +113,9 @@ int main(int argc, char** argv) {
   app.add_option("--min-cell", o.min_cell,
                  "steer until each cell of the coverage table has so many calls; else fail");
   app.add_option("--jobs,-j", o.jobs, "worker processes")->capture_default_str()->check(CLI::Range(1, 16));
+  app.add_option("--hang", o.hang_seconds, "seconds after which a call is given up as hanging")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 3600));
   app.add_option("--catalogue", o.catalogue, "seed of the databases")->capture_default_str();
   app.add_option("--max-failures", o.max_failures, "stop after so many")->capture_default_str();
   app.add_option(

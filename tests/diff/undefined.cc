@@ -3,9 +3,6 @@
 namespace lmdbio::diff {
 namespace {
 
-// mdb_cursor_get of 0.9.24 differs from the newest one; every version between counts as old.
-constexpr int kFirstNewPatch = 31;
-
 constexpr const char* kTexts[kUndefined] = {
     "defined",
     "the handle became DUPSORT after the cursor was opened: null sub-cursor",
@@ -15,7 +12,8 @@ constexpr const char* kTexts[kUndefined] = {
     "no comparison function is set: calls null",
     "looks up a name in a main database flagged DUPSORT: assertion",
     "renews a cursor without sub-cursor on a DUPSORT database: assertion",
-    "MDB_MULTIPLE reads a second MDB_val"};
+    "MDB_MULTIPLE reads a second MDB_val",
+    "defined, but not the same in all versions of stock"};
 
 bool dupsort(const StockCursor& c) { return (c.db->flags & MDB_DUPSORT) != 0; }
 bool dupfixed(const StockCursor& c) { return (c.db->flags & MDB_DUPFIXED) != 0; }
@@ -101,6 +99,29 @@ Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch
 Undefined undefined_cursor_count(const StockCursor& c) noexcept {
   if (c.xcursor == nullptr || !c.initialized() || c.snum == 0) return Undefined::kNo;
   return !c.in_page() && !c.eof() ? Undefined::kPastLast : Undefined::kNo;
+}
+
+bool versions_differ(const StockCursor& c, const Call& call) noexcept {
+  switch (call.op) {
+    case MDB_FIRST_DUP:
+    case MDB_LAST_DUP:  // new versions clear the cursor's end-of-data flag, on which MDB_NEXT and others
+                        // depend
+      return !call.data.null && c.xcursor != nullptr && c.initialized() && c.eof();
+    case MDB_FIRST:
+    case MDB_LAST:
+    case MDB_NEXT:
+    case MDB_NEXT_DUP:
+    case MDB_NEXT_NODUP:
+    case MDB_PREV:
+    case MDB_PREV_DUP:
+    case MDB_PREV_NODUP:
+    case MDB_SET:
+    case MDB_SET_KEY:
+    case MDB_SET_RANGE:  // old versions do not set the sub-cursor unless data is wanted
+      return call.data.null && dupsort(c);
+    default:
+      return false;
+  }
 }
 
 }  // namespace lmdbio::diff

@@ -17,8 +17,9 @@ enum class Undefined : std::uint8_t {
   kStaleLookup,   // looks up a name in a main database flagged DUPSORT: assertion
   kRenewDupsort,  // renews a cursor without sub-cursor on a DUPSORT database: assertion
   kSecondVal,     // MDB_MULTIPLE reads a second MDB_val
+  kVersions,      // defined, but not the same in all versions of stock
 };
-inline constexpr int kUndefined = 9;
+inline constexpr int kUndefined = 10;
 const char* name_of(Undefined u) noexcept;
 
 /// Why a stock library of patch level 0.9.`patch` must not be asked `call` on a cursor in state `c`.
@@ -26,5 +27,10 @@ const char* name_of(Undefined u) noexcept;
 /// executor.cc).
 Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch) noexcept;
 Undefined undefined_cursor_count(const StockCursor& c) noexcept;
+
+/// The first patch level whose cursors behave as the newest version's.
+inline constexpr int kFirstNewPatch = 31;
+/// True if 0.9.24 and the newest version treat `call` differently in this state.
+bool versions_differ(const StockCursor& c, const Call& call) noexcept;
 
 }  // namespace lmdbio::diff
