@@ -23,16 +23,14 @@ MDB_txn* real_txn(MDB_txn* t) noexcept {
   return t;
 }
 
-/// What stock reads first, proved before it does: it divides by the page size.  Anything else that is wrong
-/// with the metas stock reports itself.
+/// Stock divides by the page size that a meta page names: proved before.  All else that is wrong with the
+/// metas stock finds itself.
 Status prove_page_size(const char* path, unsigned flags) {
   const std::string data = (flags & MDB_NOSUBDIR) != 0 ? path : std::string(path) + "/data.mdb";
   const Result<File> file = File::open(data.c_str(), File::Mode::buffered);
-  if (!file) return {};
-  const Result<format::MetaRecord> meta = db::prove_metas(file.value());
-  if (meta || meta.error().raw() != MDB_INVALID) return {};
-  log_line(LogLevel::warn, "%s: the meta pages are not those of an LMDB file of this machine's format", data.c_str());
-  return meta.error();
+  if (!file || db::page_size_is_sane(file.value())) return {};
+  log_line(LogLevel::warn, "%s: the meta pages name a page size that no LMDB file has", data.c_str());
+  return Status::from_mdb(MDB_INVALID);
 }
 
 /// The engine over the companion that has just been opened, or the reason why there is none.
@@ -47,7 +45,8 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
     return "no facts from the real library";
   if (const char* const why = route({flags, open_flags, stat.ms_psize}); why != nullptr) return why;
   Result<std::unique_ptr<db::Env>> engine =
-      db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0});
+      db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
+                         db::Behaviour::of_release(stock.patch)});
   if (!engine) {
     log_line(LogLevel::info, "%s: no address range of %zu bytes: served by stock", env.stats.path.c_str(),
              info.me_mapsize);
@@ -82,7 +81,7 @@ LMDBIO_ABI int mdb_env_create(MDB_env** env) {
 LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
-  if (path != nullptr && (flags & MDB_RDONLY) != 0 && e->engine == nullptr) {
+  if (path != nullptr && (flags & MDB_RDONLY) != 0 && e->engine == nullptr) {  // writers: as stock
     if (const int rc = guarded([&] { return prove_page_size(path, flags); }); rc != 0) return rc;
   }
   if (const int rc = e->stock->env_open(e->real, path, flags, mode); rc != 0) return rc;

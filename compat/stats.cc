@@ -27,6 +27,7 @@ struct Registry {
 };
 constinit std::mutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
+constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;  ///< of the atexit handler; 0: not registered
 
 std::int64_t now_ns() noexcept {
@@ -148,16 +149,16 @@ void write_line(const std::string& line) {
     const std::string path = expand(where);
     file = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     fd = file.get();
-    if (fd < 0) {
+    if (fd < 0 && !complained.exchange(true))
       log_line(LogLevel::warn, "LMDBIO_STATS: cannot open %s: %s", path.c_str(), ::strerrordesc_np(errno));
-      return;
-    }
+    if (fd < 0) return;
   }
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t n = ::write(fd, line.data() + done, line.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      log_line(LogLevel::warn, "LMDBIO_STATS: cannot write: %s", ::strerrordesc_np(errno));
+      if (!complained.exchange(true))
+        log_line(LogLevel::warn, "LMDBIO_STATS: cannot write: %s", ::strerrordesc_np(errno));
       return;
     }
     done += static_cast<std::size_t>(n);

@@ -66,6 +66,7 @@ const Stock* add_library(void* handle, void* create) noexcept {
 #undef LMDBIO_FIND
   int major = 0, minor = 0, patch = 0;
   (void)s->version(&major, &minor, &patch);
+  s->patch = patch;
   s->supported = major == 0 && minor == 9 && patch < 70;
 
   const std::lock_guard lock(mutex);
@@ -87,7 +88,8 @@ const Stock* add_library(void* handle, void* create) noexcept {
 const Stock* add_path(const char* path) noexcept {
   void* const handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return nullptr;
-  void* const create = ::dlsym(handle, "mdb_env_create");
+  // Not us, nor our other artifact: that would call back here.
+  void* const create = ::dlsym(handle, "lmdbio_version") == nullptr ? ::dlsym(handle, "mdb_env_create") : nullptr;
   const Stock* const s = create != nullptr && !is_ours(create) ? add_library(handle, create) : nullptr;
   if (s == nullptr) ::dlclose(handle);
   return s;

@@ -12,6 +12,7 @@ struct Stock {
   LMDBIO_EACH_PY_FUNCTION(LMDBIO_POINTER)
 #undef LMDBIO_POINTER
   const void* base;  ///< where the library is loaded: its identity
+  int patch;         ///< of its version 0.9.patch
   bool supported;    ///< its mdb_version is one whose functions are all exported here
   const char* path;
 };

@@ -28,6 +28,14 @@ class WindowView {
       return nullptr;
     return base_ + (first << shift_);
   }
+  /// The `bytes` of an overflow run that starts at page `p`.  False: not all inside the view.
+  bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
+    const std::uint64_t first = format::raw(p);
+    if (first >= pages_ || (format::kPageHeader - 1 + bytes) >> shift_ >= pages_ - first) [[unlikely]]
+      return false;
+    out = base_ + (first << shift_) + format::kPageHeader;
+    return true;
+  }
   /// Where page `p` would be: for prefetch instructions only, never to be dereferenced.
   const std::byte* hint(format::Pgno p) const noexcept {
     return base_ + ((format::raw(p) < pages_ ? format::raw(p) : 0) << shift_);

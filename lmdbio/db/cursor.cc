@@ -111,7 +111,7 @@ void Walker::attach(Txn& txn, MDB_dbi dbi, Walker* dups) {
   is_dups_ = false;
   flags_ = dups == nullptr ? unsigned{kPlain} : 0u;
   above_ = 0;
-  ahead_ = nullptr;
+  ahead_.off();
   order_ = &slot.key_order;
   dup_order_ = &slot.dup_order;
   db_ = &txn.record_now(dbi);
@@ -186,7 +186,7 @@ Status Walker::to_edge(PageView page, bool last) {
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
-  entered_leaf();
+  jumped_to_leaf();
   return {};
 }
 
@@ -204,7 +204,7 @@ Status Walker::to_key(const MDB_val& key) {
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
-  entered_leaf();
+  jumped_to_leaf();
   return {};
 }
 
@@ -236,28 +236,21 @@ Status Walker::sibling(bool right) {
     const auto index = static_cast<std::uint16_t>(right ? 0 : page.count() - 1);
     if (above_ == depth) {
       leaf_ = {page, index};
-      entered_leaf();
+      if (right)
+        ahead_.walked(txn_->view(), parent.page, parent.index, page);
+      else
+        ahead_.off();
       return {};
     }
     branch_[above_] = {page, index};
   }
 }
 
-// Forward walks are what programs do: the next leaf's number is in the branch page.
-void Walker::entered_leaf() noexcept {
-  ahead_ = nullptr;
-  if (above_ == 0) return;
-  const Level& parent = branch_[above_ - 1];
-  const unsigned i = parent.index + 1u;
-  Node node;
-  if (i >= parent.page.count() || !parent.page.node(i, node)) return;
-  ahead_ = txn_->view().hint(node.child());
-  __builtin_prefetch(ahead_);
-  // All its lines in the steps that this leaf has, at least one a step.
-  const auto lines = static_cast<std::uint32_t>(leaf_.page.size() / 64);
-  const std::uint32_t steps = leaf_.page.count() == 0 ? 1 : leaf_.page.count();
-  ahead_step_ = (lines << 8) / steps + 1;
-  ahead_at_ = 0;
+void Walker::jumped_to_leaf() noexcept {
+  if (above_ == 0)
+    ahead_.off();
+  else
+    ahead_.jumped(txn_->view(), branch_[above_ - 1].page, branch_[above_ - 1].index, leaf_.page, leaf_.index);
 }
 
 int Walker::compare_entry(const MDB_val& key, const MDB_val& entry) {
@@ -279,14 +272,19 @@ Status Walker::give_item(unsigned i, MDB_val* key) noexcept {
   return {};
 }
 
-// The entry under the walker, its first or last duplicate if it has several.
-Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data) {
+// The entry under the walker, its first or last duplicate if it has several.  `jumped`: by MDB_FIRST or LAST.
+Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumped) {
   if (leaf_.page.is_leaf2()) return give_item(leaf_.index, key);
   Node n;
   if (!node(leaf_.index, n)) return txn_->corrupted();
   if ((n.flags() & format::kDupData) != 0) {
-    if (const Status st = enter_dups(n); !st.ok()) return st;
-    if (const Status st = dups_->edge(last_dup, data, nullptr); !st.ok()) return st;
+    const bool old = data == nullptr && txn_->env().behaviour().no_data_no_dups;
+    if (!old || !jumped) {
+      if (const Status st = enter_dups(n); !st.ok()) return st;
+    }
+    if (!old) {
+      if (const Status st = dups_->edge(last_dup, data, nullptr); !st.ok()) return st;
+    }
   } else if (data != nullptr) {
     if (const Status st = txn_->value(n, *data); !st.ok()) return st;
   }
@@ -308,7 +306,7 @@ Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
     flags_ |= kEof;
   else
     clear(kEof);
-  return give_entry(last, key, data);
+  return give_entry(last, key, data, true);
 }
 
 Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
@@ -401,7 +399,7 @@ Status Walker::to_place(const MDB_val& key, Place& place) {
     return st;
   leaf_ = {page, static_cast<std::uint16_t>(place.index)};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
-  entered_leaf();
+  jumped_to_leaf();
   return {};
 }
 
@@ -491,7 +489,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
     if (st = enter_dups(n); !st.ok()) return st;
     if (by_data) {
       if (st = dups_->set(data, nullptr, MDB_SET_RANGE, op == MDB_GET_BOTH); !st.ok()) return st;
-    } else {
+    } else if (data != nullptr || !txn_->env().behaviour().no_data_no_dups) {
       st = dups_->first(data, nullptr);
     }
   } else if (data != nullptr && by_data) {
@@ -535,7 +533,7 @@ Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
     leaf_.index = static_cast<std::uint16_t>(n);
     return not_found();
   }
-  clear(kEof);
+  if (!txn_->env().behaviour().dup_edges_keep_eof) clear(kEof);
   Node entry;
   if (!node(leaf_.index, entry)) return txn_->corrupted();
   if ((entry.flags() & format::kDupData) == 0) {

@@ -15,15 +15,22 @@ struct Level {
 namespace detail {
 
 /// Starts loading a leaf before its search does: worth it only for trees that do not sit in the caches
-/// anyway (get on 1 M records: 0.69 of stock with, 0.76 without; 10 k records: slower with).
-inline void prefetch_leaf(const std::byte* page, std::size_t page_size) noexcept {
+/// anyway.  `seen`, a leaf of the same tree or null, says where its entries probably lie: those lines come, or
+/// all of a leaf of many entries.  Get on 2.6 M records of 200 B, ours/stock: 0.85 without, 0.78 with all lines.
+/// Always inline: GCC 12 takes a function of nothing but prefetches for one without effect and drops its calls.
+[[gnu::always_inline]] inline void prefetch_leaf(const std::byte* page, std::size_t page_size,
+                                                 const std::byte* seen) noexcept {
   constexpr std::size_t kLine = 64, kSmallPage = 4096;
-  if (page_size > kSmallPage) {
-    __builtin_prefetch(page);
-    __builtin_prefetch(page + kLine);
-    return;
+  constexpr unsigned kFewEntries = 32;
+  __builtin_prefetch(page);
+  const unsigned entries =
+      seen != nullptr ? (load<std::uint16_t>(seen + format::kAtLower) - unsigned{format::kPageHeader}) / 2 : ~0u;
+  if (entries <= kFewEntries) {
+    for (unsigned i = 0; i < entries; ++i)
+      __builtin_prefetch(page + load<std::uint16_t>(seen + format::kPageHeader + 2 * std::size_t{i}));
+  } else if (page_size <= kSmallPage) {
+    for (std::size_t i = kLine; i < page_size; i += kLine) __builtin_prefetch(page + i);
   }
-  for (std::size_t i = 0; i < page_size; i += kLine) __builtin_prefetch(page + i);
 }
 inline constexpr std::uint64_t kPrefetchLeafPages = 512;
 
@@ -49,6 +56,7 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
       if (page.is_leaf2() || !search_memn_inline<true>(page, key, key_bytes, skip, place)) [[unlikely]]
         return txn.corrupted();
       leaf = page;
+      txn.saw_leaf(page.bytes());
       return {};
     }
     if (page.count() < 2 || !search_memn_inline<false>(page, key, key_bytes, skip, place)) [[unlikely]]
@@ -59,7 +67,7 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
       return txn.corrupted();
     at = node.child();
     if (level + 1 == db.depth && db.leaf_pages > kPrefetchLeafPages)
-      prefetch_leaf(txn.view().hint(at), txn.view().page_size());
+      prefetch_leaf(txn.view().hint(at), txn.view().page_size(), txn.leaf_seen());
     if (taken > 0) left = node;
     if (taken + 1 < page.count() && !page.node(taken + 1, right)) [[unlikely]]
       return txn.corrupted();

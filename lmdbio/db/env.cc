@@ -9,28 +9,27 @@
 
 namespace lmdbio::db {
 
-Result<format::MetaRecord> prove_metas(const File& file) noexcept {
-  const Result<std::uint64_t> length = file.size();
-  if (!length) return length.error();
-  const std::uint64_t size = length.value();
-  if (size == 0) return Status::from_errno(ENOENT);
+bool page_size_is_sane(const File& file) noexcept {
   PreadEngine engine(file);
   std::byte page[format::kMetaBytes];
-  format::MetaRecord newest{};
-  for (unsigned i = 0; i < 2; ++i) {
-    const std::uint64_t at = i == 0 ? 0 : format::page_size(newest);
-    if (at + sizeof page > size) return Status::from_mdb(MDB_INVALID);
-    if (const Status st = read_fully(engine, at, page); !st.ok()) return st;
-    const Result<format::MetaRecord> meta = format::parse_meta(page);
-    if (!meta) return meta.error();
-    if (i == 0) {
-      newest = meta.value();
-    } else {
-      if (format::page_size(meta.value()) != format::page_size(newest)) return Status::from_mdb(MDB_INVALID);
-      if (meta.value().txnid > newest.txnid) newest = meta.value();
+  std::uint64_t second = 0;
+  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{1}}) {
+    if (!read_fully(engine, at == 0 ? 0 : second, page).ok()) return true;
+    switch (format::judge_meta(page)) {
+      case format::MetaKind::other:
+        return true;
+      case format::MetaKind::bad_page_size:
+        return false;
+      case format::MetaKind::good:
+        break;
     }
+    const std::uint64_t size = load<std::uint32_t>(page + format::kPageHeader + offsetof(format::MetaRecord, dbs));
+    if (at == 0)
+      second = size;
+    else if (size != second)
+      return false;
   }
-  return newest;
+  return true;
 }
 
 Env::Env(int fd, const Options& options, cache::Window window)
@@ -38,6 +37,7 @@ Env::Env(int fd, const Options& options, cache::Window window)
       page_size_(options.page_size),
       max_dbs_(options.max_dbs + kCoreDbs),
       no_readahead_(options.no_readahead),
+      behaviour_(options.behaviour),
       dbx_(new Dbx[max_dbs_]),
       slot_flags_(new std::uint16_t[max_dbs_]{}) {
   dbx_[kFreeDbi].key_order = {Order::word};

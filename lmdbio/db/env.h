@@ -29,10 +29,20 @@ struct Dbx {
   Comparator key_order, dup_order;
 };
 
-/// Reads and checks both metas of the file through its descriptor.  Gives the newer one.
-/// ENOENT: empty file.  MDB_INVALID, MDB_VERSION_MISMATCH: as parse_meta; also when the two metas disagree
-/// on the page size.
-Result<format::MetaRecord> prove_metas(const File& file) noexcept;
+/// False if a meta page that stock would take for one (its mark, magic number and version are right) names a
+/// page size that no LMDB file has, or the two metas name different ones.  A file that cannot be read is not
+/// judged.
+bool page_size_is_sane(const File& file) noexcept;
+
+/// What differed between releases of 0.9, where a program can see it.  Default: the newest.  docs/abi.md.
+struct Behaviour {
+  bool dup_edges_keep_eof = false;    ///< before 0.9.30, MDB_FIRST_DUP and LAST_DUP leave a cursor at its end
+  bool no_data_no_dups = false;       ///< before 0.9.27, moves without data leave the duplicates unset
+  bool lost_dbi_is_not_found = false; ///< before 0.9.32, a named database that is gone is MDB_NOTFOUND
+
+  /// Of release 0.9.`patch`.
+  static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
+};
 
 class Env {
  public:
@@ -41,6 +51,7 @@ class Env {
     std::uint64_t map_bytes;  ///< the map size
     unsigned max_dbs;         ///< named databases at most
     bool no_readahead;
+    Behaviour behaviour{};
   };
 
   /// Over `fd`, borrowed: it stays open as long as the environment.
@@ -60,6 +71,7 @@ class Env {
   const cache::Window& window() const noexcept { return *window_; }
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
   std::size_t page_size() const noexcept { return page_size_; }
+  const Behaviour& behaviour() const noexcept { return behaviour_; }
   /// Slots of the table, kCoreDbs included.
   unsigned max_dbs() const noexcept { return max_dbs_; }
 
@@ -90,6 +102,7 @@ class Env {
   const std::size_t page_size_;
   const unsigned max_dbs_;
   const bool no_readahead_;
+  const Behaviour behaviour_;
   unsigned num_dbs_ = kCoreDbs;
   std::unique_ptr<cache::Window> window_;
   std::vector<std::unique_ptr<cache::Window>> old_;

@@ -23,7 +23,7 @@ inline bool search_memn_inline(const format::PageView& page, const std::byte* ke
   using format::kNodeHeader;
   using format::kPageHeader;
   constexpr unsigned kFirst = kIsLeaf ? 0 : 1;
-  constexpr unsigned kCount = kIsLeaf ? 24 : 8;
+  constexpr unsigned kCount = kIsLeaf ? 8 : 8;
 
   const unsigned n = page.count();
   const std::byte* const base = page.bytes();

@@ -23,21 +23,29 @@ Txn::Txn(Env& env)
 Txn::~Txn() { detach_cursors(); }
 
 void Txn::start() noexcept {
-  std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
-  if (window_ != &env_->window()) {
+  window_ = &env_->window();
+  const cache::WindowView view =
+      window_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
+  if (view.base() != view_.base()) {
     // Places of cursors that were not renewed point into a window that may go.
     for (Cursor* c = cursors_; c != nullptr; c = c->next_) c->unset();
-    window_ = &env_->window();
+    leaf_seen_ = nullptr;
   }
-  view_ = window_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
+  view_ = view;
+  std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
+  dbi_state_[kFreeDbi] = kValid;
+  dbi_state_[kMainDbi] = kValid | kUserValid;
+  restart();
+}
+
+void Txn::restart() noexcept {
+  dbs_[kMainDbi].flags = snapshot_.dbs[kMainDbi].flags;  // mdb_dbi_open may have added some
   const unsigned n = env_->num_dbs();
   for (unsigned i = kCoreDbs; i < n; ++i) {
     const unsigned f = env_->slot_flags(i);
     dbs_[i].flags = static_cast<std::uint16_t>(f & kPersistentFlags);
     dbi_state_[i] = (f & kSlotValid) != 0 ? kValid | kUserValid | kStale : 0;
   }
-  dbi_state_[kFreeDbi] = kValid;
-  dbi_state_[kMainDbi] = kValid | kUserValid;
   num_dbs_ = n;
   blocked_ = 0;
 }
@@ -79,14 +87,16 @@ Status Txn::look_up(MDB_dbi dbi) {
   const Dbx& slot = env_->dbx(dbi);
   const format::DbRecord& main = dbs_[kMainDbi];
   if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
-  if (slot.name.empty()) return Status::from_mdb(MDB_BAD_DBI);  // closed meanwhile: no key is empty
+  const auto lost =
+      Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
+  if (slot.name.empty()) return lost;  // closed meanwhile: no key is empty
 
   MDB_val name = {slot.name.size(), const_cast<char*>(slot.name.data())};
   Walker walker;
   walker.attach(*this, kMainDbi, nullptr);
   format::Node node;
   const Status st = walker.find_node(name, node);
-  if (st.raw() == MDB_NOTFOUND) return Status::from_mdb(MDB_BAD_DBI);
+  if (st.raw() == MDB_NOTFOUND) return lost;
   if (!st.ok()) return st;
   if ((node.flags() & (format::kDupData | format::kSubData)) != format::kSubData)
     return Status::from_mdb(MDB_INCOMPATIBLE);

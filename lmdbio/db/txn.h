@@ -37,9 +37,15 @@ class Txn {
   /// Takes the newest snapshot.  `txnid`: what `source` holds now.  On failure the transaction is finished.
   template <SnapshotSource Source>
   Status begin(std::uint64_t txnid, Source&& source) {
-    Snapshot& s = snapshot_;
-    s.txnid = txnid;
-    if (const Status st = read_snapshot(env_->metas(), source, s); !st.ok()) {
+    // What transaction `txnid` committed never changes: a handle that read it before need not read it again
+    // (renew and reset of a get on 10 k records: 0.88 of stock with the copy, 0.78 without).
+    if (txnid == snapshot_.txnid && window_ == &env_->window()) [[likely]] {
+      restart();
+      return {};
+    }
+    window_ = nullptr;
+    snapshot_.txnid = txnid;
+    if (const Status st = read_snapshot(env_->metas(), source, snapshot_); !st.ok()) {
       blocked_ = kFinished;
       return st;
     }
@@ -89,14 +95,18 @@ class Txn {
       return {};
     }
     const format::Pgno p = node.overflow();
-    const std::byte* const run = view_.at(p, format::overflow_pages(size, view_.shift()));
-    if (run == nullptr) [[unlikely]]
+    const std::byte* run;
+    if (!view_.find(p, size, run)) [[unlikely]]
       return bad_page(p);
-    data = {size, const_cast<std::byte*>(run + format::kPageHeader)};
+    data = {size, const_cast<std::byte*>(run)};
     return {};
   }
   /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.
   Status corrupted() noexcept;
+
+  /// The leaf of the last lookup, or null: a hint of how leaves are laid out.
+  const std::byte* leaf_seen() const noexcept { return leaf_seen_; }
+  void saw_leaf(const std::byte* page) noexcept { leaf_seen_ = page; }
 
   Counters& counters() noexcept { return counters_; }
   const Counters& counters() const noexcept { return counters_; }
@@ -107,6 +117,7 @@ class Txn {
   enum : unsigned char { kNew = 1, kStale = 2, kValid = 4, kUserValid = 8 };
 
   void start() noexcept;
+  void restart() noexcept;
   Status bad_page(format::Pgno p) noexcept;
   Status look_up(MDB_dbi dbi);
 
@@ -117,7 +128,8 @@ class Txn {
   std::unique_ptr<unsigned char[]> dbi_state_;
   Env* env_;
   Cursor* cursors_ = nullptr;
-  const cache::Window* window_ = nullptr;
+  const cache::Window* window_ = nullptr;  ///< of the snapshot; null: none was read
+  const std::byte* leaf_seen_ = nullptr;
   Counters counters_;
   Snapshot snapshot_;
 };

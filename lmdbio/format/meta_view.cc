@@ -6,17 +6,21 @@
 
 namespace lmdbio::format {
 
-Result<MetaRecord> parse_meta(Bytes page) noexcept {
-  if (page.size() < kMetaBytes) return Status::from_mdb(MDB_INVALID);
-  const auto flags = load<std::uint16_t>(page, kAtFlags);
-  if ((flags & kMeta) == 0) return Status::from_mdb(MDB_INVALID);
+MetaKind judge_meta(Bytes page) noexcept {
+  if (page.size() < kMetaBytes || (load<std::uint16_t>(page, kAtFlags) & kMeta) == 0) return MetaKind::other;
   const auto m = load<MetaRecord>(page, kPageHeader);
-  if (m.magic != kMagic) return Status::from_mdb(MDB_INVALID);
-  if (m.version != kVersion) return Status::from_mdb(MDB_VERSION_MISMATCH);
-  const std::size_t psize = page_size(m);
-  if (!is_power_of_two(psize) || psize < kMinPageSize || psize > kMaxPageSize)
-    return Status::from_mdb(MDB_INVALID);
-  return m;
+  if (m.magic != kMagic || m.version != kVersion) return MetaKind::other;
+  const std::size_t size = page_size(m);
+  const bool sane = is_power_of_two(size) && size >= kMinPageSize && size <= kMaxPageSize;
+  return sane ? MetaKind::good : MetaKind::bad_page_size;
+}
+
+Result<MetaRecord> parse_meta(Bytes page) noexcept {
+  if (judge_meta(page) == MetaKind::good) return load<MetaRecord>(page, kPageHeader);
+  const bool other_version = page.size() >= kMetaBytes && (load<std::uint16_t>(page, kAtFlags) & kMeta) != 0 &&
+                             load<std::uint32_t>(page, kPageHeader) == kMagic &&
+                             load<std::uint32_t>(page, kPageHeader + 4) != kVersion;
+  return Status::from_mdb(other_version ? MDB_VERSION_MISMATCH : MDB_INVALID);
 }
 
 }  // namespace lmdbio::format
