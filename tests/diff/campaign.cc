@@ -93,6 +93,7 @@ std::string Campaign::command(std::uint64_t seed) const {
   if (!options_.tested_on.empty()) s += " --tested-on " + options_.tested_on;
   if (!options_.other.empty()) s += " --other " + options_.other;
   if (options_.sabotage >= 0) s += " --sabotage " + std::to_string(options_.sabotage);
+  if (options_.foreign_order) s += " --foreign-order";
   return s + " --catalogue " + std::to_string(options_.catalogue) + " --length " +
          std::to_string(options_.length) + " --replay " + std::to_string(seed) + " --shrink";
 }
@@ -122,6 +123,7 @@ struct Bench {
       sides[i].dir = dir + "/" + std::to_string(i);
     }
     executor = std::make_unique<Executor>(std::move(sides), environments, *writer, coverage);
+    executor->foreign_order = o.foreign_order;
   }
 };
 

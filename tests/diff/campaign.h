@@ -32,6 +32,7 @@ struct Options {
   bool replaying = false;
   std::string program;  ///< a file written by --shrink: run it
   bool shrink = false;
+  bool foreign_order = false;  ///< as Executor::foreign_order
   std::string json;
   bool quiet = false;
 };

@@ -88,6 +88,20 @@ std::string compare_val(const char* what, const MDB_val& a, const MDB_val& b, co
   return {};
 }
 
+/// Orders are told apart by what they do: custom ones by their address, LMDB's own by two values that compare
+/// one way as bytes and the other way from the end or as integers.
+bool is_order(MDB_cmp_func* cmp, int custom, bool from_end) {
+  if (cmp == nullptr) return true;
+  if (custom >= 0) return cmp == test::comparator(custom);
+  for (int i = 0; i < test::kComparators; ++i)
+    if (cmp == test::comparator(i)) return false;
+  alignas(8) char low_first[] = "a00ba00b";
+  alignas(8) char high_first[] = "b00ab00a";
+  const MDB_val a{8, low_first};
+  const MDB_val b{8, high_first};
+  return (cmp(&a, &b) > 0) == from_end;
+}
+
 int append_line(const char* line, void* to) {
   *static_cast<std::string*>(to) += line;
   return 0;
@@ -307,6 +321,37 @@ bool Executor::integers_fit(const Call& c) const {
   return !cursor || !takes_data(c.op) || !unaligned_int || c.data.bytes.size() <= s.value_min;
 }
 
+/// The comparison functions that a search will use are those the database was written with.
+bool Executor::order_fits(const Call& c) const {
+  const bool cursor = c.fn == Fn::kCursorGet && takes_key(c.op);
+  if (!cursor && c.fn != Fn::kGet && c.fn != Fn::kDbiOpen) return true;
+  const int slot = cursor ? model_.cursor[c.cursor].txn : c.txn;
+  const TxnModel& t = model_.txn[slot];
+  if (t.status != TxnModel::Status::kActive) return true;
+  const StockTxn& txn = stock(sides_[0].txn[slot]);
+  const std::vector<test::DbSpec>& dbs = environments_[static_cast<std::size_t>(model_.env[t.env].which)].dbs;
+  const auto keys_fit = [&](MDB_dbi dbi, const test::DbSpec& s) {
+    return is_order(txn.dbxs[dbi].cmp, s.key_comparator, (s.flags & (MDB_REVERSEKEY | MDB_INTEGERKEY)) != 0);
+  };
+  if (c.fn == Fn::kDbiOpen) return !c.has_name || keys_fit(1, dbs[0]);
+  const MDB_dbi dbi = cursor ? model_.cursor[c.cursor].dbi : c.dbi;
+  if (dbi >= txn.numdbs) return true;
+  if (dbi >= 2 && (txn.dbflags[dbi] & kDbStale) != 0 && !keys_fit(1, dbs[0])) return false;
+  const int db = db_of(t.env, dbi);
+  if (db < 0) return true;
+  const test::DbSpec& s = dbs[static_cast<std::size_t>(db)];
+  if (!keys_fit(dbi, s)) return false;
+  if ((s.flags & MDB_INTEGERKEY) != 0 && !c.key.bytes.empty() && c.key.bytes.size() != s.key_min)
+    return false;
+  if (!cursor || !takes_data(c.op)) return true;
+  const StockXcursor* x = stock(sides_[0].cursor[c.cursor]).xcursor;
+  const bool from_end = (s.flags & (MDB_REVERSEDUP | MDB_INTEGERDUP)) != 0;
+  const bool unaligned_int = (s.flags & MDB_INTEGERDUP) != 0 && (s.flags & MDB_DUPFIXED) == 0;
+  if (unaligned_int && !c.data.bytes.empty() && c.data.bytes.size() != s.value_min) return false;
+  return x == nullptr || (is_order(txn.dbxs[dbi].dcmp, s.dup_comparator, from_end) &&
+                          is_order(x->dbx.cmp, s.dup_comparator, from_end));
+}
+
 Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
   // A stale handle is looked up in the main database without a sub-cursor: asserts if that claims DUPSORT.
   const auto stale_lookup = [&](int txn, MDB_dbi dbi) {
@@ -358,6 +403,7 @@ bool Executor::feasible(const Call& c) {
   if (u == Undefined::kNo && only_common_ && c.fn == Fn::kCursorGet &&
       versions_differ(stock(sides_[0].cursor[c.cursor]), c))
     u = Undefined::kVersions;
+  if (u == Undefined::kNo && !foreign_order && !order_fits(c)) u = Undefined::kForeignOrder;
   if (u == Undefined::kNo) return true;
   Coverage::count(coverage_.reasons[static_cast<int>(u)][static_cast<int>(c.fn)]);
   if (c.fn == Fn::kCursorGet) {

@@ -131,6 +131,9 @@ class Executor {
   /// Index into Environment::dbs, or -1.
   int db_of(int env, MDB_dbi dbi) const;
   DbiState dbi_state(int env, int txn, MDB_dbi dbi) const;
+  /// Include searches by an order that is not the database's: comparable with a library only if it probes the
+  /// same nodes in the same sequence as stock.
+  bool foreign_order = false;
   /// For crash reports: called before each call, and the index of the library that is being called.
   std::function<void(const Call&)> before_call;
   std::atomic<int>* running_side = nullptr;
@@ -139,6 +142,7 @@ class Executor {
   bool handles_exist(const Call& call) const;
   bool integers_fit(const Call& call) const;
   Undefined stock_undefined(const Side& side, const Call& call) const;
+  bool order_fits(const Call& call) const;
   bool compares_keys(const Call& call) const;
 
   Answer call_side(Side& side, const Call& call);

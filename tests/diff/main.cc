@@ -126,6 +126,9 @@ int main(int argc, char** argv) {
   app.add_option("--program", o.program, "run only the program in this file");
   app.add_flag("--shrink", o.shrink, "cut a failing --replay or --program down and print it");
   app.add_flag("--quiet", o.quiet, "no progress, no table");
+  app.add_flag(
+      "--foreign-order", o.foreign_order,
+      "also search by an order that is not the database's (the result is where stock's search ends)");
   app.add_option("--sabotage", o.sabotage, "make the library under test wrong on purpose, in one of 12 ways")
       ->check(CLI::Range(0, lmdbio::diff::kSabotages - 1));
   CLI11_PARSE(app, argc, argv);

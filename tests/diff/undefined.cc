@@ -13,7 +13,8 @@ constexpr const char* kTexts[kUndefined] = {
     "looks up a name in a main database flagged DUPSORT: assertion",
     "renews a cursor without sub-cursor on a DUPSORT database: assertion",
     "MDB_MULTIPLE reads a second MDB_val",
-    "defined, but not the same in all versions of stock"};
+    "defined, but not the same in all versions of stock",
+    "the comparison function, or the size of an integer key, does not fit the order of the database"};
 
 bool dupsort(const StockCursor& c) { return (c.db->flags & MDB_DUPSORT) != 0; }
 bool dupfixed(const StockCursor& c) { return (c.db->flags & MDB_DUPFIXED) != 0; }

@@ -18,8 +18,9 @@ enum class Undefined : std::uint8_t {
   kRenewDupsort,  // renews a cursor without sub-cursor on a DUPSORT database: assertion
   kSecondVal,     // MDB_MULTIPLE reads a second MDB_val
   kVersions,      // defined, but not the same in all versions of stock
+  kForeignOrder,  // defined, but the result is where stock's binary search happens to end (documented misuse)
 };
-inline constexpr int kUndefined = 10;
+inline constexpr int kUndefined = 11;
 const char* name_of(Undefined u) noexcept;
 
 /// Why a stock library of patch level 0.9.`patch` must not be asked `call` on a cursor in state `c`.
