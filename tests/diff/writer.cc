@@ -35,7 +35,7 @@ void change(const test::LmdbApi& lmdb, MDB_txn* txn, const test::DbSpec& spec, t
   if (drop) {
     check(lmdb, lmdb.drop(txn, dbi, 1), "drop");
   } else {
-    test::scribble(lmdb, txn, dbi, d, rng, rng.between(1, 30));
+    test::scribble(lmdb, txn, dbi, d, rng, rng.between(1, d.value_max > 1000 ? 5 : 30));
   }
 }
 

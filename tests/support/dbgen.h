@@ -56,7 +56,7 @@ struct EnvSpec {
   unsigned page_size = 4096;
   std::vector<DbSpec> dbs;  ///< none: never written
   bool churn = false;       ///< deletions, rewrites and several commits after the first fill
-  std::size_t map_bytes = std::size_t{64} << 20;
+  std::size_t map_bytes = std::size_t{256} << 20;
 };
 
 /// Comparison functions for mdb_set_compare and mdb_set_dupsort.  They read only the bytes they are given.
