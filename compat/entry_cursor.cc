@@ -12,17 +12,37 @@ namespace {
 
 int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) noexcept {
   if (cursor == nullptr) return EINVAL;
-  auto* const c = new (std::nothrow) ForwardCursor;
-  if (c == nullptr) return ENOMEM;
-  const int rc = t.env->stock->cursor_open(t.real, dbi, &c->real);
-  if (rc != 0) {
-    delete c;
-    return rc;
+  MDB_cursor* real = nullptr;
+  if (const int rc = t.env->stock->cursor_open(t.real, dbi, &real); rc != 0) return rc;
+  try {
+    *cursor = give(make_cursor<ForwardCursor>(nullptr, t, real));
+    return 0;
+  } catch (const std::bad_alloc&) {
+    t.env->stock->cursor_close(real);
+    return ENOMEM;
   }
-  c->stock = t.env->stock;
-  c->env = t.env;
-  c->attach(t);
-  *cursor = give(c);
+}
+
+/// A cursor of an environment of ours renewed to a transaction that stock serves.
+int renew_elsewhere(ReadCursor* c, ForwardTxn& t) noexcept {
+  if (!t.read_only) return EINVAL;  // cursors of write transactions are tracked: stock refuses
+  MDB_cursor* real = nullptr;
+  const MDB_dbi dbi = c->cursor.dbi();
+  if (const int rc = t.env->stock->cursor_open(t.real, dbi, &real); rc != 0) return rc;
+  (void)make_cursor<ForwardCursor>(empty_cursor(c), t, real);
+  return 0;
+}
+
+/// The other way.
+int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
+  if (c->owner != nullptr && !c->owner->read_only) return EINVAL;
+  const MDB_dbi dbi = c->stock->cursor_dbi(c->real);
+  if (!t.txn.has_dbi(dbi, true)) return EINVAL;
+  if (t.txn.blocked()) return MDB_BAD_TXN;
+  c->stock->cursor_close(c->real);
+  if (c->owner != nullptr) c->owner->counters.add(c->counters);
+  c->detach();
+  (void)make_cursor<ReadCursor>(empty_cursor(c), t, dbi);
   return 0;
 }
 
@@ -51,7 +71,7 @@ LMDBIO_ABI int mdb_cursor_open(MDB_txn* txn, MDB_dbi dbi, MDB_cursor** cursor) {
     if (cursor == nullptr || !t->txn.has_dbi(dbi, true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
     try {
-      *cursor = give(new ReadCursor(*t, dbi));
+      *cursor = give(make_cursor<ReadCursor>(nullptr, *t, dbi));
     } catch (const std::bad_alloc&) {
       return ENOMEM;
     }
@@ -63,6 +83,7 @@ LMDBIO_ABI int mdb_cursor_open(MDB_txn* txn, MDB_dbi dbi, MDB_cursor** cursor) {
 
 LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
   if (ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) {
+    if (ForwardTxn* const f = as<ForwardTxn>(txn); f != nullptr) return renew_elsewhere(c, *f);
     ReadTxn* const t = as<ReadTxn>(txn);
     if (t == nullptr || !t->txn.has_dbi(c->cursor.dbi(), true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
@@ -75,6 +96,7 @@ LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
     return 0;
   }
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
+    if (ReadTxn* const r = as<ReadTxn>(txn); r != nullptr) return renew_elsewhere(c, *r);
     ForwardTxn* const t = as<ForwardTxn>(txn);
     if (t == nullptr) return EINVAL;
     const int rc = c->stock->cursor_renew(t->real, c->real);
@@ -89,19 +111,16 @@ LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
 
 LMDBIO_ABI void mdb_cursor_close(MDB_cursor* cursor) {
   if (ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) [[likely]] {
-    c->tag = 0;
-    delete c;
+    free_cursor(c);
     return;
   }
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
     // Stock keeps a cursor that a nested transaction shadows.
     if (c->owner != nullptr && !c->owner->read_only && c->owner->child != nullptr) return;
     c->stock->cursor_close(c->real);
-    if (c->owner != nullptr) c->owner->counters.cursor_get += c->counters.cursor_get;
-    if (c->owner != nullptr) c->owner->counters.write += c->counters.write;
+    if (c->owner != nullptr) c->owner->counters.add(c->counters);
     c->detach();
-    c->tag = 0;
-    delete c;
+    free_cursor(c);
     return;
   }
   return LMDBIO_FORWARD(cursor_close, void(), cursor);

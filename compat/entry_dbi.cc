@@ -16,13 +16,6 @@ int with_real(ReadTxn* r, ForwardTxn* f, F&& call) {
   return call(*f->env->stock, f->real);
 }
 
-/// Answers of stock that depend on the engine's state: an ended transaction, or one that met a bad page.
-int usable(const ReadTxn* r, MDB_dbi dbi, bool free_too) noexcept {
-  if (r == nullptr) return 0;
-  if (!r->txn.has_dbi(dbi, free_too)) return EINVAL;
-  return r->txn.blocked() ? MDB_BAD_TXN : 0;
-}
-
 }  // namespace
 
 #define LMDBIO_TXN_CALL(name, absent, ...)                                                     \
@@ -35,9 +28,17 @@ extern "C" {
 
 LMDBIO_ABI int mdb_dbi_open(MDB_txn* txn, const char* name, unsigned int flags, MDB_dbi* dbi) {
   LMDBIO_TXN_CALL(dbi_open, ENOSYS, name, flags, dbi);
-  if (r != nullptr && r->txn.blocked()) return MDB_BAD_TXN;
+  if (r != nullptr && r->txn.blocked() && !r->txn.finished()) {  // what the companion does not know of
+    constexpr unsigned kKnown = MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP |
+                                MDB_REVERSEDUP | MDB_CREATE;
+    return (flags & ~kKnown) != 0 ? EINVAL : MDB_BAD_TXN;
+  }
   const int rc = with_real(r, f, call);
-  if (rc != 0 || r == nullptr) return rc;
+  if (r == nullptr) return rc;
+  if (rc != 0) {
+    if (name != nullptr && rc != EINVAL && !r->txn.blocked()) r->txn.order_main();  // stock has, when it fails
+    return rc;
+  }
   if (name != nullptr) r->opened_dbi = true;
   const int saved = errno;
   int adopted = 0;
@@ -59,14 +60,26 @@ LMDBIO_ABI void mdb_dbi_close(MDB_env* env, MDB_dbi dbi) {
 
 LMDBIO_ABI int mdb_stat(MDB_txn* txn, MDB_dbi dbi, MDB_stat* stat) {
   LMDBIO_TXN_CALL(stat, EINVAL, dbi, stat);
-  if (stat == nullptr) return EINVAL;
-  if (const int rc = usable(r, dbi, true); rc != 0) return rc;
-  return with_real(r, f, call);
+  if (r == nullptr) return call(*f->env->stock, f->real);
+  if (stat == nullptr || !r->txn.has_dbi(dbi, true)) return EINVAL;
+  if (r->txn.blocked()) return MDB_BAD_TXN;
+  (void)r->txn.record(dbi);  // as stock: one that is not found is all zeros
+  const format::DbRecord& db = r->txn.record_now(dbi);
+  stat->ms_psize = static_cast<unsigned>(r->txn.view().page_size());
+  stat->ms_depth = db.depth;
+  stat->ms_branch_pages = db.branch_pages;
+  stat->ms_leaf_pages = db.leaf_pages;
+  stat->ms_overflow_pages = db.overflow_pages;
+  stat->ms_entries = db.entries;
+  return 0;
 }
 
 LMDBIO_ABI int mdb_dbi_flags(MDB_txn* txn, MDB_dbi dbi, unsigned int* flags) {
   LMDBIO_TXN_CALL(dbi_flags, EINVAL, dbi, flags);
-  return with_real(r, f, call);
+  if (r == nullptr) return call(*f->env->stock, f->real);
+  if (!r->txn.has_dbi(dbi)) return EINVAL;
+  *flags = r->txn.record_now(dbi).flags & db::kPersistentFlags;
+  return 0;
 }
 
 LMDBIO_ABI int mdb_drop(MDB_txn* txn, MDB_dbi dbi, int del) {

@@ -36,7 +36,7 @@ void close_cursors(ForwardTxn& t) noexcept {
     c->detach();
     if (t.read_only) continue;  // the program closes it
     t.env->stats.add(c->counters);
-    delete c;  // stock has freed its own
+    free_cursor(c);  // stock has freed its own
   }
 }
 
@@ -107,13 +107,13 @@ int begin_read(EnvHandle& e, unsigned flags, MDB_txn** ret) {
 void end_read(ReadTxn* t, bool keep) noexcept {
   EnvHandle* const e = t->env;
   if (e == nullptr) {  // its environment was closed under it
-    t->txn.detach_cursors();
+    t->txn.recycle();
     t->tag = 0;
     delete t;
     return;
   }
   t->txn.end(keep);
-  t->txn.detach_cursors();
+  t->txn.recycle();
   if (keep && t->opened_dbi) {
     (void)e->stock->txn_commit(t->companion);
     t->companion = nullptr;
@@ -200,7 +200,8 @@ LMDBIO_ABI MDB_env* mdb_txn_env(MDB_txn* txn) {
 }
 
 LMDBIO_ABI size_t mdb_txn_id(MDB_txn* txn) {
-  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) return t->txn.id();
+  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
+    return t->env != nullptr ? t->env->stock->txn_id(t->companion) : t->txn.id();
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) return t->env->stock->txn_id(t->real);
   return LMDBIO_FORWARD(txn_id, 0, txn);
 }

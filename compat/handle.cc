@@ -12,6 +12,11 @@ constinit std::mutex mutex;
 void lock_handles() noexcept { mutex.lock(); }
 void unlock_handles() noexcept { mutex.unlock(); }
 
+ForwardCursor::ForwardCursor(ForwardTxn& t, MDB_cursor* of_real) noexcept
+    : real(of_real), stock(t.env->stock), env(t.env) {
+  attach(t);
+}
+
 void ForwardCursor::attach(ForwardTxn& t) noexcept {
   owner = &t;
   owner_handle = give(&t);
@@ -89,7 +94,7 @@ void EnvHandle::close_transactions() noexcept {
     if (live) {
       // Stock leaves its memory behind too; abort and close find it harmless.
       t->txn.end(false);
-      t->txn.detach_cursors();
+      t->txn.recycle();
       t->env = nullptr;
     } else {
       if (t->companion != nullptr) stock->txn_abort(t->companion);

@@ -3,11 +3,13 @@
 
 #include <lmdb.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "compat/stats.h"
@@ -67,6 +69,8 @@ struct ForwardTxn {
   ForwardCounters counters;
 };
 
+/// Cursor handles have one size: mdb_cursor_renew may move one between an environment of ours and a
+/// pass-through one, and a handle's address cannot change.
 struct ReadCursor {
   static constexpr std::uint64_t kTag = kReadCursorTag;
   ReadCursor(ReadTxn& t, MDB_dbi dbi) : handle(&t), cursor(t.txn, dbi) {}
@@ -78,8 +82,10 @@ struct ReadCursor {
 
 struct ForwardCursor {
   static constexpr std::uint64_t kTag = kForwardCursorTag;
+  ForwardCursor(ForwardTxn& t, MDB_cursor* of_real) noexcept;
+
   std::uint64_t tag = kTag;
-  MDB_cursor* real = nullptr;
+  MDB_cursor* real;
   ForwardTxn* owner = nullptr;      ///< null: a read-only transaction that ended
   MDB_txn* owner_handle = nullptr;  ///< what mdb_cursor_txn said last
   const Stock* stock = nullptr;
@@ -130,6 +136,32 @@ struct EnvHandle {
 /// not where one is reused.
 void lock_handles() noexcept;
 void unlock_handles() noexcept;
+
+inline constexpr std::size_t kCursorHandleBytes = std::max(sizeof(ReadCursor), sizeof(ForwardCursor));
+
+/// Makes a cursor handle of kind T in `room`, or in new memory if that is null.  May throw bad_alloc: nothing
+/// is left behind.
+template <class T, class... Args>
+T* make_cursor(void* room, Args&&... args) {
+  void* const at = room != nullptr ? room : ::operator new(kCursorHandleBytes);
+  try {
+    return ::new (at) T(std::forward<Args>(args)...);
+  } catch (...) {
+    if (room == nullptr) ::operator delete(at);
+    throw;
+  }
+}
+/// The handle's memory stays, for make_cursor.
+template <class T>
+void* empty_cursor(T* c) noexcept {
+  c->~T();
+  return c;
+}
+template <class T>
+void free_cursor(T* c) noexcept {
+  c->tag = 0;
+  ::operator delete(empty_cursor(c));
+}
 
 inline MDB_env* give(EnvHandle* e) noexcept { return reinterpret_cast<MDB_env*>(e); }
 inline MDB_txn* give(ReadTxn* t) noexcept { return reinterpret_cast<MDB_txn*>(t); }

@@ -24,6 +24,11 @@ struct ReadCounters {
 /// Calls that went to the real library, counted in a transaction or cursor.
 struct ForwardCounters {
   std::uint64_t get = 0, cursor_get = 0, write = 0;
+  void add(const ForwardCounters& c) noexcept {
+    get += c.get;
+    cursor_get += c.cursor_get;
+    write += c.write;
+  }
 };
 
 /// Counters of an environment.

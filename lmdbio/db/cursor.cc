@@ -21,6 +21,10 @@ void Cursor::attach(Txn& txn) {
   (void)txn.record(dbi_);  // as mdb_cursor_init: a failure shows when the cursor is used
   const bool dupsort = (txn.record_now(dbi_).flags & MDB_DUPSORT) != 0;
   if (dupsort && dups_ == nullptr) dups_ = std::make_unique<Walker>();
+  // A renewed cursor keeps its last duplicates, as stock's does: moves before the next lookup show them.  Not
+  // where they lay in a window that may have gone.
+  if (dups_ != nullptr && base_ != txn.view().base()) dups_->forget_tree();
+  base_ = txn.view().base();
   main_.attach(txn, dbi_, dupsort ? dups_.get() : nullptr);
   txn_ = &txn;
   next_ = txn.cursors_;
@@ -126,6 +130,9 @@ void Walker::attach_dups(Txn& txn, const Comparator& order) noexcept {
   own_order_ = order;
   order_ = &own_order_;
   db_ = &own_db_;
+}
+
+void Walker::forget_tree() noexcept {
   own_db_ = {};
   own_db_.root = format::kNoPage;
   inline_root_ = {};
@@ -315,7 +322,7 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
     if (leaf_.index + 1u >= leaf_.page.count()) return not_found();
     clear(kEof);
   }
-  if (dups_ != nullptr) {
+  if (dups_ != nullptr && (db_->flags & MDB_DUPSORT) != 0) {
     Node n;
     // Behind the last entry (a failed MDB_SET leaves the cursor there) stock looks at bytes that are no entry.
     const bool here = node(leaf_.index, n);
@@ -348,7 +355,7 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
     if (const Status st = last(key, data); !st.ok()) return st;
     ++leaf_.index;
   }
-  if (dups_ != nullptr && leaf_.index < leaf_.page.count()) {
+  if (dups_ != nullptr && (db_->flags & MDB_DUPSORT) != 0 && leaf_.index < leaf_.page.count()) {
     Node n;
     if (!node(leaf_.index, n)) return txn_->corrupted();
     if ((n.flags() & format::kDupData) != 0) {
@@ -377,7 +384,8 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
 }
 
 Status Walker::search_leaf(const MDB_val& key, Place& place) {
-  const bool ok = order_->order == Order::memn && !leaf_.page.is_leaf2()
+  // Duplicates are searched in stock's sequence: it shows where they were written in another order.
+  const bool ok = order_->order == Order::memn && !is_dups_
                       ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size, 0, place)
                       : search_page(leaf_.page, *order_, key, db_->pad, place);
   if (!ok) return txn_->corrupted();

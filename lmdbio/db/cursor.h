@@ -20,6 +20,8 @@ class Walker {
   /// As mdb_cursor_init: unset.  The first for a database, the second for the duplicates of one.
   void attach(Txn& txn, MDB_dbi dbi, Walker* dups);
   void attach_dups(Txn& txn, const Comparator& order) noexcept;
+  /// A walker of duplicates: those that it walked last are not to be seen again.  Also before its first use.
+  void forget_tree() noexcept;
 
   Status first(MDB_val* key, MDB_val* data) { return edge(false, key, data); }
   Status last(MDB_val* key, MDB_val* data) { return edge(true, key, data); }
@@ -141,13 +143,16 @@ class Cursor {
   void attach(Txn& txn);
   void unset() noexcept {
     main_.unset();
-    if (dups_ != nullptr) dups_->unset();
+    if (dups_ == nullptr) return;
+    dups_->unset();
+    dups_->forget_tree();
   }
   void unlink() noexcept;
 
   Txn* txn_ = nullptr;
   Cursor* next_ = nullptr;
   Cursor** link_ = nullptr;
+  const std::byte* base_ = nullptr;  ///< of the window that dups_ points into
   MDB_dbi dbi_;
   Walker main_;
   std::unique_ptr<Walker> dups_;

@@ -50,23 +50,21 @@ bool search_page(const PageView& page, const Comparator& order, const MDB_val& k
   return true;
 }
 
-bool detail::search_memn_slow(const PageView& page, unsigned lo, unsigned hi, const std::byte* key,
-                              std::size_t key_bytes, Place& out) noexcept {
-  while (lo < hi) {
-    const unsigned mid = (lo + hi) / 2;
+bool detail::search_memn_slow(const PageView& page, const std::byte* key, std::size_t key_bytes, Place& out) noexcept {
+  int low = page.is_branch() ? 1 : 0, high = static_cast<int>(page.count()) - 1, i = 0, order = 0;
+  while (low <= high) {
+    i = (low + high) >> 1;
     Node node;
-    if (!page.node(mid, node)) return false;
-    const int order = compare_memn(key, key_bytes, node.key(), node.key_size());
-    if (order == 0) {
-      out = {mid, true};
-      return true;
-    }
-    if (order < 0)
-      hi = mid;
+    if (!page.node(static_cast<unsigned>(i), node)) return false;
+    order = compare_memn(key, key_bytes, node.key(), node.key_size());
+    if (order == 0) break;
+    if (order > 0)
+      low = i + 1;
     else
-      lo = mid + 1;
+      high = i - 1;
   }
-  out = {lo, false};
+  if (order > 0) ++i;
+  out = {static_cast<unsigned>(i), order == 0 && page.count() > 0};
   return true;
 }
 

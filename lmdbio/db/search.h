@@ -20,8 +20,8 @@ struct Place {
 bool search_page(const format::PageView& page, const Comparator& order, const MDB_val& key,
                  std::size_t item_bytes, Place& out);
 
-/// Order::memn on a page with slots.  The first `skip` bytes of the key are known to be those of every key
-/// of the page.  Instantiated for leaf and branch pages.  False: corrupted.
+/// The same for Order::memn on a page with slots, fast.  The first `skip` bytes of the key are probably those
+/// of every key of the page.  Instantiated for leaf and branch pages.  False: corrupted.
 template <bool kIsLeaf>
 bool search_memn(const format::PageView& page, const std::byte* key, std::size_t key_bytes, std::size_t skip,
                  Place& out) noexcept;

@@ -20,7 +20,7 @@ Txn::Txn(Env& env)
       dbi_state_(new unsigned char[env.max_dbs()]{}),
       env_(&env) {}
 
-Txn::~Txn() { detach_cursors(); }
+Txn::~Txn() { recycle(); }
 
 void Txn::start() noexcept {
   window_ = &env_->window();
@@ -47,6 +47,7 @@ void Txn::restart() noexcept {
     dbi_state_[i] = (f & kSlotValid) != 0 ? kValid | kUserValid | kStale : 0;
   }
   num_dbs_ = n;
+  used_dbs_ = std::max(used_dbs_, n);
   blocked_ = 0;
 }
 
@@ -63,7 +64,8 @@ void Txn::end(bool keep) noexcept {
   blocked_ |= kFinished;
 }
 
-void Txn::detach_cursors() noexcept {
+void Txn::recycle() noexcept {
+  for (; used_dbs_ > kCoreDbs; --used_dbs_) dbs_[used_dbs_ - 1] = {};
   while (cursors_ != nullptr) {
     Cursor* const c = cursors_;
     c->unlink();
@@ -117,20 +119,22 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
   return &dbs_[dbi];
 }
 
-void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
+void Txn::order_main() noexcept {
   Dbx& main = env_->dbx(kMainDbi);
+  if (main.ordered) return;
+  main.key_order = default_key_order(dbs_[kMainDbi].flags);
+  main.dup_order = default_dup_order(dbs_[kMainDbi].flags);
+  main.ordered = true;
+}
+
+void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
   if (name == nullptr) {
     dbs_[kMainDbi].flags = static_cast<std::uint16_t>(dbs_[kMainDbi].flags | (flags & kPersistentFlags));
-    main.key_order = default_key_order(dbs_[kMainDbi].flags);
-    main.dup_order = default_dup_order(dbs_[kMainDbi].flags);
-    main.ordered = true;
+    env_->dbx(kMainDbi).ordered = false;
+    order_main();
     return;
   }
-  if (!main.ordered) {
-    main.key_order = default_key_order(dbs_[kMainDbi].flags);
-    main.dup_order = default_dup_order(dbs_[kMainDbi].flags);
-    main.ordered = true;
-  }
+  order_main();
   if (dbi < kCoreDbs || dbi >= env_->max_dbs()) return;
   Dbx& slot = env_->dbx(dbi);
   if (dbi < num_dbs_ && slot.named && slot.name == name) return;  // was open
@@ -140,6 +144,7 @@ void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
   dbi_state_[dbi] = kNew | kValid | kUserValid;
   for (unsigned i = num_dbs_; i < dbi; ++i) dbi_state_[i] = 0;
   num_dbs_ = std::max(num_dbs_, dbi + 1);
+  used_dbs_ = std::max(used_dbs_, num_dbs_);
 
   // The record itself comes from our own search, through the same code as for a stale handle.
   MDB_val key = {slot.name.size(), slot.name.data()};
@@ -156,12 +161,12 @@ void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
 
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   ++counters_.get;
+  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
+    (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
   if (key.mv_size == 0) [[unlikely]] {
     ++counters_.get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
-    (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
   const format::DbRecord& db = dbs_[dbi];
   Status st;
   if (env_->dbx(dbi).key_order.order == Order::memn && (db.flags & MDB_DUPSORT) == 0 &&
@@ -182,6 +187,7 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
     }
   } else {
     Walker main, dups;
+    dups.forget_tree();
     main.attach(*this, dbi, (db.flags & MDB_DUPSORT) != 0 ? &dups : nullptr);
     MDB_val k = key;
     st = main.set(&k, &data, MDB_SET, true);

@@ -54,8 +54,9 @@ class Txn {
   }
   /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
   void end(bool keep) noexcept;
-  /// The transaction's memory goes to another user or away: its cursors answer MDB_BAD_TXN from now on.
-  void detach_cursors() noexcept;
+  /// The transaction's memory goes to another user or away: its cursors answer MDB_BAD_TXN from now on, and
+  /// records of named databases are forgotten (an unknown one is all zeros in a new transaction).
+  void recycle() noexcept;
 
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
   /// Calls get MDB_BAD_TXN: ended, or an earlier call found the tree damaged.
@@ -77,6 +78,8 @@ class Txn {
   /// mdb_get after stock's checks of its arguments.  May run a user's comparator, which may throw.
   Status get(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
 
+  /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
+  void order_main() noexcept;
   /// Mirrors an mdb_dbi_open that gave `dbi` (name null: the main database).
   void adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi);
 
@@ -123,6 +126,7 @@ class Txn {
 
   unsigned blocked_ = kFinished;
   unsigned num_dbs_ = 0;
+  unsigned used_dbs_ = kCoreDbs;  ///< one past the highest record ever written
   cache::WindowView view_;
   std::unique_ptr<format::DbRecord[]> dbs_;
   std::unique_ptr<unsigned char[]> dbi_state_;

@@ -14,7 +14,8 @@ constexpr const char* kTexts[kUndefined] = {
     "renews a cursor without sub-cursor on a DUPSORT database: assertion",
     "MDB_MULTIPLE reads a second MDB_val",
     "defined, but not the same in all versions of stock",
-    "the comparison function, or the size of an integer key, does not fit the order of the database"};
+    "the comparison function, or the size of an integer key, does not fit the order of the database",
+    "an integer duplicate of an odd or no size: reads the bytes before the program's value"};
 
 bool dupsort(const StockCursor& c) { return (c.db->flags & MDB_DUPSORT) != 0; }
 bool dupfixed(const StockCursor& c) { return (c.db->flags & MDB_DUPFIXED) != 0; }
@@ -91,6 +92,9 @@ Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch
       if (call.key.null || no_data || c.xcursor == nullptr) return Undefined::kNo;
       if (c.dbx->cmp == nullptr || c.dbx->dcmp == nullptr || c.xcursor->dbx.cmp == nullptr)
         return Undefined::kNoComparator;
+      if ((c.db->flags & (MDB_INTEGERDUP | MDB_DUPFIXED)) == MDB_INTEGERDUP &&
+          (call.data.bytes.empty() || call.data.bytes.size() % 2 != 0))
+        return Undefined::kBeforeValue;
       return Undefined::kNo;
     default:
       return Undefined::kNo;
