@@ -1,0 +1,92 @@
+// Writes the corpus: small databases of every kind as stock writes them, and single pages of them.
+//
+// make_corpus DIR
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/support/dbgen.h"
+
+namespace {
+
+using namespace lmdbio::test;
+using K = DbKind;
+
+DbSpec spec(K kind, unsigned flags, unsigned keys, unsigned key_min, unsigned key_max, unsigned value_min,
+            unsigned value_max, unsigned dups = 1, std::string name = "") {
+  DbSpec s;
+  s.name = std::move(name);
+  s.kind = kind;
+  s.flags = flags;
+  s.keys = keys;
+  s.key_min = key_min;
+  s.key_max = key_max;
+  s.value_min = value_min;
+  s.value_max = value_max;
+  s.dups = dups;
+  return s;
+}
+
+void save(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const std::filesystem::path out = argv[1];
+  std::filesystem::create_directories(out / "file");
+  std::filesystem::create_directories(out / "page");
+  const LmdbApi lmdb = load_lmdb("liblmdb.so.0");
+  constexpr unsigned kDup = MDB_DUPSORT;
+  const std::vector<std::pair<const char*, std::vector<DbSpec>>> files = {
+      {"plain", {spec(K::kPlain, 0, 60, 1, 24, 0, 40)}},
+      {"deep", {spec(K::kDeep, 0, 60, 60, 78, 0, 8)}},
+      {"overflow", {spec(K::kOverflow, 0, 10, 1, 20, 100, 1500)}},
+      {"dupsort", {spec(K::kDupsort, kDup, 10, 1, 12, 1, 30, 40)}},
+      {"dupfixed", {spec(K::kDupfixed, kDup | MDB_DUPFIXED, 8, 1, 12, 8, 8, 150)}},
+      {"integerdup", {spec(K::kIntegerDup, kDup | MDB_DUPFIXED | MDB_INTEGERDUP, 8, 4, 4, 4, 4, 200)}},
+      {"integerkey", {spec(K::kIntegerKey, MDB_INTEGERKEY, 60, 8, 8, 0, 30)}},
+      {"reverse", {spec(K::kReverseKey, MDB_REVERSEKEY | kDup | MDB_REVERSEDUP, 12, 1, 12, 1, 20, 20)}},
+      {"named",
+       {spec(K::kDirectory, 0, 4, 1, 12, 0, 20), spec(K::kNamed, 0, 20, 1, 12, 0, 40, 1, "a"),
+        spec(K::kDupfixed, kDup | MDB_DUPFIXED, 6, 1, 12, 4, 4, 150, "b")}},
+      {"never_written", {}},
+  };
+  for (const auto& [name, dbs] : files) {
+    EnvSpec e;
+    e.name = name;
+    e.seed = 1;
+    e.page_size = 512;
+    e.map_bytes = 1 << 20;
+    e.dbs = dbs;
+    char dir[] = "/tmp/lmdbio_corpus_XXXXXX";
+    if (mkdtemp(dir) == nullptr) return 1;
+    generate(lmdb, e, dir);
+    std::ifstream in(std::string(dir) + "/data.mdb", std::ios::binary);
+    const std::string file{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    std::filesystem::remove_all(dir);
+    std::string program;
+    Rng rng(7);
+    for (int i = 0; i < 120; ++i) program += static_cast<char>(rng.below(256));
+    save(out / "file" / name, file + program);
+    std::printf("%s: %zu bytes\n", name, file.size());
+    // Its first tree pages, with a key to look for.
+    unsigned saved = 0;
+    for (std::size_t p = 2; p < file.size() / 512 && saved < 3; ++p) {
+      const std::string page = file.substr(p * 512, 512);
+      const unsigned flags = static_cast<unsigned char>(page[10]);
+      if ((flags & 3) == 0) continue;
+      save(out / "page" / (std::string(name) + "_" + std::to_string(p)), std::string("\x09key00-abcd\x00\x04\x00", 13) + page);
+      ++saved;
+    }
+  }
+  return 0;
+}
