@@ -95,7 +95,7 @@ class PageView {
       return false;
     // kLeaf2: items follow the header, there is no slot table, and lower only counts.  A valid sub-page of
     // 1-byte items has lower and upper beyond its end; item() knows the rule.
-    if ((flags_ & kLeaf2) != 0) return (flags_ & kLeaf) != 0;
+    if ((flags_ & kLeaf2) != 0) return (flags_ & (kLeaf | kBranch)) == kLeaf;
     if (lower > upper || upper > size) [[unlikely]]
       return false;
     return ((flags_ & kBranch) != 0) != ((flags_ & kLeaf) != 0);
