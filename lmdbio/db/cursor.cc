@@ -140,7 +140,8 @@ void Walker::forget_tree() noexcept {
 
 // The duplicates of `node` become a tree of their own.
 Status Walker::enter_dups(const Node& node) {
-  if (dups_ == nullptr) return txn_->corrupted();
+  // Of a big value only its page number lies in the node.
+  if (dups_ == nullptr || (node.flags() & format::kBigData) != 0) return txn_->corrupted();
   Walker& d = *dups_;
   d.above_ = 0;
   if ((node.flags() & format::kSubData) != 0) {
@@ -167,6 +168,12 @@ Status Walker::enter_dups(const Node& node) {
   return {};
 }
 
+// Only duplicates have kLeaf2 pages.  Elsewhere their count has no slots behind it.
+Status Walker::load_page(format::Pgno p, PageView& page) {
+  if (const Status st = txn_->page(p, page); !st.ok()) return st;
+  return page.is_leaf2() && !is_dups_ ? txn_->corrupted() : Status();
+}
+
 // Start of mdb_page_search.
 Status Walker::root(PageView& page) {
   if (txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
@@ -181,7 +188,7 @@ Status Walker::root(PageView& page) {
   }
   if (db_->root == format::kNoPage) return not_found();
   above_ = 0;
-  return txn_->page(db_->root, page);
+  return load_page(db_->root, page);
 }
 
 Status Walker::to_edge(PageView page, bool last) {
@@ -189,7 +196,7 @@ Status Walker::to_edge(PageView page, bool last) {
     const unsigned i = last ? page.count() - 1 : 0;
     Node node;
     if (page.count() == 0 || !page.node(i, node) || !push(page, i)) return txn_->corrupted();
-    if (const Status st = txn_->page(node.child(), page); !st.ok()) return st;
+    if (const Status st = load_page(node.child(), page); !st.ok()) return st;
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
@@ -207,7 +214,7 @@ Status Walker::to_key(const MDB_val& key) {
     const unsigned i = place.exact ? place.index : place.index - 1;
     Node node;
     if (i >= page.count() || !page.node(i, node) || !push(page, i)) return txn_->corrupted();
-    if (const Status st = txn_->page(node.child(), page); !st.ok()) return st;
+    if (const Status st = load_page(node.child(), page); !st.ok()) return st;
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
@@ -233,7 +240,7 @@ Status Walker::sibling(bool right) {
     if (!parent.page.node(parent.index, node))
       st = txn_->corrupted();
     else
-      st = txn_->page(node.child(), page);
+      st = load_page(node.child(), page);
     if (st.ok() && page.is_branch() != (above_ < depth)) st = txn_->corrupted();
     if (st.ok() && page.count() == 0) st = txn_->corrupted();
     if (!st.ok()) {

@@ -1,0 +1,55 @@
+// Pages and nodes whose flags contradict each other led reads out of their page.  Found by fuzz_file, fuzz_page
+// and by reading; each is to be MDB_CORRUPTED.
+#include <gtest/gtest.h>
+
+#include "tests/support/damaged.h"
+
+namespace lmdbio::testing {
+namespace {
+
+constexpr std::size_t kPage = 512;
+
+// A page that is branch and LEAF2 at once was walked as a branch page with a count that nothing had proved.
+TEST(DamagedPageKinds, BranchThatIsLeaf2) {
+  FileImage f(kPage);
+  f.leaf({{"a", "1"}});
+  const std::uint64_t root = f.branch({{"", 2}, {"b", 2}});
+  put<std::uint16_t>(f.page(root) + format::kAtFlags, format::kBranch | format::kLeaf | format::kLeaf2);
+  put<std::uint16_t>(f.page(root) + format::kAtLower, 0xfff0);
+  f.metas(FileImage::record(0, 2, root, 1), 1);
+  EXPECT_EQ(Damaged(f).read_all({"a", "b", "z"}), 1u);
+}
+
+// In a tree without duplicates of one size, LEAF2's count has no slots behind it.
+TEST(DamagedPageKinds, Leaf2InAPlainTree) {
+  for (const unsigned flags : {0u, unsigned{MDB_DUPSORT}, unsigned{MDB_DUPSORT | MDB_DUPFIXED}, unsigned{MDB_REVERSEKEY}}) {
+    for (const std::uint32_t item_size : {0u, 4u}) {
+      FileImage f(kPage);
+      const std::uint64_t root = f.leaf2(4, {"aaaa", "bbbb"});
+      put<std::uint16_t>(f.page(root) + format::kAtLower, 0xfff0);
+      f.metas(FileImage::record(flags, 1, root, 2, item_size), 1);
+      EXPECT_EQ(Damaged(f).read_all({"aaaa", "bbbb", "c"}), 1u) << flags;
+    }
+  }
+}
+
+// The size of a big value was taken for that of a sub-page inside the node.
+TEST(DamagedPageKinds, DuplicatesThatAreBig) {
+  for (const unsigned flag : {format::kDupData, format::kSubData | format::kDupData}) {
+    FileImage f(kPage);
+    LeafEntry e{"a", FileImage::sub_page({"1", "2"}), flag | format::kBigData, 0x7fffffff};
+    const std::uint64_t root = f.leaf({e});
+    // The node at the page's end, so that only its first 8 bytes of data are there.
+    const std::size_t at = kPage - format::kNodeHeader - 2 - 8;
+    put(f.page(root) + format::kPageHeader, static_cast<std::uint16_t>(at));
+    put(f.page(root) + at, std::uint32_t{0x7fffffff});
+    put(f.page(root) + at + 4, static_cast<std::uint16_t>(flag | format::kBigData));
+    put(f.page(root) + at + 6, std::uint16_t{1});
+    put(f.page(root) + at + 8, 'a');
+    f.metas(FileImage::record(MDB_DUPSORT, 1, root, 2), 1);
+    EXPECT_EQ(Damaged(f).read_all({"a"}), 1u) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace lmdbio::testing
