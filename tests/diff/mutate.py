@@ -140,7 +140,7 @@ def campaign(build_dir, args, seconds):
     """(differs, what the campaign said)"""
     command = [build_dir / "bin/lmdbio_diff", "--quiet", "--reference", args.reference,
                "--tested", build_dir / "lib/liblmdbio.so", "--seeds", "1000000000", "--time", str(seconds),
-               "--seed", str(args.campaign_seed), "--hang", str(HANG_SECONDS), "--jobs", str(args.jobs)]
+               "--foreign-order", "--seed", str(args.campaign_seed), "--hang", str(HANG_SECONDS), "--jobs", str(args.jobs)]
     if args.tested_on:
         command += ["--tested-on", args.tested_on]
     if args.other:

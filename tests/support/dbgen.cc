@@ -281,7 +281,7 @@ std::vector<EnvSpec> catalogue(std::uint64_t seed) {
   add("overflow", 4096, db(K::kOverflow, 0, 120, 1, 40, 0, 12000));
   add("overflow", 512, db(K::kOverflow, 0, 80, 1, 40, 100, 3000));
   add("overflow", 32768, db(K::kOverflow, 0, 24, 1, 40, 10000, 70000));
-  add("deep", 512, db(K::kDeep, 0, 1500, 50, 78, 0, 20));
+  add("deep", 512, db(K::kDeep, 0, 2600, 50, 78, 0, 20));  // over 512 leaf pages: lookups prefetch
   add("deep", 4096, db(K::kDeep, 0, 1400, 400, 511, 0, 60));
   add("dupsort", 4096,
       db(K::kDupsort, MDB_DUPSORT, rng.between(60, 200), 1, 24, 1, 60, rng.between(60, 200)));
