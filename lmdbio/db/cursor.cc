@@ -150,7 +150,9 @@ Status Walker::enter_dups(const Node& node) {
     d.inline_root_ = {};
     d.flags_ = 0;
   } else {
-    if (!PageView::open_sub(node.data(), node.data_size(), d.inline_root_)) return txn_->corrupted();
+    PageView sub;  // what is no sub-page must not stay: a renewed cursor looks at its last one again
+    if (!PageView::open_sub(node.data(), node.data_size(), sub)) return txn_->corrupted();
+    d.inline_root_ = sub;
     d.own_db_ = {};
     d.own_db_.depth = 1;
     d.own_db_.leaf_pages = 1;

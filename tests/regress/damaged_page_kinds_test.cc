@@ -51,5 +51,30 @@ TEST(DamagedPageKinds, DuplicatesThatAreBig) {
   }
 }
 
+// A sub-page that was refused stayed in the cursor, which looked at it again after a renewal.
+TEST(DamagedPageKinds, RefusedSubPageIsNotKept) {
+  FileImage f(kPage);
+  std::string sub = FileImage::sub_page({"1", "2"});
+  put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + format::kAtFlags, format::kBranch);
+  put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + format::kAtLower, 0xfff0);
+  const std::uint64_t root = f.leaf({{"a", sub, format::kDupData},
+                                     {"b", FileImage::sub_page({"1", "2"}), format::kDupData}});
+  f.metas(FileImage::record(MDB_DUPSORT, 1, root, 4), 1);
+  for (const int release : {24, 90}) {
+    for (const MDB_cursor_op op : {MDB_PREV, MDB_PREV_DUP, MDB_NEXT, MDB_NEXT_DUP}) {
+      Damaged d(f, db::Behaviour::of_release(release));
+      db::Cursor c(*d.txn, db::kMainDbi);
+      MDB_val k{}, v{};
+      ASSERT_EQ(c.get(&k, &v, MDB_FIRST).raw(), MDB_CORRUPTED);
+      d.txn->end(true);
+      d.begin();
+      c.renew(*d.txn);
+      // Old releases come to the last entry without a look at its duplicates where no data is asked for.
+      ASSERT_EQ(c.get(&k, nullptr, MDB_LAST).raw(), 0);
+      for (int i = 0; i < 4; ++i) (void)c.get(&k, &v, op);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lmdbio::testing
