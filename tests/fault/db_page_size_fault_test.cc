@@ -1,0 +1,91 @@
+// Judging a file's page size when a read fails: what cannot be read is not judged, stock decides.
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "lmdbio/db/env.h"
+#include "tests/support/file_image.h"
+#include "tests/support/temp_file.h"
+
+namespace {
+
+// Of the reads of this program, the nth gives `error`, or nothing at all (end of file).
+struct Fault {
+  unsigned nth = 0, seen = 0;
+  int error = 0;
+  bool fired = false;
+} fault;
+
+}  // namespace
+
+// The product's own calls come here: it is linked into this program.
+extern "C" ssize_t pread(int fd, void* to, size_t n, off_t at) {
+  if (++fault.seen == fault.nth) {
+    fault.fired = true;
+    errno = fault.error;
+    return fault.error != 0 ? -1 : 0;
+  }
+  return syscall(SYS_pread64, fd, to, n, at);
+}
+
+namespace lmdbio::db {
+namespace {
+
+using testing::FileImage;
+
+FileImage image(std::uint32_t first_size, std::uint32_t second_size) {
+  FileImage f(4096);
+  f.metas(FileImage::record(0, 0, format::raw(format::kNoPage), 0), 1);
+  const std::size_t at = format::kPageHeader + offsetof(format::MetaRecord, dbs);
+  testing::put(f.page(0) + at, first_size);
+  testing::put(f.page(1) + at, second_size);
+  return f;
+}
+
+bool sane(const FileImage& f, unsigned nth = 0, int error = 0) {
+  testing::TempFile file(f.bytes());
+  Result<File> opened = File::open(file.path(), File::Mode::buffered);
+  EXPECT_TRUE(opened);
+  fault = {nth, 0, error, false};
+  return page_size_is_sane(opened.value());
+}
+
+TEST(PageSizeIsSane, WithoutFaults) {
+  EXPECT_TRUE(sane(image(4096, 4096)));
+  EXPECT_FALSE(sane(image(4096, 8192)));
+  EXPECT_FALSE(sane(image(4096, 0)));
+  for (const std::uint32_t size : {0u, 1u, 256u, 4095u, 65536u, ~0u}) EXPECT_FALSE(sane(image(size, 4096))) << size;
+}
+
+TEST(PageSizeIsSane, AnyFailedReadLeavesItToStock) {
+  for (const int error : {EIO, ENOMEM, ESTALE, 0}) {
+    unsigned k = 1;
+    for (;; ++k) {
+      ASSERT_LT(k, 100u);
+      const bool judged = sane(image(4096, 8192), k, error);
+      if (!fault.fired) {
+        EXPECT_FALSE(judged) << "nothing failed";
+        break;
+      }
+      EXPECT_TRUE(judged) << "read " << k << " error " << error;
+    }
+    EXPECT_EQ(k, 3u) << "one read for each meta";
+  }
+  for (unsigned k = 1; k <= 2; ++k) EXPECT_FALSE(sane(image(4096, 8192), k, EINTR)) << "tried again";
+}
+
+TEST(PageSizeIsSane, ShortFilesAreNotJudged) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, format::kMetaBytes - 1, format::kMetaBytes, std::size_t{4096},
+                                 4096 + format::kMetaBytes - 1}) {
+    const FileImage f = image(4096, 8192);
+    testing::TempFile file(f.bytes().first(size));
+    fault = {};
+    EXPECT_TRUE(page_size_is_sane(File::open(file.path(), File::Mode::buffered).value())) << size;
+  }
+}
+
+}  // namespace
+}  // namespace lmdbio::db
