@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <iostream>
 
 #include "lmdbio/db/snapshot.h"
@@ -184,9 +185,9 @@ void one_read(std::uint64_t last, unsigned begun, const std::function<std::uint6
 
 /// Each stop of the writer when the read begins, each single pause of the reader, each length of it.
 template <class R, class Source>
-Tally every_single_pause() {
+Tally every_single_pause(std::initializer_list<std::uint64_t> lasts) {
   Tally tally;
-  for (const std::uint64_t last : {0u, 1u, 2u, 7u, 8u}) {
+  for (const std::uint64_t last : lasts) {
     for (unsigned begun = 0; begun < kSteps; ++begun) {
       for (unsigned i = 0; i < 2 * (kDbWords + 6); ++i) {
         for (unsigned j = 1; j <= 4 * kSteps; ++j)
@@ -200,10 +201,10 @@ Tally every_single_pause() {
 template <class R, class Source>
 Tally two_pauses(std::uint64_t last) {
   Tally tally;
-  for (unsigned begun = 0; begun < kSteps; begun += 5) {
+  for (unsigned begun = 0; begun < kSteps; begun += 8) {
     for (unsigned i = 0; i < kDbWords + 8; ++i) {
       for (unsigned k = i; k < kDbWords + 8; ++k) {
-        for (unsigned j = 1; j <= 3 * kSteps; j += 2) {
+        for (unsigned j = 1; j <= 3 * kSteps; j += 5) {
           for (const unsigned m : {1u, 2u, 7u, kStores - 1, kStores, kSteps, kSteps + 3, 2 * kSteps})
             one_read<R, Source>(
                 last, begun, [&](unsigned load) { return (load == i ? j : 0u) + (load == k ? m : 0u); }, tally);
@@ -249,7 +250,7 @@ void expect_never_mixed(const Tally& t) {
 }
 
 TYPED_TEST(TornCommit, AtEachStoreBeforeEachLoad) {
-  const Tally t = every_single_pause<Rule, TypeParam>();
+  const Tally t = every_single_pause<Rule, TypeParam>({0, 1, 8});
   expect_never_mixed(t);
   EXPECT_EQ(t.gave_up, 0u);
 }
@@ -262,16 +263,16 @@ TYPED_TEST(TornCommit, WithTwoPauses) {
 
 TYPED_TEST(TornCommit, UnderRandomSchedules) {
   std::cout << "seed " << kSeed << '\n';
-  const Tally t = random_pauses<Rule, TypeParam>(kSeed, 50'000);
+  const Tally t = random_pauses<Rule, TypeParam>(kSeed, 15'000);
   expect_never_mixed(t);
   EXPECT_EQ(t.gave_up, 0u);
 }
 
 // The same programs find what is wrong with a check that is too weak: they can fail.
 TYPED_TEST(TornCommit, TheWeakerCheckIsCaught) {
-  EXPECT_GT((every_single_pause<Weakened, TypeParam>().mixed), 0u);
+  EXPECT_GT((every_single_pause<Weakened, TypeParam>({7}).mixed), 0u);
   EXPECT_GT((two_pauses<Weakened, TypeParam>(3).mixed), 0u);
-  EXPECT_GT((random_pauses<Weakened, TypeParam>(kSeed, 20'000).mixed), 0u);
+  EXPECT_GT((random_pauses<Weakened, TypeParam>(kSeed, 5'000).mixed), 0u);
 }
 
 TEST(ReadSnapshot, AWriterThatNeverPausesIsNotWaitedForForever) {
