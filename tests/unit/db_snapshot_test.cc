@@ -299,6 +299,26 @@ TEST(ReadSnapshot, TheSameIdTwiceIsEnough) {
   EXPECT_EQ(t.moved_on + t.mixed + t.wrong_id + t.gave_up, 0u);
 }
 
+// A lock file that belongs to another state of the file.
+TEST(ReadSnapshot, AnIdThatNoMetaHasIsNoSnapshot) {
+  struct Stubborn {
+    std::uint64_t id;
+    Status renew(std::uint64_t& txnid) {
+      txnid = id;
+      return {};
+    }
+  };
+  Writer writer(4);
+  SteppedWords::before = [] {};
+  const std::byte* const metas[2] = {writer.meta(0), writer.meta(1)};
+  for (const std::uint64_t id : {0u, 1u, 2u, 5u, 6u, 100u}) {
+    Snapshot s;
+    s.txnid = id;
+    EXPECT_EQ(read_snapshot<SteppedWords>(metas, Stubborn{id}, s).raw(), MDB_BAD_TXN) << id;
+  }
+  SteppedWords::before = nullptr;
+}
+
 TEST(ReadSnapshot, TheSourcesFailureIsTheReaders) {
   struct Failing {
     Status renew(std::uint64_t&) { return Status::from_errno(EIO); }
