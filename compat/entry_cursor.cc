@@ -10,21 +10,36 @@ using namespace lmdbio::compat;
 
 namespace {
 
-int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) noexcept {
+// What runs a user's comparator here (stock's cursor_open, Txn::record) may throw through the program's own
+// runtime: no cleanup and no catch may be on its way, so memory is had without exceptions.
+
+/// A cursor of the real library in a handle of ours.
+int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) {
   if (cursor == nullptr) return EINVAL;
   MDB_cursor* real = nullptr;
   if (const int rc = t.env->stock->cursor_open(t.real, dbi, &real); rc != 0) return rc;
-  try {
-    *cursor = give(make_cursor<ForwardCursor>(nullptr, t, real));
-    return 0;
-  } catch (const std::bad_alloc&) {
+  void* const room = cursor_room();
+  if (room == nullptr) {
     t.env->stock->cursor_close(real);
     return ENOMEM;
   }
+  *cursor = give(make_cursor<ForwardCursor>(room, t, real));
+  return 0;
+}
+
+/// A cursor of the engine; its record has been looked up.  Null: out of memory.
+ReadCursor* make_read(ReadTxn& t, MDB_dbi dbi) noexcept {
+  std::unique_ptr<db::Walker> dups;
+  if (db::Cursor::wants_dups(t.txn, dbi)) {
+    dups.reset(new (std::nothrow) db::Walker);
+    if (dups == nullptr) return nullptr;
+  }
+  void* const room = cursor_room();
+  return room != nullptr ? make_cursor<ReadCursor>(room, t, dbi, std::move(dups)) : nullptr;
 }
 
 /// A cursor of an environment of ours renewed to a transaction that stock serves.
-int renew_elsewhere(ReadCursor* c, ForwardTxn& t) noexcept {
+int renew_elsewhere(ReadCursor* c, ForwardTxn& t) {
   if (!t.read_only) return EINVAL;  // cursors of write transactions are tracked: stock refuses
   MDB_cursor* real = nullptr;
   const MDB_dbi dbi = c->cursor.dbi();
@@ -39,10 +54,16 @@ int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
   const MDB_dbi dbi = c->stock->cursor_dbi(c->real);
   if (!t.txn.has_dbi(dbi, true)) return EINVAL;
   if (t.txn.blocked()) return MDB_BAD_TXN;
+  (void)t.txn.record(dbi);
+  std::unique_ptr<db::Walker> dups;
+  if (db::Cursor::wants_dups(t.txn, dbi)) {
+    dups.reset(new (std::nothrow) db::Walker);
+    if (dups == nullptr) return ENOMEM;
+  }
   c->stock->cursor_close(c->real);
   if (c->owner != nullptr) c->owner->counters.add(c->counters);
   c->detach();
-  (void)make_cursor<ReadCursor>(empty_cursor(c), t, dbi);
+  (void)make_cursor<ReadCursor>(empty_cursor(c), t, dbi, std::move(dups));
   return 0;
 }
 
@@ -70,11 +91,10 @@ LMDBIO_ABI int mdb_cursor_open(MDB_txn* txn, MDB_dbi dbi, MDB_cursor** cursor) {
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) [[likely]] {
     if (cursor == nullptr || !t->txn.has_dbi(dbi, true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
-    try {
-      *cursor = give(make_cursor<ReadCursor>(nullptr, *t, dbi));
-    } catch (const std::bad_alloc&) {
-      return ENOMEM;
-    }
+    (void)t->txn.record(dbi);  // as mdb_cursor_init: a failure shows when the cursor is used
+    ReadCursor* const c = make_read(*t, dbi);
+    if (c == nullptr) return ENOMEM;
+    *cursor = give(c);
     return 0;
   }
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) return open_forward(*t, dbi, cursor);
@@ -87,11 +107,7 @@ LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
     ReadTxn* const t = as<ReadTxn>(txn);
     if (t == nullptr || !t->txn.has_dbi(c->cursor.dbi(), true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
-    try {
-      c->cursor.renew(t->txn);
-    } catch (const std::bad_alloc&) {
-      return ENOMEM;
-    }
+    if (!c->cursor.renew(t->txn)) return ENOMEM;
     c->handle = t;
     return 0;
   }

@@ -40,15 +40,7 @@ LMDBIO_ABI int mdb_dbi_open(MDB_txn* txn, const char* name, unsigned int flags, 
     return rc;
   }
   if (name != nullptr) r->opened_dbi = true;
-  const int saved = errno;
-  int adopted = 0;
-  try {
-    r->txn.adopt_dbi(name, flags, *dbi);
-  } catch (const std::bad_alloc&) {
-    adopted = ENOMEM;
-  }
-  errno = saved;
-  return adopted;
+  return r->txn.adopt_dbi(name, flags, *dbi) ? 0 : ENOMEM;
 }
 
 LMDBIO_ABI void mdb_dbi_close(MDB_env* env, MDB_dbi dbi) {

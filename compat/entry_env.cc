@@ -86,7 +86,8 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   }
   if (const int rc = e->stock->env_open(e->real, path, flags, mode); rc != 0) return rc;
   (void)guarded([&] {
-    e->stats.opened(path, nullptr);
+    e->stats.reason = "out of memory";
+    e->stats.opened(path, e->stats.reason);
     e->stats.reason = start_engine(*e, flags);
     if (e->stats.reason != nullptr)
       log_line(LogLevel::debug, "%s: passed through: %s", path, e->stats.reason);
@@ -110,14 +111,23 @@ LMDBIO_ABI void mdb_env_close(MDB_env* env) {
 LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_set_mapsize, ENOSYS, env, size);
+  if (e->engine == nullptr) return e->stock->env_set_mapsize(e->real, size);
+  // Ours goes first: stock must not lack the address space that it would have alone.
+  (void)guarded([&] {
+    e->engine->retire_window(e->idle());
+    return Status();
+  });
   const int rc = e->stock->env_set_mapsize(e->real, size);
-  if (rc != 0 || e->engine == nullptr) return rc;
-  return guarded([&] {
+  (void)guarded([&] {
     MDB_envinfo info{};
     (void)e->stock->env_info(e->real, &info);
-    if (e->idle()) e->engine->release_old_windows();
-    return info.me_mapsize == e->engine->window().length() ? Status() : e->engine->remap(info.me_mapsize);
+    const Status mapped = e->engine->remap(info.me_mapsize);
+    if (!mapped.ok())
+      log_line(LogLevel::info, "%s: no address range of %zu bytes: served by stock", e->stats.path.c_str(),
+               info.me_mapsize);
+    return mapped;
   });
+  return rc;
 }
 
 LMDBIO_ABI int mdb_env_set_maxdbs(MDB_env* env, MDB_dbi dbs) {

@@ -88,6 +88,7 @@ int hand_over(ReadTxn& t, MDB_txn** ret) noexcept {
 }
 
 int begin_read(EnvHandle& e, unsigned flags, MDB_txn** ret) {
+  if (e.engine->window() == nullptr) return begin_forward(e, nullptr, flags, ret);  // no address space for one
   ReadTxn* const t = e.take();
   if (t == nullptr) return ENOMEM;
   const int rc = t->companion != nullptr ? e.stock->txn_renew(t->companion)
@@ -97,8 +98,16 @@ int begin_read(EnvHandle& e, unsigned flags, MDB_txn** ret) {
     return rc;
   }
   ++t->begun;
-  if (!start(*t).ok()) [[unlikely]]
-    return hand_over(*t, ret);
+  if (const Status st = start(*t); !st.ok()) [[unlikely]] {
+    if (st.raw() == MDB_BAD_TXN) return hand_over(*t, ret);
+    // The companion could not be renewed, say for a map that has grown: it has ended.
+    if (!e.keep_companions) {
+      e.stock->txn_abort(t->companion);
+      t->companion = nullptr;
+    }
+    e.give_back(t);
+    return st.raw();
+  }
   *ret = give(t);
   return 0;
 }

@@ -49,6 +49,15 @@ ReadTxn* EnvHandle::take() noexcept {
       return t;
     }
   }
+  if (any_more_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex);
+    if (ReadTxn* const t = more_spare_; t != nullptr) {
+      more_spare_ = t->next_spare;
+      any_more_.store(more_spare_ != nullptr, std::memory_order_relaxed);
+      t->live = true;
+      return t;
+    }
+  }
   try {
     auto* const t = new ReadTxn(*this, *engine);
     t->live = true;
@@ -68,9 +77,10 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
   if (spare_[spare_index()].txn.compare_exchange_strong(none, t, std::memory_order_release,
                                                         std::memory_order_relaxed)) [[likely]]
     return;
-  if (t->companion != nullptr) stock->txn_abort(t->companion);
-  forget(t);
-  delete t;
+  const std::lock_guard lock(mutex);
+  t->next_spare = more_spare_;
+  more_spare_ = t;
+  any_more_.store(true, std::memory_order_relaxed);
 }
 
 // Out of the list; its counters stay.
@@ -106,7 +116,7 @@ void EnvHandle::close_transactions() noexcept {
 bool EnvHandle::idle() noexcept {
   const std::lock_guard lock(mutex);
   for (const ReadTxn* t = all_; t != nullptr; t = t->next) {
-    if (!t->txn.finished() && t->txn.on_old_window()) return false;
+    if (!t->txn.finished()) return false;
   }
   return true;
 }

@@ -51,6 +51,7 @@ struct ReadTxn {
   bool opened_dbi = false;       ///< mdb_dbi_open made a handle that a commit must keep
   bool live = false;             ///< the program holds it
   std::uint64_t begun = 0, renewed = 0;
+  ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
   db::Txn txn;
 };
@@ -73,7 +74,8 @@ struct ForwardTxn {
 /// pass-through one, and a handle's address cannot change.
 struct ReadCursor {
   static constexpr std::uint64_t kTag = kReadCursorTag;
-  ReadCursor(ReadTxn& t, MDB_dbi dbi) : handle(&t), cursor(t.txn, dbi) {}
+  ReadCursor(ReadTxn& t, MDB_dbi dbi, std::unique_ptr<db::Walker> dups) noexcept
+      : handle(&t), cursor(t.txn, dbi, std::move(dups)) {}
 
   std::uint64_t tag = kTag;
   ReadTxn* handle;  ///< for mdb_cursor_txn; may dangle, as in stock
@@ -110,12 +112,13 @@ struct EnvHandle {
 
   /// A transaction handle to begin with: a spare one or a new one.  Null: out of memory.
   ReadTxn* take() noexcept;
-  /// The program gave it back; its companion is reset or null.
+  /// The program gave it back; its companion is reset or null.  Its memory stays until the environment is
+  /// closed: cursors that were not renewed may still ask it.
   void give_back(ReadTxn* t) noexcept;
   /// Spare handles' companions end; handles that the program still holds are orphaned.  Their counters go
   /// into `stats`.  Before mdb_env_close of the real environment.
   void close_transactions() noexcept;
-  /// No transaction runs: old windows may go.
+  /// No transaction of ours runs: windows may go.
   bool idle() noexcept;
   /// Counters of all transactions so far.
   ReadCounters read_counters() noexcept;
@@ -129,6 +132,8 @@ struct EnvHandle {
   void forget(ReadTxn* t) noexcept;
 
   std::array<Spare, 16> spare_;
+  ReadTxn* more_spare_ = nullptr;  ///< beyond one in its place; likewise
+  std::atomic<bool> any_more_{false};
   ReadTxn* all_ = nullptr;  ///< under the mutex of lock_handles()
 };
 
@@ -139,18 +144,14 @@ void unlock_handles() noexcept;
 
 inline constexpr std::size_t kCursorHandleBytes = std::max(sizeof(ReadCursor), sizeof(ForwardCursor));
 
-/// Makes a cursor handle of kind T in `room`, or in new memory if that is null.  May throw bad_alloc: nothing
-/// is left behind.
+/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Nothing throws and nothing is cleaned up on
+/// the way: calls that may run a comparator come before.
 template <class T, class... Args>
-T* make_cursor(void* room, Args&&... args) {
-  void* const at = room != nullptr ? room : ::operator new(kCursorHandleBytes);
-  try {
-    return ::new (at) T(std::forward<Args>(args)...);
-  } catch (...) {
-    if (room == nullptr) ::operator delete(at);
-    throw;
-  }
+T* make_cursor(void* room, Args&&... args) noexcept {
+  return ::new (room) T(std::forward<Args>(args)...);
 }
+/// Null: out of memory.
+inline void* cursor_room() noexcept { return ::operator new(kCursorHandleBytes, std::nothrow); }
 /// The handle's memory stays, for make_cursor.
 template <class T>
 void* empty_cursor(T* c) noexcept {

@@ -173,6 +173,7 @@ void write_statistics() {
     append_environment(environments, *env);
   }
   registry->closed.clear();
+  registry->open.clear();  // told: an environment that is closed later, after exit began, is not told again
   if (environments.empty()) return;
   std::string line = "{\"lmdbio\":\"" LMDBIO_VERSION "\",";
   append_number(line, "pid", static_cast<std::uint64_t>(::getpid()));

@@ -11,39 +11,58 @@ namespace {
 Status not_found() noexcept { return Status::from_mdb(MDB_NOTFOUND); }
 Status invalid() noexcept { return Status::from_errno(EINVAL); }
 
+std::size_t common_prefix(const MDB_val& a, const MDB_val& b) noexcept {
+  return db::common_prefix(static_cast<const std::byte*>(a.mv_data), a.mv_size,
+                           static_cast<const std::byte*>(b.mv_data), b.mv_size);
+}
+
 }  // namespace
 
 Cursor::Cursor(Txn& txn, MDB_dbi dbi) : dbi_(dbi) {
+  (void)txn.record(dbi_);  // as mdb_cursor_init: a failure shows when the cursor is used
+  if (wants_dups(txn, dbi)) dups_ = std::make_unique<Walker>();
   attach(txn);
 }
 
-void Cursor::attach(Txn& txn) {
-  (void)txn.record(dbi_);  // as mdb_cursor_init: a failure shows when the cursor is used
-  const bool dupsort = (txn.record_now(dbi_).flags & MDB_DUPSORT) != 0;
-  if (dupsort && dups_ == nullptr) dups_ = std::make_unique<Walker>();
+Cursor::Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept : dbi_(dbi), dups_(std::move(dups)) {
+  attach(txn);
+}
+
+void Cursor::attach(Txn& txn) noexcept {
   // A renewed cursor keeps its last duplicates, as stock's does: moves before the next lookup show them.  Not
   // where they lay in a window that may have gone.
-  if (dups_ != nullptr && base_ != txn.view().base()) dups_->forget_tree();
-  base_ = txn.view().base();
-  main_.attach(txn, dbi_, dupsort ? dups_.get() : nullptr);
+  if (dups_ != nullptr && dups_window_ != txn.stamp().window()) dups_->forget_tree();
+  dups_window_ = txn.stamp().window();
+  main_.attach(txn, dbi_, wants_dups(txn, dbi_) ? dups_.get() : nullptr);
   txn_ = &txn;
-  next_ = txn.cursors_;
-  link_ = &txn.cursors_;
-  if (next_ != nullptr) next_->link_ = &next_;
-  txn.cursors_ = this;
+  stamp_ = txn.stamp();
+  stamp_.bits &= ~Txn::Stamp::kBlocked;
 }
 
-void Cursor::unlink() noexcept {
-  if (link_ == nullptr) return;
-  *link_ = next_;
-  if (next_ != nullptr) next_->link_ = link_;
-  link_ = nullptr;
-  next_ = nullptr;
-}
-
-void Cursor::renew(Txn& txn) {
-  unlink();
+bool Cursor::renew(Txn& txn) {
+  (void)txn.record(dbi_);
+  if (dups_ == nullptr && wants_dups(txn, dbi_)) {
+    dups_.reset(new (std::nothrow) Walker);
+    if (dups_ == nullptr) return false;
+  }
   attach(txn);
+  return true;
+}
+
+// The transaction is blocked, of another use, or it was renewed and the map has moved: then the place, which
+// pointed into a window that may have gone, is forgotten.
+bool Cursor::still_attached() noexcept {
+  if (txn_->stamp().use() != stamp_.use() || txn_->blocked()) return false;
+  if (stamp_.window() != txn_->stamp().window()) {
+    stamp_ = txn_->stamp();
+    dups_window_ = stamp_.window();
+    main_.unset();
+    if (dups_ != nullptr) {
+      dups_->unset();
+      dups_->forget_tree();
+    }
+  }
+  return true;
 }
 
 Status Cursor::get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
@@ -101,7 +120,7 @@ Status Cursor::dispatch(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
 
 Status Cursor::count(std::size_t& n) {
   if (!has_dups()) return Status::from_mdb(MDB_INCOMPATIBLE);
-  if (txn_ == nullptr || txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  if (!still_attached()) return Status::from_mdb(MDB_BAD_TXN);
   return main_.count(n);
 }
 
@@ -135,7 +154,7 @@ void Walker::attach_dups(Txn& txn, const Comparator& order) noexcept {
 void Walker::forget_tree() noexcept {
   own_db_ = {};
   own_db_.root = format::kNoPage;
-  inline_root_ = {};
+  inline_root_ = PageView::none();
 }
 
 // The duplicates of `node` become a tree of their own.
@@ -147,7 +166,7 @@ Status Walker::enter_dups(const Node& node) {
   if ((node.flags() & format::kSubData) != 0) {
     if (node.data_size() < sizeof(DbRecord)) return txn_->corrupted();
     d.own_db_ = load<DbRecord>(node.data());
-    d.inline_root_ = {};
+    d.inline_root_ = PageView::none();
     d.flags_ = 0;
   } else {
     PageView sub;  // what is no sub-page must not stay: a renewed cursor looks at its last one again
@@ -230,16 +249,17 @@ Status Walker::sibling(bool right) {
   do {
     if (level == 0) return not_found();
     --level;
-  } while (right ? branch_[level].index + 1u >= branch_[level].page.count() : branch_[level].index == 0);
-  branch_[level].index = static_cast<std::uint16_t>(branch_[level].index + (right ? 1 : -1));
+  } while (right ? index_[level] + 1u >= branch_[level].count() : index_[level] == 0);
+  index_[level] = static_cast<std::uint16_t>(index_[level] + (right ? 1 : -1));
 
   const unsigned depth = above_;
   for (above_ = level + 1;; ++above_) {
-    Level& parent = branch_[above_ - 1];
+    const PageView& parent = branch_[above_ - 1];
+    const unsigned taken = index_[above_ - 1];
     Node node;
     PageView page;
     Status st;
-    if (!parent.page.node(parent.index, node))
+    if (!parent.node(taken, node))
       st = txn_->corrupted();
     else
       st = load_page(node.child(), page);
@@ -253,12 +273,13 @@ Status Walker::sibling(bool right) {
     if (above_ == depth) {
       leaf_ = {page, index};
       if (right)
-        ahead_.walked(txn_->view(), parent.page, parent.index, page);
+        ahead_.walked(txn_->view(), parent, taken, page);
       else
         ahead_.off();
       return {};
     }
-    branch_[above_] = {page, index};
+    branch_[above_] = page;
+    index_[above_] = index;
   }
 }
 
@@ -266,10 +287,13 @@ void Walker::jumped_to_leaf() noexcept {
   if (above_ == 0)
     ahead_.off();
   else
-    ahead_.jumped(txn_->view(), branch_[above_ - 1].page, branch_[above_ - 1].index, leaf_.page, leaf_.index);
+    ahead_.jumped(txn_->view(), branch_[above_ - 1], index_[above_ - 1], leaf_.page, leaf_.index);
 }
 
 int Walker::compare_entry(const MDB_val& key, const MDB_val& entry) {
+  if (order_->order == Order::memn)
+    return compare_memn(static_cast<const std::byte*>(key.mv_data), key.mv_size,
+                        static_cast<const std::byte*>(entry.mv_data), entry.mv_size);
   return compare(*order_, key, entry, leaf_.page.bytes() + leaf_.page.size());
 }
 
@@ -392,10 +416,10 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   return give_entry(true, key, data);
 }
 
-Status Walker::search_leaf(const MDB_val& key, Place& place) {
+Status Walker::search_leaf(const MDB_val& key, Place& place, std::size_t common) {
   // Duplicates are searched in stock's sequence: it shows where they were written in another order.
   const bool ok = order_->order == Order::memn && !is_dups_
-                      ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size, 0, place)
+                      ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size, common, place)
                       : search_page(leaf_.page, *order_, key, db_->pad, place);
   if (!ok) return txn_->corrupted();
   leaf_.index = static_cast<std::uint16_t>(place.index);
@@ -430,7 +454,7 @@ Status Walker::find_node(const MDB_val& key, Node& out) {
 
 bool Walker::last_leaf() const noexcept {
   for (unsigned i = 0; i < above_; ++i) {
-    if (branch_[i].index + 1u < branch_[i].page.count()) return false;
+    if (index_[i] + 1u < branch_[i].count()) return false;
   }
   return true;
 }
@@ -440,6 +464,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
   forget_dups();
 
   enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched
+  std::size_t common = 0;                                     // of the page's keys, if it is the page
   if (positioned()) {
     // The page under the cursor may be the right one.  Stock's order of comparisons, and what each leaves.
     const unsigned n = leaf_.page.count();
@@ -449,6 +474,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
       return not_found();
     }
     if (const Status st = entry_key(0, entry); !st.ok()) return st;
+    const MDB_val first = entry;
     int order = compare_entry(*key, entry);
     if (order == 0) {
       leaf_.index = 0;
@@ -462,6 +488,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
           left = Left::nothing;
         } else if (order < 0) {
           left = Left::page;
+          if (order_->order == Order::memn) common = common_prefix(first, entry);
           if (leaf_.index < n) {
             if (const Status st = entry_key(leaf_.index, entry); !st.ok()) return st;
             if (compare_entry(*key, entry) == 0) left = Left::nothing;
@@ -483,7 +510,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
 
   if (left != Left::nothing) {
     Place place;
-    const Status st = left == Left::tree ? to_place(*key, place) : search_leaf(*key, place);
+    const Status st = left == Left::tree ? to_place(*key, place) : search_leaf(*key, place, common);
     if (!st.ok()) return st;
     if (want_exact && !place.exact) return not_found();
     if (place.index >= leaf_.page.count()) {

@@ -17,6 +17,7 @@ namespace lmdbio::db {
 /// may be null where lmdb.h lets them be; the duplicates' key is the main walker's data.
 class Walker {
  public:
+  Walker() noexcept {}  // NOLINT: attach() sets what is not set here
   /// As mdb_cursor_init: unset.  The first for a database, the second for the duplicates of one.
   void attach(Txn& txn, MDB_dbi dbi, Walker* dups);
   void attach_dups(Txn& txn, const Comparator& order) noexcept;
@@ -49,7 +50,8 @@ class Walker {
   /// A branch page was passed: for descend_memn.  False: too deep.
   bool push(const format::PageView& page, unsigned index) noexcept {
     if (above_ >= format::kMaxDepth - 1) return false;
-    branch_[above_++] = {page, static_cast<std::uint16_t>(index)};
+    index_[above_] = static_cast<std::uint16_t>(index);
+    branch_[above_++] = page;
     return true;
   }
 
@@ -74,7 +76,7 @@ class Walker {
   Status to_edge(format::PageView page, bool last);
   Status to_key(const MDB_val& key);
   Status sibling(bool right);
-  Status search_leaf(const MDB_val& key, Place& place);
+  Status search_leaf(const MDB_val& key, Place& place, std::size_t common = 0);
   Status entry_key(unsigned i, MDB_val& key);
   int compare_entry(const MDB_val& key, const MDB_val& entry);
   bool node(unsigned i, format::Node& out) const noexcept {
@@ -91,7 +93,7 @@ class Walker {
   Txn* txn_ = nullptr;
   unsigned flags_ = 0;
   unsigned above_ = 0;  ///< branch pages above the leaf
-  Level leaf_;
+  Level leaf_;  ///< not initialized until positioned
   LeafAhead ahead_;
 
   Walker* dups_ = nullptr;
@@ -100,28 +102,37 @@ class Walker {
   const Comparator* order_ = nullptr;      ///< the database's, shared; of duplicates: &own_order_
   const Comparator* dup_order_ = nullptr;  ///< the database's
   Comparator own_order_;
-  format::DbRecord own_db_{};     ///< of duplicates: the tree under the main walker's entry
-  format::PageView inline_root_;  ///< of duplicates: their sub-page, if they have one
+  format::DbRecord own_db_{0, 0, 0, 0, 0, 0, 0, format::kNoPage};  ///< of duplicates: the tree under the main walker's entry
+  format::PageView inline_root_ = format::PageView::none();  ///< of duplicates: their sub-page, if they have one
   const format::DbRecord* db_ = nullptr;
-  Level branch_[format::kMaxDepth - 1];
+  // The branch pages above the leaf and the entries taken in them.  Not initialized.
+  std::uint16_t index_[format::kMaxDepth - 1];
+  format::PageView branch_[format::kMaxDepth - 1];
 };
 
-/// A cursor as programs hold it.  It belongs to a transaction until that one's memory goes, and may be
-/// renewed to another of the same environment.  Rules of threads: its transaction's.
+/// A cursor as programs hold it.  It belongs to a transaction until that one ends, and may be renewed to another
+/// one.  The transaction does not know its cursors: closing one needs no care for the others.  The Txn's memory
+/// must outlive the cursor's calls, not its transaction.  Rules of threads: its transaction's.
 class Cursor {
  public:
+  /// Looks up the record of the database if that is stale, which may run a user's comparator: callers do it
+  /// before, where an exception must not meet a cleanup.  `dups`: as wants_dups says; owned.
   Cursor(Txn& txn, MDB_dbi dbi);
-  ~Cursor() { unlink(); }
+  Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept;
   Cursor(const Cursor&) = delete;
   Cursor& operator=(const Cursor&) = delete;
+  static bool wants_dups(const Txn& txn, MDB_dbi dbi) noexcept {
+    return (txn.record_now(dbi).flags & MDB_DUPSORT) != 0;
+  }
 
-  /// mdb_cursor_renew, after stock's checks.
-  void renew(Txn& txn);
+  /// mdb_cursor_renew, after stock's checks.  False: out of memory, nothing changed.
+  bool renew(Txn& txn);
   /// mdb_cursor_get.  May run a user's comparator, which may throw or longjmp: the cursor can then be closed.
   [[gnu::always_inline]] Status get(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
     Txn* const txn = txn_;
-    if (txn == nullptr || txn->blocked()) [[unlikely]]
-      return Status::from_mdb(MDB_BAD_TXN);
+    if (txn->stamp().bits != stamp_.bits) [[unlikely]] {
+      if (!still_attached()) return Status::from_mdb(MDB_BAD_TXN);
+    }
     std::size_t bytes;
     if (op == MDB_NEXT && main_.next_in_leaf(key, data, bytes)) [[likely]] {
       Counters& n = txn->counters();
@@ -132,34 +143,26 @@ class Cursor {
     return get_slow(key, data, op);
   }
   Status count(std::size_t& n);
-  /// Null once the transaction's memory went.
-  Txn* txn() const noexcept { return txn_; }
+  /// Null once the transaction's memory went to another use.
+  Txn* txn() const noexcept { return txn_->stamp().use() == stamp_.use() ? txn_ : nullptr; }
   MDB_dbi dbi() const noexcept { return dbi_; }
   bool has_dups() const noexcept { return main_.has_dups(); }
 
  private:
-  friend class Txn;
-  Status get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op);
+  [[gnu::noinline]] Status get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op);
+  [[gnu::noinline]] bool still_attached() noexcept;
   Status dispatch(MDB_val* key, MDB_val* data, MDB_cursor_op op);
-  void attach(Txn& txn);
-  void unset() noexcept {
-    main_.unset();
-    if (dups_ == nullptr) return;
-    dups_->unset();
-    dups_->forget_tree();
-  }
-  void unlink() noexcept;
+  void attach(Txn& txn) noexcept;
 
-  Txn* txn_ = nullptr;
-  Cursor* next_ = nullptr;
-  Cursor** link_ = nullptr;
-  const std::byte* base_ = nullptr;  ///< of the window that dups_ points into
+  Txn* txn_;
+  Txn::Stamp stamp_;
   MDB_dbi dbi_;
+  std::uint32_t dups_window_ = 0;  ///< number of the window that dups_ points into
   Walker main_;
   std::unique_ptr<Walker> dups_;
 };
 
-[[gnu::always_inline]] [[gnu::always_inline]] inline bool Walker::next_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept {
+[[gnu::always_inline]] inline bool Walker::next_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept {
   const unsigned i = leaf_.index + 1u;
   if (flags_ != kPositionedPlain || i >= leaf_.page.count()) [[unlikely]]
     return false;

@@ -9,7 +9,7 @@ namespace lmdbio::db {
 /// A page on the way, and the entry taken in it.
 struct Level {
   format::PageView page;
-  std::uint16_t index = 0;
+  std::uint16_t index;
 };
 
 namespace detail {

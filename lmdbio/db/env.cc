@@ -2,7 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "lmdbio/io/engine_pread.h"
@@ -38,8 +41,8 @@ Env::Env(int fd, const Options& options, cache::Window window)
       max_dbs_(options.max_dbs + kCoreDbs),
       no_readahead_(options.no_readahead),
       behaviour_(options.behaviour),
-      dbx_(new Dbx[max_dbs_]),
-      slot_flags_(new std::uint16_t[max_dbs_]{}) {
+      dbx_(zeroed_array<Dbx>(max_dbs_)),
+      slot_flags_(zeroed_array<std::uint16_t>(max_dbs_)) {
   dbx_[kFreeDbi].key_order = {Order::word};
   dbx_[kFreeDbi].ordered = true;
   adopt_window(std::make_unique<cache::Window>(std::move(window)));
@@ -50,6 +53,11 @@ void Env::adopt_window(std::unique_ptr<cache::Window> window) noexcept {
   metas_[0] = metas.at(format::Pgno{0});
   metas_[1] = metas.at(format::Pgno{1});
   window_ = std::move(window);
+  ++window_number_;
+}
+
+Env::~Env() {
+  for (unsigned i = kCoreDbs; i < named_end_; ++i) std::free(dbx_[i].name);
 }
 
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
@@ -64,33 +72,49 @@ Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
   return std::unique_ptr<Env>(new Env(-1, options, cache::Window::over(bytes, options.page_size)));
 }
 
+void Env::retire_window(bool idle) noexcept {
+  if (idle) old_.clear();
+  if (window_ == nullptr) return;
+  if (idle)
+    window_.reset();
+  else
+    old_.push_back(std::move(window_));
+  ++window_number_;
+}
+
 Status Env::remap(std::uint64_t map_bytes) {
   if (fd_ < 0) return Status::from_errno(EINVAL);
   Result<cache::Window> window = cache::Window::map(fd_, map_bytes, page_size_, no_readahead_);
   if (!window) return window.error();
-  auto next = std::make_unique<cache::Window>(std::move(window).value());
-  old_.push_back(std::move(window_));
-  adopt_window(std::move(next));
+  seen_.store(0, std::memory_order_relaxed);
+  adopt_window(std::make_unique<cache::Window>(std::move(window).value()));
   return {};
 }
 
 std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
-  std::uint64_t bytes = window_->length();
+  std::uint64_t bytes = window_->length();  // of the caller's bytes
   if (fd_ >= 0) {
     struct stat sb;
     bytes = ::fstat(fd_, &sb) == 0 ? static_cast<std::uint64_t>(sb.st_size) : 0;
   }
-  const std::uint64_t pages = bytes >> std::countr_zero(page_size_);
-  // A racing reader that finds our txnid may see a newer length than ours: never an older one.
-  seen_pages_.store(pages, std::memory_order_relaxed);
-  seen_txnid_.store(txnid, std::memory_order_release);
+  const std::uint64_t pages = std::min(bytes >> std::countr_zero(page_size_), kPageMask);
+  seen_.store((txnid & kTxnidMask) << kPageBits | pages, std::memory_order_relaxed);
   return pages;
 }
 
+bool Env::name_dbi(unsigned dbi, const char* name) noexcept {
+  char* const copy = ::strdup(name);
+  if (copy == nullptr) return false;
+  std::free(dbx_[dbi].name);
+  dbx_[dbi].name = copy;
+  named_end_ = std::max(named_end_, dbi + 1);
+  return true;
+}
+
 void Env::close_dbi(unsigned dbi) noexcept {
-  if (dbi < kCoreDbs || dbi >= max_dbs_ || !dbx_[dbi].named) return;
-  dbx_[dbi].named = false;
-  dbx_[dbi].name.clear();
+  if (dbi < kCoreDbs || dbi >= max_dbs_ || !dbx_[dbi].named()) return;
+  std::free(dbx_[dbi].name);
+  dbx_[dbi].name = nullptr;
   slot_flags_[dbi] = 0;
 }
 

@@ -3,10 +3,10 @@
 
 #include <atomic>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "lmdbio/base/result.h"
+#include "lmdbio/base/zeroed_array.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/compare.h"
 #include "lmdbio/format/meta_view.h"
@@ -22,11 +22,14 @@ inline constexpr unsigned kPersistentFlags = 0x7fff, kSlotValid = 0x8000;
 
 /// A slot of the environment's database table.  Shared by all transactions; changed as stock changes it:
 /// by dbi_open, dbi_close, set_compare and set_dupsort, which programs serialize (lmdb.h).
+///
+/// Zero bytes are an unused slot.
 struct Dbx {
-  std::string name;
-  bool named = false;
-  bool ordered = false;  ///< key_order was set: for the main database that waits for the first dbi_open
+  char* name;  ///< owned by the environment; null: not open
+  bool ordered;  ///< key_order was set: for the main database that waits for the first dbi_open
   Comparator key_order, dup_order;
+
+  bool named() const noexcept { return name != nullptr; }
 };
 
 /// False if a meta page that stock would take for one (its mark, magic number and version are right) names a
@@ -59,16 +62,21 @@ class Env {
   /// Over the caller's bytes, which outlive the environment.
   static Result<std::unique_ptr<Env>> over(Bytes bytes, const Options& options);
 
+  ~Env();
   Env(const Env&) = delete;
   Env& operator=(const Env&) = delete;
 
-  /// The new map size takes effect for transactions that begin later; the older window is kept for those
-  /// that run (release_old_windows).  Not while another thread begins a transaction (as mdb_env_set_mapsize).
+  /// A new map size: retire_window, then remap.  The old window is kept for transactions that run, unless
+  /// `idle`: then it and older ones go at once.  Not while another thread begins a transaction (as
+  /// mdb_env_set_mapsize).
+  void retire_window(bool idle) noexcept;
+  /// For transactions that begin later.  On failure there is no window, and none can begin.
   Status remap(std::uint64_t map_bytes);
-  /// No transaction uses an older window any more.
-  void release_old_windows() noexcept { old_.clear(); }
 
-  const cache::Window& window() const noexcept { return *window_; }
+  /// Null after a remap that failed.
+  const cache::Window* window() const noexcept { return window_.get(); }
+  /// Another number for each window; never 0.
+  std::uint32_t window_number() const noexcept { return window_number_; }
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
   std::size_t page_size() const noexcept { return page_size_; }
   const Behaviour& behaviour() const noexcept { return behaviour_; }
@@ -77,8 +85,9 @@ class Env {
 
   /// Pages that the file holds, as learnt when `txnid` was first seen: no system call while it is unchanged.
   std::uint64_t file_pages(std::uint64_t txnid) noexcept {
-    if (txnid == seen_txnid_.load(std::memory_order_acquire)) [[likely]]
-      return seen_pages_.load(std::memory_order_relaxed);
+    const std::uint64_t seen = seen_.load(std::memory_order_relaxed);
+    if (seen >> kPageBits == (txnid & kTxnidMask)) [[likely]]
+      return seen & kPageMask;
     return learn_file_pages(txnid);
   }
 
@@ -86,8 +95,13 @@ class Env {
   /// Flags of an exported slot (kPersistentFlags | kSlotValid), 0 if none.
   std::uint16_t& slot_flags(unsigned dbi) noexcept { return slot_flags_[dbi]; }
   /// One past the highest exported slot.
-  unsigned num_dbs() const noexcept { return num_dbs_; }
-  void raise_num_dbs(unsigned n) noexcept { num_dbs_ = n > num_dbs_ ? n : num_dbs_; }
+  unsigned num_dbs() const noexcept { return num_dbs_.load(std::memory_order_relaxed); }
+  /// By the one thread that opens databases (lmdb.h), while others begin and end transactions.
+  void raise_num_dbs(unsigned n) noexcept {
+    if (n > num_dbs()) num_dbs_.store(n, std::memory_order_relaxed);
+  }
+  /// A slot gets a name, a copy of `name`.  False: out of memory.
+  bool name_dbi(unsigned dbi, const char* name) noexcept;
   /// mdb_dbi_close.
   void close_dbi(unsigned dbi) noexcept;
 
@@ -96,20 +110,25 @@ class Env {
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
   void adopt_window(std::unique_ptr<cache::Window> window) noexcept;
 
-  static constexpr std::uint64_t kNoTxnid = ~std::uint64_t{0};
+  // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a reader
+  // that sleeps through exactly 2^24 commits keeps its length) and pages.  0: nothing seen.
+  static constexpr unsigned kPageBits = 40;
+  static constexpr std::uint64_t kPageMask = (std::uint64_t{1} << kPageBits) - 1, kTxnidMask = (1u << 24) - 1;
 
   const int fd_;  ///< -1: the caller's bytes
   const std::size_t page_size_;
   const unsigned max_dbs_;
   const bool no_readahead_;
   const Behaviour behaviour_;
-  unsigned num_dbs_ = kCoreDbs;
+  std::atomic<unsigned> num_dbs_{kCoreDbs};
+  unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
+  std::uint32_t window_number_ = 0;
   std::unique_ptr<cache::Window> window_;
   std::vector<std::unique_ptr<cache::Window>> old_;
   const std::byte* metas_[2]{};
-  std::atomic<std::uint64_t> seen_txnid_{kNoTxnid}, seen_pages_{0};
-  std::unique_ptr<Dbx[]> dbx_;
-  std::unique_ptr<std::uint16_t[]> slot_flags_;
+  std::atomic<std::uint64_t> seen_{0};
+  ZeroedArray<Dbx> dbx_;
+  ZeroedArray<std::uint16_t> slot_flags_;
 };
 
 }  // namespace lmdbio::db

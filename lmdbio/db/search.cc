@@ -20,10 +20,11 @@ Comparator branch_order(const PageView& page, const Comparator& order) noexcept 
 
 }  // namespace
 
-bool search_page(const PageView& page, const Comparator& order, const MDB_val& key, std::size_t item_bytes,
-                 Place& out) {
-  const Comparator by = page.is_branch() ? branch_order(page, order) : order;
-  const std::byte* const page_end = page.bytes() + page.size();
+namespace {
+
+/// Stock's binary search; `compare(entry)` orders the key against an entry.
+template <class Compare>
+bool search_entries(const PageView& page, std::size_t item_bytes, Place& out, Compare&& compare_to) {
   const int count = static_cast<int>(page.count());
   int low = page.is_branch() ? 1 : 0, high = count - 1, i = 0, rc = 0;
   while (low <= high) {
@@ -38,7 +39,7 @@ bool search_page(const PageView& page, const Comparator& order, const MDB_val& k
       if (!page.node(static_cast<unsigned>(i), node)) return false;
       entry = {node.key_size(), const_cast<std::byte*>(node.key())};
     }
-    rc = compare(by, key, entry, page_end);
+    rc = compare_to(entry);
     if (rc == 0) break;
     if (rc > 0)
       low = i + 1;
@@ -48,6 +49,48 @@ bool search_page(const PageView& page, const Comparator& order, const MDB_val& k
   if (rc > 0) ++i;
   out = {static_cast<unsigned>(i), rc == 0 && count > 0};
   return true;
+}
+
+/// Integers of one width, the usual case: the key is loaded once, an entry that has the bytes compared at once.
+template <class T>
+bool search_integers(const PageView& page, const Comparator& by, const MDB_val& key, std::size_t item_bytes,
+                     Place& out) {
+  const std::byte* const page_end = page.bytes() + page.size();
+  const T wanted = load<T>(static_cast<const std::byte*>(key.mv_data));
+  return search_entries(page, item_bytes, out, [&](const MDB_val& entry) {
+    if (entry.mv_size != sizeof(T)) return compare(by, key, entry, page_end);
+    const T found = load<T>(static_cast<const std::byte*>(entry.mv_data));
+    return wanted < found ? -1 : wanted > found;
+  });
+}
+
+}  // namespace
+
+bool search_page(const PageView& page, const Comparator& order, const MDB_val& key, std::size_t item_bytes,
+                 Place& out) {
+  const Comparator by = page.is_branch() ? branch_order(page, order) : order;
+  switch (by.order) {
+    case Order::memn:
+      return search_entries(page, item_bytes, out, [&](const MDB_val& entry) {
+        return compare_memn(static_cast<const std::byte*>(key.mv_data), key.mv_size,
+                            static_cast<const std::byte*>(entry.mv_data), entry.mv_size);
+      });
+    case Order::user:
+      return search_entries(page, item_bytes, out, [&](MDB_val& entry) { return by.user(&key, &entry); });
+    case Order::cint:
+    case Order::uint:
+    case Order::word: {
+      const std::size_t width = by.order == Order::cint ? key.mv_size : by.order == Order::word ? 8 : 4;
+      if (width == 8 && key.mv_size == 8) return search_integers<std::uint64_t>(page, by, key, item_bytes, out);
+      if (width == 4 && key.mv_size == 4) return search_integers<std::uint32_t>(page, by, key, item_bytes, out);
+      break;
+    }
+    case Order::memnr:
+      break;
+  }
+  const std::byte* const page_end = page.bytes() + page.size();
+  return search_entries(page, item_bytes, out,
+                        [&](const MDB_val& entry) { return compare(by, key, entry, page_end); });
 }
 
 bool detail::search_memn_slow(const PageView& page, const std::byte* key, std::size_t key_bytes, Place& out) noexcept {

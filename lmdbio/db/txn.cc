@@ -16,22 +16,14 @@ void Counters::add(const Counters& c) noexcept {
 }
 
 Txn::Txn(Env& env)
-    : dbs_(new format::DbRecord[env.max_dbs()]{}),
-      dbi_state_(new unsigned char[env.max_dbs()]{}),
+    : dbs_(zeroed_array<format::DbRecord>(env.max_dbs())),
+      dbi_state_(zeroed_array<unsigned char>(env.max_dbs())),
       env_(&env) {}
 
-Txn::~Txn() { recycle(); }
-
 void Txn::start() noexcept {
-  window_ = &env_->window();
-  const cache::WindowView view =
-      window_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
-  if (view.base() != view_.base()) {
-    // Places of cursors that were not renewed point into a window that may go.
-    for (Cursor* c = cursors_; c != nullptr; c = c->next_) c->unset();
-    leaf_seen_ = nullptr;
-  }
-  view_ = view;
+  stamp_.set_window(env_->window_number());
+  leaf_seen_ = nullptr;
+  view_ = env_->window()->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
   std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
   dbi_state_[kFreeDbi] = kValid;
   dbi_state_[kMainDbi] = kValid | kUserValid;
@@ -49,37 +41,35 @@ void Txn::restart() noexcept {
   num_dbs_ = n;
   used_dbs_ = std::max(used_dbs_, n);
   blocked_ = 0;
+  stamp_.bits &= ~Stamp::kBlocked;
 }
 
 void Txn::end(bool keep) noexcept {
   for (unsigned i = num_dbs_; i-- > kCoreDbs;) {
     if ((dbi_state_[i] & kNew) == 0) continue;
-    if (keep)
-      env_->slot_flags(i) = static_cast<std::uint16_t>(dbs_[i].flags | kSlotValid);
-    else
+    if (!keep) {
       env_->close_dbi(i);
+      continue;
+    }
+    env_->slot_flags(i) = static_cast<std::uint16_t>(dbs_[i].flags | kSlotValid);
+    env_->raise_num_dbs(num_dbs_);
   }
-  if (keep) env_->raise_num_dbs(num_dbs_);
   num_dbs_ = 0;
-  blocked_ |= kFinished;
+  block(kFinished);
 }
 
 void Txn::recycle() noexcept {
   for (; used_dbs_ > kCoreDbs; --used_dbs_) dbs_[used_dbs_ - 1] = {};
-  while (cursors_ != nullptr) {
-    Cursor* const c = cursors_;
-    c->unlink();
-    c->txn_ = nullptr;
-  }
+  stamp_.next_use();
 }
 
 Status Txn::corrupted() noexcept {
-  blocked_ |= kError;
+  block(kError);
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
 Status Txn::bad_page(format::Pgno p) noexcept {
-  blocked_ |= kError;
+  block(kError);
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
 }
 
@@ -91,9 +81,9 @@ Status Txn::look_up(MDB_dbi dbi) {
   if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
   const auto lost =
       Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
-  if (slot.name.empty()) return lost;  // closed meanwhile: no key is empty
+  if (!slot.named() || *slot.name == '\0') return lost;  // closed meanwhile: no key is empty
 
-  MDB_val name = {slot.name.size(), const_cast<char*>(slot.name.data())};
+  MDB_val name = {std::strlen(slot.name), slot.name};
   Walker walker;
   walker.attach(*this, kMainDbi, nullptr);
   format::Node node;
@@ -127,27 +117,26 @@ void Txn::order_main() noexcept {
   main.ordered = true;
 }
 
-void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
+bool Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
   if (name == nullptr) {
     dbs_[kMainDbi].flags = static_cast<std::uint16_t>(dbs_[kMainDbi].flags | (flags & kPersistentFlags));
     env_->dbx(kMainDbi).ordered = false;
     order_main();
-    return;
+    return true;
   }
   order_main();
-  if (dbi < kCoreDbs || dbi >= env_->max_dbs()) return;
+  if (dbi < kCoreDbs || dbi >= env_->max_dbs()) return true;
   Dbx& slot = env_->dbx(dbi);
-  if (dbi < num_dbs_ && slot.named && slot.name == name) return;  // was open
+  if (dbi < num_dbs_ && slot.named() && std::strcmp(slot.name, name) == 0) return true;  // was open
 
-  slot.name = name;
-  slot.named = true;
+  if (!env_->name_dbi(dbi, name)) return false;
   dbi_state_[dbi] = kNew | kValid | kUserValid;
   for (unsigned i = num_dbs_; i < dbi; ++i) dbi_state_[i] = 0;
   num_dbs_ = std::max(num_dbs_, dbi + 1);
   used_dbs_ = std::max(used_dbs_, num_dbs_);
 
   // The record itself comes from our own search, through the same code as for a stale handle.
-  MDB_val key = {slot.name.size(), slot.name.data()};
+  MDB_val key = {std::strlen(slot.name), slot.name};
   Walker walker;
   walker.attach(*this, kMainDbi, nullptr);
   format::Node node;
@@ -157,6 +146,7 @@ void Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
   slot.key_order = default_key_order(dbs_[dbi].flags);
   slot.dup_order = default_dup_order(dbs_[dbi].flags);
   slot.ordered = true;
+  return true;
 }
 
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
@@ -187,7 +177,6 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
     }
   } else {
     Walker main, dups;
-    dups.forget_tree();
     main.attach(*this, dbi, (db.flags & MDB_DUPSORT) != 0 ? &dups : nullptr);
     MDB_val k = key;
     st = main.set(&k, &data, MDB_SET, true);

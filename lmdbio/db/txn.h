@@ -12,8 +12,6 @@
 
 namespace lmdbio::db {
 
-class Cursor;
-
 /// What a transaction's calls came to.  Plain numbers in the transaction: one thread at a time uses it.
 struct Counters {
   static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op, and the last for anything else
@@ -30,7 +28,6 @@ struct Counters {
 class Txn {
  public:
   explicit Txn(Env& env);
-  ~Txn();
   Txn(const Txn&) = delete;
   Txn& operator=(const Txn&) = delete;
 
@@ -39,14 +36,15 @@ class Txn {
   Status begin(std::uint64_t txnid, Source&& source) {
     // What transaction `txnid` committed never changes: a handle that read it before need not read it again
     // (renew and reset of a get on 10 k records: 0.88 of stock with the copy, 0.78 without).
-    if (txnid == snapshot_.txnid && window_ == &env_->window()) [[likely]] {
+    if (txnid == snapshot_.txnid && stamp_.window() == env_->window_number()) [[likely]] {
       restart();
       return {};
     }
-    window_ = nullptr;
+    stamp_.set_window(0);
+    if (env_->window() == nullptr) return Status::from_errno(ENOMEM);
     snapshot_.txnid = txnid;
     if (const Status st = read_snapshot(env_->metas(), source, snapshot_); !st.ok()) {
-      blocked_ = kFinished;
+      block(kFinished);
       return st;
     }
     start();
@@ -54,8 +52,7 @@ class Txn {
   }
   /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
   void end(bool keep) noexcept;
-  /// The transaction's memory goes to another user or away: its cursors answer MDB_BAD_TXN from now on, and
-  /// records of named databases are forgotten (an unknown one is all zeros in a new transaction).
+  /// The transaction's memory goes to another user: its cursors answer MDB_BAD_TXN from now on, and records of named databases are forgotten (an unknown one is all zeros in a new transaction).
   void recycle() noexcept;
 
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
@@ -64,8 +61,17 @@ class Txn {
   bool finished() const noexcept { return (blocked_ & kFinished) != 0; }
   Env& env() noexcept { return *env_; }
   const cache::WindowView& view() const noexcept { return view_; }
-  /// True if the window is not the environment's current one.
-  bool on_old_window() const noexcept { return window_ != &env_->window(); }
+  /// What a cursor remembers of its transaction: whether it is still the same use of this memory, and the same
+  /// window.
+  struct Stamp {
+    std::uint64_t bits;
+    static constexpr std::uint64_t kBlocked = std::uint64_t{1} << 63;  ///< never of a cursor's: one compare for both
+    std::uint32_t use() const noexcept { return static_cast<std::uint32_t>((bits & ~kBlocked) >> 32); }
+    std::uint32_t window() const noexcept { return static_cast<std::uint32_t>(bits); }  ///< 0: no snapshot was read
+    void set_window(std::uint32_t n) noexcept { bits = (bits & ~std::uint64_t{0xffffffff}) | n; }
+    void next_use() noexcept { bits = (bits & kBlocked) | ((bits + (std::uint64_t{1} << 32)) & ~kBlocked); }
+  };
+  Stamp stamp() const noexcept { return stamp_; }
 
   /// TXN_DBI_EXIST of stock: usable by programs (also the free database if `free_too`).
   bool has_dbi(MDB_dbi dbi, bool free_too = false) const noexcept {
@@ -80,8 +86,9 @@ class Txn {
 
   /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
   void order_main() noexcept;
-  /// Mirrors an mdb_dbi_open that gave `dbi` (name null: the main database).
-  void adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi);
+  /// Mirrors an mdb_dbi_open that gave `dbi` (name null: the main database).  False: out of memory.  May run a
+  /// user's comparator of the main database.
+  bool adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi);
 
   /// The page `p` of a tree.  A failure is sticky, as in stock.
   Status page(format::Pgno p, format::PageView& out) noexcept {
@@ -115,24 +122,26 @@ class Txn {
   const Counters& counters() const noexcept { return counters_; }
 
  private:
-  friend class Cursor;
   enum : unsigned { kFinished = 1, kError = 2 };
   enum : unsigned char { kNew = 1, kStale = 2, kValid = 4, kUserValid = 8 };
 
+  void block(unsigned why) noexcept {
+    blocked_ |= why;
+    stamp_.bits |= Stamp::kBlocked;
+  }
   void start() noexcept;
   void restart() noexcept;
   Status bad_page(format::Pgno p) noexcept;
   Status look_up(MDB_dbi dbi);
 
   unsigned blocked_ = kFinished;
+  Stamp stamp_{Stamp::kBlocked};
   unsigned num_dbs_ = 0;
   unsigned used_dbs_ = kCoreDbs;  ///< one past the highest record ever written
   cache::WindowView view_;
-  std::unique_ptr<format::DbRecord[]> dbs_;
-  std::unique_ptr<unsigned char[]> dbi_state_;
+  ZeroedArray<format::DbRecord> dbs_;
+  ZeroedArray<unsigned char> dbi_state_;
   Env* env_;
-  Cursor* cursors_ = nullptr;
-  const cache::Window* window_ = nullptr;  ///< of the snapshot; null: none was read
   const std::byte* leaf_seen_ = nullptr;
   Counters counters_;
   Snapshot snapshot_;

@@ -30,7 +30,15 @@ struct Node {
 /// A page of a tree, or a sub-page inside a node.  Non-owning, trivially copyable.
 class PageView {
  public:
-  PageView() = default;
+  PageView() noexcept {}  // NOLINT: nothing may be asked before open() or adopt
+  /// No page: bytes() is null.
+  static PageView none() noexcept {
+    PageView v;
+    v.page_ = nullptr;
+    v.size_ = 0;
+    v.count_ = v.flags_ = 0;
+    return v;
+  }
 
   /// A page of the file: its number and kind must be as the tree says (`kind` kBranch or kLeaf; kLeaf
   /// allows kLeaf2).  False: corrupted.  `page` holds `size` bytes.
@@ -101,10 +109,11 @@ class PageView {
     return ((flags_ & kBranch) != 0) != ((flags_ & kLeaf) != 0);
   }
 
-  const std::byte* page_ = nullptr;
-  std::uint32_t size_ = 0;
-  std::uint16_t count_ = 0;
-  std::uint16_t flags_ = 0;
+  // Not initialized: cursors have many, of which few are used.
+  const std::byte* page_;
+  std::uint32_t size_;
+  std::uint16_t count_;
+  std::uint16_t flags_;
 };
 
 }  // namespace lmdbio::format

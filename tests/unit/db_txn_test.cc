@@ -91,7 +91,7 @@ TEST_F(TxnTest, AnAdoptedHandleIsUsableAtOnceAndKeptIfTheTransactionSaysSo) {
     ASSERT_TRUE(begin(later).ok());
     EXPECT_EQ(later.has_dbi(kFirst), keep);
     EXPECT_EQ(later.has_dbi(kSecond), keep);
-    EXPECT_EQ(env_->dbx(kFirst).named, keep);
+    EXPECT_EQ(env_->dbx(kFirst).named(), keep);
     EXPECT_EQ(env_->num_dbs(), keep ? kSecond + 1 : kCoreDbs);
     if (!keep) continue;
     EXPECT_EQ(later.record_now(kSecond).flags, MDB_DUPSORT) << "flags are known before the first use";
@@ -306,20 +306,53 @@ TEST(EnvFile, RemapLeavesRunningTransactionsTheirWindow) {
   ASSERT_TRUE(running.get(kMainDbi, as_val("text"), before).ok());
   Cursor c(running, kMainDbi);
   ASSERT_TRUE(c.get(&k, &v, MDB_FIRST).ok());
+  const Txn::Stamp stamp = running.stamp();
+  env->retire_window(false);
   ASSERT_TRUE(env->remap(std::uint64_t{8} << 20).ok());
-  EXPECT_TRUE(running.on_old_window());
+  EXPECT_EQ(running.stamp().bits, stamp.bits);
   EXPECT_EQ(std::string(static_cast<char*>(before.mv_data), before.mv_size), "not a database");
   EXPECT_TRUE(c.get(&k, &v, MDB_NEXT).ok());
   ASSERT_TRUE(begin(later).ok());
-  EXPECT_FALSE(later.on_old_window());
+  EXPECT_NE(later.stamp().window(), stamp.window());
   // The same id, another window: the place of a cursor that was not renewed is forgotten.
   running.end(true);
   ASSERT_TRUE(begin(running).ok());
-  EXPECT_FALSE(running.on_old_window());
-  env->release_old_windows();
+  EXPECT_EQ(running.stamp().window(), later.stamp().window());
   EXPECT_EQ(c.get(&k, &v, MDB_GET_CURRENT).raw(), EINVAL);
   EXPECT_TRUE(c.get(&k, &v, MDB_NEXT).ok());
-  EXPECT_EQ(env->window().length(), std::uint64_t{8} << 20);
+  EXPECT_EQ(env->window()->length(), std::uint64_t{8} << 20);
+}
+
+TEST(EnvFile, WindowsOfTheSameAddressAreToldApart) {
+  Named n;
+  testing::TempFile file(n.f.bytes());
+  auto env = std::move(Env::open(file.fd(), {kPage, n.f.bytes().size(), 3, false}).value());
+  Txn txn(*env);
+  const auto begin = [&] { return txn.begin(7, MetaSource(env->metas())); };
+  ASSERT_TRUE(begin().ok());
+  // Two changes of the map while nothing runs: memory and addresses of the first window are free for the third.
+  for (const int mib : {8, 16}) {
+    txn.end(false);
+    env->retire_window(true);
+    EXPECT_EQ(env->window(), nullptr);
+    ASSERT_TRUE(env->remap(std::uint64_t{1} << 20 << mib / 8).ok());
+  }
+  ASSERT_TRUE(begin().ok());
+  MDB_val v{};
+  EXPECT_TRUE(txn.get(kMainDbi, as_val("text"), v).ok());
+  EXPECT_EQ(txn.view().base(), env->window()->view(2).base());
+}
+
+TEST(EnvFile, WithoutAWindowNothingBegins) {
+  Named n;
+  testing::TempFile file(n.f.bytes());
+  auto env = std::move(Env::open(file.fd(), {kPage, n.f.bytes().size(), 3, false}).value());
+  Txn txn(*env);
+  env->retire_window(true);
+  EXPECT_FALSE(env->remap(std::uint64_t{1} << 62).ok());
+  EXPECT_EQ(txn.begin(7, MetaSource(env->metas())).raw(), ENOMEM);
+  ASSERT_TRUE(env->remap(std::uint64_t{1} << 20).ok());
+  EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
 }
 
 TEST(EnvFile, TheFilesLengthBoundsWhatTheMetaPromises) {

@@ -125,7 +125,7 @@ TEST(PageView, EachWrongSlotIsRefused) {
       const auto refused = [&](unsigned offset) {
         OnePage page(f, p);
         page.set(kPageHeader + 2 * std::size_t{i}, static_cast<std::uint16_t>(offset));
-        PageView v;
+        PageView v = PageView::none();
         Node node;
         EXPECT_TRUE(page.open(v));
         const bool ok = v.node(i, node);
