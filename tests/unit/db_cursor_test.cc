@@ -205,6 +205,27 @@ TEST(Cursor, DepthIsBounded) {
   }
 }
 
+// The same bound where no path is kept.
+TEST(Cursor, DepthOfALookupIsBounded) {
+  for (const unsigned depth : {32u, 33u}) {
+    FileImage f(kPage);
+    f.leaf({{"a", "1"}, {"b", "2"}});
+    for (unsigned i = 1; i < depth; ++i) f.branch({{"", f.pages() - 1}, {"z", f.pages() - 1}});
+    f.metas(FileImage::record(0, depth, f.pages() - 1, 2), 3);
+    Damaged d(f);
+    MDB_val v{};
+    EXPECT_EQ(d.txn->get(kMainDbi, as_val("a"), v).raw(), depth <= format::kMaxDepth ? 0 : MDB_CORRUPTED) << depth;
+  }
+}
+
+// Pages that the file has and the snapshot has not.
+TEST(Cursor, NoPageBehindTheSnapshotsLast) {
+  Plain p;
+  for (const unsigned meta : {0u, 1u})
+    put(p.f.page(meta) + detail::kAtLastPg, std::uint64_t{3});
+  EXPECT_EQ(Damaged(p.f).read_all(kKeys), kPageNotFound);
+}
+
 TEST(Cursor, AFileCutShort) {
   Plain p;
   for (std::size_t pages = 2; pages < p.f.pages(); ++pages) {
