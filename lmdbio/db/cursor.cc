@@ -204,8 +204,8 @@ Status Walker::root(PageView& page) {
       above_ = 0;
       return {};
     }
-  } else if (const auto record = txn_->record(dbi_); !record) {
-    return record.error();
+  } else if (txn_->stale(dbi_)) {
+    if (const auto record = txn_->record(dbi_); !record) return record.error();
   }
   if (db_->root == format::kNoPage) return not_found();
   above_ = 0;
@@ -221,7 +221,10 @@ Status Walker::to_edge(PageView page, bool last) {
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
-  jumped_to_leaf();
+  if (last)
+    ahead_.off();
+  else
+    jumped_to_leaf();
   return {};
 }
 
@@ -349,6 +352,23 @@ Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
   return give_entry(last, key, data, true);
 }
 
+// A step to another duplicate of the same page.  False: nothing was done.
+inline bool Walker::step_dup(int step, MDB_val* data) noexcept {
+  const unsigned i = leaf_.index + static_cast<unsigned>(step);
+  if (flags_ != kPositioned || i >= leaf_.page.count() || data == nullptr) return false;
+  if (leaf_.page.is_leaf2()) {
+    const std::byte* const item = leaf_.page.item(i, db_->pad);
+    if (item == nullptr) return false;
+    *data = {db_->pad, const_cast<std::byte*>(item)};
+  } else {
+    Node n;
+    if (!leaf_.page.node(i, n) || (n.flags() & format::kDupData) != 0) return false;
+    *data = {n.key_size(), const_cast<std::byte*>(n.key())};
+  }
+  leaf_.index = static_cast<std::uint16_t>(i);
+  return true;
+}
+
 Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   if (!positioned()) return first(key, data);
   if (at_eof()) {
@@ -361,7 +381,7 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
     const bool here = node(leaf_.index, n);
     if (here && (n.flags() & format::kDupData) != 0) {
       if (op == MDB_NEXT || op == MDB_NEXT_DUP) {
-        const Status st = dups_->next(data, nullptr, MDB_NEXT);
+        const Status st = dups_->step_dup(1, data) ? Status() : dups_->next(data, nullptr, MDB_NEXT);
         if (op != MDB_NEXT || st.raw() != MDB_NOTFOUND) {
           if (st.ok() && key != nullptr) *key = {n.key_size(), const_cast<std::byte*>(n.key())};
           return st;
@@ -393,7 +413,7 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
     if (!node(leaf_.index, n)) return txn_->corrupted();
     if ((n.flags() & format::kDupData) != 0) {
       if (op == MDB_PREV || op == MDB_PREV_DUP) {
-        const Status st = dups_->prev(data, nullptr, MDB_PREV);
+        const Status st = dups_->step_dup(-1, data) ? Status() : dups_->prev(data, nullptr, MDB_PREV);
         if (op != MDB_PREV || st.raw() != MDB_NOTFOUND) {
           if (st.ok()) {
             if (key != nullptr) *key = {n.key_size(), const_cast<std::byte*>(n.key())};

@@ -43,9 +43,11 @@ class Walker {
   void unset() noexcept { clear(kPositioned | kEof); }
   bool has_dups() const noexcept { return dups_ != nullptr; }
 
-  /// MDB_NEXT inside a leaf of a database without duplicates: the hot path.  False: nothing was done, take
-  /// next(), which also finds out what is wrong with a damaged entry.  `data_bytes`: of the value.
-  bool next_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
+  /// MDB_NEXT (kStep 1), PREV (-1), GET_CURRENT (0) inside a leaf of a database without duplicates: the hot path.
+  /// False: nothing was done, take the general way, which also finds out what is wrong with a damaged entry.
+  /// `data_bytes`: of the value.
+  template <int kStep>
+  bool step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
 
   /// A branch page was passed: for descend_memn.  False: too deep.
   bool push(const format::PageView& page, unsigned index) noexcept {
@@ -76,6 +78,7 @@ class Walker {
   Status to_edge(format::PageView page, bool last);
   Status to_key(const MDB_val& key);
   Status sibling(bool right);
+  bool step_dup(int step, MDB_val* data) noexcept;
   Status search_leaf(const MDB_val& key, Place& place, std::size_t common = 0);
   Status entry_key(unsigned i, MDB_val& key);
   int compare_entry(const MDB_val& key, const MDB_val& entry);
@@ -134,11 +137,13 @@ class Cursor {
       if (!still_attached()) return Status::from_mdb(MDB_BAD_TXN);
     }
     std::size_t bytes;
-    if (op == MDB_NEXT && main_.next_in_leaf(key, data, bytes)) [[likely]] {
-      Counters& n = txn->counters();
-      ++n.cursor_op[MDB_NEXT];
-      n.bytes += bytes;
-      return {};
+    if (op == MDB_NEXT) [[likely]] {
+      if (main_.step_in_leaf<1>(key, data, bytes)) [[likely]]
+        return counted(op, bytes);
+    } else if (op == MDB_PREV) {
+      if (main_.step_in_leaf<-1>(key, data, bytes)) return counted(op, bytes);
+    } else if (op == MDB_GET_CURRENT) {
+      if (main_.step_in_leaf<0>(key, data, bytes)) return counted(op, bytes);
     }
     return get_slow(key, data, op);
   }
@@ -149,6 +154,12 @@ class Cursor {
   bool has_dups() const noexcept { return main_.has_dups(); }
 
  private:
+  Status counted(MDB_cursor_op op, std::size_t bytes) noexcept {
+    Counters& n = txn_->counters();
+    ++n.cursor_op[op];
+    n.bytes += bytes;
+    return {};
+  }
   [[gnu::noinline]] Status get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op);
   [[gnu::noinline]] bool still_attached() noexcept;
   Status dispatch(MDB_val* key, MDB_val* data, MDB_cursor_op op);
@@ -162,11 +173,12 @@ class Cursor {
   std::unique_ptr<Walker> dups_;
 };
 
-[[gnu::always_inline]] inline bool Walker::next_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept {
-  const unsigned i = leaf_.index + 1u;
+template <int kStep>
+[[gnu::always_inline]] inline bool Walker::step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept {
+  const unsigned i = leaf_.index + static_cast<unsigned>(kStep);  // before the first: more than any count
   if (flags_ != kPositionedPlain || i >= leaf_.page.count()) [[unlikely]]
     return false;
-  ahead_.step(i);
+  if (kStep > 0) ahead_.step(i);
   format::Node node;
   unsigned flags;
   std::size_t key_bytes;

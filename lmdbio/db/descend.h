@@ -78,5 +78,21 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
   }
 }
 
+/// The same by any order.
+inline Status descend_any(Txn& txn, const format::DbRecord& db, const Comparator& order, const MDB_val& key,
+                          format::PageView& leaf, Place& place) {
+  format::Pgno at = db.root;
+  for (unsigned level = 1; level <= format::kMaxDepth; ++level) {
+    if (const Status st = txn.page(at, leaf); !st.ok()) return st;
+    if (leaf.count() == 0 || leaf.is_leaf2() || !search_page(leaf, order, key, 0, place)) return txn.corrupted();
+    if (leaf.is_leaf()) return {};
+    const unsigned taken = place.exact ? place.index : place.index - 1;
+    format::Node node;
+    if (taken >= leaf.count() || !leaf.node(taken, node)) return txn.corrupted();
+    at = node.child();
+  }
+  return txn.corrupted();
+}
+
 }  // namespace detail
 }  // namespace lmdbio::db

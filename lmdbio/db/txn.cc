@@ -149,6 +149,50 @@ bool Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
   return true;
 }
 
+// The value of `key`, or the first of its duplicates.  Whatever is not usual goes the way of cursors.
+Status Txn::find(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  const format::DbRecord& db = dbs_[dbi];
+  const Comparator& order = env_->dbx(dbi).key_order;
+  const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
+  if (db.root != format::kNoPage && !stale(dbi)) [[likely]] {
+    format::PageView leaf;
+    Place place;
+    detail::NoPath path;
+    const Status st = order.order == Order::memn
+                          ? detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size,
+                                                 path, leaf, place)
+                          : detail::descend_any(*this, db, order, key, leaf, place);
+    if (!st.ok()) [[unlikely]]
+      return st;
+    if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
+    format::Node node;
+    if (!leaf.node(place.index, node)) [[unlikely]]
+      return corrupted();
+    if ((node.flags() & format::kDupData) == 0) [[likely]]
+      return value(node, data);
+    if (!dupsort) return corrupted();
+    format::PageView dups;
+    if ((node.flags() & format::kSubData) == 0 && format::PageView::open_sub(node.data(), node.data_size(), dups) &&
+        dups.count() != 0) {
+      format::Node first;
+      if (dups.is_leaf2() && (db.flags & MDB_DUPFIXED) != 0) {
+        const std::byte* const item = dups.item(0, dups.item_size());
+        if (item != nullptr) {
+          data = {dups.item_size(), const_cast<std::byte*>(item)};
+          return {};
+        }
+      } else if (!dups.is_leaf2() && dups.node(0, first) && first.flags() == 0) {
+        data = {first.key_size(), const_cast<std::byte*>(first.key())};
+        return {};
+      }
+    }
+  }
+  Walker main, dups;
+  main.attach(*this, dbi, dupsort ? &dups : nullptr);
+  MDB_val k = key;
+  return main.set(&k, &data, MDB_SET, true);
+}
+
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   ++counters_.get;
   if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
@@ -157,30 +201,7 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
     ++counters_.get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  const format::DbRecord& db = dbs_[dbi];
-  Status st;
-  if (env_->dbx(dbi).key_order.order == Order::memn && (db.flags & MDB_DUPSORT) == 0 &&
-      db.root != format::kNoPage && (dbi_state_[dbi] & kStale) == 0) [[likely]] {
-    detail::NoPath path;
-    format::PageView leaf;
-    Place place;
-    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf,
-                              place);
-    if (st.ok()) [[likely]] {
-      format::Node node;
-      if (!place.exact)
-        st = Status::from_mdb(MDB_NOTFOUND);
-      else if (!leaf.node(place.index, node) || (node.flags() & format::kDupData) != 0)
-        st = corrupted();
-      else
-        st = value(node, data);
-    }
-  } else {
-    Walker main, dups;
-    main.attach(*this, dbi, (db.flags & MDB_DUPSORT) != 0 ? &dups : nullptr);
-    MDB_val k = key;
-    st = main.set(&k, &data, MDB_SET, true);
-  }
+  const Status st = find(dbi, key, data);
   if (st.ok()) [[likely]]
     counters_.bytes += data.mv_size;
   else

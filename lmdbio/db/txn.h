@@ -58,6 +58,8 @@ class Txn {
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
   /// Calls get MDB_BAD_TXN: ended, or an earlier call found the tree damaged.
   bool blocked() const noexcept { return blocked_ != 0; }
+  /// The record waits to be looked up by name.
+  bool stale(MDB_dbi dbi) const noexcept { return (dbi_state_[dbi] & kStale) != 0; }
   bool finished() const noexcept { return (blocked_ & kFinished) != 0; }
   Env& env() noexcept { return *env_; }
   const cache::WindowView& view() const noexcept { return view_; }
@@ -133,6 +135,7 @@ class Txn {
   void restart() noexcept;
   Status bad_page(format::Pgno p) noexcept;
   Status look_up(MDB_dbi dbi);
+  Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
 
   unsigned blocked_ = kFinished;
   Stamp stamp_{Stamp::kBlocked};
