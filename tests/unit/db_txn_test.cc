@@ -212,7 +212,7 @@ TEST_F(TxnTest, FailureToBeginLeavesItFinished) {
   EXPECT_EQ(txn.id(), 7u);
 }
 
-TEST_F(TxnTest, CursorsOfATransactionThatIsGone) {
+TEST_F(TxnTest, CursorsOfATransactionWhoseMemoryIsUsedAgain) {
   open(Named().f);
   MDB_val k{}, v{};
   auto txn = std::make_unique<Txn>(*env_);
@@ -223,11 +223,13 @@ TEST_F(TxnTest, CursorsOfATransactionThatIsGone) {
   txn->end(true);
   EXPECT_EQ(a.get(&k, &v, MDB_NEXT).raw(), MDB_BAD_TXN);
   EXPECT_EQ(a.txn(), txn.get()) << "attached until the memory goes";
-  c.reset();  // out of the middle or the end of the list
-  txn.reset();
+  c.reset();
+  txn->recycle();  // as a pool of transactions does
   EXPECT_EQ(a.txn(), nullptr);
   EXPECT_EQ(a.get(&k, &v, MDB_FIRST).raw(), MDB_BAD_TXN);
   EXPECT_EQ(b.get(&k, &v, MDB_NEXT).raw(), MDB_BAD_TXN);
+  ASSERT_TRUE(begin(*txn).ok());
+  EXPECT_EQ(a.get(&k, &v, MDB_FIRST).raw(), MDB_BAD_TXN) << "the memory's next user is another transaction";
   Txn next(*env_);
   ASSERT_TRUE(begin(next).ok());
   a.renew(next);
