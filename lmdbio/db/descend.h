@@ -79,7 +79,7 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
 }
 
 /// The same by any order.
-inline Status descend_any(Txn& txn, const format::DbRecord& db, const Comparator& order, const MDB_val& key,
+[[gnu::noinline]] inline Status descend_any(Txn& txn, const format::DbRecord& db, const Comparator& order, const MDB_val& key,
                           format::PageView& leaf, Place& place) {
   format::Pgno at = db.root;
   for (unsigned level = 1; level <= format::kMaxDepth; ++level) {

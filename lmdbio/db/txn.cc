@@ -149,48 +149,54 @@ bool Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
   return true;
 }
 
-// The value of `key`, or the first of its duplicates.  Whatever is not usual goes the way of cursors.
-Status Txn::find(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+// The first of the duplicates of `node`; what is not usual goes the way of cursors.
+Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node) {
   const format::DbRecord& db = dbs_[dbi];
-  const Comparator& order = env_->dbx(dbi).key_order;
   const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
-  if (db.root != format::kNoPage && !stale(dbi)) [[likely]] {
-    format::PageView leaf;
-    Place place;
-    detail::NoPath path;
-    const Status st = order.order == Order::memn
-                          ? detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size,
-                                                 path, leaf, place)
-                          : detail::descend_any(*this, db, order, key, leaf, place);
-    if (!st.ok()) [[unlikely]]
-      return st;
-    if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
-    format::Node node;
-    if (!leaf.node(place.index, node)) [[unlikely]]
-      return corrupted();
-    if ((node.flags() & format::kDupData) == 0) [[likely]]
-      return value(node, data);
-    if (!dupsort) return corrupted();
-    format::PageView dups;
-    if ((node.flags() & format::kSubData) == 0 && format::PageView::open_sub(node.data(), node.data_size(), dups) &&
-        dups.count() != 0) {
-      format::Node first;
-      if (dups.is_leaf2() && (db.flags & MDB_DUPFIXED) != 0) {
-        const std::byte* const item = dups.item(0, dups.item_size());
-        if (item != nullptr) {
-          data = {dups.item_size(), const_cast<std::byte*>(item)};
-          return {};
-        }
-      } else if (!dups.is_leaf2() && dups.node(0, first) && first.flags() == 0) {
-        data = {first.key_size(), const_cast<std::byte*>(first.key())};
+  format::PageView dups;
+  if (node != nullptr && !dupsort) return corrupted();
+  if (node != nullptr && (node->flags() & format::kSubData) == 0 &&
+      format::PageView::open_sub(node->data(), node->data_size(), dups) && dups.count() != 0) {
+    format::Node first;
+    if (dups.is_leaf2() && (db.flags & MDB_DUPFIXED) != 0) {
+      if (const std::byte* const item = dups.item(0, dups.item_size()); item != nullptr) {
+        data = {dups.item_size(), const_cast<std::byte*>(item)};
         return {};
       }
+    } else if (!dups.is_leaf2() && dups.node(0, first) && first.flags() == 0) {
+      data = {first.key_size(), const_cast<std::byte*>(first.key())};
+      return {};
     }
   }
-  Walker main, dups;
-  main.attach(*this, dbi, dupsort ? &dups : nullptr);
+  Walker main, walker;
+  main.attach(*this, dbi, dupsort ? &walker : nullptr);
   MDB_val k = key;
   return main.set(&k, &data, MDB_SET, true);
+}
+
+// The value of `key`, or the first of its duplicates.
+[[gnu::always_inline]] inline Status Txn::find(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  const format::DbRecord& db = dbs_[dbi];
+  if (db.root == format::kNoPage || stale(dbi)) [[unlikely]]
+    return find_rare(dbi, key, data, nullptr);
+  const Comparator& order = env_->dbx(dbi).key_order;
+  format::PageView leaf;
+  Place place;
+  detail::NoPath path;
+  Status st;
+  if (order.order == Order::memn) [[likely]]
+    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf, place);
+  else
+    st = detail::descend_any(*this, db, order, key, leaf, place);
+  if (!st.ok()) [[unlikely]]
+    return st;
+  if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
+  format::Node node;
+  if (!leaf.node(place.index, node)) [[unlikely]]
+    return corrupted();
+  if ((node.flags() & format::kDupData) != 0) [[unlikely]]
+    return find_rare(dbi, key, data, &node);
+  return value(node, data);
 }
 
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {

@@ -136,6 +136,7 @@ class Txn {
   Status bad_page(format::Pgno p) noexcept;
   Status look_up(MDB_dbi dbi);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
+  [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node);
 
   unsigned blocked_ = kFinished;
   Stamp stamp_{Stamp::kBlocked};
