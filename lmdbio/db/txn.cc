@@ -155,7 +155,8 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
   format::PageView dups;
   if (node != nullptr && !dupsort) return corrupted();
-  if (node != nullptr && (node->flags() & format::kSubData) == 0 &&
+  constexpr unsigned kElsewhere = format::kSubData | format::kBigData;  // the data is not all in the node
+  if (node != nullptr && (node->flags() & kElsewhere) == 0 &&
       format::PageView::open_sub(node->data(), node->data_size(), dups) && dups.count() != 0) {
     format::Node first;
     if (dups.is_leaf2() && (db.flags & MDB_DUPFIXED) != 0) {
