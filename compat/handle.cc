@@ -38,13 +38,16 @@ void ForwardCursor::detach() noexcept {
 std::size_t EnvHandle::spare_index() noexcept {
   // The thread's control block: an address that differs by thread, read from a register.
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
-  return (self >> 12 ^ self >> 21) % std::tuple_size_v<decltype(spare_)>;
+  static_assert(kPlaces == 64);
+  return (self >> 6) * 0x9E3779B97F4A7C15u >> 58;
 }
 
 ReadTxn* EnvHandle::take() noexcept {
-  std::atomic<ReadTxn*>& slot = spare_[spare_index()].txn;
-  if (slot.load(std::memory_order_relaxed) != nullptr) {
-    if (ReadTxn* const t = slot.exchange(nullptr, std::memory_order_acquire); t != nullptr) [[likely]] {
+  const std::size_t home = spare_index();
+  for (unsigned i = 0; i < kProbes; ++i) {
+    std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
+    if (place.load(std::memory_order_relaxed) == nullptr) continue;
+    if (ReadTxn* const t = place.exchange(nullptr, std::memory_order_acquire); t != nullptr) [[likely]] {
       t->live = true;
       return t;
     }
@@ -73,10 +76,14 @@ ReadTxn* EnvHandle::take() noexcept {
 
 void EnvHandle::give_back(ReadTxn* t) noexcept {
   t->live = false;
-  ReadTxn* none = nullptr;
-  if (spare_[spare_index()].txn.compare_exchange_strong(none, t, std::memory_order_release,
-                                                        std::memory_order_relaxed)) [[likely]]
-    return;
+  const std::size_t home = spare_index();
+  for (unsigned i = 0; i < kProbes; ++i) {
+    std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
+    if (place.load(std::memory_order_relaxed) != nullptr) continue;
+    ReadTxn* none = nullptr;
+    if (place.compare_exchange_strong(none, t, std::memory_order_release, std::memory_order_relaxed)) [[likely]]
+      return;
+  }
   const std::lock_guard lock(mutex);
   t->next_spare = more_spare_;
   more_spare_ = t;

@@ -124,14 +124,15 @@ struct EnvHandle {
   ReadCounters read_counters() noexcept;
 
  private:
-  // A spare handle for each of some groups of threads: threads of different groups share no cache line.
+  // Spare handles, found by thread: up to kPlaces threads share neither a handle nor, mostly, a cache line.
   struct alignas(64) Spare {
     std::atomic<ReadTxn*> txn{nullptr};
   };
   static std::size_t spare_index() noexcept;
   void forget(ReadTxn* t) noexcept;
 
-  std::array<Spare, 16> spare_;
+  static constexpr unsigned kPlaces = 64, kProbes = 8;
+  std::array<Spare, kPlaces> spare_;
   ReadTxn* more_spare_ = nullptr;  ///< beyond one in its place; likewise
   std::atomic<bool> any_more_{false};
   ReadTxn* all_ = nullptr;  ///< under the mutex of lock_handles()
