@@ -1,14 +1,18 @@
 // Environments.
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <string>
 
 #include "compat/abi.h"
+#include "compat/alone.h"
+#include "compat/companion.h"
 #include "compat/guard.h"
 #include "compat/lifecycle.h"
+#include "compat/prove.h"
 #include "compat/route.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
-#include "lmdbio/io/file.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -23,38 +27,33 @@ MDB_txn* real_txn(MDB_txn* t) noexcept {
   return t;
 }
 
-/// Stock divides by the page size that a meta page names: proved before.  All else that is wrong with the
-/// metas stock finds itself.
-Status prove_page_size(const char* path, unsigned flags) {
-  const std::string data = (flags & MDB_NOSUBDIR) != 0 ? path : std::string(path) + "/data.mdb";
-  const Result<File> file = File::open(data.c_str(), File::Mode::buffered);
-  if (!file || db::page_size_is_sane(file.value())) return {};
-  log_line(LogLevel::warn, "%s: the meta pages name a page size that no LMDB file has", data.c_str());
-  return Status::from_mdb(MDB_INVALID);
-}
-
 /// The engine over the companion that has just been opened, or the reason why there is none.
 const char* start_engine(EnvHandle& env, unsigned open_flags) {
   const Stock& stock = *env.stock;
+  MDB_env* const real = env.passed();
   unsigned flags = 0;
   MDB_envinfo info{};
   MDB_stat stat{};
   mdb_filehandle_t fd = -1;
-  if (stock.env_get_flags(env.real, &flags) != 0 || stock.env_info(env.real, &info) != 0 ||
-      stock.env_stat(env.real, &stat) != 0 || stock.env_get_fd(env.real, &fd) != 0)
+  if (stock.env_get_flags(real, &flags) != 0 || stock.env_info(real, &info) != 0 ||
+      stock.env_stat(real, &stat) != 0 || stock.env_get_fd(real, &fd) != 0)
     return "no facts from the real library";
-  if (const char* const why = route({flags, open_flags, stat.ms_psize}); why != nullptr) return why;
+  struct stat file;
+  const bool regular = ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+  if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
   Result<std::unique_ptr<db::Env>> engine =
       db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
-                         db::Behaviour::of_release(stock.patch)});
+                         db::Behaviour::of_release(stock.patch), env.stats.path.c_str()});
   if (!engine) {
     log_line(LogLevel::info, "%s: no address range of %zu bytes: served by stock", env.stats.path.c_str(),
              info.me_mapsize);
     return "no address range";
   }
   env.engine = std::move(engine).value();
+  env.fd = fd;
   // Where the reader table shows a transaction's slot only while it runs, its companion has to end with it.
   env.keep_companions = (flags & MDB_NOTLS) == 0 || (flags & MDB_NOLOCK) != 0;
+  env.serve();
   return nullptr;
 }
 
@@ -69,8 +68,10 @@ LMDBIO_ABI int mdb_env_create(MDB_env** env) {
   return guarded([&] {
     auto handle = std::make_unique<EnvHandle>();
     handle->stock = real;
-    if (const int rc = real->env_create(&handle->real); rc != 0)
+    MDB_env* made = nullptr;
+    if (const int rc = real->env_create(&made); rc != 0)
       return rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
+    handle->real.store(made, std::memory_order_relaxed);
     first_use();
     stats_environment_made(*handle);
     *env = give(handle.release());
@@ -81,10 +82,20 @@ LMDBIO_ABI int mdb_env_create(MDB_env** env) {
 LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
-  if (path != nullptr && (flags & MDB_RDONLY) != 0 && e->engine == nullptr) {  // writers: as stock
-    if (const int rc = guarded([&] { return prove_page_size(path, flags); }); rc != 0) return rc;
+  if (e->passed() == nullptr || (e->opened && e->engine != nullptr)) return EINVAL;
+  const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
+  if (read_only) {
+    if (const int rc = guarded([&] { return prove_openable(data_file(path, flags)); }); rc != 0) return rc;
   }
-  if (const int rc = e->stock->env_open(e->real, path, flags, mode); rc != 0) return rc;
+  if (const int rc = open_companion(*e, path, flags, mode); rc != 0) {
+    if (read_only) {
+      (void)guarded([&] {
+        explain_refusal(data_file(path, flags));
+        return Status();
+      });
+    }
+    return rc;
+  }
   (void)guarded([&] {
     e->stats.reason = "out of memory";
     e->stats.opened(path, e->stats.reason);
@@ -102,7 +113,7 @@ LMDBIO_ABI void mdb_env_close(MDB_env* env) {
   const int saved = errno;
   e->close_transactions();
   stats_environment_gone(*e);
-  e->stock->env_close(e->real);
+  if (MDB_env* const real = e->passed(); real != nullptr) e->stock->env_close(real);
   e->tag = 0;
   delete e;
   errno = saved;
@@ -111,20 +122,28 @@ LMDBIO_ABI void mdb_env_close(MDB_env* env) {
 LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_set_mapsize, ENOSYS, env, size);
-  if (e->engine == nullptr) return e->stock->env_set_mapsize(e->real, size);
+  if (e->engine == nullptr) {
+    const int rc = e->stock->env_set_mapsize(e->passed(), size);
+    if (rc == 0 && !e->opened) e->setup.map_bytes = size;
+    return rc;
+  }
+  int rc = 0;
+  MDB_env* const real = companion(*e, rc);
+  if (real == nullptr) return rc;
   // Ours goes first: stock must not lack the address space that it would have alone.
   (void)guarded([&] {
     e->engine->retire_window(e->idle());
     return Status();
   });
-  const int rc = e->stock->env_set_mapsize(e->real, size);
+  rc = e->stock->env_set_mapsize(real, size);
   (void)guarded([&] {
     MDB_envinfo info{};
-    (void)e->stock->env_info(e->real, &info);
+    (void)e->stock->env_info(real, &info);
+    e->setup.map_bytes = info.me_mapsize;
     const Status mapped = e->engine->remap(info.me_mapsize);
-    if (!mapped.ok())
-      log_line(LogLevel::info, "%s: no address range of %zu bytes: served by stock", e->stats.path.c_str(),
-               info.me_mapsize);
+    if (!mapped.ok() || e->engine->window()->length() < info.me_mapsize)
+      log_line(LogLevel::warn, "%s: no address range of %zu bytes: %s", e->stats.path.c_str(), info.me_mapsize,
+               mapped.ok() ? "as much as before is mapped" : "no transaction can begin");
     return mapped;
   });
   return rc;
@@ -133,63 +152,160 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
 LMDBIO_ABI int mdb_env_set_maxdbs(MDB_env* env, MDB_dbi dbs) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_set_maxdbs, ENOSYS, env, dbs);
-  const int rc = e->stock->env_set_maxdbs(e->real, dbs);
+  if (e->engine != nullptr) return EINVAL;
+  const int rc = e->stock->env_set_maxdbs(e->passed(), dbs);
   if (rc == 0) e->max_dbs = dbs;
   return rc;
+}
+
+LMDBIO_ABI int mdb_env_set_maxreaders(MDB_env* env, unsigned int readers) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_set_maxreaders, ENOSYS, env, readers);
+  if (e->engine != nullptr) return EINVAL;
+  const int rc = e->stock->env_set_maxreaders(e->passed(), readers);
+  if (rc == 0) e->setup.readers = readers;
+  return rc;
+}
+
+LMDBIO_ABI int mdb_env_set_userctx(MDB_env* env, void* ctx) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_set_userctx, EINVAL, env, ctx);
+  e->setup.userctx = ctx;
+  MDB_env* const real = e->passed();
+  return real != nullptr ? e->stock->env_set_userctx(real, ctx) : 0;
+}
+
+LMDBIO_ABI void* mdb_env_get_userctx(MDB_env* env) {
+  const EnvHandle* const e = as_env(env);
+  return e != nullptr ? e->setup.userctx : LMDBIO_FORWARD(env_get_userctx, nullptr, env);
+}
+
+LMDBIO_ABI int mdb_env_set_assert(MDB_env* env, MDB_assert_func* func) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_set_assert, EINVAL, env, func);
+  e->setup.assert_function = func;
+  MDB_env* const real = e->passed();
+  return real != nullptr ? e->stock->env_set_assert(real, func) : 0;
+}
+
+// What a forked child without a companion can answer too.
+
+LMDBIO_ABI int mdb_env_stat(MDB_env* env, MDB_stat* stat) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_stat, EINVAL, env, stat);
+  int rc = 0;
+  MDB_env* const real = companion(*e, rc);
+  return real != nullptr ? e->stock->env_stat(real, stat) : alone::env_stat(*e, stat);
+}
+
+LMDBIO_ABI int mdb_env_info(MDB_env* env, MDB_envinfo* info) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_info, EINVAL, env, info);
+  int rc = 0;
+  MDB_env* const real = companion(*e, rc);
+  return real != nullptr ? e->stock->env_info(real, info) : alone::env_info(*e, info);
+}
+
+LMDBIO_ABI int mdb_env_get_flags(MDB_env* env, unsigned int* flags) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_get_flags, EINVAL, env, flags);
+  MDB_env* const real = e->passed();
+  if (real == nullptr) {
+    if (flags == nullptr) return EINVAL;
+    *flags = alone::env_get_flags(*e);
+    return 0;
+  }
+  const int rc = e->stock->env_get_flags(real, flags);
+  if (rc == 0 && e->lockless) *flags &= ~(~e->setup.open_flags & MDB_NOLOCK);
+  return rc;
+}
+
+LMDBIO_ABI int mdb_env_get_path(MDB_env* env, const char** path) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_get_path, EINVAL, env, path);
+  if (MDB_env* const real = e->passed(); real != nullptr && e->engine == nullptr)
+    return e->stock->env_get_path(real, path);
+  if (path == nullptr) return EINVAL;
+  *path = e->stats.path.c_str();
+  return 0;
+}
+
+LMDBIO_ABI int mdb_env_get_fd(MDB_env* env, mdb_filehandle_t* fd) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_get_fd, EINVAL, env, fd);
+  if (e->engine == nullptr) return e->stock->env_get_fd(e->passed(), fd);
+  if (fd == nullptr) return EINVAL;
+  *fd = e->fd;
+  return 0;
+}
+
+// Compacting copies follow the tree's pages without checks: they are walked with ours before.
+
+namespace {
+
+/// The real environment of a copy that may start, or null and why not in `rc`.
+MDB_env* before_copy(EnvHandle& e, unsigned flags, int& rc) {
+  MDB_env* const real = companion(e, rc);
+  if (real == nullptr || e.engine == nullptr || (flags & MDB_CP_COMPACT) == 0) return real;
+  rc = guarded([&] { return prove_copyable(e); });
+  return rc == 0 ? real : nullptr;
+}
+
+}  // namespace
+
+#define LMDBIO_COPY(name, flags, ...)                                        \
+  EnvHandle* const e = as_env(env);                                          \
+  if (e == nullptr) return LMDBIO_FORWARD(name, ENOSYS, env, ##__VA_ARGS__); \
+  if (e->stock->name == nullptr) return ENOSYS;                              \
+  int rc = 0;                                                                \
+  MDB_env* const real = before_copy(*e, flags, rc);                          \
+  if (real == nullptr) return rc
+
+LMDBIO_ABI int mdb_env_copy(MDB_env* env, const char* path) {
+  LMDBIO_COPY(env_copy, 0, path);
+  return e->stock->env_copy(real, path);
+}
+LMDBIO_ABI int mdb_env_copyfd(MDB_env* env, mdb_filehandle_t fd) {
+  LMDBIO_COPY(env_copyfd, 0, fd);
+  return e->stock->env_copyfd(real, fd);
+}
+LMDBIO_ABI int mdb_env_copy2(MDB_env* env, const char* path, unsigned int flags) {
+  LMDBIO_COPY(env_copy2, flags, path, flags);
+  return e->stock->env_copy2(real, path, flags);
+}
+LMDBIO_ABI int mdb_env_copyfd2(MDB_env* env, mdb_filehandle_t fd, unsigned int flags) {
+  LMDBIO_COPY(env_copyfd2, flags, fd, flags);
+  return e->stock->env_copyfd2(real, fd, flags);
+}
+LMDBIO_ABI int mdb_env_copy3(MDB_env* env, const char* path, unsigned int flags, MDB_txn* txn) {
+  LMDBIO_COPY(env_copy3, flags, path, flags, txn);
+  return e->stock->env_copy3(real, path, flags, real_txn(txn));
+}
+LMDBIO_ABI int mdb_env_copyfd3(MDB_env* env, mdb_filehandle_t fd, unsigned int flags, MDB_txn* txn) {
+  LMDBIO_COPY(env_copyfd3, flags, fd, flags, txn);
+  return e->stock->env_copyfd3(real, fd, flags, real_txn(txn));
 }
 
 // The rest is the companion's work.
 
 #define LMDBIO_ENV_CALL(name, absent, ...)                                     \
   EnvHandle* const e = as_env(env);                                            \
-  if (e == nullptr) return LMDBIO_FORWARD(name, absent, env, ##__VA_ARGS__); \
-  return e->stock->name(e->real, ##__VA_ARGS__)
+  if (e == nullptr) return LMDBIO_FORWARD(name, absent, env, ##__VA_ARGS__);   \
+  int rc = 0;                                                                  \
+  MDB_env* const real = companion(*e, rc);                                     \
+  return real != nullptr ? e->stock->name(real, ##__VA_ARGS__) : rc
 
-LMDBIO_ABI int mdb_env_copy(MDB_env* env, const char* path) { LMDBIO_ENV_CALL(env_copy, ENOSYS, path); }
-LMDBIO_ABI int mdb_env_copyfd(MDB_env* env, mdb_filehandle_t fd) { LMDBIO_ENV_CALL(env_copyfd, ENOSYS, fd); }
-LMDBIO_ABI int mdb_env_copy2(MDB_env* env, const char* path, unsigned int flags) {
-  LMDBIO_ENV_CALL(env_copy2, ENOSYS, path, flags);
-}
-LMDBIO_ABI int mdb_env_copyfd2(MDB_env* env, mdb_filehandle_t fd, unsigned int flags) {
-  LMDBIO_ENV_CALL(env_copyfd2, ENOSYS, fd, flags);
-}
-LMDBIO_ABI int mdb_env_stat(MDB_env* env, MDB_stat* stat) { LMDBIO_ENV_CALL(env_stat, EINVAL, stat); }
-LMDBIO_ABI int mdb_env_info(MDB_env* env, MDB_envinfo* stat) { LMDBIO_ENV_CALL(env_info, EINVAL, stat); }
 LMDBIO_ABI int mdb_env_sync(MDB_env* env, int force) { LMDBIO_ENV_CALL(env_sync, ENOSYS, force); }
 LMDBIO_ABI int mdb_env_set_flags(MDB_env* env, unsigned int flags, int onoff) {
   LMDBIO_ENV_CALL(env_set_flags, ENOSYS, flags, onoff);
-}
-LMDBIO_ABI int mdb_env_get_flags(MDB_env* env, unsigned int* flags) {
-  LMDBIO_ENV_CALL(env_get_flags, EINVAL, flags);
-}
-LMDBIO_ABI int mdb_env_get_path(MDB_env* env, const char** path) { LMDBIO_ENV_CALL(env_get_path, EINVAL, path); }
-LMDBIO_ABI int mdb_env_get_fd(MDB_env* env, mdb_filehandle_t* fd) { LMDBIO_ENV_CALL(env_get_fd, EINVAL, fd); }
-LMDBIO_ABI int mdb_env_set_maxreaders(MDB_env* env, unsigned int readers) {
-  LMDBIO_ENV_CALL(env_set_maxreaders, ENOSYS, readers);
 }
 LMDBIO_ABI int mdb_env_get_maxreaders(MDB_env* env, unsigned int* readers) {
   LMDBIO_ENV_CALL(env_get_maxreaders, EINVAL, readers);
 }
 LMDBIO_ABI int mdb_env_get_maxkeysize(MDB_env* env) { LMDBIO_ENV_CALL(env_get_maxkeysize, 0); }
-LMDBIO_ABI int mdb_env_set_userctx(MDB_env* env, void* ctx) { LMDBIO_ENV_CALL(env_set_userctx, EINVAL, ctx); }
-LMDBIO_ABI void* mdb_env_get_userctx(MDB_env* env) { LMDBIO_ENV_CALL(env_get_userctx, nullptr); }
-LMDBIO_ABI int mdb_env_set_assert(MDB_env* env, MDB_assert_func* func) {
-  LMDBIO_ENV_CALL(env_set_assert, EINVAL, func);
-}
 LMDBIO_ABI int mdb_reader_list(MDB_env* env, MDB_msg_func* func, void* ctx) {
   LMDBIO_ENV_CALL(reader_list, -1, func, ctx);
 }
 LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) { LMDBIO_ENV_CALL(reader_check, EINVAL, dead); }
-
-LMDBIO_ABI int mdb_env_copy3(MDB_env* env, const char* path, unsigned int flags, MDB_txn* txn) {
-  EnvHandle* const e = as_env(env);
-  if (e == nullptr) return LMDBIO_FORWARD(env_copy3, ENOSYS, env, path, flags, txn);
-  return e->stock->env_copy3 != nullptr ? e->stock->env_copy3(e->real, path, flags, real_txn(txn)) : ENOSYS;
-}
-LMDBIO_ABI int mdb_env_copyfd3(MDB_env* env, mdb_filehandle_t fd, unsigned int flags, MDB_txn* txn) {
-  EnvHandle* const e = as_env(env);
-  if (e == nullptr) return LMDBIO_FORWARD(env_copyfd3, ENOSYS, env, fd, flags, txn);
-  return e->stock->env_copyfd3 != nullptr ? e->stock->env_copyfd3(e->real, fd, flags, real_txn(txn)) : ENOSYS;
-}
 
 }  // extern "C"

@@ -1,9 +1,12 @@
 // Transactions.
 #include <cerrno>
+#include <cinttypes>
 #include <new>
 
 #include "compat/abi.h"
+#include "compat/companion.h"
 #include "compat/guard.h"
+#include "lmdbio/base/log.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -24,10 +27,78 @@ struct CompanionSource {
   }
 };
 
-/// The engine on the snapshot that the companion has just taken.
+/// The meta pages name no transaction that one could read.
+Status bad_metas(ReadTxn& t) noexcept {
+  const std::byte* const(&metas)[2] = t.env->engine->metas();
+  log_line(LogLevel::warn, "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not two that follow one another",
+           t.env->stats.path.c_str(), db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
+           db::SharedWords::load(metas[1] + db::detail::kAtTxnid));
+  return Status::from_mdb(MDB_CORRUPTED);
+}
+
+/// The engine on the snapshot that the companion has just taken, or on the newest one without it.
 Status start(ReadTxn& t) {
-  const CompanionSource source{*t.env->stock, t.companion};
-  return t.txn.begin(source.stock.txn_id(t.companion), source);
+  Status st;
+  if (!t.by_metas) [[likely]] {
+    const CompanionSource source{*t.env->stock, t.companion};
+    st = t.txn.begin(source.stock.txn_id(t.companion), source);
+  } else {
+    const db::MetaSource source(t.env->engine->metas());
+    std::uint64_t txnid = 0;
+    st = source.renew(txnid);
+    if (st.ok()) st = t.txn.begin(txnid, source);
+  }
+  return st.raw() != MDB_BAD_TXN ? st : bad_metas(t);
+}
+
+/// The companion, if the handle has none that could be renewed.
+int begin_companion(ReadTxn& t) noexcept {
+  int rc = 0;
+  MDB_env* const real = companion(*t.env, rc);
+  return real != nullptr ? t.env->stock->txn_begin(real, nullptr, MDB_RDONLY, &t.companion) : rc;
+}
+
+/// Stock gave no slot (`rc`).  0: the transaction goes on without one.
+[[gnu::cold]] int without_slot(ReadTxn& t, int rc) noexcept {
+  EnvHandle& e = *t.env;
+  if (!may_read_without_slot(e, rc)) return rc;
+  if (MDB_env* const real = e.real.load(std::memory_order_relaxed); rc == MDB_READERS_FULL && real != nullptr) {
+    int dead = 0;  // slots of processes that are gone
+    if (e.stock->reader_check(real, &dead) == 0 && dead > 0) {
+      const int again = t.companion != nullptr ? e.stock->txn_renew(t.companion) : begin_companion(t);
+      if (again == 0) return 0;
+    }
+  }
+  tell_without_slot(e, rc);
+  t.by_metas = t.unprotected = true;
+  return 0;
+}
+
+/// A transaction without locks has ended: pages that it read are written over by the second commit after it at
+/// the earliest (a writer reuses what transactions before its predecessor freed).
+[[gnu::cold]] void look_back(ReadTxn& t) noexcept {
+  t.by_metas = t.unprotected = false;
+  EnvHandle& e = *t.env;
+  if (e.engine->window() == nullptr) return;
+  std::uint64_t now = 0;
+  (void)db::MetaSource(e.engine->metas()).renew(now);
+  if (now <= t.txn.id() + 1 || e.overtaken.exchange(true)) return;
+  log_line(LogLevel::warn,
+           "%s: changed by a writer while it was read without locks: transaction %" PRIu64 " was read, %" PRIu64
+           " is the newest; what was read may be mixed",
+           e.stats.path.c_str(), t.txn.id(), now);
+}
+
+/// The companion lets go of its snapshot.
+void end_companion(ReadTxn& t) noexcept {
+  const Stock& stock = *t.env->stock;
+  if (t.companion == nullptr) return;
+  if (t.env->keep_companions) {
+    stock.txn_reset(t.companion);
+  } else {
+    stock.txn_abort(t.companion);
+    t.companion = nullptr;
+  }
 }
 
 void close_cursors(ForwardTxn& t) noexcept {
@@ -53,7 +124,7 @@ void free_forward(ForwardTxn* t) noexcept {
 int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** ret) noexcept {
   auto* const t = new (std::nothrow) ForwardTxn;
   if (t == nullptr) return ENOMEM;
-  const int rc = e.stock->txn_begin(e.real, parent != nullptr ? parent->real : nullptr, flags, &t->real);
+  const int rc = e.stock->txn_begin(e.passed(), parent != nullptr ? parent->real : nullptr, flags, &t->real);
   if (rc != 0) {
     delete t;
     return rc;
@@ -67,44 +138,25 @@ int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** re
   return 0;
 }
 
-/// A companion whose meta could not be copied whole, under a writer that never pauses: stock serves it.
-int hand_over(ReadTxn& t, MDB_txn** ret) noexcept {
-  EnvHandle& e = *t.env;
-  auto* const f = new (std::nothrow) ForwardTxn;
-  if (f == nullptr) {
-    e.stock->txn_abort(t.companion);
-    t.companion = nullptr;
-    e.give_back(&t);
-    return ENOMEM;
-  }
-  f->env = &e;
-  f->real = t.companion;
-  f->read_only = true;
-  t.companion = nullptr;
-  e.give_back(&t);
-  e.stats.forward_txn.fetch_add(1, std::memory_order_relaxed);
-  *ret = give(f);
-  return 0;
-}
-
-int begin_read(EnvHandle& e, unsigned flags, MDB_txn** ret) {
-  if (e.engine->window() == nullptr) return begin_forward(e, nullptr, flags, ret);  // no address space for one
+int begin_read(EnvHandle& e, MDB_txn** ret) {
+  if (e.engine->window() == nullptr) return ENOMEM;  // a map size for which there are no addresses
   ReadTxn* const t = e.take();
   if (t == nullptr) return ENOMEM;
-  const int rc = t->companion != nullptr ? e.stock->txn_renew(t->companion)
-                                         : e.stock->txn_begin(e.real, nullptr, flags, &t->companion);
+  int rc = t->companion != nullptr ? e.stock->txn_renew(t->companion) : begin_companion(*t);
   if (rc != 0) [[unlikely]] {
-    e.give_back(t);
-    return rc;
+    rc = without_slot(*t, rc);
+    if (rc != 0) {
+      e.give_back(t);
+      return rc;
+    }
+  } else if (e.lockless) [[unlikely]] {
+    t->unprotected = true;
   }
   ++t->begun;
   if (const Status st = start(*t); !st.ok()) [[unlikely]] {
-    if (st.raw() == MDB_BAD_TXN) return hand_over(*t, ret);
-    // The companion could not be renewed, say for a map that has grown: it has ended.
-    if (!e.keep_companions) {
-      e.stock->txn_abort(t->companion);
-      t->companion = nullptr;
-    }
+    // Where the companion could not be renewed, say for a map that has grown, it has ended.
+    end_companion(*t);
+    t->by_metas = t->unprotected = false;
     e.give_back(t);
     return st.raw();
   }
@@ -121,18 +173,11 @@ void end_read(ReadTxn* t, bool keep) noexcept {
     delete t;
     return;
   }
+  if (t->unprotected) [[unlikely]]
+    look_back(*t);
   t->txn.end(keep);
   t->txn.recycle();
-  if (keep && t->opened_dbi) {
-    (void)e->stock->txn_commit(t->companion);
-    t->companion = nullptr;
-  } else if (e->keep_companions) {
-    e->stock->txn_reset(t->companion);
-  } else {
-    e->stock->txn_abort(t->companion);
-    t->companion = nullptr;
-  }
-  t->opened_dbi = false;
+  end_companion(*t);
   e->give_back(t);
 }
 
@@ -143,22 +188,38 @@ extern "C" {
 LMDBIO_ABI int mdb_txn_begin(MDB_env* env, MDB_txn* parent, unsigned int flags, MDB_txn** txn) {
   EnvHandle* const e = as<EnvHandle>(env);
   if (e == nullptr) return LMDBIO_FORWARD(txn_begin, ENOSYS, env, parent, flags, txn);
-  if (e->engine != nullptr && parent == nullptr && (flags & MDB_RDONLY) != 0) [[likely]]
-    return begin_read(*e, flags, txn);
-  if (const ReadTxn* const p = as<ReadTxn>(parent); p != nullptr) {
-    MDB_txn* none = nullptr;  // stock refuses: a read-only transaction has no children
-    return e->stock->txn_begin(e->real, p->companion, flags, &none);
+  if (e->engine != nullptr) [[likely]] {
+    if ((flags & MDB_RDONLY) == 0) return EACCES;
+    return parent == nullptr ? begin_read(*e, txn) : EINVAL;  // a read-only transaction has no children
   }
-  return begin_forward(*e, as<ForwardTxn>(parent), flags, txn);
+  const ForwardTxn* const p = as<ForwardTxn>(parent);
+  if (parent != nullptr && p == nullptr) return EINVAL;  // of another environment
+  return begin_forward(*e, const_cast<ForwardTxn*>(p), flags, txn);
 }
 
 LMDBIO_ABI int mdb_txn_renew(MDB_txn* txn) {
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) [[likely]] {
     if (t->env == nullptr) return EINVAL;
-    if (const int rc = t->env->stock->txn_renew(t->companion); rc != 0) return rc;
+    if (t->by_metas && !t->txn.finished()) return EINVAL;
+    if (t->env->engine->window() == nullptr) return ENOMEM;
+    int rc = EINVAL;
+    if (t->companion != nullptr) [[likely]]
+      rc = t->env->stock->txn_renew(t->companion);
+    else if (t->txn.finished())
+      rc = begin_companion(*t);
+    else
+      return EINVAL;
+    if (rc != 0) [[unlikely]] {
+      if (!t->txn.finished()) return rc;
+      rc = without_slot(*t, rc);
+      if (rc != 0) return rc;
+    } else if (t->env->lockless) [[unlikely]] {
+      t->unprotected = true;
+    }
     ++t->renewed;
     if (const Status st = start(*t); !st.ok()) [[unlikely]] {
-      t->env->stock->txn_reset(t->companion);
+      if (t->companion != nullptr) t->env->stock->txn_reset(t->companion);
+      t->by_metas = t->unprotected = false;
       return st.raw();
     }
     return 0;
@@ -170,9 +231,11 @@ LMDBIO_ABI int mdb_txn_renew(MDB_txn* txn) {
 LMDBIO_ABI void mdb_txn_reset(MDB_txn* txn) {
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) [[likely]] {
     if (t->env == nullptr) return;
+    if (t->unprotected) [[unlikely]]
+      look_back(*t);
     t->txn.end(false);
-    t->opened_dbi = false;
-    t->env->stock->txn_reset(t->companion);
+    if (t->companion != nullptr) [[likely]]
+      t->env->stock->txn_reset(t->companion);
     return;
   }
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) return t->env->stock->txn_reset(t->real);
@@ -209,8 +272,10 @@ LMDBIO_ABI MDB_env* mdb_txn_env(MDB_txn* txn) {
 }
 
 LMDBIO_ABI size_t mdb_txn_id(MDB_txn* txn) {
-  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
-    return t->env != nullptr ? t->env->stock->txn_id(t->companion) : t->txn.id();
+  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
+    const bool ask = t->env != nullptr && t->companion != nullptr && !t->by_metas;  // it counts failed renewals
+    return ask ? t->env->stock->txn_id(t->companion) : t->txn.id();
+  }
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) return t->env->stock->txn_id(t->real);
   return LMDBIO_FORWARD(txn_id, 0, txn);
 }

@@ -1,4 +1,4 @@
-// Writes: stock's, also its refusal in read-only transactions.
+// Writes: stock's; in transactions of ours refused as stock does.
 #include <cerrno>
 
 #include "compat/abi.h"
@@ -13,8 +13,11 @@ LMDBIO_ABI int mdb_put(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data, u
     ++t->counters.write;
     return t->env->stock->put(t->real, dbi, key, data, flags);
   }
-  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
-    return t->env != nullptr ? t->env->stock->put(t->companion, dbi, key, data, flags) : EINVAL;
+  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
+    constexpr unsigned kKnown = MDB_NOOVERWRITE | MDB_NODUPDATA | MDB_RESERVE | MDB_APPEND | MDB_APPENDDUP;
+    if (key == nullptr || data == nullptr || !t->txn.has_dbi(dbi) || (flags & ~kKnown) != 0) return EINVAL;
+    return EACCES;
+  }
   return LMDBIO_FORWARD(put, EINVAL, txn, dbi, key, data, flags);
 }
 
@@ -24,7 +27,7 @@ LMDBIO_ABI int mdb_del(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
     return t->env->stock->del(t->real, dbi, key, data);
   }
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
-    return t->env != nullptr ? t->env->stock->del(t->companion, dbi, key, data) : EINVAL;
+    return key == nullptr || !t->txn.has_dbi(dbi) ? EINVAL : EACCES;
   return LMDBIO_FORWARD(del, EINVAL, txn, dbi, key, data);
 }
 

@@ -9,6 +9,8 @@ namespace {
 constinit std::mutex mutex;
 }
 
+constinit EnvHandle* served_environments = nullptr;
+
 void lock_handles() noexcept { mutex.lock(); }
 void unlock_handles() noexcept { mutex.unlock(); }
 
@@ -103,6 +105,15 @@ void EnvHandle::forget(ReadTxn* t) noexcept {
 }
 
 void EnvHandle::close_transactions() noexcept {
+  {
+    const std::lock_guard lock(mutex);
+    if (prev_served != nullptr)
+      prev_served->next_served = next_served;
+    else if (served_environments == this)
+      served_environments = next_served;
+    if (next_served != nullptr) next_served->prev_served = prev_served;
+    next_served = prev_served = nullptr;
+  }
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
   while (all_ != nullptr) {
     ReadTxn* const t = all_;
@@ -117,6 +128,21 @@ void EnvHandle::close_transactions() noexcept {
       if (t->companion != nullptr) stock->txn_abort(t->companion);
       delete t;
     }
+  }
+}
+
+void EnvHandle::serve() noexcept {
+  const std::lock_guard lock(mutex);
+  next_served = served_environments;
+  if (next_served != nullptr) next_served->prev_served = this;
+  served_environments = this;
+}
+
+// Called with the mutex held, by the only thread of a forked child.
+void EnvHandle::forget_companions() noexcept {
+  for (ReadTxn* t = all_; t != nullptr; t = t->next) {
+    t->companion = nullptr;
+    t->by_metas = t->unprotected = t->live && !t->txn.finished();
   }
 }
 

@@ -48,8 +48,9 @@ struct ReadTxn {
   std::uint64_t tag = kTag;
   EnvHandle* env;                ///< null: the environment was closed under it
   MDB_txn* companion = nullptr;  ///< reset while the handle is spare, or null
-  bool opened_dbi = false;       ///< mdb_dbi_open made a handle that a commit must keep
   bool live = false;             ///< the program holds it
+  bool by_metas = false;         ///< runs without a reader slot: the companion, if there is one, is not begun
+  bool unprotected = false;      ///< runs without locks: at its end it is seen whether a writer overtook it
   std::uint64_t begun = 0, renewed = 0;
   ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
@@ -99,16 +100,43 @@ struct ForwardCursor {
   void detach() noexcept;
 };
 
+/// What the program set before it opened an environment, and how it did: to open another one like it.
+struct Setup {
+  std::size_t map_bytes = 0;  ///< 0: not set
+  unsigned readers = 0;       ///< likewise
+  unsigned open_flags = 0;
+  mdb_mode_t mode = 0;
+  void* userctx = nullptr;
+  MDB_assert_func* assert_function = nullptr;
+  std::string path;  ///< absolute
+};
+
 /// An environment as the program holds it, around one of the real library.
 struct EnvHandle {
   static constexpr std::uint64_t kTag = kEnvTag;
   std::uint64_t tag = kTag;
   const Stock* stock = nullptr;
-  MDB_env* real = nullptr;
+  /// Null only in a forked child, with an engine, until it has one of its own: companion() asks for it.
+  std::atomic<MDB_env*> real{nullptr};
   std::unique_ptr<db::Env> engine;  ///< null: pass-through
+  int fd = -1;                      ///< of the data file; the real environment's that was open when the engine began
   bool keep_companions = false;     ///< a reset companion is not seen in the reader table
+  bool opened = false;
+  bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
   unsigned max_dbs = 0;
+  Setup setup;
+  std::atomic<bool> reopening{false};    ///< in a forked child: a thread opens, or has opened, a companion
+  std::atomic<int> reopen_error{0};      ///< and failed
+  std::atomic<bool> overtaken{false};    ///< it was told that a writer overtook a reader without locks
+  EnvHandle *next_served = nullptr, *prev_served = nullptr;  ///< see lock_handles
   EnvStats stats;
+
+  /// The engine has begun: the environment is on the list of those that for_each_served() visits.
+  void serve() noexcept;
+  /// The real library's handle, for environments that are passed through or have not been opened.
+  MDB_env* passed() const noexcept { return real.load(std::memory_order_relaxed); }
+  /// In a forked child: transactions go on, or begin, without the parent's companions.
+  void forget_companions() noexcept;
 
   /// A transaction handle to begin with: a spare one or a new one.  Null: out of memory.
   ReadTxn* take() noexcept;
@@ -138,6 +166,13 @@ struct EnvHandle {
   ReadTxn* all_ = nullptr;  ///< under the mutex of lock_handles()
 };
 
+/// Environments with an engine.  Under the mutex of lock_handles().
+extern EnvHandle* served_environments;
+template <class F>
+void for_each_served(F&& f) noexcept {
+  for (EnvHandle* e = served_environments; e != nullptr; e = e->next_served) f(*e);
+}
+
 /// The mutex of all environments' lists of transactions, for atfork.  Taken where a handle is made or freed,
 /// not where one is reused.
 void lock_handles() noexcept;
@@ -163,6 +198,16 @@ template <class T>
 void free_cursor(T* c) noexcept {
   c->tag = 0;
   ::operator delete(empty_cursor(c));
+}
+
+/// What mdb_stat says of a database.
+inline void fill(MDB_stat& out, std::size_t page_size, const format::DbRecord& db) noexcept {
+  out.ms_psize = static_cast<unsigned>(page_size);
+  out.ms_depth = db.depth;
+  out.ms_branch_pages = db.branch_pages;
+  out.ms_leaf_pages = db.leaf_pages;
+  out.ms_overflow_pages = db.overflow_pages;
+  out.ms_entries = db.entries;
 }
 
 inline MDB_env* give(EnvHandle* e) noexcept { return reinterpret_cast<MDB_env*>(e); }

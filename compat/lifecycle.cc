@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "compat/companion.h"
 #include "compat/handle.h"
 #include "compat/stats.h"
 #include "compat/stock.h"
@@ -26,11 +27,16 @@ void after_fork() {
   unlock_stats();
 }
 
+void after_fork_in_child() {
+  forget_companions();
+  after_fork();
+}
+
 }  // namespace
 
 void first_use() noexcept {
   if (registered.load(std::memory_order_relaxed) || registered.exchange(true)) return;
-  (void)::pthread_atfork(before_fork, after_fork, after_fork);
+  (void)::pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
 }  // namespace lmdbio::compat

@@ -10,6 +10,7 @@ const char* route(const RouteFacts& facts) noexcept {
   if ((facts.env_flags & MDB_RDONLY) == 0) return "writable environment";
   if (((facts.env_flags | facts.open_flags) & MDB_FIXEDMAP) != 0) return "MDB_FIXEDMAP";
   if ((facts.env_flags & MDB_WRITEMAP) != 0) return "MDB_WRITEMAP";
+  if (!facts.regular) return "not a regular file";
   if (facts.page_size < format::kMinPageSize || facts.page_size > format::kMaxPageSize) return "page size";
   return nullptr;
 }

@@ -9,6 +9,7 @@ struct RouteFacts {
   unsigned env_flags;     ///< as mdb_env_get_flags after the open
   unsigned open_flags;    ///< as given to mdb_env_open
   std::size_t page_size;  ///< of the file; 0: not known
+  bool regular = true;    ///< a regular file: others have no length to check against
 };
 
 /// Null: ours.  Else why stock serves it, for the statistics.

@@ -1,5 +1,6 @@
 #include "lmdbio/base/config.h"
 
+#include <charconv>
 #include <climits>
 #include <cstddef>
 #include <cstdlib>
@@ -15,6 +16,23 @@ bool parse_disable(Config& c, const char* value) {
   const std::string_view v = value;
   if (v != "0" && v != "1") return false;
   c.disable = v == "1";
+  return true;
+}
+
+bool parse_strict(Config& c, const char* value) {
+  const std::string_view v = value;
+  if (v != "0" && v != "1") return false;
+  c.strict = v == "1";
+  return true;
+}
+
+bool parse_lock_seconds(Config& c, const char* value) {
+  constexpr unsigned kMost = 3600;
+  unsigned n = 0;
+  const std::string_view v = value;
+  const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), n);
+  if (error != std::errc() || end != v.data() + v.size() || n > kMost) return false;
+  c.lock_seconds = n;
   return true;
 }
 
@@ -56,6 +74,14 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_STOCK_LIB", "path of a liblmdb", "",
      "The real LMDB to work with. Not set: the one the program would have used without LMDBIO.",
      parse_stock_lib},
+    {"LMDBIO_STRICT", "0, 1", "0",
+     "1: where the real LMDB refuses to open or to begin for want of its lock file, its locks or a reader slot, "
+     "so does LMDBIO. 0: it reads without locks, and says so.",
+     parse_strict},
+    {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",
+     "How long an open may wait for file locks on a network or user-space file system before it goes on "
+     "without them. 0: for ever.",
+     parse_lock_seconds},
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",
      "The least important messages to write to standard error.", parse_log},
     {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",

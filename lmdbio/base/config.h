@@ -12,6 +12,8 @@ struct Config {
   bool disable = false;
   std::string stock_lib;  // empty: found by rule (docs/abi.md)
   LogLevel log_level = LogLevel::warn;
+  bool strict = false;
+  unsigned lock_seconds = 10;  // 0: for ever
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };

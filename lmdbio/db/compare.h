@@ -54,4 +54,9 @@ inline int compare_memn(const std::byte* a, std::size_t an, const std::byte* b, 
 /// leave the page or the key, zeros are taken.  A user's function may throw or longjmp.
 int compare(const Comparator& c, const MDB_val& a, const MDB_val& b, const std::byte* b_end);
 
+/// The same for two values of a program's, each readable as far as it goes.
+inline int compare_values(const Comparator& c, const MDB_val& a, const MDB_val& b) {
+  return compare(c, a, b, static_cast<const std::byte*>(b.mv_data) + b.mv_size);
+}
+
 }  // namespace lmdbio::db

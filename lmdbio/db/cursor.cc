@@ -1,5 +1,8 @@
 #include "lmdbio/db/cursor.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace lmdbio::db {
 
 using format::DbRecord;
@@ -160,17 +163,18 @@ void Walker::forget_tree() noexcept {
 // The duplicates of `node` become a tree of their own.
 Status Walker::enter_dups(const Node& node) {
   // Of a big value only its page number lies in the node.
-  if (dups_ == nullptr || (node.flags() & format::kBigData) != 0) return txn_->corrupted();
+  if (dups_ == nullptr || (node.flags() & format::kBigData) != 0)
+    return txn_->corrupted("duplicates where there can be none", node.at);
   Walker& d = *dups_;
   d.above_ = 0;
   if ((node.flags() & format::kSubData) != 0) {
-    if (node.data_size() < sizeof(DbRecord)) return txn_->corrupted();
+    if (node.data_size() < sizeof(DbRecord)) return txn_->corrupted("record of a sub-database", node.at);
     d.own_db_ = load<DbRecord>(node.data());
     d.inline_root_ = PageView::none();
     d.flags_ = 0;
   } else {
     PageView sub;  // what is no sub-page must not stay: a renewed cursor looks at its last one again
-    if (!PageView::open_sub(node.data(), node.data_size(), sub)) return txn_->corrupted();
+    if (!PageView::open_sub(node.data(), node.data_size(), sub)) return txn_->corrupted("sub-page", node.at);
     d.inline_root_ = sub;
     d.own_db_ = {};
     d.own_db_.depth = 1;
@@ -189,10 +193,16 @@ Status Walker::enter_dups(const Node& node) {
   return {};
 }
 
+Status Walker::bad_leaf() noexcept { return txn_->corrupted("an entry of a leaf page", leaf_.page.bytes()); }
+Status Walker::bad_branch(const PageView& page) noexcept {
+  return txn_->corrupted("an entry of a branch page, or too many levels", page.bytes());
+}
+
 // Only duplicates have kLeaf2 pages.  Elsewhere their count has no slots behind it.
 Status Walker::load_page(format::Pgno p, PageView& page) {
   if (const Status st = txn_->page(p, page); !st.ok()) return st;
-  return page.is_leaf2() && !is_dups_ ? txn_->corrupted() : Status();
+  if (!page.is_leaf2() || is_dups_) return {};
+  return txn_->corrupted("fixed-size duplicates outside of a duplicates' tree", page.bytes());
 }
 
 // Start of mdb_page_search.
@@ -209,6 +219,7 @@ Status Walker::root(PageView& page) {
   }
   if (db_->root == format::kNoPage) return not_found();
   above_ = 0;
+  leaves_walked_ = 0;
   return load_page(db_->root, page);
 }
 
@@ -216,7 +227,7 @@ Status Walker::to_edge(PageView page, bool last) {
   while (page.is_branch()) {
     const unsigned i = last ? page.count() - 1 : 0;
     Node node;
-    if (page.count() == 0 || !page.node(i, node) || !push(page, i)) return txn_->corrupted();
+    if (page.count() == 0 || !page.node(i, node) || !push(page, i)) return bad_branch(page);
     if (const Status st = load_page(node.child(), page); !st.ok()) return st;
   }
   leaf_ = {page, 0};
@@ -234,10 +245,10 @@ Status Walker::to_key(const MDB_val& key) {
   if (const Status st = root(page); !st.ok()) return st;
   while (page.is_branch()) {
     Place place;
-    if (page.count() == 0 || !search_page(page, *order_, key, 0, place)) return txn_->corrupted();
+    if (page.count() == 0 || !search_page(page, *order_, key, 0, place)) return bad_branch(page);
     const unsigned i = place.exact ? place.index : place.index - 1;
     Node node;
-    if (i >= page.count() || !page.node(i, node) || !push(page, i)) return txn_->corrupted();
+    if (i >= page.count() || !page.node(i, node) || !push(page, i)) return bad_branch(page);
     if (const Status st = load_page(node.child(), page); !st.ok()) return st;
   }
   leaf_ = {page, 0};
@@ -253,6 +264,12 @@ Status Walker::sibling(bool right) {
     if (level == 0) return not_found();
     --level;
   } while (right ? index_[level] + 1u >= branch_[level].count() : index_[level] == 0);
+  // Branch pages that are shared make a small file an endless tree.
+  leaves_walked_ = right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
+  if (static_cast<std::uint64_t>(std::abs(leaves_walked_)) > txn_->view().pages()) {
+    clear(kPositioned | kEof);
+    return txn_->corrupted("more leaf pages than the file has pages", branch_[level].bytes());
+  }
   index_[level] = static_cast<std::uint16_t>(index_[level] + (right ? 1 : -1));
 
   const unsigned depth = above_;
@@ -263,11 +280,12 @@ Status Walker::sibling(bool right) {
     PageView page;
     Status st;
     if (!parent.node(taken, node))
-      st = txn_->corrupted();
+      st = bad_branch(parent);
     else
       st = load_page(node.child(), page);
-    if (st.ok() && page.is_branch() != (above_ < depth)) st = txn_->corrupted();
-    if (st.ok() && page.count() == 0) st = txn_->corrupted();
+    if (st.ok() && page.is_branch() != (above_ < depth))
+      st = txn_->corrupted("leaves at different depths", page.bytes());
+    if (st.ok() && page.count() == 0) st = txn_->corrupted("page without entries", page.bytes());
     if (!st.ok()) {
       clear(kPositioned | kEof);
       return st;
@@ -303,14 +321,14 @@ int Walker::compare_entry(const MDB_val& key, const MDB_val& entry) {
 Status Walker::entry_key(unsigned i, MDB_val& key) {
   if (leaf_.page.is_leaf2()) return give_item(i, &key);
   Node n;
-  if (!node(i, n)) return txn_->corrupted();
+  if (!node(i, n)) return bad_leaf();
   key = {n.key_size(), const_cast<std::byte*>(n.key())};
   return {};
 }
 
 Status Walker::give_item(unsigned i, MDB_val* key) noexcept {
   const std::byte* const item = i < leaf_.page.count() ? leaf_.page.item(i, db_->pad) : nullptr;
-  if (item == nullptr) return txn_->corrupted();
+  if (item == nullptr) return bad_leaf();
   if (key != nullptr) *key = {db_->pad, const_cast<std::byte*>(item)};
   return {};
 }
@@ -319,7 +337,7 @@ Status Walker::give_item(unsigned i, MDB_val* key) noexcept {
 Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumped) {
   if (leaf_.page.is_leaf2()) return give_item(leaf_.index, key);
   Node n;
-  if (!node(leaf_.index, n)) return txn_->corrupted();
+  if (!node(leaf_.index, n)) return bad_leaf();
   if ((n.flags() & format::kDupData) != 0) {
     const bool old = data == nullptr && txn_->env().behaviour().no_data_no_dups;
     if (!old || !jumped) {
@@ -342,7 +360,7 @@ Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
     if (const Status st = root(page); !st.ok()) return st;
     if (const Status st = to_edge(page, last); !st.ok()) return st;
   }
-  if (leaf_.page.count() == 0) return txn_->corrupted();
+  if (leaf_.page.count() == 0) return txn_->corrupted("page without entries", leaf_.page.bytes());
   leaf_.index = last ? static_cast<std::uint16_t>(leaf_.page.count() - 1) : std::uint16_t{0};
   flags_ |= kPositioned;
   if (last)
@@ -410,7 +428,7 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   }
   if (dups_ != nullptr && (db_->flags & MDB_DUPSORT) != 0 && leaf_.index < leaf_.page.count()) {
     Node n;
-    if (!node(leaf_.index, n)) return txn_->corrupted();
+    if (!node(leaf_.index, n)) return bad_leaf();
     if ((n.flags() & format::kDupData) != 0) {
       if (op == MDB_PREV || op == MDB_PREV_DUP) {
         const Status st = dups_->step_dup(-1, data) ? Status() : dups_->prev(data, nullptr, MDB_PREV);
@@ -441,7 +459,7 @@ Status Walker::search_leaf(const MDB_val& key, Place& place, std::size_t common)
   const bool ok = order_->order == Order::memn && !is_dups_
                       ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size, common, place)
                       : search_page(leaf_.page, *order_, key, db_->pad, place);
-  if (!ok) return txn_->corrupted();
+  if (!ok) return bad_leaf();
   leaf_.index = static_cast<std::uint16_t>(place.index);
   return {};
 }
@@ -468,7 +486,7 @@ Status Walker::find_node(const MDB_val& key, Node& out) {
   Place place;
   if (const Status st = to_place(key, place); !st.ok()) return st;
   if (!place.exact) return not_found();
-  if (leaf_.page.is_leaf2() || !node(place.index, out)) return txn_->corrupted();
+  if (leaf_.page.is_leaf2() || !node(place.index, out)) return bad_leaf();
   return {};
 }
 
@@ -546,7 +564,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
   const bool give_key = op == MDB_SET_RANGE || op == MDB_SET_KEY;
   if (leaf_.page.is_leaf2()) return give_key ? give_item(leaf_.index, key) : Status();
   Node n;
-  if (!node(leaf_.index, n)) return txn_->corrupted();
+  if (!node(leaf_.index, n)) return bad_leaf();
   const bool by_data = op == MDB_GET_BOTH || op == MDB_GET_BOTH_RANGE;
   Status st;
   if ((n.flags() & format::kDupData) != 0) {
@@ -582,11 +600,12 @@ Status Walker::current(MDB_val* key, MDB_val* data) {
   }
   if (leaf_.page.is_leaf2()) return give_item(leaf_.index, key);
   Node entry;
-  if (!node(leaf_.index, entry)) return txn_->corrupted();
+  if (!node(leaf_.index, entry)) return bad_leaf();
   if (key != nullptr) *key = {entry.key_size(), const_cast<std::byte*>(entry.key())};
   if (data == nullptr) return {};
   if ((entry.flags() & format::kDupData) == 0) return txn_->value(entry, *data);
-  return dups_ != nullptr ? dups_->current(data, nullptr) : txn_->corrupted();
+  if (dups_ == nullptr) return txn_->corrupted("duplicates where there can be none", entry.at);
+  return dups_->current(data, nullptr);
 }
 
 Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
@@ -599,7 +618,7 @@ Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
   }
   if (!txn_->env().behaviour().dup_edges_keep_eof) clear(kEof);
   Node entry;
-  if (!node(leaf_.index, entry)) return txn_->corrupted();
+  if (!node(leaf_.index, entry)) return bad_leaf();
   if ((entry.flags() & format::kDupData) == 0) {
     if (key != nullptr) *key = {entry.key_size(), const_cast<std::byte*>(entry.key())};
     return txn_->value(entry, *data);
@@ -612,7 +631,8 @@ Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
 Status Walker::give_page(MDB_val* data) noexcept {
   Walker& d = *dups_;
   const std::size_t n = d.leaf_.page.count(), bytes = n * d.db_->pad;
-  if (n == 0 || format::kPageHeader + bytes > d.leaf_.page.size()) return txn_->corrupted();
+  if (n == 0 || format::kPageHeader + bytes > d.leaf_.page.size())
+    return txn_->corrupted("items of fixed-size duplicates", d.leaf_.page.bytes());
   *data = {bytes, const_cast<std::byte*>(d.leaf_.page.bytes() + format::kPageHeader)};
   d.leaf_.index = static_cast<std::uint16_t>(n - 1);
   txn_->counters().bytes += bytes;
@@ -652,7 +672,7 @@ Status Walker::count(std::size_t& n) {
   }
   if (leaf_.index >= leaf_.page.count()) return not_found();  // stock looks at bytes that are no entry
   Node entry;
-  if (!node(leaf_.index, entry)) return txn_->corrupted();
+  if (!node(leaf_.index, entry)) return bad_leaf();
   if ((entry.flags() & format::kDupData) == 0) {
     n = 1;
     return {};

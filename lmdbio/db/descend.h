@@ -39,6 +39,10 @@ struct NoPath {
   bool push(const format::PageView&, unsigned) noexcept { return true; }
 };
 
+[[gnu::cold]] inline Status bad_branch(Txn& txn, const format::PageView& page) noexcept {
+  return txn.corrupted("an entry of a branch page", page.bytes());
+}
+
 /// Search in byte order from the root of `db` to a place in `leaf`.  The two separators around the child
 /// that is taken share their first bytes with every key below it: those are skipped further down.
 /// `path.push(page, index)` is called for each branch page; false: too deep.
@@ -54,44 +58,45 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
       return st;
     if (page.is_leaf()) {
       if (page.is_leaf2() || !search_memn_inline<true>(page, key, key_bytes, skip, place)) [[unlikely]]
-        return txn.corrupted();
+        return txn.corrupted("an entry of a leaf page", page.bytes());
       leaf = page;
       txn.saw_leaf(page.bytes());
       return {};
     }
     if (page.count() < 2 || !search_memn_inline<false>(page, key, key_bytes, skip, place)) [[unlikely]]
-      return txn.corrupted();
+      return bad_branch(txn, page);
     const unsigned taken = place.exact ? place.index : place.index - 1;
     format::Node node;
     if (!page.node(taken, node)) [[unlikely]]
-      return txn.corrupted();
+      return bad_branch(txn, page);
     at = node.child();
     if (level + 1 == db.depth && db.leaf_pages > kPrefetchLeafPages)
       prefetch_leaf(txn.view().hint(at), txn.view().page_size(), txn.leaf_seen());
     if (taken > 0) left = node;
     if (taken + 1 < page.count() && !page.node(taken + 1, right)) [[unlikely]]
-      return txn.corrupted();
+      return bad_branch(txn, page);
     if (left.at != nullptr && right.at != nullptr)
       skip = common_prefix(left.key(), left.key_size(), right.key(), right.key_size());
     if (level >= format::kMaxDepth || !path.push(page, taken)) [[unlikely]]
-      return txn.corrupted();
+      return txn.corrupted("too many levels", page.bytes());
   }
 }
 
 /// The same by any order.
-[[gnu::noinline]] inline Status descend_any(Txn& txn, const format::DbRecord& db, const Comparator& order, const MDB_val& key,
-                          format::PageView& leaf, Place& place) {
+[[gnu::noinline]] inline Status descend_any(Txn& txn, const format::DbRecord& db, const Comparator& order,
+                                            const MDB_val& key, format::PageView& leaf, Place& place) {
   format::Pgno at = db.root;
   for (unsigned level = 1; level <= format::kMaxDepth; ++level) {
     if (const Status st = txn.page(at, leaf); !st.ok()) return st;
-    if (leaf.count() == 0 || leaf.is_leaf2() || !search_page(leaf, order, key, 0, place)) return txn.corrupted();
+    if (leaf.count() == 0 || leaf.is_leaf2() || !search_page(leaf, order, key, 0, place))
+      return txn.corrupted("an entry", leaf.bytes());
     if (leaf.is_leaf()) return {};
     const unsigned taken = place.exact ? place.index : place.index - 1;
     format::Node node;
-    if (taken >= leaf.count() || !leaf.node(taken, node)) return txn.corrupted();
+    if (taken >= leaf.count() || !leaf.node(taken, node)) return bad_branch(txn, leaf);
     at = node.child();
   }
-  return txn.corrupted();
+  return txn.corrupted("too many levels", leaf.bytes());
 }
 
 }  // namespace detail

@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <cinttypes>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
 
 namespace lmdbio::db {
+
+namespace {
+constexpr std::size_t kWhyBytes = 160;
+}
 
 bool page_size_is_sane(const File& file) noexcept {
   PreadEngine engine(file);
@@ -41,6 +47,7 @@ Env::Env(int fd, const Options& options, cache::Window window)
       max_dbs_(options.max_dbs + kCoreDbs),
       no_readahead_(options.no_readahead),
       behaviour_(options.behaviour),
+      name_(options.name),
       dbx_(zeroed_array<Dbx>(max_dbs_)),
       slot_flags_(zeroed_array<std::uint16_t>(max_dbs_)) {
   dbx_[kFreeDbi].key_order = {Order::word};
@@ -75,6 +82,7 @@ Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
 void Env::retire_window(bool idle) noexcept {
   if (idle) old_.clear();
   if (window_ == nullptr) return;
+  last_length_ = window_->length();
   if (idle)
     window_.reset();
   else
@@ -85,6 +93,7 @@ void Env::retire_window(bool idle) noexcept {
 Status Env::remap(std::uint64_t map_bytes) {
   if (fd_ < 0) return Status::from_errno(EINVAL);
   Result<cache::Window> window = cache::Window::map(fd_, map_bytes, page_size_, no_readahead_);
+  if (!window && last_length_ < map_bytes) window = cache::Window::map(fd_, last_length_, page_size_, no_readahead_);
   if (!window) return window.error();
   seen_.store(0, std::memory_order_relaxed);
   adopt_window(std::make_unique<cache::Window>(std::move(window).value()));
@@ -100,6 +109,38 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   const std::uint64_t pages = std::min(bytes >> std::countr_zero(page_size_), kPageMask);
   seen_.store((txnid & kTxnidMask) << kPageBits | pages, std::memory_order_relaxed);
   return pages;
+}
+
+LogLevel Env::damage_level() noexcept { return reported_.exchange(true) ? LogLevel::debug : LogLevel::warn; }
+
+void Env::report_damage(const cache::WindowView& view, const char* what, const std::byte* at) noexcept {
+  const LogLevel level = damage_level();
+  if (!log_enabled(level)) return;
+  const format::Pgno p{static_cast<std::uint64_t>(at - view.base()) >> view.shift()};
+  const std::byte* const page = view.at(p);
+  char why[kWhyBytes];
+  const bool told = page != nullptr && format::explain_page({page, page_size_}, p, why);
+  log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p), told ? why : what);
+}
+
+void Env::report_damage(const cache::WindowView& view, format::Pgno p) noexcept {
+  const LogLevel level = damage_level();
+  if (!log_enabled(level)) return;
+  const std::byte* const page = view.at(p);
+  char why[kWhyBytes];
+  if (page == nullptr)
+    log_line(level, "%s: page %" PRIu64 ": beyond the end, the file has %" PRIu64 " pages", name(), format::raw(p),
+             view.pages());
+  else
+    log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p),
+             format::explain_page({page, page_size_}, p, why) ? why : "damaged, and changed meanwhile");
+}
+
+void Env::report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept {
+  log_line(damage_level(),
+           "%s: page %" PRIu64 ": a value of %" PRIu64 " bytes there reaches beyond the end, the file has %" PRIu64
+           " pages",
+           name(), format::raw(p), bytes, view.pages());
 }
 
 bool Env::name_dbi(unsigned dbi, const char* name) noexcept {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "lmdbio/base/log.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/base/zeroed_array.h"
 #include "lmdbio/cache/window.h"
@@ -55,6 +58,7 @@ class Env {
     unsigned max_dbs;         ///< named databases at most
     bool no_readahead;
     Behaviour behaviour{};
+    const char* name = "database";  ///< of the file, for messages; copied
   };
 
   /// Over `fd`, borrowed: it stays open as long as the environment.
@@ -70,7 +74,8 @@ class Env {
   /// `idle`: then it and older ones go at once.  Not while another thread begins a transaction (as
   /// mdb_env_set_mapsize).
   void retire_window(bool idle) noexcept;
-  /// For transactions that begin later.  On failure there is no window, and none can begin.
+  /// For transactions that begin later.  Where there are no addresses for so much, as much as before is mapped.
+  /// On failure there is no window, and no transaction can begin.
   Status remap(std::uint64_t map_bytes);
 
   /// Null after a remap that failed.
@@ -91,6 +96,18 @@ class Env {
     return learn_file_pages(txnid);
   }
 
+  /// Log what is wrong with the page that `at` lies in, with page `p`, with an overflow run: one line for an
+  /// environment at warning level, further ones at debug.  Any thread.
+  void report_damage(const cache::WindowView& view, const char* what, const std::byte* at) noexcept;
+  void report_damage(const cache::WindowView& view, format::Pgno p) noexcept;
+  void report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept;
+  const char* name() const noexcept { return name_.c_str(); }
+
+  /// A snapshot up to page `last_pg` does not fit the map: a writer has made that larger.
+  bool outgrown(std::uint64_t last_pg) const noexcept {
+    return fd_ >= 0 && last_pg >= window_->length() >> std::countr_zero(page_size_);
+  }
+
   Dbx& dbx(unsigned dbi) noexcept { return dbx_[dbi]; }
   /// Flags of an exported slot (kPersistentFlags | kSlotValid), 0 if none.
   std::uint16_t& slot_flags(unsigned dbi) noexcept { return slot_flags_[dbi]; }
@@ -108,6 +125,7 @@ class Env {
  private:
   Env(int fd, const Options& options, cache::Window window);
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
+  LogLevel damage_level() noexcept;
   void adopt_window(std::unique_ptr<cache::Window> window) noexcept;
 
   // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a reader
@@ -120,9 +138,12 @@ class Env {
   const unsigned max_dbs_;
   const bool no_readahead_;
   const Behaviour behaviour_;
+  const std::string name_;
+  std::atomic<bool> reported_{false};
   std::atomic<unsigned> num_dbs_{kCoreDbs};
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
+  std::uint64_t last_length_ = 0;  ///< of the window that was retired last, bytes
   std::unique_ptr<cache::Window> window_;
   std::vector<std::unique_ptr<cache::Window>> old_;
   const std::byte* metas_[2]{};

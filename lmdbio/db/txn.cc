@@ -1,6 +1,7 @@
 #include "lmdbio/db/txn.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/descend.h"
@@ -63,13 +64,21 @@ void Txn::recycle() noexcept {
   stamp_.next_use();
 }
 
-Status Txn::corrupted() noexcept {
+Status Txn::corrupted(const char* what, const std::byte* at) noexcept {
   block(kError);
+  env_->report_damage(view_, what, at);
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
 Status Txn::bad_page(format::Pgno p) noexcept {
   block(kError);
+  env_->report_damage(view_, p);
+  return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
+}
+
+Status Txn::bad_run(format::Pgno p, std::uint64_t bytes) noexcept {
+  block(kError);
+  env_->report_bad_run(view_, p, bytes);
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
 }
 
@@ -83,19 +92,10 @@ Status Txn::look_up(MDB_dbi dbi) {
       Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
   if (!slot.named() || *slot.name == '\0') return lost;  // closed meanwhile: no key is empty
 
-  MDB_val name = {std::strlen(slot.name), slot.name};
-  Walker walker;
-  walker.attach(*this, kMainDbi, nullptr);
-  format::Node node;
-  const Status st = walker.find_node(name, node);
+  format::DbRecord found;
+  const Status st = find_record(slot.name, found);
   if (st.raw() == MDB_NOTFOUND) return lost;
   if (!st.ok()) return st;
-  if ((node.flags() & (format::kDupData | format::kSubData)) != format::kSubData)
-    return Status::from_mdb(MDB_INCOMPATIBLE);
-  MDB_val data;
-  if (const Status read = value(node, data); !read.ok()) return read;
-  if (data.mv_size < sizeof(format::DbRecord)) return corrupted();
-  const auto found = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
   if ((dbs_[dbi].flags & kPersistentFlags) != found.flags) return Status::from_mdb(MDB_INCOMPATIBLE);
   dbs_[dbi] = found;
   dbi_state_[dbi] &= static_cast<unsigned char>(~kStale);
@@ -117,36 +117,67 @@ void Txn::order_main() noexcept {
   main.ordered = true;
 }
 
-bool Txn::adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi) {
+// The record of a named database, from the main one.
+Status Txn::find_record(const char* name, format::DbRecord& out) {
+  const MDB_val key = {std::strlen(name), const_cast<char*>(name)};
+  if (key.mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
+  Walker walker;
+  walker.attach(*this, kMainDbi, nullptr);
+  format::Node node;
+  if (const Status st = walker.find_node(key, node); !st.ok()) return st;
+  const unsigned kind = node.flags() & (format::kDupData | format::kSubData);
+  MDB_val data{};
+  if ((kind & format::kDupData) == 0) {  // stock reads the value before it looks at its kind
+    if (const Status st = value(node, data); !st.ok()) return st;
+  }
+  if (kind != format::kSubData) return Status::from_mdb(MDB_INCOMPATIBLE);
+  if (data.mv_size < sizeof out) return corrupted("record of a named database", node.at);
+  out = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
+  return {};
+}
+
+Status Txn::open_dbi(const char* name, unsigned flags, MDB_dbi& dbi) {
+  constexpr unsigned kOrders = MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP |
+                               MDB_REVERSEDUP;
+  if ((flags & ~(kOrders | MDB_CREATE)) != 0) return Status::from_errno(EINVAL);
+  if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
   if (name == nullptr) {
     dbs_[kMainDbi].flags = static_cast<std::uint16_t>(dbs_[kMainDbi].flags | (flags & kPersistentFlags));
     env_->dbx(kMainDbi).ordered = false;
     order_main();
-    return true;
+    dbi = kMainDbi;
+    return {};
   }
   order_main();
-  if (dbi < kCoreDbs || dbi >= env_->max_dbs()) return true;
-  Dbx& slot = env_->dbx(dbi);
-  if (dbi < num_dbs_ && slot.named() && std::strcmp(slot.name, name) == 0) return true;  // was open
+  unsigned slot = 0;
+  for (unsigned i = kCoreDbs; i < num_dbs_; ++i) {
+    if (const Dbx& d = env_->dbx(i); !d.named()) {
+      if (slot == 0) slot = i;
+    } else if (std::strcmp(d.name, name) == 0) {
+      dbi = i;
+      return {};
+    }
+  }
+  if (slot == 0) slot = num_dbs_;
+  if (slot >= env_->max_dbs()) return Status::from_mdb(MDB_DBS_FULL);
+  const bool create = (flags & MDB_CREATE) != 0;
+  if ((dbs_[kMainDbi].flags & (MDB_DUPSORT | MDB_INTEGERKEY)) != 0)
+    return Status::from_mdb(create ? MDB_INCOMPATIBLE : MDB_NOTFOUND);
+  format::DbRecord found;
+  if (const Status st = find_record(name, found); !st.ok())
+    return st.raw() == MDB_NOTFOUND && create ? Status::from_errno(EACCES) : st;
 
-  if (!env_->name_dbi(dbi, name)) return false;
-  dbi_state_[dbi] = kNew | kValid | kUserValid;
-  for (unsigned i = num_dbs_; i < dbi; ++i) dbi_state_[i] = 0;
-  num_dbs_ = std::max(num_dbs_, dbi + 1);
+  if (!env_->name_dbi(slot, name)) return Status::from_errno(ENOMEM);
+  dbs_[slot] = found;
+  dbi_state_[slot] = kNew | kValid | kUserValid;
+  num_dbs_ = std::max(num_dbs_, slot + 1);
   used_dbs_ = std::max(used_dbs_, num_dbs_);
-
-  // The record itself comes from our own search, through the same code as for a stale handle.
-  MDB_val key = {std::strlen(slot.name), slot.name};
-  Walker walker;
-  walker.attach(*this, kMainDbi, nullptr);
-  format::Node node;
-  MDB_val data;
-  if (walker.find_node(key, node).ok() && value(node, data).ok() && data.mv_size >= sizeof(format::DbRecord))
-    dbs_[dbi] = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
-  slot.key_order = default_key_order(dbs_[dbi].flags);
-  slot.dup_order = default_dup_order(dbs_[dbi].flags);
-  slot.ordered = true;
-  return true;
+  Dbx& made = env_->dbx(slot);
+  made.key_order = default_key_order(found.flags);
+  made.dup_order = default_dup_order(found.flags);
+  made.ordered = true;
+  dbi = slot;
+  return {};
 }
 
 // The first of the duplicates of `node`; what is not usual goes the way of cursors.
@@ -154,7 +185,7 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   const format::DbRecord& db = dbs_[dbi];
   const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
   format::PageView dups;
-  if (node != nullptr && !dupsort) return corrupted();
+  if (node != nullptr && !dupsort) return corrupted("duplicates where there can be none", node->at);
   constexpr unsigned kElsewhere = format::kSubData | format::kBigData;  // the data is not all in the node
   if (node != nullptr && (node->flags() & kElsewhere) == 0 &&
       format::PageView::open_sub(node->data(), node->data_size(), dups) && dups.count() != 0) {
@@ -194,7 +225,7 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
   format::Node node;
   if (!leaf.node(place.index, node)) [[unlikely]]
-    return corrupted();
+    return corrupted("an entry of a leaf page", leaf.bytes());
   if ((node.flags() & format::kDupData) != 0) [[unlikely]]
     return find_rare(dbi, key, data, &node);
   return value(node, data);

@@ -47,6 +47,10 @@ class Txn {
       block(kFinished);
       return st;
     }
+    if (env_->outgrown(snapshot_.last_pg)) [[unlikely]] {
+      block(kFinished);
+      return Status::from_mdb(MDB_MAP_RESIZED);
+    }
     start();
     return {};
   }
@@ -56,6 +60,7 @@ class Txn {
   void recycle() noexcept;
 
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
+  const Snapshot& snapshot() const noexcept { return snapshot_; }
   /// Calls get MDB_BAD_TXN: ended, or an earlier call found the tree damaged.
   bool blocked() const noexcept { return blocked_ != 0; }
   /// The record waits to be looked up by name.
@@ -88,9 +93,9 @@ class Txn {
 
   /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
   void order_main() noexcept;
-  /// Mirrors an mdb_dbi_open that gave `dbi` (name null: the main database).  False: out of memory.  May run a
-  /// user's comparator of the main database.
-  bool adopt_dbi(const char* name, unsigned flags, MDB_dbi dbi);
+  /// mdb_dbi_open (`name` null: the main database), in stock's order of checks.  `dbi` is set on success alone.
+  /// May run a user's comparator of the main database.  As in stock by one thread at a time (lmdb.h).
+  Status open_dbi(const char* name, unsigned flags, MDB_dbi& dbi);
 
   /// The page `p` of a tree.  A failure is sticky, as in stock.
   Status page(format::Pgno p, format::PageView& out) noexcept {
@@ -109,12 +114,13 @@ class Txn {
     const format::Pgno p = node.overflow();
     const std::byte* run;
     if (!view_.find(p, size, run)) [[unlikely]]
-      return bad_page(p);
+      return bad_run(p, size);
     data = {size, const_cast<std::byte*>(run)};
     return {};
   }
-  /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.
-  Status corrupted() noexcept;
+  /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.  `what` is wrong with the page
+  /// that `at` lies in, where the page itself does not tell; logged.
+  [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
   /// The leaf of the last lookup, or null: a hint of how leaves are laid out.
   const std::byte* leaf_seen() const noexcept { return leaf_seen_; }
@@ -133,8 +139,10 @@ class Txn {
   }
   void start() noexcept;
   void restart() noexcept;
-  Status bad_page(format::Pgno p) noexcept;
+  [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
+  [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
   Status look_up(MDB_dbi dbi);
+  Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node);
 

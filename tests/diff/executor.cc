@@ -315,7 +315,7 @@ bool Executor::integers_fit(const Call& c) const {
       e.handles[dbi].opened_by != txn)
     return false;  // the number was given to another database since: comparison and keys may not match
   const test::DbSpec& s = environments_[static_cast<std::size_t>(e.which)].dbs[static_cast<std::size_t>(db)];
-  if (c.fn == Fn::kCmp || c.fn == Fn::kDcmp) return true;  // both arguments are padded
+  if (c.fn == Fn::kCmp || c.fn == Fn::kDcmp) return true;  // stock_undefined()
   if ((s.flags & MDB_INTEGERKEY) != 0 && c.key.bytes.size() > s.key_min) return false;
   const bool unaligned_int = (s.flags & MDB_INTEGERDUP) != 0 && (s.flags & MDB_DUPFIXED) == 0;
   return !cursor || !takes_data(c.op) || !unaligned_int || c.data.bytes.size() <= s.value_min;
@@ -361,9 +361,15 @@ Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
   };
   switch (c.fn) {
     case Fn::kCmp:
-      return stock(side.txn[c.txn]).dbxs[c.dbi].cmp == nullptr ? Undefined::kNoComparator : Undefined::kNo;
-    case Fn::kDcmp:
-      return stock(side.txn[c.txn]).dbxs[c.dbi].dcmp == nullptr ? Undefined::kNoComparator : Undefined::kNo;
+    case Fn::kDcmp: {
+      const auto& dbx = stock(side.txn[c.txn]).dbxs[c.dbi];
+      MDB_cmp_func* const cmp = c.fn == Fn::kCmp ? dbx.cmp : dbx.dcmp;
+      if (cmp == nullptr) return Undefined::kNoComparator;
+      // Integers: as many bytes are read as the first argument or the order has.
+      const std::size_t n = c.key.bytes.size();
+      const bool same_integers = n == c.data.bytes.size() && (n == 4 || n == 8);
+      return is_order(cmp, -1, true) && !same_integers ? Undefined::kBeforeValue : Undefined::kNo;
+    }
     case Fn::kGet:
       if (stale_lookup(c.txn, c.dbi)) return Undefined::kStaleLookup;
       if (c.dbi < stock(side.txn[c.txn]).numdbs && !c.key.null &&

@@ -19,7 +19,7 @@ enum class Undefined : std::uint8_t {
   kSecondVal,     // MDB_MULTIPLE reads a second MDB_val
   kVersions,      // defined, but not the same in all versions of stock
   kForeignOrder,  // defined, but the result is where stock's binary search happens to end (documented misuse)
-  kBeforeValue,   // integer duplicates of an odd or no size: reads the bytes before the program's value
+  kBeforeValue,   // integers of an odd size, of none or of two sizes: reads bytes around the program's value
 };
 inline constexpr int kUndefined = 12;
 const char* name_of(Undefined u) noexcept;

@@ -108,22 +108,18 @@ class Reader {
     check(st);
   }
   void open_named() {
-    MDB_dbi dbi = db::kCoreDbs;
-    txn_->adopt_dbi(nullptr, 0, db::kMainDbi);
+    MDB_dbi dbi = db::kMainDbi;
+    check(txn_->open_dbi(nullptr, 0, dbi));
+    MDB_dbi end = db::kCoreDbs;
     for (const std::string& key : std::vector<std::string>(keys_)) {
-      if (dbi >= env_->max_dbs() || key.empty() || key.find('\0') != std::string::npos) continue;
-      MDB_val v{};
-      if (txn_->blocked()) check(Status::from_mdb(MDB_BAD_TXN));
-      const Status st = txn_->get(db::kMainDbi, as_val(key), v);
+      if (key.find('\0') != std::string::npos) continue;
+      const Status st = txn_->open_dbi(key.c_str(), 0, dbi);
       check(st);
-      if (!st.ok() || v.mv_size != sizeof(format::DbRecord)) continue;
-      txn_->adopt_dbi(key.c_str(), 0, dbi);
-      if (txn_->blocked()) check(Status::from_mdb(MDB_BAD_TXN));
-      if (!txn_->has_dbi(dbi)) continue;
+      if (!st.ok()) continue;
       walk(dbi);
-      ++dbi;
+      end = std::max(end, dbi + 1);
     }
-    dbis_ = dbi;
+    dbis_ = end;
   }
 
   void calls() {

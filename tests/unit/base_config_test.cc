@@ -39,6 +39,8 @@ void expect_same(const Config& a, const Config& b) {
   EXPECT_EQ(a.stock_lib, b.stock_lib);
   EXPECT_EQ(a.log_level, b.log_level);
   EXPECT_EQ(a.stats, b.stats);
+  EXPECT_EQ(a.strict, b.strict);
+  EXPECT_EQ(a.lock_seconds, b.lock_seconds);
 }
 
 TEST(Config, NothingSetGivesTheDefaults) {
@@ -65,7 +67,8 @@ TEST(Config, TableIsWellFormed) {
     EXPECT_NE(*e.range, '\0') << e.name;
     EXPECT_NE(*e.meaning, '\0') << e.name;
   }
-  EXPECT_THAT(names, ElementsAre("LMDBIO_DISABLE", "LMDBIO_LOG", "LMDBIO_STATS", "LMDBIO_STOCK_LIB"));
+  EXPECT_THAT(names, ElementsAre("LMDBIO_DISABLE", "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_STATS",
+                                 "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
 }
 
 TEST(Config, ValidValues) {
@@ -76,6 +79,10 @@ TEST(Config, ValidValues) {
   EXPECT_EQ(parse({{"LMDBIO_LOG", "warn"}}).log_level, LogLevel::warn);
   EXPECT_EQ(parse({{"LMDBIO_LOG", "info"}}).log_level, LogLevel::info);
   EXPECT_EQ(parse({{"LMDBIO_LOG", "debug"}}).log_level, LogLevel::debug);
+  EXPECT_TRUE(parse({{"LMDBIO_STRICT", "1"}}).strict);
+  EXPECT_FALSE(parse({{"LMDBIO_STRICT", "0"}}).strict);
+  EXPECT_EQ(parse({{"LMDBIO_LOCK_SECONDS", "0"}}).lock_seconds, 0u);
+  EXPECT_EQ(parse({{"LMDBIO_LOCK_SECONDS", "3600"}}).lock_seconds, 3600u);
   EXPECT_EQ(parse({{"LMDBIO_STATS", "0"}}).stats, "");
   EXPECT_EQ(parse({{"LMDBIO_STATS", "1"}}).stats, "1");
   EXPECT_EQ(parse({{"LMDBIO_STATS", "s-%h-%p-100%%"}}).stats, "s-%h-%p-100%%");
@@ -87,7 +94,9 @@ TEST(Config, InvalidValuesAreToldAndTheDefaultStays) {
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"LMDBIO_DISABLE", "yes"}, {"LMDBIO_DISABLE", "01"},    {"LMDBIO_DISABLE", " 1"},
       {"LMDBIO_LOG", "WARN"},    {"LMDBIO_LOG", "2"},         {"LMDBIO_STATS", "a%"},
-      {"LMDBIO_STATS", "a%d"},   {"LMDBIO_STATS", long_path}, {"LMDBIO_STOCK_LIB", long_path}};
+      {"LMDBIO_STATS", "a%d"},   {"LMDBIO_STATS", long_path}, {"LMDBIO_STOCK_LIB", long_path},
+      {"LMDBIO_STRICT", "no"},   {"LMDBIO_LOCK_SECONDS", "3601"}, {"LMDBIO_LOCK_SECONDS", "-1"},
+      {"LMDBIO_LOCK_SECONDS", "5s"}, {"LMDBIO_LOCK_SECONDS", "99999999999999999999"}};
   for (const auto& [name, value] : bad) {
     expect_same(parse({{name, value}}), Config());
     EXPECT_THAT(g_complaints, ElementsAre(name + "=" + value));

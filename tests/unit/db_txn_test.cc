@@ -61,6 +61,12 @@ class TxnTest : public ::testing::Test {
       put(meta + detail::kAtTxnid, id);
     }
   }
+  /// The handle, or the code.
+  static int opened(Txn& txn, const char* name, unsigned flags) {
+    MDB_dbi dbi = 0;
+    const Status st = txn.open_dbi(name, flags, dbi);
+    return st.ok() ? static_cast<int>(dbi) : st.raw();
+  }
   static std::string get(Txn& txn, MDB_dbi dbi, const std::string& key) {
     MDB_val v{};
     const Status st = txn.get(dbi, as_val(key), v);
@@ -76,8 +82,8 @@ TEST_F(TxnTest, AnAdoptedHandleIsUsableAtOnceAndKeptIfTheTransactionSaysSo) {
     Txn txn(*env_), later(*env_);
     ASSERT_TRUE(begin(txn).ok());
     EXPECT_FALSE(txn.has_dbi(kFirst));
-    txn.adopt_dbi("one", 0, kFirst);
-    txn.adopt_dbi("two", MDB_DUPSORT, kSecond);
+    EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
+    EXPECT_EQ(opened(txn, "two", MDB_DUPSORT), static_cast<int>(kSecond));
     EXPECT_TRUE(txn.has_dbi(kFirst));
     EXPECT_EQ(get(txn, kFirst, "k"), "one");
     EXPECT_EQ(get(txn, kSecond, "k"), "two");
@@ -100,17 +106,57 @@ TEST_F(TxnTest, AnAdoptedHandleIsUsableAtOnceAndKeptIfTheTransactionSaysSo) {
   }
 }
 
+TEST_F(TxnTest, OpeningChecksInStocksOrder) {
+  open(Named().f);
+  Txn txn(*env_);
+  EXPECT_EQ(opened(txn, "one", 0x1000), EINVAL) << "before all";
+  EXPECT_EQ(opened(txn, "one", 0), MDB_BAD_TXN);
+  ASSERT_TRUE(begin(txn).ok());
+  EXPECT_EQ(opened(txn, "absent", 0), MDB_NOTFOUND);
+  EXPECT_EQ(opened(txn, "absent", MDB_CREATE), EACCES);
+  EXPECT_EQ(opened(txn, "", 0), MDB_BAD_VALSIZE);
+  EXPECT_EQ(opened(txn, "text", 0), MDB_INCOMPATIBLE);
+  EXPECT_EQ(opened(txn, "text", MDB_CREATE), MDB_INCOMPATIBLE);
+  EXPECT_FALSE(txn.blocked());
+  EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
+  EXPECT_EQ(opened(txn, nullptr, MDB_INTEGERKEY), static_cast<int>(kMainDbi));
+  EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst)) << "open ones are found first";
+  EXPECT_EQ(opened(txn, "two", 0), MDB_NOTFOUND) << "no names in such a main database";
+  EXPECT_EQ(opened(txn, "two", MDB_CREATE), MDB_INCOMPATIBLE);
+}
+
+TEST_F(TxnTest, OpeningTakesTheFirstFreeSlotUntilThereIsNone) {
+  Named n;
+  const std::string record = FileImage::as_data(FileImage::record(0, 1, 2, 1));
+  std::vector<testing::LeafEntry> names;
+  for (const char* name : {"a", "b", "c", "d", "e"}) names.push_back({name, record, format::kSubData});
+  const std::uint64_t root = n.f.leaf(names);
+  n.f.metas(FileImage::record(0, 1, root, 5), 7);
+  open(n.f);
+  Txn txn(*env_);
+  ASSERT_TRUE(begin(txn).ok());
+  const int free = static_cast<int>(env_->max_dbs() - kCoreDbs);
+  ASSERT_LT(free, 5);
+  const char* const all[] = {"a", "b", "c", "d", "e"};
+  for (int i = 0; i < free; ++i) EXPECT_EQ(opened(txn, all[i], 0), static_cast<int>(kFirst) + i);
+  EXPECT_EQ(opened(txn, all[free], 0), MDB_DBS_FULL);
+  env_->close_dbi(kFirst + 1);
+  env_->close_dbi(kFirst);
+  EXPECT_EQ(opened(txn, all[free], 0), static_cast<int>(kFirst));
+  EXPECT_EQ(opened(txn, "a", 0), static_cast<int>(kFirst) + 1);
+}
+
 TEST_F(TxnTest, OpeningItAgainChangesNothing) {
   open(Named().f);
   Txn txn(*env_);
   ASSERT_TRUE(begin(txn).ok());
-  txn.adopt_dbi("one", 0, kFirst);
+  EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
   env_->dbx(kFirst).key_order = {Order::memnr};
-  txn.adopt_dbi("one", 0, kFirst);
+  EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
   EXPECT_EQ(env_->dbx(kFirst).key_order.order, Order::memnr);
   txn.end(true);
   ASSERT_TRUE(begin(txn).ok());
-  txn.adopt_dbi("one", 0, kFirst);
+  EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
   txn.end(false);  // it was open before: it stays
   ASSERT_TRUE(begin(txn).ok());
   EXPECT_TRUE(txn.has_dbi(kFirst));
@@ -121,7 +167,7 @@ TEST_F(TxnTest, AClosedHandleIsGoneForLaterTransactions) {
     open(Named().f, Behaviour::of_release(release));
     Txn txn(*env_), running(*env_);
     ASSERT_TRUE(begin(txn).ok());
-    txn.adopt_dbi("one", 0, kFirst);
+    EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
     txn.end(true);
     ASSERT_TRUE(begin(running).ok());
     env_->close_dbi(kFirst);
@@ -130,7 +176,7 @@ TEST_F(TxnTest, AClosedHandleIsGoneForLaterTransactions) {
     EXPECT_FALSE(running.blocked());
     ASSERT_TRUE(begin(txn).ok());
     EXPECT_FALSE(txn.has_dbi(kFirst));
-    txn.adopt_dbi("two", MDB_DUPSORT, kFirst);  // the slot is used again
+    EXPECT_EQ(opened(txn, "two", MDB_DUPSORT), static_cast<int>(kFirst));  // the slot is used again
     EXPECT_EQ(get(txn, kFirst, "k"), "two");
   }
 }
@@ -159,7 +205,7 @@ TEST_F(TxnTest, AStaleHandleWhoseDatabaseIsGoneOrChanged) {
     open(n.f, Behaviour::of_release(release));
     Txn txn(*env_);
     ASSERT_TRUE(begin(txn).ok());
-    txn.adopt_dbi("one", 0, kFirst);
+    EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
     txn.end(true);
     std::uint64_t id = 10;
     const auto expect = [&](std::uint64_t root, int rc, bool blocked) {
@@ -184,9 +230,9 @@ TEST_F(TxnTest, UnchangedTxnidStartsAgain) {
   open(Named().f);
   Txn txn(*env_);
   ASSERT_TRUE(begin(txn).ok());
-  txn.adopt_dbi(nullptr, MDB_DUPSORT, kMainDbi);  // a program's flags last as long as its transaction
+  EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
+  EXPECT_EQ(opened(txn, nullptr, MDB_DUPSORT), static_cast<int>(kMainDbi));  // a program's flags last as long as its transaction
   EXPECT_EQ(txn.record_now(kMainDbi).flags, MDB_DUPSORT);
-  txn.adopt_dbi("one", 0, kFirst);
   txn.end(true);
   EXPECT_TRUE(txn.blocked());
   // Nothing of the metas is read where the id is the same: damage there goes unseen.
@@ -351,10 +397,30 @@ TEST(EnvFile, WithoutAWindowNothingBegins) {
   auto env = std::move(Env::open(file.fd(), {kPage, n.f.bytes().size(), 3, false}).value());
   Txn txn(*env);
   env->retire_window(true);
-  EXPECT_FALSE(env->remap(std::uint64_t{1} << 62).ok());
   EXPECT_EQ(txn.begin(7, MetaSource(env->metas())).raw(), ENOMEM);
   ASSERT_TRUE(env->remap(std::uint64_t{1} << 20).ok());
   EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
+}
+
+TEST(EnvFile, WithoutAddressesForMoreTheMapStaysAsItWas) {
+  Named n;
+  testing::TempFile file(n.f.bytes());
+  const std::uint64_t length = n.f.bytes().size();
+  auto env = std::move(Env::open(file.fd(), {kPage, length, 3, false}).value());
+  env->retire_window(true);
+  ASSERT_TRUE(env->remap(std::uint64_t{1} << 62).ok());
+  EXPECT_EQ(env->window()->length(), length);
+  Txn txn(*env);
+  EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
+}
+
+TEST(EnvFile, ASnapshotBeyondTheMapIsRefusedAsByStock) {
+  Named n;
+  testing::TempFile file(n.f.bytes());
+  auto env = std::move(Env::open(file.fd(), {kPage, 3 * kPage, 3, false}).value());
+  Txn txn(*env);
+  EXPECT_EQ(txn.begin(7, MetaSource(env->metas())).raw(), MDB_MAP_RESIZED);
+  EXPECT_TRUE(txn.finished());
 }
 
 TEST(EnvFile, TheFilesLengthBoundsWhatTheMetaPromises) {

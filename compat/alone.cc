@@ -1,0 +1,46 @@
+#include "compat/alone.h"
+
+#include <cerrno>
+
+namespace lmdbio::compat::alone {
+
+namespace {
+
+Status newest(EnvHandle& env, db::Snapshot& out) {
+  if (env.engine->window() == nullptr) return Status::from_errno(ENOMEM);
+  const db::MetaSource source(env.engine->metas());
+  if (const Status st = source.renew(out.txnid); !st.ok()) return st;
+  const Status st = db::read_snapshot(env.engine->metas(), source, out);
+  return st.raw() != MDB_BAD_TXN ? st : Status::from_mdb(MDB_CORRUPTED);
+}
+
+}  // namespace
+
+int env_stat(EnvHandle& env, MDB_stat* stat) {
+  if (stat == nullptr) return EINVAL;
+  db::Snapshot now;
+  if (const Status st = newest(env, now); !st.ok()) return st.raw();
+  fill(*stat, env.engine->page_size(), now.dbs[db::kMainDbi]);
+  return 0;
+}
+
+int env_info(EnvHandle& env, MDB_envinfo* info) {
+  if (info == nullptr) return EINVAL;
+  db::Snapshot now;
+  if (const Status st = newest(env, now); !st.ok()) return st.raw();
+  constexpr unsigned kDefaultReaders = 126;  // lmdb.h
+  *info = {};
+  info->me_mapsize = env.engine->window()->length();
+  info->me_last_pgno = now.last_pg;
+  info->me_last_txnid = now.txnid;
+  info->me_maxreaders = env.setup.readers != 0 ? env.setup.readers : kDefaultReaders;
+  return 0;
+}
+
+unsigned env_get_flags(const EnvHandle& env) noexcept {
+  constexpr unsigned kShown = MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_NOMEMINIT | MDB_FIXEDMAP |
+                              MDB_NOSUBDIR | MDB_RDONLY | MDB_WRITEMAP | MDB_NOTLS | MDB_NOLOCK | MDB_NORDAHEAD;
+  return env.setup.open_flags & kShown;
+}
+
+}  // namespace lmdbio::compat::alone

@@ -1,0 +1,210 @@
+#include "compat/companion.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "compat/bounded.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+
+namespace lmdbio::compat {
+
+namespace {
+
+const char* describe(const Stock& stock, int rc) noexcept {
+  if (rc == kLocksHang) return "its locks hang";
+  const char* const text = rc > 0 ? ::strerrordesc_np(rc) : stock.strerror(rc);
+  return text != nullptr ? text : "unknown error";
+}
+
+/// One line a process tells that files are read without locks; the rest at a lower level.
+LogLevel lockless_level() noexcept {
+  static constinit std::atomic<bool> told{false};
+  return told.exchange(true) ? LogLevel::info : LogLevel::warn;
+}
+
+/// What an open can fail of that has to do with the lock file or its locks, not with the data.
+bool is_about_locks(int rc) noexcept {
+  switch (rc) {
+    case kLocksHang:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENOLCK:
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EINVAL:
+    case ENODEV:  // the lock file cannot be mapped
+    case EISDIR:
+    case ENXIO:
+    case ELOOP:
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+    case EINTR:
+    case EDEADLK:
+    case ETIMEDOUT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// A real environment with the settings that the program made before its open.  Null: `rc` says why.
+MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
+  const Stock& stock = *env.stock;
+  const Setup& setup = env.setup;
+  MDB_env* made = nullptr;
+  if (rc = stock.env_create(&made); rc != 0) return nullptr;
+  if (setup.map_bytes != 0) rc = stock.env_set_mapsize(made, setup.map_bytes);
+  if (rc == 0 && setup.readers != 0) rc = stock.env_set_maxreaders(made, setup.readers);
+  if (rc == 0) rc = stock.env_set_maxdbs(made, env.max_dbs);
+  if (rc == 0 && setup.userctx != nullptr) rc = stock.env_set_userctx(made, setup.userctx);
+  if (rc == 0 && setup.assert_function != nullptr) rc = stock.env_set_assert(made, setup.assert_function);
+  if (rc == 0) return made;
+  stock.env_close(made);
+  return nullptr;
+}
+
+/// Opened by `path` with the flags of the first open and `more`.  Null: `rc` says why.
+MDB_env* make_open(const EnvHandle& env, const char* path, unsigned more, int& rc) noexcept {
+  MDB_env* const made = make_real(env, rc);
+  if (made == nullptr) return nullptr;
+  rc = open_bounded(*env.stock, made, path, env.setup.open_flags | more, env.setup.mode);
+  if (rc == 0) return made;
+  if (rc != kLocksHang) env.stock->env_close(made);
+  return nullptr;
+}
+
+/// Stock leaves the lock file out by itself on a read-only file system.
+bool has_no_reader_table(const Stock& stock, MDB_env* real) noexcept {
+  bool none = false;
+  (void)stock.reader_list(
+      real,
+      [](const char* text, void* out) {
+        *static_cast<bool*>(out) = ::strcmp(text, "(no reader locks)\n") == 0;
+        return -1;  // the first line is enough
+      },
+      &none);
+  return none;
+}
+
+std::string absolute(const char* path) {
+  char cwd[PATH_MAX];
+  if (path[0] == '/' || ::getcwd(cwd, sizeof cwd) == nullptr) return path;
+  return std::string(cwd) + '/' + path;
+}
+
+/// A forked child's companion on the file that its parent opened.  Null: `rc` says why.
+MDB_env* reopen(EnvHandle& env, int& rc) noexcept {
+  MDB_env* made = make_open(env, env.setup.path.c_str(), env.lockless ? MDB_NOLOCK : 0u, rc);
+  if (made == nullptr && !env.lockless && !config().strict && is_about_locks(rc))
+    made = make_open(env, env.setup.path.c_str(), MDB_NOLOCK, rc);
+  if (made == nullptr) return nullptr;
+  mdb_filehandle_t fd = -1;
+  struct stat mine, inherited;
+  if (env.stock->env_get_fd(made, &fd) == 0 && ::fstat(fd, &mine) == 0 && ::fstat(env.fd, &inherited) == 0 &&
+      mine.st_dev == inherited.st_dev && mine.st_ino == inherited.st_ino)
+    return made;
+  env.stock->env_close(made);
+  rc = ESTALE;
+  return nullptr;
+}
+
+}  // namespace
+
+int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode) {
+  const Stock& stock = *env.stock;
+  MDB_env* const real = env.real.load(std::memory_order_relaxed);
+  const bool read_only = (flags & MDB_RDONLY) != 0 && env.engine == nullptr && !env.opened;
+  if (!read_only) {
+    const int rc = stock.env_open(real, path, flags, mode);
+    if (rc == 0) env.opened = true;
+    return rc;
+  }
+  unsigned before = 0;
+  (void)stock.env_get_flags(real, &before);
+  env.setup.open_flags = flags | before;
+  env.setup.mode = mode;
+  env.setup.path = absolute(path);
+  int rc = config().strict ? stock.env_open(real, path, flags, mode) : open_bounded(stock, real, path, flags, mode);
+  if (rc == 0) {
+    env.opened = true;
+    env.lockless = (env.setup.open_flags & MDB_NOLOCK) == 0 && has_no_reader_table(stock, real);
+    return 0;
+  }
+  if (config().strict || (env.setup.open_flags & MDB_NOLOCK) != 0 || !is_about_locks(rc)) return rc;
+
+  int second = 0;
+  MDB_env* const made = make_open(env, path, MDB_NOLOCK, second);
+  if (made == nullptr) {
+    if (rc != kLocksHang) return rc;
+    int ignored = 0;  // the first one belongs to the thread that hangs in it: the program gets another to close
+    env.real.store(make_real(env, ignored), std::memory_order_relaxed);
+    return second;
+  }
+  if (rc != kLocksHang) stock.env_close(real);
+  env.real.store(made, std::memory_order_relaxed);
+  env.lockless = env.opened = true;
+  log_line(lockless_level(),
+           "%s: cannot be locked (%s): read without locks; a writer is not kept from changing pages meanwhile",
+           path, describe(stock, rc));
+  return 0;
+}
+
+MDB_env* companion(EnvHandle& env, int& error) noexcept {
+  if (MDB_env* const real = env.real.load(std::memory_order_acquire); real != nullptr) return real;
+  error = EAGAIN;
+  if (env.reopening.exchange(true, std::memory_order_acq_rel)) {
+    if (const int known = env.reopen_error.load(std::memory_order_acquire); known != 0) error = known;
+    return nullptr;
+  }
+  const int saved = errno;
+  int rc = 0;
+  MDB_env* const made = reopen(env, rc);
+  errno = saved;
+  if (made != nullptr) {
+    env.real.store(made, std::memory_order_release);
+    return made;
+  }
+  error = rc == kLocksHang ? ETIMEDOUT : rc;
+  env.reopen_error.store(error, std::memory_order_release);
+  if (rc == ESTALE)
+    log_line(LogLevel::warn,
+             "%s: another file now: this forked process reads the one that its parent opened, without locks",
+             env.setup.path.c_str());
+  else
+    log_line(LogLevel::warn, "%s: cannot be opened again in this forked process (%s): reading without locks",
+             env.setup.path.c_str(), describe(*env.stock, rc));
+  return nullptr;
+}
+
+void forget_companions() noexcept {
+  for_each_served([](EnvHandle& env) {
+    env.real.store(nullptr, std::memory_order_relaxed);
+    env.reopening.store(false, std::memory_order_relaxed);
+    env.reopen_error.store(0, std::memory_order_relaxed);
+    env.forget_companions();
+  });
+}
+
+bool may_read_without_slot(const EnvHandle& env, int rc) noexcept {
+  const bool alone = env.real.load(std::memory_order_relaxed) == nullptr;
+  if (alone && rc == EAGAIN) return true;  // another thread is opening it
+  return !config().strict && (alone || rc == MDB_READERS_FULL || is_about_locks(rc));
+}
+
+void tell_without_slot(const EnvHandle& env, int rc) noexcept {
+  if (env.real.load(std::memory_order_relaxed) == nullptr) return;  // told when it could not be opened
+  log_line(lockless_level(),
+           "%s: no reader slot (%s): read without one; a writer is not kept from changing pages meanwhile",
+           env.setup.path.c_str(), describe(*env.stock, rc));
+}
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,26 @@
+// What must be known of a file before the real library touches it, and why it could not open one.
+#pragma once
+
+#include <string>
+
+#include "lmdbio/base/status.h"
+
+namespace lmdbio::compat {
+
+struct EnvHandle;
+
+/// The data file of an environment at `path`, opened with `flags` (MDB_NOSUBDIR).
+std::string data_file(const char* path, unsigned flags);
+
+/// Before a read-only open.  Not ok (MDB_INVALID, logged): stock would die of the file (it divides by the page
+/// size that a meta page names) or wait for ever (a pipe).  All else that may be wrong stock finds itself.
+Status prove_openable(const std::string& file);
+
+/// After stock refused a read-only open: one line that says what is wrong with the file, if something is.
+void explain_refusal(const std::string& file) noexcept;
+
+/// Before a compacting copy, in which stock walks the tree without checks: all that it will touch is walked
+/// with ours.  MDB_CORRUPTED, logged, if it must not be started.
+Status prove_copyable(EnvHandle& env);
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,65 @@
+// Sets of page numbers, and of the bytes that the nodes of a page take.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "lmdbio/base/zeroed_array.h"
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::db {
+
+/// Numbers below a bound, one bit each; pages of the kernel that hold no bit are not there.
+class PageSet {
+ public:
+  /// False: out of memory.
+  bool reset(std::uint64_t bound) noexcept {
+    bound_ = bound;
+    words_.reset(static_cast<std::uint64_t*>(std::calloc(bound / 64 + 1, sizeof(std::uint64_t))));
+    return words_ != nullptr;
+  }
+  std::uint64_t bound() const noexcept { return bound_; }
+  /// `p` below the bound.
+  bool has(std::uint64_t p) const noexcept { return (words_[p / 64] >> (p % 64) & 1) != 0; }
+  /// False if it was there already.
+  bool add(std::uint64_t p) noexcept {
+    std::uint64_t& w = words_[p / 64];
+    const std::uint64_t bit = std::uint64_t{1} << (p % 64);
+    if ((w & bit) != 0) return false;
+    w |= bit;
+    return true;
+  }
+  /// Numbers 64 x `i` and up.
+  std::uint64_t word(std::uint64_t i) const noexcept { return words_[i]; }
+
+ private:
+  ZeroedArray<std::uint64_t> words_;
+  std::uint64_t bound_ = 0;
+};
+
+/// Bytes of a page that belong to nodes already seen.  Nodes start at even offsets and take whole pairs of bytes.
+class NodeBytes {
+ public:
+  explicit NodeBytes(std::size_t page_bytes) noexcept { clear(page_bytes); }
+  void clear(std::size_t page_bytes) noexcept { std::memset(pairs_, 0, (page_bytes + 127) / 128 * sizeof pairs_[0]); }
+  /// Takes [begin, end), begin < end <= page size.  False: some of it was taken.
+  bool take(std::size_t begin, std::size_t end) noexcept {
+    const std::size_t a = begin / 2, b = (end + 1) / 2 - 1;  // first and last pair
+    const std::uint64_t from = ~std::uint64_t{0} << (a % 64), to = ~std::uint64_t{0} >> (63 - b % 64);
+    if (a / 64 == b / 64) return take_in(a / 64, from & to);
+    bool free = take_in(a / 64, from);
+    for (std::size_t w = a / 64 + 1; w < b / 64; ++w) free &= take_in(w, ~std::uint64_t{0});
+    return take_in(b / 64, to) && free;
+  }
+
+ private:
+  bool take_in(std::size_t word, std::uint64_t bits) noexcept {
+    const bool free = (pairs_[word] & bits) == 0;
+    pairs_[word] |= bits;
+    return free;
+  }
+  std::uint64_t pairs_[format::kMaxPageSize / 128];
+};
+
+}  // namespace lmdbio::db

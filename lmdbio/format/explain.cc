@@ -1,0 +1,81 @@
+#include "lmdbio/format/explain.h"
+
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+
+#include "lmdbio/format/meta_view.h"
+#include "lmdbio/format/page_view.h"
+
+namespace lmdbio::format {
+
+namespace {
+
+__attribute__((format(printf, 2, 3))) bool say(std::span<char> out, const char* fmt, ...) noexcept {
+  va_list args;
+  va_start(args, fmt);
+  (void)std::vsnprintf(out.data(), out.size(), fmt, args);
+  va_end(args);
+  return true;
+}
+
+bool explain_slots(const PageView& view, std::span<char> out) noexcept {
+  for (unsigned i = 0; i < view.count(); ++i) {
+    Node node;
+    if (view.node(i, node)) continue;
+    const unsigned at = load<std::uint16_t>(view.bytes() + kPageHeader + 2 * std::size_t{i});
+    if (at < kPageHeader + 2 * view.count() || at + kNodeHeader > view.size())
+      return say(out, "slot %u is %u, outside of the page's nodes", i, at);
+    if (view.is_leaf())
+      return say(out, "node %u: key of %u and data of %" PRIu32 " bytes reach beyond the page", i, node.key_size(),
+                 node.data_size());
+    return say(out, "node %u: key of %u bytes reaches beyond the page", i, node.key_size());
+  }
+  return false;
+}
+
+}  // namespace
+
+bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept {
+  out[0] = '\0';
+  if (page.size() < kPageHeader) return say(out, "%zu bytes, less than a page header", page.size());
+  const auto number = load<std::uint64_t>(page, 0);
+  const unsigned flags = load<std::uint16_t>(page, kAtFlags), lower = load<std::uint16_t>(page, kAtLower),
+                 upper = load<std::uint16_t>(page, kAtUpper);
+  if (Pgno{number} != expect) return say(out, "page number is %" PRIu64, number);
+  if (((flags & kBranch) != 0) == ((flags & kLeaf) != 0))
+    return say(out, "flags are 0x%x: neither branch nor leaf page", flags);
+  if (lower < kPageHeader) return say(out, "lower bound is %u, inside the header", lower);
+  if ((flags & kLeaf2) == 0 && lower > upper) return say(out, "lower bound %u is above upper bound %u", lower, upper);
+  if ((flags & kLeaf2) == 0 && upper > page.size())
+    return say(out, "upper bound is %u on a page of %zu bytes", upper, page.size());
+  PageView view;
+  if (!PageView::open(page.data(), page.size(), expect, view)) return say(out, "header");
+  if (view.is_leaf2()) return false;
+  if (view.count() == 0) return say(out, "no entries");
+  return explain_slots(view, out);
+}
+
+bool explain_meta(Bytes page, std::span<char> out) noexcept {
+  out[0] = '\0';
+  if (page.size() < kMetaBytes) return say(out, "%zu bytes, less than a meta page", page.size());
+  const auto m = load<MetaRecord>(page, kPageHeader);
+  constexpr std::size_t kMagicOf32Bit = 12;  // behind the shorter page header of 32-bit systems
+  if (m.magic == __builtin_bswap32(kMagic)) return say(out, "a database of the other byte order");
+  if (m.magic != kMagic && load<std::uint32_t>(page, kMagicOf32Bit) == kMagic)
+    return say(out, "a database of a 32-bit system");
+  constexpr std::size_t kMagicOfVersion3 = 24;  // behind the longer page header of LMDB 1.0
+  if (m.magic != kMagic && load<std::uint32_t>(page, kMagicOfVersion3) == kMagic)
+    return say(out, "a database of format version %" PRIu32 ", not %" PRIu32,
+               load<std::uint32_t>(page, kMagicOfVersion3 + 4), kVersion);
+  if ((load<std::uint16_t>(page, kAtFlags) & kMeta) == 0)
+    return say(out, "flags are 0x%x: not a meta page", unsigned{load<std::uint16_t>(page, kAtFlags)});
+  if (m.magic != kMagic) return say(out, "magic number is 0x%08" PRIx32 ": not LMDB's", m.magic);
+  if (m.version != kVersion)
+    return say(out, "format version is %" PRIu32 ", not %" PRIu32, m.version, kVersion);
+  if (judge_meta(page) == MetaKind::bad_page_size)
+    return say(out, "page size is %" PRIu32 ": no LMDB file has that", m.dbs[0].pad);
+  return false;
+}
+
+}  // namespace lmdbio::format

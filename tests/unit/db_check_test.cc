@@ -1,0 +1,726 @@
+// The check of a whole snapshot: silent on what LMDB writes, and each kind of damage named with its page.
+#include "lmdbio/db/check.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/support/dbgen.h"
+#include "tests/support/file_image.h"
+#include "tests/support/lmdb_api.h"
+#include "tests/support/page_size.h"
+#include "tests/support/rng.h"
+
+namespace lmdbio::db {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using format::DbRecord;
+using format::kNoPage;
+using format::Pgno;
+using testing::ExactBytes;
+using testing::FileImage;
+using testing::put;
+namespace fs = std::filesystem;
+
+struct Seen {
+  Severity severity;
+  std::uint64_t page, pages;
+  std::string database, reason;
+};
+std::ostream& operator<<(std::ostream& out, const Seen& s) {
+  return out << (s.severity == Severity::error ? "error" : "warning") << " page " << s.page << "+" << s.pages << " "
+             << s.database << ": " << s.reason;
+}
+
+class Recorder : public CheckVisitor {
+ public:
+  bool finding(const Finding& f) override {
+    findings.push_back({f.severity, f.page, f.pages, std::string(f.database), f.reason});
+    return findings.size() < limit;
+  }
+  void database(const DatabaseTotals& d) override {
+    databases.emplace_back(d.name);
+    totals.push_back(d);
+  }
+  void record(const RecordPlace& r) override { places.push_back(r); }
+  void progress(std::uint64_t done, std::uint64_t total) override {
+    EXPECT_LE(last_done, done);
+    EXPECT_LE(done, total);
+    last_done = done;
+  }
+
+  std::vector<Seen> findings;
+  std::vector<std::string> databases;
+  std::vector<DatabaseTotals> totals;
+  std::vector<RecordPlace> places;
+  std::size_t limit = 1000;
+  std::uint64_t last_done = 0;
+};
+
+struct Outcome {
+  Recorder seen;
+  CheckTotals totals;
+};
+
+Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const CheckOptions& options = {},
+              std::size_t limit = 1000) {
+  const cache::Window window = cache::Window::over(file, page_size);
+  Outcome out;
+  out.seen.limit = limit;
+  EXPECT_TRUE(check_snapshot(window.view(~std::uint64_t{0}), s, options, out.seen, out.totals).ok());
+  std::uint64_t errors = 0;
+  for (const Seen& f : out.seen.findings) errors += f.severity == Severity::error;
+  EXPECT_EQ(out.totals.errors, errors);
+  EXPECT_EQ(out.totals.warnings, out.seen.findings.size() - errors);
+  return out;
+}
+
+Status copy_check(Bytes file, std::size_t page_size, const Snapshot& s, CopyHazard& why) {
+  return check_compact_copy(cache::Window::over(file, page_size).view(~std::uint64_t{0}), s, why);
+}
+
+/// A file with every kind of page, node and tree.
+struct Zoo {
+  static constexpr std::size_t kPage = 512;
+
+  Zoo() {
+    free_page = f.leaf({{testing::number_bytes(3), id_list({gap1, gap0})}, {testing::number_bytes(4), id_list({})}});
+    f.leaf({{"x", ""}});  // the pages that are free
+    f.leaf({{"y", ""}});
+    EXPECT_EQ(free_page, 2u);
+    run = f.overflow(std::string(1200, 'v'));
+    dup_leaf[0] = f.leaf({{"d1", ""}, {"d2", ""}});
+    dup_leaf[1] = f.leaf({{"d5", ""}, {"d6", ""}});
+    dup_branch = f.branch({{"", dup_leaf[0]}, {"d5", dup_leaf[1]}});
+    fixed_leaf2 = f.leaf2(4, {"aaaa", "bbbb", "cccc"});
+    DbRecord tree = FileImage::record(0, 2, dup_branch, 4);
+    tree.branch_pages = 1;
+    tree.leaf_pages = 2;
+    dup = f.leaf({{"k1", FileImage::as_data(tree), format::kSubData | format::kDupData},
+                  {"k2", FileImage::sub_page({"s1", "s2", "s3"}), format::kDupData},
+                  {"k3", "alone"}});
+    const DbRecord fixed_tree = FileImage::record(MDB_DUPFIXED, 1, fixed_leaf2, 3, 4);
+    fixed = f.leaf({{"k1", FileImage::as_data(fixed_tree), format::kSubData | format::kDupData},
+                    {"k2", FileImage::sub_page2(4, {"eeee", "ffff"}), format::kDupData}});
+    leaf[0] = f.leaf({{"a", "value"}, FileImage::big("big", run, 1200)});
+    leaf[1] = f.leaf({{"dup", FileImage::as_data(FileImage::record(MDB_DUPSORT, 1, dup, 8)), format::kSubData},
+                      {"empty", FileImage::as_data(empty()), format::kSubData},
+                      {"fixed", FileImage::as_data(FileImage::record(MDB_DUPSORT | MDB_DUPFIXED, 1, fixed, 5)),
+                       format::kSubData}});
+    leaf[2] = f.leaf({{"n", "1"}, {"o", "2"}});
+    root = f.branch({{"", leaf[0]}, {"d", leaf[1]}, {"n", leaf[2]}});
+    s.txnid = 5;
+    s.last_pg = f.pages() - 1;
+    s.dbs[0] = FileImage::record(MDB_INTEGERKEY, 1, free_page, 2, kPage);
+    s.dbs[1] = FileImage::record(0, 2, root, 7);
+    s.dbs[1].branch_pages = 1;
+    s.dbs[1].leaf_pages = 3;
+    s.dbs[1].overflow_pages = 3;
+  }
+  static DbRecord empty() {
+    DbRecord r = FileImage::record(0, 0, format::raw(kNoPage), 0);
+    r.leaf_pages = 0;
+    return r;
+  }
+  static std::string id_list(const std::vector<std::uint64_t>& ids) {
+    std::string data = testing::number_bytes(ids.size());
+    for (const std::uint64_t id : ids) data += testing::number_bytes(id);
+    return data;
+  }
+  /// The node of slot `i`.
+  std::byte* node(std::uint64_t p, unsigned i) {
+    return f.page(p) + load<std::uint16_t>(f.page(p) + format::kPageHeader + 2 * i);
+  }
+  std::byte* data(std::uint64_t p, unsigned i) {
+    std::byte* const n = node(p, i);
+    return n + format::kNodeHeader + load<std::uint16_t>(n + 6);
+  }
+  std::byte* slot(std::uint64_t p, unsigned i) { return f.page(p) + format::kPageHeader + 2 * i; }
+
+  Outcome check(const CheckOptions& options = {}, std::size_t limit = 1000) const {
+    const ExactBytes bytes(f.bytes());
+    return db::check(bytes.bytes(), kPage, s, options, limit);
+  }
+
+  FileImage f{kPage};
+  Snapshot s;
+  std::uint64_t gap0 = 3, gap1 = 4, free_page, run, dup_leaf[2], dup_branch, fixed_leaf2, dup, fixed, leaf[3], root;
+};
+
+TEST(Check, NothingIsWrongWithAHealthyFile) {
+  const Zoo zoo;
+  const Outcome out = zoo.check();
+  EXPECT_THAT(out.seen.findings, IsEmpty());
+  EXPECT_THAT(out.seen.databases, ElementsAre("(free)", "dup", "empty", "fixed", "(main)"));
+  const CheckTotals& t = out.totals;
+  EXPECT_EQ(t.meta_pages, 2u);
+  EXPECT_EQ(t.branch_pages, 2u);
+  EXPECT_EQ(t.leaf_pages, 1u + 2 + 1 + 1 + 3);
+  EXPECT_EQ(t.leaf2_pages, 1u);
+  EXPECT_EQ(t.overflow_pages, 3u);
+  EXPECT_EQ(t.free_pages, 2u);
+  EXPECT_EQ(t.lost_pages, 0u);
+  EXPECT_EQ(t.entries, 8u + 5 + 4);
+  EXPECT_EQ(t.named, 3u);
+  EXPECT_EQ(t.depth, 2u);
+  EXPECT_FALSE(t.stopped);
+  EXPECT_EQ(out.seen.last_done, zoo.f.pages());
+  const DatabaseTotals& dup = out.seen.totals[1];
+  EXPECT_EQ(dup.home, zoo.leaf[1]);
+  EXPECT_EQ(dup.keys, 3u);
+  EXPECT_EQ(dup.entries, 8u);
+  EXPECT_EQ(dup.dup_trees, 1u);
+  EXPECT_EQ(dup.sub_pages, 1u);
+  EXPECT_EQ(dup.depth, 1u);
+  CopyHazard why;
+  EXPECT_TRUE(copy_check(zoo.f.bytes(), Zoo::kPage, zoo.s, why).ok()) << why.page << " " << why.reason;
+}
+
+TEST(Check, RecordsAreToldWithTheirPlaces) {
+  const Zoo zoo;
+  CheckOptions options;
+  options.records = true;
+  const Outcome out = zoo.check(options);
+  ASSERT_EQ(out.seen.places.size(), out.totals.entries);
+  std::uint64_t big = 0;
+  for (const RecordPlace& r : out.seen.places) {
+    EXPECT_LE(r.offset + r.value_bytes, zoo.f.bytes().size());
+    if (!r.overflow) continue;
+    ++big;
+    EXPECT_EQ(r.key_bytes, 3u);
+    EXPECT_EQ(r.value_bytes, 1200u);
+    EXPECT_EQ(r.offset, zoo.run * Zoo::kPage + format::kPageHeader);
+  }
+  EXPECT_EQ(big, 1u);
+}
+
+TEST(Check, TheVisitorEndsTheWalk) {
+  Zoo zoo;
+  put(zoo.f.page(zoo.leaf[0]), std::uint64_t{77});
+  put(zoo.f.page(zoo.leaf[2]), std::uint64_t{77});
+  const Outcome out = zoo.check({}, 1);
+  EXPECT_EQ(out.seen.findings.size(), 1u);
+  EXPECT_TRUE(out.totals.stopped);
+}
+
+// --- one kind of damage each ---
+
+struct Damage {
+  const char* name;
+  std::function<void(Zoo&)> apply;
+  std::function<std::uint64_t(const Zoo&)> page;
+  const char* reason;
+  Severity severity = Severity::error;
+  bool copies = true;  ///< stock's compacting copy is as safe as before
+};
+void PrintTo(const Damage& d, std::ostream* out) { *out << d.name; }
+
+class CheckDamage : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(CheckDamage, IsNamedWithItsPage) {
+  const Damage& d = GetParam();
+  Zoo zoo;
+  d.apply(zoo);
+  const Outcome out = zoo.check();
+  ASSERT_FALSE(out.seen.findings.empty());
+  const Seen& first = out.seen.findings[0];
+  EXPECT_EQ(first.page, d.page(zoo)) << first;
+  EXPECT_THAT(first.reason, HasSubstr(d.reason));
+  EXPECT_EQ(first.severity, d.severity) << first;
+  const ExactBytes bytes(zoo.f.bytes());
+  CopyHazard why;
+  EXPECT_EQ(copy_check(bytes.bytes(), Zoo::kPage, zoo.s, why).ok(), d.copies) << why.page << " " << why.reason;
+}
+
+using Z = Zoo;
+template <class T>
+void add(std::byte* at, int n) {
+  put(at, static_cast<T>(load<T>(at) + static_cast<T>(n)));
+}
+void u16(std::byte* at, unsigned v) { put(at, static_cast<std::uint16_t>(v)); }
+std::uint64_t home(const Zoo& z) { return z.s.txnid & 1; }
+
+const Damage kDamages[] = {
+    // Page headers.
+    {"PageNumber", [](Z& z) { put(z.f.page(z.leaf[0]), std::uint64_t{9}); }, [](const Z& z) { return z.leaf[0]; },
+     "its header has the number 9"},
+    {"KindOfAPage", [](Z& z) { u16(z.f.page(z.leaf[0]) + format::kAtFlags, format::kOverflow); },
+     [](const Z& z) { return z.leaf[0]; }, "flags 0x4 are not those", Severity::error, false},
+    {"BranchAndLeaf", [](Z& z) { u16(z.f.page(z.leaf[0]) + format::kAtFlags, 3); }, [](const Z& z) { return z.leaf[0]; },
+     "flags 0x3 are not those", Severity::error, false},
+    {"Leaf2WithoutFixedSize", [](Z& z) { u16(z.f.page(z.dup_leaf[0]) + format::kAtFlags, format::kLeaf | format::kLeaf2); },
+     [](const Z& z) { return z.dup_leaf[0]; }, "flags 0x22 are not those"},
+    {"SlotsWithFixedSize", [](Z& z) { u16(z.f.page(z.fixed_leaf2) + format::kAtFlags, format::kLeaf); },
+     [](const Z& z) { return z.fixed_leaf2; }, "flags 0x2 are not those"},
+    {"LowerBeforeTheHeader", [](Z& z) { u16(z.f.page(z.leaf[0]) + format::kAtLower, 14); },
+     [](const Z& z) { return z.leaf[0]; }, "lower 14", Severity::error, false},
+    {"LowerOdd", [](Z& z) { add<std::uint16_t>(z.f.page(z.leaf[0]) + format::kAtLower, 1); },
+     [](const Z& z) { return z.leaf[0]; }, "bounds of its free space"},
+    {"LowerAboveUpper", [](Z& z) { u16(z.f.page(z.root) + format::kAtLower, 510); }, [](const Z& z) { return z.root; },
+     "lower 510", Severity::error, false},
+    {"UpperBeyondThePage", [](Z& z) { u16(z.f.page(z.leaf[1]) + format::kAtUpper, 514); },
+     [](const Z& z) { return z.leaf[1]; }, "upper 514", Severity::error, false},
+    {"EmptyLeaf", [](Z& z) { u16(z.f.page(z.leaf[2]) + format::kAtLower, 16); }, [](const Z& z) { return z.leaf[2]; },
+     "a leaf without entries"},
+    {"EmptyBranch", [](Z& z) { u16(z.f.page(z.root) + format::kAtLower, 16); }, [](const Z& z) { return z.root; },
+     "a branch page with 0 entries", Severity::error, false},
+    {"BranchOfOne", [](Z& z) { u16(z.f.page(z.dup_branch) + format::kAtLower, 18); },
+     [](const Z& z) { return z.dup_branch; }, "a branch page with 1 entries"},
+    // Slots and nodes.
+    {"SlotBeyondThePage", [](Z& z) { u16(z.slot(z.leaf[0], 1), 510); }, [](const Z& z) { return z.leaf[0]; },
+     "slot 1 points to offset 510", Severity::error, false},
+    {"SlotIntoTheTable", [](Z& z) { u16(z.slot(z.leaf[0], 1), 16); }, [](const Z& z) { return z.leaf[0]; },
+     "slot 1 points to offset 16", Severity::error, false},
+    {"SlotOdd", [](Z& z) { add<std::uint16_t>(z.slot(z.leaf[2], 0), 1); }, [](const Z& z) { return z.leaf[2]; },
+     "slot 0 points to offset"},
+    {"BranchSlot", [](Z& z) { u16(z.slot(z.root, 2), 508); }, [](const Z& z) { return z.root; },
+     "slot 2 points to offset 508", Severity::error, false},
+    {"SameSlotTwice", [](Z& z) { u16(z.slot(z.leaf[0], 1), load<std::uint16_t>(z.slot(z.leaf[0], 0))); },
+     [](const Z& z) { return z.leaf[0]; }, "the node of slot 1 overlaps another", Severity::error, false},
+    {"BranchNodesOverlap", [](Z& z) { add<std::uint16_t>(z.slot(z.root, 2), 4); }, [](const Z& z) { return z.root; },
+     "the node of slot 2 overlaps another", Severity::error, false},
+    {"KeyBeyondThePage", [](Z& z) { u16(z.node(z.leaf[0], 0) + 6, 600); }, [](const Z& z) { return z.leaf[0]; },
+     "the node of slot 0 ends"},
+    {"BranchKeyBeyondThePage", [](Z& z) { u16(z.node(z.root, 1) + 6, 600); }, [](const Z& z) { return z.root; },
+     "the key of slot 1 ends"},
+    {"ValueBeyondThePage", [](Z& z) { u16(z.node(z.leaf[2], 1), 600); }, [](const Z& z) { return z.leaf[2]; },
+     "the node of slot 1 ends"},
+    {"ValueOver64K", [](Z& z) { u16(z.node(z.leaf[2], 1) + 2, 1); }, [](const Z& z) { return z.leaf[2]; },
+     "the node of slot 1 ends"},
+    {"UnknownNodeFlag", [](Z& z) { u16(z.node(z.leaf[2], 1) + 4, 0x10); }, [](const Z& z) { return z.leaf[2]; },
+     "slot 1 has flags 0x10"},
+    {"DuplicatesWithoutDupsort", [](Z& z) { u16(z.node(z.leaf[2], 1) + 4, format::kDupData); },
+     [](const Z& z) { return z.leaf[2]; }, "slot 1 has flags 0x4"},
+    {"DataOfADuplicate", [](Z& z) { u16(z.node(z.dup_leaf[0], 1) + 4, format::kSubData); },
+     [](const Z& z) { return z.dup_leaf[0]; }, "the duplicate of slot 1 has flags 0x2"},
+    {"NamedInNamed", [](Z& z) { u16(z.node(z.dup, 0) + 4, format::kSubData); }, [](const Z& z) { return z.dup; },
+     "slot 0 has flags 0x2"},
+    {"RecordOfOtherSize", [](Z& z) { add<std::uint16_t>(z.node(z.leaf[1], 0), -2); }, [](const Z& z) { return z.leaf[1]; },
+     "46 bytes, which this database cannot have"},
+    // Trees.
+    {"ChildBeyondTheLastPage", [](Z& z) { put(z.node(z.root, 1), std::uint32_t{5000}); }, [](const Z& z) { return z.root; },
+     "child 5000 (1 pages) is beyond the last page", Severity::error, false},
+    {"ChildIsAMeta", [](Z& z) { put(z.node(z.root, 1), std::uint32_t{1}); }, [](const Z& z) { return z.root; },
+     "child 1 is a meta page", Severity::error, false},
+    {"ChildBeyondTheFile",
+     [](Z& z) {
+       z.s.last_pg += 10;
+       put(z.node(z.root, 1), static_cast<std::uint32_t>(z.f.pages()));
+     },
+     [](const Z& z) { return z.root; }, "is beyond the end of the file", Severity::error, false},
+    {"RootBeyondTheLastPage", [](Z& z) { z.s.dbs[1].root = Pgno{900}; }, home, "root 900", Severity::error, false},
+    {"Cycle", [](Z& z) { put(z.node(z.root, 1), static_cast<std::uint32_t>(z.root)); }, [](const Z& z) { return z.root; },
+     "used twice; here by page", Severity::error, false},
+    {"SharedLeaf", [](Z& z) { put(z.node(z.root, 2), static_cast<std::uint32_t>(z.leaf[0])); },
+     [](const Z& z) { return z.leaf[0]; }, "used twice; here by page", Severity::error, false},
+    {"SharedBetweenDatabases", [](Z& z) { put(z.node(z.root, 2), static_cast<std::uint32_t>(z.dup)); },
+     [](const Z& z) { return z.dup; }, "used twice; here by page", Severity::error, false},
+    {"LeafTooHigh", [](Z& z) { put(z.node(z.root, 2), static_cast<std::uint32_t>(z.f.branch({{"", z.leaf[2]}, {"z", z.f.leaf({{"z", ""}})}})));
+                               z.s.last_pg = z.f.pages() - 1; },
+     [](const Z& z) { return z.leaf[2]; }, "a leaf at depth 3, where the others are at 2", Severity::error, false},
+    {"DepthOfTheRecord", [](Z& z) { z.s.dbs[1].depth = 3; }, home, "the record says depth 3, the tree has 2"},
+    {"TooDeep",
+     [](Z& z) {
+       std::uint64_t top = z.root;
+       for (int i = 0; i < 31; ++i) top = z.f.branch({{"", top}, {"zz", z.f.leaf({{"zz", ""}})}});
+       z.s.dbs[1].root = Pgno{top};
+       z.s.last_pg = z.f.pages() - 1;
+     },
+     [](const Z& z) { return z.f.pages() - 61; }, "deeper than 31 levels", Severity::error, false},
+    {"UnknownFlagsOfARecord", [](Z& z) { z.s.dbs[1].flags = 0x4000; }, home, "unknown flags: 0x4000"},
+    {"FreeDatabaseWithDuplicates", [](Z& z) { z.s.dbs[0].flags |= MDB_DUPSORT; }, home, "the free database has duplicates",
+     Severity::error, false},
+    {"Entries", [](Z& z) { ++z.s.dbs[1].entries; }, home, "the record says 8 entries, the tree has 7"},
+    {"BranchPages", [](Z& z) { ++z.s.dbs[1].branch_pages; }, home, "the record says 2 branch pages, the tree has 1"},
+    {"LeafPages", [](Z& z) { ++z.s.dbs[1].leaf_pages; }, home, "the record says 4 leaf pages, the tree has 3"},
+    {"OverflowPages", [](Z& z) { ++z.s.dbs[1].overflow_pages; }, home, "the record says 4 overflow pages, the tree has 3"},
+    {"EntriesOfANamedOne", [](Z& z) { add<std::uint64_t>(z.data(z.leaf[1], 0) + offsetof(DbRecord, entries), 1); },
+     [](const Z& z) { return z.leaf[1]; }, "the record says 9 entries, the tree has 8"},
+    {"EntriesOfDuplicates", [](Z& z) { add<std::uint64_t>(z.data(z.dup, 0) + offsetof(DbRecord, entries), 1); },
+     [](const Z& z) { return z.dup; }, "the record says 5 entries, the tree has 4"},
+    {"DuplicatesWithoutAPage", [](Z& z) { put(z.data(z.dup, 0) + offsetof(DbRecord, root), kNoPage); },
+     [](const Z& z) { return z.dup; }, "duplicates without a page"},
+    // Overflow.
+    {"RunBeyondTheFile", [](Z& z) { put(z.data(z.leaf[0], 1), z.f.pages() - 2); }, [](const Z& z) { return z.leaf[0]; },
+     "overflow run", Severity::error, false},
+    {"RunsValueTooLong", [](Z& z) { put(z.node(z.leaf[0], 1), ~std::uint32_t{0}); }, [](const Z& z) { return z.leaf[0]; },
+     "is beyond the last page", Severity::error, false},
+    {"RunsNumber", [](Z& z) { put(z.f.page(z.run), std::uint64_t{3}); }, [](const Z& z) { return z.run; },
+     "not the overflow page that slot 1"},
+    {"RunsKind", [](Z& z) { u16(z.f.page(z.run) + format::kAtFlags, format::kLeaf); }, [](const Z& z) { return z.run; },
+     "not the overflow page that slot 1"},
+    {"RunTooShort", [](Z& z) { put(z.f.page(z.run) + format::kAtPages, std::uint32_t{2}); }, [](const Z& z) { return z.run; },
+     "its header says 2 pages, the 1200 bytes of slot 1", Severity::error, false},
+    {"RunTooLong", [](Z& z) { put(z.f.page(z.run) + format::kAtPages, std::uint32_t{5000}); },
+     [](const Z& z) { return z.run; }, "(5000 pages) is beyond the last page", Severity::error, false},
+    {"RunOverATree", [](Z& z) { put(z.f.page(z.run) + format::kAtPages, std::uint32_t{4}); },
+     [](const Z& z) { return z.dup_leaf[0]; }, "used twice", Severity::error, false},
+    // Duplicates.
+    {"SubPageTooSmall", [](Z& z) { u16(z.node(z.dup, 1), 10); }, [](const Z& z) { return z.dup; },
+     "the sub-page of slot 1 has 10 bytes"},
+    {"SubPagesKind", [](Z& z) { u16(z.data(z.dup, 1) + format::kAtFlags, format::kLeaf); }, [](const Z& z) { return z.dup; },
+     "the sub-page of slot 1 has flags 0x2"},
+    {"SubPagesBounds", [](Z& z) { u16(z.data(z.dup, 1) + format::kAtUpper, 500); }, [](const Z& z) { return z.dup; },
+     "the sub-page of slot 1 has wrong bounds"},
+    {"SubPageEmpty", [](Z& z) { u16(z.data(z.dup, 1) + format::kAtLower, 16); }, [](const Z& z) { return z.dup; },
+     "the sub-page of slot 1 has wrong bounds"},
+    {"SubPagesSlot", [](Z& z) { u16(z.data(z.dup, 1) + format::kPageHeader + 2, 400); }, [](const Z& z) { return z.dup; },
+     "slot 1 of the sub-page of slot 1"},
+    {"SubPagesNode",
+     [](Z& z) {
+       std::byte* const sub = z.data(z.dup, 1);
+       u16(sub + load<std::uint16_t>(sub + format::kPageHeader) + 6, 300);
+     },
+     [](const Z& z) { return z.dup; }, "node 0 of the sub-page of slot 1"},
+    {"SubPagesNodesOverlap",
+     [](Z& z) {
+       std::byte* const sub = z.data(z.dup, 1);
+       u16(sub + format::kPageHeader + 4, load<std::uint16_t>(sub + format::kPageHeader));
+     },
+     [](const Z& z) { return z.dup; }, "node 2 of the sub-page of slot 1"},
+    {"TooManyFixedItems", [](Z& z) { u16(z.data(z.fixed, 1) + format::kAtLower, 22); }, [](const Z& z) { return z.fixed; },
+     "3 items of 4 bytes are not in its 24 bytes"},
+    {"FixedItemSizeZero", [](Z& z) { u16(z.data(z.fixed, 1) + format::kAtPad, 0); }, [](const Z& z) { return z.fixed; },
+     "2 items of 0 bytes"},
+    {"FixedItemSizeOfAPage", [](Z& z) { u16(z.f.page(z.fixed_leaf2) + format::kAtPad, 8); },
+     [](const Z& z) { return z.fixed_leaf2; }, "its items have 8 bytes, those of the tree 4"},
+    // Order.
+    {"KeysOfALeaf", [](Z& z) { put(z.node(z.leaf[2], 0) + format::kNodeHeader, 'p'); }, [](const Z& z) { return z.leaf[2]; },
+     "key out of order by LMDB's own comparators", Severity::warning},
+    {"SameKeyTwice", [](Z& z) { put(z.node(z.leaf[2], 1) + format::kNodeHeader, 'n'); },
+     [](const Z& z) { return z.leaf[2]; }, "1 such places", Severity::warning},
+    {"KeyBelowItsSeparator", [](Z& z) { put(z.node(z.leaf[2], 0) + format::kNodeHeader, 'm'); },
+     [](const Z& z) { return z.leaf[2]; }, "key out of order", Severity::warning},
+    {"KeyAboveItsSeparator", [](Z& z) { put(z.node(z.leaf[0], 1) + format::kNodeHeader, 'd'); },
+     [](const Z& z) { return z.leaf[0]; }, "key out of order", Severity::warning},
+    {"Separators", [](Z& z) { put(z.node(z.root, 1) + format::kNodeHeader, 'q'); }, [](const Z& z) { return z.root; },
+     "key out of order", Severity::warning},
+    {"DuplicatesOrder", [](Z& z) { put(z.node(z.dup_leaf[0], 0) + format::kNodeHeader, 'f'); },
+     [](const Z& z) { return z.dup_leaf[0]; }, "duplicate out of order", Severity::warning},
+    {"SubPagesOrder",
+     [](Z& z) {
+       std::byte* const sub = z.data(z.dup, 1);
+       put(sub + load<std::uint16_t>(sub + format::kPageHeader) + format::kNodeHeader, 't');
+     },
+     [](const Z& z) { return z.dup; }, "duplicate out of order", Severity::warning},
+    {"FixedOrder", [](Z& z) { put(z.f.page(z.fixed_leaf2) + format::kPageHeader, 'x'); },
+     [](const Z& z) { return z.fixed_leaf2; }, "duplicate out of order", Severity::warning},
+    {"FreeKeysOrder", [](Z& z) { put(z.node(z.free_page, 0) + format::kNodeHeader, std::uint64_t{5}); },
+     [](const Z& z) { return z.free_page; }, "key out of order"},
+    // The free list.
+    {"FreeListTooLong", [](Z& z) { put(z.data(z.free_page, 0), std::uint64_t{3}); }, [](const Z& z) { return z.free_page; },
+     "the free list of slot 0 has 24 bytes for 3 page numbers"},
+    {"FreeListOddSize", [](Z& z) { u16(z.node(z.free_page, 0), 23); }, [](const Z& z) { return z.free_page; },
+     "the free list of slot 0 has 23 bytes"},
+    {"FreeListWithoutCount", [](Z& z) { u16(z.node(z.free_page, 1), 0); }, [](const Z& z) { return z.free_page; },
+     "the free list of slot 1 has 0 bytes"},
+    {"FreeListUnsorted",
+     [](Z& z) {
+       put(z.data(z.free_page, 0) + 8, z.gap0);
+       put(z.data(z.free_page, 0) + 16, z.gap1);
+     },
+     [](const Z& z) { return z.free_page; }, "is not sorted at page 4"},
+    {"FreeListBeyondTheLastPage", [](Z& z) { put(z.data(z.free_page, 0) + 8, z.s.last_pg + 1); },
+     [](const Z& z) { return z.free_page; }, "the free list of slot 0 names page"},
+    {"FreeListNamesAMeta", [](Z& z) { put(z.data(z.free_page, 0) + 16, std::uint64_t{1}); },
+     [](const Z& z) { return z.free_page; }, "the free list of slot 0 names page 1"},
+    {"FreeListNamesATree", [](Z& z) { put(z.data(z.free_page, 0) + 8, z.leaf[2]); }, [](const Z& z) { return z.leaf[2]; },
+     "but in the free list"},
+    {"FreeListNamesItself",
+     [](Z& z) {
+       put(z.data(z.free_page, 0) + 8, z.gap0);
+       put(z.data(z.free_page, 0) + 16, z.free_page);
+     },
+     [](const Z& z) { return z.free_page; }, "used, but in the free list"},
+    {"FreeTransactionAhead", [](Z& z) { put(z.node(z.free_page, 1) + format::kNodeHeader, std::uint64_t{6}); },
+     [](const Z& z) { return z.free_page; }, "not the number of a transaction up to 5"},
+    {"FreeDatabaseHasDuplicates", [](Z& z) { u16(z.node(z.free_page, 1) + 4, format::kDupData); },
+     [](const Z& z) { return z.free_page; }, "slot 1 has flags 0x4", Severity::error, false},
+    {"LostPage",
+     [](Z& z) {
+       put(z.data(z.free_page, 0), std::uint64_t{1});
+     },
+     [](const Z& z) { return z.gap0; }, "neither used nor in the free list", Severity::warning},
+    {"TailNotFree", [](Z& z) { z.s.last_pg += 3; }, [](const Z& z) { return z.f.pages(); },
+     "beyond the end of the file, and 3 not in the free list", Severity::warning},
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CheckDamage, ::testing::ValuesIn(kDamages),
+                         [](const auto& of) { return std::string(of.param.name); });
+
+TEST(Check, OrderMayBeLeftOut) {
+  Zoo zoo;
+  put(zoo.node(zoo.leaf[2], 0) + format::kNodeHeader, 'p');
+  put(zoo.node(zoo.root, 1) + format::kNodeHeader, 'q');
+  CheckOptions options;
+  options.order = false;
+  EXPECT_THAT(zoo.check(options).seen.findings, IsEmpty());
+}
+
+TEST(Check, FreePagesMayLieBeyondTheFile) {
+  Zoo zoo;
+  zoo.s.last_pg += 2;
+  put(zoo.data(zoo.free_page, 0) + 8, zoo.s.last_pg);
+  put(zoo.data(zoo.free_page, 0) + 16, zoo.s.last_pg - 1);
+  const Outcome out = zoo.check();
+  ASSERT_EQ(out.seen.findings.size(), 1u);  // what was free before, as one run
+  EXPECT_EQ(out.seen.findings[0].page, zoo.gap0);
+  EXPECT_EQ(out.seen.findings[0].pages, 2u);
+}
+
+// A shorter value over a longer one of the same transaction keeps the longer one's pages.
+TEST(Check, ARunMayBeLongerThanItsValue) {
+  Zoo zoo;
+  put(zoo.node(zoo.leaf[0], 1), std::uint32_t{40});
+  EXPECT_THAT(zoo.check().seen.findings, IsEmpty());
+  CopyHazard why;
+  EXPECT_TRUE(copy_check(zoo.f.bytes(), Zoo::kPage, zoo.s, why).ok());
+}
+
+TEST(Check, FilesOfAlmostNothing) {
+  for (const std::size_t pages : {0u, 1u, 2u}) {
+    const std::vector<std::byte> bytes(pages * 512);
+    Snapshot s;
+    s.dbs[0] = s.dbs[1] = Zoo::empty();
+    for (const std::uint64_t last : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
+      s.last_pg = last;
+      s.dbs[1].root = kNoPage;
+      EXPECT_EQ(check(bytes, 512, s).totals.errors, 0u);
+      s.dbs[1].root = Pgno{2};
+      EXPECT_EQ(check(bytes, 512, s).seen.findings[0].page, 0u);
+      CopyHazard why;
+      EXPECT_FALSE(copy_check(bytes, 512, s, why).ok());
+    }
+  }
+}
+
+// --- files that stock wrote ---
+
+class Stock : public ::testing::Test {
+ protected:
+  Stock() {
+    std::string name = ::testing::TempDir() + "lmdbio_check_XXXXXX";
+    dir = ::mkdtemp(name.data());
+  }
+  ~Stock() override { fs::remove_all(dir); }
+
+  static std::vector<std::byte> read(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::vector<char> text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    const auto* const p = reinterpret_cast<const std::byte*>(text.data());
+    return {p, p + text.size()};
+  }
+  static std::size_t page_size_of(Bytes file) { return load<std::uint32_t>(file, 40); }
+  /// Of the newer meta, or the older.
+  static Snapshot snapshot_of(Bytes file, bool newer = true) {
+    const std::size_t size = page_size_of(file);
+    format::MetaRecord m[2];
+    for (std::size_t i = 0; i < 2; ++i) std::memcpy(&m[i], file.data() + i * size + format::kPageHeader, sizeof m[i]);
+    const format::MetaRecord& one = m[(m[1].txnid > m[0].txnid) == newer ? 1 : 0];
+    Snapshot s;
+    s.txnid = one.txnid;
+    s.last_pg = one.last_pg;
+    s.dbs[0] = one.dbs[0];
+    s.dbs[1] = one.dbs[1];
+    return s;
+  }
+  /// No error in either snapshot; `own_order`: the program set comparators.
+  static void healthy(const std::string& path, bool own_order = false) {
+    const std::vector<std::byte> file = read(path);
+    const ExactBytes bytes(file);
+    const std::size_t size = page_size_of(file);
+    for (const bool newer : {true, false}) {
+      const Snapshot s = snapshot_of(file, newer);
+      CheckOptions options;
+      options.order = !own_order;
+      options.records = true;
+      const Outcome out = check(bytes.bytes(), size, s, options);
+      EXPECT_THAT(out.seen.findings, IsEmpty()) << path << " " << newer;
+      EXPECT_EQ(out.seen.places.size(), out.totals.entries);
+      const CheckTotals& t = out.totals;
+      EXPECT_EQ(t.meta_pages + t.branch_pages + t.leaf_pages + t.leaf2_pages + t.overflow_pages + t.free_pages + t.lost_pages,
+                s.last_pg + 1);
+      CopyHazard why;
+      EXPECT_TRUE(copy_check(bytes.bytes(), size, s, why).ok()) << why.page << " " << why.reason << " " << path << " " << newer;
+    }
+  }
+  std::string fresh(const std::string& name) {
+    const std::string d = dir + "/" + name;
+    fs::create_directories(d);
+    return d;
+  }
+
+  const test::LmdbApi lmdb = test::load_lmdb("liblmdb.so.0");
+  std::string dir;
+};
+
+TEST_F(Stock, CatalogueIsHealthy) {
+  for (const std::uint64_t seed : {1u, 2u}) {
+    for (const test::EnvSpec& spec : test::catalogue(seed)) {
+      const std::string d = fresh(std::to_string(seed) + spec.name);
+      test::generate(lmdb, spec, d);
+      bool own_order = false;
+      for (const test::DbSpec& db : spec.dbs) own_order |= db.key_comparator >= 0 || db.dup_comparator >= 0;
+      healthy(d + "/data.mdb", own_order);
+      fs::remove_all(d);
+    }
+  }
+}
+
+// Nested and aborted transactions, rewrites within one, drops, a full reuse of freed pages, copies.
+TEST_F(Stock, AnyHistoryIsHealthy) {
+  for (const unsigned flags : {0u, unsigned{MDB_WRITEMAP}}) {
+    for (const unsigned page_size : {512u, 4096u, 32768u}) {
+      const test::PageSizeOverride pages(page_size);
+      const std::string d = fresh("history" + std::to_string(page_size) + "-" + std::to_string(flags));
+      MDB_env* env;
+      ASSERT_EQ(lmdb.env_create(&env), 0);
+      lmdb.env_set_maxdbs(env, 8);
+      lmdb.env_set_mapsize(env, std::size_t{64} << 20);
+      ASSERT_EQ(lmdb.env_open(env, d.c_str(), MDB_NOSYNC | flags, 0644), 0);
+      test::Rng rng(page_size + flags);
+      std::string value(page_size * 6, 'v');
+      MDB_txn *txn, *child;
+      MDB_dbi plain, dups;
+      ASSERT_EQ(lmdb.txn_begin(env, nullptr, 0, &txn), 0);
+      ASSERT_EQ(lmdb.dbi_open(txn, "plain", MDB_CREATE, &plain), 0);
+      ASSERT_EQ(lmdb.dbi_open(txn, "dups", MDB_CREATE | MDB_DUPSORT, &dups), 0);
+      ASSERT_EQ(lmdb.txn_commit(txn), 0);
+      const auto write = [&](MDB_txn* in, unsigned steps) {
+        for (unsigned i = 0; i < steps; ++i) {
+          std::string key = "key" + std::to_string(rng.below(300));
+          MDB_val k{key.size(), key.data()}, v{rng.below(value.size()), value.data()};
+          int rc = rng.percent(70) ? lmdb.put(in, plain, &k, &v, rng.percent(20) ? MDB_RESERVE : 0)
+                                   : lmdb.del(in, plain, &k, nullptr);
+          ASSERT_TRUE(rc == 0 || rc == MDB_NOTFOUND) << rc;
+          std::string dup = std::to_string(rng.below(4000)) + std::string(rng.below(30), 'd');
+          std::string few = "dup" + std::to_string(rng.below(6));
+          k = {few.size(), few.data()};
+          v = {dup.size(), dup.data()};
+          rc = rng.percent(80) ? lmdb.put(in, dups, &k, &v, 0) : lmdb.del(in, dups, &k, rng.percent(95) ? &v : nullptr);
+          ASSERT_TRUE(rc == 0 || rc == MDB_NOTFOUND) << rc;
+        }
+        if (rng.percent(8)) {
+          ASSERT_EQ(lmdb.drop(in, rng.percent(50) ? plain : dups, 0), 0);
+        }
+      };
+      for (int round = 0; round < 60; ++round) {
+        ASSERT_EQ(lmdb.txn_begin(env, nullptr, 0, &txn), 0);
+        write(txn, 20);
+        if (flags == 0) {
+          for (int nested = 0; nested < 2; ++nested) {
+            ASSERT_EQ(lmdb.txn_begin(env, txn, 0, &child), 0);
+            write(child, 20);
+            if (rng.percent(50))
+              lmdb.txn_abort(child);
+            else
+              ASSERT_EQ(lmdb.txn_commit(child), 0);
+          }
+        }
+        if (rng.percent(30))
+          lmdb.txn_abort(txn);
+        else
+          ASSERT_EQ(lmdb.txn_commit(txn), 0);
+        if (round % 10 == 9) healthy(d + "/data.mdb");
+      }
+      for (const unsigned copy : {0u, unsigned{MDB_CP_COMPACT}}) {
+        const std::string to = fresh("copy");
+        ASSERT_EQ(lmdb.env_copy2(env, to.c_str(), copy), 0);
+        healthy(to + "/data.mdb");
+        fs::remove_all(to);
+      }
+      lmdb.env_close(env);
+    }
+  }
+}
+
+// What the check of a copy lets through, stock survives: bytes changed at random, and the file cut.
+TEST_F(Stock, SurvivesTheCopiesThatAreAllowed) {
+  const unsigned rounds = std::getenv("LMDBIO_CHECK_ROUNDS") != nullptr
+                              ? static_cast<unsigned>(std::atoi(std::getenv("LMDBIO_CHECK_ROUNDS")))
+                              : 40;
+  unsigned allowed = 0, refused = 0;
+  test::Rng rng(7);
+  for (test::EnvSpec spec : test::catalogue(3)) {
+    spec.map_bytes = std::size_t{16} << 20;
+    const std::string d = fresh(spec.name);
+    test::generate(lmdb, spec, d);
+    const std::vector<std::byte> good = read(d + "/data.mdb");
+    const std::size_t size = page_size_of(good);
+    std::vector<std::uint64_t> interesting;  // pages with headers
+    for (std::uint64_t p = 2; p < good.size() / size; ++p)
+      if (load<std::uint64_t>(good, p * size) == p) interesting.push_back(p);
+    if (interesting.empty()) continue;
+    for (unsigned round = 0; round < rounds; ++round) {
+      std::vector<std::byte> file = good;
+      for (unsigned n = rng.between(1, 3); n > 0; --n) {
+        std::byte* const page = file.data() + interesting[rng.below(interesting.size())] * size;
+        const std::size_t lower = load<std::uint16_t>(page + format::kAtLower);
+        std::byte* at = page + rng.below(size - 8);
+        if (rng.percent(40)) at = page + rng.below(32);
+        if (rng.percent(40) && lower > 18 && lower <= size) {  // a node's header
+          const std::size_t off = load<std::uint16_t>(page + format::kPageHeader + 2 * rng.below((lower - 16) / 2));
+          if (off + 32 <= size) at = page + off + rng.below(24);
+        }
+        if (rng.percent(10)) at = file.data() + snapshot_of(good).txnid % 2 * size + 40 + rng.below(96);
+        switch (rng.below(4)) {
+          case 0: put(at, static_cast<unsigned char>(1u << rng.below(8))); break;
+          case 1: put(at, static_cast<unsigned char>(rng.below(256))); break;
+          case 2: put(at, static_cast<std::uint16_t>(rng.below(65536))); break;
+          default: put(at, std::uint64_t{rng.below(file.size() / size + 2)}); break;
+        }
+      }
+      put(file.data() + 40, static_cast<std::uint32_t>(size));  // stock dies of others
+      put(file.data() + size + 40, static_cast<std::uint32_t>(size));
+      if (rng.percent(10)) file.resize(std::max(2 * size, rng.below(file.size() / size) * size));
+      const ExactBytes bytes(file);
+      CopyHazard why;
+      if (!copy_check(bytes.bytes(), size, snapshot_of(file), why).ok()) {
+        ++refused;
+        EXPECT_NE(why.reason[0], '\0');
+        continue;
+      }
+      ++allowed;
+      const std::string path = d + "/data.mdb";
+      std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()),
+                                                  static_cast<std::streamsize>(file.size()));
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const rlimit none{0, 0};
+        ::setrlimit(RLIMIT_CORE, &none);
+        ::alarm(20);
+        if (std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(3);
+        MDB_env* env;
+        if (lmdb.env_create(&env) != 0 || lmdb.env_open(env, d.c_str(), MDB_RDONLY | MDB_NOLOCK, 0) != 0) ::_exit(1);
+        const int null = ::open("/dev/null", O_WRONLY);
+        ::_exit(lmdb.env_copyfd2(env, null, MDB_CP_COMPACT) == 0 ? 0 : 2);
+      }
+      int status = 0;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+      if (!WIFEXITED(status) && std::getenv("LMDBIO_CHECK_KEEP") != nullptr)
+        fs::copy_file(path, std::string(std::getenv("LMDBIO_CHECK_KEEP")), fs::copy_options::overwrite_existing);
+      ASSERT_TRUE(WIFEXITED(status)) << spec.name << " round " << round << " signal " << WTERMSIG(status);
+      EXPECT_NE(WEXITSTATUS(status), 3);
+    }
+    fs::remove_all(d);
+  }
+  EXPECT_GT(allowed, rounds);  // both answers have been tried
+  EXPECT_GT(refused, rounds);
+}
+
+}  // namespace
+}  // namespace lmdbio::db
