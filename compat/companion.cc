@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -95,6 +96,19 @@ bool has_no_reader_table(const Stock& stock, MDB_env* real) noexcept {
   return none;
 }
 
+/// False: stock would die of SIGBUS, touching a lock file for whose pages the file system has no block left.
+bool lock_file_has_room(const char* path, unsigned flags) {
+  struct statvfs space;
+  if (::statvfs(path, &space) != 0 || (space.f_flag & ST_RDONLY) != 0) return true;
+  constexpr std::uint64_t kLockFileBytes = 64 << 10;  // of a thousand readers
+  const std::uint64_t blocks = ::geteuid() == 0 ? space.f_bfree : space.f_bavail;
+  if (blocks * space.f_frsize >= kLockFileBytes || space.f_blocks == 0) return true;
+  struct stat lock;
+  const std::string file = (flags & MDB_NOSUBDIR) != 0 ? std::string(path) + "-lock" : std::string(path) + "/lock.mdb";
+  constexpr unsigned kBlock = 512;  // of st_blocks
+  return ::stat(file.c_str(), &lock) == 0 && lock.st_size > 0 && lock.st_blocks * kBlock >= lock.st_size;
+}
+
 std::string absolute(const char* path) {
   char cwd[PATH_MAX];
   if (path[0] == '/' || ::getcwd(cwd, sizeof cwd) == nullptr) return path;
@@ -133,18 +147,24 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   env.setup.open_flags = flags | before;
   env.setup.mode = mode;
   env.setup.path = absolute(path);
-  int rc = config().strict ? stock.env_open(real, path, flags, mode) : open_bounded(stock, real, path, flags, mode);
+  const bool no_locks = (env.setup.open_flags & MDB_NOLOCK) != 0;
+  const bool no_room = !config().strict && !no_locks && !lock_file_has_room(path, flags);
+  int rc = ENOSPC;
+  if (config().strict)
+    rc = stock.env_open(real, path, flags, mode);
+  else if (!no_room)
+    rc = open_bounded(stock, real, path, flags, mode);
   if (rc == 0) {
     env.opened = true;
-    env.lockless = (env.setup.open_flags & MDB_NOLOCK) == 0 && has_no_reader_table(stock, real);
+    env.lockless = !no_locks && has_no_reader_table(stock, real);
     return 0;
   }
-  if (config().strict || (env.setup.open_flags & MDB_NOLOCK) != 0 || !is_about_locks(rc)) return rc;
+  if (config().strict || no_locks || !is_about_locks(rc)) return rc;
 
   int second = 0;
   MDB_env* const made = make_open(env, path, MDB_NOLOCK, second);
   if (made == nullptr) {
-    if (rc != kLocksHang) return rc;
+    if (rc != kLocksHang) return no_room ? second : rc;
     int ignored = 0;  // the first one belongs to the thread that hangs in it: the program gets another to close
     env.real.store(make_real(env, ignored), std::memory_order_relaxed);
     return second;

@@ -1,4 +1,4 @@
-# What `cmake --install` installs: both artifacts, the C header, lmdbio.pc and the CMake package.
+# What `cmake --install` installs: both artifacts, the C header, lmdbio.pc, the CMake package, the command.
 set(LMDBIO_SONAME_DIR ${CMAKE_INSTALL_LIBDIR}/lmdbio)
 set(LMDBIO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lmdbio)
 set(LMDBIO_PC_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
@@ -22,3 +22,10 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/lmdbio.pc.in ${PROJECT_BINARY_DIR}/pack
 install(FILES ${PROJECT_BINARY_DIR}/package/lmdbioConfig.cmake ${PROJECT_BINARY_DIR}/package/lmdbioConfigVersion.cmake
   DESTINATION ${LMDBIO_PACKAGE_DIR})
 install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio.pc DESTINATION ${LMDBIO_PC_DIR})
+
+if(TARGET lmdbio_command)
+  install(TARGETS lmdbio_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.bash
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lmdbio)
+endif()

@@ -149,6 +149,7 @@ void Walker::attach_dups(Txn& txn, const Comparator& order) noexcept {
   is_dups_ = true;
   flags_ = 0;
   above_ = 0;
+  leaves_walked_ = 0;
   own_order_ = order;
   order_ = &own_order_;
   db_ = &own_db_;
@@ -185,12 +186,28 @@ Status Walker::enter_dups(const Node& node) {
       d.own_db_.flags = MDB_DUPFIXED;
       d.own_db_.pad = d.inline_root_.item_size();
     }
+    if (sub.is_leaf2() && d.own_db_.pad == 0) {
+      d.forget_tree();
+      return txn_->corrupted("fixed-size duplicates of no size", node.at);
+    }
     d.leaf_ = {d.inline_root_, 0};
     d.flags_ = kPositioned;
   }
   // Unsigned int items of size_t's size are compared as those, from here on.
   if (d.own_order_.order == Order::uint && d.own_db_.pad == sizeof(std::size_t)) d.own_order_.order = Order::word;
   return {};
+}
+
+// Pages that are shared make a small file an endless tree.  A walk in one direction sees no leaf twice, and those
+// of the duplicates' trees count as well.
+bool Walker::walk_on(bool right) noexcept {
+  leaves_walked_ = right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
+  return static_cast<std::uint64_t>(std::abs(leaves_walked_)) <= txn_->view().pages();
+}
+
+void Walker::walk_anew() noexcept {
+  leaves_walked_ = 0;
+  if (dups_ != nullptr) dups_->leaves_walked_ = 0;
 }
 
 Status Walker::bad_leaf() noexcept { return txn_->corrupted("an entry of a leaf page", leaf_.page.bytes()); }
@@ -201,7 +218,8 @@ Status Walker::bad_branch(const PageView& page) noexcept {
 // Only duplicates have kLeaf2 pages.  Elsewhere their count has no slots behind it.
 Status Walker::load_page(format::Pgno p, PageView& page) {
   if (const Status st = txn_->page(p, page); !st.ok()) return st;
-  if (!page.is_leaf2() || is_dups_) return {};
+  if (!page.is_leaf2() || (is_dups_ && db_->pad != 0)) return {};
+  if (is_dups_) return txn_->corrupted("fixed-size duplicates of no size", page.bytes());
   return txn_->corrupted("fixed-size duplicates outside of a duplicates' tree", page.bytes());
 }
 
@@ -219,7 +237,7 @@ Status Walker::root(PageView& page) {
   }
   if (db_->root == format::kNoPage) return not_found();
   above_ = 0;
-  leaves_walked_ = 0;
+  if (!is_dups_) walk_anew();
   return load_page(db_->root, page);
 }
 
@@ -264,9 +282,7 @@ Status Walker::sibling(bool right) {
     if (level == 0) return not_found();
     --level;
   } while (right ? index_[level] + 1u >= branch_[level].count() : index_[level] == 0);
-  // Branch pages that are shared make a small file an endless tree.
-  leaves_walked_ = right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
-  if (static_cast<std::uint64_t>(std::abs(leaves_walked_)) > txn_->view().pages()) {
+  if (!walk_on(right)) {
     clear(kPositioned | kEof);
     return txn_->corrupted("more leaf pages than the file has pages", branch_[level].bytes());
   }
@@ -342,6 +358,8 @@ Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumpe
     const bool old = data == nullptr && txn_->env().behaviour().no_data_no_dups;
     if (!old || !jumped) {
       if (const Status st = enter_dups(n); !st.ok()) return st;
+      if (!jumped && (n.flags() & format::kSubData) != 0 && !dups_->walk_on(!last_dup))
+        return txn_->corrupted("more leaf pages of duplicates than the file has pages", leaf_.page.bytes());
     }
     if (!old) {
       if (const Status st = dups_->edge(last_dup, data, nullptr); !st.ok()) return st;
@@ -355,6 +373,7 @@ Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumpe
 
 Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
   forget_dups();
+  if (!is_dups_) walk_anew();
   if (!positioned() || above_ != 0) {
     PageView page;
     if (const Status st = root(page); !st.ok()) return st;
@@ -500,6 +519,7 @@ bool Walker::last_leaf() const noexcept {
 Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exact) {
   if (key->mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
   forget_dups();
+  if (!is_dups_) walk_anew();
 
   enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched
   std::size_t common = 0;                                     // of the page's keys, if it is the page
@@ -624,6 +644,7 @@ Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
     return txn_->value(entry, *data);
   }
   if (!dups_->positioned()) return invalid();
+  dups_->leaves_walked_ = 0;
   return dups_->edge(last, data, nullptr);
 }
 

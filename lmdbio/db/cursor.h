@@ -92,6 +92,8 @@ class Walker {
   Status enter_dups(const format::Node& node);
   Status give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumped = false);
   void jumped_to_leaf() noexcept;
+  bool walk_on(bool right) noexcept;
+  void walk_anew() noexcept;
   [[gnu::cold]] Status bad_leaf() noexcept;
   [[gnu::cold]] Status bad_branch(const format::PageView& page) noexcept;
 
@@ -100,7 +102,7 @@ class Walker {
   unsigned above_ = 0;  ///< branch pages above the leaf
   Level leaf_;  ///< not initialized until positioned
   LeafAhead ahead_;
-  std::int64_t leaves_walked_ = 0;  ///< in one direction, since the last descent; negative: backwards
+  std::int64_t leaves_walked_ = 0;  ///< in one direction since the last lookup; negative: backwards
 
   Walker* dups_ = nullptr;
   MDB_dbi dbi_ = 0;

@@ -1,0 +1,192 @@
+// lmdbio check: is a database whole?
+
+#include "lmdbio/db/check.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/database.h"
+#include "lmdbio/cli/text.h"
+#include "lmdbio/cli/totals_json.h"
+
+namespace lmdbio::cli {
+namespace {
+
+// A writer that commits twice during a walk voids it; so often is it begun anew.
+constexpr int kTries = 3;
+
+struct Options {
+  std::string path;
+  bool json = false, any_order = false, quiet = false;
+  unsigned meta = 2;  ///< 2: the newest
+  std::size_t limit = 1000;
+};
+
+struct Found {
+  db::Severity severity;
+  std::uint64_t page, pages;
+  std::string database, reason;
+};
+
+/// Keeps the first findings, counts all, shows progress on a terminal.
+class Collector : public db::CheckVisitor {
+ public:
+  Collector(std::size_t limit, bool bar) : limit_(limit), bar_(bar) {}
+  ~Collector() override { erase(); }
+
+  bool finding(const db::Finding& f) override {
+    if (found.size() < limit_)
+      found.push_back({f.severity, f.page, f.pages, std::string(f.database), f.reason});
+    else
+      ++left_out;
+    return true;
+  }
+  void progress(std::uint64_t done, std::uint64_t total) override {
+    const int now = total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+    if (!bar_ || now == percent_) return;
+    percent_ = now;
+    std::fprintf(stderr, "\rchecking %3d %% [%-40.*s]", now, now * 40 / 100, "########################################");
+  }
+  void erase() {
+    if (bar_ && percent_ >= 0) std::fprintf(stderr, "\r\033[K");
+    percent_ = -1;
+  }
+
+  std::vector<Found> found;
+  std::uint64_t left_out = 0;
+
+ private:
+  std::size_t limit_;
+  bool bar_;
+  int percent_ = -1;
+};
+
+const char* name_of(db::Severity s) { return s == db::Severity::error ? "error" : "warning"; }
+
+struct Report {
+  db::Snapshot snapshot;
+  db::CheckTotals totals;
+  std::vector<Found> metas, found;
+  std::uint64_t left_out = 0;
+
+  std::uint64_t errors() const { return metas.size() + totals.errors; }
+  bool clean() const { return errors() + totals.warnings == 0; }
+};
+
+void show_text(const Database& database, const Report& r, const Options& options) {
+  if (!options.quiet || !r.clean()) {
+    for (unsigned i = 0; i < 2; ++i) {
+      const Meta& m = database.meta(i);
+      std::printf("meta page %u: %s", i, m.problem.empty() ? "good" : m.problem.c_str());
+      if (m.usable) std::printf(", transaction %llu", static_cast<unsigned long long>(m.record.txnid));
+      std::printf("\n");
+    }
+    std::printf("checked: transaction %llu, last page %llu\n", static_cast<unsigned long long>(r.snapshot.txnid),
+                static_cast<unsigned long long>(r.snapshot.last_pg));
+  }
+  for (const auto* list : {&r.metas, &r.found}) {
+    for (const Found& f : *list) {
+      std::printf("page %llu", static_cast<unsigned long long>(f.page));
+      if (f.pages > 1) std::printf("-%llu", static_cast<unsigned long long>(f.page + f.pages - 1));
+      std::printf(": %s: %s%s%s\n", name_of(f.severity), f.database.empty() ? "" : printable(f.database).c_str(),
+                  f.database.empty() ? "" : ": ", f.reason.c_str());
+    }
+  }
+  if (r.left_out != 0) std::printf("... and %llu more (--limit)\n", static_cast<unsigned long long>(r.left_out));
+  const db::CheckTotals& t = r.totals;
+  if (!r.clean())
+    std::printf("%llu errors, %llu warnings\n", static_cast<unsigned long long>(r.errors()),
+                static_cast<unsigned long long>(t.warnings));
+  else if (!options.quiet)
+    std::printf("clean: %llu entries in %llu databases; %llu pages in use, %llu free\n",
+                static_cast<unsigned long long>(t.entries), static_cast<unsigned long long>(t.named + 1),
+                static_cast<unsigned long long>(t.meta_pages + t.branch_pages + t.leaf_pages + t.leaf2_pages + t.overflow_pages),
+                static_cast<unsigned long long>(t.free_pages));
+}
+
+void show_json(const Database& database, const Report& r) {
+  Json j{{"path", database.path()}, {"clean", r.clean()}, {"page_size", database.page_size()}};
+  j["metas"] = Json::array();
+  for (unsigned i = 0; i < 2; ++i) {
+    const Meta& m = database.meta(i);
+    Json meta{{"page", i}, {"good", m.problem.empty()}, {"problem", m.problem}};
+    meta["transaction"] = m.usable ? Json(m.record.txnid) : Json();
+    j["metas"].push_back(std::move(meta));
+  }
+  j["transaction"] = r.snapshot.txnid;
+  j["last_page"] = r.snapshot.last_pg;
+  j["errors"] = r.errors();
+  j["warnings"] = r.totals.warnings;
+  j["findings"] = Json::array();
+  for (const auto* list : {&r.metas, &r.found})
+    for (const Found& f : *list)
+      j["findings"].push_back({{"page", f.page},
+                               {"pages", f.pages},
+                               {"severity", name_of(f.severity)},
+                               {"database", f.database},
+                               {"reason", f.reason}});
+  j["findings_left_out"] = r.left_out;
+  j["pages"] = pages_json(r.totals);
+  j["entries"] = r.totals.entries;
+  j["named_databases"] = r.totals.named;
+  j["depth"] = r.totals.depth;
+  std::printf("%s\n", dump(j).c_str());
+}
+
+/// What the metas say of each other.
+std::vector<Found> judge(const Database& database) {
+  std::vector<Found> out;
+  for (unsigned i = 0; i < 2; ++i)
+    if (const Meta& m = database.meta(i); !m.problem.empty())
+      out.push_back({db::Severity::error, i, 1, "", "meta page: " + m.problem});
+  return out;
+}
+
+int check(const Options& options) {
+  Database database(options.path);
+  const std::optional<unsigned> which = options.meta < 2 ? std::optional(options.meta) : std::nullopt;
+  Report r;
+  r.metas = judge(database);
+  for (int attempt = 1;; ++attempt) {
+    r.snapshot = database.snapshot(which);
+    const cache::WindowView file = database.view();
+    Collector collector(options.limit, ::isatty(STDERR_FILENO) == 1);
+    db::CheckOptions what;
+    what.order = !options.any_order;
+    if (!db::check_snapshot(file, r.snapshot, what, collector, r.totals).ok()) throw std::bad_alloc();
+    collector.erase();
+    r.found = std::move(collector.found);
+    r.left_out = collector.left_out;
+    // Until then no writer has begun to write over pages of this snapshot.
+    const std::uint64_t newest = database.newest();
+    if (r.totals.errors + r.totals.warnings == 0 || newest <= r.snapshot.txnid + 1) break;
+    if (attempt == kTries || which)
+      throw Failure(format_text("%s: a writer is at work: transaction %llu was checked, %llu is the newest by now, and what "
+                                "was found may be its doing; check again when it pauses, or a copy (mdb_copy)",
+                                database.path().c_str(), static_cast<unsigned long long>(r.snapshot.txnid),
+                                static_cast<unsigned long long>(newest)));
+  }
+  options.json ? show_json(database, r) : show_text(database, r, options);
+  return r.clean() ? kClean : kFindings;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, int& status) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const sub = app.add_subcommand("check", "verify every page of a database; exit 0 clean, 1 findings, 2 cannot be read");
+  sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
+  sub->add_flag("--json", options->json, "one JSON object on standard output");
+  sub->add_option("--meta", options->meta, "the snapshot of this meta page, not the newest")->check(CLI::Range(0, 1))->type_name("0|1");
+  sub->add_flag("--any-order", options->any_order, "do not check the order of keys: the program sets its own comparators");
+  sub->add_option("--limit", options->limit, "show so many findings at most")->capture_default_str()->type_name("N");
+  sub->add_flag("--quiet,-q", options->quiet, "print findings alone");
+  sub->callback([options, &status] { status = check(*options); });
+}
+
+}  // namespace lmdbio::cli

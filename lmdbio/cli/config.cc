@@ -1,0 +1,64 @@
+// lmdbio config: the settings, as a program started from here would take them.
+
+#include "lmdbio/base/config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/text.h"
+#include "lmdbio/cli/totals_json.h"
+
+namespace lmdbio::cli {
+namespace {
+
+struct Setting {
+  const ConfigEntry* entry;
+  std::string value, source;
+  const char* refused = nullptr;  ///< what the environment has instead
+};
+
+Setting setting(const ConfigEntry& e) {
+  const char* const given = std::getenv(e.name);
+  if (given == nullptr || *given == '\0') return {&e, e.def, "default"};
+  Config scratch;
+  if (e.parse(scratch, given)) return {&e, given, "environment"};
+  return {&e, e.def, "default, since what the environment has is not valid", given};
+}
+
+void show(bool json) {
+  Json out = Json::array();
+  for (const ConfigEntry& e : config_table()) {
+    const Setting s = setting(e);
+    if (json) {
+      Json j{{"name", e.name}, {"value", s.value}, {"source", s.refused != nullptr ? "invalid" : s.source}};
+      if (s.refused != nullptr) j["refused"] = s.refused;
+      j["default"] = e.def;
+      j["range"] = e.range;
+      j["meaning"] = e.meaning;
+      out.push_back(std::move(j));
+      continue;
+    }
+    std::printf("%s=%s\n    from: %s\n", e.name, printable(s.value).c_str(), s.source.c_str());
+    if (s.refused != nullptr) std::printf("    refused: %s\n", printable(s.refused).c_str());
+    std::printf("    range: %s\n    %s\n", e.range, e.meaning);
+  }
+  if (json) std::printf("%s\n", dump(out).c_str());
+}
+
+}  // namespace
+
+void add_config(CLI::App& app, int& status) {
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* const sub = app.add_subcommand("config", "the settings in force here, and where each comes from");
+  sub->add_flag("--json", *json, "a JSON array on standard output");
+  sub->callback([json, &status] {
+    show(*json);
+    status = kClean;
+  });
+}
+
+}  // namespace lmdbio::cli

@@ -1,0 +1,212 @@
+#include "lmdbio/cli/database.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/text.h"
+
+namespace lmdbio::cli {
+namespace {
+
+using format::MetaRecord;
+
+std::string errno_text(int e) { return ::strerrordesc_np(e) != nullptr ? ::strerrordesc_np(e) : "unknown error"; }
+
+const char* kind_of(const struct stat& st) {
+  switch (st.st_mode & S_IFMT) {
+    case S_IFIFO: return "a FIFO";
+    case S_IFCHR: return "a character device";
+    case S_IFBLK: return "a block device";
+    case S_IFSOCK: return "a socket";
+    default: return "not a regular file";
+  }
+}
+
+/// Up to `size` bytes from `at`; fewer at the end of the file.
+std::vector<std::byte> read_at(int fd, std::uint64_t at, std::size_t size, const std::string& path) {
+  std::vector<std::byte> out(size);
+  std::size_t have = 0;
+  while (have < size) {
+    const ssize_t n = ::pread(fd, out.data() + have, size - have, static_cast<off_t>(at + have));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw Failure(path + ": cannot be read: " + errno_text(errno));
+    if (n == 0) break;
+    have += static_cast<std::size_t>(n);
+  }
+  out.resize(have);
+  return out;
+}
+
+// Pages beyond the end of a file that was truncated under its mapping.
+char truncated_message[512];
+std::size_t truncated_length;
+extern "C" void on_sigbus(int) {
+  (void)!::write(STDERR_FILENO, truncated_message, truncated_length);
+  ::_exit(kUnusable);
+}
+
+void expect_truncation(const std::string& path) {
+  const std::string text = "lmdbio: " + path + ": truncated, or unreadable, while it was read\n";
+  truncated_length = text.copy(truncated_message, sizeof truncated_message);
+  struct sigaction act {};
+  act.sa_handler = on_sigbus;
+  (void)::sigaction(SIGBUS, &act, nullptr);
+}
+
+}  // namespace
+
+Database::Database(const std::string& path) : path_(path) {
+  if (::stat(path_.c_str(), &status_) != 0)
+    throw Failure(path_ + ": " + (errno == ENOENT ? "no such file or directory" : errno_text(errno)));
+  if (S_ISDIR(status_.st_mode)) {
+    in_directory_ = true;
+    if (path_.back() != '/') path_ += '/';
+    path_ += "data.mdb";
+    if (::stat(path_.c_str(), &status_) != 0)
+      throw Failure(errno == ENOENT ? path + ": a directory without data.mdb" : path_ + ": " + errno_text(errno));
+  }
+  if (S_ISDIR(status_.st_mode)) throw Failure(path_ + ": a directory");
+  if (!S_ISREG(status_.st_mode)) throw Failure(path_ + ": " + kind_of(status_) + ", not a database file");
+  Result<File> file = File::open(path_.c_str(), File::Mode::buffered);
+  if (!file)
+    throw Failure(path_ + ": " +
+                  (file.error().raw() == EACCES ? "no permission to read it" : errno_text(file.error().raw())));
+  file_.emplace(std::move(file).value());
+  if (::fstat(fd(), &status_) != 0) throw Failure(path_ + ": " + errno_text(errno));
+  judge_metas();
+}
+
+void Database::judge_metas() {
+  const auto size = static_cast<std::uint64_t>(status_.st_size);
+  if (size == 0) throw Failure(path_ + ": empty (0 bytes): nothing was ever committed to it");
+  const std::vector<std::byte> head = read_at(fd(), 0, 4096, path_);
+  // Where the second meta is, the first says; if that is damaged, every page size is tried.
+  if (format::judge_meta(head) == format::MetaKind::good) {
+    page_size_ = format::page_size(load<MetaRecord>(head, format::kPageHeader));
+  } else {
+    for (std::size_t p = format::kMinPageSize; p <= format::kMaxPageSize && page_size_ == 0; p *= 2) {
+      const std::vector<std::byte> second = read_at(fd(), p, format::kMetaBytes, path_);
+      if (format::judge_meta(second) == format::MetaKind::good && load<std::uint64_t>(second, 0) == 1 &&
+          format::page_size(load<MetaRecord>(second, format::kPageHeader)) == p)
+        page_size_ = p;
+    }
+  }
+  if (page_size_ == 0) refuse_format(head);
+  if (size < 2 * page_size_)
+    throw Failure(format_text("%s: truncated: %llu bytes are less than two pages of %zu", path_.c_str(),
+                              static_cast<unsigned long long>(size), page_size_));
+  for (unsigned i = 0; i < 2; ++i) {
+    const std::vector<std::byte> page = read_at(fd(), i * page_size_, format::kMetaBytes, path_);
+    Meta& m = metas_[i];
+    if (page.size() == format::kMetaBytes) m.record = load<MetaRecord>(page, format::kPageHeader);
+    switch (format::judge_meta(page)) {
+      case format::MetaKind::other:
+        m.problem = "not a meta page of data format 1: its mark, magic number or version is wrong";
+        continue;
+      case format::MetaKind::bad_page_size:
+        m.problem = format_text("its page size is %zu", format::page_size(m.record));
+        continue;
+      case format::MetaKind::good:
+        break;
+    }
+    const auto number = load<std::uint64_t>(page, 0);
+    const unsigned long long id = m.record.txnid;
+    if (format::page_size(m.record) != page_size_) {
+      m.problem = format_text("its page size is %zu, that of the other meta %zu", format::page_size(m.record), page_size_);
+      continue;
+    }
+    m.usable = true;
+    if (number != i)
+      m.problem = format_text("its header has the number %llu", static_cast<unsigned long long>(number));
+    else if (id != 0 && id % 2 != i)
+      m.problem = format_text("it has transaction %llu, which belongs to the other meta", id);
+    else if (m.record.last_pg < 1)
+      m.problem = "its last page is a meta page";
+  }
+}
+
+void Database::refuse_format(Bytes head) const {
+  const auto word = [&](std::size_t at) { return at + 4 <= head.size() ? load<std::uint32_t>(head, at) : 0; };
+  constexpr std::uint32_t kSwapped = __builtin_bswap32(format::kMagic);
+  std::string why;
+  if (word(16) == format::kMagic && word(20) != format::kVersion)
+    why = format_text("data format version %u; LMDB 0.9 has version %u", word(20), format::kVersion);
+  else if (word(16) == format::kMagic)
+    why = format_text("both meta pages are damaged (the first: flags 0x%x, page size %u)",
+                      unsigned{load<std::uint16_t>(head, format::kAtFlags)}, word(40));
+  else if (word(16) == kSwapped)
+    why = "written on a machine of the other byte order";
+  else if (word(12) == format::kMagic)
+    why = "written by a 32-bit LMDB";
+  else if (word(12) == kSwapped)
+    why = "written by a 32-bit LMDB on a machine of the other byte order";
+  else if (word(24) == format::kMagic)
+    why = format_text("data format version %u of LMDB 1.0; LMDB 0.9 has version %u", word(28), format::kVersion);
+  else if (head.size() < format::kMetaBytes)
+    why = format_text("truncated, or not an LMDB file: %zu bytes", head.size());
+  else
+    why = "not an LMDB file";
+  throw Failure(path_ + ": " + why);
+}
+
+cache::WindowView Database::view() {
+  struct stat now {};
+  if (::fstat(fd(), &now) != 0) throw Failure(path_ + ": " + errno_text(errno));
+  const auto bytes = align_down(static_cast<std::uint64_t>(now.st_size), page_size_);
+  if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was read");
+  if (!window_ || bytes != mapped_bytes_) {
+    expect_truncation(path_);
+    Result<cache::Window> window = cache::Window::map(fd(), bytes, page_size_, false);
+    if (!window) throw Failure(path_ + ": cannot be mapped: " + errno_text(window.error().raw()));
+    window_.emplace(std::move(window).value());
+    mapped_bytes_ = bytes;
+  }
+  return window_->view(bytes / page_size_);
+}
+
+db::Snapshot Database::snapshot(std::optional<unsigned> which) {
+  if (!which && metas_[0].problem.empty() && metas_[1].problem.empty()) {
+    const cache::WindowView v = view();
+    const std::byte* const mapped[2] = {v.at(format::Pgno{0}), v.at(format::Pgno{1})};
+    const db::MetaSource source(mapped);
+    db::Snapshot s;
+    (void)source.renew(s.txnid);
+    const Status st = db::read_snapshot(mapped, source, s);
+    if (!st.ok()) throw Failure(path_ + ": its writer commits faster than a meta page can be read; try again");
+    return s;
+  }
+  unsigned from = which.value_or(0);
+  if (!which && (!metas_[0].usable || (metas_[1].usable && metas_[1].record.txnid > metas_[0].record.txnid))) from = 1;
+  if (!metas_[from].usable) throw Failure(format_text("%s: meta page %u: %s", path_.c_str(), from, metas_[from].problem.c_str()));
+  // A commit may tear a copy: read until two agree.
+  const auto read = [&] { return read_at(fd(), from * page_size_, format::kMetaBytes, path_); };
+  std::vector<std::byte> page = read();
+  for (std::vector<std::byte> again = read(); again != page; again = read()) page = std::move(again);
+  if (page.size() < format::kMetaBytes) throw Failure(path_ + ": truncated while it was read");
+  const auto m = load<MetaRecord>(Bytes(page), format::kPageHeader);
+  db::Snapshot s;
+  s.txnid = m.txnid;
+  s.last_pg = m.last_pg;
+  s.dbs[0] = m.dbs[0];
+  s.dbs[1] = m.dbs[1];
+  return s;
+}
+
+std::uint64_t Database::newest() const noexcept {
+  std::uint64_t newest = 0;
+  for (unsigned i = 0; i < 2; ++i) {
+    std::uint64_t id = 0;
+    if (metas_[i].usable &&
+        ::pread(fd(), &id, sizeof id, static_cast<off_t>(i * page_size_ + db::detail::kAtTxnid)) == sizeof id && id > newest)
+      newest = id;
+  }
+  return newest;
+}
+
+}  // namespace lmdbio::cli

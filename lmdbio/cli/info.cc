@@ -1,0 +1,314 @@
+// lmdbio info: what a database is like, and what LMDBIO does with it.
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <bit>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/database.h"
+#include "lmdbio/cli/residency.h"
+#include "lmdbio/cli/text.h"
+#include "lmdbio/cli/totals_json.h"
+#include "lmdbio/db/check.h"
+
+namespace lmdbio::cli {
+namespace {
+
+struct Options {
+  std::string path;
+  bool json = false, fast = false;
+};
+
+/// Sizes by power of two: bucket b holds 2^(b-1) to 2^b - 1, bucket 0 holds 0.
+struct Histogram {
+  std::uint64_t count[33]{};
+  std::uint64_t records = 0, bytes = 0, most = 0;
+
+  void add(std::uint64_t size) noexcept {
+    ++count[std::bit_width(size)];
+    ++records;
+    bytes += size;
+    most = std::max(most, size);
+  }
+};
+
+/// How values lie in the file, in the order of the keys.  By pages: inside a leaf LMDB fills from the end.
+struct Layout {
+  std::uint64_t steps = 0;     ///< from a value to the next one
+  std::uint64_t forward = 0;   ///< to the same page or a later one
+  std::uint64_t adjacent = 0;  ///< of these: to the same page or the one that follows
+  std::uint64_t gap_pages = 0; ///< pages left out by forward steps
+  std::uint64_t overflow = 0;  ///< values on pages of their own
+
+  void add(std::uint64_t first, std::uint64_t last) noexcept {
+    if (before_ != kNone) {
+      ++steps;
+      if (first >= before_) {
+        ++forward;
+        const std::uint64_t gap = first > before_ ? first - before_ - 1 : 0;
+        adjacent += gap == 0;
+        gap_pages += gap;
+      }
+    }
+    before_ = last;
+  }
+  void restart() noexcept { before_ = kNone; }
+
+ private:
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+  std::uint64_t before_ = kNone;
+};
+
+struct Row {
+  db::DatabaseTotals totals;
+  std::string name;
+};
+
+class Survey : public db::CheckVisitor {
+ public:
+  explicit Survey(unsigned page_shift) noexcept : shift_(page_shift) {}
+  bool finding(const db::Finding&) override { return true; }
+  void database(const db::DatabaseTotals& d) override {
+    rows.push_back({d, std::string(d.name)});
+    layout.restart();
+  }
+  void record(const db::RecordPlace& r) override {
+    keys.add(r.key_bytes);
+    values.add(r.value_bytes);
+    layout.overflow += r.overflow;
+    const std::uint64_t end = r.offset + (r.value_bytes == 0 ? 1 : r.value_bytes);
+    layout.add(r.offset >> shift_, (end - 1) >> shift_);
+  }
+
+  std::vector<Row> rows;
+  Histogram keys, values;
+  Layout layout;
+
+ private:
+  unsigned shift_;
+};
+
+struct Verdict {
+  bool ours;
+  std::string text;
+};
+
+/// Of a program that opens it read-only: after docs/design.md, Routing.
+std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes) {
+  std::vector<Verdict> out;
+  for (unsigned i = 0; i < 2; ++i)
+    if (!database.meta(i).usable)
+      return {{false, format_text("not opened at all: meta page %u is damaged, which LMDB answers with MDB_INVALID", i)}};
+  rlimit space{};
+  // Stock's mapping and ours.
+  const bool fits = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY || map_bytes < space.rlim_cur / 2;
+  if (fits)
+    out.push_back({true, "opened with MDB_RDONLY: served by LMDBIO"});
+  else
+    out.push_back({false, "opened with MDB_RDONLY: passed through: no address range (RLIMIT_AS) for a second mapping of " +
+                              bytes_text(static_cast<double>(map_bytes))});
+  out.push_back({false, "opened for writing: passed through: writable environment"});
+  const std::string& file = database.path();
+  const std::string lock = database.in_directory() ? file.substr(0, file.rfind('/') + 1) + "lock.mdb" : file + "-lock";
+  const std::size_t slash = lock.rfind('/');
+  const std::string dir = slash == std::string::npos ? "." : slash == 0 ? "/" : lock.substr(0, slash);
+  if (::access(lock.c_str(), F_OK) == 0 ? ::access(lock.c_str(), R_OK | W_OK) != 0 : ::access(dir.c_str(), W_OK) != 0)
+    out.push_back({fits, "its lock file cannot be opened for writing by you: LMDB refuses it unless MDB_NOLOCK is given or the "
+                         "file system is read-only; LMDBIO opens it without locks unless LMDBIO_STRICT=1"});
+  return out;
+}
+
+unsigned long long ull(std::uint64_t v) { return v; }
+
+void line(const char* name, const std::string& text) { std::printf("%-16s %s\n", name, text.c_str()); }
+
+void show_histogram(const char* what, const Histogram& h) {
+  if (h.records == 0) return;
+  std::printf("\n%s: %llu, %s on average, %s at most\n", what, ull(h.records),
+              bytes_text(static_cast<double>(h.bytes) / static_cast<double>(h.records)).c_str(),
+              bytes_text(static_cast<double>(h.most)).c_str());
+  std::uint64_t peak = 1;
+  unsigned first = 33, last = 0;
+  for (unsigned b = 0; b < 33; ++b) {
+    if (h.count[b] == 0) continue;
+    peak = std::max(peak, h.count[b]);
+    first = std::min(first, b);
+    last = b;
+  }
+  for (unsigned b = first; b <= last; ++b) {
+    const std::uint64_t from = b == 0 ? 0 : std::uint64_t{1} << (b - 1);
+    const auto width = static_cast<int>((h.count[b] * 40 + peak - 1) / peak);
+    std::printf("  %10s  %12llu  %.*s\n", bytes_text(static_cast<double>(from)).c_str(), ull(h.count[b]), width,
+                "########################################");
+  }
+}
+
+double fill_of(const db::DatabaseTotals& d, std::size_t page_size) {
+  const std::uint64_t pages = d.branch_pages + d.leaf_pages + d.leaf2_pages;
+  return pages == 0 ? 0 : static_cast<double>(d.tree_bytes) / (static_cast<double>(pages) * static_cast<double>(page_size));
+}
+
+void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
+  std::printf("\n%-20s %-20s %5s %12s %12s %8s %10s %10s %10s %6s\n", "database", "flags", "depth", "keys", "entries", "branch",
+              "leaf", "leaf2", "overflow", "fill");
+  for (const Row& r : rows) {
+    const db::DatabaseTotals& d = r.totals;
+    const bool free = d.kind == db::DatabaseTotals::Kind::free;
+    std::printf("%-20s %-20s %5u %12llu %12llu %8llu %10llu %10llu %10llu %5.0f%%\n", printable(r.name).c_str(),
+                free ? "-" : flags_text(d.record.flags).c_str(), d.depth, ull(d.keys), ull(d.entries), ull(d.branch_pages),
+                ull(d.leaf_pages), ull(d.leaf2_pages), ull(d.overflow_pages), 100 * fill_of(d, page_size));
+  }
+}
+
+struct Facts {
+  db::Snapshot snapshot;
+  std::uint64_t map_bytes;
+  Residency cache;
+  bool walked = false;
+  db::CheckTotals totals;
+  std::uint64_t newest = 0;  ///< after the walk
+
+  bool damaged() const { return totals.errors != 0 && newest <= snapshot.txnid + 1; }
+  bool moving() const { return totals.errors != 0 && !damaged(); }
+};
+
+void show_text(const Database& database, const Facts& f, const Survey& survey) {
+  const std::size_t page_size = database.page_size();
+  const auto size = static_cast<std::uint64_t>(database.status().st_size);
+  line("file", database.path());
+  line("size", format_text("%s (%llu bytes), pages of %zu bytes", bytes_text(static_cast<double>(size)).c_str(), ull(size), page_size));
+  line("map size", bytes_text(static_cast<double>(f.map_bytes)));
+  line("last page", format_text("%llu", ull(f.snapshot.last_pg)));
+  std::string metas;
+  for (unsigned i = 0; i < 2; ++i) {
+    const Meta& m = database.meta(i);
+    metas += format_text("%smeta %u: ", i == 0 ? "" : ", ", i) + (m.problem.empty() ? "" : m.problem + " ");
+    if (m.usable) metas += format_text("%llu", ull(m.record.txnid));
+  }
+  line("transactions", metas);
+  line("in page cache", f.cache.share ? percent_text(*f.cache.share, 1) + " (" + f.cache.how + ")" : "unknown (not told to this user)");
+  if (f.walked) {
+    const db::CheckTotals& t = f.totals;
+    const auto all = static_cast<double>(f.snapshot.last_pg + 1);
+    line("pages", format_text("%llu meta, %llu branch, %llu leaf, %llu leaf2, %llu overflow", ull(t.meta_pages), ull(t.branch_pages),
+                              ull(t.leaf_pages), ull(t.leaf2_pages), ull(t.overflow_pages)));
+    line("free pages", format_text("%llu (%s), lost %llu", ull(t.free_pages),
+                                   percent_text(static_cast<double>(t.free_pages), all).c_str(), ull(t.lost_pages)));
+    line("entries", format_text("%llu in %llu databases", ull(t.entries), ull(t.named + 1)));
+    const Layout& l = survey.layout;
+    if (l.steps != 0)
+      line("value order", format_text("%s of values lie on the same page as the one before or later, %s next to it; gaps: %.1f "
+                                      "pages on average; %s on pages of their own",
+                                      percent_text(static_cast<double>(l.forward), static_cast<double>(l.steps)).c_str(),
+                                      percent_text(static_cast<double>(l.adjacent), static_cast<double>(l.steps)).c_str(),
+                                      l.forward == 0 ? 0.0 : static_cast<double>(l.gap_pages) / static_cast<double>(l.forward),
+                                      percent_text(static_cast<double>(l.overflow), static_cast<double>(survey.values.records)).c_str()));
+  } else {
+    const format::DbRecord& r = f.snapshot.dbs[1];
+    line("main database", format_text("%s, depth %u, %llu entries, %llu branch, %llu leaf and %llu overflow pages (as its record "
+                                      "says; named databases: without --fast)",
+                                      flags_text(r.flags).c_str(), unsigned{r.depth}, ull(r.entries), ull(r.branch_pages),
+                                      ull(r.leaf_pages), ull(r.overflow_pages)));
+  }
+  for (const Verdict& v : verdicts(database, f.map_bytes)) line(v.ours ? "LMDBIO" : "not LMDBIO", v.text);
+  if (f.damaged()) line("DAMAGED", format_text("%llu errors: see lmdbio check", ull(f.totals.errors)));
+  if (f.moving()) line("CHANGING", "a writer was at work meanwhile: the numbers may not fit each other");
+  if (!f.walked) return;
+  show_rows(survey.rows, page_size);
+  show_histogram("key sizes", survey.keys);
+  show_histogram("value sizes", survey.values);
+}
+
+Json histogram_json(const Histogram& h) {
+  Json buckets = Json::array();
+  for (unsigned b = 0; b < 33; ++b)
+    if (h.count[b] != 0) buckets.push_back({{"from", b == 0 ? 0 : std::uint64_t{1} << (b - 1)}, {"count", h.count[b]}});
+  return {{"records", h.records}, {"bytes", h.bytes}, {"largest", h.most}, {"by_size", buckets}};
+}
+
+void show_json(const Database& database, const Facts& f, const Survey& survey) {
+  Json j{{"path", database.path()},
+         {"size", static_cast<std::uint64_t>(database.status().st_size)},
+         {"page_size", database.page_size()},
+         {"map_size", f.map_bytes},
+         {"last_page", f.snapshot.last_pg},
+         {"transaction", f.snapshot.txnid}};
+  j["metas"] = Json::array();
+  for (unsigned i = 0; i < 2; ++i) {
+    const Meta& m = database.meta(i);
+    Json meta{{"page", i}, {"problem", m.problem}};
+    meta["transaction"] = m.usable ? Json(m.record.txnid) : Json();
+    j["metas"].push_back(std::move(meta));
+  }
+  j["page_cache"] = {{"share", f.cache.share ? Json(*f.cache.share) : Json()}, {"how", f.cache.how}};
+  j["lmdbio"] = Json::array();
+  for (const Verdict& v : verdicts(database, f.map_bytes)) j["lmdbio"].push_back({{"ours", v.ours}, {"text", v.text}});
+  j["walked"] = f.walked;
+  if (f.walked) {
+    j["errors"] = f.totals.errors;
+    j["changing"] = f.moving();
+    j["pages"] = pages_json(f.totals);
+    j["entries"] = f.totals.entries;
+    j["databases"] = Json::array();
+    for (const Row& r : survey.rows) {
+      const db::DatabaseTotals& d = r.totals;
+      constexpr const char* kKinds[] = {"free", "main", "named"};
+      j["databases"].push_back({{"name", r.name},
+                                {"kind", kKinds[static_cast<int>(d.kind)]},
+                                {"flags", flags_text(d.record.flags)},
+                                {"depth", d.depth},
+                                {"keys", d.keys},
+                                {"entries", d.entries},
+                                {"pages", {{"branch", d.branch_pages}, {"leaf", d.leaf_pages}, {"leaf2", d.leaf2_pages}, {"overflow", d.overflow_pages}}},
+                                {"duplicate_trees", d.dup_trees},
+                                {"sub_pages", d.sub_pages},
+                                {"fill", fill_of(d, database.page_size())}});
+    }
+    const Layout& l = survey.layout;
+    j["value_order"] = {{"steps", l.steps}, {"forward", l.forward}, {"adjacent", l.adjacent}, {"gap_pages", l.gap_pages}, {"overflow", l.overflow}};
+    j["key_sizes"] = histogram_json(survey.keys);
+    j["value_sizes"] = histogram_json(survey.values);
+  }
+  std::printf("%s\n", dump(j).c_str());
+}
+
+int info(const Options& options) {
+  Database database(options.path);
+  Facts f{};
+  f.snapshot = database.snapshot();
+  // Before the walk, which reads all of it.
+  f.cache = page_cache_share(database.fd(), database.status());
+  for (unsigned i = 0; i < 2; ++i)
+    if (database.meta(i).usable) f.map_bytes = std::max(f.map_bytes, database.meta(i).record.mapsize);
+  f.map_bytes = std::max(f.map_bytes, static_cast<std::uint64_t>(database.status().st_size));
+  const cache::WindowView file = database.view();
+  Survey survey(file.shift());
+  if (!options.fast) {
+    db::CheckOptions what;
+    what.order = false;
+    what.records = true;
+    if (!db::check_snapshot(file, f.snapshot, what, survey, f.totals).ok()) throw std::bad_alloc();
+    f.walked = true;
+    f.newest = database.newest();
+  }
+  options.json ? show_json(database, f, survey) : show_text(database, f, survey);
+  return kClean;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, int& status) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const sub = app.add_subcommand("info", "what a database holds, how it lies in its file, and what LMDBIO does with it");
+  sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
+  sub->add_flag("--json", options->json, "one JSON object on standard output");
+  sub->add_flag("--fast", options->fast, "only what the meta pages say: do not read the database");
+  sub->callback([options, &status] { status = info(*options); });
+}
+
+}  // namespace lmdbio::cli

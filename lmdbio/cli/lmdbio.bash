@@ -1,0 +1,48 @@
+# bash completion for lmdbio(1)
+_lmdbio() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    mapfile -t COMPREPLY < <(compgen -W "run info check config --help --version" -- "$cur")
+    return
+  fi
+  if [ "$command" = run ]; then
+    for ((i = 2; i < COMP_CWORD; i++)); do # beyond the options the program's own completion is at work
+      case ${COMP_WORDS[i]} in
+        --) ((i++)) ;;
+        --json | --set | --library) ((i++)) && continue ;;
+        -*) continue ;;
+      esac
+      declare -F _command_offset >/dev/null && [ "$i" -le "$COMP_CWORD" ] && _command_offset "$i"
+      return
+    done
+    case $prev in
+      --set)
+        mapfile -t COMPREPLY < <(compgen -W "$(lmdbio config 2>/dev/null | sed -n 's/^\(LMDBIO_[A-Z_]*=\).*/\1/p')" -- "$cur")
+        compopt -o nospace
+        return
+        ;;
+      --json | --library)
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        return
+        ;;
+    esac
+    case $cur in
+      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --json --set --library --help --" -- "$cur") ;;
+      *) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+    esac
+    return
+  fi
+  case $cur in
+    -*)
+      local words=--help
+      case $command in
+        info) words="--json --fast --help" ;;
+        check) words="--json --meta --any-order --limit --quiet --help" ;;
+        config) words="--json --help" ;;
+      esac
+      mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+      ;;
+    *) [ "$command" = config ] || mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+  esac
+}
+complete -o filenames -F _lmdbio lmdbio

@@ -1,0 +1,50 @@
+// Numbers and names as people read them.
+#pragma once
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace lmdbio::cli {
+
+[[gnu::format(printf, 1, 2)]] inline std::string format_text(const char* format, ...) {
+  va_list args, again;
+  va_start(args, format);
+  va_copy(again, args);
+  const int n = std::vsnprintf(nullptr, 0, format, args);
+  va_end(args);
+  std::string out(n > 0 ? static_cast<std::size_t>(n) : 0, '\0');
+  if (n > 0) (void)std::vsnprintf(out.data(), out.size() + 1, format, again);
+  va_end(again);
+  return out;
+}
+
+/// "1.5 MiB".
+inline std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  unsigned unit = 0;
+  for (; bytes >= 1024 && unit < 6; ++unit) bytes /= 1024;
+  return format_text(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+}
+
+/// "12.3 %"; of nothing: "-".
+inline std::string percent_text(double part, double whole) {
+  return whole == 0 ? "-" : format_text("%.1f %%", 100 * part / whole);
+}
+
+/// Names hold any bytes: what a terminal would act on, or not show, becomes \xHH.
+inline std::string printable(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u < 0x20 || u >= 0x7f || c == '\\')
+      out += format_text("\\x%02x", u);
+    else
+      out += c;
+  }
+  return out;
+}
+
+}  // namespace lmdbio::cli
