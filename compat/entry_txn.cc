@@ -70,6 +70,7 @@ int begin_companion(ReadTxn& t) noexcept {
     }
   }
   tell_without_slot(e, rc);
+  e.stats.without_slot.fetch_add(1, std::memory_order_relaxed);
   t.by_metas = t.unprotected = true;
   return 0;
 }

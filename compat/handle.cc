@@ -146,6 +146,17 @@ void EnvHandle::forget_companions() noexcept {
   }
 }
 
+void EnvHandle::forget_counters() noexcept {
+  stats.read = {};
+  for (ReadTxn* t = all_; t != nullptr; t = t->next) {
+    t->txn.counters() = {};
+    t->begun = t->renewed = 0;
+  }
+  for (std::atomic<std::uint64_t>* const n :
+       {&stats.forward_get, &stats.forward_cursor_get, &stats.forward_write, &stats.forward_txn, &stats.without_slot})
+    n->store(0, std::memory_order_relaxed);
+}
+
 bool EnvHandle::idle() noexcept {
   const std::lock_guard lock(mutex);
   for (const ReadTxn* t = all_; t != nullptr; t = t->next) {

@@ -137,6 +137,8 @@ struct EnvHandle {
   MDB_env* passed() const noexcept { return real.load(std::memory_order_relaxed); }
   /// In a forked child: transactions go on, or begin, without the parent's companions.
   void forget_companions() noexcept;
+  /// There too: what was counted so far is the parent's.  With the lock of lock_handles() held.
+  void forget_counters() noexcept;
 
   /// A transaction handle to begin with: a spare one or a new one.  Null: out of memory.
   ReadTxn* take() noexcept;

@@ -29,6 +29,7 @@ void after_fork() {
 
 void after_fork_in_child() {
   forget_companions();
+  stats_after_fork();
   after_fork();
 }
 

@@ -29,6 +29,7 @@ constinit std::mutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;  ///< of the atexit handler; 0: not registered
+constinit bool forked = false;       ///< environments may be the parent's: only used ones are told of
 
 std::int64_t now_ns() noexcept {
   timespec t{};
@@ -78,6 +79,13 @@ void append_environment(std::string& out, EnvHandle& env) {
   std::uint64_t cursor_get = 0;
   for (const std::uint64_t n : calls.cursor_op) cursor_get += n;
 
+  const std::uint64_t forwarded = s.forward_get.load(std::memory_order_relaxed) +
+                                  s.forward_cursor_get.load(std::memory_order_relaxed) +
+                                  s.forward_txn.load(std::memory_order_relaxed) +
+                                  s.forward_write.load(std::memory_order_relaxed);
+  if (forked && calls.get + cursor_get + read.begun + read.renewed + forwarded == 0) return;
+
+  if (!out.empty()) out += ',';
   out += "{\"path\":";
   append_string(out, s.path.c_str());
   out += s.reason == nullptr ? ",\"ours\":true,\"reason\":\"\"" : ",\"ours\":false,\"reason\":";
@@ -99,7 +107,9 @@ void append_environment(std::string& out, EnvHandle& env) {
   append_number(out, "txn_begin", s.forward_txn.load(std::memory_order_relaxed));
   append_number(out, "write", s.forward_write.load(std::memory_order_relaxed));
   close_object(out);
-  out += ',';
+  out += env.lockless ? ",\"locks\":false," : ",\"locks\":true,";
+  append_number(out, "without_slot", s.without_slot.load(std::memory_order_relaxed));
+  append_number(out, "overtaken", env.overtaken.load(std::memory_order_relaxed));
   append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
   append_number(out, "bytes", calls.bytes);
   rusage now{};
@@ -168,10 +178,7 @@ void write_line(const std::string& line) {
 // Under the mutex.
 void write_statistics() {
   std::string environments = registry->closed;
-  for (EnvHandle* const env : registry->open) {
-    if (!environments.empty()) environments += ',';
-    append_environment(environments, *env);
-  }
+  for (EnvHandle* const env : registry->open) append_environment(environments, *env);
   registry->closed.clear();
   registry->open.clear();  // told: an environment that is closed later, after exit began, is not told again
   if (environments.empty()) return;
@@ -184,7 +191,7 @@ void write_statistics() {
 bool wanted() noexcept { return !config().stats.empty(); }
 
 void at_exit() {
-  if (::getpid() != registered_pid) return;  // a forked child has its parent's numbers
+  if (::getpid() != registered_pid) return;  // a child made without fork handlers has its parent's numbers
   const std::lock_guard lock(mutex);
   try {
     write_statistics();
@@ -230,11 +237,18 @@ void stats_environment_gone(EnvHandle& env) noexcept {
   const std::lock_guard lock(mutex);
   if (registry == nullptr || std::erase(registry->open, &env) == 0) return;
   try {
-    if (!registry->closed.empty()) registry->closed += ',';
     append_environment(registry->closed, env);
     if (registry->open.empty() && ::getpid() == registered_pid) write_statistics();
   } catch (...) {
   }
+}
+
+void stats_after_fork() noexcept {
+  if (registry == nullptr) return;
+  forked = true;
+  if (registered_pid != 0) registered_pid = ::getpid();
+  registry->closed.clear();
+  for (EnvHandle* const env : registry->open) env->forget_counters();
 }
 
 void lock_stats() noexcept { mutex.lock(); }

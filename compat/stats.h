@@ -36,6 +36,7 @@ struct EnvStats {
   std::string path;
   const char* reason = "not opened";  ///< why it is not ours; null if it is
   ReadCounters read;                  ///< of transactions whose handles are gone; see lock_handles
+  std::atomic<std::uint64_t> without_slot{0};  ///< transactions that stock gave no reader slot
   std::atomic<std::uint64_t> forward_get{0}, forward_cursor_get{0}, forward_write{0}, forward_txn{0};
   std::int64_t opened_ns = 0;  ///< CLOCK_MONOTONIC
   rusage usage{};              ///< of the process, at the open
@@ -49,6 +50,9 @@ struct EnvStats {
 void stats_environment_made(EnvHandle& env) noexcept;
 /// Before the handle goes.  The last one writes the statistics if the configuration asks for them.
 void stats_environment_gone(EnvHandle& env) noexcept;
+
+/// In a forked child: what it writes is its own, and only of environments that it used.  With the lock held.
+void stats_after_fork() noexcept;
 
 void lock_stats() noexcept;
 void unlock_stats() noexcept;
