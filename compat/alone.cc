@@ -28,14 +28,15 @@ int env_info(EnvHandle& env, MDB_envinfo* info) {
   if (info == nullptr) return EINVAL;
   db::Snapshot now;
   if (const Status st = newest(env, now); !st.ok()) return st.raw();
-  constexpr unsigned kDefaultReaders = 126;  // lmdb.h
   *info = {};
   info->me_mapsize = env.engine->window()->length();
   info->me_last_pgno = now.last_pg;
   info->me_last_txnid = now.txnid;
-  info->me_maxreaders = env.setup.readers != 0 ? env.setup.readers : kDefaultReaders;
+  info->me_maxreaders = env.max_readers;
   return 0;
 }
+
+int reader_list(MDB_msg_func* func, void* ctx) { return func != nullptr ? func("(no reader locks)\n", ctx) : -1; }
 
 unsigned env_get_flags(const EnvHandle& env) noexcept {
   constexpr unsigned kShown = MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_NOMEMINIT | MDB_FIXEDMAP |

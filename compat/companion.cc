@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "compat/bounded.h"
+#include "compat/prove.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
 
@@ -109,26 +110,77 @@ bool lock_file_has_room(const char* path, unsigned flags) {
   return ::stat(file.c_str(), &lock) == 0 && lock.st_size > 0 && lock.st_blocks * kBlock >= lock.st_size;
 }
 
+void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
+  log_line(lockless_level(),
+           "%s: cannot be locked (%s): read without locks; a writer is not kept from changing pages meanwhile",
+           path, describe(stock, rc));
+}
+
 std::string absolute(const char* path) {
   char cwd[PATH_MAX];
   if (path[0] == '/' || ::getcwd(cwd, sizeof cwd) == nullptr) return path;
   return std::string(cwd) + '/' + path;
 }
 
+/// What the path leads to is the file that the parent opened.
+bool same_file(const EnvHandle& env, const char* file) noexcept {
+  struct stat here, inherited;
+  return ::stat(file, &here) == 0 && ::fstat(env.fd, &inherited) == 0 && here.st_dev == inherited.st_dev &&
+         here.st_ino == inherited.st_ino;
+}
+
 /// A forked child's companion on the file that its parent opened.  Null: `rc` says why.
-MDB_env* reopen(EnvHandle& env, int& rc) noexcept {
-  MDB_env* made = make_open(env, env.setup.path.c_str(), env.lockless ? MDB_NOLOCK : 0u, rc);
-  if (made == nullptr && !env.lockless && !config().strict && is_about_locks(rc))
-    made = make_open(env, env.setup.path.c_str(), MDB_NOLOCK, rc);
-  if (made == nullptr) return nullptr;
-  mdb_filehandle_t fd = -1;
-  struct stat mine, inherited;
-  if (env.stock->env_get_fd(made, &fd) == 0 && ::fstat(fd, &mine) == 0 && ::fstat(env.fd, &inherited) == 0 &&
-      mine.st_dev == inherited.st_dev && mine.st_ino == inherited.st_ino)
-    return made;
-  env.stock->env_close(made);
+MDB_env* reopen(EnvHandle& env, int& rc) {
+  const std::string file = data_file(env.setup.path.c_str(), env.setup.open_flags);
+  struct stat at;
+  if (::stat(file.c_str(), &at) != 0) {
+    rc = errno;
+    return nullptr;
+  }
   rc = ESTALE;
-  return nullptr;
+  if (!same_file(env, file.c_str())) return nullptr;
+  if (const Status st = prove_openable(file); !st.ok()) {
+    rc = st.raw();
+    return nullptr;
+  }
+  bool lockless = env.lockless;
+  MDB_env* made = make_open(env, env.setup.path.c_str(), lockless ? MDB_NOLOCK : 0u, rc);
+  if (made == nullptr && !lockless && !config().strict && is_about_locks(rc)) {
+    const int first = rc;
+    made = make_open(env, env.setup.path.c_str(), MDB_NOLOCK, rc);
+    if (made != nullptr) tell_lockless(env.setup.path.c_str(), *env.stock, first);
+    lockless = made != nullptr;
+  }
+  if (made == nullptr) return nullptr;
+  close_on_exec(*env.stock, made);
+  env.lockless = lockless;  // seen by other threads with env.real
+  return made;
+}
+
+}  // namespace
+
+namespace {
+
+/// 0: env.real is there.
+int guarded_reopen(EnvHandle& env) noexcept {
+  int rc = ENOMEM;
+  MDB_env* made = nullptr;
+  try {
+    made = reopen(env, rc);
+  } catch (...) {  // out of memory
+  }
+  if (made != nullptr) {
+    env.real.store(made, std::memory_order_release);
+    return 0;
+  }
+  if (rc == ESTALE)
+    log_line(LogLevel::warn,
+             "%s: another file now: this forked process reads the one that its parent opened, without locks",
+             env.setup.path.c_str());
+  else
+    log_line(LogLevel::warn, "%s: cannot be opened again in this forked process (%s): reading without locks",
+             env.setup.path.c_str(), describe(*env.stock, rc));
+  return rc == kLocksHang ? ETIMEDOUT : rc;
 }
 
 }  // namespace
@@ -172,51 +224,43 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   if (rc != kLocksHang) stock.env_close(real);
   env.real.store(made, std::memory_order_relaxed);
   env.lockless = env.opened = true;
-  log_line(lockless_level(),
-           "%s: cannot be locked (%s): read without locks; a writer is not kept from changing pages meanwhile",
-           path, describe(stock, rc));
+  tell_lockless(path, stock, rc);
   return 0;
 }
 
 MDB_env* companion(EnvHandle& env, int& error) noexcept {
   if (MDB_env* const real = env.real.load(std::memory_order_acquire); real != nullptr) return real;
-  error = EAGAIN;
-  if (env.reopening.exchange(true, std::memory_order_acq_rel)) {
-    if (const int known = env.reopen_error.load(std::memory_order_acquire); known != 0) error = known;
-    return nullptr;
-  }
   const int saved = errno;
-  int rc = 0;
-  MDB_env* const made = reopen(env, rc);
-  errno = saved;
-  if (made != nullptr) {
-    env.real.store(made, std::memory_order_release);
-    return made;
+  Reopening state = Reopening::none;
+  if (env.reopening.compare_exchange_strong(state, Reopening::now, std::memory_order_acq_rel)) {
+    error = guarded_reopen(env);
+    if (error != 0) env.reopen_error = error;
+    env.reopening.store(Reopening::done, std::memory_order_release);
+    env.reopening.notify_all();
+  } else {
+    env.reopening.wait(Reopening::now, std::memory_order_acquire);
+    error = env.reopen_error;
   }
-  error = rc == kLocksHang ? ETIMEDOUT : rc;
-  env.reopen_error.store(error, std::memory_order_release);
-  if (rc == ESTALE)
-    log_line(LogLevel::warn,
-             "%s: another file now: this forked process reads the one that its parent opened, without locks",
-             env.setup.path.c_str());
-  else
-    log_line(LogLevel::warn, "%s: cannot be opened again in this forked process (%s): reading without locks",
-             env.setup.path.c_str(), describe(*env.stock, rc));
-  return nullptr;
+  errno = saved;
+  return env.real.load(std::memory_order_acquire);
+}
+
+void close_on_exec(const Stock& stock, MDB_env* real) noexcept {
+  mdb_filehandle_t fd = -1;
+  if (stock.env_get_fd(real, &fd) == 0 && fd >= 0) (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
 void forget_companions() noexcept {
   for_each_served([](EnvHandle& env) {
     env.real.store(nullptr, std::memory_order_relaxed);
-    env.reopening.store(false, std::memory_order_relaxed);
-    env.reopen_error.store(0, std::memory_order_relaxed);
+    env.reopening.store(Reopening::none, std::memory_order_relaxed);
+    env.reopen_error = 0;
     env.forget_companions();
   });
 }
 
 bool may_read_without_slot(const EnvHandle& env, int rc) noexcept {
   const bool alone = env.real.load(std::memory_order_relaxed) == nullptr;
-  if (alone && rc == EAGAIN) return true;  // another thread is opening it
   return !config().strict && (alone || rc == MDB_READERS_FULL || is_about_locks(rc));
 }
 

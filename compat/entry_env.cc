@@ -51,6 +51,9 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   }
   env.engine = std::move(engine).value();
   env.fd = fd;
+  close_on_exec(stock, real);
+  env.max_key = stock.env_get_maxkeysize(real);
+  (void)stock.env_get_maxreaders(real, &env.max_readers);
   // Where the reader table shows a transaction's slot only while it runs, its companion has to end with it.
   env.keep_companions = (flags & MDB_NOTLS) == 0 || (flags & MDB_NOLOCK) != 0;
   env.serve();
@@ -239,6 +242,38 @@ LMDBIO_ABI int mdb_env_get_fd(MDB_env* env, mdb_filehandle_t* fd) {
   return 0;
 }
 
+LMDBIO_ABI int mdb_env_get_maxreaders(MDB_env* env, unsigned int* readers) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_get_maxreaders, EINVAL, env, readers);
+  if (e->engine == nullptr) return e->stock->env_get_maxreaders(e->passed(), readers);
+  if (readers == nullptr) return EINVAL;
+  *readers = e->max_readers;
+  return 0;
+}
+
+LMDBIO_ABI int mdb_env_get_maxkeysize(MDB_env* env) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_get_maxkeysize, 0, env);
+  return e->engine == nullptr ? e->stock->env_get_maxkeysize(e->passed()) : e->max_key;
+}
+
+LMDBIO_ABI int mdb_reader_list(MDB_env* env, MDB_msg_func* func, void* ctx) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(reader_list, -1, env, func, ctx);
+  int rc = 0;
+  MDB_env* const real = companion(*e, rc);
+  return real != nullptr ? e->stock->reader_list(real, func, ctx) : alone::reader_list(func, ctx);
+}
+
+LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(reader_check, EINVAL, env, dead);
+  int rc = 0;
+  if (MDB_env* const real = companion(*e, rc); real != nullptr) return e->stock->reader_check(real, dead);
+  if (dead != nullptr) *dead = 0;
+  return 0;
+}
+
 // Compacting copies follow the tree's pages without checks: they are walked with ours before.
 
 namespace {
@@ -299,13 +334,4 @@ LMDBIO_ABI int mdb_env_sync(MDB_env* env, int force) { LMDBIO_ENV_CALL(env_sync,
 LMDBIO_ABI int mdb_env_set_flags(MDB_env* env, unsigned int flags, int onoff) {
   LMDBIO_ENV_CALL(env_set_flags, ENOSYS, flags, onoff);
 }
-LMDBIO_ABI int mdb_env_get_maxreaders(MDB_env* env, unsigned int* readers) {
-  LMDBIO_ENV_CALL(env_get_maxreaders, EINVAL, readers);
-}
-LMDBIO_ABI int mdb_env_get_maxkeysize(MDB_env* env) { LMDBIO_ENV_CALL(env_get_maxkeysize, 0); }
-LMDBIO_ABI int mdb_reader_list(MDB_env* env, MDB_msg_func* func, void* ctx) {
-  LMDBIO_ENV_CALL(reader_list, -1, func, ctx);
-}
-LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) { LMDBIO_ENV_CALL(reader_check, EINVAL, dead); }
-
 }  // extern "C"

@@ -111,6 +111,9 @@ struct Setup {
   std::string path;  ///< absolute
 };
 
+/// A forked child's companion: not asked for yet, being opened by a thread, opened or failed.
+enum class Reopening : int { none, now, done };
+
 /// An environment as the program holds it, around one of the real library.
 struct EnvHandle {
   static constexpr std::uint64_t kTag = kEnvTag;
@@ -125,8 +128,10 @@ struct EnvHandle {
   bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
   unsigned max_dbs = 0;
   Setup setup;
-  std::atomic<bool> reopening{false};    ///< in a forked child: a thread opens, or has opened, a companion
-  std::atomic<int> reopen_error{0};      ///< and failed
+  std::atomic<Reopening> reopening{Reopening::none};
+  int reopen_error = 0;                  ///< published by `reopening`
+  int max_key = 0;                       ///< mdb_env_get_maxkeysize
+  unsigned max_readers = 0;
   std::atomic<bool> overtaken{false};    ///< it was told that a writer overtook a reader without locks
   EnvHandle *next_served = nullptr, *prev_served = nullptr;  ///< see lock_handles
   EnvStats stats;
