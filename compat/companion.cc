@@ -7,8 +7,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 
 #include "compat/bounded.h"
 #include "compat/prove.h"
@@ -269,6 +272,45 @@ void tell_without_slot(const EnvHandle& env, int rc) noexcept {
   log_line(lockless_level(),
            "%s: no reader slot (%s): read without one; a writer is not kept from changing pages meanwhile",
            env.setup.path.c_str(), describe(*env.stock, rc));
+}
+
+namespace {
+
+/// Some reader holds transaction `txnid` or an older one, and has since that was the newest: no page of it was
+/// written over.  A parent's slot does so for its forked children.
+bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept {
+  struct Oldest {
+    std::uint64_t id = ~std::uint64_t{0};
+  } oldest;
+  (void)stock.reader_list(
+      real,
+      [](const char* text, void* out) {  // heading, then lines of pid, thread, txnid; a dash where there is none
+        std::uint64_t id;
+        if (std::sscanf(text, "%*d %*x %" SCNu64, &id) == 1) {
+          auto& least = static_cast<Oldest*>(out)->id;
+          least = std::min(least, id);
+        }
+        return 0;
+      },
+      &oldest);
+  return oldest.id <= txnid;
+}
+
+}  // namespace
+
+void look_back(ReadTxn& t) noexcept {
+  t.by_metas = t.unprotected = false;
+  EnvHandle& e = *t.env;
+  if (e.engine->window() == nullptr || !db::overtaken(e.engine->metas(), t.txn.id()) || e.overtaken.load()) return;
+  MDB_env* const real = e.real.load(std::memory_order_acquire);
+  if (real != nullptr && !e.lockless && slot_holds(*e.stock, real, t.txn.id())) return;
+  if (e.overtaken.exchange(true)) return;
+  std::uint64_t now = 0;
+  (void)db::MetaSource(e.engine->metas()).renew(now);
+  log_line(LogLevel::warn,
+           "%s: changed by a writer while it was read without locks: transaction %" PRIu64 " was read, %" PRIu64
+           " is the newest; what was read may be mixed",
+           e.stats.path.c_str(), t.txn.id(), now);
 }
 
 }  // namespace lmdbio::compat

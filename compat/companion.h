@@ -30,4 +30,7 @@ void forget_companions() noexcept;
 bool may_read_without_slot(const EnvHandle& env, int rc) noexcept;
 void tell_without_slot(const EnvHandle& env, int rc) noexcept;
 
+/// A transaction without locks ends: tells, once an environment, if a writer may have changed what it read.
+void look_back(ReadTxn& t) noexcept;
+
 }  // namespace lmdbio::compat

@@ -279,45 +279,45 @@ LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) {
 namespace {
 
 /// The real environment of a copy that may start, or null and why not in `rc`.
-MDB_env* before_copy(EnvHandle& e, unsigned flags, int& rc) {
+MDB_env* before_copy(EnvHandle& e, unsigned flags, MDB_txn* of, int& rc) {
   MDB_env* const real = companion(e, rc);
   if (real == nullptr || e.engine == nullptr || (flags & MDB_CP_COMPACT) == 0) return real;
-  rc = guarded([&] { return prove_copyable(e); });
+  rc = guarded([&] { return prove_copyable(e, real, as<ReadTxn>(of)); });
   return rc == 0 ? real : nullptr;
 }
 
 }  // namespace
 
-#define LMDBIO_COPY(name, flags, ...)                                        \
+#define LMDBIO_COPY(name, flags, of, ...)                                        \
   EnvHandle* const e = as_env(env);                                          \
   if (e == nullptr) return LMDBIO_FORWARD(name, ENOSYS, env, ##__VA_ARGS__); \
   if (e->stock->name == nullptr) return ENOSYS;                              \
   int rc = 0;                                                                \
-  MDB_env* const real = before_copy(*e, flags, rc);                          \
+  MDB_env* const real = before_copy(*e, flags, of, rc);                          \
   if (real == nullptr) return rc
 
 LMDBIO_ABI int mdb_env_copy(MDB_env* env, const char* path) {
-  LMDBIO_COPY(env_copy, 0, path);
+  LMDBIO_COPY(env_copy, 0, nullptr, path);
   return e->stock->env_copy(real, path);
 }
 LMDBIO_ABI int mdb_env_copyfd(MDB_env* env, mdb_filehandle_t fd) {
-  LMDBIO_COPY(env_copyfd, 0, fd);
+  LMDBIO_COPY(env_copyfd, 0, nullptr, fd);
   return e->stock->env_copyfd(real, fd);
 }
 LMDBIO_ABI int mdb_env_copy2(MDB_env* env, const char* path, unsigned int flags) {
-  LMDBIO_COPY(env_copy2, flags, path, flags);
+  LMDBIO_COPY(env_copy2, flags, nullptr, path, flags);
   return e->stock->env_copy2(real, path, flags);
 }
 LMDBIO_ABI int mdb_env_copyfd2(MDB_env* env, mdb_filehandle_t fd, unsigned int flags) {
-  LMDBIO_COPY(env_copyfd2, flags, fd, flags);
+  LMDBIO_COPY(env_copyfd2, flags, nullptr, fd, flags);
   return e->stock->env_copyfd2(real, fd, flags);
 }
 LMDBIO_ABI int mdb_env_copy3(MDB_env* env, const char* path, unsigned int flags, MDB_txn* txn) {
-  LMDBIO_COPY(env_copy3, flags, path, flags, txn);
+  LMDBIO_COPY(env_copy3, flags, txn, path, flags, txn);
   return e->stock->env_copy3(real, path, flags, real_txn(txn));
 }
 LMDBIO_ABI int mdb_env_copyfd3(MDB_env* env, mdb_filehandle_t fd, unsigned int flags, MDB_txn* txn) {
-  LMDBIO_COPY(env_copyfd3, flags, fd, flags, txn);
+  LMDBIO_COPY(env_copyfd3, flags, txn, fd, flags, txn);
   return e->stock->env_copyfd3(real, fd, flags, real_txn(txn));
 }
 

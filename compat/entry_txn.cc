@@ -75,21 +75,6 @@ int begin_companion(ReadTxn& t) noexcept {
   return 0;
 }
 
-/// A transaction without locks has ended: pages that it read are written over by the second commit after it at
-/// the earliest (a writer reuses what transactions before its predecessor freed).
-[[gnu::cold]] void look_back(ReadTxn& t) noexcept {
-  t.by_metas = t.unprotected = false;
-  EnvHandle& e = *t.env;
-  if (e.engine->window() == nullptr) return;
-  std::uint64_t now = 0;
-  (void)db::MetaSource(e.engine->metas()).renew(now);
-  if (now <= t.txn.id() + 1 || e.overtaken.exchange(true)) return;
-  log_line(LogLevel::warn,
-           "%s: changed by a writer while it was read without locks: transaction %" PRIu64 " was read, %" PRIu64
-           " is the newest; what was read may be mixed",
-           e.stats.path.c_str(), t.txn.id(), now);
-}
-
 /// The companion lets go of its snapshot.
 void end_companion(ReadTxn& t) noexcept {
   const Stock& stock = *t.env->stock;

@@ -3,6 +3,8 @@
 #include <mutex>
 #include <new>
 
+#include "compat/companion.h"
+
 namespace lmdbio::compat {
 
 namespace {
@@ -120,6 +122,7 @@ void EnvHandle::close_transactions() noexcept {
     const bool live = t->live;
     forget(t);
     if (live) {
+      if (t->unprotected) look_back(*t);
       // Stock leaves its memory behind too; abort and close find it harmless.
       t->txn.end(false);
       t->txn.recycle();

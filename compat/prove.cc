@@ -44,6 +44,32 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   return true;
 }
 
+/// A transaction of the real library, so that a writer leaves the pages alone that are walked.  `real` null: none.
+class Held {
+ public:
+  Held(const Stock& stock, MDB_env* real) noexcept : stock_(stock) {
+    if (real != nullptr) rc_ = stock.txn_begin(real, nullptr, MDB_RDONLY, &txn_);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    if (txn_ != nullptr) stock_.txn_abort(txn_);
+  }
+  int rc() const noexcept { return rc_; }
+  std::uint64_t id() const noexcept { return stock_.txn_id(txn_); }
+  Status renew(std::uint64_t& txnid) const noexcept {
+    stock_.txn_reset(txn_);
+    if (const int rc = stock_.txn_renew(txn_); rc != 0) return rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
+    txnid = id();
+    return {};
+  }
+
+ private:
+  const Stock& stock_;
+  MDB_txn* txn_ = nullptr;
+  int rc_ = 0;
+};
+
 }  // namespace
 
 std::string data_file(const char* path, unsigned flags) {
@@ -81,27 +107,31 @@ void explain_refusal(const std::string& file) noexcept {
     log_line(LogLevel::warn, "%s: meta page %d: %s", file.c_str(), which, why);
 }
 
-Status prove_copyable(EnvHandle& env) {
+Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
   db::Env& engine = *env.engine;
-  const db::MetaSource source(engine.metas());
+  if (engine.window() == nullptr) return Status::from_errno(ENOMEM);
   for (int round = 0; round < kCopyTries; ++round) {
+    const Held held(*env.stock, of == nullptr ? real : nullptr);
     db::Snapshot now;
-    if (engine.window() == nullptr) return Status::from_errno(ENOMEM);
-    if (const Status st = source.renew(now.txnid); !st.ok()) return st;
-    Status st = db::read_snapshot(engine.metas(), source, now);
-    if (st.raw() == MDB_BAD_TXN) st = Status::from_mdb(MDB_CORRUPTED);
-    if (!st.ok()) return st;
+    if (of != nullptr) {
+      now = of->txn.snapshot();
+    } else {
+      // What keeps us from a transaction will keep the copy.
+      if (held.rc() != 0) return held.rc() > 0 ? Status::from_errno(held.rc()) : Status::from_mdb(held.rc());
+      now.txnid = held.id();
+      Status st = db::read_snapshot(engine.metas(), held, now);
+      if (st.raw() == MDB_BAD_TXN) st = Status::from_mdb(MDB_CORRUPTED);
+      if (!st.ok()) return st;
+    }
     db::CopyHazard hazard;
-    st = db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
+    const Status st = db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
-    std::uint64_t newest = 0;
-    (void)source.renew(newest);
-    if (newest > now.txnid + 1) continue;  // no reader slot held the pages: a writer may have changed them
+    if (db::overtaken(engine.metas(), now.txnid)) continue;  // without locks: the writer may have done it
     log_line(LogLevel::warn, "%s: page %llu: %s: not copied", env.stats.path.c_str(),
              static_cast<unsigned long long>(hazard.page), hazard.reason);
     return st;
   }
-  return {};  // a file that is written to all the time: as stock
+  return Status::from_errno(EBUSY);
 }
 
 }  // namespace lmdbio::compat

@@ -1,6 +1,8 @@
 // What must be known of a file before the real library touches it, and why it could not open one.
 #pragma once
 
+#include <lmdb.h>
+
 #include <string>
 
 #include "lmdbio/base/status.h"
@@ -8,6 +10,7 @@
 namespace lmdbio::compat {
 
 struct EnvHandle;
+struct ReadTxn;
 
 /// The data file of an environment at `path`, opened with `flags` (MDB_NOSUBDIR).
 std::string data_file(const char* path, unsigned flags);
@@ -19,8 +22,10 @@ Status prove_openable(const std::string& file);
 /// After stock refused a read-only open: one line that says what is wrong with the file, if something is.
 void explain_refusal(const std::string& file) noexcept;
 
-/// Before a compacting copy, in which stock walks the tree without checks: all that it will touch is walked
-/// with ours.  MDB_CORRUPTED, logged, if it must not be started.
-Status prove_copyable(EnvHandle& env);
+/// Before a compacting copy by `real`, in which stock walks the tree without checks: all that it will touch is
+/// walked with ours.  MDB_CORRUPTED or what stock would say, logged, if it must not be started.  `of`: the
+/// transaction whose snapshot is copied; null: the newest.  EBUSY: a writer changes the file all the time, and
+/// there are no locks to keep it from that.
+Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of);
 
 }  // namespace lmdbio::compat
