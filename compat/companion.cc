@@ -14,6 +14,7 @@
 #include <cstdio>
 
 #include "compat/bounded.h"
+#include "compat/guard.h"
 #include "compat/prove.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
@@ -52,8 +53,6 @@ bool is_about_locks(int rc) noexcept {
     case ENOSPC:
     case EDQUOT:
     case EIO:
-    case EINTR:
-    case EDEADLK:
     case ETIMEDOUT:
       return true;
     default:
@@ -151,7 +150,7 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   if (made == nullptr && !lockless && !config().strict && is_about_locks(rc)) {
     const int first = rc;
     made = make_open(env, env.setup.path.c_str(), MDB_NOLOCK, rc);
-    if (made != nullptr) tell_lockless(env.setup.path.c_str(), *env.stock, first);
+    if (made != nullptr) tell_lockless(env.stats.path.c_str(), *env.stock, first);
     lockless = made != nullptr;
   }
   if (made == nullptr) return nullptr;
@@ -179,10 +178,10 @@ int guarded_reopen(EnvHandle& env) noexcept {
   if (rc == ESTALE)
     log_line(LogLevel::warn,
              "%s: another file now: this forked process reads the one that its parent opened, without locks",
-             env.setup.path.c_str());
+             env.stats.path.c_str());
   else
     log_line(LogLevel::warn, "%s: cannot be opened again in this forked process (%s): reading without locks",
-             env.setup.path.c_str(), describe(*env.stock, rc));
+             env.stats.path.c_str(), describe(*env.stock, rc));
   return rc == kLocksHang ? ETIMEDOUT : rc;
 }
 
@@ -234,6 +233,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
 MDB_env* companion(EnvHandle& env, int& error) noexcept {
   if (MDB_env* const real = env.real.load(std::memory_order_acquire); real != nullptr) return real;
   const int saved = errno;
+  const Uncancelled wait;
   Reopening state = Reopening::none;
   if (env.reopening.compare_exchange_strong(state, Reopening::now, std::memory_order_acq_rel)) {
     error = guarded_reopen(env);
@@ -271,7 +271,7 @@ void tell_without_slot(const EnvHandle& env, int rc) noexcept {
   if (env.real.load(std::memory_order_relaxed) == nullptr) return;  // told when it could not be opened
   log_line(lockless_level(),
            "%s: no reader slot (%s): read without one; a writer is not kept from changing pages meanwhile",
-           env.setup.path.c_str(), describe(*env.stock, rc));
+           env.stats.path.c_str(), describe(*env.stock, rc));
 }
 
 namespace {

@@ -86,6 +86,7 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
   if (e->passed() == nullptr || (e->opened && e->engine != nullptr)) return EINVAL;
+  const Uncancelled wait;
   const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
   if (read_only) {
     if (const int rc = guarded([&] { return prove_openable(data_file(path, flags)); }); rc != 0) return rc;
@@ -114,6 +115,7 @@ LMDBIO_ABI void mdb_env_close(MDB_env* env) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_close, void(), env);
   const int saved = errno;
+  const Uncancelled wait;
   e->close_transactions();
   stats_environment_gone(*e);
   if (MDB_env* const real = e->passed(); real != nullptr) e->stock->env_close(real);

@@ -61,6 +61,7 @@ int begin_companion(ReadTxn& t) noexcept {
 /// Stock gave no slot (`rc`).  0: the transaction goes on without one.
 [[gnu::cold]] int without_slot(ReadTxn& t, int rc) noexcept {
   EnvHandle& e = *t.env;
+  const Uncancelled wait;
   if (!may_read_without_slot(e, rc)) return rc;
   if (MDB_env* const real = e.real.load(std::memory_order_relaxed); rc == MDB_READERS_FULL && real != nullptr) {
     int dead = 0;  // slots of processes that are gone

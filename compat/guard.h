@@ -12,13 +12,24 @@
 
 namespace lmdbio::compat {
 
-/// Runs `body`, which returns a Status.  Cancellation waits meanwhile: forced unwinding through a catch-all
-/// would abort the program.  Never around a user's comparator, which may throw or longjmp as through stock.
+/// The thread is not cancelled as long as this lives: forced unwinding through a catch-all or a noexcept frame would
+/// abort the program.
+class Uncancelled {
+ public:
+  Uncancelled() noexcept { (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  Uncancelled(const Uncancelled&) = delete;
+  Uncancelled& operator=(const Uncancelled&) = delete;
+  ~Uncancelled() { (void)::pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = 0;
+};
+
+/// Runs `body`, which returns a Status.  Cancellation waits meanwhile.  Never around a user's comparator, which may throw or longjmp as through stock.
 template <class Body>
 int guarded(Body&& body) noexcept {
   const int saved = errno;
-  int cancel = 0;
-  (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+  const Uncancelled wait;
   int rc = MDB_PANIC;
   try {
     rc = body().raw();
@@ -27,7 +38,6 @@ int guarded(Body&& body) noexcept {
   } catch (...) {
     log_line(LogLevel::error, "internal error: an exception reached the C boundary");
   }
-  (void)::pthread_setcancelstate(cancel, nullptr);
   errno = saved;
   return rc;
 }

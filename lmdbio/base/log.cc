@@ -1,5 +1,6 @@
 #include "lmdbio/base/log.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,8 +22,11 @@ std::atomic<LogLevel> g_level{LogLevel::warn};
 std::atomic<unsigned> g_lines{0};
 
 void put(const char* text, std::size_t bytes) noexcept {
+  int cancel = 0;  // write(2) is a cancellation point: callers are not
+  (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
   // Nobody is left to be told that this failed.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, bytes);
+  (void)::pthread_setcancelstate(cancel, nullptr);
 }
 
 }  // namespace

@@ -47,10 +47,12 @@ class Collector : public db::CheckVisitor {
     return true;
   }
   void progress(std::uint64_t done, std::uint64_t total) override {
-    const int now = total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+    const int now =
+        total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
     if (!bar_ || now == percent_) return;
     percent_ = now;
-    std::fprintf(stderr, "\rchecking %3d %% [%-40.*s]", now, now * 40 / 100, "########################################");
+    std::fprintf(stderr, "\rchecking %3d %% [%-40.*s]", now, now * 40 / 100,
+                 "########################################");
   }
   void erase() {
     if (bar_ && percent_ >= 0) std::fprintf(stderr, "\r\033[K");
@@ -86,18 +88,21 @@ void show_text(const Database& database, const Report& r, const Options& options
       if (m.usable) std::printf(", transaction %llu", static_cast<unsigned long long>(m.record.txnid));
       std::printf("\n");
     }
-    std::printf("checked: transaction %llu, last page %llu\n", static_cast<unsigned long long>(r.snapshot.txnid),
+    std::printf("checked: transaction %llu, last page %llu\n",
+                static_cast<unsigned long long>(r.snapshot.txnid),
                 static_cast<unsigned long long>(r.snapshot.last_pg));
   }
   for (const auto* list : {&r.metas, &r.found}) {
     for (const Found& f : *list) {
       std::printf("page %llu", static_cast<unsigned long long>(f.page));
       if (f.pages > 1) std::printf("-%llu", static_cast<unsigned long long>(f.page + f.pages - 1));
-      std::printf(": %s: %s%s%s\n", name_of(f.severity), f.database.empty() ? "" : printable(f.database).c_str(),
-                  f.database.empty() ? "" : ": ", f.reason.c_str());
+      std::printf(": %s: %s%s%s\n", name_of(f.severity),
+                  f.database.empty() ? "" : printable(f.database).c_str(), f.database.empty() ? "" : ": ",
+                  f.reason.c_str());
     }
   }
-  if (r.left_out != 0) std::printf("... and %llu more (--limit)\n", static_cast<unsigned long long>(r.left_out));
+  if (r.left_out != 0)
+    std::printf("... and %llu more (--limit)\n", static_cast<unsigned long long>(r.left_out));
   const db::CheckTotals& t = r.totals;
   if (!r.clean())
     std::printf("%llu errors, %llu warnings\n", static_cast<unsigned long long>(r.errors()),
@@ -105,7 +110,8 @@ void show_text(const Database& database, const Report& r, const Options& options
   else if (!options.quiet)
     std::printf("clean: %llu entries in %llu databases; %llu pages in use, %llu free\n",
                 static_cast<unsigned long long>(t.entries), static_cast<unsigned long long>(t.named + 1),
-                static_cast<unsigned long long>(t.meta_pages + t.branch_pages + t.leaf_pages + t.leaf2_pages + t.overflow_pages),
+                static_cast<unsigned long long>(t.meta_pages + t.branch_pages + t.leaf_pages + t.leaf2_pages +
+                                                t.overflow_pages),
                 static_cast<unsigned long long>(t.free_pages));
 }
 
@@ -166,10 +172,11 @@ int check(const Options& options) {
     const std::uint64_t newest = database.newest();
     if (r.totals.errors + r.totals.warnings == 0 || newest <= r.snapshot.txnid + 1) break;
     if (attempt == kTries || which)
-      throw Failure(format_text("%s: a writer is at work: transaction %llu was checked, %llu is the newest by now, and what "
-                                "was found may be its doing; check again when it pauses, or a copy (mdb_copy)",
-                                database.path().c_str(), static_cast<unsigned long long>(r.snapshot.txnid),
-                                static_cast<unsigned long long>(newest)));
+      throw Failure(format_text(
+          "%s: a writer is at work: transaction %llu was checked, %llu is the newest by now, and what "
+          "was found may be its doing; check again when it pauses, or a copy (mdb_copy)",
+          database.path().c_str(), static_cast<unsigned long long>(r.snapshot.txnid),
+          static_cast<unsigned long long>(newest)));
   }
   options.json ? show_json(database, r) : show_text(database, r, options);
   return r.clean() ? kClean : kFindings;
@@ -179,12 +186,18 @@ int check(const Options& options) {
 
 void add_check(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand("check", "verify every page of a database; exit 0 clean, 1 findings, 2 cannot be read");
+  CLI::App* const sub = app.add_subcommand(
+      "check", "verify every page of a database; exit 0 clean, 1 findings, 2 cannot be read");
   sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
   sub->add_flag("--json", options->json, "one JSON object on standard output");
-  sub->add_option("--meta", options->meta, "the snapshot of this meta page, not the newest")->check(CLI::Range(0, 1))->type_name("0|1");
-  sub->add_flag("--any-order", options->any_order, "do not check the order of keys: the program sets its own comparators");
-  sub->add_option("--limit", options->limit, "show so many findings at most")->capture_default_str()->type_name("N");
+  sub->add_option("--meta", options->meta, "the snapshot of this meta page, not the newest")
+      ->check(CLI::Range(0, 1))
+      ->type_name("0|1");
+  sub->add_flag("--any-order", options->any_order,
+                "do not check the order of keys: the program sets its own comparators");
+  sub->add_option("--limit", options->limit, "show so many findings at most")
+      ->capture_default_str()
+      ->type_name("N");
   sub->add_flag("--quiet,-q", options->quiet, "print findings alone");
   sub->callback([options, &status] { status = check(*options); });
 }

@@ -13,16 +13,17 @@ namespace lmdbio::cli {
 
 enum ExitStatus : int {
   kClean = 0,
-  kFindings = 1,       ///< of `check`
-  kUnusable = 2,       ///< usage, or a file that cannot be read
+  kFindings = 1,  ///< of `check`
+  kUnusable = 2,  ///< usage, or a file that cannot be read
   kNotExecutable = 126,
-  kNotFound = 127,     ///< these two as a shell has them
+  kNotFound = 127,  ///< these two as a shell has them
 };
 
 /// Ends the command: one line on standard error, and the status.
 class Failure : public std::runtime_error {
  public:
-  explicit Failure(const std::string& what, int status = kUnusable) : std::runtime_error(what), status_(status) {}
+  explicit Failure(const std::string& what, int status = kUnusable)
+      : std::runtime_error(what), status_(status) {}
   int status() const noexcept { return status_; }
 
  private:

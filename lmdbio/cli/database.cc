@@ -16,15 +16,22 @@ namespace {
 
 using format::MetaRecord;
 
-std::string errno_text(int e) { return ::strerrordesc_np(e) != nullptr ? ::strerrordesc_np(e) : "unknown error"; }
+std::string errno_text(int e) {
+  return ::strerrordesc_np(e) != nullptr ? ::strerrordesc_np(e) : "unknown error";
+}
 
 const char* kind_of(const struct stat& st) {
   switch (st.st_mode & S_IFMT) {
-    case S_IFIFO: return "a FIFO";
-    case S_IFCHR: return "a character device";
-    case S_IFBLK: return "a block device";
-    case S_IFSOCK: return "a socket";
-    default: return "not a regular file";
+    case S_IFIFO:
+      return "a FIFO";
+    case S_IFCHR:
+      return "a character device";
+    case S_IFBLK:
+      return "a block device";
+    case S_IFSOCK:
+      return "a socket";
+    default:
+      return "not a regular file";
   }
 }
 
@@ -69,14 +76,16 @@ Database::Database(const std::string& path) : path_(path) {
     if (path_.back() != '/') path_ += '/';
     path_ += "data.mdb";
     if (::stat(path_.c_str(), &status_) != 0)
-      throw Failure(errno == ENOENT ? path + ": a directory without data.mdb" : path_ + ": " + errno_text(errno));
+      throw Failure(errno == ENOENT ? path + ": a directory without data.mdb"
+                                    : path_ + ": " + errno_text(errno));
   }
   if (S_ISDIR(status_.st_mode)) throw Failure(path_ + ": a directory");
   if (!S_ISREG(status_.st_mode)) throw Failure(path_ + ": " + kind_of(status_) + ", not a database file");
   Result<File> file = File::open(path_.c_str(), File::Mode::buffered);
   if (!file)
-    throw Failure(path_ + ": " +
-                  (file.error().raw() == EACCES ? "no permission to read it" : errno_text(file.error().raw())));
+    throw Failure(
+        path_ + ": " +
+        (file.error().raw() == EACCES ? "no permission to read it" : errno_text(file.error().raw())));
   file_.emplace(std::move(file).value());
   if (::fstat(fd(), &status_) != 0) throw Failure(path_ + ": " + errno_text(errno));
   judge_metas();
@@ -118,7 +127,8 @@ void Database::judge_metas() {
     const auto number = load<std::uint64_t>(page, 0);
     const unsigned long long id = m.record.txnid;
     if (format::page_size(m.record) != page_size_) {
-      m.problem = format_text("its page size is %zu, that of the other meta %zu", format::page_size(m.record), page_size_);
+      m.problem = format_text("its page size is %zu, that of the other meta %zu", format::page_size(m.record),
+                              page_size_);
       continue;
     }
     m.usable = true;
@@ -147,7 +157,8 @@ void Database::refuse_format(Bytes head) const {
   else if (word(12) == kSwapped)
     why = "written by a 32-bit LMDB on a machine of the other byte order";
   else if (word(24) == format::kMagic)
-    why = format_text("data format version %u of LMDB 1.0; LMDB 0.9 has version %u", word(28), format::kVersion);
+    why = format_text("data format version %u of LMDB 1.0; LMDB 0.9 has version %u", word(28),
+                      format::kVersion);
   else if (head.size() < format::kMetaBytes)
     why = format_text("truncated, or not an LMDB file: %zu bytes", head.size());
   else
@@ -178,12 +189,15 @@ db::Snapshot Database::snapshot(std::optional<unsigned> which) {
     db::Snapshot s;
     (void)source.renew(s.txnid);
     const Status st = db::read_snapshot(mapped, source, s);
-    if (!st.ok()) throw Failure(path_ + ": its writer commits faster than a meta page can be read; try again");
+    if (!st.ok())
+      throw Failure(path_ + ": its writer commits faster than a meta page can be read; try again");
     return s;
   }
   unsigned from = which.value_or(0);
-  if (!which && (!metas_[0].usable || (metas_[1].usable && metas_[1].record.txnid > metas_[0].record.txnid))) from = 1;
-  if (!metas_[from].usable) throw Failure(format_text("%s: meta page %u: %s", path_.c_str(), from, metas_[from].problem.c_str()));
+  if (!which && (!metas_[0].usable || (metas_[1].usable && metas_[1].record.txnid > metas_[0].record.txnid)))
+    from = 1;
+  if (!metas_[from].usable)
+    throw Failure(format_text("%s: meta page %u: %s", path_.c_str(), from, metas_[from].problem.c_str()));
   // A commit may tear a copy: read until two agree.
   const auto read = [&] { return read_at(fd(), from * page_size_, format::kMetaBytes, path_); };
   std::vector<std::byte> page = read();
@@ -203,7 +217,9 @@ std::uint64_t Database::newest() const noexcept {
   for (unsigned i = 0; i < 2; ++i) {
     std::uint64_t id = 0;
     if (metas_[i].usable &&
-        ::pread(fd(), &id, sizeof id, static_cast<off_t>(i * page_size_ + db::detail::kAtTxnid)) == sizeof id && id > newest)
+        ::pread(fd(), &id, sizeof id, static_cast<off_t>(i * page_size_ + db::detail::kAtTxnid)) ==
+            sizeof id &&
+        id > newest)
       newest = id;
   }
   return newest;

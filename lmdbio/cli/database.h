@@ -16,8 +16,8 @@ namespace lmdbio::cli {
 
 /// One of the two meta pages, and what is wrong with it.
 struct Meta {
-  bool usable = false;   ///< its record can be believed so far that a walk may start from it
-  std::string problem;   ///< empty: none
+  bool usable = false;  ///< its record can be believed so far that a walk may start from it
+  std::string problem;  ///< empty: none
   format::MetaRecord record{};
 };
 
@@ -28,7 +28,7 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  const std::string& path() const noexcept { return path_; }  ///< of the file
+  const std::string& path() const noexcept { return path_; }    ///< of the file
   bool in_directory() const noexcept { return in_directory_; }  ///< else opened as with MDB_NOSUBDIR
   int fd() const noexcept { return file_->fd(); }
   const struct stat& status() const noexcept { return status_; }
@@ -40,8 +40,8 @@ class Database {
   db::Snapshot snapshot(std::optional<unsigned> which = {});
   /// The newest transaction, now.
   std::uint64_t newest() const noexcept;
-  /// The pages that the file has now; the view before ends.  A file that is truncated while they are read ends the process with a
-  /// message.
+  /// The pages that the file has now; the view before ends.  A file that is truncated while they are read
+  /// ends the process with a message.
   cache::WindowView view();
 
  private:

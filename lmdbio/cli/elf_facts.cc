@@ -68,7 +68,8 @@ ElfFacts read_elf(int fd) {
   unsigned char ident[EI_NIDENT];
   if (!read_at(fd, 0, ident, sizeof ident) || std::memcmp(ident, ELFMAG, SELFMAG) != 0) return f;
   f.elf = true;
-  if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB || !read_at(fd, 0, &h, sizeof h)) return f;
+  if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB || !read_at(fd, 0, &h, sizeof h))
+    return f;
 #if defined(__x86_64__)
   f.native = h.e_machine == EM_X86_64;
 #elif defined(__aarch64__)
@@ -77,11 +78,12 @@ ElfFacts read_elf(int fd) {
   f.native = true;
 #endif
   if (h.e_phentsize == sizeof(Elf64_Phdr))
-    for (const Elf64_Phdr& p : table<Elf64_Phdr>(fd, h.e_phoff, std::uint64_t{h.e_phnum} * sizeof(Elf64_Phdr)))
+    for (const Elf64_Phdr& p :
+         table<Elf64_Phdr>(fd, h.e_phoff, std::uint64_t{h.e_phnum} * sizeof(Elf64_Phdr)))
       f.interpreter |= p.p_type == PT_INTERP;
   if (h.e_shentsize == sizeof(Elf64_Shdr))
-    f.defines_lmdb =
-        defines(fd, table<Elf64_Shdr>(fd, h.e_shoff, std::uint64_t{h.e_shnum} * sizeof(Elf64_Shdr)), "mdb_env_open");
+    f.defines_lmdb = defines(
+        fd, table<Elf64_Shdr>(fd, h.e_shoff, std::uint64_t{h.e_shnum} * sizeof(Elf64_Shdr)), "mdb_env_open");
   f.defines_lmdb = f.defines_lmdb || has_messages(fd);
   return f;
 }

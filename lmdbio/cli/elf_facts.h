@@ -4,10 +4,11 @@
 namespace lmdbio::cli {
 
 struct ElfFacts {
-  bool elf = false;           ///< an ELF file at all; the rest is false if not, or if it is damaged
-  bool native = false;        ///< of this word size, byte order and machine
-  bool interpreter = false;   ///< loaded by a dynamic loader
-  bool defines_lmdb = false;  ///< LMDB is part of it: its symbol tables say so, or, stripped, LMDB's messages in it
+  bool elf = false;          ///< an ELF file at all; the rest is false if not, or if it is damaged
+  bool native = false;       ///< of this word size, byte order and machine
+  bool interpreter = false;  ///< loaded by a dynamic loader
+  bool defines_lmdb =
+      false;  ///< LMDB is part of it: its symbol tables say so, or, stripped, LMDB's messages in it
 };
 
 /// Of an open file.

@@ -39,11 +39,11 @@ struct Histogram {
 
 /// How values lie in the file, in the order of the keys.  By pages: inside a leaf LMDB fills from the end.
 struct Layout {
-  std::uint64_t steps = 0;     ///< from a value to the next one
-  std::uint64_t forward = 0;   ///< to the same page or a later one
-  std::uint64_t adjacent = 0;  ///< of these: to the same page or the one that follows
-  std::uint64_t gap_pages = 0; ///< pages left out by forward steps
-  std::uint64_t overflow = 0;  ///< values on pages of their own
+  std::uint64_t steps = 0;      ///< from a value to the next one
+  std::uint64_t forward = 0;    ///< to the same page or a later one
+  std::uint64_t adjacent = 0;   ///< of these: to the same page or the one that follows
+  std::uint64_t gap_pages = 0;  ///< pages left out by forward steps
+  std::uint64_t overflow = 0;   ///< values on pages of their own
 
   void add(std::uint64_t first, std::uint64_t last) noexcept {
     if (before_ != kNone) {
@@ -103,23 +103,32 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   std::vector<Verdict> out;
   for (unsigned i = 0; i < 2; ++i)
     if (!database.meta(i).usable)
-      return {{false, format_text("not opened at all: meta page %u is damaged, which LMDB answers with MDB_INVALID", i)}};
+      return {
+          {false, format_text(
+                      "not opened at all: meta page %u is damaged, which LMDB answers with MDB_INVALID", i)}};
   rlimit space{};
   // Stock's mapping and ours.
-  const bool fits = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY || map_bytes < space.rlim_cur / 2;
+  const bool fits = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY ||
+                    map_bytes < space.rlim_cur / 2;
   if (fits)
     out.push_back({true, "opened with MDB_RDONLY: served by LMDBIO"});
   else
-    out.push_back({false, "opened with MDB_RDONLY: passed through: no address range (RLIMIT_AS) for a second mapping of " +
-                              bytes_text(static_cast<double>(map_bytes))});
+    out.push_back(
+        {false,
+         "opened with MDB_RDONLY: passed through: no address range (RLIMIT_AS) for a second mapping of " +
+             bytes_text(static_cast<double>(map_bytes))});
   out.push_back({false, "opened for writing: passed through: writable environment"});
   const std::string& file = database.path();
-  const std::string lock = database.in_directory() ? file.substr(0, file.rfind('/') + 1) + "lock.mdb" : file + "-lock";
+  const std::string lock =
+      database.in_directory() ? file.substr(0, file.rfind('/') + 1) + "lock.mdb" : file + "-lock";
   const std::size_t slash = lock.rfind('/');
   const std::string dir = slash == std::string::npos ? "." : slash == 0 ? "/" : lock.substr(0, slash);
-  if (::access(lock.c_str(), F_OK) == 0 ? ::access(lock.c_str(), R_OK | W_OK) != 0 : ::access(dir.c_str(), W_OK) != 0)
-    out.push_back({fits, "its lock file cannot be opened for writing by you: LMDB refuses it unless MDB_NOLOCK is given or the "
-                         "file system is read-only; LMDBIO opens it without locks unless LMDBIO_STRICT=1"});
+  if (::access(lock.c_str(), F_OK) == 0 ? ::access(lock.c_str(), R_OK | W_OK) != 0
+                                        : ::access(dir.c_str(), W_OK) != 0)
+    out.push_back({fits,
+                   "its lock file cannot be opened for writing by you: LMDB refuses it unless MDB_NOLOCK is "
+                   "given or the "
+                   "file system is read-only; LMDBIO opens it without locks unless LMDBIO_STRICT=1"});
   return out;
 }
 
@@ -143,25 +152,28 @@ void show_histogram(const char* what, const Histogram& h) {
   for (unsigned b = first; b <= last; ++b) {
     const std::uint64_t from = b == 0 ? 0 : std::uint64_t{1} << (b - 1);
     const auto width = static_cast<int>((h.count[b] * 40 + peak - 1) / peak);
-    std::printf("  %10s  %12llu  %.*s\n", bytes_text(static_cast<double>(from)).c_str(), ull(h.count[b]), width,
-                "########################################");
+    std::printf("  %10s  %12llu  %.*s\n", bytes_text(static_cast<double>(from)).c_str(), ull(h.count[b]),
+                width, "########################################");
   }
 }
 
 double fill_of(const db::DatabaseTotals& d, std::size_t page_size) {
   const std::uint64_t pages = d.branch_pages + d.leaf_pages + d.leaf2_pages;
-  return pages == 0 ? 0 : static_cast<double>(d.tree_bytes) / (static_cast<double>(pages) * static_cast<double>(page_size));
+  return pages == 0 ? 0
+                    : static_cast<double>(d.tree_bytes) /
+                          (static_cast<double>(pages) * static_cast<double>(page_size));
 }
 
 void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
-  std::printf("\n%-20s %-20s %5s %12s %12s %8s %10s %10s %10s %6s\n", "database", "flags", "depth", "keys", "entries", "branch",
-              "leaf", "leaf2", "overflow", "fill");
+  std::printf("\n%-20s %-20s %5s %12s %12s %8s %10s %10s %10s %6s\n", "database", "flags", "depth", "keys",
+              "entries", "branch", "leaf", "leaf2", "overflow", "fill");
   for (const Row& r : rows) {
     const db::DatabaseTotals& d = r.totals;
     const bool free = d.kind == db::DatabaseTotals::Kind::free;
-    std::printf("%-20s %-20s %5u %12llu %12llu %8llu %10llu %10llu %10llu %5.0f%%\n", printable(r.name).c_str(),
-                free ? "-" : flags_text(d.record.flags).c_str(), d.depth, ull(d.keys), ull(d.entries), ull(d.branch_pages),
-                ull(d.leaf_pages), ull(d.leaf2_pages), ull(d.overflow_pages), 100 * fill_of(d, page_size));
+    std::printf("%-20s %-20s %5u %12llu %12llu %8llu %10llu %10llu %10llu %5.0f%%\n",
+                printable(r.name).c_str(), free ? "-" : flags_text(d.record.flags).c_str(), d.depth,
+                ull(d.keys), ull(d.entries), ull(d.branch_pages), ull(d.leaf_pages), ull(d.leaf2_pages),
+                ull(d.overflow_pages), 100 * fill_of(d, page_size));
   }
 }
 
@@ -181,7 +193,8 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
   const std::size_t page_size = database.page_size();
   const auto size = static_cast<std::uint64_t>(database.status().st_size);
   line("file", database.path());
-  line("size", format_text("%s (%llu bytes), pages of %zu bytes", bytes_text(static_cast<double>(size)).c_str(), ull(size), page_size));
+  line("size", format_text("%s (%llu bytes), pages of %zu bytes",
+                           bytes_text(static_cast<double>(size)).c_str(), ull(size), page_size));
   line("map size", bytes_text(static_cast<double>(f.map_bytes)));
   line("last page", format_text("%llu", ull(f.snapshot.last_pg)));
   std::string metas;
@@ -191,29 +204,37 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
     if (m.usable) metas += format_text("%llu", ull(m.record.txnid));
   }
   line("transactions", metas);
-  line("in page cache", f.cache.share ? percent_text(*f.cache.share, 1) + " (" + f.cache.how + ")" : "unknown (not told to this user)");
+  line("in page cache", f.cache.share ? percent_text(*f.cache.share, 1) + " (" + f.cache.how + ")"
+                                      : "unknown (not told to this user)");
   if (f.walked) {
     const db::CheckTotals& t = f.totals;
     const auto all = static_cast<double>(f.snapshot.last_pg + 1);
-    line("pages", format_text("%llu meta, %llu branch, %llu leaf, %llu leaf2, %llu overflow", ull(t.meta_pages), ull(t.branch_pages),
-                              ull(t.leaf_pages), ull(t.leaf2_pages), ull(t.overflow_pages)));
-    line("free pages", format_text("%llu (%s), lost %llu", ull(t.free_pages),
-                                   percent_text(static_cast<double>(t.free_pages), all).c_str(), ull(t.lost_pages)));
+    line("pages",
+         format_text("%llu meta, %llu branch, %llu leaf, %llu leaf2, %llu overflow", ull(t.meta_pages),
+                     ull(t.branch_pages), ull(t.leaf_pages), ull(t.leaf2_pages), ull(t.overflow_pages)));
+    line("free pages",
+         format_text("%llu (%s), lost %llu", ull(t.free_pages),
+                     percent_text(static_cast<double>(t.free_pages), all).c_str(), ull(t.lost_pages)));
     line("entries", format_text("%llu in %llu databases", ull(t.entries), ull(t.named + 1)));
     const Layout& l = survey.layout;
     if (l.steps != 0)
-      line("value order", format_text("%s of values lie on the same page as the one before or later, %s next to it; gaps: %.1f "
-                                      "pages on average; %s on pages of their own",
-                                      percent_text(static_cast<double>(l.forward), static_cast<double>(l.steps)).c_str(),
-                                      percent_text(static_cast<double>(l.adjacent), static_cast<double>(l.steps)).c_str(),
-                                      l.forward == 0 ? 0.0 : static_cast<double>(l.gap_pages) / static_cast<double>(l.forward),
-                                      percent_text(static_cast<double>(l.overflow), static_cast<double>(survey.values.records)).c_str()));
+      line("value order",
+           format_text(
+               "%s of values lie on the same page as the one before or later, %s next to it; gaps: %.1f "
+               "pages on average; %s on pages of their own",
+               percent_text(static_cast<double>(l.forward), static_cast<double>(l.steps)).c_str(),
+               percent_text(static_cast<double>(l.adjacent), static_cast<double>(l.steps)).c_str(),
+               l.forward == 0 ? 0.0 : static_cast<double>(l.gap_pages) / static_cast<double>(l.forward),
+               percent_text(static_cast<double>(l.overflow), static_cast<double>(survey.values.records))
+                   .c_str()));
   } else {
     const format::DbRecord& r = f.snapshot.dbs[1];
-    line("main database", format_text("%s, depth %u, %llu entries, %llu branch, %llu leaf and %llu overflow pages (as its record "
-                                      "says; named databases: without --fast)",
-                                      flags_text(r.flags).c_str(), unsigned{r.depth}, ull(r.entries), ull(r.branch_pages),
-                                      ull(r.leaf_pages), ull(r.overflow_pages)));
+    line("main database",
+         format_text(
+             "%s, depth %u, %llu entries, %llu branch, %llu leaf and %llu overflow pages (as its record "
+             "says; named databases: without --fast)",
+             flags_text(r.flags).c_str(), unsigned{r.depth}, ull(r.entries), ull(r.branch_pages),
+             ull(r.leaf_pages), ull(r.overflow_pages)));
   }
   for (const Verdict& v : verdicts(database, f.map_bytes)) line(v.ours ? "LMDBIO" : "not LMDBIO", v.text);
   if (f.damaged()) line("DAMAGED", format_text("%llu errors: see lmdbio check", ull(f.totals.errors)));
@@ -227,17 +248,15 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
 Json histogram_json(const Histogram& h) {
   Json buckets = Json::array();
   for (unsigned b = 0; b < 33; ++b)
-    if (h.count[b] != 0) buckets.push_back({{"from", b == 0 ? 0 : std::uint64_t{1} << (b - 1)}, {"count", h.count[b]}});
+    if (h.count[b] != 0)
+      buckets.push_back({{"from", b == 0 ? 0 : std::uint64_t{1} << (b - 1)}, {"count", h.count[b]}});
   return {{"records", h.records}, {"bytes", h.bytes}, {"largest", h.most}, {"by_size", buckets}};
 }
 
 void show_json(const Database& database, const Facts& f, const Survey& survey) {
-  Json j{{"path", database.path()},
-         {"size", static_cast<std::uint64_t>(database.status().st_size)},
-         {"page_size", database.page_size()},
-         {"map_size", f.map_bytes},
-         {"last_page", f.snapshot.last_pg},
-         {"transaction", f.snapshot.txnid}};
+  Json j{{"path", database.path()},           {"size", static_cast<std::uint64_t>(database.status().st_size)},
+         {"page_size", database.page_size()}, {"map_size", f.map_bytes},
+         {"last_page", f.snapshot.last_pg},   {"transaction", f.snapshot.txnid}};
   j["metas"] = Json::array();
   for (unsigned i = 0; i < 2; ++i) {
     const Meta& m = database.meta(i);
@@ -247,7 +266,8 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
   }
   j["page_cache"] = {{"share", f.cache.share ? Json(*f.cache.share) : Json()}, {"how", f.cache.how}};
   j["lmdbio"] = Json::array();
-  for (const Verdict& v : verdicts(database, f.map_bytes)) j["lmdbio"].push_back({{"ours", v.ours}, {"text", v.text}});
+  for (const Verdict& v : verdicts(database, f.map_bytes))
+    j["lmdbio"].push_back({{"ours", v.ours}, {"text", v.text}});
   j["walked"] = f.walked;
   if (f.walked) {
     j["errors"] = f.totals.errors;
@@ -264,13 +284,21 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
                                 {"depth", d.depth},
                                 {"keys", d.keys},
                                 {"entries", d.entries},
-                                {"pages", {{"branch", d.branch_pages}, {"leaf", d.leaf_pages}, {"leaf2", d.leaf2_pages}, {"overflow", d.overflow_pages}}},
+                                {"pages",
+                                 {{"branch", d.branch_pages},
+                                  {"leaf", d.leaf_pages},
+                                  {"leaf2", d.leaf2_pages},
+                                  {"overflow", d.overflow_pages}}},
                                 {"duplicate_trees", d.dup_trees},
                                 {"sub_pages", d.sub_pages},
                                 {"fill", fill_of(d, database.page_size())}});
     }
     const Layout& l = survey.layout;
-    j["value_order"] = {{"steps", l.steps}, {"forward", l.forward}, {"adjacent", l.adjacent}, {"gap_pages", l.gap_pages}, {"overflow", l.overflow}};
+    j["value_order"] = {{"steps", l.steps},
+                        {"forward", l.forward},
+                        {"adjacent", l.adjacent},
+                        {"gap_pages", l.gap_pages},
+                        {"overflow", l.overflow}};
     j["key_sizes"] = histogram_json(survey.keys);
     j["value_sizes"] = histogram_json(survey.values);
   }
@@ -304,7 +332,8 @@ int info(const Options& options) {
 
 void add_info(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand("info", "what a database holds, how it lies in its file, and what LMDBIO does with it");
+  CLI::App* const sub = app.add_subcommand(
+      "info", "what a database holds, how it lies in its file, and what LMDBIO does with it");
   sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
   sub->add_flag("--json", options->json, "one JSON object on standard output");
   sub->add_flag("--fast", options->fast, "only what the meta pages say: do not read the database");

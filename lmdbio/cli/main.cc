@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   CLI::App app("LMDBIO: faster reading of LMDB databases by programs that stay as they are", "lmdbio");
   app.set_version_flag("--version", std::string("lmdbio " LMDBIO_VERSION));
   app.require_subcommand(1);
-  app.footer("Exit status 2: usage, or a file that cannot be read.  lmdbio COMMAND --help tells more; lmdbio(1).");
+  app.footer(
+      "Exit status 2: usage, or a file that cannot be read.  lmdbio COMMAND --help tells more; lmdbio(1).");
   int status = kClean;
   const int end = run_options_end(argc, argv);
   std::vector<std::string> command(argv + end, argv + argc);

@@ -100,8 +100,10 @@ std::vector<std::string> obstacles(const std::string& file, const std::vector<st
     const ElfFacts elf = read_elf(fd.get());
     if (!elf.elf) return out;
     const bool changes_user = (st.st_mode & S_ISUID) != 0 && st.st_uid != ::geteuid();
-    const bool changes_group = (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != ::getegid();
-    if (changes_user || changes_group) out.push_back(at + " is setuid or setgid: the loader ignores LD_PRELOAD there");
+    const bool changes_group =
+        (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != ::getegid();
+    if (changes_user || changes_group)
+      out.push_back(at + " is setuid or setgid: the loader ignores LD_PRELOAD there");
     if (::geteuid() != 0 && ::fgetxattr(fd.get(), "security.capability", nullptr, 0) > 0)
       out.push_back(at + " has file capabilities: the loader ignores LD_PRELOAD there");
     if (!elf.native)

@@ -53,7 +53,8 @@ Residency page_cache_share(int fd, const struct stat& st) noexcept {
   for (std::uint64_t at = 0; at < pages; at += kStep) {
     const std::uint64_t n = std::min(kStep, pages - at);
     if (::mincore(map.value().data() + at * page, n * page, vec.get()) != 0) return {};
-    resident += static_cast<std::uint64_t>(std::count_if(vec.get(), vec.get() + n, [](unsigned char c) { return (c & 1) != 0; }));
+    resident += static_cast<std::uint64_t>(
+        std::count_if(vec.get(), vec.get() + n, [](unsigned char c) { return (c & 1) != 0; }));
   }
   return {static_cast<double>(resident) / static_cast<double>(pages), "mincore"};
 }

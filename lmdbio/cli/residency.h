@@ -12,8 +12,8 @@ struct Residency {
   const char* how = "";         ///< the system call that told
 };
 
-/// Of a regular file that is not empty.  mincore(2) says "all" to those who neither own the file nor may write it:
-/// they are not told that.
+/// Of a regular file that is not empty.  mincore(2) says "all" to those who neither own the file nor may
+/// write it: they are not told that.
 Residency page_cache_share(int fd, const struct stat& status) noexcept;
 
 }  // namespace lmdbio::cli

@@ -52,7 +52,8 @@ std::string find_library(const std::string& asked) {
   if (!asked.empty()) {
     places = {asked};
   } else if (const std::string here = own_directory(); !here.empty()) {
-    places = {here + "/../lib/liblmdbio.so", here + "/" LMDBIO_LIBDIR_FROM_BINDIR "/liblmdbio.so", here + "/liblmdbio.so"};
+    places = {here + "/../lib/liblmdbio.so", here + "/" LMDBIO_LIBDIR_FROM_BINDIR "/liblmdbio.so",
+              here + "/liblmdbio.so"};
   }
   for (const std::string& p : places) {
     char real[PATH_MAX];
@@ -83,7 +84,8 @@ void set(const std::string& text, bool stats) {
     if (!value.empty() && !e.parse(scratch, value.c_str()))
       throw Failure("--set " + text + ": not valid; wanted: " + e.range);
     // Empty: as if not set.
-    if ((value.empty() ? ::unsetenv(e.name) : ::setenv(e.name, value.c_str(), 1)) != 0) throw std::bad_alloc();
+    if ((value.empty() ? ::unsetenv(e.name) : ::setenv(e.name, value.c_str(), 1)) != 0)
+      throw std::bad_alloc();
     return;
   }
   throw Failure("--set " + text + ": unknown; there are " + known);
@@ -110,7 +112,8 @@ constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 /// Runs it to its end; the status as a shell has it.
 int run_child(const std::string& file, char** argv) {
-  struct sigaction on_child {}, by_default {};
+  struct sigaction on_child {
+  }, by_default{};
   by_default.sa_handler = SIG_DFL;  // ignored, it would take the status away
   (void)::sigaction(SIGCHLD, &by_default, &on_child);
   sigset_t block, before;
@@ -132,7 +135,8 @@ int run_child(const std::string& file, char** argv) {
   }
   child = pid;
   for (const int s : kForwarded) {
-    struct sigaction act {}, old {};
+    struct sigaction act {
+    }, old{};
     act.sa_sigaction = forward;
     act.sa_flags = SA_SIGINFO | SA_RESTART;
     (void)::sigaction(s, nullptr, &old);
@@ -142,9 +146,11 @@ int run_child(const std::string& file, char** argv) {
   int status = 0;
   siginfo_t ended{};
   // Not reaped before no signal can be sent to its number any more.
-  while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {}
+  while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
   (void)::sigprocmask(SIG_BLOCK, &block, nullptr);
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -204,26 +210,30 @@ void summarize(const Json& processes) {
     for (const Json& e : *list) {
       ++environments;
       const bool ours = e.value("ours", false);
-      std::fprintf(stderr, "lmdbio: process %llu: %s: %s%s\n", static_cast<unsigned long long>(number(p, "pid")),
-                   printable(e.value("path", "")).c_str(), ours ? "served by LMDBIO" : "passed through to LMDB: ",
+      std::fprintf(stderr, "lmdbio: process %llu: %s: %s%s\n",
+                   static_cast<unsigned long long>(number(p, "pid")), printable(e.value("path", "")).c_str(),
+                   ours ? "served by LMDBIO" : "passed through to LMDB: ",
                    ours ? "" : printable(e.value("reason", "")).c_str());
-      std::fprintf(stderr,
-                   "lmdbio:   %llu gets, %llu cursor moves, %llu transactions; %llu records, %s; %.3f s open; "
-                   "%llu major faults; passed through: %llu gets, %llu cursor moves, %llu writes\n",
-                   static_cast<unsigned long long>(number(e, "calls", "get")),
-                   static_cast<unsigned long long>(number(e, "calls", "cursor_get")),
-                   static_cast<unsigned long long>(number(e, "calls", "txn_begin") + number(e, "calls", "txn_renew")),
-                   static_cast<unsigned long long>(number(e, "records")),
-                   bytes_text(static_cast<double>(number(e, "bytes"))).c_str(),
-                   static_cast<double>(number(e, "open_us")) / 1e6,
-                   static_cast<unsigned long long>(number(e, "major_faults")),
-                   static_cast<unsigned long long>(number(e, "forwarded", "get")),
-                   static_cast<unsigned long long>(number(e, "forwarded", "cursor_get")),
-                   static_cast<unsigned long long>(number(e, "forwarded", "write")));
+      std::fprintf(
+          stderr,
+          "lmdbio:   %llu gets, %llu cursor moves, %llu transactions; %llu records, %s; %.3f s open; "
+          "%llu major faults; passed through: %llu gets, %llu cursor moves, %llu writes\n",
+          static_cast<unsigned long long>(number(e, "calls", "get")),
+          static_cast<unsigned long long>(number(e, "calls", "cursor_get")),
+          static_cast<unsigned long long>(number(e, "calls", "txn_begin") + number(e, "calls", "txn_renew")),
+          static_cast<unsigned long long>(number(e, "records")),
+          bytes_text(static_cast<double>(number(e, "bytes"))).c_str(),
+          static_cast<double>(number(e, "open_us")) / 1e6,
+          static_cast<unsigned long long>(number(e, "major_faults")),
+          static_cast<unsigned long long>(number(e, "forwarded", "get")),
+          static_cast<unsigned long long>(number(e, "forwarded", "cursor_get")),
+          static_cast<unsigned long long>(number(e, "forwarded", "write")));
     }
   }
   if (environments == 0)
-    warn("no LMDB environment was seen: the program opened none, was not reached (static LMDB, another loader), or was killed");
+    warn(
+        "no LMDB environment was seen: the program opened none, was not reached (static LMDB, another "
+        "loader), or was killed");
 }
 
 void write_json(const std::string& where, int status, const Json& processes) {
@@ -249,7 +259,8 @@ int run(const Options& options, const std::vector<std::string>& command) {
     warn("LMDBIO_DISABLE is set: all calls go to LMDB");
 
   const char* const others = std::getenv("LD_PRELOAD");
-  const std::string preload = library + (others != nullptr && *others != '\0' ? std::string(":") + others : "");
+  const std::string preload =
+      library + (others != nullptr && *others != '\0' ? std::string(":") + others : "");
   if (::setenv("LD_PRELOAD", preload.c_str(), 1) != 0) throw std::bad_alloc();
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -283,10 +294,12 @@ int run_options_end(int argc, char** argv) {
 
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand("run", "run a program with LMDBIO; its exit status, as a shell has it");
+  CLI::App* const sub =
+      app.add_subcommand("run", "run a program with LMDBIO; its exit status, as a shell has it");
   sub->footer("lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]");
   sub->add_flag("--stats", options->stats, "afterwards, what LMDBIO did, on standard error");
-  sub->add_option("--json", options->json, "the same as one JSON object in FILE; -: standard output")->type_name("FILE");
+  sub->add_option("--json", options->json, "the same as one JSON object in FILE; -: standard output")
+      ->type_name("FILE");
   sub->add_option("--set", options->settings, "a setting of LMDBIO (lmdbio config), for this program")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);

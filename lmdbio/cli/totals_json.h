@@ -17,8 +17,9 @@ using Json = nlohmann::ordered_json;
 inline std::string dump(const Json& j) { return j.dump(2, ' ', false, Json::error_handler_t::replace); }
 
 inline Json pages_json(const db::CheckTotals& t) {
-  return {{"meta", t.meta_pages},         {"branch", t.branch_pages},     {"leaf", t.leaf_pages}, {"leaf2", t.leaf2_pages},
-          {"overflow", t.overflow_pages}, {"free", t.free_pages}, {"lost", t.lost_pages}};
+  return {{"meta", t.meta_pages},   {"branch", t.branch_pages},     {"leaf", t.leaf_pages},
+          {"leaf2", t.leaf2_pages}, {"overflow", t.overflow_pages}, {"free", t.free_pages},
+          {"lost", t.lost_pages}};
 }
 
 /// "DUPSORT|DUPFIXED"; none: "-".
@@ -26,8 +27,9 @@ inline std::string flags_text(unsigned flags) {
   constexpr struct {
     unsigned bit;
     const char* name;
-  } kNames[] = {{MDB_REVERSEKEY, "REVERSEKEY"}, {MDB_DUPSORT, "DUPSORT"},       {MDB_INTEGERKEY, "INTEGERKEY"},
-                {MDB_DUPFIXED, "DUPFIXED"},     {MDB_INTEGERDUP, "INTEGERDUP"}, {MDB_REVERSEDUP, "REVERSEDUP"}};
+  } kNames[] = {{MDB_REVERSEKEY, "REVERSEKEY"}, {MDB_DUPSORT, "DUPSORT"},
+                {MDB_INTEGERKEY, "INTEGERKEY"}, {MDB_DUPFIXED, "DUPFIXED"},
+                {MDB_INTEGERDUP, "INTEGERDUP"}, {MDB_REVERSEDUP, "REVERSEDUP"}};
   std::string out;
   for (const auto& n : kNames)
     if ((flags & n.bit) != 0) out += (out.empty() ? "" : "|") + std::string(n.name);

@@ -17,7 +17,8 @@ using format::Pgno;
 
 // Stock moves its cursor's stack of kMaxDepth up by one when it splits a root.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
-constexpr unsigned kKinds = format::kBranch | format::kLeaf | format::kOverflow | format::kMeta | format::kLeaf2 | format::kSubPage;
+constexpr unsigned kKinds =
+    format::kBranch | format::kLeaf | format::kOverflow | format::kMeta | format::kLeaf2 | format::kSubPage;
 constexpr unsigned kDbFlags =
     MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP | MDB_REVERSEDUP;
 constexpr std::uint64_t kProgressEvery = 1024;  // tree pages
@@ -56,8 +57,8 @@ struct Tree {
 
 class Checker {
  public:
-  Checker(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options, CheckVisitor& visitor,
-          CheckTotals& totals) noexcept
+  Checker(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
+          CheckVisitor& visitor, CheckTotals& totals) noexcept
       : file_(file), snapshot_(snapshot), options_(options), visitor_(visitor), totals_(totals) {}
 
   Status run() {
@@ -91,10 +92,10 @@ class Checker {
       stopped_ = true;
   }
 
-#define LMDBIO_WRONG(tree, page, ...)                                     \
-  do {                                                                    \
-    (tree).broken = true;                                                 \
-    tell(Severity::error, &(tree).db, page, 1, __VA_ARGS__);              \
+#define LMDBIO_WRONG(tree, page, ...)                        \
+  do {                                                       \
+    (tree).broken = true;                                    \
+    tell(Severity::error, &(tree).db, page, 1, __VA_ARGS__); \
   } while (false)
 
   void seen(std::uint64_t pages) {
@@ -104,7 +105,8 @@ class Checker {
 
   // --- databases ---
 
-  void database(DatabaseTotals::Kind kind, std::string_view label, std::uint64_t home, const DbRecord& record) {
+  void database(DatabaseTotals::Kind kind, std::string_view label, std::uint64_t home,
+                const DbRecord& record) {
     const bool free = kind == DatabaseTotals::Kind::free;
     Database db{};
     db.totals.kind = kind;
@@ -160,7 +162,8 @@ class Checker {
     }
     if (stopped_ || tree.broken) return;
     if (tree.depth != r.depth)
-      LMDBIO_WRONG(tree, tree.home, "the record says depth %u, the tree has %u", unsigned{r.depth}, tree.depth);
+      LMDBIO_WRONG(tree, tree.home, "the record says depth %u, the tree has %u", unsigned{r.depth},
+                   tree.depth);
     const struct {
       const char* what;
       std::uint64_t says, has;
@@ -170,8 +173,8 @@ class Checker {
                   {"entries", r.entries, tree.entries}};
     for (const auto& c : counts)
       if (c.says != c.has)
-        tell(Severity::error, &tree.db, tree.home, 1, "the record says %llu %s, the tree has %llu", ull(c.says), c.what,
-             ull(c.has));
+        tell(Severity::error, &tree.db, tree.home, 1, "the record says %llu %s, the tree has %llu",
+             ull(c.says), c.what, ull(c.has));
   }
 
   /// Inside the snapshot and the file.  `from`: the page that names `p`.
@@ -179,10 +182,11 @@ class Checker {
     if (p < 2)
       LMDBIO_WRONG(tree, from, "%s %llu is a meta page", what, ull(p));
     else if (p > last_pg_ || n - 1 > last_pg_ - p)
-      LMDBIO_WRONG(tree, from, "%s %llu (%llu pages) is beyond the last page %llu", what, ull(p), ull(n), ull(last_pg_));
+      LMDBIO_WRONG(tree, from, "%s %llu (%llu pages) is beyond the last page %llu", what, ull(p), ull(n),
+                   ull(last_pg_));
     else if (p >= limit_ || n > limit_ - p)
-      LMDBIO_WRONG(tree, from, "%s %llu (%llu pages) is beyond the end of the file (%llu pages)", what, ull(p), ull(n),
-                   ull(file_.pages()));
+      LMDBIO_WRONG(tree, from, "%s %llu (%llu pages) is beyond the end of the file (%llu pages)", what,
+                   ull(p), ull(n), ull(file_.pages()));
     else
       return true;
     return false;
@@ -217,7 +221,8 @@ class Checker {
       return;
     }
     const unsigned flags = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
-    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower), upper = load<std::uint16_t>(at + format::kAtUpper);
+    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
+                      upper = load<std::uint16_t>(at + format::kAtUpper);
     const bool fixed = tree.dup && tree.db.dups_fixed;
     const unsigned leaf_kind = fixed ? format::kLeaf | format::kLeaf2 : format::kLeaf;
     if (flags != format::kBranch && flags != leaf_kind) {
@@ -253,8 +258,8 @@ class Checker {
       ++tree.db.totals.leaf2_pages;
       const std::size_t item = tree.record.pad;
       if (load<std::uint16_t>(at + format::kAtPad) != item) {
-        LMDBIO_WRONG(tree, p, "its items have %u bytes, those of the tree %zu", unsigned{load<std::uint16_t>(at + format::kAtPad)},
-                     item);
+        LMDBIO_WRONG(tree, p, "its items have %u bytes, those of the tree %zu",
+                     unsigned{load<std::uint16_t>(at + format::kAtPad)}, item);
         return;
       }
       tree.db.totals.tree_bytes += format::kPageHeader + count * item;
@@ -264,16 +269,16 @@ class Checker {
   }
 
   /// The node of slot `i`, up to the end of its header, inside the page and clear of the table.  False: told.
-  bool node_at(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned i, std::size_t upper,
-               std::size_t& off) {
+  bool node_at(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned i,
+               std::size_t upper, std::size_t& off) {
     off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
     if (off >= upper && off % 2 == 0 && off + format::kNodeHeader <= size) return true;
     LMDBIO_WRONG(tree, p, "slot %u points to offset %zu, nodes are from %zu to %zu", i, off, upper, size);
     return false;
   }
 
-  void branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper, unsigned level,
-              const Key& low, const Key& high) {
+  void branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
+              unsigned level, const Key& low, const Key& high) {
     const std::size_t size = file_.page_size();
     // Stock asserts two, but lets the free database rebalance with one.
     if (count < (tree.db.totals.kind == DatabaseTotals::Kind::free ? 1u : 2u)) {
@@ -315,8 +320,8 @@ class Checker {
     return off + format::kNodeHeader + out.size <= size;
   }
 
-  void leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper, const Key& low,
-            const Key& high) {
+  void leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
+            const Key& low, const Key& high) {
     const std::size_t size = file_.page_size();
     NodeBytes taken(size);
     bool first = true;
@@ -354,7 +359,8 @@ class Checker {
     const bool main = tree.db.totals.kind == DatabaseTotals::Kind::main;
     if (tree.dup) {
       if (flags != 0 || data_size != 0)
-        LMDBIO_WRONG(tree, p, "the duplicate of slot %u has flags 0x%x and %u bytes of data", i, flags, data_size);
+        LMDBIO_WRONG(tree, p, "the duplicate of slot %u has flags 0x%x and %u bytes of data", i, flags,
+                     data_size);
       ++tree.entries;
       place(tree, key.size, key.at, key.size, false);  // the key itself is the value
       return;
@@ -362,7 +368,8 @@ class Checker {
     ++tree.db.totals.keys;
     if (tree.db.totals.kind == DatabaseTotals::Kind::free &&
         (key.size != sizeof(std::uint64_t) || load<std::uint64_t>(key.at) > snapshot_.txnid))
-      LMDBIO_WRONG(tree, p, "the key of slot %u is not the number of a transaction up to %llu", i, ull(snapshot_.txnid));
+      LMDBIO_WRONG(tree, p, "the key of slot %u is not the number of a transaction up to %llu", i,
+                   ull(snapshot_.txnid));
     switch (flags) {
       case 0:
         ++tree.entries;
@@ -406,11 +413,12 @@ class Checker {
       default:
         break;
     }
-    LMDBIO_WRONG(tree, p, "the node of slot %u has flags 0x%x and %u bytes, which this database cannot have", i, flags,
-                 data_size);
+    LMDBIO_WRONG(tree, p, "the node of slot %u has flags 0x%x and %u bytes, which this database cannot have",
+                 i, flags, data_size);
   }
 
-  void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first, std::uint32_t size) {
+  void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
+                std::uint32_t size) {
     const std::uint64_t need = format::overflow_pages(size, file_.shift());
     if (!reachable(tree, first, need, p, "overflow run")) return;
     const std::byte* const at = file_.at(Pgno{first});
@@ -419,13 +427,15 @@ class Checker {
     const std::uint64_t says = load<std::uint32_t>(at + format::kAtPages);
     std::uint64_t pages = need;
     if (number != first || kind != format::kOverflow) {
-      LMDBIO_WRONG(tree, first, "not the overflow page that slot %u of page %llu wants: number %llu, flags 0x%x", i, ull(p),
-                   ull(number), kind);
+      LMDBIO_WRONG(tree, first,
+                   "not the overflow page that slot %u of page %llu wants: number %llu, flags 0x%x", i,
+                   ull(p), ull(number), kind);
     } else if (says < need) {
-      LMDBIO_WRONG(tree, first, "its header says %llu pages, the %u bytes of slot %u of page %llu need %llu", ull(says),
-                   size, i, ull(p), ull(need));
+      LMDBIO_WRONG(tree, first, "its header says %llu pages, the %u bytes of slot %u of page %llu need %llu",
+                   ull(says), size, i, ull(p), ull(need));
     } else if (reachable(tree, first, says, first, "overflow run")) {
-      pages = says;  // more than needed: stock writes a shorter value over a longer one of the same transaction
+      pages =
+          says;  // more than needed: stock writes a shorter value over a longer one of the same transaction
     }
     if (!use(tree, first, pages, p)) return;
     seen(pages);
@@ -444,14 +454,15 @@ class Checker {
     }
     const bool fixed = tree.db.dups_fixed;
     const unsigned flags = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
-    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower), upper = load<std::uint16_t>(at + format::kAtUpper);
+    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
+                      upper = load<std::uint16_t>(at + format::kAtUpper);
     if (flags != (format::kLeaf | format::kSubPage | (fixed ? format::kLeaf2 : 0u))) {
       LMDBIO_WRONG(tree, p, "the sub-page of slot %u has flags 0x%x", slot, flags);
       return;
     }
     if (lower <= format::kPageHeader || lower % 2 != 0 || (!fixed && (lower > upper || upper > size))) {
-      LMDBIO_WRONG(tree, p, "the sub-page of slot %u has wrong bounds: lower %zu, upper %zu, size %zu", slot, lower, upper,
-                   size);
+      LMDBIO_WRONG(tree, p, "the sub-page of slot %u has wrong bounds: lower %zu, upper %zu, size %zu", slot,
+                   lower, upper, size);
       return;
     }
     const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
@@ -466,13 +477,16 @@ class Checker {
     for (unsigned i = 0; i < count && !stopped_; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
       if (off < upper || off % 2 != 0 || off + format::kNodeHeader > size) {
-        LMDBIO_WRONG(tree, p, "slot %u of the sub-page of slot %u points to offset %zu of %zu", i, slot, off, size);
+        LMDBIO_WRONG(tree, p, "slot %u of the sub-page of slot %u points to offset %zu of %zu", i, slot, off,
+                     size);
         return;
       }
       const auto header = load<std::uint64_t>(at + off);
       const std::size_t key_size = header >> 48, end = off + format::kNodeHeader + key_size;
       if ((header & 0xffffffffffffu) != 0 || end > size || !scratch_.take(off, end)) {
-        LMDBIO_WRONG(tree, p, "node %u of the sub-page of slot %u is not a duplicate, or not inside it, or not apart from others",
+        LMDBIO_WRONG(tree, p,
+                     "node %u of the sub-page of slot %u is not a duplicate, or not inside it, or not apart "
+                     "from others",
                      i, slot);
         return;
       }
@@ -483,9 +497,10 @@ class Checker {
     }
   }
 
-  /// The items of a page or sub-page without slots: what `lower` and `upper` say beside their number means nothing.
-  void items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count, std::size_t item,
-             const Key& low, const Key& high) {
+  /// The items of a page or sub-page without slots: what `lower` and `upper` say beside their number means
+  /// nothing.
+  void items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count,
+             std::size_t item, const Key& low, const Key& high) {
     if (item == 0 || format::kPageHeader + count * item > size) {
       LMDBIO_WRONG(tree, p, "%u items of %zu bytes are not in its %zu bytes", count, item, size);
       return;
@@ -503,10 +518,11 @@ class Checker {
     if (options_.order && high.at != nullptr && !before(tree, tree.last, high)) bad_order(tree, p);
   }
 
-  void place(const Tree& tree, std::size_t key_bytes, const std::byte* value, std::size_t bytes, bool overflow) {
+  void place(const Tree& tree, std::size_t key_bytes, const std::byte* value, std::size_t bytes,
+             bool overflow) {
     if (options_.records)
-      visitor_.record({tree.dup ? dup_key_bytes_ : key_bytes, bytes, static_cast<std::uint64_t>(value - file_.base()),
-                       overflow});
+      visitor_.record({tree.dup ? dup_key_bytes_ : key_bytes, bytes,
+                       static_cast<std::uint64_t>(value - file_.base()), overflow});
   }
 
   // --- order ---
@@ -532,14 +548,16 @@ class Checker {
     const std::uint64_t room = size / 8;
     const std::uint64_t count = room == 0 ? 0 : load<std::uint64_t>(data);
     if (size % 8 != 0 || room == 0 || count > room - 1) {
-      LMDBIO_WRONG(tree, p, "the free list of slot %u has %u bytes for %llu page numbers", i, size, ull(count));
+      LMDBIO_WRONG(tree, p, "the free list of slot %u has %u bytes for %llu page numbers", i, size,
+                   ull(count));
       return;
     }
     std::uint64_t above = last_pg_ + 1;
     for (std::uint64_t k = 1; k <= count && !stopped_; ++k) {
       const auto id = load<std::uint64_t>(data + 8 * k);
       if (id < 2 || id > last_pg_) {
-        LMDBIO_WRONG(tree, p, "the free list of slot %u names page %llu; the last page is %llu", i, ull(id), ull(last_pg_));
+        LMDBIO_WRONG(tree, p, "the free list of slot %u names page %llu; the last page is %llu", i, ull(id),
+                     ull(last_pg_));
         return;
       }
       if (k > 1 && id >= above) {
@@ -551,7 +569,8 @@ class Checker {
       if (id >= limit_)
         ++free_beyond_;
       else if (!free_.add(id))
-        LMDBIO_WRONG(tree, p, "the free list of slot %u names page %llu, which is listed already", i, ull(id));
+        LMDBIO_WRONG(tree, p, "the free list of slot %u names page %llu, which is listed already", i,
+                     ull(id));
       else if (used_.has(id))
         LMDBIO_WRONG(tree, id, "used, but in the free list (slot %u of page %llu)", i, ull(p));
     }
@@ -561,7 +580,8 @@ class Checker {
     std::uint64_t begin = 0, run = 0;
     const auto end_run = [&] {
       // With errors, most of it hangs below a damaged page.
-      if (run != 0 && totals_.errors == 0) tell(Severity::warning, nullptr, begin, run, "neither used nor in the free list");
+      if (run != 0 && totals_.errors == 0)
+        tell(Severity::warning, nullptr, begin, run, "neither used nor in the free list");
       run = 0;
     };
     for (std::uint64_t p = 2; p < limit_ && !stopped_;) {
@@ -584,8 +604,8 @@ class Checker {
     if (last_pg_ >= limit_ && beyond > free_beyond_) {
       totals_.lost_pages += beyond - free_beyond_;
       if (totals_.errors == 0)
-        tell(Severity::warning, nullptr, limit_, beyond, "beyond the end of the file, and %llu not in the free list",
-             ull(beyond - free_beyond_));
+        tell(Severity::warning, nullptr, limit_, beyond,
+             "beyond the end of the file, and %llu not in the free list", ull(beyond - free_beyond_));
     }
   }
 

@@ -45,8 +45,8 @@ struct CheckTotals {
   std::uint64_t entries = 0;     ///< of all databases but the free one; the records of named ones not counted
   std::uint64_t named = 0;
   std::uint64_t errors = 0, warnings = 0;
-  unsigned depth = 0;     ///< of the deepest tree
-  bool stopped = false;   ///< the visitor ended the walk
+  unsigned depth = 0;    ///< of the deepest tree
+  bool stopped = false;  ///< the visitor ended the walk
 };
 
 /// A record of a database other than the free one and of a key without duplicates, or one duplicate.
@@ -77,10 +77,10 @@ struct CheckOptions {
 
 /// Walks the free database, the main one and all that are named in it, and accounts for every page.
 ///
-/// `file`: a view of all pages that the file has, whole ones.  `snapshot`: of a checked meta.  A writer may work
-/// on the file meanwhile: nothing is read outside the view, and findings count only if the newest meta is at most
-/// one transaction ahead afterwards (until then no page of the snapshot has been written over).  A file that is
-/// truncated while it is mapped is SIGBUS.
+/// `file`: a view of all pages that the file has, whole ones.  `snapshot`: of a checked meta.  A writer may
+/// work on the file meanwhile: nothing is read outside the view, and findings count only if the newest meta
+/// is at most one transaction ahead afterwards (until then no page of the snapshot has been written over).  A
+/// file that is truncated while it is mapped is SIGBUS.
 ///
 /// ENOMEM: no memory for two bits a page.  Any thread; different walks are independent.
 Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
@@ -92,14 +92,14 @@ struct CopyHazard {
   const char* reason = "";  ///< static
 };
 
-/// Whether stock's mdb_env_copy2(MDB_CP_COMPACT) of this snapshot ends, and without a signal or an assertion: what
-/// mdb_env_copyfd1, mdb_env_cwalk and the cursor on the free database dereference is inside the file, their stacks
-/// and buffers suffice, no page comes twice.  Nothing else is proved (keys, counts, values, page numbers): stock
-/// copies such files, or answers MDB_INCOMPATIBLE itself.  One exception, which stock would survive: an overflow
-/// header that says fewer pages than its value needs.
+/// Whether stock's mdb_env_copy2(MDB_CP_COMPACT) of this snapshot ends, and without a signal or an assertion:
+/// what mdb_env_copyfd1, mdb_env_cwalk and the cursor on the free database dereference is inside the file,
+/// their stacks and buffers suffice, no page comes twice.  Nothing else is proved (keys, counts, values, page
+/// numbers): stock copies such files, or answers MDB_INCOMPATIBLE itself.  One exception, which stock would
+/// survive: an overflow header that says fewer pages than its value needs.
 ///
-/// Not ok: what stock answers where it notices itself, else MDB_CORRUPTED; `why` is then set.  ENOMEM: no memory for
-/// one bit a page.
+/// Not ok: what stock answers where it notices itself, else MDB_CORRUPTED; `why` is then set.  ENOMEM: no
+/// memory for one bit a page.
 Status check_compact_copy(const cache::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
 
 }  // namespace lmdbio::db

@@ -25,12 +25,13 @@ class CopyChecker {
   Status run() noexcept {
     const std::uint64_t home = snapshot_.txnid & 1;
     const DbRecord& free = snapshot_.dbs[0];
-    // A cursor without room for duplicates on a database with them is an assertion in stock.  Made for an empty
-    // main database too?  No: the free database is then not looked at.
+    // A cursor without room for duplicates on a database with them is an assertion in stock.  Made for an
+    // empty main database too?  No: the free database is then not looked at.
     if (snapshot_.dbs[1].root == format::kNoPage) return {};
     if ((free.flags & MDB_DUPSORT) != 0) return hazard(home, "the free database has duplicates");
     if (free.root != format::kNoPage) {
-      // Stock only reads here, and ends the cursor with the last page: sharing pages with other trees is safe.
+      // Stock only reads here, and ends the cursor with the last page: sharing pages with other trees is
+      // safe.
       if (!used_.reset(limit())) return Status::from_errno(ENOMEM);
       if (format::raw(free.root) < 2) return hazard(home, "the root of the free database is a meta page");
       unsigned depth = 0;
@@ -53,12 +54,15 @@ class CopyChecker {
   }
   /// `n` pages that stock's mdb_page_get gives, and that are there.  `from`: the page that names them.
   Status reach(Pgno p, std::uint64_t n, std::uint64_t from) noexcept {
-    if (format::raw(p) > snapshot_.last_pg) return hazard(from, "a page beyond the last page", MDB_PAGE_NOTFOUND);
-    if (format::raw(p) >= limit() || n > limit() - format::raw(p)) return hazard(from, "a page beyond the end of the file");
+    if (format::raw(p) > snapshot_.last_pg)
+      return hazard(from, "a page beyond the last page", MDB_PAGE_NOTFOUND);
+    if (format::raw(p) >= limit() || n > limit() - format::raw(p))
+      return hazard(from, "a page beyond the end of the file");
     return {};
   }
 
-  Status tree(Pgno pgno, std::uint64_t from, unsigned level, unsigned& depth, Role role, unsigned nesting) noexcept {
+  Status tree(Pgno pgno, std::uint64_t from, unsigned level, unsigned& depth, Role role,
+              unsigned nesting) noexcept {
     if (const Status st = reach(pgno, 1, from); !st.ok()) return st;
     const std::uint64_t p = format::raw(pgno);
     if (level > kDepthLimit) return hazard(from, "the tree is too deep", MDB_CURSOR_FULL);
@@ -66,7 +70,8 @@ class CopyChecker {
     const std::byte* const at = file_.at(pgno);
     const std::size_t size = file_.page_size();
     const unsigned flags = load<std::uint16_t>(at + format::kAtFlags);
-    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower), upper = load<std::uint16_t>(at + format::kAtUpper);
+    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
+                      upper = load<std::uint16_t>(at + format::kAtUpper);
     const bool is_branch = (flags & format::kBranch) != 0, is_leaf2 = (flags & format::kLeaf2) != 0;
     if (is_branch == ((flags & format::kLeaf) != 0)) return hazard(p, "neither a branch page nor a leaf");
     if (lower < format::kPageHeader || lower > upper) return hazard(p, "wrong bounds of its free space");
@@ -78,7 +83,8 @@ class CopyChecker {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
     }
-    // Its buffers are those of the first way down: a branch page copied where that had none writes to the file's map.
+    // Its buffers are those of the first way down: a branch page copied where that had none writes to the
+    // file's map.
     if (depth == 0) depth = level;
     if (depth != level) return hazard(p, "leaves of different depth");
     if (role == Role::free && is_leaf2) return hazard(p, "a page of fixed-size items in the free database");
@@ -93,24 +99,29 @@ class CopyChecker {
     scratch_.clear(size);
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
-      if (off < upper || off + format::kNodeHeader > size) return hazard(p, "a slot that points outside the nodes");
+      if (off < upper || off + format::kNodeHeader > size)
+        return hazard(p, "a slot that points outside the nodes");
       // New page numbers are written into headers in a copy of the page.
       if (!scratch_.take(off, off + format::kNodeHeader)) return hazard(p, "nodes that overlap");
     }
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
       if (off + format::kNodeHeader > size) return hazard(p, "a slot that points outside the nodes");
-      if (const Status st = tree(format::Node{at + off}.child(), p, level + 1, depth, role, nesting); !st.ok()) return st;
+      if (const Status st = tree(format::Node{at + off}.child(), p, level + 1, depth, role, nesting);
+          !st.ok())
+        return st;
     }
     return {};
   }
 
-  Status leaf(const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper, Role role, unsigned nesting) noexcept {
+  Status leaf(const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper, Role role,
+              unsigned nesting) noexcept {
     const std::size_t size = file_.page_size();
     NodeBytes taken(size);
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
-      if (off < upper || off + format::kNodeHeader > size) return hazard(p, "a slot that points outside the nodes");
+      if (off < upper || off + format::kNodeHeader > size)
+        return hazard(p, "a slot that points outside the nodes");
       const auto header = load<std::uint64_t>(at + off);
       const auto data_size = static_cast<std::uint32_t>(header);
       const unsigned flags = static_cast<std::uint16_t>(header >> 32);
@@ -127,7 +138,8 @@ class CopyChecker {
       // Written to, in a copy of the page of which free space was not copied.
       const std::size_t end = data_at + (big ? sizeof(Pgno) : sub ? sizeof(DbRecord) : 0);
       if ((big || sub) && end > size) return hazard(p, "a node that ends beyond the page");
-      if (!taken.take(off, big || sub ? end : off + format::kNodeHeader)) return hazard(p, "nodes that overlap");
+      if (!taken.take(off, big || sub ? end : off + format::kNodeHeader))
+        return hazard(p, "nodes that overlap");
       if (big) {
         if (const Status st = overflow(load<Pgno>(at + data_at), data_size, p); !st.ok()) return st;
       } else if (sub) {
@@ -147,7 +159,8 @@ class CopyChecker {
     if (const Status st = reach(first, 1, from); !st.ok()) return st;
     const std::uint64_t p = format::raw(first);
     const std::uint64_t pages = load<std::uint32_t>(file_.at(first) + format::kAtPages);
-    if (pages < format::overflow_pages(size, file_.shift())) return hazard(p, "an overflow run shorter than its value");
+    if (pages < format::overflow_pages(size, file_.shift()))
+      return hazard(p, "an overflow run shorter than its value");
     if (pages > limit() - p) return hazard(p, "an overflow run that ends beyond the file");
     for (std::uint64_t i = p; i < p + pages; ++i)
       if (!used_.add(i)) return hazard(i, "a page that is used twice");

@@ -38,11 +38,14 @@ class PageSet {
   std::uint64_t bound_ = 0;
 };
 
-/// Bytes of a page that belong to nodes already seen.  Nodes start at even offsets and take whole pairs of bytes.
+/// Bytes of a page that belong to nodes already seen.  Nodes start at even offsets and take whole pairs of
+/// bytes.
 class NodeBytes {
  public:
   explicit NodeBytes(std::size_t page_bytes) noexcept { clear(page_bytes); }
-  void clear(std::size_t page_bytes) noexcept { std::memset(pairs_, 0, (page_bytes + 127) / 128 * sizeof pairs_[0]); }
+  void clear(std::size_t page_bytes) noexcept {
+    std::memset(pairs_, 0, (page_bytes + 127) / 128 * sizeof pairs_[0]);
+  }
   /// Takes [begin, end), begin < end <= page size.  False: some of it was taken.
   bool take(std::size_t begin, std::size_t end) noexcept {
     const std::size_t a = begin / 2, b = (end + 1) / 2 - 1;  // first and last pair
