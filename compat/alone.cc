@@ -38,10 +38,4 @@ int env_info(EnvHandle& env, MDB_envinfo* info) {
 
 int reader_list(MDB_msg_func* func, void* ctx) { return func != nullptr ? func("(no reader locks)\n", ctx) : -1; }
 
-unsigned env_get_flags(const EnvHandle& env) noexcept {
-  constexpr unsigned kShown = MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_NOMEMINIT | MDB_FIXEDMAP |
-                              MDB_NOSUBDIR | MDB_RDONLY | MDB_WRITEMAP | MDB_NOTLS | MDB_NOLOCK | MDB_NORDAHEAD;
-  return env.setup.open_flags & kShown;
-}
-
 }  // namespace lmdbio::compat::alone

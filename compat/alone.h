@@ -12,6 +12,5 @@ namespace lmdbio::compat::alone {
 int env_stat(EnvHandle& env, MDB_stat* stat);
 int env_info(EnvHandle& env, MDB_envinfo* info);
 int reader_list(MDB_msg_func* func, void* ctx);
-unsigned env_get_flags(const EnvHandle& env) noexcept;
 
 }  // namespace lmdbio::compat::alone

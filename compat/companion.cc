@@ -50,6 +50,8 @@ bool is_about_locks(int rc) noexcept {
     case EISDIR:
     case ENXIO:
     case ELOOP:
+    case ENOENT:  // a dangling link; a missing data file fails again
+    case ESPIPE:  // a pipe in its place
     case ENOSPC:
     case EDQUOT:
     case EIO:
@@ -76,11 +78,11 @@ MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
   return nullptr;
 }
 
-/// Opened by `path` with the flags of the first open and `more`.  Null: `rc` says why.
-MDB_env* make_open(const EnvHandle& env, const char* path, unsigned more, int& rc) noexcept {
+/// Opened by `path`.  Null: `rc` says why.
+MDB_env* make_open(const EnvHandle& env, const char* path, unsigned flags, int& rc) noexcept {
   MDB_env* const made = make_real(env, rc);
   if (made == nullptr) return nullptr;
-  rc = open_bounded(*env.stock, made, path, env.setup.open_flags | more, env.setup.mode);
+  rc = open_bounded(*env.stock, made, path, flags, env.setup.mode);
   if (rc == 0) return made;
   if (rc != kLocksHang) env.stock->env_close(made);
   return nullptr;
@@ -108,8 +110,8 @@ bool lock_file_has_room(const char* path, unsigned flags) {
   if (blocks * space.f_frsize >= kLockFileBytes || space.f_blocks == 0) return true;
   struct stat lock;
   const std::string file = (flags & MDB_NOSUBDIR) != 0 ? std::string(path) + "-lock" : std::string(path) + "/lock.mdb";
-  constexpr unsigned kBlock = 512;  // of st_blocks
-  return ::stat(file.c_str(), &lock) == 0 && lock.st_size > 0 && lock.st_blocks * kBlock >= lock.st_size;
+  // Its first page is what an open and the first slots touch; the rest is a hole at first.
+  return ::stat(file.c_str(), &lock) == 0 && lock.st_size > 0 && lock.st_blocks > 0;
 }
 
 void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
@@ -141,19 +143,27 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   }
   rc = ESTALE;
   if (!same_file(env, file.c_str())) return nullptr;
-  if (const Status st = prove_openable(file); !st.ok()) {
+  if (const Status st = prove_openable(file, env.proof); !st.ok()) {
     rc = st.raw();
     return nullptr;
   }
   bool lockless = env.lockless;
-  MDB_env* made = make_open(env, env.setup.path.c_str(), lockless ? MDB_NOLOCK : 0u, rc);
+  MDB_env* made = make_open(env, env.setup.path.c_str(), env.flags | (lockless ? MDB_NOLOCK : 0u), rc);
   if (made == nullptr && !lockless && !config().strict && is_about_locks(rc)) {
     const int first = rc;
-    made = make_open(env, env.setup.path.c_str(), MDB_NOLOCK, rc);
+    made = make_open(env, env.setup.path.c_str(), env.flags | MDB_NOLOCK, rc);
     if (made != nullptr) tell_lockless(env.stats.path.c_str(), *env.stock, first);
     lockless = made != nullptr;
   }
   if (made == nullptr) return nullptr;
+  mdb_filehandle_t fd = -1;
+  if (struct stat mine, inherited; env.stock->env_get_fd(made, &fd) != 0 || ::fstat(fd, &mine) != 0 ||
+                                   ::fstat(env.fd, &inherited) != 0 || mine.st_dev != inherited.st_dev ||
+                                   mine.st_ino != inherited.st_ino) {  // replaced since
+    env.stock->env_close(made);
+    rc = ESTALE;
+    return nullptr;
+  }
   close_on_exec(*env.stock, made);
   env.lockless = lockless;  // seen by other threads with env.real
   return made;
@@ -189,7 +199,7 @@ int guarded_reopen(EnvHandle& env) noexcept {
 
 int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode) {
   const Stock& stock = *env.stock;
-  MDB_env* const real = env.real.load(std::memory_order_relaxed);
+  MDB_env* real = env.real.load(std::memory_order_relaxed);
   const bool read_only = (flags & MDB_RDONLY) != 0 && env.engine == nullptr && !env.opened;
   if (!read_only) {
     const int rc = stock.env_open(real, path, flags, mode);
@@ -208,6 +218,14 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
     rc = stock.env_open(real, path, flags, mode);
   else if (!no_room)
     rc = open_bounded(stock, real, path, flags, mode);
+  if ((rc == EMFILE || rc == ENFILE) && env.proof) {  // ours was the one too many
+    env.proof.reset();
+    if (MDB_env* const made = make_open(env, path, env.setup.open_flags, rc); made != nullptr) {
+      stock.env_close(real);
+      real = made;
+      env.real.store(made, std::memory_order_relaxed);
+    }
+  }
   if (rc == 0) {
     env.opened = true;
     env.lockless = !no_locks && has_no_reader_table(stock, real);
@@ -216,7 +234,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   if (config().strict || no_locks || !is_about_locks(rc)) return rc;
 
   int second = 0;
-  MDB_env* const made = make_open(env, path, MDB_NOLOCK, second);
+  MDB_env* const made = make_open(env, path, env.setup.open_flags | MDB_NOLOCK, second);
   if (made == nullptr) {
     if (rc != kLocksHang) return no_room ? second : rc;
     int ignored = 0;  // the first one belongs to the thread that hangs in it: the program gets another to close
@@ -264,7 +282,8 @@ void forget_companions() noexcept {
 
 bool may_read_without_slot(const EnvHandle& env, int rc) noexcept {
   const bool alone = env.real.load(std::memory_order_relaxed) == nullptr;
-  return !config().strict && (alone || rc == MDB_READERS_FULL || is_about_locks(rc));
+  // EAGAIN: a process of the same number, in another PID namespace, holds the lock of that number.
+  return !config().strict && (alone || rc == MDB_READERS_FULL || rc == EAGAIN || is_about_locks(rc));
 }
 
 void tell_without_slot(const EnvHandle& env, int rc) noexcept {
@@ -301,8 +320,10 @@ bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept
 void look_back(ReadTxn& t) noexcept {
   t.by_metas = t.unprotected = false;
   EnvHandle& e = *t.env;
+  if (t.used() == t.used_before) return;  // nothing was read
   if (e.engine->window() == nullptr || !db::overtaken(e.engine->metas(), t.txn.id()) || e.overtaken.load()) return;
-  MDB_env* const real = e.real.load(std::memory_order_acquire);
+  int rc = 0;
+  MDB_env* const real = companion(e, rc);
   if (real != nullptr && !e.lockless && slot_holds(*e.stock, real, t.txn.id())) return;
   if (e.overtaken.exchange(true)) return;
   std::uint64_t now = 0;

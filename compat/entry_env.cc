@@ -43,7 +43,7 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
   Result<std::unique_ptr<db::Env>> engine =
       db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
-                         db::Behaviour::of_release(stock.patch), env.stats.path.c_str()});
+                         db::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str()});
   if (!engine) {
     log_line(LogLevel::info, "%s: no address range of %zu bytes: served by stock", env.stats.path.c_str(),
              info.me_mapsize);
@@ -52,6 +52,7 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   env.engine = std::move(engine).value();
   env.fd = fd;
   close_on_exec(stock, real);
+  env.flags = env.lockless ? flags & ~(~env.setup.open_flags & MDB_NOLOCK) : flags;
   env.max_key = stock.env_get_maxkeysize(real);
   (void)stock.env_get_maxreaders(real, &env.max_readers);
   // Where the reader table shows a transaction's slot only while it runs, its companion has to end with it.
@@ -72,8 +73,7 @@ LMDBIO_ABI int mdb_env_create(MDB_env** env) {
     auto handle = std::make_unique<EnvHandle>();
     handle->stock = real;
     MDB_env* made = nullptr;
-    if (const int rc = real->env_create(&made); rc != 0)
-      return rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
+    if (const int rc = real->env_create(&made); rc != 0) return as_status(rc);
     handle->real.store(made, std::memory_order_relaxed);
     first_use();
     stats_environment_made(*handle);
@@ -89,12 +89,12 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   const Uncancelled wait;
   const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
   if (read_only) {
-    if (const int rc = guarded([&] { return prove_openable(data_file(path, flags)); }); rc != 0) return rc;
+    if (const int rc = guarded([&] { return prove_openable(data_file(path, flags), e->proof); }); rc != 0) return rc;
   }
-  if (const int rc = open_companion(*e, path, flags, mode); rc != 0) {
+  if (const int rc = guarded([&] { return as_status(open_companion(*e, path, flags, mode)); }); rc != 0) {
     if (read_only) {
       (void)guarded([&] {
-        explain_refusal(data_file(path, flags));
+        explain_refusal(data_file(path, flags), e->proof);
         return Status();
       });
     }
@@ -145,10 +145,9 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     MDB_envinfo info{};
     (void)e->stock->env_info(real, &info);
     e->setup.map_bytes = info.me_mapsize;
-    const Status mapped = e->engine->remap(info.me_mapsize);
-    if (!mapped.ok() || e->engine->window()->length() < info.me_mapsize)
-      log_line(LogLevel::warn, "%s: no address range of %zu bytes: %s", e->stats.path.c_str(), info.me_mapsize,
-               mapped.ok() ? "as much as before is mapped" : "no transaction can begin");
+    const Status mapped = e->engine->remap(info.me_mapsize, info.me_last_pgno);
+    if (!mapped.ok())
+      log_line(LogLevel::warn, "%s: no address range for the file: no transaction can begin", e->stats.path.c_str());
     return mapped;
   });
   return rc;
@@ -214,13 +213,12 @@ LMDBIO_ABI int mdb_env_info(MDB_env* env, MDB_envinfo* info) {
 LMDBIO_ABI int mdb_env_get_flags(MDB_env* env, unsigned int* flags) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_get_flags, EINVAL, env, flags);
-  MDB_env* const real = e->passed();
-  if (real == nullptr) {
-    if (flags == nullptr) return EINVAL;
-    *flags = alone::env_get_flags(*e);
+  if (flags == nullptr) return EINVAL;
+  if (e->engine != nullptr) {
+    *flags = e->flags;
     return 0;
   }
-  const int rc = e->stock->env_get_flags(real, flags);
+  const int rc = e->stock->env_get_flags(e->passed(), flags);
   if (rc == 0 && e->lockless) *flags &= ~(~e->setup.open_flags & MDB_NOLOCK);
   return rc;
 }
@@ -323,17 +321,23 @@ LMDBIO_ABI int mdb_env_copyfd3(MDB_env* env, mdb_filehandle_t fd, unsigned int f
   return e->stock->env_copyfd3(real, fd, flags, real_txn(txn));
 }
 
-// The rest is the companion's work.
-
-#define LMDBIO_ENV_CALL(name, absent, ...)                                     \
-  EnvHandle* const e = as_env(env);                                            \
-  if (e == nullptr) return LMDBIO_FORWARD(name, absent, env, ##__VA_ARGS__);   \
-  int rc = 0;                                                                  \
-  MDB_env* const real = companion(*e, rc);                                     \
-  return real != nullptr ? e->stock->name(real, ##__VA_ARGS__) : rc
-
-LMDBIO_ABI int mdb_env_sync(MDB_env* env, int force) { LMDBIO_ENV_CALL(env_sync, ENOSYS, force); }
 LMDBIO_ABI int mdb_env_set_flags(MDB_env* env, unsigned int flags, int onoff) {
-  LMDBIO_ENV_CALL(env_set_flags, ENOSYS, flags, onoff);
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_set_flags, ENOSYS, env, flags, onoff);
+  int rc = 0;
+  MDB_env* const real = companion(*e, rc);
+  if (real == nullptr) return rc;
+  rc = e->stock->env_set_flags(real, flags, onoff);
+  if (rc == 0 && e->engine != nullptr) e->flags = onoff != 0 ? e->flags | flags : e->flags & ~flags;
+  return rc;
 }
+
+LMDBIO_ABI int mdb_env_sync(MDB_env* env, int force) {
+  EnvHandle* const e = as_env(env);
+  if (e == nullptr) return LMDBIO_FORWARD(env_sync, ENOSYS, env, force);
+  int rc = 0;
+  MDB_env* const real = companion(*e, rc);
+  return real != nullptr ? e->stock->env_sync(real, force) : rc;
+}
+
 }  // extern "C"

@@ -20,8 +20,7 @@ struct CompanionSource {
 
   Status renew(std::uint64_t& txnid) const noexcept {
     stock.txn_reset(companion);
-    if (const int rc = stock.txn_renew(companion); rc != 0)
-      return rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
+    if (const int rc = stock.txn_renew(companion); rc != 0) return as_status(rc);
     txnid = stock.txn_id(companion);
     return {};
   }
@@ -72,7 +71,8 @@ int begin_companion(ReadTxn& t) noexcept {
   }
   tell_without_slot(e, rc);
   e.stats.without_slot.fetch_add(1, std::memory_order_relaxed);
-  t.by_metas = t.unprotected = true;
+  t.by_metas = true;
+  t.unprotect();
   return 0;
 }
 
@@ -137,7 +137,7 @@ int begin_read(EnvHandle& e, MDB_txn** ret) {
       return rc;
     }
   } else if (e.lockless) [[unlikely]] {
-    t->unprotected = true;
+    t->unprotect();
   }
   ++t->begun;
   if (const Status st = start(*t); !st.ok()) [[unlikely]] {
@@ -201,7 +201,7 @@ LMDBIO_ABI int mdb_txn_renew(MDB_txn* txn) {
       rc = without_slot(*t, rc);
       if (rc != 0) return rc;
     } else if (t->env->lockless) [[unlikely]] {
-      t->unprotected = true;
+      t->unprotect();
     }
     ++t->renewed;
     if (const Status st = start(*t); !st.ok()) [[unlikely]] {

@@ -25,6 +25,11 @@ class Uncancelled {
   int before_ = 0;
 };
 
+/// What a function of LMDB's returned.
+inline Status as_status(int rc) noexcept {
+  return rc == 0 ? Status() : rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
+}
+
 /// Runs `body`, which returns a Status.  Cancellation waits meanwhile.  Never around a user's comparator, which may throw or longjmp as through stock.
 template <class Body>
 int guarded(Body&& body) noexcept {

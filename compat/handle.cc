@@ -1,7 +1,9 @@
 #include "compat/handle.h"
 
+#include <iterator>
 #include <mutex>
 #include <new>
+#include <numeric>
 
 #include "compat/companion.h"
 
@@ -37,6 +39,11 @@ void ForwardCursor::detach() noexcept {
   link = nullptr;
   next = nullptr;
   owner = nullptr;
+}
+
+std::uint64_t ReadTxn::used() const noexcept {
+  const db::Counters& n = txn.counters();
+  return std::accumulate(std::begin(n.cursor_op), std::end(n.cursor_op), n.get);
 }
 
 std::size_t EnvHandle::spare_index() noexcept {
@@ -145,7 +152,11 @@ void EnvHandle::serve() noexcept {
 void EnvHandle::forget_companions() noexcept {
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     t->companion = nullptr;
-    t->by_metas = t->unprotected = t->live && !t->txn.finished();
+    t->by_metas = t->live && !t->txn.finished();
+    if (t->by_metas)
+      t->unprotect();
+    else
+      t->unprotected = false;
   }
 }
 
@@ -153,6 +164,7 @@ void EnvHandle::forget_counters() noexcept {
   stats.read = {};
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     t->txn.counters() = {};
+    t->used_before = 0;
     t->begun = t->renewed = 0;
   }
   for (std::atomic<std::uint64_t>* const n :

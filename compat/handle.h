@@ -14,6 +14,7 @@
 
 #include "compat/stats.h"
 #include "compat/stock.h"
+#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/txn.h"
@@ -51,7 +52,15 @@ struct ReadTxn {
   bool live = false;             ///< the program holds it
   bool by_metas = false;         ///< runs without a reader slot: the companion, if there is one, is not begun
   bool unprotected = false;      ///< runs without locks: at its end it is seen whether a writer overtook it
+  std::uint64_t used_before = 0;  ///< used() when it began to be that
   std::uint64_t begun = 0, renewed = 0;
+  /// Lookups and positionings so far: those of a transaction that ended count on.
+  std::uint64_t used() const noexcept;
+  /// From now on it runs without locks.
+  void unprotect() noexcept {
+    unprotected = true;
+    used_before = used();
+  }
   ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
   db::Txn txn;
@@ -130,6 +139,8 @@ struct EnvHandle {
   Setup setup;
   std::atomic<Reopening> reopening{Reopening::none};
   int reopen_error = 0;                  ///< published by `reopening`
+  UniqueFd proof;                        ///< see prove_openable()
+  unsigned flags = 0;                    ///< mdb_env_get_flags, of an environment with an engine
   int max_key = 0;                       ///< mdb_env_get_maxkeysize
   unsigned max_readers = 0;
   std::atomic<bool> overtaken{false};    ///< it was told that a writer overtook a reader without locks

@@ -1,11 +1,14 @@
 #include "compat/prove.h"
 
+#include <fcntl.h>
 #include <lmdb.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 
+#include "compat/guard.h"
 #include "compat/handle.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/db/check.h"
@@ -28,20 +31,13 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   if (!read_fully(engine, 0, first).ok()) return false;
   if (format::explain_meta(first, why)) return true;
   which = 1;
-  const auto m = load<format::MetaRecord>(first + format::kPageHeader);
-  const std::size_t size = format::page_size(m);
+  const std::size_t size = format::page_size(load<format::MetaRecord>(first + format::kPageHeader));
   const Result<std::uint64_t> length = file.size();
   if (length && length.value() < size + format::kMetaBytes) {
-    (void)std::snprintf(why, sizeof why, "the file ends before it, at %llu bytes",
-                        static_cast<unsigned long long>(length.value()));
+    (void)std::snprintf(why, sizeof why, "the file ends before it, at %" PRIu64 " bytes", length.value());
     return true;
   }
-  if (!read_fully(engine, size, second).ok()) return false;
-  if (format::explain_meta(second, why)) return true;
-  const auto n = load<format::MetaRecord>(second + format::kPageHeader);
-  if (format::page_size(n) == size) return false;
-  (void)std::snprintf(why, sizeof why, "page size is %zu, but %zu on page 0", format::page_size(n), size);
-  return true;
+  return read_fully(engine, size, second).ok() && format::explain_meta(second, why);
 }
 
 /// A transaction of the real library, so that a writer leaves the pages alone that are walked.  `real` null: none.
@@ -59,7 +55,7 @@ class Held {
   std::uint64_t id() const noexcept { return stock_.txn_id(txn_); }
   Status renew(std::uint64_t& txnid) const noexcept {
     stock_.txn_reset(txn_);
-    if (const int rc = stock_.txn_renew(txn_); rc != 0) return rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
+    if (const int rc = stock_.txn_renew(txn_); rc != 0) return as_status(rc);
     txnid = id();
     return {};
   }
@@ -76,7 +72,7 @@ std::string data_file(const char* path, unsigned flags) {
   return (flags & MDB_NOSUBDIR) != 0 ? path : std::string(path) + "/data.mdb";
 }
 
-Status prove_openable(const std::string& file) {
+Status prove_openable(const std::string& file, UniqueFd& keep) {
   struct stat at;
   if (::stat(file.c_str(), &at) != 0) return {};
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
@@ -84,19 +80,25 @@ Status prove_openable(const std::string& file) {
              S_ISFIFO(at.st_mode) ? "pipe" : S_ISSOCK(at.st_mode) ? "socket" : "character device");
     return Status::from_mdb(MDB_INVALID);
   }
-  const Result<File> opened = File::open(file.c_str(), File::Mode::buffered);
-  if (!opened || db::page_size_is_sane(opened.value())) return {};
-  explain_refusal(file);
-  return Status::from_mdb(MDB_INVALID);
+  if (!keep && S_ISREG(at.st_mode)) keep = UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!keep) return {};
+  const Result<File> opened = File::from_fd(keep.get(), File::Take::borrow);
+  if (!opened) return {};
+  char why[kWhyBytes];
+  const Status st = db::prove_metas(opened.value(), why);
+  if (!st.ok()) log_line(LogLevel::warn, "%s: meta pages: %s", file.c_str(), why);
+  return st;
 }
 
-void explain_refusal(const std::string& file) noexcept {
-  if (!log_enabled(LogLevel::warn)) return;
-  const Result<File> opened = File::open(file.c_str(), File::Mode::buffered);
-  if (!opened) {
-    if (opened.error().raw() == EISDIR) log_line(LogLevel::warn, "%s: a directory, not a file", file.c_str());
+void explain_refusal(const std::string& file, const UniqueFd& fd) noexcept {
+  struct stat at;
+  if (!fd) {
+    if (::stat(file.c_str(), &at) == 0 && S_ISDIR(at.st_mode))
+      log_line(LogLevel::warn, "%s: a directory, not a file", file.c_str());
     return;
   }
+  const Result<File> opened = File::from_fd(fd.get(), File::Take::borrow);
+  if (!opened) return;
   if (const Result<std::uint64_t> size = opened.value().size(); size && size.value() == 0) {
     log_line(LogLevel::warn, "%s: empty: a database that nobody has written yet", file.c_str());
     return;
@@ -117,7 +119,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
       now = of->txn.snapshot();
     } else {
       // What keeps us from a transaction will keep the copy.
-      if (held.rc() != 0) return held.rc() > 0 ? Status::from_errno(held.rc()) : Status::from_mdb(held.rc());
+      if (held.rc() != 0) return as_status(held.rc());
       now.txnid = held.id();
       Status st = db::read_snapshot(engine.metas(), held, now);
       if (st.raw() == MDB_BAD_TXN) st = Status::from_mdb(MDB_CORRUPTED);
@@ -127,8 +129,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
     const Status st = db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
     if (db::overtaken(engine.metas(), now.txnid)) continue;  // without locks: the writer may have done it
-    log_line(LogLevel::warn, "%s: page %llu: %s: not copied", env.stats.path.c_str(),
-             static_cast<unsigned long long>(hazard.page), hazard.reason);
+    log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s: not copied", env.stats.path.c_str(), hazard.page, hazard.reason);
     return st;
   }
   return Status::from_errno(EBUSY);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lmdbio/base/status.h"
+#include "lmdbio/base/unique_fd.h"
 
 namespace lmdbio::compat {
 
@@ -15,12 +16,14 @@ struct ReadTxn;
 /// The data file of an environment at `path`, opened with `flags` (MDB_NOSUBDIR).
 std::string data_file(const char* path, unsigned flags);
 
-/// Before a read-only open.  Not ok (MDB_INVALID, logged): stock would die of the file (it divides by the page
-/// size that a meta page names) or wait for ever (a pipe).  All else that may be wrong stock finds itself.
-Status prove_openable(const std::string& file);
+/// Before a read-only open.  Not ok (MDB_INVALID, MDB_CORRUPTED; logged): stock would die of the file's metas
+/// (db::prove_metas) or wait for ever (a pipe).  All else that may be wrong stock finds itself.
+/// The file stays open in `keep`: closing it would drop locks that the program has on it (fcntl(2)).
+Status prove_openable(const std::string& file, UniqueFd& keep);
 
 /// After stock refused a read-only open: one line that says what is wrong with the file, if something is.
-void explain_refusal(const std::string& file) noexcept;
+/// `fd`: as prove_openable() left it.
+void explain_refusal(const std::string& file, const UniqueFd& fd) noexcept;
 
 /// Before a compacting copy by `real`, in which stock walks the tree without checks: all that it will touch is
 /// walked with ours.  MDB_CORRUPTED or what stock would say, logged, if it must not be started.  `of`: the

@@ -408,6 +408,7 @@ inline bool Walker::step_dup(int step, MDB_val* data) noexcept {
 
 Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   if (!positioned()) return first(key, data);
+  if (dups_ != nullptr && dups_->leaves_walked_ < 0) dups_->leaves_walked_ = 0;  // the walk turns
   if (at_eof()) {
     if (leaf_.index + 1u >= leaf_.page.count()) return not_found();
     clear(kEof);
@@ -441,6 +442,7 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
 }
 
 Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  if (dups_ != nullptr && dups_->leaves_walked_ > 0) dups_->leaves_walked_ = 0;
   if (!positioned()) {
     if (const Status st = last(key, data); !st.ok()) return st;
     ++leaf_.index;

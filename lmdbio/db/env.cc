@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -18,27 +20,46 @@ namespace {
 constexpr std::size_t kWhyBytes = 160;
 }
 
-bool page_size_is_sane(const File& file) noexcept {
+Status prove_metas(const File& file, std::span<char> why) noexcept {
+  why[0] = '\0';
   PreadEngine engine(file);
   std::byte page[format::kMetaBytes];
-  std::uint64_t second = 0;
-  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{1}}) {
-    if (!read_fully(engine, at == 0 ? 0 : second, page).ok()) return true;
+  format::MetaRecord metas[2];
+  std::uint64_t size = 0;
+  for (const unsigned i : {0u, 1u}) {
+    if (!read_fully(engine, i * size, page).ok()) return {};
     switch (format::judge_meta(page)) {
       case format::MetaKind::other:
-        return true;
+        return {};
       case format::MetaKind::bad_page_size:
-        return false;
+        (void)format::explain_meta(page, why);
+        return Status::from_mdb(MDB_INVALID);
       case format::MetaKind::good:
         break;
     }
-    const std::uint64_t size = load<std::uint32_t>(page + format::kPageHeader + offsetof(format::MetaRecord, dbs));
-    if (at == 0)
-      second = size;
-    else if (size != second)
-      return false;
+    metas[i] = load<format::MetaRecord>(page + format::kPageHeader);
+    if (i == 0) size = format::page_size(metas[0]);
   }
-  return true;
+  if (const std::uint64_t other = format::page_size(metas[1]); other != size) {
+    (void)std::snprintf(why.data(), why.size(), "page size is %" PRIu64 ", but %" PRIu64 " on page 0", other, size);
+    return Status::from_mdb(MDB_INVALID);
+  }
+  if (const Result<std::uint64_t> length = file.size(); length && length.value() < 2 * size) {
+    (void)std::snprintf(why.data(), why.size(), "the file ends in it, at %" PRIu64 " bytes", length.value());
+    return Status::from_mdb(MDB_INVALID);
+  }
+  const unsigned newest = metas[0].txnid < metas[1].txnid ? 1 : 0;
+  const format::MetaRecord& m = metas[newest];
+  if (m.last_pg < 1 || m.last_pg > (std::uint64_t{1} << 63) / size) {  // stock multiplies it
+    (void)std::snprintf(why.data(), why.size(), "last page is %" PRIu64, m.last_pg);
+    return Status::from_mdb(MDB_CORRUPTED);
+  }
+  if ((m.txnid & 1) != newest) {  // stock takes this one, or the other one, with locks and without
+    (void)std::snprintf(why.data(), why.size(), "transaction %" PRIu64 " on meta page %u, where it does not belong",
+                        m.txnid, newest);
+    return Status::from_mdb(MDB_CORRUPTED);
+  }
+  return {};
 }
 
 Env::Env(int fd, const Options& options, cache::Window window)
@@ -67,9 +88,33 @@ Env::~Env() {
   for (unsigned i = kCoreDbs; i < named_end_; ++i) std::free(dbx_[i].name);
 }
 
+namespace {
+
+// Up to here a window is as long as the map.  Longer ones would use up the addresses that the program has for maps,
+// and get room for what no file grows by while it is open.
+constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40, kMuchRoom = std::uint64_t{1} << 40,
+                        kLittleRoom = std::uint64_t{1} << 30;
+
+/// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to `last_pg`,
+/// with room to grow.
+Result<cache::Window> map_window(int fd, std::uint64_t map_bytes, std::uint64_t last_pg, std::size_t page_size,
+                                 bool no_readahead) {
+  struct stat sb;
+  if (::fstat(fd, &sb) != 0) return Status::from_errno(errno);
+  const auto file_pages = static_cast<std::uint64_t>(sb.st_size) / page_size;
+  const std::uint64_t length = std::max(std::min(last_pg + 1, file_pages), format::kMetaPages) * page_size;
+  const std::uint64_t wanted = map_bytes <= kMostReserved ? map_bytes : std::min(map_bytes, 2 * length + kMuchRoom);
+  Result<cache::Window> window = cache::Window::map(fd, wanted, page_size, no_readahead);
+  for (const std::uint64_t smaller : {2 * length + kLittleRoom, length}) {
+    if (!window && smaller < wanted) window = cache::Window::map(fd, smaller, page_size, no_readahead);
+  }
+  return window;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
-  Result<cache::Window> window =
-      cache::Window::map(fd, options.map_bytes, options.page_size, options.no_readahead);
+  Result<cache::Window> window = map_window(fd, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
   return std::unique_ptr<Env>(new Env(fd, options, std::move(window).value()));
 }
@@ -82,7 +127,6 @@ Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
 void Env::retire_window(bool idle) noexcept {
   if (idle) old_.clear();
   if (window_ == nullptr) return;
-  last_length_ = window_->length();
   if (idle)
     window_.reset();
   else
@@ -90,10 +134,9 @@ void Env::retire_window(bool idle) noexcept {
   ++window_number_;
 }
 
-Status Env::remap(std::uint64_t map_bytes) {
+Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
   if (fd_ < 0) return Status::from_errno(EINVAL);
-  Result<cache::Window> window = cache::Window::map(fd_, map_bytes, page_size_, no_readahead_);
-  if (!window && last_length_ < map_bytes) window = cache::Window::map(fd_, last_length_, page_size_, no_readahead_);
+  Result<cache::Window> window = map_window(fd_, map_bytes, last_pg, page_size_, no_readahead_);
   if (!window) return window.error();
   seen_.store(0, std::memory_order_relaxed);
   adopt_window(std::make_unique<cache::Window>(std::move(window).value()));

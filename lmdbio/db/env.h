@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,11 @@ struct Dbx {
   bool named() const noexcept { return name != nullptr; }
 };
 
-/// False if a meta page that stock would take for one (its mark, magic number and version are right) names a
-/// page size that no LMDB file has, or the two metas name different ones.  A file that cannot be read is not
-/// judged.
-bool page_size_is_sane(const File& file) noexcept;
+/// Whether the real library can open a file without dying of its metas: their page size (it divides by it, and takes
+/// it for where the second one lies), two whole pages, the newest one's last page (it multiplies and subtracts) and
+/// transaction id (it tells which of the two is meant).  Not ok: MDB_INVALID or MDB_CORRUPTED, and the field in `why`.
+/// A file that cannot be read, and metas that stock refuses itself, are not judged.
+Status prove_metas(const File& file, std::span<char> why) noexcept;
 
 /// What differed between releases of 0.9, where a program can see it.  Default: the newest.  docs/abi.md.
 struct Behaviour {
@@ -58,6 +60,7 @@ class Env {
     unsigned max_dbs;         ///< named databases at most
     bool no_readahead;
     Behaviour behaviour{};
+    std::uint64_t last_pg = ~std::uint64_t{0} - 1;  ///< in use; what lies behind it in the file need not be mapped
     const char* name = "database";  ///< of the file, for messages; copied
   };
 
@@ -74,9 +77,9 @@ class Env {
   /// `idle`: then it and older ones go at once.  Not while another thread begins a transaction (as
   /// mdb_env_set_mapsize).
   void retire_window(bool idle) noexcept;
-  /// For transactions that begin later.  Where there are no addresses for so much, as much as before is mapped.
-  /// On failure there is no window, and no transaction can begin.
-  Status remap(std::uint64_t map_bytes);
+  /// For transactions that begin later.  Where there are no addresses for so much, as here and in open(): as much as
+  /// is in use up to `last_pg`, with room to grow.  On failure there is no window, and no transaction can begin.
+  Status remap(std::uint64_t map_bytes, std::uint64_t last_pg = ~std::uint64_t{0} - 1);
 
   /// Null after a remap that failed.
   const cache::Window* window() const noexcept { return window_.get(); }
@@ -143,7 +146,6 @@ class Env {
   std::atomic<unsigned> num_dbs_{kCoreDbs};
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
-  std::uint64_t last_length_ = 0;  ///< of the window that was retired last, bytes
   std::unique_ptr<cache::Window> window_;
   std::vector<std::unique_ptr<cache::Window>> old_;
   const std::byte* metas_[2]{};

@@ -100,7 +100,7 @@ class Txn {
   /// The page `p` of a tree.  A failure is sticky, as in stock.
   Status page(format::Pgno p, format::PageView& out) noexcept {
     const std::byte* const bytes = view_.at(p);
-    if (bytes == nullptr || !format::PageView::open(bytes, view_.page_size(), p, out)) [[unlikely]]
+    if (bytes == nullptr || format::raw(p) < format::kMetaPages || !format::PageView::open(bytes, view_.page_size(), p, out)) [[unlikely]]
       return bad_page(p);
     return {};
   }

@@ -42,6 +42,7 @@ bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept {
   const auto number = load<std::uint64_t>(page, 0);
   const unsigned flags = load<std::uint16_t>(page, kAtFlags), lower = load<std::uint16_t>(page, kAtLower),
                  upper = load<std::uint16_t>(page, kAtUpper);
+  if (raw(expect) < kMetaPages) return say(out, "a meta page as part of a tree");
   if (Pgno{number} != expect) return say(out, "page number is %" PRIu64, number);
   if (((flags & kBranch) != 0) == ((flags & kLeaf) != 0))
     return say(out, "flags are 0x%x: neither branch nor leaf page", flags);

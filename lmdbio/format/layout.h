@@ -9,6 +9,8 @@ namespace lmdbio::format {
 /// A page's number; its byte offset in the file is number x page size.
 enum class Pgno : std::uint64_t {};
 constexpr std::uint64_t raw(Pgno p) noexcept { return static_cast<std::uint64_t>(p); }
+/// Pages 0 and 1 are metas: no tree has them.
+inline constexpr std::uint64_t kMetaPages = 2;
 /// Root of a tree without pages.
 inline constexpr Pgno kNoPage{~std::uint64_t{0}};
 

@@ -14,10 +14,15 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/rng.h"
 
+// A target's own mutations, where it has some: every second one then.
+extern "C" __attribute__((weak)) std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                                                     unsigned seed);
+
 namespace {
 
 using Input = std::vector<std::uint8_t>;
 using lmdbio::test::Rng;
+constexpr std::size_t kMostGrowth = 64 << 10;
 
 Input read_all(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -90,7 +95,12 @@ int main(int argc, char** argv) {
     Rng rng(seed + static_cast<unsigned long>(i));
     for (unsigned long m = 0; m <= mutations; ++m) {
       Input in = original;
-      if (m > 0) mutate(in, rng);
+      if (m % 2 == 0 && m > 0 && &LLVMFuzzerCustomMutator != nullptr) {
+        in.resize(original.size() + kMostGrowth);
+        in.resize(LLVMFuzzerCustomMutator(in.data(), original.size(), in.size(), static_cast<unsigned>(rng.next())));
+      } else if (m > 0) {
+        mutate(in, rng);
+      }
       if (keep != nullptr)
         std::ofstream(keep, std::ios::binary).write(reinterpret_cast<const char*>(in.data()), static_cast<std::streamsize>(in.size()));
       LLVMFuzzerTestOneInput(in.data(), in.size());

@@ -20,6 +20,20 @@ TEST(DamagedPageKinds, BranchThatIsLeaf2) {
   EXPECT_EQ(Damaged(f).read_all({"a", "b", "z"}), 1u);
 }
 
+// A meta page that is flagged as a leaf, too: the prefetch of what follows read in front of the file.
+TEST(DamagedPageKinds, MetaPageAsALeaf) {
+  for (const std::uint64_t meta : {std::uint64_t{0}, std::uint64_t{1}}) {
+    FileImage f(kPage);
+    const std::uint64_t leaf = f.leaf({{"b", "1"}});
+    const std::uint64_t root = f.branch({{"", meta}, {"b", leaf}});
+    f.metas(FileImage::record(0, 2, root, 1), 1);
+    put<std::uint16_t>(f.page(meta) + format::kAtFlags, format::kMeta | format::kLeaf);
+    put<std::uint16_t>(f.page(meta) + format::kAtLower, format::kPageHeader + 2);
+    put<std::uint16_t>(f.page(meta) + format::kAtUpper, kPage);
+    EXPECT_EQ(Damaged(f).read_all({"a", "b"}), 1u) << meta;
+  }
+}
+
 // In a tree without duplicates of one size, LEAF2's count has no slots behind it.
 TEST(DamagedPageKinds, Leaf2InAPlainTree) {
   for (const unsigned flags : {0u, unsigned{MDB_DUPSORT}, unsigned{MDB_DUPSORT | MDB_DUPFIXED}, unsigned{MDB_REVERSEKEY}}) {

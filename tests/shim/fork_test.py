@@ -1,9 +1,15 @@
 """Programs that fork with an environment open: they go on, parent and child."""
+import os
 import unittest
 
 import shimtest
 
+# What careful and lucky programs do: works with stock too, and prints the same.
 SCENARIOS = ["inherit", "inherit-exit", "reopen", "begin-after", "begin-after-first", "end-in-child", "busy"]
+
+NOTLS = "0x200000"
+FLAGS = ["0", NOTLS]
+FILE = "inherited_file"
 
 
 class Fork(shimtest.Case):
@@ -17,7 +23,8 @@ class Fork(shimtest.Case):
                     self.check_same(stock, got)
                     self.assertGreater(got.calls_ours(), 300)
 
-    # Statistics are the parent's: a child that leaves by _exit writes none, one that leaves by exit its own at most.
+    # Statistics are the parent's: a child that leaves by _exit writes none, one that leaves by exit its own
+    # at most.
     def test_statistics_are_written_once(self):
         for scenario in ("inherit", "begin-after"):
             for mode in shimtest.modes():
@@ -32,6 +39,88 @@ class Fork(shimtest.Case):
                 parent = max(set(pids), key=pids.count)
                 for pid in set(pids) - {parent}:
                     self.assertEqual(pids.count(pid), 1)
+
+
+class Inherited(shimtest.Case):
+    """What stock does not promise.  The program checks itself; the lines that it causes are counted here."""
+
+    def each(self, scenarios, check, program="inherited"):
+        for mode in shimtest.modes():
+            for scenario in scenarios:
+                for flags in FLAGS:
+                    with self.subTest(mode=mode, scenario=scenario, flags=flags):
+                        directory = self.fresh()
+                        got = shimtest.run(mode, [program, directory, scenario, flags], stats=False)
+                        self.assertEqual(got.returncode, 0, got.out + got.err)
+                        check(got, directory)
+
+    def silent(self, got, _directory):
+        self.assertEqual(got.err, "")
+
+    def one_line(self, *words):
+        def check(got, directory):
+            lines = got.err.splitlines()
+            self.assertEqual(len(lines), 1, got.err)
+            for word in ("lmdbio: " + directory, *words):
+                self.assertIn(word, lines[0])
+        return check
+
+    def test_every_call_is_as_without_a_fork(self):
+        for flags in FLAGS:
+            stock = shimtest.run("stock", ["inherited", self.fresh(), "calls-here", flags])
+            self.assertEqual(stock.returncode, 0, stock.out + stock.err)
+            for mode in shimtest.modes():
+                for scenario in ("calls-here", "calls"):
+                    with self.subTest(mode=mode, scenario=scenario, flags=flags):
+                        ours = shimtest.run(mode, ["inherited", self.fresh(), scenario, flags])
+                        self.check_same(stock, ours)
+
+    def test_reader_slots(self):
+        self.each(["slots", "thread-exit", "threads"], self.silent)
+
+    def test_parent_ends_first(self):
+        self.each(["parent:ends", "parent:closes", "parent:exits"], self.silent)
+
+    def test_overtaken_snapshot_is_told(self):
+        def check(got, _directory):
+            lines = got.err.splitlines()
+            self.assertEqual(sum("changed by a writer" in line for line in lines), 1, got.err)
+            self.assertLessEqual(len(lines), 2, got.err)  # the other: a page that was no longer what it was
+        self.each(["overtaken"], check)
+
+    def test_snapshot_that_the_parent_holds_is_not_overtaken(self):
+        self.each(["overtaken-held"], self.silent)
+
+    def test_file_taken_away(self):
+        kinds = ["removed", "renamed", "replaced", "zero-page-size", "garbage", "empty", "pipe", "directory"]
+        self.each(["file:" + k for k in kinds], self.one_line("forked process", "without locks"), FILE)
+
+    def test_relative_path(self):
+        self.each(["moved"], self.silent, FILE)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root")
+    def test_privileges_dropped(self):
+        os.chmod(self.dir, 0o755)
+        self.each(["user:none"], self.one_line("without locks", "Permission denied"), FILE)
+        self.each(["user:data"], self.one_line("without locks", "Permission denied"), FILE)
+        self.each(["user:both"], self.silent, FILE)
+
+    def test_parent_without_locks(self):
+        self.each(["lockless"], self.one_line("cannot be locked"), FILE)
+
+    # Stock leaves the data file's descriptor open across exec.
+    def test_exec(self):
+        def check(got, _directory):
+            self.assertEqual(got.out, "data 0, lock 0\n")
+        self.each(["exec:unused", "exec:used"], check, FILE)
+        stock = shimtest.run("stock", [FILE, self.fresh(), "exec:unused", "0"])
+        self.assertEqual(stock.out, "data 1, lock 0\n")  # descriptors are found
+
+    def test_descriptors_are_bounded(self):
+        self.each(["descriptors"], self.silent, FILE)
+
+    def test_fork_while_threads_open_and_begin(self):
+        self.each(["busy:100"], self.silent)
 
 
 if __name__ == "__main__":

@@ -7,61 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "transcript.h"
-
-enum { kRecords = 5000 };
-
-static void value_of(unsigned i, char* value, size_t* size) {
-  *size = 100 + i % 200;
-  for (size_t k = 0; k < *size; ++k) value[k] = (char)(i * 7 + k);
-}
-
-static int right(unsigned i, const MDB_val* data) {
-  char value[400];
-  size_t size;
-  value_of(i, value, &size);
-  return data->mv_size == size && memcmp(data->mv_data, value, size) == 0;
-}
-
-static void make(const char* dir) {
-  MDB_env* env;
-  MDB_txn* txn;
-  MDB_dbi dbi;
-  MUST(mdb_env_create(&env));
-  MUST(mdb_env_set_mapsize(env, 16u << 20));
-  MUST(mdb_env_open(env, dir, MDB_NOSYNC, 0644));
-  MUST(mdb_txn_begin(env, NULL, 0, &txn));
-  MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
-  for (unsigned i = 0; i < kRecords; ++i) {
-    char name[16], value[400];
-    size_t size;
-    snprintf(name, sizeof name, "k%05u", i);
-    value_of(i, value, &size);
-    MDB_val key = text(name), data = {size, value};
-    MUST(mdb_put(txn, dbi, &key, &data, 0));
-  }
-  MUST(mdb_txn_commit(txn));
-  mdb_env_close(env);
-}
-
-// Steps n times from the record before `from`; says whether all were right.
-static int walk_on(MDB_cursor* cursor, unsigned from, unsigned n) {
-  MDB_val key, data;
-  for (unsigned i = from; i < from + n; ++i)
-    if (mdb_cursor_get(cursor, &key, &data, MDB_NEXT) != 0 || !right(i, &data)) return 0;
-  return 1;
-}
-
-static int get_some(MDB_txn* txn, MDB_dbi dbi) {
-  for (unsigned n = 0; n < 300; ++n) {
-    const unsigned i = n * 7919 % kRecords;
-    char name[16];
-    snprintf(name, sizeof name, "k%05u", i);
-    MDB_val key = text(name), data;
-    if (mdb_get(txn, dbi, &key, &data) != 0 || !right(i, &data)) return 0;
-  }
-  return 1;
-}
+#include "records.h"
 
 // Waits for the child and says how it ended.
 static void reap(pid_t child) {
@@ -79,29 +25,6 @@ static pid_t fork_flushed(void) {
   CHECK(child >= 0);
   if (child == 0) alarm(60);
   return child;
-}
-
-struct Reader {
-  MDB_env* env;
-  MDB_txn* txn;
-  MDB_dbi dbi;
-  MDB_cursor* cursor;
-};
-
-static struct Reader open_reader(const char* dir, unsigned flags) {
-  struct Reader r;
-  MUST(mdb_env_create(&r.env));
-  MUST(mdb_env_open(r.env, dir, MDB_RDONLY | flags, 0644));
-  MUST(mdb_txn_begin(r.env, NULL, MDB_RDONLY, &r.txn));
-  MUST(mdb_dbi_open(r.txn, NULL, 0, &r.dbi));
-  MUST(mdb_cursor_open(r.txn, r.dbi, &r.cursor));
-  return r;
-}
-
-static void close_reader(struct Reader* r) {
-  mdb_cursor_close(r->cursor);
-  mdb_txn_abort(r->txn);
-  mdb_env_close(r->env);
 }
 
 // The child goes on with what it inherited and ends at once; the parent notices nothing.

@@ -1,6 +1,8 @@
 // The program of the modes test: writes databases, reads them back through a read-only environment, makes
 // mistakes, and prints what each call gave.  Its output must not depend on who serves the calls.
-//   program DIR     DIR exists and is empty
+//   program DIR                DIR exists and is empty
+//   program DIR write          only writes
+//   program DIR read SCRATCH   only reads what that wrote; copies go to SCRATCH
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -330,7 +332,7 @@ static void copies(MDB_env* env, const char* dir) {
   }
 }
 
-static void read_calls(const char* dir, unsigned extra) {
+static void read_calls(const char* dir, const char* scratch, unsigned extra) {
   MDB_env* env;
   MDB_txn *txn, *other = NULL;
   MDB_dbi dbi[kDbs], main_dbi = 99, none = 99;
@@ -481,13 +483,13 @@ static void read_calls(const char* dir, unsigned extra) {
   say("reader list: %d lines", lines);
   CALL(mdb_reader_check(env, &dead));
   say("dead %d", dead);
-  copies(env, dir);
+  copies(env, scratch);
   mdb_env_close(env);
   char path[4200];
   for (int compact = 0; compact < 2; ++compact) {
-    snprintf(path, sizeof path, "%s/copy-%d/data.mdb", dir, compact), unlink(path);
-    snprintf(path, sizeof path, "%s/copy-%d", dir, compact), rmdir(path);
-    snprintf(path, sizeof path, "%s/fd-%d", dir, compact), unlink(path);
+    snprintf(path, sizeof path, "%s/copy-%d/data.mdb", scratch, compact), unlink(path);
+    snprintf(path, sizeof path, "%s/copy-%d", scratch, compact), rmdir(path);
+    snprintf(path, sizeof path, "%s/fd-%d", scratch, compact), unlink(path);
   }
 }
 
@@ -561,21 +563,31 @@ static void errors(const char* dir) {
   mdb_env_close(env);
 }
 
-int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+static void write_all(const char* dir) {
   MDB_env* env;
   MDB_dbi dbi[kDbs];
   MUST(mdb_env_create(&env));
   CALL(mdb_env_set_mapsize(env, 32u << 20));
   CALL(mdb_env_set_maxdbs(env, 10));
-  MUST(mdb_env_open(env, argv[1], MDB_NOSYNC, 0644));
+  MUST(mdb_env_open(env, dir, MDB_NOSYNC, 0644));
   fill(env, dbi);
   write_calls(env, dbi);
   show_environment(env);
   mdb_env_close(env);
-  read_calls(argv[1], 0);
-  read_calls(argv[1], MDB_NOTLS);
-  read_calls(argv[1], MDB_NOLOCK | MDB_NORDAHEAD);
-  errors(argv[1]);
+}
+
+static void read_all(const char* dir, const char* scratch) {
+  read_calls(dir, scratch, 0);
+  read_calls(dir, scratch, MDB_NOTLS);
+  read_calls(dir, scratch, MDB_NOLOCK | MDB_NORDAHEAD);
+  errors(scratch);
+}
+
+int main(int argc, char** argv) {
+  const int writes = argc == 2 || (argc == 3 && strcmp(argv[2], "write") == 0);
+  const int reads = argc == 2 || (argc == 4 && strcmp(argv[2], "read") == 0);
+  if (!writes && !reads) return 2;
+  if (writes) write_all(argv[1]);
+  if (reads) read_all(argv[1], argc == 4 ? argv[3] : argv[1]);
   return 0;
 }

@@ -402,14 +402,14 @@ TEST(EnvFile, WithoutAWindowNothingBegins) {
   EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
 }
 
-TEST(EnvFile, WithoutAddressesForMoreTheMapStaysAsItWas) {
+TEST(EnvFile, WithoutAddressesForAllOfTheMapTheFileIsMapped) {
   Named n;
   testing::TempFile file(n.f.bytes());
   const std::uint64_t length = n.f.bytes().size();
   auto env = std::move(Env::open(file.fd(), {kPage, length, 3, false}).value());
   env->retire_window(true);
   ASSERT_TRUE(env->remap(std::uint64_t{1} << 62).ok());
-  EXPECT_EQ(env->window()->length(), length);
+  EXPECT_GE(env->window()->length(), length);
   Txn txn(*env);
   EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
 }

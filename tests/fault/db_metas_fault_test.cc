@@ -1,9 +1,11 @@
-// Judging a file's page size when a read fails: what cannot be read is not judged, stock decides.
+// Judging a file's metas, also when a read fails: what cannot be read is not judged, stock decides.
 #include <errno.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <string>
 #include <vector>
 
 #include "lmdbio/db/env.h"
@@ -50,17 +52,53 @@ bool sane(const FileImage& f, unsigned nth = 0, int error = 0) {
   Result<File> opened = File::open(file.path(), File::Mode::buffered);
   EXPECT_TRUE(opened);
   fault = {nth, 0, error, false};
-  return page_size_is_sane(opened.value());
+  char why[160];
+  return prove_metas(opened.value(), why).ok();
 }
 
-TEST(PageSizeIsSane, WithoutFaults) {
+TEST(ProveMetas, WithoutFaults) {
   EXPECT_TRUE(sane(image(4096, 4096)));
   EXPECT_FALSE(sane(image(4096, 8192)));
   EXPECT_FALSE(sane(image(4096, 0)));
   for (const std::uint32_t size : {0u, 1u, 256u, 4095u, 65536u, ~0u}) EXPECT_FALSE(sane(image(size, 4096))) << size;
 }
 
-TEST(PageSizeIsSane, AnyFailedReadLeavesItToStock) {
+Status judged(const FileImage& f, std::string& why) {
+  testing::TempFile file(f.bytes());
+  char text[160];
+  fault = {};
+  const Status st = prove_metas(File::open(file.path(), File::Mode::buffered).value(), text);
+  why = text;
+  return st;
+}
+
+TEST(ProveMetas, WhatStockWouldComputeWith) {
+  constexpr std::size_t kLast = format::kPageHeader + offsetof(format::MetaRecord, last_pg),
+                        kTxnid = format::kPageHeader + offsetof(format::MetaRecord, txnid);
+  std::string why;
+  for (const std::uint64_t last : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1} << 60}) {
+    FileImage f = image(4096, 4096);
+    testing::put(f.page(1) + kLast, last);
+    EXPECT_EQ(judged(f, why).raw(), MDB_CORRUPTED) << last;
+    EXPECT_THAT(why, ::testing::HasSubstr("last page is " + std::to_string(last)));
+    testing::put(f.page(0) + kLast, last);
+    testing::put(f.page(1) + kLast, std::uint64_t{1});
+    EXPECT_TRUE(judged(f, why).ok()) << "the older meta";
+  }
+  FileImage f = image(4096, 4096);
+  testing::put(f.page(1) + kTxnid, std::uint64_t{8});
+  EXPECT_EQ(judged(f, why).raw(), MDB_CORRUPTED);
+  EXPECT_THAT(why, ::testing::HasSubstr("transaction 8 on meta page 1"));
+  f = image(4096, 4096);
+  testing::put(f.page(0) + kTxnid, std::uint64_t{1});
+  EXPECT_EQ(judged(f, why).raw(), MDB_CORRUPTED) << "both name transaction 1: stock takes the first";
+  f = image(4096, 4096);
+  testing::TempFile file(f.bytes().first(2 * 4096 - 1));
+  char text[160];
+  EXPECT_EQ(prove_metas(File::open(file.path(), File::Mode::buffered).value(), text).raw(), MDB_INVALID);
+}
+
+TEST(ProveMetas, AnyFailedReadLeavesItToStock) {
   for (const int error : {EIO, ENOMEM, ESTALE, 0}) {
     unsigned k = 1;
     for (;; ++k) {
@@ -77,13 +115,14 @@ TEST(PageSizeIsSane, AnyFailedReadLeavesItToStock) {
   for (unsigned k = 1; k <= 2; ++k) EXPECT_FALSE(sane(image(4096, 8192), k, EINTR)) << "tried again";
 }
 
-TEST(PageSizeIsSane, ShortFilesAreNotJudged) {
+TEST(ProveMetas, ShortFilesAreNotJudged) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{100}, format::kMetaBytes - 1, format::kMetaBytes, std::size_t{4096},
                                  4096 + format::kMetaBytes - 1}) {
     const FileImage f = image(4096, 8192);
     testing::TempFile file(f.bytes().first(size));
     fault = {};
-    EXPECT_TRUE(page_size_is_sane(File::open(file.path(), File::Mode::buffered).value())) << size;
+    char why[160];
+    EXPECT_TRUE(prove_metas(File::open(file.path(), File::Mode::buffered).value(), why).ok()) << size;
   }
 }
 

@@ -1,0 +1,526 @@
+"""The command lmdbio: run, info, check, config; on good, damaged, tiny and foreign files."""
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import unittest
+
+import shimtest
+
+CREATE, NOSYNC, NOLOCK, DUPSORT, DUPFIXED = 0x40000, 0x10000, 0x400000, 0x04, 0x10
+
+
+class Val(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("data", ctypes.c_void_p)]
+
+
+def val(data):
+    return Val(len(data), ctypes.cast(ctypes.create_string_buffer(data, max(1, len(data))), ctypes.c_void_p))
+
+
+class Writer:
+    """A writable environment of the real LMDB in `path`."""
+
+    def __init__(self, path, flags=0):
+        self.lib = ctypes.CDLL(shimtest.CONFIG["lmdb"])
+        self.env = ctypes.c_void_p()
+        self.call("mdb_env_create", ctypes.byref(self.env))
+        self.call("mdb_env_set_mapsize", self.env, ctypes.c_size_t(64 << 20))
+        self.call("mdb_env_set_maxdbs", self.env, 8)
+        self.call("mdb_env_open", self.env, path.encode(), NOSYNC | flags, 0o644)
+
+    def call(self, name, *args):
+        rc = getattr(self.lib, name)(*args)
+        if rc:
+            raise AssertionError(f"{name}: {rc}")
+
+    def put(self, records, name=None, flags=0):
+        txn, dbi = ctypes.c_void_p(), ctypes.c_uint()
+        self.call("mdb_txn_begin", self.env, None, 0, ctypes.byref(txn))
+        self.call("mdb_dbi_open", txn, name, CREATE | flags, ctypes.byref(dbi))
+        for key, data in records:
+            self.call("mdb_put", txn, dbi, ctypes.byref(val(key)), ctypes.byref(val(data)), 0)
+        self.call("mdb_txn_commit", txn)
+
+    def close(self):
+        self.lib.mdb_env_close(self.env)
+
+
+def command(*args, env=None, **kwargs):
+    full = shimtest.environment("stock", env)
+    return subprocess.run([shimtest.CONFIG["command"], *args], env=full, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, **kwargs)
+
+
+class Case(shimtest.Case):
+    def setUp(self):
+        super().setUp()
+        if not shimtest.CONFIG["command"]:
+            self.skipTest("built without the command")
+
+    def lmdbio(self, *args, status=0, **kwargs):
+        done = command(*args, **kwargs)
+        self.assertEqual(done.returncode, status, f"{args}\n{done.stdout}{done.stderr}")
+        return done
+
+    def json(self, *args, **kwargs):
+        return json.loads(self.lmdbio(*args, "--json", **kwargs).stdout)
+
+    def database(self, name="db"):
+        """1000 plain records, long values, duplicates on sub-pages and in trees, fixed-size ones, an odd name."""
+        path = self.fresh(name)
+        w = Writer(path)
+        w.put([(b"%05d" % i, b"v" * (i % 60)) for i in range(1000)], b"plain")
+        w.put([(b"long%d" % i, b"x" * (5000 * (i + 1))) for i in range(5)], b"long")
+        w.put([(b"few", b"%d" % i) for i in range(5)] + [(b"many", b"d%d" % i) for i in range(2000)], b"dups", DUPSORT)
+        w.put([(b"k", struct.pack(">I", i)) for i in range(3000)], b"fixed", DUPSORT | DUPFIXED)
+        w.put([(b"a", b"b")], b"odd\n\xff")
+        w.put([(b"beside", b"the named ones")])
+        w.close()
+        os.unlink(path + "/lock.mdb")
+        return path
+
+    def patch(self, path, at, data):
+        with open(path, "r+b") as f:
+            f.seek(at)
+            f.write(data)
+
+    def newest(self, path):
+        """(page size, number of the newer meta page)"""
+        with open(path, "rb") as f:
+            head = f.read(40 + 4)
+            size = struct.unpack_from("<I", head, 40)[0]
+            ids = []
+            for i in range(2):
+                f.seek(i * size + 144)
+                ids.append(struct.unpack("<Q", f.read(8))[0])
+        return size, int(ids[1] > ids[0])
+
+
+class General(Case):
+    def test_help_and_version(self):
+        self.assertEqual(self.lmdbio("--version").stdout, f"lmdbio {shimtest.CONFIG['version']}\n")
+        self.assertIn("run", self.lmdbio("--help").stdout)
+        for name in ("run", "info", "check", "config"):
+            self.assertIn("--json", self.lmdbio(name, "--help").stdout)
+
+    def test_usage(self):
+        for args in ((), ("frob",), ("info",), ("check",), ("check", "a", "b"), ("check", "--meta", "2", "."),
+                     ("config", "x"), ("run",), ("run", "--frob", "true"), ("run", "--set")):
+            done = self.lmdbio(*args, status=2)
+            self.assertNotEqual(done.stderr, "", args)
+            self.assertEqual(done.stdout, "", args)
+
+    def test_a_closed_output_is_an_error(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([shimtest.CONFIG["command"], "config"], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  env=shimtest.environment("stock"))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("standard output", done.stderr)
+
+
+class Config(Case):
+    def test_where_values_come_from(self):
+        rows = {r["name"]: r for r in self.json("config", env={"LMDBIO_LOG": "debug", "LMDBIO_STATS": "%q"})}
+        self.assertEqual((rows["LMDBIO_LOG"]["value"], rows["LMDBIO_LOG"]["source"]), ("debug", "environment"))
+        self.assertEqual((rows["LMDBIO_STATS"]["value"], rows["LMDBIO_STATS"]["source"]), ("0", "invalid"))
+        self.assertEqual(rows["LMDBIO_STATS"]["refused"], "%q")
+        self.assertEqual((rows["LMDBIO_DISABLE"]["value"], rows["LMDBIO_DISABLE"]["source"]), ("0", "default"))
+        text = self.lmdbio("config", env={"LMDBIO_LOG": "debug"}).stdout
+        for name in rows:
+            self.assertIn(name + "=", text)
+        self.assertIn("LMDBIO_LOG=debug\n    from: environment", text)
+
+
+class Paths(Case):
+    def refused(self, path, *texts):
+        for name in ("info", "check"):
+            done = self.lmdbio(name, path, status=2)
+            self.assertEqual(done.stdout, "")
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            for text in texts:
+                self.assertIn(text, done.stderr)
+
+    def file(self, name, data):
+        path = os.path.join(self.dir, name)
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+
+    def test_what_is_no_database(self):
+        self.refused(os.path.join(self.dir, "none"), "no such file")
+        self.refused(self.fresh("bare"), "without data.mdb")
+        self.refused(self.file("empty", b""), "empty (0 bytes)")
+        self.refused(self.file("text", b"hello\n" * 2000), "not an LMDB file")
+        self.refused(self.file("short", b"hello\n"), "truncated, or not an LMDB file: 6 bytes")
+        fifo = os.path.join(self.dir, "fifo")
+        os.mkfifo(fifo)
+        self.refused(fifo, "a FIFO")
+        self.refused("/dev/null", "a character device")
+        inside = self.fresh("inside")
+        os.mkfifo(inside + "/data.mdb")
+        self.refused(inside, "a FIFO")
+        path = os.path.join(self.dir, "socket")
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(path)
+            self.refused(path, "a socket")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read everything")
+    def test_no_permission(self):
+        path = self.file("closed", b"x")
+        os.chmod(path, 0)
+        self.refused(path, "no permission")
+
+    def test_no_permission_as_another_user(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root")
+        os.chmod(self.dir, 0o755)
+        path = self.file("closed", b"x")
+        os.chmod(path, 0o600)
+        shown = os.path.join(self.dir, "lmdbio")  # the build directory may be closed to others
+        shutil.copy(shimtest.CONFIG["command"], shown)
+        os.chmod(shown, 0o755)
+        done = subprocess.run([shown, "check", path], user=65534, group=65534, extra_groups=[], stderr=subprocess.PIPE,
+                              text=True, env=shimtest.environment("stock"))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no permission", done.stderr)
+
+    def test_other_formats(self):
+        def meta(at, magic, version, order="<"):
+            head = bytearray(8192)
+            struct.pack_into("<H", head, 10, 8)
+            struct.pack_into(order + "II", head, at, magic, version)
+            return bytes(head)
+
+        magic = 0xBEEFC0DE
+        self.refused(self.file("v2", meta(16, magic, 2)), "data format version 2")
+        self.refused(self.file("devel", meta(16, magic, 999)), "data format version 999")
+        self.refused(self.file("v1.0", meta(24, magic, 3)), "data format version 3 of LMDB 1.0")
+        self.refused(self.file("swapped", meta(16, magic, 1, ">")), "other byte order")
+        self.refused(self.file("w32", meta(12, magic, 1)), "32-bit")
+        self.refused(self.file("w32swapped", meta(12, magic, 1, ">")), "32-bit", "other byte order")
+        self.refused(self.file("nosize", meta(16, magic, 1)), "both meta pages are damaged", "page size 0")
+
+    def test_truncated(self):
+        path = self.database() + "/data.mdb"
+        size, _ = self.newest(path)
+        os.truncate(path, size + 100)
+        self.refused(path, "truncated")
+        os.truncate(path, 2 * size)
+        done = self.lmdbio("check", path, status=1)
+        self.assertIn("beyond the end of the file", done.stdout)
+        self.assertIn("DAMAGED", self.lmdbio("info", path).stdout)
+
+
+class Check(Case):
+    def test_clean(self):
+        path = self.database()
+        for where in (path, path + "/", path + "/data.mdb"):
+            j = self.json("check", where)
+            self.assertTrue(j["clean"])
+            self.assertEqual(j["findings"], [])
+            self.assertEqual(j["entries"], 1000 + 5 + 2005 + 3000 + 1 + 1)
+            self.assertEqual(j["named_databases"], 5)
+            self.assertEqual(sum(j["pages"].values()), j["last_page"] + 1)
+        self.assertIn("clean: 6012 entries in 6 databases", self.lmdbio("check", path).stdout)
+        self.assertEqual(self.lmdbio("check", "-q", path).stdout, "")
+        for meta in ("0", "1"):
+            self.lmdbio("check", path, "--meta", meta)
+        self.assertEqual(os.listdir(path), ["data.mdb"])  # no lock file
+
+    def test_never_written_and_emptied(self):
+        path = self.fresh()
+        Writer(path).close()
+        self.assertEqual(self.json("check", path)["pages"]["meta"], 2)
+
+    def test_damaged_page(self):
+        path = self.database()
+        data = path + "/data.mdb"
+        size, _ = self.newest(data)
+        with open(data, "rb") as f:
+            file = f.read()
+        leaf = next(p for p in range(2, len(file) // size)
+                    if struct.unpack_from("<QHH", file, p * size) == (p, 0, 2)
+                    and b"00500" in file[p * size:(p + 1) * size])
+        self.patch(data, leaf * size + 14, struct.pack("<H", 3 * size))
+        j = self.json("check", path, status=1)
+        self.assertFalse(j["clean"])
+        first = j["findings"][0]
+        self.assertEqual((first["page"], first["severity"], first["database"]), (leaf, "error", "plain"))
+        self.assertIn("bounds", first["reason"])
+        text = self.lmdbio("check", path, status=1).stdout
+        self.assertIn(f"page {leaf}: error: plain: bounds", text)
+        self.assertIn("lmdbio check", self.lmdbio("info", path).stdout)
+        self.assertEqual(self.json("info", path)["errors"], j["errors"])
+        self.assertEqual(len(self.json("check", path, "--limit", "0", status=1)["findings"]), 0)
+
+    def test_order_is_a_warning(self):
+        path = self.database()
+        data = path + "/data.mdb"
+        for copy in self.places(data, b"00500"):
+            self.patch(data, copy, b"99999")
+        j = self.json("check", path, status=1)
+        self.assertEqual((j["errors"], j["warnings"]), (0, 1))
+        self.assertIn("out of order", j["findings"][0]["reason"])
+        self.lmdbio("check", "--any-order", path)
+
+    def places(self, path, what):
+        with open(path, "rb") as f:
+            file = f.read()
+        at, found = file.find(what), []
+        while at >= 0:
+            found.append(at)
+            at = file.find(what, at + 1)
+        return found
+
+    def test_damaged_meta(self):
+        for which in (0, 1):
+            path = self.database()
+            data = path + "/data.mdb"
+            size, _ = self.newest(data)
+            self.patch(data, which * size + 16, b"\0\0\0\0")
+            j = self.json("check", path, status=1)
+            self.assertEqual([f["page"] for f in j["findings"]], [which])
+            self.assertIn("meta page", j["findings"][0]["reason"])
+            self.assertEqual([m["good"] for m in j["metas"]], [which != 0, which != 1])
+            self.lmdbio("check", path, "--meta", str(which), status=2)
+            self.assertFalse(any(v["ours"] for v in self.json("info", path)["lmdbio"]))
+            self.patch(data, which * size + 16, struct.pack("<I", 0xBEEFC0DE))
+            self.lmdbio("check", path)
+            self.patch(data, which * size + 40, struct.pack("<I", 2 * size))
+            done = command("check", path)
+            self.assertIn(done.returncode, (1, 2), done.stderr)
+
+    def test_a_name_of_any_bytes(self):
+        path = self.database()
+        out = self.lmdbio("info", path).stdout
+        self.assertIn("odd\\x0a\\xff", out)
+        names = [d["name"] for d in self.json("info", path)["databases"]]
+        self.assertIn("odd\n\ufffd", names)
+
+    def test_a_writer_is_no_damage(self):
+        path = self.database()
+        body = ("import sys; sys.path.insert(0, sys.argv[1]); import json, shimtest, command_test\n"
+                "shimtest.CONFIG.update(json.load(open(sys.argv[2])))\n"
+                "w = command_test.Writer(sys.argv[3]); print('ready', flush=True); n = 0\n"
+                "import select\n"
+                "while not select.select([sys.stdin], [], [], 0)[0]:\n"
+                "    n += 1\n"
+                "    w.put([(b'%05d' % (i * n % 1000), b'w' * (n % 700)) for i in range(50)], b'plain')\n")
+        config = os.path.join(self.dir, "config")
+        with open(config, "w", encoding="utf-8") as f:
+            json.dump(shimtest.CONFIG, f)
+        here = os.path.dirname(os.path.abspath(__file__))
+        with subprocess.Popen([sys.executable, "-B", "-c", body, here, config, path],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            try:
+                self.assertEqual(writer.stdout.readline(), b"ready\n")
+                for _ in range(60):
+                    done = command("check", path)
+                    if done.returncode == 2:
+                        self.assertIn("a writer is at work", done.stderr)
+                    else:
+                        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                    self.lmdbio("info", path)
+            finally:
+                writer.stdin.close()
+            self.assertEqual(writer.wait(), 0)
+        self.lmdbio("check", path)
+
+
+class Info(Case):
+    def test_what_it_tells(self):
+        path = self.database()
+        j = self.json("info", path)
+        rows = {d["name"]: d for d in j["databases"]}
+        self.assertEqual(rows["plain"]["entries"], 1000)
+        self.assertEqual((rows["dups"]["keys"], rows["dups"]["entries"], rows["dups"]["flags"]), (2, 2005, "DUPSORT"))
+        self.assertEqual((rows["dups"]["sub_pages"], rows["dups"]["duplicate_trees"]), (1, 1))
+        self.assertGreater(rows["fixed"]["pages"]["leaf2"], 0)
+        self.assertGreater(rows["long"]["pages"]["overflow"], 5)
+        self.assertEqual(j["value_sizes"]["largest"], 25000)
+        self.assertEqual(j["value_sizes"]["records"], j["entries"])
+        self.assertEqual(sum(b["count"] for b in j["key_sizes"]["by_size"]), j["entries"])
+        order = j["value_order"]
+        self.assertLessEqual(order["adjacent"], order["forward"])
+        self.assertLessEqual(order["forward"], order["steps"])
+        self.assertEqual(order["overflow"], 5)
+        self.assertTrue(j["lmdbio"][0]["ours"])
+        share = j["page_cache"]["share"]
+        self.assertTrue(share is None or 0 <= share <= 1)
+        text = self.lmdbio("info", path + "/data.mdb").stdout
+        for word in ("map size         64.0 MiB", "dups", "DUPSORT", "key sizes", "value sizes", "####",
+                     "served by LMDBIO"):
+            self.assertIn(word, text)
+        self.assertEqual(os.listdir(path), ["data.mdb"])
+
+    def test_fast(self):
+        path = self.database()
+        j = self.json("info", "--fast", path)
+        self.assertFalse(j["walked"])
+        self.assertNotIn("databases", j)
+        self.assertIn("6 entries", self.lmdbio("info", "--fast", path).stdout)
+
+    def test_never_written(self):
+        path = self.fresh()
+        Writer(path).close()
+        self.assertEqual(self.json("info", path)["entries"], 0)
+        self.lmdbio("info", path)
+
+
+class Run(Case):
+    def setUp(self):
+        super().setUp()
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("needs a preload")
+
+    def script(self, text, name="script"):
+        path = os.path.join(self.dir, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(path, 0o755)
+        return path
+
+    def test_the_program_is_served(self):
+        counted = shimtest.program("counted")
+        done = self.lmdbio("run", "--stats", "--", counted, self.fresh())
+        self.assertEqual(done.stdout, "")
+        self.assertIn("served by LMDBIO", done.stderr)
+        self.assertIn("11 gets, 1001 cursor moves", done.stderr)
+        self.assertIn("passed through to LMDB: writable environment", done.stderr)
+        self.assertNotIn("warning", done.stderr)
+        file = os.path.join(self.dir, "stats.json")
+        done = self.lmdbio("run", "--json", file, counted, self.fresh())
+        self.assertEqual(done.stderr, "")
+        with open(file, encoding="utf-8") as f:
+            told = json.load(f)
+        self.assertEqual(told["exit_status"], 0)
+        ours = [e for p in told["processes"] for e in p["environments"] if e["ours"]]
+        self.assertEqual([e["calls"]["cursor_get"] for e in ours], [1001])
+
+    def test_without_statistics_it_is_the_same_process(self):
+        done = self.lmdbio("run", "sh", "-c", "echo $$ $LD_PRELOAD", env={"LD_PRELOAD": shimtest.CONFIG["spy"]})
+        self.assertIn("liblmdbio.so:" + shimtest.CONFIG["spy"], done.stdout)
+        with subprocess.Popen([shimtest.CONFIG["command"], "run", "sh", "-c", "echo $$"], stdout=subprocess.PIPE,
+                              env=shimtest.environment("stock")) as p:
+            self.assertEqual(int(p.stdout.read()), p.pid)
+
+    def test_each_process_tells(self):
+        counted = shimtest.program("counted")
+        done = self.lmdbio("run", "--json", "-", "--", "sh", "-c", 'for d in "$@"; do "$0" "$d" & done; wait', counted,
+                           self.fresh("a"), self.fresh("b"), self.fresh("c"))
+        processes = json.loads(done.stdout)["processes"]
+        self.assertEqual(len({p["pid"] for p in processes}), 3)
+
+    def test_arguments_are_the_programs(self):
+        for args in (("run", "--", "echo", "--stats", "--", "-x"), ("run", "echo", "--stats", "--", "-x")):
+            self.assertEqual(self.lmdbio(*args).stdout, "--stats -- -x\n")
+
+    def test_exit_status(self):
+        for stats in ((), ("--stats",)):
+            self.lmdbio("run", *stats, "sh", "-c", "exit 7", status=7)
+            self.lmdbio("run", *stats, os.path.join(self.dir, "none"), status=127)
+            self.lmdbio("run", *stats, "no-such-program-anywhere", status=127)
+            self.lmdbio("run", *stats, self.dir, status=126)
+            self.lmdbio("run", *stats, "/etc/passwd", status=126)
+            done = self.lmdbio("run", *stats, self.script("echo plain $1\n"), "text")
+            self.assertEqual(done.stdout, "plain text\n")
+        self.lmdbio("run", "--stats", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
+        done = command("run", "sh", "-c", "kill -TERM $$")
+        self.assertEqual(done.returncode, -signal.SIGTERM)
+
+    def test_signals_are_passed_on(self):
+        body = ("import signal, sys\n"
+                "def told(n, _):\n"
+                "    print(n, flush=True)\n"
+                "    if n == signal.SIGTERM: sys.exit(9)\n"
+                "for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(n, told)\n"
+                "print('ready', flush=True)\n"
+                "while True: signal.pause()\n")
+        with subprocess.Popen([shimtest.CONFIG["command"], "run", "--stats", "--", sys.executable, "-c", body],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env=shimtest.environment("stock")) as p:
+            self.assertEqual(p.stdout.readline(), "ready\n")
+            for n in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+                p.send_signal(n)
+                self.assertEqual(int(p.stdout.readline()), n)
+            self.assertEqual(p.wait(), 9)
+
+    def test_nothing_is_left_behind(self):
+        scratch = self.fresh("tmp 100%")
+        self.lmdbio("run", "--stats", shimtest.program("counted"), self.fresh(), env={"TMPDIR": scratch})
+        self.assertEqual(os.listdir(scratch), [])
+
+    def test_settings(self):
+        self.assertEqual(self.lmdbio("run", "--set", "LOG=debug", "--set", "LMDBIO_STATS=1", "sh", "-c",
+                                     "echo $LMDBIO_LOG $LMDBIO_STATS").stdout, "debug 1\n")
+        for wrong, text in (("FROB=1", "unknown; there are LMDBIO_DISABLE"),
+                            ("LOG=loud", "not valid; wanted: error, warn"), ("LOG", "NAME=VALUE")):
+            self.assertIn(text, self.lmdbio("run", "--set", wrong, "true", status=2).stderr)
+        self.assertIn("LMDBIO_STATS", self.lmdbio("run", "--stats", "--set", "STATS=1", "true", status=2).stderr)
+        self.assertIn("LMDBIO_DISABLE is set", self.lmdbio("run", "--set", "DISABLE=1", "true").stderr)
+
+    def test_library(self):
+        self.assertIn(shimtest.CONFIG["soname"],
+                      self.lmdbio("run", "--library", shimtest.CONFIG["soname"], "sh", "-c", "echo $LD_PRELOAD").stdout)
+        self.assertIn("no such library", self.lmdbio("run", "--library", "/none.so", "true", status=2).stderr)
+        spaced = os.path.join(self.dir, "a b.so")
+        shutil.copy(shimtest.CONFIG["lib"], spaced)
+        self.assertIn("space", self.lmdbio("run", "--library", spaced, "true", status=2).stderr)
+
+    def compile(self, text, *flags):
+        source, out = os.path.join(self.dir, "p.c"), os.path.join(self.dir, "p")
+        with open(source, "w", encoding="utf-8") as f:
+            f.write(text)
+        done = subprocess.run([shimtest.CONFIG["cc"], source, "-o", out, *flags], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            self.skipTest("cannot link " + " ".join(flags))
+        return out
+
+    def test_what_is_not_reached(self):
+        done = self.lmdbio("run", "--stats", "true")
+        self.assertIn("no LMDB environment was seen", done.stderr)
+        lmdb = self.compile("int mdb_env_open(void) { return 0; }\nint main(void) { return mdb_env_open(); }\n")
+        self.assertIn("LMDB linked into it", self.lmdbio("run", lmdb).stderr)
+        text = self.compile("#include <stdio.h>\n"
+                            'int main(void) { puts("MDB_NOTFOUND: No matching key/data pair found"); return 0; }\n')
+        self.assertIn("LMDB linked into it", self.lmdbio("run", text).stderr)
+        # What a script is run by.
+        self.assertIn("LMDB linked into it", self.lmdbio("run", self.script(f"#!{text}\n")).stderr)
+        self.assertIn("LMDB linked into it", self.lmdbio("run", self.script(f"#!/usr/bin/env {text}\n")).stderr)
+        self.assertEqual(self.lmdbio("run", self.script("#!/bin/sh\nexit 0\n")).stderr, "")
+
+    def test_setuid(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root")
+        program = self.compile("int main(void) { return 0; }\n")
+        os.chown(program, 65534, -1)
+        os.chmod(program, 0o4755)
+        self.assertIn("setuid", self.lmdbio("run", program).stderr)
+
+    def test_static(self):
+        static = self.compile("int main(void) { return 0; }\n", "-static")
+        self.assertIn("static executable", self.lmdbio("run", static).stderr)
+
+
+class Installed(Case):
+    def test_finds_its_library(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("needs a preload")
+        prefix = os.path.join(self.dir, "prefix")
+        subprocess.run([shimtest.CONFIG["cmake"], "--install", shimtest.CONFIG["build"], "--prefix", prefix], check=True,
+                       stdout=subprocess.DEVNULL)
+        done = subprocess.run([prefix + "/bin/lmdbio", "run", "sh", "-c", "echo $LD_PRELOAD"], stdout=subprocess.PIPE,
+                              text=True, check=True, env=shimtest.environment("stock"))
+        self.assertTrue(done.stdout.startswith(os.path.realpath(prefix)), done.stdout)
+        self.assertTrue(os.path.exists(prefix + "/share/man/man1/lmdbio.1"))
+
+
+if __name__ == "__main__":
+    shimtest.main()

@@ -1,0 +1,69 @@
+#include "tests/support/slowfs/counters.h"
+
+#include <string>
+
+namespace lmdbio::slowfs {
+namespace {
+
+constexpr const char* kOpNames[] = {
+#define LMDBIO_X(name) #name,
+    LMDBIO_SLOWFS_OPS(LMDBIO_X)
+#undef LMDBIO_X
+};
+constexpr const char* kFaultNames[] = {
+#define LMDBIO_X(name) #name,
+    LMDBIO_SLOWFS_FAULTS(LMDBIO_X)
+#undef LMDBIO_X
+};
+
+}  // namespace
+
+void Counters::read_begins(std::uint64_t bytes, bool direct) noexcept {
+  count(Op::k_read);
+  ++read_sizes_[bytes <= 1 ? 0 : static_cast<std::size_t>(std::bit_width(bytes - 1))];
+  if (direct) ++direct_reads_;
+  const std::uint64_t now = ++in_flight_;
+  std::uint64_t most = in_flight_max_.load();
+  while (most < now && !in_flight_max_.compare_exchange_weak(most, now)) {
+  }
+}
+
+void Counters::read_ended(std::uint64_t bytes) noexcept {
+  read_bytes_ += bytes;
+  --in_flight_;
+}
+
+void Counters::reset() noexcept {
+  for (Number& n : ops_) n = 0;
+  for (Number& n : faults_) n = 0;
+  for (Number& n : read_sizes_) n = 0;
+  for (Number* n : {&written_bytes, &locks_granted, &locks_conflicts, &locks_waited, &unlocks, &read_bytes_,
+                    &direct_reads_, &numbered_})
+    *n = 0;
+  in_flight_max_ = in_flight_.load();
+}
+
+nlohmann::json Counters::json() const {
+  nlohmann::json ops, faults, sizes = nlohmann::json::object();
+  for (std::size_t i = 0; i < ops_.size(); ++i) ops[kOpNames[i]] = ops_[i].load();
+  for (std::size_t i = 0; i < faults_.size(); ++i) faults[kFaultNames[i]] = faults_[i].load();
+  for (std::size_t i = 0; i < 64; ++i)
+    if (const std::uint64_t n = read_sizes_[i]; n != 0) sizes[std::to_string(std::uint64_t{1} << i)] = n;
+  return {{"requests", ops},
+          {"faults", faults},
+          {"read",
+           {{"bytes", read_bytes_.load()},
+            {"sizes", sizes},
+            {"direct", direct_reads_.load()},
+            {"numbered", numbered_.load()},
+            {"in_flight", in_flight_.load()},
+            {"in_flight_max", in_flight_max_.load()}}},
+          {"written_bytes", written_bytes.load()},
+          {"locks",
+           {{"granted", locks_granted.load()},
+            {"conflicts", locks_conflicts.load()},
+            {"waited", locks_waited.load()},
+            {"unlocks", unlocks.load()}}}};
+}
+
+}  // namespace lmdbio::slowfs
