@@ -29,7 +29,7 @@ int env_info(EnvHandle& env, MDB_envinfo* info) {
   db::Snapshot now;
   if (const Status st = newest(env, now); !st.ok()) return st.raw();
   *info = {};
-  info->me_mapsize = env.engine->window()->length();
+  info->me_mapsize = env.setup.map_bytes;
   info->me_last_pgno = now.last_pg;
   info->me_last_txnid = now.txnid;
   info->me_maxreaders = env.max_readers;

@@ -55,7 +55,7 @@ void* run(void* argument) {
   Job& job = *static_cast<Job*>(argument);
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-open");
   job.rc = job.stock.env_open(job.env, job.path.c_str(), job.flags, job.mode);
-  // Nobody waits any more: the environment stays as it is.  Closing it would drop this process's locks on the
+  // Perhaps nobody waits any more: the environment stays as it is.  Closing it would drop this process's locks on the
   // same file, which another environment may hold by now.
   ::sem_post(&job.done);
   job.let_go();

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <utility>
 
 #include "compat/bounded.h"
 #include "compat/guard.h"
@@ -50,7 +51,6 @@ bool is_about_locks(int rc) noexcept {
     case EISDIR:
     case ENXIO:
     case ELOOP:
-    case ENOENT:  // a dangling link; a missing data file fails again
     case ESPIPE:  // a pipe in its place
     case ENOSPC:
     case EDQUOT:
@@ -231,7 +231,8 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
     env.lockless = !no_locks && has_no_reader_table(stock, real);
     return 0;
   }
-  if (config().strict || no_locks || !is_about_locks(rc)) return rc;
+  const bool again = std::exchange(env.tried, true);  // EINVAL is then what stock says of that
+  if (config().strict || no_locks || !is_about_locks(rc) || (again && rc == EINVAL)) return rc;
 
   int second = 0;
   MDB_env* const made = make_open(env, path, env.setup.open_flags | MDB_NOLOCK, second);

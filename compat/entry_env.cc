@@ -21,10 +21,15 @@ namespace {
 
 EnvHandle* as_env(const MDB_env* e) noexcept { return as<EnvHandle>(e); }
 
-MDB_txn* real_txn(MDB_txn* t) noexcept {
-  if (const ReadTxn* const r = as<ReadTxn>(t); r != nullptr) return r->companion;
-  if (const ForwardTxn* const f = as<ForwardTxn>(t); f != nullptr) return f->real;
-  return t;
+/// The real library's transaction for a copy of `t`'s snapshot.  False: it has none.
+bool real_txn(MDB_txn* t, MDB_txn*& real) noexcept {
+  real = t;
+  if (const ReadTxn* const r = as<ReadTxn>(t); r != nullptr) {
+    real = r->by_metas ? nullptr : r->companion;
+    return real != nullptr;
+  }
+  if (const ForwardTxn* const f = as<ForwardTxn>(t); f != nullptr) real = f->real;
+  return true;
 }
 
 /// The engine over the companion that has just been opened, or the reason why there is none.
@@ -51,6 +56,7 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   }
   env.engine = std::move(engine).value();
   env.fd = fd;
+  env.setup.map_bytes = info.me_mapsize;
   close_on_exec(stock, real);
   env.flags = env.lockless ? flags & ~(~env.setup.open_flags & MDB_NOLOCK) : flags;
   env.max_key = stock.env_get_maxkeysize(real);
@@ -85,11 +91,15 @@ LMDBIO_ABI int mdb_env_create(MDB_env** env) {
 LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
-  if (e->passed() == nullptr || (e->opened && e->engine != nullptr)) return EINVAL;
+  if (e->passed() == nullptr || e->refused || (e->opened && e->engine != nullptr)) return EINVAL;
   const Uncancelled wait;
   const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
   if (read_only) {
-    if (const int rc = guarded([&] { return prove_openable(data_file(path, flags), e->proof); }); rc != 0) return rc;
+    e->proof.reset();  // of an open that failed
+    if (const int rc = guarded([&] { return prove_openable(data_file(path, flags), e->proof); }); rc != 0) {
+      e->refused = true;
+      return rc;
+    }
   }
   if (const int rc = guarded([&] { return as_status(open_companion(*e, path, flags, mode)); }); rc != 0) {
     if (read_only) {
@@ -314,11 +324,13 @@ LMDBIO_ABI int mdb_env_copyfd2(MDB_env* env, mdb_filehandle_t fd, unsigned int f
 }
 LMDBIO_ABI int mdb_env_copy3(MDB_env* env, const char* path, unsigned int flags, MDB_txn* txn) {
   LMDBIO_COPY(env_copy3, flags, txn, path, flags, txn);
-  return e->stock->env_copy3(real, path, flags, real_txn(txn));
+  MDB_txn* of = nullptr;
+  return real_txn(txn, of) ? e->stock->env_copy3(real, path, flags, of) : MDB_BAD_TXN;
 }
 LMDBIO_ABI int mdb_env_copyfd3(MDB_env* env, mdb_filehandle_t fd, unsigned int flags, MDB_txn* txn) {
   LMDBIO_COPY(env_copyfd3, flags, txn, fd, flags, txn);
-  return e->stock->env_copyfd3(real, fd, flags, real_txn(txn));
+  MDB_txn* of = nullptr;
+  return real_txn(txn, of) ? e->stock->env_copyfd3(real, fd, flags, of) : MDB_BAD_TXN;
 }
 
 LMDBIO_ABI int mdb_env_set_flags(MDB_env* env, unsigned int flags, int onoff) {

@@ -134,6 +134,8 @@ struct EnvHandle {
   int fd = -1;                      ///< of the data file; the real environment's that was open when the engine began
   bool keep_companions = false;     ///< a reset companion is not seen in the reader table
   bool opened = false;
+  bool tried = false;    ///< an open failed in the real library
+  bool refused = false;  ///< one was refused before that
   bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
   unsigned max_dbs = 0;
   Setup setup;
