@@ -36,6 +36,8 @@ int env_info(EnvHandle& env, MDB_envinfo* info) {
   return 0;
 }
 
-int reader_list(MDB_msg_func* func, void* ctx) { return func != nullptr ? func("(no reader locks)\n", ctx) : -1; }
+int reader_list(MDB_msg_func* func, void* ctx) {
+  return func != nullptr ? func("(no reader locks)\n", ctx) : -1;
+}
 
 }  // namespace lmdbio::compat::alone

@@ -23,9 +23,10 @@ namespace {
 
 /// File systems whose locks are the kernel's own: they wait for other processes only.
 bool locks_are_local(const char* path) noexcept {
-  constexpr long kLocal[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC,       BTRFS_SUPER_MAGIC, TMPFS_MAGIC,
-                             RAMFS_MAGIC,      OVERLAYFS_SUPER_MAGIC, F2FS_SUPER_MAGIC,  SQUASHFS_MAGIC,
-                             MSDOS_SUPER_MAGIC, ISOFS_SUPER_MAGIC,    EROFS_SUPER_MAGIC_V1, 0x2fc12fc1 /* ZFS */};
+  constexpr long kLocal[] = {EXT4_SUPER_MAGIC,  XFS_SUPER_MAGIC,      BTRFS_SUPER_MAGIC,
+                             TMPFS_MAGIC,       RAMFS_MAGIC,          OVERLAYFS_SUPER_MAGIC,
+                             F2FS_SUPER_MAGIC,  SQUASHFS_MAGIC,       MSDOS_SUPER_MAGIC,
+                             ISOFS_SUPER_MAGIC, EROFS_SUPER_MAGIC_V1, 0x2fc12fc1 /* ZFS */};
   struct statfs at;
   if (::statfs(path, &at) != 0) return true;  // stock will tell
   return std::find(std::begin(kLocal), std::end(kLocal), static_cast<long>(at.f_type)) != std::end(kLocal);
@@ -55,8 +56,8 @@ void* run(void* argument) {
   Job& job = *static_cast<Job*>(argument);
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-open");
   job.rc = job.stock.env_open(job.env, job.path.c_str(), job.flags, job.mode);
-  // Perhaps nobody waits any more: the environment stays as it is.  Closing it would drop this process's locks on the
-  // same file, which another environment may hold by now.
+  // Perhaps nobody waits any more: the environment stays as it is.  Closing it would drop this process's
+  // locks on the same file, which another environment may hold by now.
   ::sem_post(&job.done);
   job.let_go();
   return nullptr;
@@ -78,7 +79,8 @@ bool start(Job& job) noexcept {
 
 }  // namespace
 
-int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags, mdb_mode_t mode) noexcept {
+int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
+                 mdb_mode_t mode) noexcept {
   const unsigned seconds = config().lock_seconds;
   if (seconds == 0 || (flags & MDB_NOLOCK) != 0 || locks_are_local(path))
     return stock.env_open(env, path, flags, mode);

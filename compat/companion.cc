@@ -109,15 +109,17 @@ bool lock_file_has_room(const char* path, unsigned flags) {
   const std::uint64_t blocks = ::geteuid() == 0 ? space.f_bfree : space.f_bavail;
   if (blocks * space.f_frsize >= kLockFileBytes || space.f_blocks == 0) return true;
   struct stat lock;
-  const std::string file = (flags & MDB_NOSUBDIR) != 0 ? std::string(path) + "-lock" : std::string(path) + "/lock.mdb";
+  const std::string file =
+      (flags & MDB_NOSUBDIR) != 0 ? std::string(path) + "-lock" : std::string(path) + "/lock.mdb";
   // Its first page is what an open and the first slots touch; the rest is a hole at first.
   return ::stat(file.c_str(), &lock) == 0 && lock.st_size > 0 && lock.st_blocks > 0;
 }
 
 void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
-  log_line(lockless_level(),
-           "%s: cannot be locked (%s): read without locks; a writer is not kept from changing pages meanwhile",
-           path, describe(stock, rc));
+  log_line(
+      lockless_level(),
+      "%s: cannot be locked (%s): read without locks; a writer is not kept from changing pages meanwhile",
+      path, describe(stock, rc));
 }
 
 std::string absolute(const char* path) {
@@ -238,7 +240,8 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   MDB_env* const made = make_open(env, path, env.setup.open_flags | MDB_NOLOCK, second);
   if (made == nullptr) {
     if (rc != kLocksHang) return no_room ? second : rc;
-    int ignored = 0;  // the first one belongs to the thread that hangs in it: the program gets another to close
+    int ignored =
+        0;  // the first one belongs to the thread that hangs in it: the program gets another to close
     env.real.store(make_real(env, ignored), std::memory_order_relaxed);
     return second;
   }
@@ -296,15 +299,16 @@ void tell_without_slot(const EnvHandle& env, int rc) noexcept {
 
 namespace {
 
-/// Some reader holds transaction `txnid` or an older one, and has since that was the newest: no page of it was
-/// written over.  A parent's slot does so for its forked children.
+/// Some reader holds transaction `txnid` or an older one, and has since that was the newest: no page of it
+/// was written over.  A parent's slot does so for its forked children.
 bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept {
   struct Oldest {
     std::uint64_t id = ~std::uint64_t{0};
   } oldest;
   (void)stock.reader_list(
       real,
-      [](const char* text, void* out) {  // heading, then lines of pid, thread, txnid; a dash where there is none
+      [](const char* text,
+         void* out) {  // heading, then lines of pid, thread, txnid; a dash where there is none
         std::uint64_t id;
         if (std::sscanf(text, "%*d %*x %" SCNu64, &id) == 1) {
           auto& least = static_cast<Oldest*>(out)->id;
@@ -322,7 +326,8 @@ void look_back(ReadTxn& t) noexcept {
   t.by_metas = t.unprotected = false;
   EnvHandle& e = *t.env;
   if (t.used() == t.used_before) return;  // nothing was read
-  if (e.engine->window() == nullptr || !db::overtaken(e.engine->metas(), t.txn.id()) || e.overtaken.load()) return;
+  if (e.engine->window() == nullptr || !db::overtaken(e.engine->metas(), t.txn.id()) || e.overtaken.load())
+    return;
   int rc = 0;
   MDB_env* const real = companion(e, rc);
   if (real != nullptr && !e.lockless && slot_holds(*e.stock, real, t.txn.id())) return;
@@ -330,8 +335,8 @@ void look_back(ReadTxn& t) noexcept {
   std::uint64_t now = 0;
   (void)db::MetaSource(e.engine->metas()).renew(now);
   log_line(LogLevel::warn,
-           "%s: changed by a writer while it was read without locks: transaction %" PRIu64 " was read, %" PRIu64
-           " is the newest; what was read may be mixed",
+           "%s: changed by a writer while it was read without locks: transaction %" PRIu64
+           " was read, %" PRIu64 " is the newest; what was read may be mixed",
            e.stats.path.c_str(), t.txn.id(), now);
 }
 

@@ -8,12 +8,12 @@ using namespace lmdbio;
 using namespace lmdbio::compat;
 
 /// A transaction of ours, or one that is passed through; stock's own handles are forwarded at once.
-#define LMDBIO_TXN_CALL(name, absent, ...)                                                     \
-  ReadTxn* const r = as<ReadTxn>(txn);                                                         \
-  if (r == nullptr) {                                                                          \
-    ForwardTxn* const f = as<ForwardTxn>(txn);                                                 \
-    if (f == nullptr) return LMDBIO_FORWARD(name, absent, txn, ##__VA_ARGS__);                 \
-    return f->env->stock->name(f->real, ##__VA_ARGS__);                                        \
+#define LMDBIO_TXN_CALL(name, absent, ...)                                     \
+  ReadTxn* const r = as<ReadTxn>(txn);                                         \
+  if (r == nullptr) {                                                          \
+    ForwardTxn* const f = as<ForwardTxn>(txn);                                 \
+    if (f == nullptr) return LMDBIO_FORWARD(name, absent, txn, ##__VA_ARGS__); \
+    return f->env->stock->name(f->real, ##__VA_ARGS__);                        \
   }
 
 extern "C" {

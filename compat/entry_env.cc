@@ -157,7 +157,8 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     e->setup.map_bytes = info.me_mapsize;
     const Status mapped = e->engine->remap(info.me_mapsize, info.me_last_pgno);
     if (!mapped.ok())
-      log_line(LogLevel::warn, "%s: no address range for the file: no transaction can begin", e->stats.path.c_str());
+      log_line(LogLevel::warn, "%s: no address range for the file: no transaction can begin",
+               e->stats.path.c_str());
     return mapped;
   });
   return rc;
@@ -298,12 +299,12 @@ MDB_env* before_copy(EnvHandle& e, unsigned flags, MDB_txn* of, int& rc) {
 
 }  // namespace
 
-#define LMDBIO_COPY(name, flags, of, ...)                                        \
+#define LMDBIO_COPY(name, flags, of, ...)                                    \
   EnvHandle* const e = as_env(env);                                          \
   if (e == nullptr) return LMDBIO_FORWARD(name, ENOSYS, env, ##__VA_ARGS__); \
   if (e->stock->name == nullptr) return ENOSYS;                              \
   int rc = 0;                                                                \
-  MDB_env* const real = before_copy(*e, flags, of, rc);                          \
+  MDB_env* const real = before_copy(*e, flags, of, rc);                      \
   if (real == nullptr) return rc
 
 LMDBIO_ABI int mdb_env_copy(MDB_env* env, const char* path) {

@@ -29,7 +29,8 @@ struct CompanionSource {
 /// The meta pages name no transaction that one could read.
 Status bad_metas(ReadTxn& t) noexcept {
   const std::byte* const(&metas)[2] = t.env->engine->metas();
-  log_line(LogLevel::warn, "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not two that follow one another",
+  log_line(LogLevel::warn,
+           "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not two that follow one another",
            t.env->stats.path.c_str(), db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
            db::SharedWords::load(metas[1] + db::detail::kAtTxnid));
   return Status::from_mdb(MDB_CORRUPTED);
@@ -62,7 +63,8 @@ int begin_companion(ReadTxn& t) noexcept {
   EnvHandle& e = *t.env;
   const Uncancelled wait;
   if (!may_read_without_slot(e, rc)) return rc;
-  if (MDB_env* const real = e.real.load(std::memory_order_relaxed); rc == MDB_READERS_FULL && real != nullptr) {
+  if (MDB_env* const real = e.real.load(std::memory_order_relaxed);
+      rc == MDB_READERS_FULL && real != nullptr) {
     int dead = 0;  // slots of processes that are gone
     if (e.stock->reader_check(real, &dead) == 0 && dead > 0) {
       const int again = t.companion != nullptr ? e.stock->txn_renew(t.companion) : begin_companion(t);
@@ -260,7 +262,8 @@ LMDBIO_ABI MDB_env* mdb_txn_env(MDB_txn* txn) {
 
 LMDBIO_ABI size_t mdb_txn_id(MDB_txn* txn) {
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
-    const bool ask = t->env != nullptr && t->companion != nullptr && !t->by_metas;  // it counts failed renewals
+    const bool ask =
+        t->env != nullptr && t->companion != nullptr && !t->by_metas;  // it counts failed renewals
     return ask ? t->env->stock->txn_id(t->companion) : t->txn.id();
   }
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) return t->env->stock->txn_id(t->real);

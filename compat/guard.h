@@ -12,8 +12,8 @@
 
 namespace lmdbio::compat {
 
-/// The thread is not cancelled as long as this lives: forced unwinding through a catch-all or a noexcept frame would
-/// abort the program.
+/// The thread is not cancelled as long as this lives: forced unwinding through a catch-all or a noexcept
+/// frame would abort the program.
 class Uncancelled {
  public:
   Uncancelled() noexcept { (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -30,7 +30,8 @@ inline Status as_status(int rc) noexcept {
   return rc == 0 ? Status() : rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
 }
 
-/// Runs `body`, which returns a Status.  Cancellation waits meanwhile.  Never around a user's comparator, which may throw or longjmp as through stock.
+/// Runs `body`, which returns a Status.  Cancellation waits meanwhile.  Never around a user's comparator,
+/// which may throw or longjmp as through stock.
 template <class Body>
 int guarded(Body&& body) noexcept {
   const int saved = errno;

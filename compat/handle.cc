@@ -167,8 +167,8 @@ void EnvHandle::forget_counters() noexcept {
     t->used_before = 0;
     t->begun = t->renewed = 0;
   }
-  for (std::atomic<std::uint64_t>* const n :
-       {&stats.forward_get, &stats.forward_cursor_get, &stats.forward_write, &stats.forward_txn, &stats.without_slot})
+  for (std::atomic<std::uint64_t>* const n : {&stats.forward_get, &stats.forward_cursor_get,
+                                              &stats.forward_write, &stats.forward_txn, &stats.without_slot})
     n->store(0, std::memory_order_relaxed);
 }
 

@@ -131,21 +131,21 @@ struct EnvHandle {
   /// Null only in a forked child, with an engine, until it has one of its own: companion() asks for it.
   std::atomic<MDB_env*> real{nullptr};
   std::unique_ptr<db::Env> engine;  ///< null: pass-through
-  int fd = -1;                      ///< of the data file; the real environment's that was open when the engine began
+  int fd = -1;  ///< of the data file; the real environment's that was open when the engine began
   bool keep_companions = false;     ///< a reset companion is not seen in the reader table
   bool opened = false;
-  bool tried = false;    ///< an open failed in the real library
-  bool refused = false;  ///< one was refused before that
+  bool tried = false;     ///< an open failed in the real library
+  bool refused = false;   ///< one was refused before that
   bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
   unsigned max_dbs = 0;
   Setup setup;
   std::atomic<Reopening> reopening{Reopening::none};
-  int reopen_error = 0;                  ///< published by `reopening`
-  UniqueFd proof;                        ///< see prove_openable()
-  unsigned flags = 0;                    ///< mdb_env_get_flags, of an environment with an engine
-  int max_key = 0;                       ///< mdb_env_get_maxkeysize
+  int reopen_error = 0;  ///< published by `reopening`
+  UniqueFd proof;        ///< see prove_openable()
+  unsigned flags = 0;    ///< mdb_env_get_flags, of an environment with an engine
+  int max_key = 0;       ///< mdb_env_get_maxkeysize
   unsigned max_readers = 0;
-  std::atomic<bool> overtaken{false};    ///< it was told that a writer overtook a reader without locks
+  std::atomic<bool> overtaken{false};  ///< it was told that a writer overtook a reader without locks
   EnvHandle *next_served = nullptr, *prev_served = nullptr;  ///< see lock_handles
   EnvStats stats;
 

@@ -40,7 +40,8 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   return read_fully(engine, size, second).ok() && format::explain_meta(second, why);
 }
 
-/// A transaction of the real library, so that a writer leaves the pages alone that are walked.  `real` null: none.
+/// A transaction of the real library, so that a writer leaves the pages alone that are walked.  `real` null:
+/// none.
 class Held {
  public:
   Held(const Stock& stock, MDB_env* real) noexcept : stock_(stock) {
@@ -77,7 +78,9 @@ Status prove_openable(const std::string& file, UniqueFd& keep) {
   if (::stat(file.c_str(), &at) != 0) return {};
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
     log_line(LogLevel::warn, "%s: not a file but a %s", file.c_str(),
-             S_ISFIFO(at.st_mode) ? "pipe" : S_ISSOCK(at.st_mode) ? "socket" : "character device");
+             S_ISFIFO(at.st_mode)   ? "pipe"
+             : S_ISSOCK(at.st_mode) ? "socket"
+                                    : "character device");
     return Status::from_mdb(MDB_INVALID);
   }
   if (!keep && S_ISREG(at.st_mode)) keep = UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
@@ -126,10 +129,12 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
       if (!st.ok()) return st;
     }
     db::CopyHazard hazard;
-    const Status st = db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
+    const Status st =
+        db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
     if (db::overtaken(engine.metas(), now.txnid)) continue;  // without locks: the writer may have done it
-    log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s: not copied", env.stats.path.c_str(), hazard.page, hazard.reason);
+    log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s: not copied", env.stats.path.c_str(), hazard.page,
+             hazard.reason);
     return st;
   }
   return Status::from_errno(EBUSY);

@@ -25,10 +25,10 @@ Status prove_openable(const std::string& file, UniqueFd& keep);
 /// `fd`: as prove_openable() left it.
 void explain_refusal(const std::string& file, const UniqueFd& fd) noexcept;
 
-/// Before a compacting copy by `real`, in which stock walks the tree without checks: all that it will touch is
-/// walked with ours.  MDB_CORRUPTED or what stock would say, logged, if it must not be started.  `of`: the
-/// transaction whose snapshot is copied; null: the newest.  EBUSY: a writer changes the file all the time, and
-/// there are no locks to keep it from that.
+/// Before a compacting copy by `real`, in which stock walks the tree without checks: all that it will touch
+/// is walked with ours.  MDB_CORRUPTED or what stock would say, logged, if it must not be started.  `of`: the
+/// transaction whose snapshot is copied; null: the newest.  EBUSY: a writer changes the file all the time,
+/// and there are no locks to keep it from that.
 Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of);
 
 }  // namespace lmdbio::compat

@@ -79,10 +79,9 @@ void append_environment(std::string& out, EnvHandle& env) {
   std::uint64_t cursor_get = 0;
   for (const std::uint64_t n : calls.cursor_op) cursor_get += n;
 
-  const std::uint64_t forwarded = s.forward_get.load(std::memory_order_relaxed) +
-                                  s.forward_cursor_get.load(std::memory_order_relaxed) +
-                                  s.forward_txn.load(std::memory_order_relaxed) +
-                                  s.forward_write.load(std::memory_order_relaxed);
+  const std::uint64_t forwarded =
+      s.forward_get.load(std::memory_order_relaxed) + s.forward_cursor_get.load(std::memory_order_relaxed) +
+      s.forward_txn.load(std::memory_order_relaxed) + s.forward_write.load(std::memory_order_relaxed);
   if (forked && calls.get + cursor_get + read.begun + read.renewed + forwarded == 0) return;
 
   if (!out.empty()) out += ',';

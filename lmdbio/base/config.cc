@@ -75,7 +75,8 @@ constexpr ConfigEntry kTable[] = {
      "The real LMDB to work with. Not set: the one the program would have used without LMDBIO.",
      parse_stock_lib},
     {"LMDBIO_STRICT", "0, 1", "0",
-     "1: where the real LMDB refuses to open or to begin for want of its lock file, its locks or a reader slot, "
+     "1: where the real LMDB refuses to open or to begin for want of its lock file, its locks or a reader "
+     "slot, "
      "so does LMDBIO. 0: it reads without locks, and says so.",
      parse_strict},
     {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",

@@ -228,9 +228,11 @@ void summarize(const Json& processes) {
           static_cast<unsigned long long>(number(e, "forwarded", "get")),
           static_cast<unsigned long long>(number(e, "forwarded", "cursor_get")),
           static_cast<unsigned long long>(number(e, "forwarded", "write")));
-      if (ours && !e.value("locks", true)) std::fprintf(stderr, "lmdbio:   read without locks: they were refused\n");
+      if (ours && !e.value("locks", true))
+        std::fprintf(stderr, "lmdbio:   read without locks: they were refused\n");
       if (const std::uint64_t n = number(e, "without_slot"); n != 0)
-        std::fprintf(stderr, "lmdbio:   %llu transactions got no reader slot\n", static_cast<unsigned long long>(n));
+        std::fprintf(stderr, "lmdbio:   %llu transactions got no reader slot\n",
+                     static_cast<unsigned long long>(n));
       if (number(e, "overtaken") != 0)
         std::fprintf(stderr, "lmdbio:   a writer changed the file while it was read without locks\n");
     }

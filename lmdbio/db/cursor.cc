@@ -198,10 +198,11 @@ Status Walker::enter_dups(const Node& node) {
   return {};
 }
 
-// Pages that are shared make a small file an endless tree.  A walk in one direction sees no leaf twice, and those
-// of the duplicates' trees count as well.
+// Pages that are shared make a small file an endless tree.  A walk in one direction sees no leaf twice, and
+// those of the duplicates' trees count as well.
 bool Walker::walk_on(bool right) noexcept {
-  leaves_walked_ = right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
+  leaves_walked_ =
+      right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
   return static_cast<std::uint64_t>(std::abs(leaves_walked_)) <= txn_->view().pages();
 }
 

@@ -41,7 +41,8 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
     if (i == 0) size = format::page_size(metas[0]);
   }
   if (const std::uint64_t other = format::page_size(metas[1]); other != size) {
-    (void)std::snprintf(why.data(), why.size(), "page size is %" PRIu64 ", but %" PRIu64 " on page 0", other, size);
+    (void)std::snprintf(why.data(), why.size(), "page size is %" PRIu64 ", but %" PRIu64 " on page 0", other,
+                        size);
     return Status::from_mdb(MDB_INVALID);
   }
   if (const Result<std::uint64_t> length = file.size(); length && length.value() < 2 * size) {
@@ -55,8 +56,8 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
     return Status::from_mdb(MDB_CORRUPTED);
   }
   if ((m.txnid & 1) != newest) {  // stock takes this one, or the other one, with locks and without
-    (void)std::snprintf(why.data(), why.size(), "transaction %" PRIu64 " on meta page %u, where it does not belong",
-                        m.txnid, newest);
+    (void)std::snprintf(why.data(), why.size(),
+                        "transaction %" PRIu64 " on meta page %u, where it does not belong", m.txnid, newest);
     return Status::from_mdb(MDB_CORRUPTED);
   }
   return {};
@@ -90,20 +91,21 @@ Env::~Env() {
 
 namespace {
 
-// Up to here a window is as long as the map.  Longer ones would use up the addresses that the program has for maps,
-// and get room for what no file grows by while it is open.
+// Up to here a window is as long as the map.  Longer ones would use up the addresses that the program has for
+// maps, and get room for what no file grows by while it is open.
 constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40, kMuchRoom = std::uint64_t{1} << 40,
                         kLittleRoom = std::uint64_t{1} << 30;
 
-/// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to `last_pg`,
-/// with room to grow.
-Result<cache::Window> map_window(int fd, std::uint64_t map_bytes, std::uint64_t last_pg, std::size_t page_size,
-                                 bool no_readahead) {
+/// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to
+/// `last_pg`, with room to grow.
+Result<cache::Window> map_window(int fd, std::uint64_t map_bytes, std::uint64_t last_pg,
+                                 std::size_t page_size, bool no_readahead) {
   struct stat sb;
   if (::fstat(fd, &sb) != 0) return Status::from_errno(errno);
   const auto file_pages = static_cast<std::uint64_t>(sb.st_size) / page_size;
   const std::uint64_t length = std::max(std::min(last_pg + 1, file_pages), format::kMetaPages) * page_size;
-  const std::uint64_t wanted = map_bytes <= kMostReserved ? map_bytes : std::min(map_bytes, 2 * length + kMuchRoom);
+  const std::uint64_t wanted =
+      map_bytes <= kMostReserved ? map_bytes : std::min(map_bytes, 2 * length + kMuchRoom);
   Result<cache::Window> window = cache::Window::map(fd, wanted, page_size, no_readahead);
   for (const std::uint64_t smaller : {2 * length + kLittleRoom, length}) {
     if (!window && smaller < wanted) window = cache::Window::map(fd, smaller, page_size, no_readahead);
@@ -114,7 +116,8 @@ Result<cache::Window> map_window(int fd, std::uint64_t map_bytes, std::uint64_t 
 }  // namespace
 
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
-  Result<cache::Window> window = map_window(fd, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
+  Result<cache::Window> window =
+      map_window(fd, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
   return std::unique_ptr<Env>(new Env(fd, options, std::move(window).value()));
 }
@@ -172,8 +175,8 @@ void Env::report_damage(const cache::WindowView& view, format::Pgno p) noexcept 
   const std::byte* const page = view.at(p);
   char why[kWhyBytes];
   if (page == nullptr)
-    log_line(level, "%s: page %" PRIu64 ": beyond the end, the file has %" PRIu64 " pages", name(), format::raw(p),
-             view.pages());
+    log_line(level, "%s: page %" PRIu64 ": beyond the end, the file has %" PRIu64 " pages", name(),
+             format::raw(p), view.pages());
   else
     log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p),
              format::explain_page({page, page_size_}, p, why) ? why : "damaged, and changed meanwhile");
@@ -181,8 +184,8 @@ void Env::report_damage(const cache::WindowView& view, format::Pgno p) noexcept 
 
 void Env::report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept {
   log_line(damage_level(),
-           "%s: page %" PRIu64 ": a value of %" PRIu64 " bytes there reaches beyond the end, the file has %" PRIu64
-           " pages",
+           "%s: page %" PRIu64 ": a value of %" PRIu64
+           " bytes there reaches beyond the end, the file has %" PRIu64 " pages",
            name(), format::raw(p), bytes, view.pages());
 }
 

@@ -36,10 +36,11 @@ struct Dbx {
   bool named() const noexcept { return name != nullptr; }
 };
 
-/// Whether the real library can open a file without dying of its metas: their page size (it divides by it, and takes
-/// it for where the second one lies), two whole pages, the newest one's last page (it multiplies and subtracts) and
-/// transaction id (it tells which of the two is meant).  Not ok: MDB_INVALID or MDB_CORRUPTED, and the field in `why`.
-/// A file that cannot be read, and metas that stock refuses itself, are not judged.
+/// Whether the real library can open a file without dying of its metas: their page size (it divides by it,
+/// and takes it for where the second one lies), two whole pages, the newest one's last page (it multiplies
+/// and subtracts) and transaction id (it tells which of the two is meant).  Not ok: MDB_INVALID or
+/// MDB_CORRUPTED, and the field in `why`. A file that cannot be read, and metas that stock refuses itself,
+/// are not judged.
 Status prove_metas(const File& file, std::span<char> why) noexcept;
 
 /// What differed between releases of 0.9, where a program can see it.  Default: the newest.  docs/abi.md.
@@ -60,7 +61,8 @@ class Env {
     unsigned max_dbs;         ///< named databases at most
     bool no_readahead;
     Behaviour behaviour{};
-    std::uint64_t last_pg = ~std::uint64_t{0} - 1;  ///< in use; what lies behind it in the file need not be mapped
+    std::uint64_t last_pg =
+        ~std::uint64_t{0} - 1;      ///< in use; what lies behind it in the file need not be mapped
     const char* name = "database";  ///< of the file, for messages; copied
   };
 
@@ -77,8 +79,9 @@ class Env {
   /// `idle`: then it and older ones go at once.  Not while another thread begins a transaction (as
   /// mdb_env_set_mapsize).
   void retire_window(bool idle) noexcept;
-  /// For transactions that begin later.  Where there are no addresses for so much, as here and in open(): as much as
-  /// is in use up to `last_pg`, with room to grow.  On failure there is no window, and no transaction can begin.
+  /// For transactions that begin later.  Where there are no addresses for so much, as here and in open(): as
+  /// much as is in use up to `last_pg`, with room to grow.  On failure there is no window, and no transaction
+  /// can begin.
   Status remap(std::uint64_t map_bytes, std::uint64_t last_pg = ~std::uint64_t{0} - 1);
 
   /// Null after a remap that failed.

@@ -78,8 +78,8 @@ Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapsh
   return Status::from_mdb(MDB_BAD_TXN);
 }
 
-/// A reader of `txnid` without locks may have seen pages of a later transaction: the second commit after it is the
-/// first that may write over them (a writer reuses what was freed before its predecessor).
+/// A reader of `txnid` without locks may have seen pages of a later transaction: the second commit after it
+/// is the first that may write over them (a writer reuses what was freed before its predecessor).
 inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) noexcept {
   for (const std::byte* const meta : metas) {
     const std::uint64_t id = SharedWords::load(meta + detail::kAtTxnid);

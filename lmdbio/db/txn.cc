@@ -137,8 +137,8 @@ Status Txn::find_record(const char* name, format::DbRecord& out) {
 }
 
 Status Txn::open_dbi(const char* name, unsigned flags, MDB_dbi& dbi) {
-  constexpr unsigned kOrders = MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP |
-                               MDB_REVERSEDUP;
+  constexpr unsigned kOrders =
+      MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP | MDB_REVERSEDUP;
   if ((flags & ~(kOrders | MDB_CREATE)) != 0) return Status::from_errno(EINVAL);
   if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
   if (name == nullptr) {

@@ -93,14 +93,15 @@ class Txn {
 
   /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
   void order_main() noexcept;
-  /// mdb_dbi_open (`name` null: the main database), in stock's order of checks.  `dbi` is set on success alone.
-  /// May run a user's comparator of the main database.  As in stock by one thread at a time (lmdb.h).
+  /// mdb_dbi_open (`name` null: the main database), in stock's order of checks.  `dbi` is set on success
+  /// alone. May run a user's comparator of the main database.  As in stock by one thread at a time (lmdb.h).
   Status open_dbi(const char* name, unsigned flags, MDB_dbi& dbi);
 
   /// The page `p` of a tree.  A failure is sticky, as in stock.
   Status page(format::Pgno p, format::PageView& out) noexcept {
     const std::byte* const bytes = view_.at(p);
-    if (bytes == nullptr || format::raw(p) < format::kMetaPages || !format::PageView::open(bytes, view_.page_size(), p, out)) [[unlikely]]
+    if (bytes == nullptr || format::raw(p) < format::kMetaPages ||
+        !format::PageView::open(bytes, view_.page_size(), p, out)) [[unlikely]]
       return bad_page(p);
     return {};
   }
@@ -118,8 +119,8 @@ class Txn {
     data = {size, const_cast<std::byte*>(run)};
     return {};
   }
-  /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.  `what` is wrong with the page
-  /// that `at` lies in, where the page itself does not tell; logged.
+  /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.  `what` is wrong with the
+  /// page that `at` lies in, where the page itself does not tell; logged.
   [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
   /// The leaf of the last lookup, or null: a hint of how leaves are laid out.

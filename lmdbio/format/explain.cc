@@ -27,8 +27,8 @@ bool explain_slots(const PageView& view, std::span<char> out) noexcept {
     if (at < kPageHeader + 2 * view.count() || at + kNodeHeader > view.size())
       return say(out, "slot %u is %u, outside of the page's nodes", i, at);
     if (view.is_leaf())
-      return say(out, "node %u: key of %u and data of %" PRIu32 " bytes reach beyond the page", i, node.key_size(),
-                 node.data_size());
+      return say(out, "node %u: key of %u and data of %" PRIu32 " bytes reach beyond the page", i,
+                 node.key_size(), node.data_size());
     return say(out, "node %u: key of %u bytes reaches beyond the page", i, node.key_size());
   }
   return false;
@@ -47,7 +47,8 @@ bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept {
   if (((flags & kBranch) != 0) == ((flags & kLeaf) != 0))
     return say(out, "flags are 0x%x: neither branch nor leaf page", flags);
   if (lower < kPageHeader) return say(out, "lower bound is %u, inside the header", lower);
-  if ((flags & kLeaf2) == 0 && lower > upper) return say(out, "lower bound %u is above upper bound %u", lower, upper);
+  if ((flags & kLeaf2) == 0 && lower > upper)
+    return say(out, "lower bound %u is above upper bound %u", lower, upper);
   if ((flags & kLeaf2) == 0 && upper > page.size())
     return say(out, "upper bound is %u on a page of %zu bytes", upper, page.size());
   PageView view;

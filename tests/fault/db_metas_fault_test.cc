@@ -60,7 +60,8 @@ TEST(ProveMetas, WithoutFaults) {
   EXPECT_TRUE(sane(image(4096, 4096)));
   EXPECT_FALSE(sane(image(4096, 8192)));
   EXPECT_FALSE(sane(image(4096, 0)));
-  for (const std::uint32_t size : {0u, 1u, 256u, 4095u, 65536u, ~0u}) EXPECT_FALSE(sane(image(size, 4096))) << size;
+  for (const std::uint32_t size : {0u, 1u, 256u, 4095u, 65536u, ~0u})
+    EXPECT_FALSE(sane(image(size, 4096))) << size;
 }
 
 Status judged(const FileImage& f, std::string& why) {
@@ -116,8 +117,8 @@ TEST(ProveMetas, AnyFailedReadLeavesItToStock) {
 }
 
 TEST(ProveMetas, ShortFilesAreNotJudged) {
-  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, format::kMetaBytes - 1, format::kMetaBytes, std::size_t{4096},
-                                 4096 + format::kMetaBytes - 1}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, format::kMetaBytes - 1, format::kMetaBytes,
+                                 std::size_t{4096}, 4096 + format::kMetaBytes - 1}) {
     const FileImage f = image(4096, 8192);
     testing::TempFile file(f.bytes().first(size));
     fault = {};

@@ -1,4 +1,5 @@
-// The count that ends walks over shared pages took a cursor that goes to and fro over one entry for such a walk.
+// The count that ends walks over shared pages took a cursor that goes to and fro over one entry for such a
+// walk.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,18 +16,20 @@ FileImage image() {
   FileImage f(512);
   const std::uint64_t low = f.leaf({{"1", ""}, {"2", ""}}), high = f.leaf({{"3", ""}, {"4", ""}});
   const std::uint64_t dups = f.branch({{"", low}, {"3", high}});
-  const std::uint64_t root =
-      f.leaf({{"a", "x"},
-              {"b", FileImage::as_data(FileImage::record(0, 2, dups, 4)), format::kSubData | format::kDupData},
-              {"c", "y"}});
+  const std::uint64_t root = f.leaf(
+      {{"a", "x"},
+       {"b", FileImage::as_data(FileImage::record(0, 2, dups, 4)), format::kSubData | format::kDupData},
+       {"c", "y"}});
   f.metas(FileImage::record(MDB_DUPSORT, 1, root, 6), 1);
   return f;
 }
 
 TEST(WalkBackAndForth, IsNoEndlessTree) {
   Damaged healthy(image());
-  const std::pair<MDB_cursor_op, MDB_cursor_op> turns[] = {{MDB_NEXT, MDB_PREV}, {MDB_NEXT_NODUP, MDB_PREV_NODUP},
-                                                          {MDB_PREV, MDB_NEXT}, {MDB_PREV_NODUP, MDB_NEXT_NODUP}};
+  const std::pair<MDB_cursor_op, MDB_cursor_op> turns[] = {{MDB_NEXT, MDB_PREV},
+                                                           {MDB_NEXT_NODUP, MDB_PREV_NODUP},
+                                                           {MDB_PREV, MDB_NEXT},
+                                                           {MDB_PREV_NODUP, MDB_NEXT_NODUP}};
   for (const auto& [forth, back] : turns) {
     for (const char* const from : {"a", "b", "c"}) {
       db::Cursor cursor(*healthy.txn, db::kMainDbi);

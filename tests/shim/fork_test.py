@@ -124,4 +124,5 @@ class Inherited(shimtest.Case):
 
 
 if __name__ == "__main__":
+    shimtest.ignore_leaks = True
     shimtest.main()

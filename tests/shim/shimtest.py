@@ -71,6 +71,10 @@ def program(name, mode="stock"):
     return CONFIG["programs"][name + {"linked": "_linked", "asneeded": "_asneeded"}.get(mode, "")]
 
 
+# A forked child keeps what belonged to its parent's real environment: a leak where it ends by exit().
+ignore_leaks = False
+
+
 def environment(mode, extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LMDBIO_", "LD_", "GETENV_", "FORWARD_"))}
     env["LC_ALL"] = "C"
@@ -80,6 +84,8 @@ def environment(mode, extra=None):
         env["LD_LIBRARY_PATH"] = os.path.dirname(CONFIG["soname"])
     if mode == "disabled":
         env["LMDBIO_DISABLE"] = "1"
+    if ignore_leaks:
+        env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     for key, value in (extra or {}).items():
         if key == "LD_PRELOAD" and key in env:
             value = value + ":" + env[key]

@@ -32,12 +32,13 @@ class Signals(shimtest.Case):
 
     # What one call may say of a refused or bad file is its own affair here.
     def test_cancelled_calls(self):
-        leaks = {"ASAN_OPTIONS": "detect_leaks=0"}  # what a cancelled thread had open
-        stock = shimtest.run("stock", ["signals", self.fresh(), "cancel-calls"], leaks)
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("the address sanitizer's runtime writes to the stack of a cancelled thread")
+        stock = shimtest.run("stock", ["signals", self.fresh(), "cancel-calls"])
         self.assertEqual(stock.returncode, 0, stock.out + stock.err)
         for mode in shimtest.modes():
             with self.subTest(mode=mode):
-                ours = shimtest.run(mode, ["signals", self.fresh(), "cancel-calls"], leaks)
+                ours = shimtest.run(mode, ["signals", self.fresh(), "cancel-calls"])
                 self.assertEqual(ours.returncode, 0, ours.out + ours.err)
                 self.assertEqual(ours.out, stock.out)
 

@@ -231,7 +231,8 @@ TEST_F(TxnTest, UnchangedTxnidStartsAgain) {
   Txn txn(*env_);
   ASSERT_TRUE(begin(txn).ok());
   EXPECT_EQ(opened(txn, "one", 0), static_cast<int>(kFirst));
-  EXPECT_EQ(opened(txn, nullptr, MDB_DUPSORT), static_cast<int>(kMainDbi));  // a program's flags last as long as its transaction
+  EXPECT_EQ(opened(txn, nullptr, MDB_DUPSORT),
+            static_cast<int>(kMainDbi));  // a program's flags last as long as its transaction
   EXPECT_EQ(txn.record_now(kMainDbi).flags, MDB_DUPSORT);
   txn.end(true);
   EXPECT_TRUE(txn.blocked());
