@@ -128,11 +128,10 @@ std::string absolute(const char* path) {
   return std::string(cwd) + '/' + path;
 }
 
-/// What the path leads to is the file that the parent opened.
-bool same_file(const EnvHandle& env, const char* file) noexcept {
-  struct stat here, inherited;
-  return ::stat(file, &here) == 0 && ::fstat(env.fd, &inherited) == 0 && here.st_dev == inherited.st_dev &&
-         here.st_ino == inherited.st_ino;
+/// `file` is the one that the parent opened.
+bool is_inherited(const EnvHandle& env, const struct stat& file) noexcept {
+  struct stat inherited;
+  return ::fstat(env.fd, &inherited) == 0 && file.st_dev == inherited.st_dev && file.st_ino == inherited.st_ino;
 }
 
 /// A forked child's companion on the file that its parent opened.  Null: `rc` says why.
@@ -144,7 +143,7 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
     return nullptr;
   }
   rc = ESTALE;
-  if (!same_file(env, file.c_str())) return nullptr;
+  if (!is_inherited(env, at)) return nullptr;
   if (const Status st = prove_openable(file, env.proof); !st.ok()) {
     rc = st.raw();
     return nullptr;
@@ -159,9 +158,7 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   }
   if (made == nullptr) return nullptr;
   mdb_filehandle_t fd = -1;
-  if (struct stat mine, inherited; env.stock->env_get_fd(made, &fd) != 0 || ::fstat(fd, &mine) != 0 ||
-                                   ::fstat(env.fd, &inherited) != 0 || mine.st_dev != inherited.st_dev ||
-                                   mine.st_ino != inherited.st_ino) {  // replaced since
+  if (env.stock->env_get_fd(made, &fd) != 0 || ::fstat(fd, &at) != 0 || !is_inherited(env, at)) {  // replaced since
     env.stock->env_close(made);
     rc = ESTALE;
     return nullptr;
@@ -170,10 +167,6 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   env.lockless = lockless;  // seen by other threads with env.real
   return made;
 }
-
-}  // namespace
-
-namespace {
 
 /// 0: env.real is there.
 int guarded_reopen(EnvHandle& env) noexcept {
