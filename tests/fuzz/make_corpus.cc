@@ -11,31 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/corpus.h"
 #include "tests/support/dbgen.h"
 
 namespace {
 
 using namespace lmdbio::test;
 using K = DbKind;
-
-DbSpec spec(K kind, unsigned flags, unsigned keys, unsigned key_min, unsigned key_max, unsigned value_min,
-            unsigned value_max, unsigned dups = 1, std::string name = "") {
-  DbSpec s;
-  s.name = std::move(name);
-  s.kind = kind;
-  s.flags = flags;
-  s.keys = keys;
-  s.key_min = key_min;
-  s.key_max = key_max;
-  s.value_min = value_min;
-  s.value_max = value_max;
-  s.dups = dups;
-  return s;
-}
-
-void save(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fuzz/corpus.h"
 #include "tests/support/dbgen.h"
 #include "tests/support/file_image.h"
 
@@ -26,26 +27,6 @@ constexpr unsigned kDup = MDB_DUPSORT, kFixed = MDB_DUPSORT | MDB_DUPFIXED;
 constexpr std::size_t kPage = 512;
 constexpr std::size_t kFreeRecord = kPageHeader + 24, kMainRecord = kFreeRecord + 48,
                       kAtLastPage = kMainRecord + 48;
-
-DbSpec spec(DK kind, unsigned flags, unsigned keys, unsigned key_min, unsigned key_max, unsigned value_min,
-            unsigned value_max, unsigned dups = 1, std::string name = "") {
-  DbSpec s;
-  s.name = std::move(name);
-  s.kind = kind;
-  s.flags = flags;
-  s.keys = keys;
-  s.key_min = key_min;
-  s.key_max = key_max;
-  s.value_min = value_min;
-  s.value_max = value_max;
-  s.dups = dups;
-  return s;
-}
-
-void save(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-  std::printf("%7zu %s\n", bytes.size(), path.filename().c_str());
-}
 
 struct Healthy {
   const char* name;

@@ -327,14 +327,7 @@ static void rewrite(unsigned times) {
   for (unsigned n = 0; n < times; ++n) {
     MUST(mdb_txn_begin(env, NULL, 0, &txn));
     MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
-    for (unsigned i = 0; i < kRecords; ++i) {
-      char name[16], value[400];
-      size_t size;
-      snprintf(name, sizeof name, "k%05u", i);
-      value_of(i, value, &size);
-      MDB_val key = text(name), data = {size, value};
-      MUST(mdb_put(txn, dbi, &key, &data, 0));
-    }
+    put_records(txn, dbi);
     MUST(mdb_txn_commit(txn));
   }
   mdb_env_close(env);

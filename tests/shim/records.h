@@ -19,6 +19,17 @@ static int right(unsigned i, const MDB_val* data) {
   return data->mv_size == size && memcmp(data->mv_data, value, size) == 0;
 }
 
+static void put_records(MDB_txn* txn, MDB_dbi dbi) {
+  for (unsigned i = 0; i < kRecords; ++i) {
+    char name[16], value[400];
+    size_t size;
+    snprintf(name, sizeof name, "k%05u", i);
+    value_of(i, value, &size);
+    MDB_val key = text(name), data = {size, value};
+    MUST(mdb_put(txn, dbi, &key, &data, 0));
+  }
+}
+
 __attribute__((unused)) static void make(const char* dir) {
   MDB_env* env;
   MDB_txn* txn;
@@ -31,14 +42,7 @@ __attribute__((unused)) static void make(const char* dir) {
   MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
   MUST(mdb_dbi_open(txn, "zdups", MDB_CREATE | MDB_DUPSORT, &dups));
   MUST(mdb_dbi_open(txn, "zempty", MDB_CREATE, &empty));
-  for (unsigned i = 0; i < kRecords; ++i) {
-    char name[16], value[400];
-    size_t size;
-    snprintf(name, sizeof name, "k%05u", i);
-    value_of(i, value, &size);
-    MDB_val key = text(name), data = {size, value};
-    MUST(mdb_put(txn, dbi, &key, &data, 0));
-  }
+  put_records(txn, dbi);
   for (unsigned i = 0; i < kDups; ++i) {
     char name[16];
     snprintf(name, sizeof name, "d%05u", i);
