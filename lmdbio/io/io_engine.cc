@@ -19,6 +19,12 @@ constexpr std::size_t kBatch = 32;               // reads or results passed belo
 constexpr std::uint64_t kMaxOffset = INT64_MAX;  // off_t
 constexpr unsigned kMaxBackOff = 10;             // 2^10 us
 
+std::int64_t now_ns() noexcept {
+  struct timespec t;
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
 void drop_front(unsigned* list, unsigned& count, std::size_t n) noexcept {
   std::memmove(list, list + n, (count - n) * sizeof *list);
   count -= static_cast<unsigned>(n);
@@ -42,9 +48,12 @@ IoEngine::~IoEngine() = default;
 
 void IoEngine::check(const ReadOp& op) const noexcept {
   const auto at = reinterpret_cast<std::uintptr_t>(op.dst.data());
-  if (!op.dst.empty() && ((op.offset | op.dst.size() | at) & (caps_.align - 1)) == 0) return;
-  log_line(LogLevel::error, "bug: read of %zu bytes at %llu into %p, alignment %zu", op.dst.size(),
-           static_cast<unsigned long long>(op.offset), static_cast<void*>(op.dst.data()), caps_.align);
+  if (!op.dst.empty() && op.minimum <= op.dst.size() &&
+      ((op.offset | op.dst.size() | at) & (caps_.align - 1)) == 0)
+    return;
+  log_line(LogLevel::error, "bug: read of %zu bytes (minimum %zu) at %llu into %p, alignment %zu",
+           op.dst.size(), op.minimum, static_cast<unsigned long long>(op.offset),
+           static_cast<void*>(op.dst.data()), caps_.align);
   std::abort();
 }
 
@@ -72,14 +81,17 @@ Result<std::size_t> IoEngine::reap(std::span<Completion> out, std::size_t min) n
     const std::size_t take = std::min<std::size_t>(ready_, out.size() - n);
     for (std::size_t i = 0; i < take; ++i) {
       const unsigned slot = ready_list_[i];
-      out[n++] = Completion{slots_[slot].op.tag, slots_[slot].status};
+      const Slot& s = slots_[slot];
+      out[n++] = Completion{s.op.tag, s.status, s.status.ok() ? s.done : 0};
       free_list_[free_++] = slot;
     }
     drop_front(ready_list_, ready_, take);
-    if (n == out.size() || in_flight() == 0 || (n >= min && polled)) return n;
-
+    if (n == out.size() || in_flight() == 0 || (n >= min && polled)) {
+      push_pending();  // the rest of a short read: who polls ready_fd() is to see it come
+      return n;
+    }
     if (pending_ != 0) {
-      back_off();
+      if (n < min) back_off();
       push_pending();
       if (ready_ != 0) continue;
     }
@@ -114,12 +126,14 @@ void IoEngine::settle(const RawResult& r) noexcept {
   } else if (r.res < 0) {
     finish(r.slot, Status::from_kernel(r.res));
   } else if (const auto got = static_cast<std::size_t>(r.res); got == 0 || got > rest) {
-    finish(r.slot, Status::from_errno(EIO));  // end of the file; more than asked for: no engine does that
+    // The end of the file before the minimum, which ends a read as soon as it is reached; more than asked
+    // for: no engine does that.
+    finish(r.slot, Status::from_errno(EIO));
   } else {
     counters_.bytes += got;
     s.done += got;
     s.again = 0;
-    if (got == rest) {
+    if (got == rest || (s.op.minimum != 0 && s.done >= s.op.minimum)) {
       finish(r.slot, Status());
     } else if (got % caps_.align != 0) {
       finish(r.slot, Status::from_errno(EIO));  // only the end of the file cuts a direct read inside a block
@@ -141,13 +155,17 @@ bool IoEngine::retry_later(unsigned slot) noexcept {
     finish(slot, Status::from_errno(EAGAIN));
     return false;
   }
-  ++slots_[slot].again;
+  const unsigned again = ++slots_[slot].again;
   ++counters_.retries;
+  retry_at_ns_ = std::max(retry_at_ns_, now_ns() + (std::int64_t{1000} << std::min(again, kMaxBackOff)));
   return true;
 }
 
-// Hands the pending reads below, oldest first, as far as they are taken.
+// Hands the pending reads below, oldest first, as far as they are taken; none while a refused one has to
+// wait.
 void IoEngine::push_pending() noexcept {
+  if (pending_ == 0 || back_off_ns() > 0) return;
+  retry_at_ns_ = 0;
   while (pending_ != 0) {
     RawRead batch[kBatch];
     const std::size_t n = std::min<std::size_t>(pending_, kBatch);
@@ -180,13 +198,22 @@ void IoEngine::push_pending() noexcept {
   }
 }
 
-// Waits before another try as long as the read that was refused most often asks for.
+// Time until the pending reads may be tried again: as long as the one that was refused most often asks for.
+std::int64_t IoEngine::back_off_ns() const noexcept {
+  return retry_at_ns_ == 0 ? 0 : retry_at_ns_ - now_ns();
+}
+
 void IoEngine::back_off() const noexcept {
-  unsigned most = 0;
-  for (unsigned i = 0; i < pending_; ++i) most = std::max(most, slots_[pending_list_[i]].again);
-  if (most == 0) return;
-  const struct timespec pause = {0, 1000L << std::min(most, kMaxBackOff)};
+  const std::int64_t left = back_off_ns();
+  if (left <= 0) return;
+  const struct timespec pause = {0, static_cast<long>(left)};  // about 1 ms at most
   ::nanosleep(&pause, nullptr);
+}
+
+int IoEngine::poll_timeout_ms() const noexcept {
+  if (in_flight() == 0) return -1;
+  if (ready_ != 0 || ready_fd() < 0) return 0;
+  return pending_ != 0 && (below_ == 0 || retry_at_ns_ != 0) ? 1 : -1;
 }
 
 Status read_fully(IoEngine& engine, std::uint64_t offset, MutableBytes dst) noexcept {

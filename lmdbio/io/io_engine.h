@@ -16,19 +16,29 @@ struct ReadOp {
   std::uint64_t offset;
   MutableBytes dst;
   std::uint64_t tag;  // the caller's own, handed back
+  /// Bytes from the start of dst that must come, at most its size; 0: all.  For reads that reach beyond the
+  /// end of the file on purpose, as a direct read of its tail must.
+  std::size_t minimum = 0;
 };
 
-/// status ok: dst is full.  Else its contents are unspecified: an errno, EIO also for a read that reaches
-/// beyond the end of the file.  A short read never gets here.
+/// status ok: the first `bytes` bytes of dst are read, all of them, or at least ReadOp::minimum; what follows
+/// them is unspecified, and may exist in the file.  Else all of dst is unspecified, bytes is 0: an errno, EIO
+/// also for a read that met the end of the file before its minimum.
 struct Completion {
   std::uint64_t tag;
   Status status;
+  std::size_t bytes = 0;
 };
 
 /// Callers use the public calls, which check and count once for all engines; an engine writes the two do_*.
-/// One engine per thread: no locking inside.
+/// One engine per thread: no locking inside.  A thread with reads in flight does not end before it has reaped
+/// them.
 ///
-/// A direct engine cannot read a tail of the file that is shorter than caps().align: such a read is EIO.
+/// A direct engine reads a tail of the file that is shorter than caps().align by a longer read with a
+/// minimum.
+///
+/// With poll(2): reap(out, 0) until it gives less than out.size(), then poll ready_fd() for
+/// poll_timeout_ms().
 class IoEngine {
  public:
   struct Caps {
@@ -52,10 +62,23 @@ class IoEngine {
   /// (our bug).
   Result<std::size_t> submit(std::span<const ReadOp> ops) noexcept;
   /// Waits for at least min completions, in any order, or for all that are in flight if they are fewer; min 0
-  /// does not wait for reads.  EINTR, EAGAIN and short reads are dealt with, not shown: EINTR is retried
-  /// without end, EAGAIN kAgainTries times over about 10 ms, then shown.  An error is the engine's: reads
-  /// stay in flight.
+  /// never waits (an engine without ready_fd() may read on where a read was cut short).  EINTR, EAGAIN and
+  /// short reads are dealt with, not shown: EINTR is retried without end, EAGAIN kAgainTries times over about
+  /// 10 ms, then shown.  An error is the engine's: reads stay in flight.
   Result<std::size_t> reap(std::span<Completion> out, std::size_t min) noexcept;
+
+  /// A descriptor that poll(2) reports readable while the engine below has results for reap; it is the
+  /// engine's, for nothing but polling.  -1: reads are finished within submit(), reap never waits.
+  virtual int ready_fd() const noexcept { return -1; }
+  /// How long to poll ready_fd() before the next reap, in milliseconds: -1 for ever, 0 not at all
+  /// (completions are here already, or there is no ready_fd), 1 while a refused read waits for another try.
+  int poll_timeout_ms() const noexcept;
+
+  /// For a forked child, before anything else is called there: the parent's reads and threads are not ours.
+  /// Own descriptors are closed, nothing is waited for, no memory that the kernel or the parent's threads use
+  /// is touched.  Then the engine can only be destroyed, which does not wait either.  Without it a child
+  /// leaves an inherited engine alone: its destructor would wait for threads and reads that are not there.
+  virtual void forget() noexcept {}
 
   const Caps& caps() const noexcept { return caps_; }
   const Counters& counters() const noexcept { return counters_; }
@@ -98,6 +121,7 @@ class IoEngine {
   void finish(unsigned slot, Status s) noexcept;
   bool retry_later(unsigned slot) noexcept;
   void push_pending() noexcept;
+  std::int64_t back_off_ns() const noexcept;
   void back_off() const noexcept;
 
   const Caps caps_;
@@ -107,6 +131,7 @@ class IoEngine {
   // below.
   std::unique_ptr<Slot[]> slots_;
   std::unique_ptr<unsigned[]> lists_;
+  std::int64_t retry_at_ns_ = 0;  // CLOCK_MONOTONIC; pending reads are not tried again before
   unsigned* free_list_ = nullptr;
   unsigned* pending_list_ = nullptr;
   unsigned* ready_list_ = nullptr;

@@ -1,7 +1,12 @@
 #include "tests/support/faulty_engine.h"
 
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <utility>
@@ -36,6 +41,32 @@ const char* name(Fault f) {
 FaultyEngine::FaultyEngine(std::unique_ptr<IoEngine> inner, const std::vector<FaultPlan>& plans)
     : IoEngine(inner->caps()), inner_(std::move(inner)), below_(caps().depth) {
   for (const FaultPlan& p : plans) plans_.push_back({p});
+  if (inner_->ready_fd() < 0) return;
+  ready_fd_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  own_ready_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (const int fd : {inner_->ready_fd(), own_ready_.get()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(ready_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) std::abort();
+  }
+}
+
+void FaultyEngine::forget() noexcept {
+  inner_->forget();
+  ready_fd_.reset();
+  own_ready_.reset();
+}
+
+// Answers given here, and those that the inner engine has without its descriptor telling.
+void FaultyEngine::show_ready() noexcept {
+  if (!own_ready_) return;
+  const bool show = !ready_.empty() || inner_->poll_timeout_ms() >= 0;
+  if (show == shown_) return;
+  std::uint64_t n = 1;
+  const ssize_t moved =
+      show ? ::write(own_ready_.get(), &n, sizeof n) : ::read(own_ready_.get(), &n, sizeof n);
+  if (moved != sizeof n) std::abort();
+  shown_ = show;
 }
 
 FaultyEngine::FaultyEngine(std::unique_ptr<IoEngine> inner, FaultPlan plan, std::uint64_t shuffle)
@@ -88,10 +119,11 @@ Result<std::size_t> FaultyEngine::do_submit(std::span<const RawRead> reads) noex
       continue;
     }
     below_[r.slot] = {r.dst.first(cut != nullptr ? half : size), flip != nullptr};
-    const ReadOp op{r.offset, below_[r.slot].dst, r.slot};
+    const ReadOp op{r.offset, below_[r.slot].dst, r.slot, 1};  // a short read stays one
     const Result<std::size_t> passed = inner_->submit({&op, 1});
     if (!passed || passed.value() != 1) ready_.push_back({r.slot, passed ? -EIO : -passed.error().raw()});
   }
+  show_ready();
   return taken;
 }
 
@@ -104,9 +136,8 @@ void FaultyEngine::collect(std::size_t min) noexcept {
   for (const Completion& c : std::span(got).first(n.value())) {
     const auto slot = static_cast<unsigned>(c.tag);
     const Below& b = below_[slot];
-    if (c.status.ok() && b.flip) b.dst[b.dst.size() / 2] ^= std::byte{0x10};
-    ready_.push_back(
-        {slot, c.status.ok() ? static_cast<long>(b.dst.size()) : -static_cast<long>(c.status.raw())});
+    if (c.status.ok() && b.flip) b.dst[c.bytes / 2] ^= std::byte{0x10};
+    ready_.push_back({slot, c.status.ok() ? static_cast<long>(c.bytes) : -static_cast<long>(c.status.raw())});
   }
 }
 
@@ -117,6 +148,7 @@ Result<std::size_t> FaultyEngine::do_reap(std::span<RawResult> out, std::size_t 
   const std::size_t n = std::min(out.size(), ready_.size());
   std::copy_n(ready_.begin(), n, out.begin());
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(n));
+  show_ready();
   return n;
 }
 

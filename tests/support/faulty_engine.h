@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/io_engine.h"
 
 namespace lmdbio::testing {
@@ -60,6 +61,11 @@ class FaultyEngine final : public IoEngine {
   /// Completions come shuffled.
   FaultyEngine(std::unique_ptr<IoEngine> inner, FaultPlan plan, std::uint64_t shuffle);
 
+  /// Readable also while answers wait that were given here.
+  int ready_fd() const noexcept override { return ready_fd_.get(); }
+  /// The inner engine's too.
+  void forget() noexcept override;
+
   /// A fault has been injected.
   bool fired() const noexcept { return !log_.empty(); }
   const std::vector<Injected>& log() const noexcept { return log_; }
@@ -72,6 +78,7 @@ class FaultyEngine final : public IoEngine {
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
   const FaultPlan* due(Fault fault, std::uint64_t offset = 0, std::size_t size = 0) noexcept;
   void collect(std::size_t min) noexcept;
+  void show_ready() noexcept;
 
   struct Active {
     FaultPlan plan;
@@ -87,6 +94,9 @@ class FaultyEngine final : public IoEngine {
   std::vector<Injected> log_;
   std::vector<Below> below_;
   std::vector<RawResult> ready_;
+  UniqueFd ready_fd_;  // an epoll instance of the inner engine's and the next; empty if there is no inner one
+  UniqueFd own_ready_;  // an eventfd
+  bool shown_ = false;  // it is readable
   bool shuffle_ = false;
   std::mt19937_64 random_;
 };
