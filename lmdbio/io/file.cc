@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -33,6 +34,20 @@ int open_retrying(const char* path, int flags) noexcept {
   do fd = ::open(path, flags | O_RDONLY | O_CLOEXEC | O_NOCTTY);
   while (fd < 0 && errno == EINTR);
   return fd;
+}
+
+// The regular file behind `fd`, opened anew.
+Result<UniqueFd> reopen(int fd, int flags) noexcept {
+  struct stat before, after;
+  if (::fstat(fd, &before) != 0) return Status::from_errno(errno);
+  if (const Status s = regular(before); !s.ok()) return s;
+  char self[32];
+  (void)std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  UniqueFd opened(open_retrying(self, flags));
+  if (!opened) return Status::from_errno(errno);
+  if (::fstat(opened.get(), &after) != 0) return Status::from_errno(errno);
+  if (before.st_dev != after.st_dev || before.st_ino != after.st_ino) return Status::from_errno(ESTALE);
+  return opened;
 }
 
 // The alignment of direct reads as the kernel tells it; 0: there are none.
@@ -104,6 +119,22 @@ Result<File> File::from_fd(int fd, Take take) noexcept {
   if (!own) return Status::from_errno(errno);
   const int n = own.get();
   return File(std::move(own), n, alignment);
+}
+
+Result<File> File::reopen_direct(int fd) noexcept {
+  Result<UniqueFd> opened = reopen(fd, O_DIRECT);
+  if (!opened) return opened.error();
+  const int n = opened.value().get();
+  const std::size_t alignment = told_alignment(n);
+  if (alignment == 0 || !direct_works(n, alignment)) return Status::from_errno(ENOTSUP);
+  return File(std::move(opened.value()), n, alignment);
+}
+
+Result<File> File::reopen_buffered(int fd) noexcept {
+  Result<UniqueFd> opened = reopen(fd, 0);
+  if (!opened) return opened.error();
+  const int n = opened.value().get();
+  return File(std::move(opened.value()), n, 0);
 }
 
 Result<FileIdentity> File::identity() const noexcept {

@@ -32,6 +32,15 @@ class File {
   /// and must outlive the File; duplicated, it shares flags and offset with the original.
   static Result<File> from_fd(int fd, Take take) noexcept;
 
+  /// The file behind an open descriptor opened anew by way of /proc, close-on-exec and read-only, whatever
+  /// has become of its name: with O_DIRECT and reads that work, or through the page cache.  Not that: ENOTSUP
+  /// or as open(2), among them EINVAL (no direct reads), ENOENT (no /proc), EACCES (read permission has gone
+  /// since); ESTALE if it is another file; as from_fd() for what is no regular file.  The caller falls back
+  /// to from_fd(). As any close(2), that of the File drops this process's POSIX record locks on the file, if
+  /// it has any.
+  static Result<File> reopen_direct(int fd) noexcept;
+  static Result<File> reopen_buffered(int fd) noexcept;
+
   int fd() const noexcept { return fd_; }
   /// Reads go past the page cache.
   bool direct() const noexcept { return direct_; }
