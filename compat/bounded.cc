@@ -1,36 +1,21 @@
 #include "compat/bounded.h"
 
 #include <errno.h>
-#include <linux/magic.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <sys/vfs.h>
 #include <time.h>
 
-#include <algorithm>
 #include <atomic>
-#include <iterator>
-#include <memory>
 #include <new>
 #include <string>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/io/file_system.h"
 
 namespace lmdbio::compat {
 
 namespace {
-
-/// File systems whose locks are the kernel's own: they wait for other processes only.
-bool locks_are_local(const char* path) noexcept {
-  constexpr long kLocal[] = {EXT4_SUPER_MAGIC,  XFS_SUPER_MAGIC,      BTRFS_SUPER_MAGIC,
-                             TMPFS_MAGIC,       RAMFS_MAGIC,          OVERLAYFS_SUPER_MAGIC,
-                             F2FS_SUPER_MAGIC,  SQUASHFS_MAGIC,       MSDOS_SUPER_MAGIC,
-                             ISOFS_SUPER_MAGIC, EROFS_SUPER_MAGIC_V1, 0x2fc12fc1 /* ZFS */};
-  struct statfs at;
-  if (::statfs(path, &at) != 0) return true;  // stock will tell
-  return std::find(std::begin(kLocal), std::end(kLocal), static_cast<long>(at.f_type)) != std::end(kLocal);
-}
 
 struct Job {
   const Stock& stock;
@@ -82,7 +67,7 @@ bool start(Job& job) noexcept {
 int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
                  mdb_mode_t mode) noexcept {
   const unsigned seconds = config().lock_seconds;
-  if (seconds == 0 || (flags & MDB_NOLOCK) != 0 || locks_are_local(path))
+  if (seconds == 0 || (flags & MDB_NOLOCK) != 0 || is_local_file_system(path))
     return stock.env_open(env, path, flags, mode);
   Job* job = nullptr;
   try {

@@ -7,14 +7,15 @@
 #include <bit>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
-#include "lmdbio/cli/residency.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/db/check.h"
+#include "lmdbio/io/residency.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -180,7 +181,8 @@ void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
 struct Facts {
   db::Snapshot snapshot;
   std::uint64_t map_bytes;
-  Residency cache;
+  std::optional<double> cached;  ///< share of the file in the page cache
+  const char* cached_how = "";   ///< the system call that told
   bool walked = false;
   db::CheckTotals totals;
   std::uint64_t newest = 0;  ///< after the walk
@@ -204,7 +206,7 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
     if (m.usable) metas += format_text("%llu", ull(m.record.txnid));
   }
   line("transactions", metas);
-  line("in page cache", f.cache.share ? percent_text(*f.cache.share, 1) + " (" + f.cache.how + ")"
+  line("in page cache", f.cached ? percent_text(*f.cached, 1) + " (" + f.cached_how + ")"
                                       : "unknown (not told to this user)");
   if (f.walked) {
     const db::CheckTotals& t = f.totals;
@@ -264,7 +266,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
     meta["transaction"] = m.usable ? Json(m.record.txnid) : Json();
     j["metas"].push_back(std::move(meta));
   }
-  j["page_cache"] = {{"share", f.cache.share ? Json(*f.cache.share) : Json()}, {"how", f.cache.how}};
+  j["page_cache"] = {{"share", f.cached ? Json(*f.cached) : Json()}, {"how", f.cached_how}};
   j["lmdbio"] = Json::array();
   for (const Verdict& v : verdicts(database, f.map_bytes))
     j["lmdbio"].push_back({{"ours", v.ours}, {"text", v.text}});
@@ -310,7 +312,9 @@ int info(const Options& options) {
   Facts f{};
   f.snapshot = database.snapshot();
   // Before the walk, which reads all of it.
-  f.cache = page_cache_share(database.fd(), database.status());
+  const Residency cache(database.fd(), Residency::Sampling::no);
+  f.cached = cache.share(0, static_cast<std::uint64_t>(database.status().st_size));
+  if (f.cached) f.cached_how = cache.how();
   for (unsigned i = 0; i < 2; ++i)
     if (database.meta(i).usable) f.map_bytes = std::max(f.map_bytes, database.meta(i).record.mapsize);
   f.map_bytes = std::max(f.map_bytes, static_cast<std::uint64_t>(database.status().st_size));

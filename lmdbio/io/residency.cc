@@ -1,0 +1,148 @@
+#include "lmdbio/io/residency.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+
+#include "lmdbio/base/mapping.h"
+
+namespace lmdbio {
+namespace {
+
+// linux/mman.h of 6.5 and later.
+constexpr long kSysCachestat = 451;
+struct CachestatRange {
+  std::uint64_t off, len;  // len 0: to the end
+};
+struct Cachestat {
+  std::uint64_t cache, dirty, writeback, evicted, recently_evicted;
+};
+
+constexpr std::uint64_t kMostSamples = 8;
+constexpr uid_t kOverflowUid = 65534;  // whom a user namespace does not know, as well as nobody
+
+std::uint64_t page_bytes() noexcept { return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)); }
+
+// Pages [first, last) of a file, first < last.
+struct Pages {
+  std::uint64_t first, last;
+  double share(std::uint64_t there) const noexcept {
+    return std::min(1.0, static_cast<double>(there) / static_cast<double>(last - first));
+  }
+};
+
+bool ask_cachestat(int fd, const CachestatRange& range, Cachestat& stat) noexcept {
+  return ::syscall(kSysCachestat, fd, &range, &stat, 0) == 0;
+}
+
+// To those who neither own the file nor may write it mincore(2) says "all".
+bool mincore_is_true(int fd, const struct stat& st) noexcept {
+  if (st.st_uid == ::geteuid() && st.st_uid != kOverflowUid) return true;
+  char self[32];
+  (void)std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  return ::faccessat(AT_FDCWD, self, W_OK, AT_EACCESS) == 0;
+}
+
+std::optional<double> by_cachestat(int fd, Pages p, std::uint64_t page) noexcept {
+  Cachestat stat{};
+  if (!ask_cachestat(fd, {p.first * page, (p.last - p.first) * page}, stat)) return {};
+  return p.share(stat.cache);
+}
+
+std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::uint64_t page) noexcept {
+  if (!mincore_is_true(fd, st)) return {};  // who this is may have changed since the start
+  const std::size_t bytes = (p.last - p.first) * page;
+  void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(p.first * page));
+  if (at == MAP_FAILED) return {};
+  const Mapping map(at, bytes);
+  unsigned char present[4096];
+  std::uint64_t there = 0;
+  for (std::uint64_t i = 0; i < p.last - p.first; i += sizeof present) {
+    const std::uint64_t n = std::min<std::uint64_t>(sizeof present, p.last - p.first - i);
+    if (::mincore(map.data() + i * page, n * page, present) != 0) return {};
+    there += static_cast<std::uint64_t>(
+        std::count_if(present, present + n, [](unsigned char c) { return (c & 1) != 0; }));
+  }
+  return p.share(there);
+}
+
+// 1: there, 0: not, below 0: the call cannot tell.
+int try_byte(int fd, std::uint64_t offset) noexcept {
+  char byte;
+  const iovec to = {&byte, 1};
+  ssize_t n;
+  do n = ::preadv2(fd, &to, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+  while (n < 0 && errno == EINTR);
+  if (n >= 0) return 1;
+  return errno == EAGAIN ? 0 : -1;
+}
+
+std::optional<double> by_sampling(int fd, Pages p, std::uint64_t page) noexcept {
+  const std::uint64_t pages = p.last - p.first, samples = std::min(pages, kMostSamples);
+  std::uint64_t there = 0;
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    const std::uint64_t at = p.first + pages / samples * i + pages / samples / 2;
+    const int found = try_byte(fd, at * page);
+    if (found < 0) return {};
+    there += static_cast<std::uint64_t>(found);
+  }
+  return static_cast<double>(there) / static_cast<double>(samples);
+}
+
+}  // namespace
+
+Residency::Residency(int fd, Sampling sampling) noexcept : fd_(fd) {
+  const int saved = errno;
+  struct stat st;
+  Cachestat stat{};
+  if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+    if (ask_cachestat(fd, {0, 1}, stat))
+      way_ = Way::cachestat;
+    else if (mincore_is_true(fd, st))
+      way_ = Way::mincore;
+    else if (sampling == Sampling::yes && try_byte(fd, 0) >= 0)
+      way_ = Way::sampling;
+  }
+  errno = saved;
+}
+
+std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (way_ == Way::none) return {};
+  const int saved = errno;
+  std::optional<double> result;
+  struct stat st;
+  if (::fstat(fd_, &st) == 0 && offset < static_cast<std::uint64_t>(st.st_size) && bytes != 0) {
+    const std::uint64_t size = static_cast<std::uint64_t>(st.st_size), page = page_bytes();
+    const std::uint64_t end = offset + std::min(bytes, size - offset);
+    const Pages p{offset / page, (end + page - 1) / page};
+    if (way_ == Way::cachestat) result = by_cachestat(fd_, p, page);
+    if (way_ == Way::mincore) result = by_mincore(fd_, st, p, page);
+    if (way_ == Way::sampling) result = by_sampling(fd_, p, page);
+  }
+  errno = saved;
+  return result;
+}
+
+const char* Residency::how() const noexcept {
+  switch (way_) {
+    case Way::cachestat:
+      return "cachestat";
+    case Way::mincore:
+      return "mincore";
+    case Way::sampling:
+      return "preadv2";
+    case Way::none:
+      break;
+  }
+  return "";
+}
+
+}  // namespace lmdbio
