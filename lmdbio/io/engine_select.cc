@@ -1,0 +1,65 @@
+#include "lmdbio/io/engine_select.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <new>
+
+#include "lmdbio/base/log.h"
+#include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/engine_threads.h"
+#include "lmdbio/io/engine_uring.h"
+
+namespace lmdbio {
+namespace {
+
+using Made = Result<std::unique_ptr<IoEngine>>;
+
+struct Entry {
+  EngineKind kind;
+  const char* name;
+  Made (*make)(const File&, unsigned depth) noexcept;
+};
+
+constexpr Entry kEngines[] = {
+    {EngineKind::uring, "io_uring", [](const File& f, unsigned d) noexcept { return uring_engine(f, d); }},
+    {EngineKind::threads, "threads", [](const File& f, unsigned d) noexcept { return threads_engine(f, d); }},
+    {EngineKind::pread, "pread",
+     [](const File& f, unsigned) noexcept -> Made {
+       std::unique_ptr<IoEngine> e(new (std::nothrow) PreadEngine(f));
+       if (e == nullptr) return Status::from_errno(ENOMEM);
+       return e;
+     }},
+};
+
+}  // namespace
+
+Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth, EngineKind wanted,
+                                                const char** name) noexcept {
+  static std::atomic<bool> told{false};
+  if (depth == 0) return Status::from_errno(EINVAL);
+  char why[160] = "";
+  std::size_t used = 0;
+  Status last;
+  for (const Entry& e : kEngines) {
+    if (wanted != EngineKind::automatic && e.kind < wanted) continue;
+    Made made = e.make(file, depth);
+    if (made) {
+      if (name != nullptr) *name = e.name;
+      if (log_enabled(LogLevel::info) && !told.exchange(true, std::memory_order_relaxed))
+        log_line(LogLevel::info, "files are read by %s%s", e.name, why);
+      return made;
+    }
+    last = made.error();
+    const char* const text = ::strerrordesc_np(last.raw());
+    const int n = std::snprintf(why + used, sizeof why - used, "; not by %s: %s", e.name,
+                                text != nullptr ? text : "unknown error");
+    if (n > 0) used = std::min(used + static_cast<std::size_t>(n), sizeof why - 1);
+  }
+  return last;
+}
+
+}  // namespace lmdbio

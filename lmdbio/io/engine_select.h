@@ -1,0 +1,20 @@
+// Which engine reads a file: the best that works here.
+#pragma once
+
+#include <memory>
+
+#include "lmdbio/io/file.h"
+#include "lmdbio/io/io_engine.h"
+
+namespace lmdbio {
+
+enum class EngineKind : unsigned char { automatic, uring, threads, pread };  // the better ones first
+
+/// An engine for `file`, which outlives it: the wanted kind or, where that cannot be had, the next after it
+/// that can; `automatic` begins with the first.  pread needs nothing but memory, and has depth 1.  `name`
+/// (may be null) gets the kind's name, a constant.  A line at level info, once in a process, tells which it
+/// is and why not a better one.  Errors: ENOMEM; EINVAL for depth 0.  Any thread.
+Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth, EngineKind wanted,
+                                                const char** name) noexcept;
+
+}  // namespace lmdbio

@@ -1,0 +1,193 @@
+#include "lmdbio/io/engine_threads.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/unique_fd.h"
+
+namespace lmdbio {
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+
+// First in, first out; as many as it was made for.
+template <class T>
+class Ring {
+ public:
+  bool make(unsigned room) noexcept {
+    items_.reset(new (std::nothrow) T[room]);
+    room_ = room;
+    return items_ != nullptr;
+  }
+  unsigned count() const noexcept { return count_; }
+  void push(const T& item) noexcept { items_[(first_ + count_++) % room_] = item; }
+  T pop() noexcept {
+    const T item = items_[first_];
+    first_ = (first_ + 1) % room_;
+    --count_;
+    return item;
+  }
+
+ private:
+  std::unique_ptr<T[]> items_;
+  unsigned room_ = 0, first_ = 0, count_ = 0;
+};
+
+}  // namespace
+
+// What the engine and its threads share.  Plain pthread objects, that are destroyed by stop() alone: in a
+// forked child, where their state is undefined, they are dropped as the bytes that they are.
+struct ThreadsEngine::Pool {
+  int fd = -1;
+  UniqueFd ready;  // an eventfd, above 0 exactly while there are results
+
+  // The engine's thread only.
+  std::unique_ptr<pthread_t[]> threads;
+  unsigned started = 0, most = 0;
+
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // a leaf; guards all below
+  pthread_cond_t work = PTHREAD_COND_INITIALIZER;     // reads, or the end
+  pthread_cond_t done = PTHREAD_COND_INITIALIZER;     // as many results as are waited for
+  Ring<RawRead> reads;
+  Ring<RawResult> results;
+  unsigned idle = 0;           // threads that wait for work, those just woken included
+  std::size_t waited_for = 0;  // results; 0: nobody waits
+  bool ending = false;
+
+  static void* run(void* pool) noexcept;
+  void serve() noexcept;
+  int add_thread() noexcept;
+  void stop() noexcept;
+};
+
+void* ThreadsEngine::Pool::run(void* pool) noexcept {
+  (void)::pthread_setname_np(::pthread_self(), "lmdbio-read");
+  static_cast<Pool*>(pool)->serve();
+  return nullptr;
+}
+
+void ThreadsEngine::Pool::serve() noexcept {
+  ::pthread_mutex_lock(&mutex);
+  for (;;) {
+    while (reads.count() == 0 && !ending) {
+      ++idle;
+      ::pthread_cond_wait(&work, &mutex);
+      --idle;
+    }
+    if (ending) break;
+    const RawRead r = reads.pop();
+    ::pthread_mutex_unlock(&mutex);
+    const ssize_t n = ::pread(fd, r.dst.data(), r.dst.size(), static_cast<off_t>(r.offset));
+    const RawResult result{r.slot, n < 0 ? -static_cast<long>(errno) : static_cast<long>(n)};
+    ::pthread_mutex_lock(&mutex);
+    results.push(result);
+    if (results.count() == 1) {
+      const std::uint64_t one = 1;
+      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // 0 until now
+    }
+    if (waited_for != 0 && results.count() >= waited_for) ::pthread_cond_signal(&done);
+  }
+  ::pthread_mutex_unlock(&mutex);
+}
+
+int ThreadsEngine::Pool::add_thread() noexcept {
+  pthread_attr_t attributes;
+  if (const int rc = ::pthread_attr_init(&attributes); rc != 0) return rc;
+  (void)::pthread_attr_setstacksize(&attributes, kStackBytes);
+  sigset_t all, before;
+  ::sigfillset(&all);
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
+  int rc = ::pthread_create(&threads[started], &attributes, run, this);
+  if (rc == EINVAL) rc = ::pthread_create(&threads[started], nullptr, run, this);  // much thread-local data
+  (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  (void)::pthread_attr_destroy(&attributes);
+  if (rc == 0) ++started;
+  return rc;
+}
+
+void ThreadsEngine::Pool::stop() noexcept {
+  ::pthread_mutex_lock(&mutex);
+  ending = true;
+  ::pthread_cond_broadcast(&work);
+  ::pthread_mutex_unlock(&mutex);
+  for (unsigned i = 0; i < started; ++i) ::pthread_join(threads[i], nullptr);
+  ::pthread_cond_destroy(&work);
+  ::pthread_cond_destroy(&done);
+  ::pthread_mutex_destroy(&mutex);
+}
+
+ThreadsEngine::ThreadsEngine(const File& file, unsigned depth) noexcept
+    : IoEngine({file.alignment(), depth, file.direct()}) {}
+
+ThreadsEngine::~ThreadsEngine() {
+  if (pool_ != nullptr) pool_->stop();
+}
+
+int ThreadsEngine::ready_fd() const noexcept { return pool_ != nullptr ? pool_->ready.get() : -1; }
+
+// The threads' stacks stay allocated: they are not ours to unmap.
+void ThreadsEngine::forget() noexcept { pool_.reset(); }
+
+Status ThreadsEngine::start(const File& file, unsigned most) noexcept {
+  std::unique_ptr<Pool> pool(new (std::nothrow) Pool);
+  if (pool == nullptr || !pool->reads.make(caps().depth) || !pool->results.make(caps().depth))
+    return Status::from_errno(ENOMEM);
+  pool->threads.reset(new (std::nothrow) pthread_t[most]);
+  if (pool->threads == nullptr) return Status::from_errno(ENOMEM);
+  pool->ready.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!pool->ready) return Status::from_errno(errno);
+  pool->fd = file.fd();
+  pool->most = most;
+  if (const int rc = pool->add_thread(); rc != 0) return Status::from_errno(rc);
+  pool_ = std::move(pool);
+  return Status();
+}
+
+Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noexcept {
+  Pool& p = *pool_;
+  ::pthread_mutex_lock(&p.mutex);
+  for (const RawRead& r : reads) p.reads.push(r);  // never more than depth are in flight
+  const unsigned waiting = p.reads.count(), idle = p.idle;
+  ::pthread_mutex_unlock(&p.mutex);
+  for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
+  // A thread that is about to become idle may be missed: one too many is started then, within the limit.
+  for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < p.most; --missing)
+    if (p.add_thread() != 0) p.most = p.started;
+  return reads.size();
+}
+
+Result<std::size_t> ThreadsEngine::do_reap(std::span<RawResult> out, std::size_t min) noexcept {
+  Pool& p = *pool_;
+  ::pthread_mutex_lock(&p.mutex);
+  p.waited_for = min;
+  while (p.results.count() < min) ::pthread_cond_wait(&p.done, &p.mutex);
+  p.waited_for = 0;
+  const std::size_t n = std::min<std::size_t>(out.size(), p.results.count());
+  for (std::size_t i = 0; i < n; ++i) out[i] = p.results.pop();
+  if (n != 0 && p.results.count() == 0) {
+    std::uint64_t count;
+    [[maybe_unused]] const ssize_t got = ::read(p.ready.get(), &count, sizeof count);
+  }
+  ::pthread_mutex_unlock(&p.mutex);
+  return n;
+}
+
+Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth,
+                                                 unsigned threads) noexcept {
+  if (depth == 0) return Status::from_errno(EINVAL);
+  std::unique_ptr<ThreadsEngine> engine(new (std::nothrow) ThreadsEngine(file, depth));
+  if (engine == nullptr) return Status::from_errno(ENOMEM);
+  const unsigned most = threads != 0 ? threads : std::min(depth, ThreadsEngine::kMostThreads);
+  if (const Status s = engine->start(file, std::min(most, depth)); !s.ok()) return s;
+  return std::unique_ptr<IoEngine>(std::move(engine));
+}
+
+}  // namespace lmdbio

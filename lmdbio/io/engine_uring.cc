@@ -1,0 +1,178 @@
+#include "lmdbio/io/engine_uring.h"
+
+#include <cerrno>
+
+#ifndef LMDBIO_HAVE_URING
+
+namespace lmdbio {
+
+Result<std::unique_ptr<IoEngine>> uring_engine(const File&, unsigned) noexcept {
+  return Status::from_errno(ENOSYS);
+}
+
+}  // namespace lmdbio
+
+#else
+
+#include <liburing.h>
+#include <poll.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/unique_fd.h"
+
+namespace lmdbio {
+namespace {
+
+class UringEngine final : public IoEngine {
+ public:
+  UringEngine(const File& file, unsigned depth) noexcept
+      : IoEngine({file.alignment(), depth, file.direct()}), fd_(file.fd()) {}
+  ~UringEngine() override;
+  Status start() noexcept;
+  int ready_fd() const noexcept override { return made_ ? ring_.ring_fd : -1; }
+  void forget() noexcept override;
+
+ private:
+  Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
+  Status try_nothing() noexcept;
+  void allow_workers() noexcept;
+  void wait_for_one() noexcept;
+
+  const int fd_;
+  bool made_ = false;
+  io_uring ring_{};
+  // By slot: IORING_OP_READ needs 5.6, and READV before 5.5 its vectors until the end.
+  std::unique_ptr<iovec[]> vectors_;
+  std::size_t in_kernel_ = 0;  // reads
+};
+
+UringEngine::~UringEngine() {
+  if (!made_) return;
+  while (in_kernel_ != 0) wait_for_one();
+  ::io_uring_queue_exit(&ring_);
+}
+
+Status UringEngine::start() noexcept {
+  vectors_.reset(new (std::nothrow) iovec[caps().depth]);
+  if (vectors_ == nullptr) return Status::from_errno(ENOMEM);
+  // No flags: they are younger than 5.4.  At most depth reads are in flight, so the completion queue, twice
+  // as long, cannot overflow.
+  if (const int rc = ::io_uring_queue_init(caps().depth, &ring_, 0); rc < 0) return Status::from_kernel(rc);
+  made_ = true;
+  // Else a child would have a copy of the ring's memory that the kernel does not write to.
+  if (const int rc = ::io_uring_ring_dontfork(&ring_); rc < 0) return Status::from_kernel(rc);
+  if (const Status s = try_nothing(); !s.ok()) return s;
+  allow_workers();
+  return Status();
+}
+
+// A filter may allow the set-up and nothing after it.
+Status UringEngine::try_nothing() noexcept {
+  io_uring_sqe* const sqe = ::io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) return Status::from_errno(EINVAL);
+  ::io_uring_prep_nop(sqe);
+  int rc;
+  do rc = ::io_uring_submit(&ring_);
+  while (rc == -EINTR);
+  if (rc != 1) return Status::from_errno(rc < 0 ? -rc : EIO);
+  io_uring_cqe* cqe = nullptr;
+  do rc = ::io_uring_wait_cqe(&ring_, &cqe);
+  while (rc == -EINTR);
+  if (rc < 0) return Status::from_kernel(rc);
+  const Status s = Status::from_kernel(cqe->res);
+  ::io_uring_cqe_seen(&ring_, cqe);
+  return s;
+}
+
+// File systems without asynchronous reads (FUSE, for one) are read by workers of the kernel's, four per CPU
+// by default.  From 5.15 on; elsewhere it stays at that.
+void UringEngine::allow_workers() noexcept {
+  unsigned most[2] = {0, 0};  // asks
+  if (::io_uring_register_iowq_max_workers(&ring_, most) != 0 || most[0] >= caps().depth) return;
+  most[0] = caps().depth;
+  most[1] = 0;  // as it is
+  (void)::io_uring_register_iowq_max_workers(&ring_, most);
+}
+
+// The mapping is not in the child (MADV_DONTFORK); what is at its addresses now is another's.
+void UringEngine::forget() noexcept {
+  if (!std::exchange(made_, false)) return;
+  UniqueFd(ring_.ring_fd).reset();
+  in_kernel_ = 0;
+}
+
+Result<std::size_t> UringEngine::do_submit(std::span<const RawRead> reads) noexcept {
+  std::size_t prepared = 0;
+  for (const RawRead& r : reads) {
+    io_uring_sqe* const sqe = ::io_uring_get_sqe(&ring_);
+    if (sqe == nullptr) break;
+    vectors_[r.slot] = {r.dst.data(), r.dst.size()};
+    ::io_uring_prep_readv(sqe, fd_, &vectors_[r.slot], 1, r.offset);
+    ::io_uring_sqe_set_data64(sqe, r.slot);
+    ++prepared;
+  }
+  const int rc = ::io_uring_submit(&ring_);
+  const std::size_t taken = rc > 0 ? std::min(static_cast<std::size_t>(rc), prepared) : 0;
+  if (taken < prepared) {
+    // Without a polling thread the kernel looks at the queue within io_uring_enter() only: what it left is
+    // taken back, or it would go along with the next submission unasked.
+    io_uring_sq& sq = ring_.sq;
+    sq.sqe_head = sq.sqe_tail = *sq.khead;
+    io_uring_smp_store_release(sq.ktail, *sq.khead);
+  }
+  in_kernel_ += taken;
+  if (rc == -EBUSY) return std::size_t{0};  // reap first
+  if (rc < 0) return Status::from_kernel(rc);
+  return taken;
+}
+
+Result<std::size_t> UringEngine::do_reap(std::span<RawResult> out, std::size_t min) noexcept {
+  assert(min <= in_kernel_);
+  int rc = 0;
+  if (min != 0) {
+    io_uring_cqe* first;
+    rc = ::io_uring_wait_cqe_nr(&ring_, &first, static_cast<unsigned>(min));
+  }
+  std::size_t n = 0;
+  for (io_uring_cqe* cqe; n < out.size() && ::io_uring_peek_cqe(&ring_, &cqe) == 0; ++n) {
+    out[n] = RawResult{static_cast<unsigned>(::io_uring_cqe_get_data64(cqe)), cqe->res};
+    ::io_uring_cqe_seen(&ring_, cqe);
+  }
+  in_kernel_ -= n;
+  if (n == 0 && rc < 0) return Status::from_kernel(rc);
+  return n;
+}
+
+// For the destructor: the read must end before its memory goes, whatever the kernel says.
+void UringEngine::wait_for_one() noexcept {
+  io_uring_cqe* cqe = nullptr;
+  int rc = ::io_uring_wait_cqe(&ring_, &cqe);
+  if (rc != 0 && rc != -EINTR) {  // forbidden since: look from time to time
+    pollfd ready = {ring_.ring_fd, POLLIN, 0};
+    (void)::poll(&ready, 1, 10);
+    rc = ::io_uring_peek_cqe(&ring_, &cqe);
+  }
+  if (rc != 0) return;
+  ::io_uring_cqe_seen(&ring_, cqe);
+  --in_kernel_;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IoEngine>> uring_engine(const File& file, unsigned depth) noexcept {
+  if (depth == 0) return Status::from_errno(EINVAL);
+  std::unique_ptr<UringEngine> engine(new (std::nothrow) UringEngine(file, depth));
+  if (engine == nullptr) return Status::from_errno(ENOMEM);
+  if (const Status s = engine->start(); !s.ok()) return s;
+  return std::unique_ptr<IoEngine>(std::move(engine));
+}
+
+}  // namespace lmdbio
+
+#endif
