@@ -37,8 +37,8 @@ struct Completion {
 /// A direct engine reads a tail of the file that is shorter than caps().align by a longer read with a
 /// minimum.
 ///
-/// With poll(2): reap(out, 0) until it gives less than out.size(), then poll ready_fd() for
-/// poll_timeout_ms().
+/// With poll(2): reap(out, 0) until it gives less than out.size(); then, while reads are in flight, poll
+/// ready_fd() for poll_timeout_ms().
 class IoEngine {
  public:
   struct Caps {

@@ -1,6 +1,7 @@
 // Every single failure of a read, found by counting: fail the k-th operation for k = 1, 2, ... until none
 // fires.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,6 +13,8 @@
 
 #include "lmdbio/io/engine_memory.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/engine_threads.h"
+#include "lmdbio/io/engine_uring.h"
 #include "lmdbio/io/file.h"
 #include "tests/support/faulty_engine.h"
 #include "tests/support/scan.h"
@@ -56,8 +59,9 @@ const Case kCases[] = {
 class IoFault : public ::testing::TestWithParam<std::tuple<Case, std::string>> {
  protected:
   IoFault() : contents_(pattern(kBytes)), file_(contents_) {
-    Result<File> f = File::open(
-        file_.path(), engine_name() == "direct" ? File::Mode::direct_if_possible : File::Mode::buffered);
+    Result<File> f = File::open(file_.path(), engine_name() == "direct" || engine_name() == "uring"
+                                                  ? File::Mode::direct_if_possible
+                                                  : File::Mode::buffered);
     EXPECT_TRUE(f);
     if (f) opened_ = std::make_unique<File>(std::move(f.value()));
   }
@@ -65,11 +69,17 @@ class IoFault : public ::testing::TestWithParam<std::tuple<Case, std::string>> {
   const std::string& engine_name() const { return std::get<1>(GetParam()); }
   std::unique_ptr<IoEngine> engine() const {
     if (engine_name() == "memory") return memory_engine(contents_, {512, 8, true});
+    if (engine_name() == "threads") return std::move(threads_engine(*opened_, 8).value());
+    if (engine_name() == "uring") {
+      auto made = uring_engine(*opened_, 8);
+      return made ? std::move(made.value()) : nullptr;
+    }
     return pread_engine(*opened_);
   }
 
   // Runs `job` with the k-th operation failing, for each k; it returns the status that it was shown.
   void each(const std::function<Status(FaultyEngine&)>& job, bool shuffled) {
+    if (engine() == nullptr) GTEST_SKIP() << "no io_uring here";
     unsigned k = 1;
     for (;; ++k) {
       ASSERT_LT(k, 10'000u) << "faults without end";
@@ -119,12 +129,46 @@ TEST_P(IoFault, Scan) {
         shuffled);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, IoFault,
-                         ::testing::Combine(::testing::ValuesIn(kCases),
-                                            ::testing::Values("memory", "pread", "direct")),
-                         [](const auto& i) {
-                           return std::get<1>(i.param) + "_" + std::get<0>(i.param).name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, IoFault,
+    ::testing::Combine(::testing::ValuesIn(kCases),
+                       ::testing::Values("memory", "pread", "direct", "threads", "uring")),
+    [](const auto& i) { return std::get<1>(i.param) + "_" + std::get<0>(i.param).name; });
+
+// The same by a thread that polls: it never waits within reap, and is woken for all that comes.
+TEST_P(IoFault, Polled) {
+  const AlignedBuffer b(kBytes, kAlign);
+  each(
+      [&](FaultyEngine& io) {
+        Status first;
+        std::vector<Completion> done(3);
+        std::size_t next = 0, ended = 0;
+        constexpr std::size_t kReads = kBytes / (2 * kAlign);
+        while (ended < kReads) {
+          while (next < kReads) {
+            const ReadOp op{next * 2 * kAlign, b.bytes().subspan(next * 2 * kAlign, 2 * kAlign), next};
+            if (io.submit({&op, 1}).value() == 0) break;
+            ++next;
+          }
+          const Result<std::size_t> n = io.reap(done, 0);
+          if (!n) return n.error();
+          for (const Completion& c : std::span(done).first(n.value())) {
+            if (!c.status.ok()) first = c.status;
+            EXPECT_TRUE(!c.status.ok() ||
+                        std::memcmp(b.bytes().data() + c.tag * 2 * kAlign,
+                                    contents_.data() + c.tag * 2 * kAlign, 2 * kAlign) == 0);
+          }
+          ended += n.value();
+          if (n.value() == done.size() || io.in_flight() == 0) continue;
+          const int timeout = io.poll_timeout_ms();
+          pollfd ready = {io.ready_fd(), POLLIN, 0};
+          const int woken = ::poll(&ready, 1, timeout < 0 ? 10'000 : timeout);
+          EXPECT_TRUE(timeout >= 0 || woken == 1) << "nothing came\n" << io.story();
+        }
+        return first;
+      },
+      false);
+}
 
 // A wrong bit is not an error that this layer can see; the double shows it to the layers above.
 TEST(IoFault, EachFlippedBitReachesTheCaller) {

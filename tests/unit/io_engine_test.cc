@@ -3,17 +3,25 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lmdbio/io/engine_memory.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/engine_threads.h"
+#include "lmdbio/io/engine_uring.h"
 #include "lmdbio/io/file.h"
+#include "tests/support/child.h"
 #include "tests/support/faulty_engine.h"
 #include "tests/support/scan.h"
 #include "tests/support/temp_file.h"
@@ -32,9 +40,20 @@ constexpr std::size_t kFileBytes = 64 * 4096;
 
 struct Kind {
   const char* name;
-  IoEngine::Caps memory;  // depth 0: pread
+  IoEngine::Caps memory;  // depth 0: of a file
   File::Mode mode;
+  Result<std::unique_ptr<IoEngine>> (*engine)(const File&);
 };
+
+Result<std::unique_ptr<IoEngine>> make_pread(const File& f) { return pread_engine(f); }
+template <unsigned depth, unsigned threads = 0>
+Result<std::unique_ptr<IoEngine>> make_threads(const File& f) {
+  return threads_engine(f, depth, threads);
+}
+template <unsigned depth>
+Result<std::unique_ptr<IoEngine>> make_uring(const File& f) {
+  return uring_engine(f, depth);
+}
 
 class AnyEngine : public ::testing::TestWithParam<Kind> {
  protected:
@@ -48,7 +67,11 @@ class AnyEngine : public ::testing::TestWithParam<Kind> {
     Result<File> f = File::open(temp_->path(), GetParam().mode);
     ASSERT_TRUE(f);
     file_ = std::make_unique<File>(std::move(f.value()));
-    engine_ = pread_engine(*file_);
+    Result<std::unique_ptr<IoEngine>> made = GetParam().engine(*file_);
+    if (!made && std::string(GetParam().name).starts_with("uring"))
+      GTEST_SKIP() << "no io_uring here: " << made.error().raw();
+    ASSERT_TRUE(made);
+    engine_ = std::move(made.value());
   }
   std::size_t align() const { return engine_->caps().align; }
   std::size_t block() const { return std::max<std::size_t>(align(), 512); }
@@ -64,6 +87,7 @@ class AnyEngine : public ::testing::TestWithParam<Kind> {
 
 TEST_P(AnyEngine, ReadsEveryByte) {
   make();
+  if (IsSkipped()) return;
   const auto r = scan(*engine_, kFileBytes, block());
   EXPECT_TRUE(r.status.ok());
   EXPECT_TRUE(r.same);
@@ -76,6 +100,7 @@ TEST_P(AnyEngine, ReadsEveryByte) {
 
 TEST_P(AnyEngine, ReadFully) {
   make();
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(8 * block());
   EXPECT_TRUE(read_fully(*engine_, 3 * block(), b.bytes()).ok());
   for (std::size_t i = 0; i < b.bytes().size(); ++i) ASSERT_EQ(b.bytes()[i], byte_at(3 * block() + i)) << i;
@@ -85,6 +110,7 @@ TEST_P(AnyEngine, ReadFully) {
 
 TEST_P(AnyEngine, UpToTheEndAndBeyond) {
   make();
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(2 * block());
   EXPECT_TRUE(read_fully(*engine_, kFileBytes - 2 * block(), b.bytes()).ok());
   EXPECT_EQ(read_fully(*engine_, kFileBytes - block(), b.bytes()).raw(), EIO);
@@ -99,6 +125,7 @@ TEST_P(AnyEngine, UpToTheEndAndBeyond) {
 
 TEST_P(AnyEngine, EndInsideABlock) {
   make(3 * 4096 + 100);
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(4096);
   EXPECT_EQ(read_fully(*engine_, 3 * 4096, b.bytes()).raw(), EIO);
   if (align() == 1) {
@@ -108,14 +135,151 @@ TEST_P(AnyEngine, EndInsideABlock) {
   }
 }
 
+TEST_P(AnyEngine, MinimumReachesTheTail) {
+  make(3 * 4096 + 100);
+  if (IsSkipped()) return;
+  const AlignedBuffer b = buffer(2 * 4096);
+  const auto read = [&](std::uint64_t offset, std::size_t bytes, std::size_t minimum) {
+    const ReadOp op{offset, b.bytes().first(bytes), 9, minimum};
+    EXPECT_EQ(engine_->submit({&op, 1}).value(), 1u);
+    Completion c{0, Status()};
+    EXPECT_EQ(engine_->reap({&c, 1}, 1).value(), 1u);
+    EXPECT_EQ(c.tag, 9u);
+    for (std::size_t i = 0; i < c.bytes; ++i) EXPECT_EQ(b.bytes()[i], byte_at(offset + i));
+    return c;
+  };
+  for (const std::size_t minimum : {std::size_t{1}, std::size_t{99}, std::size_t{100}}) {
+    const Completion c = read(3 * 4096, 4096, minimum);
+    EXPECT_TRUE(c.status.ok()) << c.status.raw();
+    EXPECT_EQ(c.bytes, 100u);
+  }
+  EXPECT_EQ(read(2 * 4096, 2 * 4096, 4096 + 100).bytes, 4096u + 100);
+  EXPECT_EQ(read(2 * 4096, 4096, 1).bytes, 4096u);
+  EXPECT_EQ(read(2 * 4096, 4096, 4096).bytes, 4096u);
+  EXPECT_EQ(read(2 * 4096, 4096, 0).bytes, 4096u);
+  const Completion more = read(3 * 4096, 4096, 101);
+  EXPECT_EQ(more.status.raw(), EIO);
+  EXPECT_EQ(more.bytes, 0u);
+  EXPECT_EQ(read(2 * 4096, 2 * 4096, 0).status.raw(), EIO);
+  EXPECT_EQ(read(4 * 4096, 4096, 1).status.raw(), EIO) << "all of it beyond the end";
+}
+
+TEST_P(AnyEngine, EveryReadComesOnceWhateverItsPlaceAndSize) {
+  make();
+  if (IsSkipped()) return;
+  std::mt19937_64 random(5);
+  const unsigned depth = engine_->caps().depth;
+  const std::size_t room = 8 * block();
+  const AlignedBuffer b = buffer(depth * room);
+  std::vector<ReadOp> in_flight(depth);
+  std::vector<std::uint64_t> free(depth);
+  std::iota(free.begin(), free.end(), 0u);
+  std::vector<Completion> done(depth);
+  unsigned started = 0, ended = 0;
+  while (ended < 600) {
+    while (!free.empty() && started < 600) {
+      const std::uint64_t tag = free.back();
+      const std::size_t bytes = (1 + random() % (room / align())) * align();
+      const std::uint64_t offset = random() % ((kFileBytes - bytes) / align() + 1) * align();
+      in_flight[tag] = {offset, b.bytes().subspan(tag * room, bytes), tag};
+      const std::size_t taken = engine_->submit({&in_flight[tag], 1}).value();
+      if (taken == 0) break;
+      free.pop_back();
+      ++started;
+    }
+    const std::size_t n = engine_->reap(done, random() % 3).value();
+    for (const Completion& c : std::span(done).first(n)) {
+      ASSERT_TRUE(c.status.ok()) << c.status.raw();
+      const ReadOp& op = in_flight[c.tag];
+      ASSERT_EQ(c.bytes, op.dst.size());
+      ASSERT_EQ(std::memcmp(op.dst.data(), contents_.data() + op.offset, op.dst.size()), 0);
+      ASSERT_EQ(std::count(free.begin(), free.end(), c.tag), 0) << "twice";
+      free.push_back(c.tag);
+      ++ended;
+    }
+  }
+  EXPECT_EQ(engine_->in_flight(), 0u);
+}
+
+TEST_P(AnyEngine, ReadyFdIsReadableWhileResultsWait) {
+  make();
+  if (IsSkipped()) return;
+  const unsigned depth = engine_->caps().depth;
+  const AlignedBuffer b = buffer(depth * block());
+  EXPECT_EQ(engine_->poll_timeout_ms(), -1);
+  std::vector<ReadOp> ops;
+  for (std::size_t i = 0; i < depth; ++i)
+    ops.push_back({i * block(), b.bytes().subspan(i * block(), block()), i});
+  pollfd ready = {engine_->ready_fd(), POLLIN, 0};
+  for (int round = 0; round < 3; ++round) {
+    if (ready.fd >= 0) {
+      EXPECT_EQ(::poll(&ready, 1, 0), 0) << "nothing was read yet";
+    }
+    ASSERT_EQ(engine_->submit(ops).value(), depth);
+    std::vector<Completion> done(3);
+    for (std::size_t got = 0; got < depth;) {
+      if (ready.fd < 0) {
+        EXPECT_EQ(engine_->poll_timeout_ms(), 0);
+      } else {
+        const int timeout = engine_->poll_timeout_ms();
+        EXPECT_EQ(timeout, -1);
+        ASSERT_EQ(::poll(&ready, 1, timeout < 0 ? 10'000 : timeout), 1);
+        EXPECT_EQ(ready.revents, POLLIN);
+      }
+      const std::size_t n = engine_->reap(done, 0).value();
+      EXPECT_GT(n, 0u);
+      got += n;
+    }
+    EXPECT_EQ(engine_->poll_timeout_ms(), -1);
+  }
+}
+
+TEST_P(AnyEngine, GoesWithReadsInFlight) {
+  for (int round = 0; round < 10; ++round) {
+    make();
+    if (IsSkipped()) return;
+    const unsigned depth = engine_->caps().depth;
+    AlignedBuffer b = buffer(depth * block());
+    std::vector<ReadOp> ops;
+    for (std::size_t i = 0; i < depth; ++i)
+      ops.push_back({i * block(), b.bytes().subspan(i * block(), block()), i});
+    ASSERT_EQ(engine_->submit(ops).value(), depth);
+    engine_.reset();  // the buffer goes next
+  }
+}
+
+TEST_P(AnyEngine, ForgottenInAChild) {
+  make();
+  if (IsSkipped()) return;
+  const AlignedBuffer b = buffer(4 * block());
+  const ReadOp op{0, b.bytes(), 1};
+  ASSERT_EQ(engine_->submit({&op, 1}).value(), 1u);
+  const int fd = engine_->ready_fd();
+  const auto child = testing::in_child([&] {
+    engine_->forget();
+    const bool closed = fd < 0 || ::fcntl(fd, F_GETFD) < 0;
+    engine_.reset();
+    return closed ? 7 : 8;
+  });
+  EXPECT_EQ(child.exit_code, 7) << child.err;
+  Completion c;
+  EXPECT_EQ(engine_->reap({&c, 1}, 1).value(), 1u);
+  EXPECT_TRUE(c.status.ok());
+  EXPECT_EQ(std::memcmp(b.bytes().data(), contents_.data(), b.bytes().size()), 0);
+  const ScanResult r = scan(*engine_, kFileBytes, block());
+  EXPECT_TRUE(r.status.ok() && r.same && r.lost == 0);
+}
+
 TEST_P(AnyEngine, EmptyFile) {
   make(0);
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(4096);
   EXPECT_EQ(read_fully(*engine_, 0, b.bytes()).raw(), EIO);
 }
 
 TEST_P(AnyEngine, TakesUpToItsDepth) {
   make();
+  if (IsSkipped()) return;
   const unsigned depth = engine_->caps().depth;
   const AlignedBuffer b = buffer((depth + 1) * block());
   std::vector<ReadOp> ops;
@@ -137,6 +301,7 @@ TEST_P(AnyEngine, TakesUpToItsDepth) {
 
 TEST_P(AnyEngine, ReapWithNothingInFlight) {
   make();
+  if (IsSkipped()) return;
   Completion c[2];
   EXPECT_EQ(engine_->reap(c, 2).value(), 0u);
   EXPECT_EQ(engine_->reap(c, 0).value(), 0u);
@@ -145,6 +310,7 @@ TEST_P(AnyEngine, ReapWithNothingInFlight) {
 
 TEST_P(AnyEngine, ReapIntoNothing) {
   make();
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(block());
   const ReadOp op{0, b.bytes(), 7};
   ASSERT_EQ(engine_->submit({&op, 1}).value(), 1u);
@@ -156,6 +322,7 @@ TEST_P(AnyEngine, ReapIntoNothing) {
 
 TEST_P(AnyEngine, GoesWithReadsNotReaped) {
   make();
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(block());
   const ReadOp op{0, b.bytes(), 7};
   ASSERT_EQ(engine_->submit({&op, 1}).value(), 1u);
@@ -165,12 +332,15 @@ TEST_P(AnyEngine, GoesWithReadsNotReaped) {
 TEST_P(AnyEngine, EmptyAndUnalignedReadsAreOurBugs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   make();
+  if (IsSkipped()) return;
   const AlignedBuffer b = buffer(2 * block());
   const auto submit = [&](std::uint64_t offset, MutableBytes dst) {
     const ReadOp op{offset, dst, 0};
     (void)engine_->submit({&op, 1});
   };
   EXPECT_DEATH(submit(0, {}), "lmdbio: bug: read of 0 bytes");
+  const ReadOp too_much{0, b.bytes(), 0, 2 * block() + 1};
+  EXPECT_DEATH((void)engine_->submit({&too_much, 1}), "lmdbio: bug: .*minimum");
   if (align() == 1) return;
   EXPECT_DEATH(submit(1, b.bytes()), "alignment");
   EXPECT_DEATH(submit(0, b.bytes().first(align() / 2)), "alignment");
@@ -179,10 +349,19 @@ TEST_P(AnyEngine, EmptyAndUnalignedReadsAreOurBugs) {
 
 INSTANTIATE_TEST_SUITE_P(
     Engines, AnyEngine,
-    ::testing::Values(Kind{"memory", {1, 32, false}, {}}, Kind{"memory_one_deep", {1, 1, false}, {}},
-                      Kind{"memory_aligned", {512, 100, true}, {}},
-                      Kind{"pread", {0, 0, false}, File::Mode::buffered},
-                      Kind{"pread_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible}),
+    ::testing::Values(
+        Kind{"memory", {1, 32, false}, {}, {}}, Kind{"memory_one_deep", {1, 1, false}, {}, {}},
+        Kind{"memory_aligned", {512, 100, true}, {}, {}},
+        Kind{"pread", {0, 0, false}, File::Mode::buffered, make_pread},
+        Kind{"pread_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible, make_pread},
+        Kind{"threads", {0, 0, false}, File::Mode::buffered, make_threads<16>},
+        Kind{"threads_one_deep", {0, 0, false}, File::Mode::buffered, make_threads<1>},
+        Kind{"threads_fewer_than_depth", {0, 0, false}, File::Mode::buffered, make_threads<16, 3>},
+        Kind{"threads_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible, make_threads<16>},
+        Kind{"uring", {0, 0, false}, File::Mode::buffered, make_uring<16>},
+        Kind{"uring_one_deep", {0, 0, false}, File::Mode::buffered, make_uring<1>},
+        Kind{"uring_odd_depth", {0, 0, false}, File::Mode::buffered, make_uring<37>},
+        Kind{"uring_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible, make_uring<16>}),
     [](const auto& i) { return std::string(i.param.name); });
 
 TEST(PreadEngine, ReadsADescriptorThatItCannot) {
@@ -320,6 +499,50 @@ TEST(IoEngine, PollDoesNotWaitForTheRestOfARead) {
   EXPECT_EQ(e.reap({&c, 1}, 0).value(), 0u);
   EXPECT_EQ(e.reap({&c, 1}, 0).value(), 1u);
   EXPECT_TRUE(c.status.ok());
+}
+
+TEST(IoEngine, AMinimumEndsAtTheFirstShortAnswerThatReachesIt) {
+  const AlignedBuffer b(2048, 512);
+  const auto read = [&](ScriptedEngine& e, std::size_t minimum) {
+    const ReadOp op{0, b.bytes(), 0, minimum};
+    EXPECT_EQ(e.submit({&op, 1}).value(), 1u);
+    Completion c{0, Status()};
+    EXPECT_EQ(e.reap({&c, 1}, 1).value(), 1u);
+    return c;
+  };
+  ScriptedEngine once({1024}, {512, 4, true});
+  EXPECT_EQ(read(once, 1024).bytes, 1024u);
+  EXPECT_EQ(once.asked.size(), 1u);
+  ScriptedEngine twice({512, 700}, {512, 4, true});
+  EXPECT_EQ(read(twice, 1025).bytes, 1212u);
+  EXPECT_EQ(twice.asked, (Asked{{0, 2048}, {512, 1536}}));
+  ScriptedEngine ended({512, 0}, {512, 4, true});
+  EXPECT_EQ(read(ended, 513).status.raw(), EIO);
+  ScriptedEngine inside({512, 100}, {512, 4, true});
+  EXPECT_EQ(read(inside, 613).status.raw(), EIO);
+}
+
+TEST(IoEngine, PollDoesNotSleepForARefusedRead) {
+  ScriptedEngine e(std::vector<long>(IoEngine::kAgainTries, -EAGAIN), {1, 4, false});
+  std::vector<std::byte> b(100);
+  const ReadOp op{0, b, 1};
+  ASSERT_EQ(e.submit({&op, 1}).value(), 1u);
+  Completion c;
+  unsigned polls = 0;
+  while (e.reap({&c, 1}, 0).value() == 0) ++polls;
+  EXPECT_TRUE(c.status.ok());
+  EXPECT_GT(polls, 2 * IoEngine::kAgainTries) << "most of them came too early and did nothing";
+  EXPECT_EQ(e.asked.size(), IoEngine::kAgainTries + 1);
+}
+
+TEST(IoEngine, PollHandsTheRestOfAShortReadOn) {
+  ScriptedEngine e({10}, {1, 4, false});
+  std::vector<std::byte> b(100);
+  const ReadOp op{0, b, 1};
+  ASSERT_EQ(e.submit({&op, 1}).value(), 1u);
+  Completion c;
+  EXPECT_EQ(e.reap({&c, 1}, 0).value(), 0u);
+  EXPECT_EQ(e.asked, (Asked{{0, 100}, {10, 90}})) << "else poll(2) would wait for ever";
 }
 
 // Three reads of one byte, submitted.
