@@ -9,6 +9,7 @@
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/io/file.h"
+#include "tests/support/child.h"
 #include "tests/support/temp_file.h"
 #include "tests/support/test_bytes.h"
 
@@ -124,6 +125,63 @@ TEST(File, FromDirectDescriptor) {
   ASSERT_TRUE(r);
   EXPECT_TRUE(r.value().direct());
   EXPECT_GT(r.value().alignment(), 1u);
+}
+
+TEST(File, ReopensWhatIsBehindADescriptor) {
+  TempFile t(testing::pattern(10'000));
+  ASSERT_EQ(::lseek(t.fd(), 77, SEEK_SET), 77);
+  for (const bool direct : {false, true}) {
+    int fd;
+    {
+      Result<File> r = direct ? File::reopen_direct(t.fd()) : File::reopen_buffered(t.fd());
+      if (direct && !r && !File::open(t.path(), File::Mode::direct_if_possible).value().direct())
+        GTEST_SKIP() << "no O_DIRECT in " << t.path();
+      ASSERT_TRUE(r);
+      const File& f = r.value();
+      fd = f.fd();
+      EXPECT_NE(fd, t.fd());
+      EXPECT_EQ(f.direct(), direct);
+      EXPECT_EQ(f.alignment() > 1, direct);
+      EXPECT_EQ(::fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+      EXPECT_EQ((::fcntl(fd, F_GETFL) & O_DIRECT) != 0, direct);
+      EXPECT_EQ(::fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+      EXPECT_EQ(::lseek(fd, 0, SEEK_CUR), 0) << "a description of its own";
+      EXPECT_EQ(f.identity().value(), File::from_fd(t.fd(), File::Take::borrow).value().identity().value());
+    }
+    EXPECT_FALSE(is_open(fd));
+  }
+  EXPECT_EQ(::fcntl(t.fd(), F_GETFL) & O_DIRECT, 0);
+}
+
+TEST(File, ReopensWhateverBecameOfTheName) {
+  TempFile t(testing::pattern(100));
+  const ino_t ino =
+      static_cast<ino_t>(File::open(t.path(), File::Mode::buffered).value().identity().value().ino);
+  const std::string other = std::string(t.path()) + "_moved";
+  ASSERT_EQ(::rename(t.path(), other.c_str()), 0);
+  UniqueFd squatter(::open(t.path(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  EXPECT_EQ(File::reopen_buffered(t.fd()).value().identity().value().ino, ino);
+  ASSERT_EQ(::unlink(other.c_str()), 0);
+  EXPECT_EQ(File::reopen_buffered(t.fd()).value().identity().value().ino, ino) << "deleted";
+}
+
+TEST(File, ReopensOrSaysWhyNot) {
+  for (const auto reopen : {File::reopen_buffered, File::reopen_direct}) {
+    EXPECT_EQ(reopen(-1).error().raw(), EBADF);
+    UniqueFd directory(::open("/", O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(reopen(directory.get()).error().raw(), EISDIR);
+    UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(reopen(null.get()).error().raw(), EINVAL);
+    TempFile t(testing::pattern(100));
+    ASSERT_EQ(::fchmod(t.fd(), 0), 0);
+    const auto child = testing::in_child([&] {
+      if (::geteuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) return EACCES;
+      return reopen(t.fd()).error().raw();
+    });
+    EXPECT_EQ(child.exit_code, EACCES);
+  }
+  UniqueFd proc(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
+  EXPECT_TRUE(File::reopen_direct(proc.get()).has_error());
 }
 
 TEST(File, MovesKeepTheDescriptor) {
