@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "tests/support/slowfs/buffers.h"
 #include "tests/support/slowfs/counters.h"
 #include "tests/support/slowfs/inodes.h"
 #include "tests/support/slowfs/parking.h"
@@ -77,7 +78,7 @@ class FileSystem {
   };
   struct Pending {  // a read request with its answer
     fuse_req* req;
-    std::unique_ptr<char[]> data;
+    std::shared_ptr<char[]> data;
     std::size_t size;
     int error;
   };
@@ -145,6 +146,7 @@ class FileSystem {
   InodeTable inodes_;
   TokenBucket& bucket_;
   Counters counters_;
+  Buffers buffers_;
   mutable std::mutex settings_mutex_;  // guards the pointer; rank: leaf
   SettingsPtr settings_;
   std::mutex control_mutex_;  // one change of settings at a time; taken before settings_mutex_

@@ -177,7 +177,7 @@ void FileSystem::read(fuse_req* req, NodeId, std::size_t size, off_t off, fuse_f
       fs.counters_.count(Fault::k_read_short);
       size = static_cast<std::size_t>(s->short_bytes);
     }
-    p->data = std::make_unique_for_overwrite<char[]>(size);
+    p->data = fs.buffers_.take(size);
     const ssize_t n = pread_full(h.fd.get(), p->data.get(), size, off);
     if (n < 0) p->error = errno;
     p->size = n < 0 ? 0 : static_cast<std::size_t>(n);
