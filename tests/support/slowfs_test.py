@@ -539,6 +539,14 @@ class Refusals(Case):
         self.assertEqual(fs.counters()["faults"]["direct_io_open"], 3)
         self.assertEqual(os.pread(fd, PAGE, PAGE), self.bytes[PAGE:2 * PAGE])
 
+    def test_mmap_from_the_start(self):
+        fs = self.mount(no_mmap=1)
+        fd = self.open(fs)
+        self.assertErrno(errno.ENODEV, mmap.mmap, fd, SIZE, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self.assertEqual(os.pread(fd, SIZE, 0), self.bytes)
+        direct = self.open(fs, flags=os.O_RDONLY | os.O_DIRECT)
+        self.assertEqual(self.direct_read(direct, PAGE, PAGE), self.bytes[PAGE:2 * PAGE])
+
     def test_direct(self):
         fs = self.mount(direct_errno="EINVAL")
         self.assertErrno(errno.EINVAL, self.open, fs, flags=os.O_RDONLY | os.O_DIRECT)

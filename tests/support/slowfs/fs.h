@@ -76,11 +76,12 @@ class FileSystem {
     std::mutex mutex_;  // rank: leaf
     std::map<T*, std::unique_ptr<T>> all_;
   };
-  struct Pending {  // a read request with its answer
+  struct Pending {  // a read request; its file is open until it is answered
     fuse_req* req;
-    std::shared_ptr<char[]> data;
+    int fd;
+    off_t off;
     std::size_t size;
-    int error;
+    int error;  // to answer instead
   };
   using SettingsPtr = std::shared_ptr<const Settings>;
 
@@ -154,7 +155,7 @@ class FileSystem {
   Given<Handle> handles_;
   Given<Dir> dirs_;
   std::atomic<dev_t> dev_{0};
-  Parking parking_;  // last: its thread uses the others
+  Parking parking_;  // last: its threads use the others
 };
 
 }  // namespace lmdbio::slowfs

@@ -1,6 +1,7 @@
 // Open files: data and locks.
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,6 +38,13 @@ ssize_t pread_full(int fd, char* data, std::size_t size, off_t off) {
     got += static_cast<std::size_t>(n);
   }
   return static_cast<ssize_t>(got);
+}
+
+// How much of `size` bytes at `off` the file has.
+std::size_t there(int fd, off_t off, std::size_t size) {
+  struct stat st;
+  if (::fstat(fd, &st) != 0 || off >= st.st_size) return 0;
+  return std::min(size, static_cast<std::size_t>(st.st_size - off));
 }
 
 constexpr std::uint64_t kToEof = std::numeric_limits<off_t>::max();
@@ -168,22 +176,17 @@ void FileSystem::read(fuse_req* req, NodeId, std::size_t size, off_t off, fuse_f
   fs.counters_.read_begins(size, (fi->flags & O_DIRECT) != 0);
   const SettingsPtr s = fs.settings();
   const std::uint64_t number = s->concerns(h.name) ? fs.counters_.number_read() : 0;
-  const auto p = std::make_shared<Pending>(Pending{req, nullptr, 0, 0});
+  const auto p = std::make_shared<Pending>(Pending{req, h.fd.get(), off, size, 0});
   if (number != 0 && s->fail.hits(number)) {
     fs.counters_.count(Fault::k_read_error);
     p->error = static_cast<int>(s->fail_errno);
-  } else {
-    if (number != 0 && s->shorten.hits(number) && size > static_cast<std::size_t>(s->short_bytes)) {
-      fs.counters_.count(Fault::k_read_short);
-      size = static_cast<std::size_t>(s->short_bytes);
-    }
-    p->data = fs.buffers_.take(size);
-    const ssize_t n = pread_full(h.fd.get(), p->data.get(), size, off);
-    if (n < 0) p->error = errno;
-    p->size = n < 0 ? 0 : static_cast<std::size_t>(n);
+  } else if (number != 0 && s->shorten.hits(number) && size > static_cast<std::size_t>(s->short_bytes)) {
+    fs.counters_.count(Fault::k_read_short);
+    p->size = static_cast<std::size_t>(s->short_bytes);
   }
   const auto done = [&fs, p](Parking::Why why) { fs.answer(p, why); };
-  const Parking::Clock::time_point due = fs.bucket_.take(p->size) + std::chrono::microseconds(s->delay_us);
+  const std::size_t transfer = p->error != 0 ? 0 : there(p->fd, off, p->size);
+  const Parking::Clock::time_point due = fs.bucket_.take(transfer) + std::chrono::microseconds(s->delay_us);
   if (number != 0 && s->hang.hits(number)) {
     fs.counters_.count(Fault::k_read_hang);
     fs.parking_.park(req, Parking::Kind::kHangRead, std::max(due, after_ms(s->hang_ms)), done);
@@ -197,11 +200,19 @@ void FileSystem::read(fuse_req* req, NodeId, std::size_t size, off_t off, fuse_f
 void FileSystem::answer(const std::shared_ptr<Pending>& p, Parking::Why why) {
   if (why == Parking::Why::kInterrupted) p->error = EINTR;
   if (why == Parking::Why::kEnding) p->error = ENOTCONN;
-  counters_.read_ended(p->error != 0 ? 0 : p->size);
+  // Read only now: what is copied to the kernel at once is still in the processor's cache.
+  std::shared_ptr<char[]> data;
+  ssize_t n = 0;
+  if (p->error == 0) {
+    data = buffers_.take(p->size);
+    n = pread_full(p->fd, data.get(), p->size, p->off);
+    if (n < 0) p->error = errno;
+  }
+  counters_.read_ended(p->error != 0 ? 0 : static_cast<std::size_t>(n));
   if (p->error != 0) {
     fuse_reply_err(p->req, p->error);
   } else {
-    fuse_reply_buf(p->req, p->data.get(), p->size);
+    fuse_reply_buf(p->req, data.get(), static_cast<std::size_t>(n));
   }
 }
 

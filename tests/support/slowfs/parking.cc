@@ -20,7 +20,9 @@ bool being_killed(fuse_req* req) {
 
 }  // namespace
 
-Parking::Parking(Interrupted interrupted) : interrupted_(interrupted), thread_([this] { run(); }) {}
+Parking::Parking(Interrupted interrupted) : interrupted_(interrupted) {
+  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
+}
 
 Parking::Id Parking::add(fuse_req* req, Kind kind, Clock::time_point due, Done done, const void* subject,
                          std::size_t want_hung) {
@@ -95,9 +97,10 @@ void Parking::end() {
     const std::lock_guard lock(mutex_);
     ending_ = true;
     for (auto& [id, item] : items_) finish(id, item, Why::kEnding);
-    changed_.notify_one();
+    changed_.notify_all();
   }
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& t : threads_)
+    if (t.joinable()) t.join();
 }
 
 void Parking::run() {
@@ -121,10 +124,12 @@ void Parking::run() {
     Item item = std::move(items_.at(id));
     items_.erase(id);
     finished(item);
+    if (!order_.empty()) changed_.notify_one();  // another one waits for what is next
     lock.unlock();
     item.done(item.why);
     lock.lock();
   }
+  changed_.notify_all();  // the others may end too
 }
 
 }  // namespace lmdbio::slowfs

@@ -9,12 +9,13 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/support/slowfs/fuse_types.h"
 
 namespace lmdbio::slowfs {
 
-/// Waiting takes no thread.  One thread of its own ends the waits, in order of their times.
+/// Waiting takes no thread.  A few threads of its own end the waits, in order of their times.
 class Parking {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,7 +32,7 @@ class Parking {
   Parking(const Parking&) = delete;
   Parking& operator=(const Parking&) = delete;
 
-  /// Keeps `req` until `due`; then `done` answers it, once, in Parking's thread.  It begins to run after
+  /// Keeps `req` until `due`; then `done` answers it, once, in a thread of Parking's.  It begins to run after
   /// arm() at the earliest.  `subject`: what wake() may name.  The kernel's interrupts end the wait of locks
   /// and control requests; of hanging reads only if the asker is being killed (an EINTR in a page fault would
   /// be a SIGBUS), and of delays never.  `want_hung`: also due as soon as that many reads and locks hang.
@@ -76,7 +77,8 @@ class Parking {
   Id last_ = 0;
   std::size_t hung_ = 0;  // that hang, and are not about to be answered
   bool ending_ = false;
-  std::thread thread_;  // last: it uses the others
+  static constexpr int kThreads = 2;  // four, on two cores, halved what a reader got
+  std::vector<std::thread> threads_;  // last: they use the others
 };
 
 }  // namespace lmdbio::slowfs
