@@ -53,7 +53,8 @@ Options parse(int argc, char** argv) {
 char* make_buffers(std::size_t bytes) {
   void* const at = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) die_errno("mmap");
-  char* const aligned = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(at) + kHuge - 1) / kHuge * kHuge);
+  char* const aligned =
+      reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(at) + kHuge - 1) / kHuge * kHuge);
   madvise(aligned, bytes, MADV_HUGEPAGE);  // without huge pages it is slower, not wrong
   std::memset(aligned, 0, bytes);
   return aligned;
@@ -68,7 +69,8 @@ class Ring {
         blocks_((file_bytes + o.request - 1) / o.request),
         buffers_(make_buffers(o.request * o.depth)),
         got_(o.depth) {
-    if (const int rc = io_uring_queue_init(o.depth, &ring_, 0); rc < 0) die("io_uring: %s", std::strerror(-rc));
+    if (const int rc = io_uring_queue_init(o.depth, &ring_, 0); rc < 0)
+      die("io_uring: %s", std::strerror(-rc));
   }
   ~Ring() { io_uring_queue_exit(&ring_); }
   Ring(const Ring&) = delete;
@@ -104,7 +106,8 @@ class Ring {
     got_[slot(block)] = got;
     io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
     if (sqe == nullptr) die("io_uring: no free entry");
-    io_uring_prep_read(sqe, fd_, buffer(block) + got, static_cast<unsigned>(o_.request - got), offset(block) + got);
+    io_uring_prep_read(sqe, fd_, buffer(block) + got, static_cast<unsigned>(o_.request - got),
+                       offset(block) + got);
     io_uring_sqe_set_data64(sqe, block);
   }
 
@@ -148,10 +151,11 @@ int run(int argc, char** argv) {
   struct stat status {};
   if (fd < 0 || fstat(fd, &status) != 0) die_errno(o.file.c_str());
   Ring ring(o, fd, static_cast<std::uint64_t>(status.st_size));
+  const rusage before = usage();
   const std::uint64_t start = clock_ns();
   ring.read_all(result);
   result.seconds = static_cast<double>(clock_ns() - start) * 1e-9;
-  print_result(result);
+  print_result(result, before);
   return 0;
 }
 

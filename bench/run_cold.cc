@@ -1,5 +1,5 @@
-// A reader of bench/cold: walks all records in order, once, and reads all bytes of each.  Linked with -llmdb it
-// is stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
+// A reader of bench/cold: walks all records in order, once, and reads all bytes of each.  Linked with -llmdb
+// it is stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
 //
 //   run_cold DATABASE [--reverse] [--nordahead] [--mark BYTES [--stop]]
 //
@@ -66,7 +66,8 @@ void walk(const OpenDb& db, const Options& o, ColdResult& r) {
   const bool stopped = o.stop && r.mark_records != 0;
   if (!stopped && rc != MDB_NOTFOUND) die("mdb_cursor_get: %s", mdb_strerror(rc));
   if (!stopped && r.records != db.records)
-    die("%ju of %ju records", static_cast<std::uintmax_t>(r.records), static_cast<std::uintmax_t>(db.records));
+    die("%ju of %ju records", static_cast<std::uintmax_t>(r.records),
+        static_cast<std::uintmax_t>(db.records));
   mdb_cursor_close(cursor);
   mdb_txn_abort(txn);
 }

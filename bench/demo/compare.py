@@ -7,13 +7,16 @@ Exit status: 0; 1 if anything failed or if the programs did not read the same by
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(HERE))
+from measure import interval, machine_facts, round_order, text  # noqa: E402
+
 PYTHON = "/usr/bin/python3"
 BACKENDS = ("stock", "control", "ours")
 
@@ -30,23 +33,6 @@ MEASURES = [
 
 def fail(message):
     sys.exit(f"error: {message}")
-
-
-def interval(values):
-    """Median and its interval of at least 95 % from order statistics (None below six values)."""
-    values = sorted(values)
-    n = len(values)
-    term, below, k = 0.5**n, 0.0, 0
-    while k < n // 2 and below + term <= 0.025:
-        below += term
-        term *= (n - k) / (k + 1)
-        k += 1
-    low, high = (values[k - 1], values[n - k]) if k else (None, None)
-    return {"median": statistics.median(values), "low": low, "high": high}
-
-
-def text(i):
-    return f"{i['median']:.3f}" + (f" [{i['low']:.3f}, {i['high']:.3f}]" if i["low"] is not None else "")
 
 
 class Runner:
@@ -109,8 +95,7 @@ def measure(runner, database, program, rounds):
         if i >= rounds and settled(database, program, results):
             break
         progress(f"{name}, {program}: round {i + 1} of {max(rounds, i + 1)}")
-        order = [BACKENDS[(i + j) % 3] for j in range(3)]
-        for backend in order if i // 3 % 2 == 0 else reversed(order):
+        for backend in (BACKENDS[b] for b in round_order(len(BACKENDS), i)):
             result = runner.run(program, database, backend)
             wanted = {k: v for k, v in first["stock"].items() if k in what_was_read(result)}
             if what_was_read(result) != wanted:
@@ -202,16 +187,10 @@ def draw(rows, file, machine):
     figure.savefig(file, dpi=110)
 
 
-def machine_facts(library):
-    def first(path, prefix):
-        with open(path, encoding="utf-8") as lines:
-            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(prefix)), "")
-
+def facts(library):
     version = subprocess.run([PYTHON, "-c", "import lmdb; print(lmdb.__version__, lmdb.version())"],
                              capture_output=True, text=True).stdout.strip()
-    return {"cpu": first("/proc/cpuinfo", "model name"), "cpus": os.cpu_count(), "kernel": platform.release(),
-            "memory": first("/proc/meminfo", "MemTotal"), "load_average": os.getloadavg(),
-            "python_lmdb": version, "library": os.path.basename(library)}
+    return {**machine_facts(), "python_lmdb": version, "library": os.path.basename(library)}
 
 
 def main():
@@ -226,7 +205,7 @@ def main():
     args = parser.parse_args()
     runner = Runner(args)
     os.makedirs(args.out, exist_ok=True)
-    machine = machine_facts(args.library)
+    machine = facts(args.library)
     rows, read = [], {}
     for database in args.databases:
         read_through(os.path.join(database, "data.mdb"))
