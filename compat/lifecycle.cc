@@ -8,29 +8,41 @@
 #include "compat/handle.h"
 #include "compat/stats.h"
 #include "compat/stock.h"
+#include "lmdbio/cache/prefetcher.h"
 
 namespace lmdbio::compat {
 
 namespace {
 
 constinit std::atomic<bool> registered{false};
+constinit cache::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; under the other locks
 
 // No other thread holds a lock of ours at the fork, so the child finds them free.  Ranks: docs/concurrency.md.
 void before_fork() {
   lock_stats();
   lock_handles();
   lock_stock();
+  cache::lock_shared_windows();
+  prefetcher = cache::Prefetcher::existing();
+  if (prefetcher != nullptr) prefetcher->lock();
 }
-void after_fork() {
+void unlock_others() {
+  cache::unlock_shared_windows();
   unlock_stock();
   unlock_handles();
   unlock_stats();
 }
+void after_fork() {
+  if (prefetcher != nullptr) prefetcher->unlock();
+  unlock_others();
+}
 
 void after_fork_in_child() {
+  // First, so that the child pins as little of the parent's memory as can be.
+  if (prefetcher != nullptr) prefetcher->after_fork_in_child();
   forget_companions();
   stats_after_fork();
-  after_fork();
+  unlock_others();
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/cache/prefetcher.h"
 
 namespace lmdbio::compat {
 
@@ -67,6 +68,51 @@ void close_object(std::string& out) {
   out += '}';
 }
 
+// What reading ahead came to.  Of the file: environments that share a window share it.
+void append_reading(std::string& out, const EnvHandle& env) {
+  const std::shared_ptr<cache::FileCache> file =
+      env.engine != nullptr ? env.engine->read_ahead_so_far() : nullptr;
+  if (file == nullptr) return;
+  const cache::ReadStats s = cache::Prefetcher::existing()->stats(*file);
+  const cache::Way way = file->regime.way;
+  out += "\"io\":{\"way\":";
+  append_string(out, way == cache::Way::direct     ? "direct"
+                     : way == cache::Way::buffered ? "buffered"
+                                                   : "mmap");
+  out += ",\"why\":";
+  append_string(out, file->regime.why);
+  out += ",\"engine\":";
+  append_string(out, file->engine.load(std::memory_order_relaxed));
+  out += ",\"residency\":";
+  append_string(out, file->residency.how());
+  out += ',';
+  append_number(out, "chunk_bytes", file->chunk_bytes);
+  append_number(out, "memory_limit", cache::Prefetcher::existing()->memory_limit());
+  append_number(out, "asked", s.asked);
+  append_number(out, "read", s.read);
+  append_number(out, "wasted", s.wasted);
+  append_number(out, "chunks_read", s.chunks_read);
+  append_number(out, "chunks_cached", s.chunks_cached);
+  append_number(out, "extents", s.extents);
+  append_number(out, "stalls", s.stalls);
+  append_number(out, "stall_us", s.stall_ns / 1000);
+  append_number(out, "published", s.published);
+  append_number(out, "reclaimed", s.reclaimed);
+  append_number(out, "most_resident", s.most_resident);
+  append_number(out, "most_areas", s.most_areas);
+  append_number(out, "publish_failed", s.publish_failed);
+  append_number(out, "read_failed", s.read_failed);
+  append_number(out, "stale", s.stale);
+  append_number(out, "snapshots", s.snapshots);
+  append_number(out, "key_walks", s.key_walks);
+  append_number(out, "sparse_plans", s.sparse_plans);
+  out += "\"requests\":{";
+  constexpr const char* kSizes[cache::ReadStats::kSizes] = {"4K", "64K", "256K", "1M", "more"};
+  for (unsigned i = 0; i < cache::ReadStats::kSizes; ++i) append_number(out, kSizes[i], s.requests[i]);
+  close_object(out);
+  out += "},";
+}
+
 constexpr const char* kCursorOpNames[db::Counters::kCursorOps + 1] = {
     "first",        "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
     "last_dup",     "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
@@ -111,6 +157,7 @@ void append_environment(std::string& out, EnvHandle& env) {
   append_number(out, "overtaken", env.overtaken.load(std::memory_order_relaxed));
   append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
   append_number(out, "bytes", calls.bytes);
+  append_reading(out, env);
   rusage now{};
   (void)::getrusage(RUSAGE_SELF, &now);
   const auto since = [](long later, long earlier) { return static_cast<std::uint64_t>(std::max(0L, later - earlier)); };

@@ -26,13 +26,65 @@ bool parse_strict(Config& c, const char* value) {
   return true;
 }
 
-bool parse_lock_seconds(Config& c, const char* value) {
+bool parse_seconds(const char* value, unsigned& seconds) {
   constexpr unsigned kMost = 3600;
   unsigned n = 0;
   const std::string_view v = value;
   const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), n);
   if (error != std::errc() || end != v.data() + v.size() || n > kMost) return false;
-  c.lock_seconds = n;
+  seconds = n;
+  return true;
+}
+
+bool parse_lock_seconds(Config& c, const char* value) { return parse_seconds(value, c.lock_seconds); }
+bool parse_stall_seconds(Config& c, const char* value) { return parse_seconds(value, c.stall_seconds); }
+
+template <class Choice>
+bool parse_name(const char* value, std::span<const std::string_view> names, Choice& choice) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (names[i] == value) {
+      choice = static_cast<Choice>(i);
+      return true;
+    }
+  return false;
+}
+
+bool parse_io(Config& c, const char* value) {
+  constexpr std::string_view kNames[] = {"auto", "mmap", "direct", "buffered"};
+  return parse_name(value, kNames, c.io);
+}
+
+bool parse_engine(Config& c, const char* value) {
+  constexpr std::string_view kNames[] = {"auto", "uring", "threads", "pread"};
+  return parse_name(value, kNames, c.engine);
+}
+
+bool parse_memory(Config& c, const char* value) {
+  constexpr std::uint64_t kLeast = std::uint64_t{8} << 20, kMost = std::uint64_t{1} << 50;
+  constexpr unsigned kMostPercent = 90;
+  const std::string_view v = value;
+  std::uint64_t n = 0;
+  const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), n);
+  if (error != std::errc()) return false;
+  const std::string_view suffix(end, static_cast<std::size_t>(v.data() + v.size() - end));
+  if (suffix == "%") {
+    if (n < 1 || n > kMostPercent) return false;
+    c.memory_bytes = 0;
+    c.memory_percent = static_cast<unsigned>(n);
+    return true;
+  }
+  constexpr std::string_view kSuffixes = "KMGT";
+  if (suffix.size() > 1) return false;
+  if (suffix.size() == 1) {
+    const std::size_t power = kSuffixes.find(suffix[0]);
+    if (power == std::string_view::npos || n > kMost) return false;
+    const unsigned shift = 10 * (static_cast<unsigned>(power) + 1);
+    if (n > kMost >> shift) return false;
+    n <<= shift;
+  }
+  if (n != 0 && (n < kLeast || n > kMost)) return false;
+  c.memory_bytes = n;
+  c.memory_percent = 0;
   return true;
 }
 
@@ -83,6 +135,20 @@ constexpr ConfigEntry kTable[] = {
      "How long an open may wait for file locks on a network or user-space file system before it goes on "
      "without them. 0: for ever.",
      parse_lock_seconds},
+    {"LMDBIO_IO", "auto, mmap, direct, buffered", "auto",
+     "How walks over data that is not in memory are read. mmap: by page faults, as stock. direct: past the "
+     "page cache into private memory, always. buffered: into the page cache, ahead of the program. auto: "
+     "what "
+     "is in memory is left alone, else direct or buffered, whichever suits the file system and the file.",
+     parse_io},
+    {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
+     "Most private memory of a process for data that was read directly. Percent: of the machine's memory or "
+     "the cgroup's. 0: none, nothing is read directly.",
+     parse_memory},
+    {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
+     "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},
+    {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is told of in one line. 0: never.",
+     parse_stall_seconds},
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",
      "The least important messages to write to standard error.", parse_log},
     {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",

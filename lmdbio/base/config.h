@@ -1,6 +1,7 @@
 // The process's settings: every LMDBIO_* environment variable, in one table.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -8,12 +9,22 @@
 
 namespace lmdbio {
 
+/// How walks over data that is not in memory are read: see the table.
+enum class IoMode : unsigned char { automatic, mmap, direct, buffered };
+/// By which system calls.
+enum class IoEngineChoice : unsigned char { automatic, uring, threads, pread };
+
 struct Config {
   bool disable = false;
   std::string stock_lib;  // empty: found by rule (docs/abi.md)
   LogLevel log_level = LogLevel::warn;
   bool strict = false;
   unsigned lock_seconds = 10;  // 0: for ever
+  IoMode io = IoMode::automatic;
+  IoEngineChoice engine = IoEngineChoice::automatic;
+  std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: none
+  unsigned memory_percent = 25;    // of what the process may use; used if memory_bytes is 0
+  unsigned stall_seconds = 30;     // 0: never told
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };

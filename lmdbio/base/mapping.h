@@ -82,6 +82,16 @@ class Mapping {
     return Mapping(data, bytes);
   }
 
+  /// `size` bytes of zeros that get memory as they are used.  Size 0: EINVAL; no room: ENOMEM.
+  static Result<Mapping> zeroed(std::size_t size) noexcept {
+    if (size == 0) return Status::from_errno(EINVAL);
+    const std::size_t bytes = align_up(size, system_page());
+    void* const p =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return Status::from_errno(errno);
+    return Mapping(p, bytes);
+  }
+
   /// `length` bytes of the file from its start, PROT_READ and MAP_SHARED, at a multiple of `alignment`, a
   /// power of two. May reach beyond the end of the file: an access there is SIGBUS until the file has grown.
   /// `fd` may be closed afterwards.  Errors as mmap(2).

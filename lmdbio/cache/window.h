@@ -1,11 +1,14 @@
 // The window: a file's bytes at fixed addresses, page p at base + p x page size.
 //
-// Today the whole range is one mapping of the file, or the caller's bytes.  It is the only way by which
-// cursors and searches reach bytes, so that later backings change nothing above it.
+// At rest the whole range is one mapping of the file, or the caller's bytes.  Pieces of it may be replaced by
+// private memory with the same bytes (publish) and given back to the file (restore): both are one system
+// call, and whoever reads meanwhile, also inside one, sees either.  Where a file cannot be mapped the range
+// starts out as addresses without memory, and pages appear by publish alone (Window::reserve).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/base/mapping.h"
@@ -51,18 +54,67 @@ class WindowView {
   unsigned shift_ = 12;
 };
 
-/// Owns the range.  Immutable after it is made; shared by all transactions that began with it.
+/// Private memory that a piece of a file is read into before it takes its place in a window: aligned to
+/// 2 MiB, of huge pages where there are any, not inherited by a forked child, not dumped.
+class Staging {
+ public:
+  Staging() noexcept = default;
+  /// `bytes`: a multiple of 2 MiB.  ENOMEM.
+  static Result<Staging> make(std::size_t bytes) noexcept;
+  std::byte* data() const noexcept { return mapping_.data(); }
+  std::size_t size() const noexcept { return mapping_.size(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(mapping_); }
+  /// In a forked child: these addresses are free, or somebody else's.
+  void forget() noexcept { (void)mapping_.release(); }
+
+ private:
+  friend class Window;
+  Mapping mapping_;
+};
+
+/// How a window's pieces change places: mremap(2) and mmap(2), but for tests of what happens when they fail.
+struct WindowCalls {
+  void* (*mremap)(void* from, std::size_t bytes, void* to) noexcept;
+  void* (*mmap)(void* at, std::size_t bytes, int fd, std::uint64_t offset) noexcept;
+};
+/// The calls that all windows of the process use.  Tests replace them while no other thread uses a window.
+WindowCalls& window_calls() noexcept;
+
+/// Owns the range.  Its addresses do not change after it is made; shared by all transactions that began with
+/// it, and by environments on the same file.
 class Window {
  public:
+  /// The granularity of publish and restore, bytes.
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
   /// Maps `length` bytes (the map size; may exceed the file) of `fd` for reading, aligned to 2 MiB.
   /// `no_readahead`: as MDB_NORDAHEAD.  `page_size` is a power of two.  ENOMEM: no address space.
   static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead) noexcept;
+  /// The same addresses without the file: nothing may be read before it was published.
+  static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
+  /// As map(), or the window that another environment of this process has of the same file, made alike.
+  static Result<std::shared_ptr<Window>> shared(int fd, std::uint64_t length, std::size_t page_size,
+                                                bool no_readahead) noexcept;
   /// Over the caller's bytes, which outlive the window (tests, fuzzing).
   static Window over(Bytes bytes, std::size_t page_size) noexcept;
 
   /// A view of the first `pages` pages (cut to the window's length).
   WindowView view(std::uint64_t pages) const noexcept;
   std::uint64_t length() const noexcept { return length_; }
+  const std::byte* base() const noexcept { return base_; }
+  unsigned page_shift() const noexcept { return shift_; }
+  /// Made by reserve().
+  bool anonymous() const noexcept { return anonymous_; }
+
+  /// The first `bytes` of `staging` become the window's at `offset`, a multiple of kHugePage, read-only; they
+  /// are what the file holds there.  What is left of the staging is unmapped.  False: no memory for it
+  /// (vm.max_map_count): nothing has changed, the staging is as it was.
+  bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
+  /// The piece becomes a mapping of `fd`, the window's file, again; of an anonymous window addresses without
+  /// memory.  False: nothing has changed.
+  bool restore(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Takes back what `no_readahead` asked for.
+  void use_readahead() noexcept;
 
  private:
   Window() = default;
@@ -70,6 +122,11 @@ class Window {
   const std::byte* base_ = nullptr;
   std::uint64_t length_ = 0;
   unsigned shift_ = 12;
+  bool no_readahead_ = false, anonymous_ = false;
 };
+
+/// Around a fork: the list of shared windows is held still.
+void lock_shared_windows() noexcept;
+void unlock_shared_windows() noexcept;
 
 }  // namespace lmdbio::cache

@@ -35,8 +35,10 @@ void Cursor::attach(Txn& txn) noexcept {
   // A renewed cursor keeps its last duplicates, as stock's does: moves before the next lookup show them.  Not
   // where they lay in a window that may have gone.
   if (dups_ != nullptr && dups_window_ != txn.stamp().window()) dups_->forget_tree();
+  if (pacer_ != nullptr && dups_window_ != txn.stamp().window()) pacer_->forget();
   dups_window_ = txn.stamp().window();
   main_.attach(txn, dbi_, wants_dups(txn, dbi_) ? dups_.get() : nullptr);
+  main_.pace_by(txn.env().paced() ? &pacer_ : nullptr);
   txn_ = &txn;
   stamp_ = txn.stamp();
   stamp_.bits &= ~Txn::Stamp::kBlocked;
@@ -60,6 +62,8 @@ bool Cursor::still_attached() noexcept {
     stamp_ = txn_->stamp();
     dups_window_ = stamp_.window();
     main_.unset();
+    if (pacer_ != nullptr) pacer_->forget();
+    main_.pace_by(txn_->env().paced() ? &pacer_ : nullptr);
     if (dups_ != nullptr) {
       dups_->unset();
       dups_->forget_tree();
@@ -198,6 +202,52 @@ Status Walker::enter_dups(const Node& node) {
   return {};
 }
 
+// Before what is not in the run that was granted last: `leaf` is the one that the walker is in, or none if
+// `need` is the next one.
+Status Walker::pace(Pacer::Step kind, bool forward, const PageRun& need, const PageView& leaf) noexcept {
+  if (need.first >= txn_->view().pages()) return {};  // damaged: whoever reads it will tell
+  if (*pacer_ == nullptr) pacer_->reset(new (std::nothrow) Pacer(txn_->env()));
+  if (*pacer_ == nullptr || !(*pacer_)->paces()) {
+    run_ = FreeRun::everything();
+    each_leaf_ = false;
+    return {};
+  }
+  WalkPlace place;
+  place.branches = {branch_, above_};
+  place.taken = {index_, above_};
+  place.leaf = leaf;
+  place.index = leaf.bytes() != nullptr ? leaf_.index : 0;
+  place.forward = forward;
+  place.values = db_->overflow_pages != 0;
+  place.given_bytes = txn_->counters().bytes;
+  return (*pacer_)->step(kind, place, need, txn_->view(), run_, each_leaf_);
+}
+
+// The value of an entry that a walk came to.
+Status Walker::give_value(const Node& n, bool forward, MDB_val* data) noexcept {
+  if (pacer_ != nullptr && (n.flags() & format::kBigData) != 0) {
+    const std::uint64_t first = format::raw(n.overflow());
+    const std::uint64_t pages = format::overflow_pages(n.data_size(), txn_->view().shift());
+    if (!run_.covers(first, pages - 1) && first < txn_->view().pages() &&
+        pages <= txn_->view().pages() - first) {
+      if (const Status st = pace(Pacer::Step::value, forward, {first, pages}, leaf_.page); !st.ok())
+        return st;
+    }
+  }
+  return txn_->value(n, *data);
+}
+
+// A lookup has set the walker somewhere: what is around may be read without asking, it need not be a walk.
+void Walker::jumped_to_value() noexcept {
+  if (pacer_ == nullptr || leaf_.page.is_leaf2()) return;
+  PageRun need{static_cast<std::uint64_t>(leaf_.page.bytes() - txn_->view().base()) >> txn_->view().shift(),
+               1};
+  Node n;
+  if (node(leaf_.index, n) && (n.flags() & format::kBigData) != 0)
+    need = {format::raw(n.overflow()), format::overflow_pages(n.data_size(), txn_->view().shift())};
+  if (!run_.covers(need.first, need.pages - 1)) run_ = Pacer::after_jump(need);
+}
+
 // Pages that are shared make a small file an endless tree.  A walk in one direction sees no leaf twice, and
 // those of the duplicates' trees count as well.
 bool Walker::walk_on(bool right) noexcept {
@@ -247,10 +297,17 @@ Status Walker::to_edge(PageView page, bool last) {
     const unsigned i = last ? page.count() - 1 : 0;
     Node node;
     if (page.count() == 0 || !page.node(i, node) || !push(page, i)) return bad_branch(page);
+    if (above_ + 1u == db_->depth && asks_for_leaf(node.child())) {
+      if (const Status st = pace(Pacer::Step::edge, !last, {format::raw(node.child()), 1}, PageView::none());
+          !st.ok()) {
+        unset();
+        return st;
+      }
+    }
     if (const Status st = load_page(node.child(), page); !st.ok()) return st;
   }
   leaf_ = {page, 0};
-  flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
+  flags_ = (flags_ | kPositioned) & ~unsigned{kEof | kOwed};
   if (last)
     ahead_.off();
   else
@@ -271,7 +328,7 @@ Status Walker::to_key(const MDB_val& key) {
     if (const Status st = load_page(node.child(), page); !st.ok()) return st;
   }
   leaf_ = {page, 0};
-  flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
+  flags_ = (flags_ | kPositioned) & ~unsigned{kEof | kOwed};
   jumped_to_leaf();
   return {};
 }
@@ -283,9 +340,16 @@ Status Walker::sibling(bool right) {
     if (level == 0) return not_found();
     --level;
   } while (right ? index_[level] + 1u >= branch_[level].count() : index_[level] == 0);
+  const std::int64_t walked = leaves_walked_;
   if (!walk_on(right)) {
     clear(kPositioned | kEof);
     return txn_->corrupted("more leaf pages than the file has pages", branch_[level].bytes());
+  }
+  // To be as it was where the next leaf cannot be read now.  Mostly it has the same parent.
+  const std::uint16_t taken_before = index_[level];
+  Level below[format::kMaxDepth - 1];
+  if (level + 1 < above_) {
+    for (unsigned i = level + 1; i < above_; ++i) below[i] = {branch_[i], index_[i]};
   }
   index_[level] = static_cast<std::uint16_t>(index_[level] + (right ? 1 : -1));
 
@@ -296,10 +360,23 @@ Status Walker::sibling(bool right) {
     Node node;
     PageView page;
     Status st;
-    if (!parent.node(taken, node))
+    if (!parent.node(taken, node)) {
       st = bad_branch(parent);
-    else
+    } else {
+      if (above_ == depth && asks_for_leaf(node.child())) {
+        st = pace(Pacer::Step::leaf, right, {format::raw(node.child()), 1}, PageView::none());
+        if (!st.ok()) {
+          for (unsigned i = level + 1; i < depth; ++i) {
+            branch_[i] = below[i].page;
+            index_[i] = below[i].index;
+          }
+          index_[level] = taken_before;
+          leaves_walked_ = walked;
+          return st;
+        }
+      }
       st = load_page(node.child(), page);
+    }
     if (st.ok() && page.is_branch() != (above_ < depth))
       st = txn_->corrupted("leaves at different depths", page.bytes());
     if (st.ok() && page.count() == 0) st = txn_->corrupted("page without entries", page.bytes());
@@ -366,7 +443,7 @@ Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumpe
       if (const Status st = dups_->edge(last_dup, data, nullptr); !st.ok()) return st;
     }
   } else if (data != nullptr) {
-    if (const Status st = txn_->value(n, *data); !st.ok()) return st;
+    if (const Status st = give_value(n, !last_dup, data); !st.ok()) return st;
   }
   if (key != nullptr) *key = {n.key_size(), const_cast<std::byte*>(n.key())};
   return {};
@@ -374,6 +451,7 @@ Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumpe
 
 Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
   forget_dups();
+  clear(kOwed);
   if (!is_dups_) walk_anew();
   if (!positioned() || above_ != 0) {
     PageView page;
@@ -407,8 +485,18 @@ inline bool Walker::step_dup(int step, MDB_val* data) noexcept {
   return true;
 }
 
+// A read that failed is no move: the entry is owed.
+Status Walker::owe(unsigned which, Status st) noexcept {
+  if (st.raw() > 0 && positioned()) flags_ |= which;
+  return st;
+}
+
 Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
-  if (!positioned()) return first(key, data);
+  if (!positioned()) return owe(kOwedNext, first(key, data));
+  if ((flags_ & kOwedNext) != 0) [[unlikely]] {
+    clear(kOwed);
+    return owe(kOwedNext, give_entry(false, key, data));
+  }
   if (dups_ != nullptr && dups_->leaves_walked_ < 0) dups_->leaves_walked_ = 0;  // the walk turns
   if (at_eof()) {
     if (leaf_.index + 1u >= leaf_.page.count()) return not_found();
@@ -433,19 +521,24 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   }
   if (leaf_.index + 1u >= leaf_.page.count()) {
     if (const Status st = sibling(true); !st.ok()) {
-      flags_ |= kEof;
+      if (st.raw() < 0) flags_ |= kEof;
       return st;
     }
   } else {
     ++leaf_.index;
   }
-  return give_entry(false, key, data);
+  clear(kOwed);
+  return owe(kOwedNext, give_entry(false, key, data));
 }
 
 Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  if ((flags_ & kOwedPrev) != 0) [[unlikely]] {
+    clear(kOwed);
+    return owe(kOwedPrev, give_entry(true, key, data));
+  }
   if (dups_ != nullptr && dups_->leaves_walked_ > 0) dups_->leaves_walked_ = 0;
   if (!positioned()) {
-    if (const Status st = last(key, data); !st.ok()) return st;
+    if (const Status st = last(key, data); !st.ok()) return owe(kOwedPrev, st);
     ++leaf_.index;
   }
   if (dups_ != nullptr && (db_->flags & MDB_DUPSORT) != 0 && leaf_.index < leaf_.page.count()) {
@@ -473,7 +566,8 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   } else {
     --leaf_.index;
   }
-  return give_entry(true, key, data);
+  clear(kOwed);
+  return owe(kOwedPrev, give_entry(true, key, data));
 }
 
 Status Walker::search_leaf(const MDB_val& key, Place& place, std::size_t common) {
@@ -499,7 +593,7 @@ Status Walker::to_place(const MDB_val& key, Place& place) {
       !st.ok())
     return st;
   leaf_ = {page, static_cast<std::uint16_t>(place.index)};
-  flags_ = (flags_ | kPositioned) & ~unsigned{kEof};
+  flags_ = (flags_ | kPositioned) & ~unsigned{kEof | kOwed};
   jumped_to_leaf();
   return {};
 }
@@ -522,6 +616,7 @@ bool Walker::last_leaf() const noexcept {
 Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exact) {
   if (key->mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
   forget_dups();
+  clear(kOwed);
   if (!is_dups_) walk_anew();
 
   enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched
@@ -583,6 +678,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
   }
   flags_ |= kPositioned;
   clear(kEof);
+  jumped_to_value();
 
   const bool give_key = op == MDB_SET_RANGE || op == MDB_SET_KEY;
   if (leaf_.page.is_leaf2()) return give_key ? give_item(leaf_.index, key) : Status();
@@ -626,7 +722,7 @@ Status Walker::current(MDB_val* key, MDB_val* data) {
   if (!node(leaf_.index, entry)) return bad_leaf();
   if (key != nullptr) *key = {entry.key_size(), const_cast<std::byte*>(entry.key())};
   if (data == nullptr) return {};
-  if ((entry.flags() & format::kDupData) == 0) return txn_->value(entry, *data);
+  if ((entry.flags() & format::kDupData) == 0) return give_value(entry, true, data);
   if (dups_ == nullptr) return txn_->corrupted("duplicates where there can be none", entry.at);
   return dups_->current(data, nullptr);
 }

@@ -5,6 +5,7 @@
 
 #include "lmdbio/db/descend.h"
 #include "lmdbio/db/leaf_ahead.h"
+#include "lmdbio/db/pacer.h"
 #include "lmdbio/db/txn.h"
 
 namespace lmdbio::db {
@@ -21,6 +22,13 @@ class Walker {
   /// As mdb_cursor_init: unset.  The first for a database, the second for the duplicates of one.
   void attach(Txn& txn, MDB_dbi dbi, Walker* dups);
   void attach_dups(Txn& txn, const Comparator& order) noexcept;
+  /// From now on the walker keeps pace with what `slot`, the cursor's, reads ahead; made at first need. Null:
+  /// it goes by the mapping alone, as all others do.
+  void pace_by(std::unique_ptr<Pacer>* slot) noexcept {
+    pacer_ = slot;
+    run_ = slot != nullptr ? FreeRun() : FreeRun::everything();
+    each_leaf_ = false;
+  }
   /// A walker of duplicates: those that it walked last are not to be seen again.  Also before its first use.
   void forget_tree() noexcept;
 
@@ -40,7 +48,7 @@ class Walker {
   /// The entry of exactly `key`; MDB_NOTFOUND if there is none.  For database names.
   Status find_node(const MDB_val& key, format::Node& out);
   /// The place is forgotten.
-  void unset() noexcept { clear(kPositioned | kEof); }
+  void unset() noexcept { clear(kPositioned | kEof | kOwed); }
   bool has_dups() const noexcept { return dups_ != nullptr; }
 
   /// MDB_NEXT (kStep 1), PREV (-1), GET_CURRENT (0) inside a leaf of a database without duplicates: the hot path.
@@ -62,6 +70,9 @@ class Walker {
     kPositioned = 1,  ///< C_INITIALIZED
     kEof = 2,         ///< C_EOF
     kPlain = 4,       ///< no duplicates, not itself a walker of duplicates
+    kOwedNext = 8,    ///< the entry under the walker could not be read: the next MDB_NEXT gives it
+    kOwedPrev = 16,   ///< likewise MDB_PREV
+    kOwed = kOwedNext | kOwedPrev,
     kPositionedPlain = kPositioned | kPlain,
   };
 
@@ -93,6 +104,14 @@ class Walker {
   Status give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumped = false);
   void jumped_to_leaf() noexcept;
   bool walk_on(bool right) noexcept;
+  bool asks_for_leaf(format::Pgno p) const noexcept {
+    return pacer_ != nullptr && (each_leaf_ || !run_.covers(format::raw(p), 0));
+  }
+  [[gnu::noinline]] Status pace(Pacer::Step kind, bool forward, const PageRun& need,
+                                const format::PageView& leaf) noexcept;
+  Status give_value(const format::Node& n, bool forward, MDB_val* data) noexcept;
+  void jumped_to_value() noexcept;
+  Status owe(unsigned which, Status st) noexcept;
   void walk_anew() noexcept;
   [[gnu::cold]] Status bad_leaf() noexcept;
   [[gnu::cold]] Status bad_branch(const format::PageView& page) noexcept;
@@ -101,6 +120,9 @@ class Walker {
   unsigned flags_ = 0;
   unsigned above_ = 0;  ///< branch pages above the leaf
   Level leaf_;  ///< not initialized until positioned
+  FreeRun run_ = FreeRun::everything();  ///< pages that may be entered without asking the pacer
+  bool each_leaf_ = false;               ///< it wants to know of each leaf
+  std::unique_ptr<Pacer>* pacer_ = nullptr;
   LeafAhead ahead_;
   std::int64_t leaves_walked_ = 0;  ///< in one direction since the last lookup; negative: backwards
 
@@ -176,6 +198,7 @@ class Cursor {
   std::uint32_t dups_window_ = 0;  ///< number of the window that dups_ points into
   Walker main_;
   std::unique_ptr<Walker> dups_;
+  std::unique_ptr<Pacer> pacer_;
 };
 
 template <int kStep>
@@ -190,8 +213,14 @@ template <int kStep>
   if (!leaf_.page.leaf_node(i, node, flags, key_bytes, data_bytes)) [[unlikely]]
     return false;
   const std::byte* value = node.key() + key_bytes;
-  if ((flags & format::kBigData) != 0 && !txn_->view().find(load<format::Pgno>(value), data_bytes, value)) [[unlikely]]
-    return false;
+  if ((flags & format::kBigData) != 0) {
+    const format::Pgno p = load<format::Pgno>(value);
+    if (!txn_->view().find(p, data_bytes, value)) [[unlikely]]
+      return false;
+    if (!run_.covers(format::raw(p), (format::kPageHeader - 1 + data_bytes) >> txn_->view().shift()) &&
+        data != nullptr) [[unlikely]]
+      return false;
+  }
   leaf_.index = static_cast<std::uint16_t>(i);
   if (data != nullptr) [[likely]]
     *data = {data_bytes, const_cast<std::byte*>(value)};

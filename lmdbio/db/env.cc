@@ -11,6 +11,8 @@
 #include <cstring>
 #include <new>
 
+#include "lmdbio/base/config.h"
+#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
 
@@ -63,29 +65,40 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
   return {};
 }
 
-Env::Env(int fd, const Options& options, cache::Window window)
+Env::Env(int fd, const Options& options, bool paced)
     : fd_(fd),
       page_size_(options.page_size),
       max_dbs_(options.max_dbs + kCoreDbs),
       no_readahead_(options.no_readahead),
       behaviour_(options.behaviour),
       name_(options.name),
+      residency_(fd),
+      paced_(paced),
       dbx_(zeroed_array<Dbx>(max_dbs_)),
       slot_flags_(zeroed_array<std::uint16_t>(max_dbs_)) {
   dbx_[kFreeDbi].key_order = {Order::word};
   dbx_[kFreeDbi].ordered = true;
-  adopt_window(std::make_unique<cache::Window>(std::move(window)));
 }
 
-void Env::adopt_window(std::unique_ptr<cache::Window> window) noexcept {
-  const cache::WindowView metas = window->view(2);
-  metas_[0] = metas.at(format::Pgno{0});
-  metas_[1] = metas.at(format::Pgno{1});
+Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
+  if (fd_ < 0) {
+    const cache::WindowView metas = window->view(2);
+    metas_[0] = metas.at(format::Pgno{0});
+    metas_[1] = metas.at(format::Pgno{1});
+  } else if (!meta_pages_) {
+    Result<Mapping> mapped = Mapping::map_file(fd_, 2 * page_size_, 1);
+    if (!mapped) return mapped.error();
+    meta_pages_ = std::move(mapped).value();
+    metas_[0] = meta_pages_.data();
+    metas_[1] = meta_pages_.data() + page_size_;
+  }
   window_ = std::move(window);
   ++window_number_;
+  return {};
 }
 
 Env::~Env() {
+  close_read_ahead();
   for (unsigned i = kCoreDbs; i < named_end_; ++i) std::free(dbx_[i].name);
 }
 
@@ -96,19 +109,22 @@ namespace {
 constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40, kMuchRoom = std::uint64_t{1} << 40,
                         kLittleRoom = std::uint64_t{1} << 30;
 
+/// Smaller files are read by a few faults.
+constexpr std::uint64_t kWorthPacing = std::uint64_t{1} << 20;
+
 /// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to
 /// `last_pg`, with room to grow.
-Result<cache::Window> map_window(int fd, std::uint64_t map_bytes, std::uint64_t last_pg,
-                                 std::size_t page_size, bool no_readahead) {
+Result<std::shared_ptr<cache::Window>> map_window(int fd, std::uint64_t map_bytes, std::uint64_t last_pg,
+                                                  std::size_t page_size, bool no_readahead) {
   struct stat sb;
   if (::fstat(fd, &sb) != 0) return Status::from_errno(errno);
   const auto file_pages = static_cast<std::uint64_t>(sb.st_size) / page_size;
   const std::uint64_t length = std::max(std::min(last_pg + 1, file_pages), format::kMetaPages) * page_size;
   const std::uint64_t wanted =
       map_bytes <= kMostReserved ? map_bytes : std::min(map_bytes, 2 * length + kMuchRoom);
-  Result<cache::Window> window = cache::Window::map(fd, wanted, page_size, no_readahead);
+  Result<std::shared_ptr<cache::Window>> window = cache::Window::shared(fd, wanted, page_size, no_readahead);
   for (const std::uint64_t smaller : {2 * length + kLittleRoom, length}) {
-    if (!window && smaller < wanted) window = cache::Window::map(fd, smaller, page_size, no_readahead);
+    if (!window && smaller < wanted) window = cache::Window::shared(fd, smaller, page_size, no_readahead);
   }
   return window;
 }
@@ -116,18 +132,62 @@ Result<cache::Window> map_window(int fd, std::uint64_t map_bytes, std::uint64_t 
 }  // namespace
 
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
-  Result<cache::Window> window =
+  Result<std::shared_ptr<cache::Window>> window =
       map_window(fd, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
-  return std::unique_ptr<Env>(new Env(fd, options, std::move(window).value()));
+  struct stat sb;
+  const IoMode io = config().io;
+  const bool large = ::fstat(fd, &sb) == 0 && static_cast<std::uint64_t>(sb.st_size) >= kWorthPacing;
+  std::unique_ptr<Env> env(new Env(fd, options, io != IoMode::mmap && (large || io != IoMode::automatic)));
+  if (const Status st = env->adopt_window(std::move(window).value()); !st.ok()) return st;
+  return env;
 }
 
 Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
   if (bytes.size() < 2 * options.page_size) return Status::from_mdb(MDB_INVALID);
-  return std::unique_ptr<Env>(new Env(-1, options, cache::Window::over(bytes, options.page_size)));
+  std::unique_ptr<Env> env(new Env(-1, options, false));
+  (void)env->adopt_window(std::make_shared<cache::Window>(cache::Window::over(bytes, options.page_size)));
+  return env;
+}
+
+std::shared_ptr<cache::FileCache> Env::read_ahead_so_far() const noexcept {
+  const std::shared_ptr<cache::FileCache>* const there = read_ahead_.load(std::memory_order_acquire);
+  return there != nullptr ? *there : nullptr;
+}
+
+std::shared_ptr<cache::FileCache> Env::read_ahead(std::uint64_t used_pages) noexcept {
+  if (auto there = read_ahead_so_far(); there != nullptr) return there;
+  cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
+  if (prefetcher == nullptr || window_ == nullptr) return nullptr;
+  Result<std::shared_ptr<cache::FileCache>> file = prefetcher->open(
+      window_, fd_, name(), used_pages << page_shift(), newest_.load(std::memory_order_relaxed));
+  if (!file) return nullptr;
+  auto* const mine = new (std::nothrow) std::shared_ptr<cache::FileCache>(file.value());
+  std::shared_ptr<cache::FileCache>* none = nullptr;
+  if (mine == nullptr || !read_ahead_.compare_exchange_strong(none, mine, std::memory_order_acq_rel)) {
+    prefetcher->close(file.value());  // another thread was faster
+    delete mine;
+  }
+  return read_ahead_so_far();
+}
+
+void Env::close_read_ahead() noexcept {
+  const std::unique_ptr<std::shared_ptr<cache::FileCache>> file(read_ahead_.exchange(nullptr));
+  if (file != nullptr) cache::Prefetcher::existing()->close(*file);
+}
+
+Status Env::new_snapshot(std::uint64_t txnid) noexcept {
+  std::uint64_t newest = newest_.load(std::memory_order_relaxed);
+  while (newest < txnid && !newest_.compare_exchange_weak(newest, txnid)) {
+  }
+  // Also where only another environment on the same window has chunks in it.
+  cache::Prefetcher* const prefetcher = fd_ >= 0 ? cache::Prefetcher::existing() : nullptr;
+  if (prefetcher == nullptr) return {};
+  return prefetcher->advance(*window_, txnid, file_pages(txnid) << std::countr_zero(page_size_));
 }
 
 void Env::retire_window(bool idle) noexcept {
+  close_read_ahead();
   if (idle) old_.clear();
   if (window_ == nullptr) return;
   if (idle)
@@ -139,11 +199,11 @@ void Env::retire_window(bool idle) noexcept {
 
 Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
   if (fd_ < 0) return Status::from_errno(EINVAL);
-  Result<cache::Window> window = map_window(fd_, map_bytes, last_pg, page_size_, no_readahead_);
+  Result<std::shared_ptr<cache::Window>> window =
+      map_window(fd_, map_bytes, last_pg, page_size_, no_readahead_);
   if (!window) return window.error();
   seen_.store(0, std::memory_order_relaxed);
-  adopt_window(std::make_unique<cache::Window>(std::move(window).value()));
-  return {};
+  return adopt_window(std::move(window).value());
 }
 
 std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {

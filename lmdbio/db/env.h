@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "lmdbio/base/log.h"
+#include "lmdbio/base/mapping.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/base/zeroed_array.h"
+#include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/compare.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/file.h"
+#include "lmdbio/io/residency.h"
 
 namespace lmdbio::db {
 
@@ -84,12 +87,27 @@ class Env {
   /// can begin.
   Status remap(std::uint64_t map_bytes, std::uint64_t last_pg = ~std::uint64_t{0} - 1);
 
+  /// Walks may be read ahead of: there is a file, worth it, and the configuration lets us.
+  bool paced() const noexcept { return paced_; }
+  /// As MDB_NORDAHEAD.
+  bool no_readahead() const noexcept { return no_readahead_; }
+  /// How to know what is in the page cache.
+  const Residency& residency() const noexcept { return residency_; }
+  /// The cache of chunks under the present window; made at the first call, for a snapshot of `used_pages`.
+  /// Null: there can be none.  Any thread.
+  std::shared_ptr<cache::FileCache> read_ahead(std::uint64_t used_pages) noexcept;
+  /// What reading ahead came to; none: nobody has asked for it.
+  std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
+  /// A transaction of `txnid` begins and has read nothing yet.  ENOMEM: it must not.
+  Status new_snapshot(std::uint64_t txnid) noexcept;
+
   /// Null after a remap that failed.
   const cache::Window* window() const noexcept { return window_.get(); }
   /// Another number for each window; never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
   std::size_t page_size() const noexcept { return page_size_; }
+  unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }
   const Behaviour& behaviour() const noexcept { return behaviour_; }
   /// Slots of the table, kCoreDbs included.
   unsigned max_dbs() const noexcept { return max_dbs_; }
@@ -129,10 +147,11 @@ class Env {
   void close_dbi(unsigned dbi) noexcept;
 
  private:
-  Env(int fd, const Options& options, cache::Window window);
+  Env(int fd, const Options& options, bool paced);
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
   LogLevel damage_level() noexcept;
-  void adopt_window(std::unique_ptr<cache::Window> window) noexcept;
+  Status adopt_window(std::shared_ptr<cache::Window> window) noexcept;
+  void close_read_ahead() noexcept;
 
   // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a reader
   // that sleeps through exactly 2^24 commits keeps its length) and pages.  0: nothing seen.
@@ -149,8 +168,14 @@ class Env {
   std::atomic<unsigned> num_dbs_{kCoreDbs};
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
-  std::unique_ptr<cache::Window> window_;
-  std::vector<std::unique_ptr<cache::Window>> old_;
+  const Residency residency_;
+  const bool paced_;
+  std::shared_ptr<cache::Window> window_;
+  std::vector<std::shared_ptr<cache::Window>> old_;
+  Mapping meta_pages_;  ///< apart from the window, where private memory may take their place
+  // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.
+  std::atomic<std::shared_ptr<cache::FileCache>*> read_ahead_{nullptr};
+  std::atomic<std::uint64_t> newest_{0};  ///< snapshot
   const std::byte* metas_[2]{};
   std::atomic<std::uint64_t> seen_{0};
   ZeroedArray<Dbx> dbx_;

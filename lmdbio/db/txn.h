@@ -51,6 +51,10 @@ class Txn {
       block(kFinished);
       return Status::from_mdb(MDB_MAP_RESIZED);
     }
+    if (const Status st = env_->new_snapshot(snapshot_.txnid); !st.ok()) [[unlikely]] {
+      block(kFinished);
+      return st;
+    }
     start();
     return {};
   }

@@ -14,6 +14,8 @@ import shimtest
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 READ = ["begin", "check", "reset", "renew", "check", "abort"]
+# Mappings of the data file where the engine serves it: stock's, the window, the metas.
+MAPS = 3
 READ_WELL = ["0", "right round 1", "0", "0", "right round 1", "0"]
 # What Docker's default profile refuses, and what older libseccomp makes of clone3.
 CONTAINER = ("io_uring_setup=EPERM", "io_uring_enter=EPERM", "userfaultfd=EPERM", "perf_event_open=EPERM",
@@ -54,7 +56,7 @@ class Limits(confined.Case):
         self.not_with_sanitizers()
         path = self.database()[0]
         data = path + "/data.mdb"
-        for room, mapped in ((3 * GIB, 2), (GIB + GIB // 2, 2), (GIB // 2, 0)):
+        for room, mapped in ((3 * GIB, MAPS), (GIB + GIB // 2, MAPS), (GIB // 2, 0)):
             commands = [f"mapsize {GIB}", f"limit as {room}", f"open {path}", f"maps {data}", *READ, "close"]
             stock, _ = self.ask("stock", commands)
             self.assertEqual(stock[2], "0" if mapped else str(errno.ENOMEM))
@@ -86,7 +88,7 @@ class Limits(confined.Case):
         self.not_with_sanitizers()
         path = self.database()[0]
         locked = missing_part(self, lambda: confined.failing_locks("ENOLCK"))
-        for room, mapped in ((3 * GIB, "2"), (GIB + GIB // 2, "2")):
+        for room, mapped in ((3 * GIB, str(MAPS)), (GIB + GIB // 2, str(MAPS))):
             commands = [f"mapsize {GIB}", f"limit as {room}", f"open {path}", f"maps {path}/data.mdb", *READ,
                         "flags", "slots", f"resize {64 * MIB}", *READ, "close"]
             for mode in self.modes():
@@ -105,7 +107,7 @@ class Limits(confined.Case):
             with self.subTest(mode=mode):
                 ours, _ = self.ask(mode, commands)
                 self.assertEqual(ours[2:8], READ_WELL)
-                self.assertEqual(ours[8:], ["0", "2"])
+                self.assertEqual(ours[8:], ["0", str(MAPS)])
         knob = "/proc/sys/vm/overcommit_memory"
         if os.environ.get("LMDBIO_TEST_OVERCOMMIT") != "1":
             return self.absent("vm.overcommit_memory=2, which all programs would have: "
@@ -125,7 +127,7 @@ class Limits(confined.Case):
         for mode, (answers, got) in results:
             with self.subTest(overcommit=2, mode=mode):
                 self.assertEqual(answers[2:8], READ_WELL, got.err)
-                self.assertEqual(answers[9], "1" if mode == "stock" else "2")
+                self.assertEqual(answers[9], "1" if mode == "stock" else str(MAPS))
 
     # -- descriptors
 
@@ -221,7 +223,7 @@ class Limits(confined.Case):
             for mode in self.modes():
                 with self.subTest(size=size, mode=mode):
                     ours, got = self.ask(mode, commands)
-                    self.assertEqual(ours[3], "2", "not served by the engine")
+                    self.assertEqual(ours[3], str(MAPS), "not served by the engine")
                     self.assertEqual(ours[:3] + ours[4:], stock[:3] + stock[4:])
                     self.assertEqual(got.err, "")
 
@@ -258,8 +260,8 @@ class Limits(confined.Case):
         for mode in self.modes():
             with self.subTest(mode=mode):
                 ours, maps, last, got = facts(mode)
-                self.assertEqual((last[0], last[1:-1]), ("2", READ_WELL), "after all were closed")
-                self.assertGreaterEqual(maps.count(2), 3)
+                self.assertEqual((last[0], last[1:-1]), (str(MAPS), READ_WELL), "after all were closed")
+                self.assertGreaterEqual(maps.count(MAPS), 3)
                 self.assertEqual(got.err, "")
                 self.assertEqual(ours, opened, "environments that stock can open")
 
@@ -301,7 +303,7 @@ class Limits(confined.Case):
                 commands = [f"open {path}", f"maps {data}"]
                 got = confined.run("linked", [program, *commands], {"LMDBIO_DISABLE": "1"}, user)
                 maps = got.out.splitlines()[1].split(" = ")[1]
-                self.assertEqual(maps, "0" if said else "2")  # stock cannot open it as that user
+                self.assertEqual(maps, "0" if said else str(MAPS))  # stock cannot open it as that user
 
     # One line each; the default holds.
     def test_nonsense(self):

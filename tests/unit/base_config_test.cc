@@ -67,7 +67,8 @@ TEST(Config, TableIsWellFormed) {
     EXPECT_NE(*e.range, '\0') << e.name;
     EXPECT_NE(*e.meaning, '\0') << e.name;
   }
-  EXPECT_THAT(names, ElementsAre("LMDBIO_DISABLE", "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_STATS",
+  EXPECT_THAT(names, ElementsAre("LMDBIO_DISABLE", "LMDBIO_ENGINE", "LMDBIO_IO", "LMDBIO_LOCK_SECONDS",
+                                 "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_STALL_SECONDS", "LMDBIO_STATS",
                                  "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
 }
 
@@ -83,6 +84,23 @@ TEST(Config, ValidValues) {
   EXPECT_FALSE(parse({{"LMDBIO_STRICT", "0"}}).strict);
   EXPECT_EQ(parse({{"LMDBIO_LOCK_SECONDS", "0"}}).lock_seconds, 0u);
   EXPECT_EQ(parse({{"LMDBIO_LOCK_SECONDS", "3600"}}).lock_seconds, 3600u);
+  EXPECT_EQ(parse({{"LMDBIO_STALL_SECONDS", "7"}}).stall_seconds, 7u);
+  EXPECT_EQ(parse({{"LMDBIO_IO", "auto"}}).io, IoMode::automatic);
+  EXPECT_EQ(parse({{"LMDBIO_IO", "mmap"}}).io, IoMode::mmap);
+  EXPECT_EQ(parse({{"LMDBIO_IO", "direct"}}).io, IoMode::direct);
+  EXPECT_EQ(parse({{"LMDBIO_IO", "buffered"}}).io, IoMode::buffered);
+  EXPECT_EQ(parse({{"LMDBIO_ENGINE", "threads"}}).engine, IoEngineChoice::threads);
+  const auto memory = [](const char* value) {
+    const Config c = parse({{"LMDBIO_MEMORY", value}});
+    return std::pair(c.memory_bytes, c.memory_percent);
+  };
+  EXPECT_EQ(memory("0"), std::pair(std::uint64_t{0}, 0u));
+  EXPECT_EQ(memory("8M"), std::pair(std::uint64_t{8} << 20, 0u));
+  EXPECT_EQ(memory("8192K"), std::pair(std::uint64_t{8} << 20, 0u));
+  EXPECT_EQ(memory("8388608"), std::pair(std::uint64_t{8} << 20, 0u));
+  EXPECT_EQ(memory("3G"), std::pair(std::uint64_t{3} << 30, 0u));
+  EXPECT_EQ(memory("1024T"), std::pair(std::uint64_t{1} << 50, 0u));
+  EXPECT_EQ(memory("40%"), std::pair(std::uint64_t{0}, 40u));
   EXPECT_EQ(parse({{"LMDBIO_STATS", "0"}}).stats, "");
   EXPECT_EQ(parse({{"LMDBIO_STATS", "1"}}).stats, "1");
   EXPECT_EQ(parse({{"LMDBIO_STATS", "s-%h-%p-100%%"}}).stats, "s-%h-%p-100%%");
@@ -92,11 +110,34 @@ TEST(Config, ValidValues) {
 TEST(Config, InvalidValuesAreToldAndTheDefaultStays) {
   const std::string long_path(5000, 'x');
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"LMDBIO_DISABLE", "yes"}, {"LMDBIO_DISABLE", "01"},    {"LMDBIO_DISABLE", " 1"},
-      {"LMDBIO_LOG", "WARN"},    {"LMDBIO_LOG", "2"},         {"LMDBIO_STATS", "a%"},
-      {"LMDBIO_STATS", "a%d"},   {"LMDBIO_STATS", long_path}, {"LMDBIO_STOCK_LIB", long_path},
-      {"LMDBIO_STRICT", "no"},   {"LMDBIO_LOCK_SECONDS", "3601"}, {"LMDBIO_LOCK_SECONDS", "-1"},
-      {"LMDBIO_LOCK_SECONDS", "5s"}, {"LMDBIO_LOCK_SECONDS", "99999999999999999999"}};
+      {"LMDBIO_DISABLE", "yes"},
+      {"LMDBIO_DISABLE", "01"},
+      {"LMDBIO_DISABLE", " 1"},
+      {"LMDBIO_LOG", "WARN"},
+      {"LMDBIO_LOG", "2"},
+      {"LMDBIO_STATS", "a%"},
+      {"LMDBIO_STATS", "a%d"},
+      {"LMDBIO_STATS", long_path},
+      {"LMDBIO_STOCK_LIB", long_path},
+      {"LMDBIO_STRICT", "no"},
+      {"LMDBIO_LOCK_SECONDS", "3601"},
+      {"LMDBIO_LOCK_SECONDS", "-1"},
+      {"LMDBIO_MEMORY", "7M"},
+      {"LMDBIO_MEMORY", "1"},
+      {"LMDBIO_MEMORY", "1025T"},
+      {"LMDBIO_MEMORY", "91%"},
+      {"LMDBIO_MEMORY", "0%"},
+      {"LMDBIO_MEMORY", "8m"},
+      {"LMDBIO_MEMORY", "8MB"},
+      {"LMDBIO_MEMORY", "-8M"},
+      {"LMDBIO_MEMORY", "M"},
+      {"LMDBIO_MEMORY", "99999999999999999999"},
+      {"LMDBIO_MEMORY", "18446744073709551615K"},
+      {"LMDBIO_IO", "fast"},
+      {"LMDBIO_ENGINE", "aio"},
+      {"LMDBIO_STALL_SECONDS", "3601"},
+      {"LMDBIO_LOCK_SECONDS", "5s"},
+      {"LMDBIO_LOCK_SECONDS", "99999999999999999999"}};
   for (const auto& [name, value] : bad) {
     expect_same(parse({{name, value}}), Config());
     EXPECT_THAT(g_complaints, ElementsAre(name + "=" + value));

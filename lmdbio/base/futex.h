@@ -1,0 +1,46 @@
+// Waiting for a number in memory to change: futex(2), for what must work in a forked child as well.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+
+namespace lmdbio {
+
+/// A count of events.  A waiter reads it, looks whether there is anything to do, and waits for it to change.
+/// Needs no destruction, may be used after a fork.  Any thread.
+class EventCount {
+ public:
+  std::uint32_t now() const noexcept { return count_.load(std::memory_order_acquire); }
+  /// Until the count is no longer `seen`, or `timeout_ns` have passed, or a signal came.  errno preserved.
+  void wait(std::uint32_t seen, std::int64_t timeout_ns) noexcept {
+    const int saved = errno;
+    const timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+    (void)::syscall(SYS_futex, &count_, FUTEX_WAIT_PRIVATE, seen, &limit, nullptr, 0);
+    errno = saved;
+  }
+  void notify() noexcept {
+    count_.fetch_add(1, std::memory_order_release);
+    const int saved = errno;
+    (void)::syscall(SYS_futex, &count_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    errno = saved;
+  }
+
+ private:
+  std::atomic<std::uint32_t> count_{0};
+};
+
+/// CLOCK_MONOTONIC.
+inline std::int64_t now_ns() noexcept {
+  timespec t{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace lmdbio

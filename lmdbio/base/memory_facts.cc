@@ -1,0 +1,123 @@
+#include "lmdbio/base/memory_facts.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "lmdbio/base/unique_fd.h"
+
+namespace lmdbio {
+namespace {
+
+/// The start of a small file; empty: it cannot be read.
+template <std::size_t N>
+std::string_view read_start(const char* path, char (&buffer)[N]) noexcept {
+  const UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!fd) return {};
+  std::size_t n = 0;
+  while (n < N) {
+    const ssize_t got = ::read(fd.get(), buffer + n, N - n);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    n += static_cast<std::size_t>(got);
+  }
+  return {buffer, n};
+}
+
+std::optional<std::uint64_t> number(std::string_view text) noexcept {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  std::uint64_t n = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), n).ec != std::errc()) return {};
+  return n;  // "max" is no number: no limit
+}
+
+std::optional<std::uint64_t> number_in(const char* directory, const char* name) noexcept {
+  char path[PATH_MAX], text[64];
+  if (std::snprintf(path, sizeof path, "%s/%s", directory, name) >= static_cast<int>(sizeof path)) return {};
+  return number(read_start(path, text));
+}
+
+/// Page cache that is charged to a group: it counts as used there, but can be had.
+std::uint64_t page_cache_in(const char* directory) noexcept {
+  char path[PATH_MAX], text[4096];
+  if (std::snprintf(path, sizeof path, "%s/memory.stat", directory) >= static_cast<int>(sizeof path))
+    return 0;
+  const std::string_view stat = read_start(path, text);
+  for (const std::string_view field : {"inactive_file ", "total_inactive_file "}) {
+    std::size_t at = stat.find(field);
+    while (at != std::string_view::npos && at != 0 && stat[at - 1] != '\n') at = stat.find(field, at + 1);
+    if (at != std::string_view::npos) return number(stat.substr(at + field.size())).value_or(0);
+  }
+  return 0;
+}
+
+std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view field) noexcept {
+  const std::size_t at = text.find(field);
+  if (at == std::string_view::npos) return {};
+  const auto kib = number(text.substr(at + field.size()));
+  return kib ? std::optional<std::uint64_t>(*kib * 1024) : std::nullopt;
+}
+
+/// The limits of the group at `group` below `root`, and of those above it.
+void apply_groups(MemoryFacts& facts, const char* root, std::string_view group, const char* limit_name,
+                  const char* usage_name) noexcept {
+  for (;;) {
+    char directory[PATH_MAX];
+    if (std::snprintf(directory, sizeof directory, "%s%.*s", root, static_cast<int>(group.size()),
+                      group.data()) >= static_cast<int>(sizeof directory))
+      return;
+    if (const auto limit = number_in(directory, limit_name); limit && *limit < facts.total) {
+      facts.total = *limit;
+      const std::uint64_t used = number_in(directory, usage_name).value_or(0);
+      const std::uint64_t cached = std::min(used, page_cache_in(directory));
+      facts.available = std::min(facts.available, *limit - std::min(used - cached, *limit));
+    }
+    const std::size_t slash = group.rfind('/');
+    if (group.size() <= 1 || slash == std::string_view::npos) return;
+    group = group.substr(0, slash);
+  }
+}
+
+}  // namespace
+
+MemoryFacts memory_facts() noexcept {
+  const int saved = errno;
+  MemoryFacts facts;
+  char text[4096];
+  const std::string_view info = read_start("/proc/meminfo", text);
+  const auto total = meminfo(info, "MemTotal:"), available = meminfo(info, "MemAvailable:");
+  if (total && available) {
+    facts = {*total, *available};
+  } else {
+    struct sysinfo s {};
+    if (::sysinfo(&s) == 0) facts = {s.totalram * s.mem_unit, s.freeram * s.mem_unit};
+  }
+  std::string_view groups = read_start("/proc/self/cgroup", text);
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(end + 1, groups.size()));
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = line.substr(first + 1, second - first - 1);
+    const std::string_view group = line.substr(second + 1);
+    if (controllers.empty())
+      apply_groups(facts, "/sys/fs/cgroup", group, "memory.max", "memory.current");
+    else if (controllers.find("memory") != std::string_view::npos)
+      apply_groups(facts, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes");
+  }
+  errno = saved;
+  return facts;
+}
+
+}  // namespace lmdbio

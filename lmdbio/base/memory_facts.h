@@ -1,0 +1,18 @@
+// How much memory a process may use, and how much is free now.
+#pragma once
+
+#include <cstdint>
+
+namespace lmdbio {
+
+struct MemoryFacts {
+  std::uint64_t total = 0;      ///< bytes: of the machine, or the tightest limit of the process's cgroups
+  std::uint64_t available = 0;  ///< bytes that could be taken without swapping, page cache included
+};
+
+/// From /proc/meminfo, and memory.max and memory.current (v1: limit_in_bytes, usage_in_bytes) of the
+/// process's cgroup and those above it.  What cannot be read does not limit; without /proc both are from
+/// sysinfo(2). About 50 us; no allocation.  Any thread.
+MemoryFacts memory_facts() noexcept;
+
+}  // namespace lmdbio

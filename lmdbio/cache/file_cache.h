@@ -1,0 +1,89 @@
+// A file that walks read ahead in: its window, its open descriptors, the states of its chunks, what was read.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lmdbio/cache/chunk_table.h"
+#include "lmdbio/cache/regime.h"
+#include "lmdbio/cache/window.h"
+#include "lmdbio/io/file.h"
+#include "lmdbio/io/residency.h"
+
+namespace lmdbio::cache {
+
+/// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
+struct ReadStats {
+  static constexpr unsigned kSizes = 5;  ///< requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more
+  std::uint64_t asked = 0;               ///< of chunks and extents that walks came to need
+  std::uint64_t read = 0;                ///< that the engines gave
+  std::uint64_t wasted = 0;              ///< of chunks published and reclaimed before any walk came to them
+  std::uint64_t requests[kSizes]{};
+  std::uint64_t short_reads = 0, retries = 0;
+  std::uint64_t chunks_read = 0, chunks_cached = 0, extents = 0;
+  std::uint64_t stalls = 0, stall_ns = 0;  ///< waits of programs for data
+  std::uint64_t published = 0, reclaimed = 0, publish_failed = 0, stale = 0, read_failed = 0, stole = 0;
+  std::uint64_t snapshots = 0;      ///< changes that sent chunks back to the file
+  std::uint64_t most_resident = 0;  ///< chunks at once
+  std::uint64_t most_areas = 0;     ///< areas of memory (VMAs) that chunks of the process took, at most
+  std::uint64_t key_walks = 0;      ///< walks that were seen not to read their values
+  std::uint64_t sparse_plans = 0;   ///< plans of walks whose needs do not follow one another in the file
+};
+
+/// Made by Prefetcher::open.  Unless it says otherwise, members are constant or under the Prefetcher's lock.
+struct FileCache : std::enable_shared_from_this<FileCache> {
+  struct Resident {
+    ChunkIndex chunk;
+    bool used = false;       ///< a walk came to it
+    std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
+  };
+
+  FileCache(std::shared_ptr<Window> w, File b, std::optional<File> d, Residency r, Regime g, ChunkTable t,
+            std::size_t chunk, std::string n)
+      : window(std::move(w)),
+        buffered(std::move(b)),
+        direct(std::move(d)),
+        residency(std::move(r)),
+        regime(g),
+        table(std::move(t)),
+        anonymous(window->anonymous()),
+        chunk_bytes(chunk),
+        name(std::move(n)) {}
+
+  std::shared_ptr<Window> window;  ///< null once it is closed
+  const File buffered;
+  const std::optional<File> direct;
+  const Residency residency;
+  const Regime regime;
+  ChunkTable table;
+  const bool anonymous;           ///< the window is
+  const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
+  const std::string name;
+  std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
+  std::atomic<const char*> engine{""};       ///< name of the engine in use
+  std::vector<Resident> residents;           ///< as table.residents()
+  unsigned users = 0;                        ///< environments
+  bool local = true, drop_behind = false;
+  std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes
+  unsigned changes = 0;               ///< in it, of those that cost resident chunks
+  ReadStats stats;
+
+  std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
+  ChunkIndex chunk_at(std::uint64_t at) const noexcept {
+    return ChunkIndex{static_cast<std::uint32_t>(at / chunk_bytes)};
+  }
+  /// Any thread, without the lock.
+  bool resident_now(ChunkIndex i) const noexcept { return table.state(i) == ChunkState::resident; }
+  /// Bytes of the file that lie in a chunk; 0 beyond its end.
+  std::uint64_t bytes_in(ChunkIndex i) const noexcept {
+    const std::uint64_t size = file_bytes.load(std::memory_order_relaxed), at = offset(i);
+    return at >= size ? 0 : std::min<std::uint64_t>(chunk_bytes, size - at);
+  }
+};
+
+}  // namespace lmdbio::cache

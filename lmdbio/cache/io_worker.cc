@@ -1,0 +1,323 @@
+#include "lmdbio/cache/io_worker.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/config.h"
+
+namespace lmdbio::cache {
+
+namespace {
+
+/// Of a request.  Larger ones are split by the kernel; smaller ones cost more calls.
+constexpr std::size_t kRequest = std::size_t{1} << 20;
+/// Requests in flight on one file: as many as the longest plan has with the usual chunks.
+constexpr unsigned kDirectDepth = 64, kBufferedDepth = 16, kBufferedLocalDepth = 2;
+/// Chunks and extents in flight, of all files.
+constexpr std::size_t kMostFills = 128;
+/// A chunk with this share of its pages in the page cache is left there.
+constexpr double kCached = 0.9;
+
+IoEngineChoice engine_for(bool direct) noexcept {
+  const IoEngineChoice wanted = config().engine;
+  // Reads into the page cache block in the kernel: a ring would hand them to threads of its own.
+  return wanted == IoEngineChoice::automatic && !direct ? IoEngineChoice::threads : wanted;
+}
+
+EngineKind kind_of(IoEngineChoice c) noexcept {
+  switch (c) {
+    case IoEngineChoice::uring:
+      return EngineKind::uring;
+    case IoEngineChoice::threads:
+      return EngineKind::threads;
+    case IoEngineChoice::pread:
+      return EngineKind::pread;
+    case IoEngineChoice::automatic:
+      break;
+  }
+  return EngineKind::automatic;
+}
+
+unsigned size_class(std::size_t bytes) noexcept {
+  constexpr std::size_t kBounds[] = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
+  return static_cast<unsigned>(std::lower_bound(std::begin(kBounds), std::end(kBounds), bytes) -
+                               std::begin(kBounds));
+}
+
+constinit EngineFactory make_engine = select_engine;
+
+}  // namespace
+
+EngineFactory& engine_factory() noexcept { return make_engine; }
+
+bool IoWorker::start() noexcept {
+  wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return false;
+  sigset_t all, before;
+  (void)::sigfillset(&all);
+  if (::pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
+  const bool started = ::pthread_create(&thread_, nullptr, run, this) == 0;
+  (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+void IoWorker::wake() noexcept {
+  const int saved = errno;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);  // full: it is awake anyway
+  errno = saved;
+}
+
+void IoWorker::forget() noexcept {
+  wake_.reset();
+  for (const std::unique_ptr<Lane>& l : lanes_)
+    if (l->engine != nullptr) l->engine->forget();
+}
+
+void* IoWorker::run(void* self) noexcept {
+  (void)::pthread_setname_np(::pthread_self(), "lmdbio-io");
+  static_cast<IoWorker*>(self)->loop();
+  return nullptr;
+}
+
+void IoWorker::loop() noexcept {
+  for (;;) {
+    bool worked = false;
+    try {
+      worked = take_jobs();
+    } catch (...) {  // out of memory: those who wait are not kept
+      owner_.lock();
+      owner_.give_up();
+      owner_.unlock();
+    }
+    submit();
+    if (reap() || worked) continue;
+    owner_.lock();
+    const bool ends = stopping_ && idle();
+    owner_.unlock();
+    if (ends) break;
+    sleep();
+  }
+  lanes_.clear();
+}
+
+// True: something was begun.
+bool IoWorker::take_jobs() {
+  drop_lanes();
+  bool any = false;
+  while (in_flight_ < kMostFills) {
+    Prefetcher::Job job;
+    std::unique_lock lock(owner_.mutex_);
+    if (stopping_ || !owner_.next_job(job, idle())) break;
+    lock.unlock();
+    any = true;
+    if (job.extent.bytes == 0 && !job.file->anonymous && config().io == IoMode::automatic) {
+      const std::uint64_t at = job.file->offset(job.chunk), bytes = job.file->bytes_in(job.chunk);
+      if (const auto share = job.file->residency.share(at, bytes); share && *share >= kCached) {
+        lock.lock();
+        (void)job.file->table.finish(job.chunk, job.generation, false, Prefetcher::NoPlaces{});
+        if (job.has_memory) owner_.return_memory(*job.file);
+        ++job.file->stats.chunks_cached;
+        owner_.settle(*job.file, job.chunk, Walk::Outcome::cached, 0);
+        continue;
+      }
+    }
+    begin(std::move(job));
+    submit();
+  }
+  return any;
+}
+
+void IoWorker::begin(Prefetcher::Job&& job) {
+  std::size_t at = 0;
+  while (at < fills_.size() && fills_[at].busy) ++at;
+  if (at == fills_.size()) fills_.emplace_back();
+  Fill& f = fills_[at];
+  f.job = std::move(job);
+  f.busy = true;
+  f.ops = 1;  // this function's own, so that a fill ends once
+  f.status = {};
+  ++in_flight_;
+  FileCache& file = *f.job.file;
+  const bool chunk = f.job.extent.bytes == 0;
+  const bool publish = f.job.has_memory;
+  try {
+    const bool direct = publish && file.direct.has_value();
+    Lane* const l = lane(f.job.file, direct);
+    const std::size_t align = l->engine->caps().align;
+    const std::uint64_t from = chunk ? file.offset(f.job.chunk) : align_down(f.job.extent.offset, align);
+    std::uint64_t end = chunk ? from + file.bytes_in(f.job.chunk) : f.job.extent.offset + f.job.extent.bytes;
+    end = std::min(end, file.file_bytes.load(std::memory_order_relaxed));
+    if (publish) {
+      Result<Staging> made = Staging::make(file.chunk_bytes);
+      if (made)
+        f.staging = std::move(made).value();
+      else
+        f.status = made.error();
+    } else if (!scratch_) {
+      Result<Mapping> made = Mapping::zeroed(kRequest);
+      if (made)
+        scratch_ = std::move(made).value();
+      else
+        f.status = made.error();
+    }
+    for (std::uint64_t o = from; f.status.ok() && o < end; o += kRequest) {
+      const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kRequest, end - o));
+      std::byte* const to = publish ? f.staging.data() + (o - from) : scratch_.data();
+      l->pending.push_back({o, {to, static_cast<std::size_t>(align_up(bytes, align))}, at, bytes});
+      ++f.ops;
+    }
+  } catch (...) {
+    f.status = Status::from_errno(ENOMEM);
+  }
+  if (--f.ops == 0) finished(at);
+}
+
+void IoWorker::submit() noexcept {
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    while (!l->pending.empty()) {
+      // A deque's pieces are not one span: one at a time, as many as the engine takes.
+      const ReadOp op = l->pending.front();
+      const Result<std::size_t> taken = l->engine->submit({&op, 1});
+      if (taken && taken.value() == 0) break;
+      ++l->sizes[size_class(op.dst.size())];
+      l->pending.pop_front();
+      if (!taken) {
+        Fill& f = fills_[op.tag];
+        f.status = taken.error();
+        if (--f.ops == 0) finished(op.tag);
+        continue;
+      }
+    }
+  }
+}
+
+bool IoWorker::reap() noexcept {
+  bool any = false;
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    for (;;) {
+      Completion done[32];
+      const Result<std::size_t> n = l->engine->reap(done, 0);
+      if (!n || n.value() == 0) break;
+      any = true;
+      for (const Completion& c : std::span(done, n.value())) {
+        Fill& f = fills_[c.tag];
+        if (!c.status.ok() && f.status.ok()) f.status = c.status;
+        if (--f.ops == 0) {
+          count(*l);
+          finished(c.tag);
+        }
+      }
+    }
+    count(*l);
+  }
+  return any;
+}
+
+void IoWorker::finished(std::size_t at) noexcept {
+  Fill& f = fills_[at];
+  FileCache& file = *f.job.file;
+  {
+    const std::lock_guard lock(owner_.mutex_);
+    if (f.job.extent.bytes != 0) {
+      ++file.stats.extents;
+    } else {
+      const bool good = f.status.ok();
+      const bool current = f.job.generation == file.table.generation();
+      bool resident = false;
+      if (f.job.has_memory) {
+        resident = owner_.finish(file, f.job.chunk, f.job.generation, good, f.staging);
+        if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
+      } else {
+        (void)file.table.finish(f.job.chunk, f.job.generation, false, Prefetcher::NoPlaces{});
+      }
+      ++file.stats.chunks_read;
+      if (!good) ++file.stats.read_failed;
+      // What was begun before a change of snapshot is to be read again, for those who still want it.
+      const Walk::Outcome outcome = !good                          ? Walk::Outcome::failed
+                                    : resident                     ? Walk::Outcome::ready
+                                    : f.job.has_memory && !current ? Walk::Outcome::wanted
+                                                                   : Walk::Outcome::mapped;
+      owner_.settle(file, f.job.chunk, outcome, f.status.raw());
+    }
+  }
+  f.staging = Staging();
+  f.job = {};
+  f.busy = false;
+  --in_flight_;
+}
+
+// Counters of the engine go to the file.
+void IoWorker::count(Lane& l) noexcept {
+  const IoEngine::Counters now = l.engine->counters();
+  if (now.requests == l.counted.requests && now.bytes == l.counted.bytes) return;
+  const std::lock_guard lock(owner_.mutex_);
+  ReadStats& stats = l.file->stats;
+  stats.read += now.bytes - l.counted.bytes;
+  for (unsigned i = 0; i < ReadStats::kSizes; ++i) stats.requests[i] += std::exchange(l.sizes[i], 0);
+  stats.short_reads += now.short_reads - l.counted.short_reads;
+  stats.retries += now.retries - l.counted.retries;
+  l.counted = now;
+}
+
+void IoWorker::sleep() noexcept {
+  constexpr std::size_t kMost = 32;
+  pollfd fds[kMost];
+  fds[0] = {wake_.get(), POLLIN, 0};
+  std::size_t n = 1;
+  int timeout = -1;
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    if (l->engine->in_flight() == 0) continue;
+    const int wait = l->engine->poll_timeout_ms();
+    if (wait >= 0 && (timeout < 0 || wait < timeout)) timeout = wait;
+    if (const int fd = l->engine->ready_fd(); fd >= 0 && n < kMost)
+      fds[n++] = {fd, POLLIN, 0};
+    else
+      timeout = 1;
+  }
+  (void)::poll(fds, n, timeout);
+  std::uint64_t woken;
+  [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &woken, sizeof woken);
+}
+
+IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, bool direct) {
+  for (const std::unique_ptr<Lane>& l : lanes_)
+    if (l->file == file && l->direct == direct) return l.get();
+  const File& f = direct ? *file->direct : file->buffered;
+  const unsigned depth = direct ? kDirectDepth : file->local ? kBufferedLocalDepth : kBufferedDepth;
+  const char* name = "";
+  Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, kind_of(engine_for(direct)), &name);
+  if (!engine) throw std::bad_alloc();
+  if (direct || file->regime.way != Way::direct) file->engine.store(name, std::memory_order_relaxed);
+  auto made = std::make_unique<Lane>();
+  made->file = file;
+  made->direct = direct;
+  made->engine = std::move(engine).value();
+  lanes_.push_back(std::move(made));
+  return lanes_.back().get();
+}
+
+// Of files that were closed.
+void IoWorker::drop_lanes() noexcept {
+  for (std::size_t i = 0; i < lanes_.size();) {
+    Lane& l = *lanes_[i];
+    bool closed;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      closed = l.file->users == 0;
+    }
+    if (closed && l.pending.empty() && l.engine->in_flight() == 0)
+      lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));
+    else
+      ++i;
+  }
+}
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,84 @@
+// The thread that reads ahead.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/base/unique_fd.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/engine_select.h"
+#include "lmdbio/io/io_engine.h"
+
+namespace lmdbio::cache {
+
+/// How engines are made: select_engine, unless a test has put another function there.  Changed while no
+/// thread reads ahead.
+using EngineFactory = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsigned depth,
+                                                            EngineKind wanted, const char** name) noexcept;
+EngineFactory& engine_factory() noexcept;
+
+/// Started and stopped by the Prefetcher.  All its signals are blocked; its affinity is the starter's.
+class IoWorker {
+ public:
+  explicit IoWorker(Prefetcher& owner) noexcept : owner_(owner) {}
+  /// False: no descriptor, or no thread.
+  bool start() noexcept;
+  /// Any thread.
+  void wake() noexcept;
+  /// With the Prefetcher's lock held: it ends when its reads have.
+  void stop() noexcept {
+    stopping_ = true;
+    wake();
+  }
+  void join() noexcept { (void)::pthread_join(thread_, nullptr); }
+  /// In a forked child, where the thread is not: its descriptors are closed, nothing else is touched.
+  void forget() noexcept;
+
+ private:
+  /// One of the ways to read one file.
+  struct Lane {
+    std::shared_ptr<FileCache> file;
+    bool direct;
+    std::unique_ptr<IoEngine> engine;
+    std::deque<ReadOp> pending;                ///< tags: indices of fills_
+    std::uint64_t sizes[ReadStats::kSizes]{};  ///< of reads since
+    IoEngine::Counters counted;                ///< of the engine's, those that are in the file's statistics
+  };
+  /// What is being read.
+  struct Fill {
+    Prefetcher::Job job;
+    Staging staging;   ///< empty: into the page cache
+    unsigned ops = 0;  ///< not finished
+    Status status;
+    bool busy = false;
+  };
+
+  static void* run(void* self) noexcept;
+  void loop() noexcept;
+  bool take_jobs();
+  void begin(Prefetcher::Job&& job);
+  void submit() noexcept;
+  bool reap() noexcept;
+  void finished(std::size_t fill) noexcept;
+  void sleep() noexcept;
+  bool idle() const noexcept { return in_flight_ == 0; }
+  Lane* lane(const std::shared_ptr<FileCache>& file, bool direct);
+  void drop_lanes() noexcept;
+  void count(Lane& lane) noexcept;
+
+  Prefetcher& owner_;
+  pthread_t thread_{};
+  UniqueFd wake_;
+  bool stopping_ = false;  // under the Prefetcher's lock
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<Fill> fills_;
+  std::size_t in_flight_ = 0;  ///< fills
+  Mapping scratch_;            ///< where reads into the page cache leave their bytes: nobody looks at them
+};
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,701 @@
+#include "lmdbio/cache/prefetcher.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/memory_facts.h"
+#include "lmdbio/cache/io_worker.h"
+#include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/file_system.h"
+
+namespace lmdbio::cache {
+
+namespace {
+
+constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
+/// With less memory than this, chunks are small.
+constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
+/// Reclaimed first is what walks have left, the newest first: a walk that starts anew comes to it last.  But
+/// not what was left just now, whose values programs may still hold.
+constexpr std::uint64_t kJustLeft = 16;
+constexpr std::int64_t kMinuteNs = 60'000'000'000;
+/// So many changes of snapshot a minute that cost chunks, and a file is left to its mapping until the next.
+constexpr unsigned kBusyWriter = 8;
+
+std::atomic<Prefetcher*> the_one{nullptr};
+
+struct Places {
+  FileCache& file;
+  Staging* staging;
+  bool publish(ChunkIndex i) noexcept {
+    return file.window->publish(file.offset(i), file.bytes_in(i), *staging);
+  }
+  bool restore(ChunkIndex i) noexcept {
+    return file.window->restore(file.buffered.fd(), file.offset(i), file.chunk_bytes);
+  }
+  bool restore_all() noexcept { return file.window->restore(file.buffered.fd(), 0, file.window->length()); }
+};
+
+/// For a forked child: one call for all.
+struct WholeWindow : Places {
+  bool restore(ChunkIndex) noexcept { return false; }
+};
+
+constexpr int kLoadTries = 8;
+
+/// What the kernel reads ahead on the device or mount of `fd`; 0: it does not tell.
+std::uint64_t readahead_bytes(int fd) noexcept {
+  struct stat at;
+  if (::fstat(fd, &at) != 0) return 0;
+  char path[64], text[32];
+  (void)std::snprintf(path, sizeof path, "/sys/class/bdi/%u:%u/read_ahead_kb", major(at.st_dev),
+                      minor(at.st_dev));
+  UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) {  // a partition: its disk's
+    (void)std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/../queue/read_ahead_kb", major(at.st_dev),
+                        minor(at.st_dev));
+    file = UniqueFd(::open(path, O_RDONLY | O_CLOEXEC));
+  }
+  if (!file) return 0;
+  const ssize_t n = ::read(file.get(), text, sizeof text);
+  std::uint64_t kib = 0;
+  if (n > 0) (void)std::from_chars(text, text + n, kib);
+  return kib << 10;
+}
+
+/// A quarter of the areas that the kernel lets a process map and that it has not mapped yet; a chunk in the
+/// midst of a file's mapping makes two.
+std::uint64_t areas_to_use() noexcept {
+  std::uint64_t most = 65530, now = 0;
+  char text[4096];
+  if (const UniqueFd fd(::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC)); fd) {
+    if (const ssize_t n = ::read(fd.get(), text, sizeof text); n > 0)
+      (void)std::from_chars(text, text + n, most);
+  }
+  if (const UniqueFd fd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC)); fd) {
+    for (ssize_t n; (n = ::read(fd.get(), text, sizeof text)) > 0;)
+      now += static_cast<std::uint64_t>(std::count(text, text + n, '\n'));
+  }
+  return most > now ? (most - now) / 4 : 0;
+}
+
+}  // namespace
+
+Prefetcher* Prefetcher::get() noexcept {
+  if (Prefetcher* const p = the_one.load(std::memory_order_acquire); p != nullptr) return p;
+  auto* const made = new (std::nothrow) Prefetcher;
+  Prefetcher* none = nullptr;
+  if (made == nullptr || the_one.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
+  delete made;
+  return none;
+}
+
+Prefetcher* Prefetcher::existing() noexcept { return the_one.load(std::memory_order_acquire); }
+
+Prefetcher::Prefetcher() {
+  const Config& c = config();
+  limit_is_share_ = c.memory_percent != 0;
+  limit_ = limit_is_share_ ? memory_facts().total / 100 * c.memory_percent : c.memory_bytes;
+  chunk_bytes_ = limit_ < kLittleMemory ? kSmallChunk : kUsualChunk;
+  if (limit_ < 2 * chunk_bytes_) limit_ = 0;
+  most_areas_ = areas_to_use();
+}
+
+Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window>& window, int fd,
+                                                    const char* name, std::uint64_t used_bytes,
+                                                    std::uint64_t snapshot) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      for (FileCache* const f : files_) {
+        if (f->window != window) continue;
+        ++f->users;
+        return f->shared_from_this();
+      }
+    }
+    Result<File> buffered = File::reopen_buffered(fd);
+    if (!buffered) buffered = File::from_fd(fd, File::Take::duplicate);
+    if (!buffered) return buffered.error();
+    std::optional<File> direct;
+    const IoMode mode = config().io;
+    if (limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct)) {
+      if (Result<File> d = File::reopen_direct(fd); d) direct = std::move(d).value();
+    }
+    const Result<std::uint64_t> size = buffered.value().size();
+    if (!size) return size.error();
+    const bool local = is_local_file_system(fd);
+    const MemoryFacts memory = memory_facts();
+    const Regime regime = choose_way({mode, local, direct.has_value(), !window->anonymous(),
+                                      readahead_bytes(fd), limit_, used_bytes, memory.available});
+    Result<ChunkTable> table =
+        ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
+    if (!table) return table.error();
+    Residency residency(buffered.value().fd());
+    const auto file =
+        std::make_shared<FileCache>(window, std::move(buffered).value(), std::move(direct), residency, regime,
+                                    std::move(table).value(), chunk_bytes_, name);
+    file->file_bytes.store(size.value(), std::memory_order_relaxed);
+    file->local = local;
+    file->drop_behind =
+        regime.way == Way::buffered && mode == IoMode::automatic && used_bytes > memory.available / 4 * 3;
+    (void)file->table.advance(snapshot, Places{*file, nullptr});
+    const std::lock_guard lock(mutex_);
+    for (FileCache* const f : files_) {  // another thread was faster
+      if (f->window != window) continue;
+      ++f->users;
+      return f->shared_from_this();
+    }
+    files_.push_back(file.get());
+    file->users = 1;
+    if (log_enabled(LogLevel::info))
+      log_line(LogLevel::info, "%s: %s: %s", name,
+               regime.way == Way::direct     ? "direct reads"
+               : regime.way == Way::buffered ? "buffered reads"
+                                             : "page faults",
+               regime.why);
+    return file;
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+}
+
+void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
+  IoWorker* stopped = nullptr;
+  std::shared_ptr<Window> window;  // its addresses go after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (--file->users != 0) return;
+    for (Walk* const w : walks_) {
+      if (&w->file() != file.get()) continue;
+      w->plan_.clear();
+      w->extents_.clear();
+      w->next_extent_ = 0;
+    }
+    while (!file->residents.empty() && reclaim(*file, file->residents.size() - 1)) {
+    }
+    std::erase(files_, file.get());
+    window = std::move(file->window);
+    if (files_.empty()) stopped = std::exchange(worker_, nullptr);
+    if (stopped != nullptr)
+      stopped->stop();
+    else if (worker_ != nullptr)
+      worker_->wake();  // it lets go of the file
+  }
+  if (stopped == nullptr) return;
+  stopped->join();
+  delete stopped;
+}
+
+Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(files_.begin(), files_.end(),
+                                  [&window](const FileCache* f) { return f->window.get() == &window; });
+  if (found == files_.end()) return {};
+  FileCache& file = **found;
+  if (snapshot <= file.table.newest_snapshot()) return {};
+  const std::size_t residents = file.residents.size();
+  if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
+  file.file_bytes.store(file_bytes, std::memory_order_relaxed);
+  if (residents == 0) return {};
+  used_ -= residents * file.chunk_bytes;
+  resident_areas_ -= 2 * residents;
+  file.residents.clear();
+  ++file.stats.snapshots;
+  file.stats.reclaimed += residents;
+  for (Walk* const w : walks_) {
+    if (&w->file() != &file) continue;
+    for (Walk::Entry& e : w->plan_)
+      if (e.outcome == Walk::Outcome::ready) e.outcome = Walk::Outcome::wanted;
+  }
+  const std::int64_t now = now_ns();
+  if (now - file.changes_since_ns > kMinuteNs) {
+    file.changes_since_ns = now;
+    file.changes = 0;
+  }
+  ++file.changes;
+  return {};
+}
+
+void Prefetcher::add(Walk& walk) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    walks_.push_back(&walk);
+  } catch (...) {  // out of memory: it is not served, and go_on() finds that out
+  }
+}
+
+void Prefetcher::remove(Walk& walk) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(walks_, &walk);
+}
+
+std::size_t Prefetcher::most_wishes(const FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  constexpr std::size_t kMost = 64, kUncounted = 16;
+  if (file.regime.way != Way::direct) return kUncounted;
+  const auto chunks = static_cast<std::size_t>(limit_ / file.chunk_bytes);
+  const std::size_t walks = std::max<std::size_t>(walks_.size(), 1);
+  return std::clamp<std::size_t>(chunks * 3 / 4 / walks, 1, kMost);
+}
+
+bool Prefetcher::all_cached(const Walk& walk) noexcept {
+  const std::lock_guard lock(mutex_);
+  return !walk.plan_.empty() && std::all_of(walk.plan_.begin(), walk.plan_.end(), [](const Walk::Entry& e) {
+    return e.outcome == Walk::Outcome::cached;
+  });
+}
+
+Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept {
+  FileCache& file = walk.file();
+  std::unique_lock lock(mutex_);
+  if (file.users == 0) return {};
+  ++plans_;
+  try {
+    if (std::find(walks_.begin(), walks_.end(), &walk) == walks_.end()) walks_.push_back(&walk);
+    std::vector<Walk::Entry> plan;
+    plan.reserve(wishes.chunks.size());
+    for (const ChunkIndex c : wishes.chunks) {
+      const auto old = std::find_if(walk.plan_.begin(), walk.plan_.end(),
+                                    [c](const Walk::Entry& e) { return e.chunk == c; });
+      Walk::Entry e;
+      e.chunk = c;
+      if (old != walk.plan_.end() && old->outcome != Walk::Outcome::failed) e = *old;
+      e.awaited = raw(c) >= raw(first) && raw(c) <= raw(last);
+      const ChunkState state = file.table.state(c);
+      if (e.outcome == Walk::Outcome::ready && state != ChunkState::resident)
+        e.outcome = Walk::Outcome::wanted;
+      if (e.outcome == Walk::Outcome::wanted && state == ChunkState::resident)
+        e.outcome = Walk::Outcome::ready;
+      if (e.awaited && !walk.has_come_to(c)) file.stats.asked += file.bytes_in(c);
+      plan.push_back(e);
+    }
+    for (const Walk::Entry& e : walk.plan_)  // what the walk has left
+      if (e.outcome == Walk::Outcome::mapped && file.drop_behind &&
+          std::find(wishes.chunks.begin(), wishes.chunks.end(), e.chunk) == wishes.chunks.end())
+        drop_behind(file, e.chunk);
+    walk.plan_.swap(plan);
+    walk.extents_.assign(wishes.extents.begin(), wishes.extents.end());
+    walk.next_extent_ = 0;
+  } catch (...) {
+    walk.plan_.clear();
+    walk.extents_.clear();
+    return {};  // out of memory: the mapping gives what is needed
+  }
+  for (FileCache::Resident& r : file.residents) {
+    const auto e = std::find_if(walk.plan_.begin(), walk.plan_.end(),
+                                [&r](const Walk::Entry& w) { return w.chunk == r.chunk; });
+    if (e == walk.plan_.end()) continue;
+    r.left = plans_;
+    if (e->awaited) r.used = true;
+  }
+  const bool work = std::any_of(walk.plan_.begin(), walk.plan_.end(),
+                                [](const Walk::Entry& e) { return e.outcome == Walk::Outcome::wanted; }) ||
+                    !walk.extents_.empty();
+  if (!work) return {};
+  if (file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs) {
+    for (Walk::Entry& e : walk.plan_)
+      if (e.outcome == Walk::Outcome::wanted) e.outcome = Walk::Outcome::mapped;
+    return {};
+  }
+  if (!ensure_worker()) {
+    for (Walk::Entry& e : walk.plan_)
+      if (e.outcome == Walk::Outcome::wanted) e.outcome = Walk::Outcome::mapped;
+    return {};
+  }
+  worker_->wake();
+
+  std::int64_t begun = 0;
+  bool told = false;
+  for (;;) {
+    const auto open = std::find_if(walk.plan_.begin(), walk.plan_.end(),
+                                   [&walk](const Walk::Entry& e) { return e.awaited && !walk.settled(e); });
+    if (open == walk.plan_.end()) break;
+    const std::int64_t now = now_ns();
+    if (begun == 0) begun = now;
+    const unsigned limit = config().stall_seconds;
+    if (limit != 0 && !told && now - begun >= std::int64_t{limit} * 1'000'000'000) {
+      told = true;
+      log_line(LogLevel::warn,
+               "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
+               file.name.c_str(), file.offset(open->chunk), limit);
+    }
+    const std::uint32_t seen = walk.settled_.now();
+    walk.waiting_ = true;
+    lock.unlock();
+    constexpr std::int64_t kLook = 250'000'000;
+    walk.settled_.wait(seen, kLook);
+    lock.lock();
+  }
+  walk.waiting_ = false;
+  if (begun != 0) {
+    ++file.stats.stalls;
+    file.stats.stall_ns += static_cast<std::uint64_t>(now_ns() - begun);
+  }
+  Status st;
+  for (const Walk::Entry& e : walk.plan_)
+    if (e.awaited && e.outcome == Walk::Outcome::failed && st.ok()) st = Status::from_errno(e.error);
+  if (!st.ok())
+    for (Walk::Entry& e : walk.plan_)
+      if (e.outcome == Walk::Outcome::failed) e.outcome = Walk::Outcome::wanted;
+  return st;
+}
+
+bool Prefetcher::ensure_worker() noexcept {
+  if (worker_ != nullptr) return true;
+  auto* const made = new (std::nothrow) IoWorker(*this);
+  if (made == nullptr) return false;
+  if (!made->start()) {
+    delete made;
+    return false;
+  }
+  worker_ = made;
+  return true;
+}
+
+// --- what the worker does next ----------------------------------------------------------------------------
+
+bool Prefetcher::next_job(Job& job, bool idle) {
+  for (std::size_t k = 0; k < walks_.size(); ++k) {
+    const std::size_t at = (next_walk_ + k) % walks_.size();
+    Walk& walk = *walks_[at];
+    FileCache& file = walk.file();
+    for (Walk::Entry& e : walk.plan_) {
+      if (e.outcome != Walk::Outcome::wanted) continue;
+      const ChunkState state = file.table.state(e.chunk);
+      if (state == ChunkState::resident) {
+        e.outcome = Walk::Outcome::ready;
+        continue;
+      }
+      if (state == ChunkState::filling) {
+        e.outcome = Walk::Outcome::filling;
+        continue;
+      }
+      if (file.bytes_in(e.chunk) == 0) {
+        e.outcome = Walk::Outcome::mapped;
+        continue;
+      }
+      const bool direct = file.regime.way == Way::direct;
+      if (direct && !take_memory(file, e.awaited)) {
+        if (!e.awaited) break;  // and what comes later in its plan
+        if (idle) {
+          e.outcome = Walk::Outcome::mapped;
+          if (walk.waiting_) walk.settled_.notify();
+        }
+        continue;
+      }
+      job.file = file.shared_from_this();
+      job.chunk = e.chunk;
+      job.generation = file.table.start(e.chunk);
+      job.extent = {};
+      job.has_memory = direct;
+      e.outcome = Walk::Outcome::filling;
+      next_walk_ = at + 1;
+      return true;
+    }
+  }
+  return next_extent(job);
+}
+
+void Prefetcher::give_up() noexcept {
+  for (Walk* const w : walks_) {
+    for (Walk::Entry& e : w->plan_)
+      if (e.outcome == Walk::Outcome::wanted) e.outcome = Walk::Outcome::mapped;
+    w->next_extent_ = w->extents_.size();
+    if (w->waiting_) w->settled_.notify();
+  }
+}
+
+bool Prefetcher::next_extent(Job& job) {
+  for (std::size_t k = 0; k < walks_.size(); ++k) {
+    const std::size_t at = (next_walk_ + k) % walks_.size();
+    Walk& walk = *walks_[at];
+    while (walk.next_extent_ < walk.extents_.size()) {
+      const WantedExtent e = walk.extents_[walk.next_extent_++];
+      std::uint64_t& issued = walk.issued_[(e.offset >> 12) * 0x9E3779B97F4A7C15u >> 54];
+      if (issued == e.offset + 1 || e.bytes == 0) continue;
+      issued = e.offset + 1;
+      job.file = walk.file().shared_from_this();
+      job.extent = e;
+      job.has_memory = false;
+      next_walk_ = at + 1;
+      return true;
+    }
+  }
+  return false;
+}
+
+// --- memory -----------------------------------------------------------------------------------------------
+
+// A limit that is a share of the machine's memory is for one process; where others have taken theirs, this
+// one grows no further, as long as an eighth is not free.
+std::uint64_t Prefetcher::limit_now() noexcept {
+  constexpr std::uint64_t kFree = std::uint64_t{256} << 20, kStep = std::uint64_t{64} << 20;
+  constexpr std::int64_t kLookAgainNs = 10'000'000;
+  if (!limit_is_share_ || used_ < kFree) return limit_;
+  if (used_ + chunk_bytes_ <= grow_to_) return std::min(limit_, grow_to_);
+  const std::int64_t now = now_ns();
+  if (now - checked_ns_ < kLookAgainNs && grow_to_ <= used_) return std::min(limit_, grow_to_);
+  checked_ns_ = now;
+  const MemoryFacts facts = memory_facts();
+  const bool room = facts.available > facts.total / 8 + kStep;
+  grow_to_ = std::max(kFree, room ? used_ + kStep : used_);
+  return std::min(limit_, grow_to_);
+}
+
+void Prefetcher::complain_if_full(const FileCache& file) noexcept {
+  if (used_ <= limit_ || std::exchange(told_full_, true)) return;
+  log_line(LogLevel::warn,
+           "%s: cannot be mapped, and what was read of it needs more memory than LMDBIO_MEMORY (%" PRIu64
+           " MiB)",
+           file.name.c_str(), limit_ >> 20);
+}
+
+bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
+  if (file.anonymous) {  // nothing can be given back
+    used_ += file.chunk_bytes;
+    complain_if_full(file);
+    return true;
+  }
+  for (;;) {
+    const bool areas = resident_areas_ + 2 <= most_areas_;
+    if (areas && used_ + file.chunk_bytes <= limit_now()) break;
+    if (!reclaim_one(false) && !(urgent && reclaim_one(true))) return false;
+  }
+  used_ += file.chunk_bytes;
+  return true;
+}
+
+bool Prefetcher::planned(const FileCache& file, ChunkIndex chunk) const noexcept {
+  return std::any_of(walks_.begin(), walks_.end(), [&](const Walk* w) {
+    return &w->file() == &file && std::any_of(w->plan_.begin(), w->plan_.end(),
+                                              [chunk](const Walk::Entry& e) { return e.chunk == chunk; });
+  });
+}
+
+bool Prefetcher::reclaim_one(bool even_planned) noexcept {
+  FileCache* best_file = nullptr;
+  std::size_t best = 0;
+  // Never used and not planned any more; left, the newest but for those just left; the oldest of these; then,
+  // where a walk waits for memory, what is planned and not awaited, the last in its plan.
+  int best_rank = 0;
+  std::uint64_t best_key = 0;
+  for (FileCache* const f : files_) {
+    if (f->anonymous) continue;
+    for (std::size_t i = 0; i < f->residents.size(); ++i) {
+      const FileCache::Resident& r = f->residents[i];
+      int rank;
+      std::uint64_t key;
+      const std::uint64_t age = plans_ - r.left;
+      if (planned(*f, r.chunk)) {
+        if (!even_planned) continue;
+        bool awaited = false;
+        key = 0;
+        for (const Walk* const w : walks_) {
+          if (&w->file() != f) continue;
+          for (std::size_t at = 0; at < w->plan_.size(); ++at) {
+            if (w->plan_[at].chunk != r.chunk) continue;
+            awaited = awaited || w->plan_[at].awaited;
+            key = std::max<std::uint64_t>(key, at);
+          }
+        }
+        rank = awaited ? 1 : 2;
+      } else if (!r.used) {
+        rank = 5;
+        key = age;
+      } else if (age >= kJustLeft) {
+        rank = 4;
+        key = r.left;
+      } else {
+        rank = 3;
+        key = age;
+      }
+      if (rank < best_rank || (rank == best_rank && key <= best_key && best_file != nullptr)) continue;
+      best_rank = rank;
+      best_key = key;
+      best_file = f;
+      best = i;
+    }
+  }
+  if (best_file == nullptr) return false;
+  if (even_planned && best_rank <= 2) ++best_file->stats.stole;
+  return reclaim(*best_file, best);
+}
+
+bool Prefetcher::reclaim(FileCache& file, std::size_t resident) noexcept {
+  const FileCache::Resident r = file.residents[resident];
+  if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
+  file.residents.erase(file.residents.begin() + static_cast<std::ptrdiff_t>(resident));
+  used_ -= file.chunk_bytes;
+  resident_areas_ -= 2;
+  ++file.stats.reclaimed;
+  if (!r.used) file.stats.wasted += file.bytes_in(r.chunk);
+  for (Walk* const w : walks_) {
+    if (&w->file() != &file) continue;
+    for (Walk::Entry& e : w->plan_)
+      if (e.chunk == r.chunk && e.outcome == Walk::Outcome::ready) e.outcome = Walk::Outcome::mapped;
+  }
+  return true;
+}
+
+// The program's own page cache is not to push out everybody else's.
+void Prefetcher::drop_behind(FileCache& file, ChunkIndex chunk) noexcept {
+  const std::uint64_t at = file.offset(chunk), bytes = file.bytes_in(chunk);
+  if (bytes == 0 || planned(file, chunk)) return;
+  // Pages that are mapped stay in the cache.
+  (void)::madvise(const_cast<std::byte*>(file.window->base()) + at, bytes, MADV_DONTNEED);
+  (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(at), static_cast<off_t>(bytes),
+                        POSIX_FADV_DONTNEED);
+}
+
+void Prefetcher::settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept {
+  for (Walk* const w : walks_) {
+    if (&w->file() != &file) continue;
+    bool awaited = false;
+    for (Walk::Entry& e : w->plan_) {
+      if (e.chunk != chunk || w->settled(e)) continue;
+      e.outcome = outcome;
+      e.error = error;
+      awaited = awaited || e.awaited;
+    }
+    if (awaited && w->waiting_) w->settled_.notify();
+  }
+}
+
+bool Prefetcher::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
+                        Staging& staging) noexcept {
+  try {
+    file.residents.reserve(file.residents.size() + 1);
+  } catch (...) {
+    good = false;
+  }
+  const bool open = file.users != 0;
+  if (!file.table.finish(chunk, generation, good && open, Places{file, &staging})) {
+    staging = Staging();
+    return_memory(file);
+    return false;
+  }
+  bool used = false;
+  for (const Walk* const w : walks_) {
+    if (&w->file() != &file) continue;
+    for (const Walk::Entry& e : w->plan_) used = used || (e.chunk == chunk && e.awaited);
+  }
+  file.residents.push_back({chunk, used, plans_});
+  resident_areas_ += 2;
+  ++file.stats.published;
+  file.stats.most_areas = std::max(file.stats.most_areas, resident_areas_);
+  file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());
+  return true;
+}
+
+void Prefetcher::use_readahead(FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (file.window != nullptr) file.window->use_readahead();
+}
+
+void Prefetcher::note_keys(FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++file.stats.key_walks;
+}
+
+void Prefetcher::note_sparse(FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++file.stats.sparse_plans;
+}
+
+Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
+  std::unique_lock lock(mutex_);
+  for (int tries = 0;;) {
+    const ChunkState state = file.table.state(chunk);
+    if (state == ChunkState::resident) return {};
+    if (state == ChunkState::filling) {  // by the worker, or another thread in here
+      const std::uint32_t seen = loaded_.now();
+      lock.unlock();
+      constexpr std::int64_t kLook = 20'000'000;
+      loaded_.wait(seen, kLook);
+      lock.lock();
+      continue;
+    }
+    const std::uint64_t bytes = file.bytes_in(chunk);
+    if (bytes == 0) return Status::from_errno(EIO);
+    ChunkTable::Generation generation;
+    try {
+      generation = file.table.start(chunk);
+    } catch (...) {
+      return Status::from_errno(ENOMEM);
+    }
+    (void)take_memory(file, true);
+    lock.unlock();
+    Result<Staging> made = Staging::make(file.chunk_bytes);
+    Status st = made ? Status() : made.error();
+    Staging staging;
+    if (made) {
+      staging = std::move(made).value();
+      PreadEngine engine(file.buffered);
+      st = read_fully(engine, file.offset(chunk), {staging.data(), bytes});
+    }
+    lock.lock();
+    const bool published = finish(file, chunk, generation, st.ok(), staging);
+    loaded_.notify();
+    if (!st.ok()) {
+      ++file.stats.read_failed;
+      return st;
+    }
+    file.stats.read += bytes;
+    file.stats.asked += bytes;
+    if (published) return {};
+    if (file.users == 0) return Status::from_errno(EBADF);
+    if (++tries > kLoadTries) return Status::from_errno(ENOMEM);
+  }
+}
+
+ReadStats Prefetcher::stats(const FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  return file.stats;
+}
+
+std::uint64_t Prefetcher::memory_used() noexcept {
+  const std::lock_guard lock(mutex_);
+  return used_;
+}
+
+void Prefetcher::after_fork_in_child() noexcept {
+  if (worker_ != nullptr) worker_->forget();
+  worker_ = nullptr;  // leaked: what it holds is the parent's
+  for (FileCache* const f : files_) {
+    f->table.forget_fills();
+    f->stats = {};
+    if (!f->anonymous) {
+      // Also where a piece could not be told from the file: one call for all.
+      if (f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
+    }
+  }
+  used_ = 0;
+  resident_areas_ = 0;
+  for (const FileCache* const f : files_) {
+    used_ += f->residents.size() * f->chunk_bytes;
+    resident_areas_ += 2 * f->residents.size();
+  }
+  for (Walk* const w : walks_) {
+    w->plan_.clear();
+    w->extents_.clear();
+    w->next_extent_ = 0;
+    w->waiting_ = false;
+  }
+  mutex_.unlock();
+}
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,134 @@
+// Reads ahead for all walks of the process: wishes in, chunks and page cache out, within one limit of memory.
+//
+// One lock guards walks, chunk states and the count of memory; it is held for no read and no wait, only for
+// the system calls that publish and reclaim.  One thread does the reading (IoWorker), from the first file
+// that needs it to the last that is closed.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/cache/file_cache.h"
+#include "lmdbio/cache/walk.h"
+
+namespace lmdbio::cache {
+
+class IoWorker;
+
+/// What a walk wants, in the order in which it will come to it.
+struct Wishes {
+  std::span<const ChunkIndex> chunks;  ///< no two the same
+  std::span<const WantedExtent>
+      extents;  ///< pieces for which whole chunks would be waste: into the page cache
+};
+
+class Prefetcher {
+ public:
+  /// The process's; made at the first call, never destroyed.  Null: out of memory.
+  static Prefetcher* get() noexcept;
+  /// Null: nobody has called get().
+  static Prefetcher* existing() noexcept;
+
+  /// The cache of the file `fd` under `window`, made at the first call for this window.  `used_bytes`: of the
+  /// file, by a database.  `snapshot`: the newest known.  An error: it cannot be read ahead.  Descriptors are
+  /// opened anew by way of /proc; where that is refused, `fd` is duplicated.
+  Result<std::shared_ptr<FileCache>> open(const std::shared_ptr<Window>& window, int fd, const char* name,
+                                          std::uint64_t used_bytes, std::uint64_t snapshot) noexcept;
+  /// By each environment that opened it.  After the last the window is the file's mapping again.  Waits for
+  /// reads in flight if it was the last file.
+  void close(const std::shared_ptr<FileCache>& file) noexcept;
+  /// A transaction of `snapshot` begins in `window`; it has read nothing yet.  `file_bytes`: the file's size
+  /// now.  ENOMEM: it must not begin.
+  Status advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes) noexcept;
+
+  void add(Walk& walk) noexcept;
+  void remove(Walk& walk) noexcept;
+  /// New wishes of a walk instead of the old ones, then waits until the chunks from `first` to `last` are
+  /// there, or are the mapping's to give.  They are among the wishes.  An errno: a read failed; the next call
+  /// tries again.
+  Status go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
+  /// All of them are in the page cache: the walk needs no reads.
+  bool all_cached(const Walk& walk) noexcept;
+  /// How many chunks a walk may wish for.
+  std::size_t most_wishes(const FileCache& file) noexcept;
+
+  /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
+  Status load(FileCache& file, ChunkIndex chunk) noexcept;
+
+  /// A walk goes through a file that is mapped without read-ahead: from now on with it.
+  void use_readahead(FileCache& file) noexcept;
+  void note_keys(FileCache& file) noexcept;
+  void note_sparse(FileCache& file) noexcept;
+  ReadStats stats(const FileCache& file) noexcept;
+  /// Bytes of memory that hold chunks or are staging, the limit.
+  std::uint64_t memory_used() noexcept;
+  std::uint64_t memory_limit() const noexcept { return limit_; }
+
+  // Around a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.
+  void lock() noexcept { mutex_.lock(); }
+  void unlock() noexcept { mutex_.unlock(); }
+  /// Windows are mappings of their files again, so that the child pins none of the parent's memory; the
+  /// parent's reads and thread are forgotten.  Leaves the lock free.
+  void after_fork_in_child() noexcept;
+
+ private:
+  friend class IoWorker;
+  struct Job {
+    std::shared_ptr<FileCache> file;
+    ChunkIndex chunk{};
+    ChunkTable::Generation generation{};
+    WantedExtent extent;      ///< bytes not 0: this, not a chunk
+    bool has_memory = false;  ///< of a chunk to publish
+  };
+
+  Prefetcher();
+  bool ensure_worker() noexcept;
+
+  /// For chunks that are not published.
+  struct NoPlaces {
+    bool publish(ChunkIndex) noexcept { return false; }
+    bool restore(ChunkIndex) noexcept { return false; }
+    bool restore_all() noexcept { return false; }
+  };
+
+  // For the worker, with the lock held.
+  /// It is out of memory: what walks want is the mapping's to give.
+  void give_up() noexcept;
+  /// `idle`: nothing is being read, so no memory will come free by itself.
+  bool next_job(Job& job, bool idle);
+  bool next_extent(Job& job);
+  bool take_memory(FileCache& file, bool urgent) noexcept;
+  void return_memory(FileCache& file) noexcept { used_ -= file.chunk_bytes; }
+  void settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept;
+  bool planned(const FileCache& file, ChunkIndex chunk) const noexcept;
+  bool reclaim_one(bool even_planned) noexcept;
+  bool reclaim(FileCache& file, std::size_t resident) noexcept;
+  void drop_behind(FileCache& file, ChunkIndex chunk) noexcept;
+  /// Of a chunk whose memory was taken: it is published, or its memory is given back with the staging.
+  bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
+              Staging& staging) noexcept;
+  std::uint64_t limit_now() noexcept;
+  void complain_if_full(const FileCache& file) noexcept;
+
+  std::mutex mutex_;  // guards all below
+  std::vector<FileCache*> files_;
+  std::vector<Walk*> walks_;
+  std::size_t next_walk_ = 0;
+  std::uint64_t plans_ = 0;                            ///< counts go_on(): the clock of the reclaiming policy
+  std::uint64_t used_ = 0;                             ///< bytes: staging and resident chunks
+  std::uint64_t resident_areas_ = 0, most_areas_ = 0;  ///< VMAs
+  std::int64_t checked_ns_ = 0;                        ///< see limit_now()
+  std::uint64_t grow_to_ = 0;                          ///< likewise
+  bool told_full_ = false;
+  std::uint64_t limit_ = 0;  ///< bytes
+  bool limit_is_share_ = false;
+  std::size_t chunk_bytes_ = 0;
+  IoWorker* worker_ = nullptr;
+  EventCount loaded_;  ///< load() has ended somewhere
+};
+
+}  // namespace lmdbio::cache

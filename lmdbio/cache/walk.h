@@ -1,0 +1,73 @@
+// What one walk over a file wants next: the planner's wishes, and what became of them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lmdbio/base/futex.h"
+#include "lmdbio/base/result.h"
+#include "lmdbio/cache/chunk_table.h"
+
+namespace lmdbio::cache {
+
+struct FileCache;
+class Prefetcher;
+
+/// A piece of the file that is wanted by itself, bytes.
+struct WantedExtent {
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+/// One cursor's.  Made and used by one thread at a time; the I/O thread reads and answers under the
+/// Prefetcher's lock.
+class Walk {
+ public:
+  explicit Walk(std::shared_ptr<FileCache> file) noexcept : file_(std::move(file)) {}
+  FileCache& file() const noexcept { return *file_; }
+
+ private:
+  friend class Prefetcher;
+  friend class IoWorker;
+
+  enum class Outcome : unsigned char {
+    wanted,   ///< nobody has begun to read it
+    filling,  ///< being read, perhaps for another walk
+    ready,    ///< resident
+    cached,   ///< it was found in the page cache
+    mapped,   ///< it is there by now, or could not be had otherwise
+    failed,   ///< `error` is an errno
+  };
+  struct Entry {
+    ChunkIndex chunk{};
+    Outcome outcome = Outcome::wanted;
+    bool awaited = false;  ///< the walk cannot go on without
+    int error = 0;
+  };
+  bool settled(const Entry& e) const noexcept {
+    return e.outcome != Outcome::wanted && e.outcome != Outcome::filling;
+  }
+
+  /// Counts each chunk once, but for walks that go far and come back.
+  bool has_come_to(ChunkIndex c) noexcept {
+    if (std::find(come_to_.begin(), come_to_.end(), raw(c)) != come_to_.end()) return true;
+    come_to_[next_come_to_++ % come_to_.size()] = raw(c);
+    return false;
+  }
+
+  const std::shared_ptr<FileCache> file_;
+  // Below: under the Prefetcher's lock.
+  std::vector<Entry> plan_;  ///< in the order of need
+  std::vector<WantedExtent> extents_;
+  std::size_t next_extent_ = 0;
+  std::array<std::uint64_t, 1024> issued_{};  ///< offsets + 1 of extents asked for lately, by hash
+  std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
+  unsigned next_come_to_ = 0;
+  EventCount settled_;
+  bool waiting_ = false;
+};
+
+}  // namespace lmdbio::cache

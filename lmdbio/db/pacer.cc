@@ -1,0 +1,269 @@
+#include "lmdbio/db/pacer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/env.h"
+
+namespace lmdbio::db {
+
+using cache::ChunkIndex;
+using cache::Prefetcher;
+
+namespace {
+
+/// What is looked at where data may be in memory: here, and further on than the kernel's read-ahead gets.
+constexpr std::uint64_t kLookBytes = std::uint64_t{1} << 20, kFarBytes = std::uint64_t{256} << 10,
+                        kFar = std::uint64_t{32} << 20;
+/// What is granted around a place that was found in memory: at first, at most.
+constexpr std::uint64_t kFree = std::uint64_t{4} << 20, kMostFree = std::uint64_t{64} << 20;
+/// A look that found everything there is good for so long; it costs about 10 us.
+constexpr std::int64_t kLookNs = 2'000'000;
+/// Files that are not worth a thread.
+constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
+/// Where no call tells what is in memory, the time of a first touch does.
+constexpr std::int64_t kFaultNs = 40'000;
+constexpr double kCachedShare = 0.9;
+/// No program reads values faster, bytes a nanosecond: one that goes on faster skips them.
+constexpr std::uint64_t kReadingSpeed = 50;
+constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< values of fewer bytes say nothing
+constexpr unsigned kUnread = 2, kAllCached = 4;
+/// Of a sparse walk: needs between two plans.
+constexpr unsigned kSparseSteps = 16;
+/// An extent is a value at most so large; what follows is the mapping's.
+constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
+/// A step that took longer has waited for data.
+constexpr std::int64_t kStallNs = 50'000;
+/// Chunks ahead at the start, at the edge of a tree and elsewhere.
+constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
+
+/// Pages that can be read now: resident chunks, and what is in the page cache.
+class PagesThere final : public PageSource {
+ public:
+  PagesThere(cache::FileCache& file, const cache::WindowView& view) : file_(file), view_(view) {}
+  bool get(std::uint64_t page, format::PageView& out) override {
+    const std::byte* const bytes = view_.at(format::Pgno{page});
+    if (bytes == nullptr || page < format::kMetaPages) return false;
+    const std::uint64_t at = page << view_.shift();
+    if (!file_.resident_now(file_.chunk_at(at))) {
+      if (tries_ == 0) return false;
+      --tries_;
+      if (file_.residency.share(at, view_.page_size()).value_or(0) < 1) return false;
+    }
+    return format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
+  }
+
+ private:
+  cache::FileCache& file_;
+  const cache::WindowView& view_;
+  unsigned tries_ = 8;  ///< looks into the page cache: each is a system call
+};
+
+}  // namespace
+
+Pacer::Pacer(Env& env) noexcept : env_(&env) {
+  if (!env.paced()) state_ = State::off;
+}
+
+Pacer::~Pacer() { forget(); }
+
+void Pacer::forget() noexcept {
+  if (walk_ != nullptr) {
+    Prefetcher::existing()->remove(*walk_);
+    walk_.reset();
+  }
+  if (state_ != State::off) state_ = State::watching;
+  wide_ = 0;
+}
+
+Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                   FreeRun& run, bool& leaves) noexcept {
+  leaves = false;
+  run = FreeRun::everything();
+  if (state_ == State::off) return {};
+  try {
+    const std::int64_t now = now_ns();
+    if (state_ == State::watching) {
+      if (in_memory(need, place.forward, now, view)) {
+        const std::uint64_t from = need.first > wide_ ? need.first - wide_ : 0;
+        run = {from, need.first - from + std::max(wide_, need.pages)};
+        return {};
+      }
+      if (!start_stream(kind, need, view)) {
+        state_ = State::off;
+        return {};
+      }
+    }
+    if (kind == Step::edge) {
+      if (need.first == history_.first_page)
+        ++history_.epochs;
+      else
+        history_.epochs = 0;
+      history_.first_page = need.first;
+      history_.end_page = place.forward ? need.first : need.first + need.pages;
+    }
+    if (state_ == State::keys) {
+      if (!reads_values(now, place.given_bytes)) {
+        leaves = true;
+        return go_on_by_keys(place, need, view);
+      }
+      state_ = State::stream;
+    }
+    const Status st = go_on(kind, place, need, view, now, run);
+    leaves = state_ == State::keys;
+    return st;
+  } catch (...) {  // out of memory: page faults do it
+    run = FreeRun::everything();
+    return {};
+  }
+}
+
+// Whether the data around a place is in memory, as far as that can be told; sets how wide the place may be
+// taken.
+bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
+                      const cache::WindowView& view) noexcept {
+  if (config().io != IoMode::automatic) return false;
+  const std::uint64_t least = kFree >> view.shift(), most = kMostFree >> view.shift();
+  if (wide_ != 0 && now - looked_ns_ < kLookNs) {
+    wide_ = std::min(2 * wide_, most);
+    return true;
+  }
+  const std::uint64_t end = view.pages() << view.shift(), at = need.first << view.shift();
+  const auto there_from = [&](std::uint64_t from, std::uint64_t bytes) -> std::optional<bool> {
+    const std::optional<double> share = env_->residency().share(from, std::min(bytes, end - from));
+    return share ? std::optional<bool>(*share >= kCachedShare) : std::nullopt;
+  };
+  std::optional<bool> there = there_from(forward ? at : at - std::min(at, kLookBytes), kLookBytes);
+  if (there == true && (forward ? end - at > kFar : at > kFar))
+    there = there_from(forward ? at + kFar : at - kFar, kFarBytes);
+  if (!there) {
+    const std::byte* const page = view.at(format::Pgno{need.first});
+    if (page != nullptr) (void)*const_cast<const volatile std::byte*>(page);
+    there = now_ns() - now < kFaultNs;
+  }
+  looked_ns_ = now;
+  wide_ = *there ? least : 0;
+  return *there;
+}
+
+bool Pacer::start_stream(Step kind, const PageRun& need, const cache::WindowView& view) {
+  std::shared_ptr<cache::FileCache> file = env_->read_ahead(view.pages());
+  if (file == nullptr) return false;
+  if (file->regime.way == cache::Way::mapping) {
+    if (!env_->no_readahead() || config().io == IoMode::mmap) return false;
+    Prefetcher::existing()->use_readahead(*file);  // the program's wish was for lookups: this is a walk
+    return false;
+  }
+  walk_ = std::make_unique<cache::Walk>(file);
+  Prefetcher::existing()->add(*walk_);
+  state_ = State::stream;
+  history_ = {need.first, 0, ~std::uint64_t{0}, 0};
+  horizon_ = kind == Step::edge && !file->local ? kFirstHorizon : kJumpHorizon;
+  left_ns_ = 0;
+  given_before_ = 0;
+  unread_ = cached_ = replan_in_ = 0;
+  return true;
+}
+
+// Whether the program can have read what it was given since it was let go.
+bool Pacer::reads_values(std::int64_t now, std::uint64_t given) noexcept {
+  const std::uint64_t bytes = given - given_before_;
+  const auto passed = static_cast<std::uint64_t>(std::max<std::int64_t>(now - left_ns_, 1));
+  return bytes < kJudged || passed >= bytes / kReadingSpeed;
+}
+
+Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                    std::int64_t now, FreeRun& run) {
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  cache::FileCache& file = walk_->file();
+  if (replan_in_ > 0) {
+    --replan_in_;
+    run = {need.first, need.pages};
+    return {};
+  }
+  // A value given means that bytes are skipped only if values have pages of their own.
+  if (kind == Step::value && left_ns_ != 0) {
+    unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
+    if (unread_ >= kUnread) {
+      unread_ = 0;
+      state_ = State::keys;
+      prefetcher.note_keys(file);
+      return go_on_by_keys(place, need, view);
+    }
+  }
+  const unsigned chunk_shift = static_cast<unsigned>(std::countr_zero(file.chunk_bytes));
+  const ChunkGeometry geometry{chunk_shift, view.shift(), view.pages()};
+  const std::size_t most = prefetcher.most_wishes(file);
+  horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
+  PagesThere there(file, view);
+  if (kind != Step::value) {  // what the leaf holds is known if it is there
+    format::PageView leaf;
+    if (there.get(need.first, leaf) && leaf.is_leaf() && leaf.count() != 0) {
+      place.leaf = leaf;
+      place.index = place.forward ? 0 : leaf.count() - 1u;
+    }
+  }
+  const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
+  plan_walk(place, there, limits, view.shift(), plan_);
+  fold_plan(need, plan_, place.forward, history_, geometry, horizon_, folded_);
+  history_ = folded_.history;
+
+  chunks_.clear();
+  for (const std::uint32_t c : folded_.chunks) chunks_.push_back(ChunkIndex{c});
+  extents_.clear();
+  for (const PageRun& r : folded_.alone)
+    extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
+  const ChunkIndex a{geometry.chunk_of(need.first)};
+  ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
+  if (!folded_.dense_now) {
+    if (const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, ChunkIndex{1}, ChunkIndex{0});
+        !st.ok())
+      return st;
+    if (folded_.chunks.empty()) {
+      prefetcher.note_sparse(file);
+      replan_in_ = kSparseSteps;
+    }
+    run = {need.first, need.pages};
+    left_ns_ = 0;
+    return {};
+  }
+  const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, a, b);
+  if (!st.ok()) return st;
+  left_ns_ = now_ns();
+  horizon_ = next_horizon(horizon_, left_ns_ - now > kStallNs, most);
+  const std::uint64_t per_chunk = geometry.pages_a_chunk();
+  const std::uint64_t from = std::uint64_t{raw(a)} * per_chunk, end = (std::uint64_t{raw(b)} + 1) * per_chunk;
+  run = {from, end - from};
+  given_before_ = place.given_bytes;
+  cached_ = config().io == IoMode::automatic && prefetcher.all_cached(*walk_) ? cached_ + 1 : 0;
+  if (cached_ >= kAllCached && file.regime.way == cache::Way::direct) forget();
+  return {};
+}
+
+// Leaf pages are read, values are not.
+Status Pacer::go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  cache::FileCache& file = walk_->file();
+  PagesThere there(file, view);
+  WalkPlace keys = place;
+  keys.values = false;
+  constexpr std::size_t kLeaves = 32;
+  plan_walk(keys, there, {kLeaves, kLeaves}, view.shift(), plan_);
+  extents_.clear();
+  extents_.push_back({need.first << view.shift(), need.pages << view.shift()});
+  for (const PageRun& r : plan_.runs)
+    for (std::uint64_t i = 0; i < r.pages; ++i)
+      extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
+  (void)prefetcher.go_on(*walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
+  // The leaf itself: its fault is not the program's time.
+  if (const std::byte* const page = view.at(format::Pgno{need.first}); page != nullptr)
+    (void)*const_cast<const volatile std::byte*>(page);
+  given_before_ = place.given_bytes;
+  left_ns_ = now_ns();
+  return {};
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,97 @@
+// A cursor's pace: tells walks over data that is not in memory from others, and reads ahead of them.
+//
+// A walker asks its pacer only when it leaves the run of pages that it was last granted: within a run it goes
+// as fast as memory.  Where data is in memory runs are long and cost a look now and then; a walk that finds
+// data missing becomes a stream: it plans what comes next and waits until what it needs now is there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/base/status.h"
+#include "lmdbio/cache/walk.h"
+#include "lmdbio/cache/window.h"
+#include "lmdbio/db/planner.h"
+
+namespace lmdbio::db {
+
+class Env;
+
+/// Pages that a walker may enter without asking.
+struct FreeRun {
+  std::uint64_t first = 0, pages = 0;
+  /// Of a run of `more` + 1 pages from `p` on.
+  bool covers(std::uint64_t p, std::uint64_t more) const noexcept {
+    const std::uint64_t at = p - first;
+    return at < pages && more < pages - at;
+  }
+  static constexpr FreeRun everything() noexcept { return {0, ~std::uint64_t{0}}; }
+};
+
+/// One cursor's; its threads are the cursor's.
+class Pacer {
+ public:
+  /// What the walker comes to.
+  enum class Step : unsigned char {
+    edge,   ///< a leaf, by MDB_FIRST or MDB_LAST
+    leaf,   ///< the next leaf
+    value,  ///< a value in overflow pages
+  };
+
+  explicit Pacer(Env& env) noexcept;
+  ~Pacer();
+  Pacer(const Pacer&) = delete;
+  Pacer& operator=(const Pacer&) = delete;
+
+  /// False: runs are FreeRun::everything(), and step() need not be called.
+  bool paces() const noexcept { return state_ != State::off; }
+  /// The walker is about to read `need`; `place` is where that is, its `leaf` none for Step::leaf and edge.
+  /// Sets the run that it may go on in, which includes `need` on success.  `leaves` asks for a call at each
+  /// leaf even so.  An errno: `need` cannot be read now; nothing has changed, and the next call tries again.
+  Status step(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view, FreeRun& run,
+              bool& leaves) noexcept;
+  /// A lookup jumped to a place with `need` in it: what may be read from there before it is called a walk.
+  static FreeRun after_jump(const PageRun& need) noexcept {
+    constexpr std::uint64_t kValues = 16, kPages = 8;
+    const std::uint64_t around = need.pages * kValues + kPages;
+    return {need.first > around ? need.first - around : 0, 2 * around};
+  }
+  /// The window has changed: what was planned is of the old one.
+  void forget() noexcept;
+
+ private:
+  enum class State : unsigned char {
+    off,       ///< the mapping does it
+    watching,  ///< data was in memory so far
+    stream,    ///< it was not
+    keys,      ///< likewise, but the program does not read the values
+  };
+
+  bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
+  bool start_stream(Step kind, const PageRun& need, const cache::WindowView& view);
+  Status go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+               std::int64_t now, FreeRun& run);
+  Status go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view);
+  bool reads_values(std::int64_t now, std::uint64_t given) noexcept;
+
+  Env* env_;
+  State state_ = State::watching;
+  std::unique_ptr<cache::Walk> walk_;
+  // watching
+  std::int64_t looked_ns_ = 0;
+  std::uint64_t wide_ = 0;  ///< pages granted around a place that was in memory
+  // stream
+  std::size_t horizon_ = 0;  ///< chunks
+  WalkHistory history_;
+  std::int64_t left_ns_ = 0;          ///< when the walker was let go last
+  std::uint64_t given_before_ = 0;    ///< bytes of values, then
+  unsigned unread_ = 0, cached_ = 0;  ///< steps in a row: too fast to have read; all in the page cache
+  unsigned replan_in_ = 0;            ///< steps of a sparse walk until the next plan
+  Plan plan_;
+  FoldedPlan folded_;
+  std::vector<cache::ChunkIndex> chunks_;
+  std::vector<cache::WantedExtent> extents_;
+};
+
+}  // namespace lmdbio::db

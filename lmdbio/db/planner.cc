@@ -1,0 +1,252 @@
+#include "lmdbio/db/planner.h"
+
+#include <algorithm>
+#include <array>
+
+namespace lmdbio::db {
+
+using format::Node;
+using format::PageView;
+
+namespace {
+
+class Planner {
+ public:
+  Planner(const WalkPlace& place, PageSource& source, const PlanLimits& limits, unsigned page_shift,
+          Plan& out)
+      : place_(place),
+        source_(source),
+        limits_(limits),
+        page_shift_(page_shift),
+        out_(out),
+        scout_(limits.scout) {}
+
+  void run() {
+    out_.runs.clear();
+    out_.complete = false;
+    depth_ = static_cast<unsigned>(place_.branches.size());
+    for (unsigned i = 0; i < depth_; ++i) {
+      branch_[i] = place_.branches[i];
+      taken_[i] = place_.taken[i];
+    }
+    if (!leaf(place_.leaf, place_.index)) return;
+    while (next_leaf()) {
+    }
+  }
+
+ private:
+  bool enough() const noexcept { return pages_ >= limits_.pages || out_.runs.size() >= limits_.runs; }
+
+  /// False: enough.
+  bool need(std::uint64_t first, std::uint64_t pages) {
+    pages_ += pages;
+    if (!out_.runs.empty() && out_.runs.back().first + out_.runs.back().pages == first)
+      out_.runs.back().pages += pages;
+    else
+      out_.runs.push_back({first, pages});
+    return !enough();
+  }
+
+  /// The values of a leaf, from entry `i` on.
+  bool leaf(const PageView& page, unsigned i) {
+    if (!place_.values || page.is_leaf2()) return true;
+    const unsigned n = page.count();
+    if (i >= n) return true;
+    const unsigned entries = place_.forward ? n - i : i + 1;
+    const std::uint64_t before = pages_;
+    const bool more = values(page, i, n);
+    leaf_pages_ = (pages_ - before) * n / entries;
+    return more;
+  }
+
+  bool values(const PageView& page, unsigned i, unsigned n) {
+    for (; i < n; i += place_.forward ? 1u : ~0u) {
+      Node node;
+      if (!page.node(i, node)) return false;
+      if ((node.flags() & format::kBigData) == 0) continue;
+      if (!need(format::raw(node.overflow()), format::overflow_pages(node.data_size(), page_shift_)))
+        return false;
+    }
+    return true;
+  }
+
+  /// To the leaf after the one that branch_ leads to.  False: the plan ends.
+  bool next_leaf() {
+    unsigned level = depth_;
+    do {
+      if (level == 0) {
+        out_.complete = true;
+        return false;
+      }
+      --level;
+    } while (place_.forward ? taken_[level] + 1u >= branch_[level].count() : taken_[level] == 0);
+    taken_[level] = static_cast<std::uint16_t>(taken_[level] + (place_.forward ? 1 : -1));
+    for (++level;; ++level) {
+      Node node;
+      if (!branch_[level - 1].node(taken_[level - 1], node)) return false;
+      const std::uint64_t child = format::raw(node.child());
+      if (!need(child, 1)) return false;
+      const bool is_leaf = level == depth_;
+      PageView page;
+      if (is_leaf && !place_.values) return true;
+      if (!source_.get(child, page)) {
+        pages_ += leaf_pages_;  // its values are as many as those of the one before it, most likely
+        return is_leaf && scout_ != 0 && --scout_ != 0 && !enough();
+      }
+      if (page.count() == 0 || page.is_branch() == is_leaf) return false;
+      if (is_leaf) return leaf(page, place_.forward ? 0 : page.count() - 1u);
+      branch_[level] = page;
+      taken_[level] = static_cast<std::uint16_t>(place_.forward ? 0 : page.count() - 1);
+    }
+  }
+
+  const WalkPlace& place_;
+  PageSource& source_;
+  const PlanLimits& limits_;
+  const unsigned page_shift_;
+  Plan& out_;
+  unsigned scout_, depth_ = 0;
+  std::uint64_t pages_ = 0, leaf_pages_ = 0;
+  std::array<PageView, format::kMaxDepth> branch_;
+  std::array<std::uint16_t, format::kMaxDepth> taken_;
+};
+
+}  // namespace
+
+void plan_walk(const WalkPlace& place, PageSource& source, const PlanLimits& limits, unsigned page_shift,
+               Plan& out) {
+  Planner(place, source, limits, page_shift, out).run();
+}
+
+namespace {
+
+/// Needs that follow one another, or nearly.
+struct Stretch {
+  std::uint64_t end =
+      0;  ///< page where the next is expected: forward the one after, else the last one's first
+  std::uint64_t pages = 0;
+};
+
+class Folder {
+ public:
+  Folder(bool forward, const WalkHistory& history, const ChunkGeometry& geometry, std::size_t horizon,
+         FoldedPlan& out)
+      : forward_(forward),
+        history_(history),
+        geometry_(geometry),
+        horizon_(horizon),
+        near_(geometry.pages_a_chunk() / 4),
+        dense_(geometry.pages_a_chunk() / 8),
+        out_(out) {}
+
+  void run(const PageRun& need, const Plan& plan) {
+    out_.chunks.clear();
+    out_.alone.clear();
+    // Which stretch each need belongs to, and how long those become.
+    stretches_.clear();
+    member_.clear();
+    stretches_.push_back({history_.end_page, history_.run_pages});
+    member_.push_back(join(need));
+    const Stretch now = stretches_[member_[0]];
+    for (const PageRun& r : plan.runs) member_.push_back(join(r));
+
+    out_.dense_now = is_dense(0);
+    out_.history = history_;
+    if (out_.dense_now) {
+      out_.history.end_page = now.end;
+      out_.history.run_pages = now.pages;
+    }
+    place(need, 0);
+    for (std::size_t i = 0; i < plan.runs.size() && out_.chunks.size() < horizon_; ++i)
+      place(plan.runs[i], i + 1);
+    const std::size_t last = plan.runs.empty() ? 0 : plan.runs.size();
+    const PageRun& edge = plan.runs.empty() ? need : plan.runs.back();
+    if (is_dense(last) && !plan.complete)
+      go_on_from(forward_ ? edge.first + edge.pages - 1 : edge.first);
+    else if (is_dense(last) && history_.first_page != ~std::uint64_t{0})
+      start_again();
+    std::erase_if(out_.alone, [this](const PageRun& r) {
+      return has(geometry_.chunk_of(r.first)) && has(geometry_.chunk_of(r.first + r.pages - 1));
+    });
+  }
+
+ private:
+  std::size_t join(const PageRun& r) {
+    constexpr std::size_t kOpen = 4;  // stretches that go on side by side: values here, leaves there
+    const std::uint64_t from = forward_ ? r.first : r.first + r.pages,
+                        to = forward_ ? r.first + r.pages : r.first;
+    for (std::size_t i = stretches_.size(); i > 0 && stretches_.size() - i < kOpen; --i) {
+      Stretch& s = stretches_[i - 1];
+      if ((from > s.end ? from - s.end : s.end - from) > near_) continue;
+      s.end = to;
+      s.pages += r.pages;
+      return i - 1;
+    }
+    stretches_.push_back({to, r.pages});
+    return stretches_.size() - 1;
+  }
+
+  bool is_dense(std::size_t need) const noexcept {
+    return stretches_[member_[need]].pages >= dense_ || geometry_.file_pages <= 2 * geometry_.pages_a_chunk();
+  }
+
+  void place(const PageRun& r, std::size_t need) {
+    if (r.pages == 0 || r.first >= geometry_.file_pages) return;
+    const std::uint64_t last = std::min(r.first + r.pages, geometry_.file_pages) - 1;
+    const std::uint32_t a = geometry_.chunk_of(r.first), b = geometry_.chunk_of(last);
+    if (!is_dense(need)) {
+      bool in_chunks = true;
+      for (std::uint32_t c = a; c <= b && in_chunks; ++c) in_chunks = has(c);
+      if (!in_chunks) out_.alone.push_back({r.first, last - r.first + 1});
+      return;
+    }
+    for (std::uint32_t k = 0; k <= b - a; ++k) {
+      if (!add(forward_ ? a + k : b - k)) return;
+    }
+  }
+
+  bool has(std::uint32_t c) const noexcept {
+    return std::find(out_.chunks.begin(), out_.chunks.end(), c) != out_.chunks.end();
+  }
+  bool add(std::uint32_t c) {
+    if (has(c)) return true;
+    if (out_.chunks.size() >= horizon_) return false;
+    out_.chunks.push_back(c);
+    return true;
+  }
+
+  /// In file order beyond what is known.
+  void go_on_from(std::uint64_t page) {
+    const std::uint32_t last = geometry_.chunk_of(std::max(geometry_.file_pages, std::uint64_t{1}) - 1);
+    std::uint32_t c = std::min(geometry_.chunk_of(page), last);
+    while (add(c)) {
+      if (forward_ ? c == last : c == 0) return;
+      c = forward_ ? c + 1 : c - 1;
+    }
+  }
+
+  /// The walk ends, and may start again: the first time a little is made ready for that.
+  void start_again() {
+    constexpr std::size_t kFirstTime = 2;
+    if (history_.epochs == 0) horizon_ = std::min(horizon_, out_.chunks.size() + kFirstTime);
+    go_on_from(history_.first_page);
+  }
+
+  const bool forward_;
+  const WalkHistory& history_;
+  const ChunkGeometry& geometry_;
+  std::size_t horizon_;
+  const std::uint64_t near_, dense_;  ///< pages
+  FoldedPlan& out_;
+  std::vector<Stretch> stretches_;
+  std::vector<std::size_t> member_;
+};
+
+}  // namespace
+
+void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
+               const ChunkGeometry& geometry, std::size_t horizon, FoldedPlan& out) {
+  Folder(forward, history, geometry, horizon, out).run(need, plan);
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,94 @@
+// Which pages a walk comes to next: pure functions of the tree's pages that can be read now.
+//
+// First the exact order of need, as branch and leaf pages tell it (plan_walk).  Then what that means for a
+// cache of chunks (fold_plan): where needs follow one another in the file whole chunks are read, also ahead
+// of what is known; needs that lie by themselves are read exactly.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lmdbio/format/page_view.h"
+
+namespace lmdbio::db {
+
+/// Pages that are needed together.
+struct PageRun {
+  std::uint64_t first = 0, pages = 0;
+  friend bool operator==(const PageRun&, const PageRun&) = default;
+};
+
+/// Where a walk is.  The pages were checked when the walk came to them.
+struct WalkPlace {
+  std::span<const format::PageView> branches;  ///< from the root down
+  std::span<const std::uint16_t> taken;        ///< the entry taken in each
+  format::PageView leaf = format::PageView::none();
+  unsigned index = 0;  ///< of the entry that is needed now
+  bool forward = true;
+  bool values = true;             ///< overflow pages are needed as well
+  std::uint64_t given_bytes = 0;  ///< sizes of all values that the transaction has given out so far
+};
+
+/// Gives pages that can be read without waiting.
+class PageSource {
+ public:
+  /// False: not now, or no page of a tree.
+  virtual bool get(std::uint64_t page, format::PageView& out) = 0;
+
+ protected:
+  ~PageSource() = default;
+};
+
+struct Plan {
+  std::vector<PageRun> runs;  ///< in the order of need; the leaf of the place itself is not among them
+  bool complete = false;      ///< the walk ends with them
+};
+
+struct PlanLimits {
+  std::uint64_t pages = 0;  ///< enough
+  std::size_t runs = 512;   ///< likewise
+  unsigned scout = 16;      ///< leaves whose values are not known that are looked for ahead
+};
+
+/// What the walk needs from its place on.  A page that the source does not have is needed, and what is below
+/// it is left out.  Damaged pages end the plan: the walk itself will tell.  May throw bad_alloc.
+void plan_walk(const WalkPlace& place, PageSource& source, const PlanLimits& limits, unsigned page_shift,
+               Plan& out);
+
+/// How a walk has gone so far, for what it will do next.
+struct WalkHistory {
+  std::uint64_t end_page = 0;                    ///< where its last needs ended
+  std::uint64_t run_pages = 0;                   ///< how much it needed in a row up to there
+  std::uint64_t first_page = ~std::uint64_t{0};  ///< where it started: at the edge of a tree; ~0 elsewhere
+  unsigned epochs = 0;                           ///< times that it has started there again
+};
+
+struct ChunkGeometry {
+  unsigned chunk_shift = 0, page_shift = 0;  ///< of bytes
+  std::uint64_t file_pages = 0;              ///< of the snapshot
+  std::uint32_t chunk_of(std::uint64_t page) const noexcept {
+    return static_cast<std::uint32_t>(page >> (chunk_shift - page_shift));
+  }
+  std::uint64_t pages_a_chunk() const noexcept { return std::uint64_t{1} << (chunk_shift - page_shift); }
+};
+
+struct FoldedPlan {
+  std::vector<std::uint32_t> chunks;  ///< in the order of need, no two the same
+  std::vector<PageRun> alone;         ///< what to read exactly
+  bool dense_now = true;              ///< the first need lies in a chunk that is to be read
+  WalkHistory history;                ///< what it is once the walk has had its first need
+};
+
+/// `need`: what the walk needs now, it comes first.  At most `horizon` chunks, 1 or more.
+void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
+               const ChunkGeometry& geometry, std::size_t horizon, FoldedPlan& out);
+
+/// How many chunks to be ahead, after `now`: twice as many after each wait of the walk (`stalled`), 2 to
+/// `most` (1 if there may be no more).
+constexpr std::size_t next_horizon(std::size_t now, bool stalled, std::size_t most) noexcept {
+  const std::size_t wanted = stalled ? 2 * now : now;
+  return wanted < 2 ? (most < 2 ? most : 2) : wanted > most ? most : wanted;
+}
+
+}  // namespace lmdbio::db
