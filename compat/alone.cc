@@ -9,8 +9,11 @@ namespace {
 Status newest(EnvHandle& env, db::Snapshot& out) {
   if (env.engine->window() == nullptr) return Status::from_errno(ENOMEM);
   const db::MetaSource source(env.engine->metas());
-  if (const Status st = source.renew(out.txnid); !st.ok()) return st;
-  const Status st = db::read_snapshot(env.engine->metas(), source, out);
+  if (env.unmapped) lock_handles();
+  Status st = env.engine->refresh_metas();
+  if (st.ok()) st = source.renew(out.txnid);
+  if (st.ok()) st = db::read_snapshot(env.engine->metas(), source, out);
+  if (env.unmapped) unlock_handles();
   return st.raw() != MDB_BAD_TXN ? st : Status::from_mdb(MDB_CORRUPTED);
 }
 

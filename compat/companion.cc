@@ -270,9 +270,11 @@ void close_on_exec(const Stock& stock, MDB_env* real) noexcept {
 
 void forget_companions() noexcept {
   for_each_served([](EnvHandle& env) {
-    env.real.store(nullptr, std::memory_order_relaxed);
-    env.reopening.store(Reopening::none, std::memory_order_relaxed);
-    env.reopen_error = 0;
+    if (!env.unmapped) {
+      env.real.store(nullptr, std::memory_order_relaxed);
+      env.reopening.store(Reopening::none, std::memory_order_relaxed);
+      env.reopen_error = 0;
+    }
     env.forget_companions();
   });
 }
@@ -319,6 +321,12 @@ void look_back(ReadTxn& t) noexcept {
   t.by_metas = t.unprotected = false;
   EnvHandle& e = *t.env;
   if (t.used() == t.used_before) return;  // nothing was read
+  if (e.unmapped) {
+    lock_handles();
+    const Status seen = e.engine->refresh_metas();
+    unlock_handles();
+    if (!seen.ok()) return;
+  }
   if (e.engine->window() == nullptr || !db::overtaken(e.engine->metas(), t.txn.id()) || e.overtaken.load())
     return;
   int rc = 0;

@@ -1,6 +1,7 @@
 // Environments.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "compat/lifecycle.h"
 #include "compat/prove.h"
 #include "compat/route.h"
+#include "compat/unmapped.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
 
@@ -103,6 +105,12 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   }
   if (const int rc = guarded([&] { return as_status(open_companion(*e, path, flags, mode)); }); rc != 0) {
     if (read_only) {
+      bool unmapped = false;
+      (void)guarded([&] {
+        unmapped = open_unmapped(*e, path, flags);
+        return Status();
+      });
+      if (unmapped) return 0;
       (void)guarded([&] {
         explain_refusal(data_file(path, flags), e->proof);
         return Status();
@@ -141,6 +149,17 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     const int rc = e->stock->env_set_mapsize(e->passed(), size);
     if (rc == 0 && !e->opened) e->setup.map_bytes = size;
     return rc;
+  }
+  if (e->unmapped) {
+    if (!e->idle()) return EINVAL;  // as stock, though only for transactions that write
+    return guarded([&] {
+      MDB_envinfo now{};
+      if (const int failed = alone::env_info(*e, &now); failed != 0) return as_status(failed);
+      const std::uint64_t used = (now.me_last_pgno + 1) * e->engine->page_size();
+      e->engine->retire_window(true);
+      e->setup.map_bytes = std::max<std::uint64_t>(size, used);
+      return e->engine->remap(e->setup.map_bytes, now.me_last_pgno);
+    });
   }
   int rc = 0;
   MDB_env* const real = companion(*e, rc);

@@ -36,17 +36,29 @@ Status bad_metas(ReadTxn& t) noexcept {
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
+/// On the newest snapshot that the metas show.
+Status start_by_metas(ReadTxn& t) {
+  const db::MetaSource source(t.env->engine->metas());
+  std::uint64_t txnid = 0;
+  if (const Status st = source.renew(txnid); !st.ok()) return st;
+  return t.txn.begin(txnid, source);
+}
+
 /// The engine on the snapshot that the companion has just taken, or on the newest one without it.
 Status start(ReadTxn& t) {
   Status st;
   if (!t.by_metas) [[likely]] {
     const CompanionSource source{*t.env->stock, t.companion};
     st = t.txn.begin(source.stock.txn_id(t.companion), source);
+  } else if (!t.env->unmapped) {
+    st = start_by_metas(t);
   } else {
-    const db::MetaSource source(t.env->engine->metas());
-    std::uint64_t txnid = 0;
-    st = source.renew(txnid);
-    if (st.ok()) st = t.txn.begin(txnid, source);
+    // The copies of the metas are the environment's: one thread at a time.
+    if (t.env->idle()) t.env->engine->nobody_reads();
+    lock_handles();
+    st = t.env->engine->refresh_metas();
+    if (st.ok()) st = start_by_metas(t);
+    unlock_handles();
   }
   return st.raw() != MDB_BAD_TXN ? st : bad_metas(t);
 }

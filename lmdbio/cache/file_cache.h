@@ -72,6 +72,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes
   unsigned changes = 0;               ///< in it, of those that cost resident chunks
   ReadStats stats;
+  Mapping had_memory;  ///< a byte a chunk of an anonymous window: 1 if it was ever published
 
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {

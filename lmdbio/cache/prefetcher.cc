@@ -150,6 +150,11 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
                                     std::move(table).value(), chunk_bytes_, name);
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
+    if (file->anonymous) {
+      Result<Mapping> had = Mapping::zeroed(file->table.chunks());
+      if (!had) return had.error();
+      file->had_memory = std::move(had).value();
+    }
     file->drop_behind =
         regime.way == Way::buffered && mode == IoMode::automatic && used_bytes > memory.available / 4 * 3;
     (void)file->table.advance(snapshot, Places{*file, nullptr});
@@ -211,8 +216,10 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
   if (residents == 0) return {};
-  used_ -= residents * file.chunk_bytes;
-  resident_areas_ -= 2 * residents;
+  if (!file.anonymous) {
+    used_ -= residents * file.chunk_bytes;
+    resident_areas_ -= 2 * residents;
+  }
   file.residents.clear();
   ++file.stats.snapshots;
   file.stats.reclaimed += residents;
@@ -465,11 +472,7 @@ void Prefetcher::complain_if_full(const FileCache& file) noexcept {
 }
 
 bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
-  if (file.anonymous) {  // nothing can be given back
-    used_ += file.chunk_bytes;
-    complain_if_full(file);
-    return true;
-  }
+  if (file.anonymous) return true;  // counted when it is published
   for (;;) {
     const bool areas = resident_areas_ + 2 <= most_areas_;
     if (areas && used_ + file.chunk_bytes <= limit_now()) break;
@@ -588,6 +591,15 @@ bool Prefetcher::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
     return_memory(file);
     return false;
   }
+  if (file.anonymous) {
+    std::byte& had = file.had_memory.data()[raw(chunk)];
+    if (std::exchange(had, std::byte{1}) == std::byte{0}) {
+      used_ += file.chunk_bytes;
+      resident_areas_ += 2;
+      complain_if_full(file);
+    }
+    resident_areas_ -= 2;
+  }
   bool used = false;
   for (const Walk* const w : walks_) {
     if (&w->file() != &file) continue;
@@ -614,6 +626,22 @@ void Prefetcher::note_keys(FileCache& file) noexcept {
 void Prefetcher::note_sparse(FileCache& file) noexcept {
   const std::lock_guard lock(mutex_);
   ++file.stats.sparse_plans;
+}
+
+void Prefetcher::forget_all(FileCache& file) noexcept {
+  if (!file.window->restore(-1, 0, file.window->length())) return;
+  (void)file.table.drop_all(Places{file, nullptr});
+  file.residents.clear();
+  for (std::uint32_t i = 0; i < file.table.chunks(); ++i) {
+    if (std::exchange(file.had_memory.data()[i], std::byte{0}) == std::byte{0}) continue;
+    used_ -= file.chunk_bytes;
+    resident_areas_ -= 2;
+  }
+}
+
+void Prefetcher::nobody_reads(FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (used_ > limit_ && file.users == 1) forget_all(file);
 }
 
 Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
@@ -686,8 +714,11 @@ void Prefetcher::after_fork_in_child() noexcept {
   used_ = 0;
   resident_areas_ = 0;
   for (const FileCache* const f : files_) {
-    used_ += f->residents.size() * f->chunk_bytes;
-    resident_areas_ += 2 * f->residents.size();
+    for (std::uint32_t i = 0; f->anonymous && i < f->table.chunks(); ++i) {
+      if (f->had_memory.data()[i] == std::byte{0}) continue;
+      used_ += f->chunk_bytes;
+      resident_areas_ += 2;
+    }
   }
   for (Walk* const w : walks_) {
     w->plan_.clear();

@@ -63,6 +63,9 @@ class Prefetcher {
   void use_readahead(FileCache& file) noexcept;
   void note_keys(FileCache& file) noexcept;
   void note_sparse(FileCache& file) noexcept;
+  /// Of a window without a mapping: no transaction runs in it, so what it holds may go if it is too much.
+  void nobody_reads(FileCache& file) noexcept;
+
   ReadStats stats(const FileCache& file) noexcept;
   /// Bytes of memory that hold chunks or are staging, the limit.
   std::uint64_t memory_used() noexcept;
@@ -102,7 +105,10 @@ class Prefetcher {
   bool next_job(Job& job, bool idle);
   bool next_extent(Job& job);
   bool take_memory(FileCache& file, bool urgent) noexcept;
-  void return_memory(FileCache& file) noexcept { used_ -= file.chunk_bytes; }
+  void return_memory(FileCache& file) noexcept {
+    if (!file.anonymous) used_ -= file.chunk_bytes;
+  }
+  void forget_all(FileCache& file) noexcept;
   void settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept;
   bool planned(const FileCache& file, ChunkIndex chunk) const noexcept;
   bool reclaim_one(bool even_planned) noexcept;

@@ -17,25 +17,40 @@
 
 namespace lmdbio::cache {
 
+/// Brings pages of a window that has no file behind it; the transaction's.
+class PageLoader {
+ public:
+  /// Pages `first` to `first` + `n` - 1, all below the view's end, are there afterwards, for as long as the
+  /// transaction runs.  False: they cannot be read; the loader knows why.
+  virtual bool load(std::uint64_t first, std::uint64_t n) noexcept = 0;
+
+ protected:
+  ~PageLoader() = default;
+};
+
 /// What a transaction needs of a window, by value: addresses and its own bound.
 class WindowView {
  public:
   WindowView() = default;
   WindowView(const std::byte* base, unsigned shift, std::uint64_t pages) noexcept
-      : base_(base), pages_(pages), shift_(shift) {}
+      : base_(base), there_(pages), pages_(pages), shift_(shift) {}
 
   /// The bytes of `n` >= 1 pages from `p` on, or null if they are not all inside the view.
   const std::byte* at(format::Pgno p, std::uint64_t n = 1) const noexcept {
     const std::uint64_t first = format::raw(p);
-    if (first >= pages_ || n > pages_ - first) [[unlikely]]
-      return nullptr;
+    if (first >= there_ || n > there_ - first) [[unlikely]]
+      return loader_ != nullptr ? loaded(first, n) : nullptr;
     return base_ + (first << shift_);
   }
   /// The `bytes` of an overflow run that starts at page `p`.  False: not all inside the view.
   bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
     const std::uint64_t first = format::raw(p);
-    if (first >= pages_ || (format::kPageHeader - 1 + bytes) >> shift_ >= pages_ - first) [[unlikely]]
-      return false;
+    if (first >= there_ || (format::kPageHeader - 1 + bytes) >> shift_ >= there_ - first) [[unlikely]] {
+      if (loader_ == nullptr) return false;
+      const std::byte* const run = loaded(first, format::overflow_pages(bytes, shift_));
+      out = run + format::kPageHeader;
+      return run != nullptr;
+    }
     out = base_ + (first << shift_) + format::kPageHeader;
     return true;
   }
@@ -47,11 +62,24 @@ class WindowView {
   std::size_t page_size() const noexcept { return std::size_t{1} << shift_; }
   std::uint64_t pages() const noexcept { return pages_; }
   const std::byte* base() const noexcept { return base_; }
+  /// From now on no page is taken to be there: `loader` is asked for each.
+  void load_by(PageLoader* loader) noexcept {
+    loader_ = loader;
+    there_ = 0;
+  }
+  bool loads() const noexcept { return loader_ != nullptr; }
 
  private:
+  [[gnu::cold]] const std::byte* loaded(std::uint64_t first, std::uint64_t n) const noexcept {
+    if (first >= pages_ || n > pages_ - first || !loader_->load(first, n)) return nullptr;
+    return base_ + (first << shift_);
+  }
+
   const std::byte* base_ = nullptr;
+  std::uint64_t there_ = 0;  ///< pages that need no loader
   std::uint64_t pages_ = 0;
   unsigned shift_ = 12;
+  PageLoader* loader_ = nullptr;
 };
 
 /// Private memory that a piece of a file is read into before it takes its place in a window: aligned to

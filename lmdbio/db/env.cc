@@ -65,7 +65,7 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
   return {};
 }
 
-Env::Env(int fd, const Options& options, bool paced)
+Env::Env(int fd, const Options& options, bool paced, bool unmapped)
     : fd_(fd),
       page_size_(options.page_size),
       max_dbs_(options.max_dbs + kCoreDbs),
@@ -74,6 +74,7 @@ Env::Env(int fd, const Options& options, bool paced)
       name_(options.name),
       residency_(fd),
       paced_(paced),
+      unmapped_(unmapped),
       dbx_(zeroed_array<Dbx>(max_dbs_)),
       slot_flags_(zeroed_array<std::uint16_t>(max_dbs_)) {
   dbx_[kFreeDbi].key_order = {Order::word};
@@ -85,6 +86,9 @@ Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
     const cache::WindowView metas = window->view(2);
     metas_[0] = metas.at(format::Pgno{0});
     metas_[1] = metas.at(format::Pgno{1});
+  } else if (unmapped_) {
+    metas_[0] = meta_copies_.get();
+    metas_[1] = meta_copies_.get() + page_size_;
   } else if (!meta_pages_) {
     Result<Mapping> mapped = Mapping::map_file(fd_, 2 * page_size_, 1);
     if (!mapped) return mapped.error();
@@ -143,6 +147,27 @@ Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
   return env;
 }
 
+Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) {
+  std::unique_ptr<Env> env(new Env(fd, options, true, true));
+  env->meta_copies_ = std::make_unique<std::byte[]>(2 * options.page_size);
+  if (const Status st = env->refresh_metas(); !st.ok()) return st;
+  if (const Status st = env->remap(options.map_bytes, options.last_pg); !st.ok()) return st;
+  return env;
+}
+
+Status Env::refresh_metas() noexcept {
+  if (!unmapped_) return {};
+  const Result<File> file = File::from_fd(fd_, File::Take::borrow);
+  if (!file) return file.error();
+  PreadEngine engine(file.value());
+  return read_fully(engine, 0, {meta_copies_.get(), 2 * page_size_});
+}
+
+void Env::nobody_reads() noexcept {
+  const auto file = read_ahead_so_far();
+  if (unmapped_ && file != nullptr) cache::Prefetcher::existing()->nobody_reads(*file);
+}
+
 Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
   if (bytes.size() < 2 * options.page_size) return Status::from_mdb(MDB_INVALID);
   std::unique_ptr<Env> env(new Env(-1, options, false));
@@ -199,6 +224,14 @@ void Env::retire_window(bool idle) noexcept {
 
 Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
   if (fd_ < 0) return Status::from_errno(EINVAL);
+  if (unmapped_) {
+    const std::uint64_t bytes = std::min(std::max(map_bytes, (last_pg + 1) * page_size_), kMostReserved);
+    Result<cache::Window> made = cache::Window::reserve(bytes, page_size_);
+    if (!made) return made.error();
+    seen_.store(0, std::memory_order_relaxed);
+    (void)adopt_window(std::make_shared<cache::Window>(std::move(made).value()));
+    return read_ahead(last_pg + 1) != nullptr ? Status() : Status::from_errno(ENOMEM);
+  }
   Result<std::shared_ptr<cache::Window>> window =
       map_window(fd_, map_bytes, last_pg, page_size_, no_readahead_);
   if (!window) return window.error();

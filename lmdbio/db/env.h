@@ -71,6 +71,9 @@ class Env {
 
   /// Over `fd`, borrowed: it stays open as long as the environment.
   static Result<std::unique_ptr<Env>> open(int fd, const Options& options);
+  /// The same for a file that cannot be mapped: its pages are read into memory as they are needed, and stay
+  /// there while a transaction runs.
+  static Result<std::unique_ptr<Env>> open_unmapped(int fd, const Options& options);
   /// Over the caller's bytes, which outlive the environment.
   static Result<std::unique_ptr<Env>> over(Bytes bytes, const Options& options);
 
@@ -105,7 +108,13 @@ class Env {
   const cache::Window* window() const noexcept { return window_.get(); }
   /// Another number for each window; never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
+  /// Where no file can be mapped: as they were at the last refresh_metas().
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
+  bool unmapped() const noexcept { return unmapped_; }
+  /// Reads the metas of an unmapped file again.  Not while another thread looks at them.
+  Status refresh_metas() noexcept;
+  /// No transaction runs: an unmapped file's pages may go if they are too much memory.
+  void nobody_reads() noexcept;
   std::size_t page_size() const noexcept { return page_size_; }
   unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }
   const Behaviour& behaviour() const noexcept { return behaviour_; }
@@ -147,7 +156,7 @@ class Env {
   void close_dbi(unsigned dbi) noexcept;
 
  private:
-  Env(int fd, const Options& options, bool paced);
+  Env(int fd, const Options& options, bool paced, bool unmapped = false);
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
   LogLevel damage_level() noexcept;
   Status adopt_window(std::shared_ptr<cache::Window> window) noexcept;
@@ -169,7 +178,8 @@ class Env {
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
   const Residency residency_;
-  const bool paced_;
+  const bool paced_, unmapped_;
+  std::unique_ptr<std::byte[]> meta_copies_;  ///< of an unmapped file
   std::shared_ptr<cache::Window> window_;
   std::vector<std::shared_ptr<cache::Window>> old_;
   Mapping meta_pages_;  ///< apart from the window, where private memory may take their place

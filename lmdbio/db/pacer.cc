@@ -45,15 +45,15 @@ class PagesThere final : public PageSource {
  public:
   PagesThere(cache::FileCache& file, const cache::WindowView& view) : file_(file), view_(view) {}
   bool get(std::uint64_t page, format::PageView& out) override {
-    const std::byte* const bytes = view_.at(format::Pgno{page});
-    if (bytes == nullptr || page < format::kMetaPages) return false;
+    if (page >= view_.pages() || page < format::kMetaPages) return false;
     const std::uint64_t at = page << view_.shift();
     if (!file_.resident_now(file_.chunk_at(at))) {
-      if (tries_ == 0) return false;
+      if (tries_ == 0 || file_.anonymous) return false;
       --tries_;
       if (file_.residency.share(at, view_.page_size()).value_or(0) < 1) return false;
     }
-    return format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
+    const std::byte* const bytes = view_.at(format::Pgno{page});
+    return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
   }
 
  private:
@@ -125,7 +125,7 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
 // taken.
 bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
                       const cache::WindowView& view) noexcept {
-  if (config().io != IoMode::automatic) return false;
+  if (config().io != IoMode::automatic || env_->unmapped()) return false;
   const std::uint64_t least = kFree >> view.shift(), most = kMostFree >> view.shift();
   if (wide_ != 0 && now - looked_ns_ < kLookNs) {
     wide_ = std::min(2 * wide_, most);
@@ -187,7 +187,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   // A value given means that bytes are skipped only if values have pages of their own.
   if (kind == Step::value && left_ns_ != 0) {
     unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
-    if (unread_ >= kUnread) {
+    if (unread_ >= kUnread && !file.anonymous) {
       unread_ = 0;
       state_ = State::keys;
       prefetcher.note_keys(file);

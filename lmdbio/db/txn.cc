@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
+#include <utility>
 
+#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/descend.h"
 
@@ -25,10 +28,38 @@ void Txn::start() noexcept {
   stamp_.set_window(env_->window_number());
   leaf_seen_ = nullptr;
   view_ = env_->window()->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
+  if (loader_ != nullptr) [[unlikely]]
+    view_.load_by(loader_.get());
   std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
   dbi_state_[kFreeDbi] = kValid;
   dbi_state_[kMainDbi] = kValid | kUserValid;
   restart();
+}
+
+Status Txn::make_loader() noexcept {
+  if (loader_ == nullptr) loader_.reset(new (std::nothrow) Loader);
+  if (loader_ == nullptr) return Status::from_errno(ENOMEM);
+  loader_->file = env_->read_ahead_so_far();
+  loader_->page_shift = env_->page_shift();
+  return loader_->file != nullptr ? Status() : Status::from_errno(ENOMEM);
+}
+
+bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
+  const cache::ChunkIndex a = file->chunk_at(first << page_shift),
+                          b = file->chunk_at(((first + n) << page_shift) - 1);
+  for (std::uint32_t c = raw(a); c <= raw(b); ++c) {
+    if (file->resident_now(cache::ChunkIndex{c})) [[likely]]
+      continue;
+    failed = cache::Prefetcher::existing()->load(*file, cache::ChunkIndex{c});
+    if (!failed.ok()) return false;
+  }
+  failed = {};
+  return true;
+}
+
+// What cannot be read now is no damage: the next attempt may succeed.
+Status Txn::unread() noexcept {
+  return loader_ != nullptr ? std::exchange(loader_->failed, Status()) : Status();
 }
 
 void Txn::restart() noexcept {
@@ -71,12 +102,14 @@ Status Txn::corrupted(const char* what, const std::byte* at) noexcept {
 }
 
 Status Txn::bad_page(format::Pgno p) noexcept {
+  if (const Status st = unread(); !st.ok()) return st;
   block(kError);
   env_->report_damage(view_, p);
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
 }
 
 Status Txn::bad_run(format::Pgno p, std::uint64_t bytes) noexcept {
+  if (const Status st = unread(); !st.ok()) return st;
   block(kError);
   env_->report_bad_run(view_, p, bytes);
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);

@@ -55,6 +55,12 @@ class Txn {
       block(kFinished);
       return st;
     }
+    if (env_->unmapped()) [[unlikely]] {
+      if (const Status st = make_loader(); !st.ok()) {
+        block(kFinished);
+        return st;
+      }
+    }
     start();
     return {};
   }
@@ -144,12 +150,23 @@ class Txn {
   }
   void start() noexcept;
   void restart() noexcept;
+  Status make_loader() noexcept;
   [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
   [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
+  Status unread() noexcept;
   Status look_up(MDB_dbi dbi);
   Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node);
+
+  /// Of a file that cannot be mapped.
+  class Loader final : public cache::PageLoader {
+   public:
+    bool load(std::uint64_t first, std::uint64_t n) noexcept override;
+    std::shared_ptr<cache::FileCache> file;
+    unsigned page_shift = 0;
+    Status failed;  ///< of the last load
+  };
 
   unsigned blocked_ = kFinished;
   Stamp stamp_{Stamp::kBlocked};
@@ -162,6 +179,7 @@ class Txn {
   const std::byte* leaf_seen_ = nullptr;
   Counters counters_;
   Snapshot snapshot_;
+  std::unique_ptr<Loader> loader_;
 };
 
 }  // namespace lmdbio::db

@@ -1,0 +1,84 @@
+#include "compat/unmapped.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "compat/route.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/db/snapshot.h"
+#include "lmdbio/format/meta_view.h"
+#include "lmdbio/io/engine_pread.h"
+
+namespace lmdbio::compat {
+
+namespace {
+
+bool can_be_mapped(int fd, int& why) noexcept {
+  constexpr std::size_t kByte = 1;
+  const Result<Mapping> probe = Mapping::map_file(fd, kByte, kByte);
+  why = probe ? 0 : probe.error().raw();
+  return probe || why == ENOMEM || why == EAGAIN;
+}
+
+/// The newer of the two metas.
+Result<format::MetaRecord> newest_meta(const File& file) {
+  PreadEngine engine(file);
+  std::byte page[format::kMetaBytes];
+  if (const Status st = read_fully(engine, 0, page); !st.ok()) return st;
+  Result<format::MetaRecord> first = format::parse_meta(page);
+  if (!first) return first.error();
+  if (const Status st = read_fully(engine, format::page_size(first.value()), page); !st.ok()) return st;
+  Result<format::MetaRecord> second = format::parse_meta(page);
+  if (!second) return second.error();
+  return first.value().txnid < second.value().txnid ? second : first;
+}
+
+}  // namespace
+
+bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) {
+  int why = 0;
+  if (config().strict || !env.proof || can_be_mapped(env.proof.get(), why)) return false;
+  const Result<File> file = File::from_fd(env.proof.get(), File::Take::borrow);
+  if (!file) return false;
+  const Result<format::MetaRecord> meta = newest_meta(file.value());
+  if (!meta) return false;
+  const format::MetaRecord& m = meta.value();
+  const std::size_t page_size = format::page_size(m);
+  constexpr unsigned kShown = MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_NOMEMINIT | MDB_NOSUBDIR |
+                              MDB_RDONLY | MDB_NOTLS | MDB_NOLOCK | MDB_NORDAHEAD;
+  const unsigned shown = env.setup.open_flags & kShown;
+  if (route({shown, flags, page_size, true}) != nullptr) return false;
+
+  const std::uint64_t used = (m.last_pg + 1) * page_size;
+  const std::uint64_t map_bytes = std::max<std::uint64_t>(
+      env.setup.map_bytes != 0 ? env.setup.map_bytes : static_cast<std::size_t>(m.mapsize), used);
+  Result<std::unique_ptr<db::Env>> engine = db::Env::open_unmapped(
+      env.proof.get(), {page_size, map_bytes, env.max_dbs, (shown & MDB_NORDAHEAD) != 0,
+                        db::Behaviour::of_release(env.stock->patch), m.last_pg, path});
+  if (!engine) return false;
+
+  MDB_env* const real = env.real.exchange(nullptr);
+  env.max_key = env.stock->env_get_maxkeysize(real);
+  (void)env.stock->env_get_maxreaders(real, &env.max_readers);
+  env.stock->env_close(real);
+  env.reopen_error = why;
+  env.reopening.store(Reopening::done);
+  env.engine = std::move(engine).value();
+  env.fd = env.proof.get();
+  env.setup.map_bytes = map_bytes;
+  env.flags = shown;
+  env.lockless = env.opened = env.unmapped = true;
+  env.stats.opened(path, nullptr);
+  env.serve();
+  log_line(LogLevel::warn,
+           "%s: cannot be mapped here: read into memory, without locks; a writer is not kept from changing pages "
+           "meanwhile",
+           path);
+  return true;
+}
+
+}  // namespace lmdbio::compat
