@@ -309,8 +309,11 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
     r.left = plans_;
     if (e->awaited) r.used = true;
   }
+  // Also where nothing new is wanted, but what is needed now is still being read.
   const bool work = std::any_of(walk.plan_.begin(), walk.plan_.end(),
-                                [](const Walk::Entry& e) { return e.outcome == Walk::Outcome::wanted; }) ||
+                                [&walk](const Walk::Entry& e) {
+                                  return e.outcome == Walk::Outcome::wanted || (e.awaited && !walk.settled(e));
+                                }) ||
                     !walk.extents_.empty();
   if (!work) return {};
   if (file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs) {
