@@ -681,6 +681,9 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
     lock.lock();
     const bool published = finish(file, chunk, generation, st.ok(), staging);
     loaded_.notify();
+    // Walks that wait for it: what was not published they read for themselves.
+    settle(file, chunk, published ? Walk::Outcome::ready : Walk::Outcome::wanted, 0);
+    if (!published && worker_ != nullptr) worker_->wake();
     if (!st.ok()) {
       ++file.stats.read_failed;
       return st;
