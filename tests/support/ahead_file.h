@@ -1,0 +1,110 @@
+// A file with a window and a cache of chunks, and walks over it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/cache/prefetcher.h"
+#include "tests/support/temp_file.h"
+#include "tests/support/test_bytes.h"
+
+namespace lmdbio::testing {
+
+constexpr std::size_t kAheadPage = 4096;
+/// As long as LMDBIO_MEMORY is little.
+constexpr std::size_t kAheadChunk = std::size_t{2} << 20;
+
+class AheadFile {
+ public:
+  explicit AheadFile(std::size_t bytes, bool anonymous = false, std::uint64_t map_bytes = std::uint64_t{64} << 20)
+      : contents_(pattern(bytes)), temp_(contents_) {
+    if (anonymous) {
+      window_ = std::make_shared<cache::Window>(cache::Window::reserve(map_bytes, kAheadPage).value());
+    } else {
+      window_ = cache::Window::shared(temp_.fd(), map_bytes, kAheadPage, false).value();
+    }
+    open();
+  }
+  ~AheadFile() { close(); }
+
+  void open(std::uint64_t snapshot = 1) {
+    auto made = prefetcher().open(window_, temp_.fd(), "file", contents_.size(), snapshot);
+    ASSERT_TRUE(made);
+    cache_ = std::move(made).value();
+  }
+  void close() {
+    if (cache_ != nullptr) prefetcher().close(cache_);
+    cache_.reset();
+  }
+
+  static cache::Prefetcher& prefetcher() { return *cache::Prefetcher::get(); }
+  const std::shared_ptr<cache::FileCache>& cache() const { return cache_; }
+  const std::shared_ptr<cache::Window>& window() const { return window_; }
+  int fd() const { return temp_.fd(); }
+  std::size_t bytes() const { return contents_.size(); }
+  std::uint32_t chunks() const {
+    return static_cast<std::uint32_t>((contents_.size() + kAheadChunk - 1) / kAheadChunk);
+  }
+  cache::ReadStats stats() const { return prefetcher().stats(*cache_); }
+
+  /// What is at a chunk's addresses is what the file was made of, or was given by change().
+  bool right(std::uint32_t chunk) const {
+    const std::size_t at = chunk * kAheadChunk, n = std::min(kAheadChunk, contents_.size() - at);
+    return std::memcmp(window_->base() + at, contents_.data() + at, n) == 0;
+  }
+  bool all_right() const {
+    for (std::uint32_t c = 0; c < chunks(); ++c)
+      if (!right(c)) return false;
+    return true;
+  }
+  /// Other bytes all over the file.
+  void change(std::byte by) {
+    for (std::byte& b : contents_) b ^= by;
+    ASSERT_EQ(::pwrite(temp_.fd(), contents_.data(), contents_.size(), 0),
+              static_cast<ssize_t>(contents_.size()));
+  }
+  Status advance(std::uint64_t snapshot) { return prefetcher().advance(*window_, snapshot, contents_.size()); }
+
+ private:
+  std::vector<std::byte> contents_;
+  TempFile temp_;
+  std::shared_ptr<cache::Window> window_;
+  std::shared_ptr<cache::FileCache> cache_;
+};
+
+/// One walk over an AheadFile.
+class AheadWalk {
+ public:
+  explicit AheadWalk(const AheadFile& file) : file_(file), walk_(file.cache()) {
+    AheadFile::prefetcher().add(walk_);
+  }
+  ~AheadWalk() { AheadFile::prefetcher().remove(walk_); }
+
+  /// To `chunk`, with wishes for `ahead` more in a direction.
+  Status go(std::uint32_t chunk, bool forward = true, std::size_t ahead = 2) {
+    const std::vector<cache::ChunkIndex> w = wishes(chunk, forward, ahead);
+    return AheadFile::prefetcher().go_on(walk_, {w, {}}, cache::ChunkIndex{chunk}, cache::ChunkIndex{chunk});
+  }
+  /// Wishes, without waiting for any.
+  Status wish(std::uint32_t chunk, std::size_t ahead) {
+    const std::vector<cache::ChunkIndex> w = wishes(chunk, true, ahead);
+    return AheadFile::prefetcher().go_on(walk_, {w, {}}, cache::ChunkIndex{1}, cache::ChunkIndex{0});
+  }
+  cache::Walk& walk() { return walk_; }
+
+ private:
+  std::vector<cache::ChunkIndex> wishes(std::uint32_t chunk, bool forward, std::size_t ahead) const {
+    std::vector<cache::ChunkIndex> w;
+    for (std::uint32_t c = chunk; c < file_.chunks() && w.size() <= ahead; forward ? ++c : --c)
+      w.push_back(cache::ChunkIndex{c});
+    return w;
+  }
+  const AheadFile& file_;
+  cache::Walk walk_;
+};
+
+}  // namespace lmdbio::testing
