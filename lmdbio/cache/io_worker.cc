@@ -144,6 +144,7 @@ void IoWorker::begin(Prefetcher::Job&& job) {
   f.busy = true;
   f.ops = 1;  // this function's own, so that a fill ends once
   f.status = {};
+  f.read_failed = false;
   ++in_flight_;
   FileCache& file = *f.job.file;
   const bool chunk = f.job.extent.bytes == 0;
@@ -209,7 +210,8 @@ bool IoWorker::reap() noexcept {
       any = true;
       for (const Completion& c : std::span(done, n.value())) {
         Fill& f = fills_[c.tag];
-        if (!c.status.ok() && f.status.ok()) f.status = c.status;
+        if (!c.status.ok() && (f.status.ok() || !f.read_failed)) f.status = c.status;
+        f.read_failed = f.read_failed || !c.status.ok();
         if (--f.ops == 0) {
           count(*l);
           finished(c.tag);
@@ -239,9 +241,12 @@ void IoWorker::finished(std::size_t at) noexcept {
         (void)file.table.finish(f.job.chunk, f.job.generation, false, Prefetcher::NoPlaces{});
       }
       ++file.stats.chunks_read;
-      if (!good) ++file.stats.read_failed;
+      // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
+      const bool failed = !good && (f.read_failed || file.anonymous);
+      if (failed) ++file.stats.read_failed;
       // What was begun before a change of snapshot is to be read again, for those who still want it.
-      const Walk::Outcome outcome = !good                          ? Walk::Outcome::failed
+      const Walk::Outcome outcome = failed                         ? Walk::Outcome::failed
+                                    : !good                        ? Walk::Outcome::mapped
                                     : resident                     ? Walk::Outcome::ready
                                     : f.job.has_memory && !current ? Walk::Outcome::wanted
                                                                    : Walk::Outcome::mapped;

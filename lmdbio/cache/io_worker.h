@@ -55,6 +55,7 @@ class IoWorker {
     Staging staging;   ///< empty: into the page cache
     unsigned ops = 0;  ///< not finished
     Status status;
+    bool read_failed = false;  ///< `status` is of a read, not of what it takes to read
     bool busy = false;
   };
 
