@@ -35,7 +35,7 @@ void Cursor::attach(Txn& txn) noexcept {
   // A renewed cursor keeps its last duplicates, as stock's does: moves before the next lookup show them.  Not
   // where they lay in a window that may have gone.
   if (dups_ != nullptr && dups_window_ != txn.stamp().window()) dups_->forget_tree();
-  if (pacer_ != nullptr && dups_window_ != txn.stamp().window()) pacer_->forget();
+  if (dups_window_ != txn.stamp().window()) pacer_.reset();  // it may be another environment's
   dups_window_ = txn.stamp().window();
   main_.attach(txn, dbi_, wants_dups(txn, dbi_) ? dups_.get() : nullptr);
   main_.pace_by(txn.env().paced() ? &pacer_ : nullptr);

@@ -19,8 +19,19 @@
 namespace lmdbio::db {
 
 namespace {
+
 constexpr std::size_t kWhyBytes = 160;
+
+/// Of all environments: a cursor may be renewed to a transaction of another one.
+std::uint32_t next_window_number() noexcept {
+  static constinit std::atomic<std::uint32_t> last{0};
+  std::uint32_t n;
+  do n = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  while (n == 0);
+  return n;
 }
+
+}  // namespace
 
 Status prove_metas(const File& file, std::span<char> why) noexcept {
   why[0] = '\0';
@@ -97,7 +108,7 @@ Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
     metas_[1] = meta_pages_.data() + page_size_;
   }
   window_ = std::move(window);
-  ++window_number_;
+  window_number_ = next_window_number();
   return {};
 }
 
@@ -219,7 +230,7 @@ void Env::retire_window(bool idle) noexcept {
     window_.reset();
   else
     old_.push_back(std::move(window_));
-  ++window_number_;
+  window_number_ = next_window_number();
 }
 
 Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {

@@ -106,7 +106,7 @@ class Env {
 
   /// Null after a remap that failed.
   const cache::Window* window() const noexcept { return window_.get(); }
-  /// Another number for each window; never 0.
+  /// Another number for each window of the process, also for one that environments share; never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
   /// Where no file can be mapped: as they were at the last refresh_metas().
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
