@@ -71,7 +71,7 @@ Campaign::Campaign(Options options) : options_(std::move(options)) {
   fs::create_directories(dir_);
   reference_ = test::load_lmdb(options_.reference);
   if (!options_.other.empty()) other_ = test::load_lmdb(options_.other);
-  environments_ = build_environments(reference_, options_.catalogue, dir_ + "/master");
+  environments_ = build_environments(reference_, options_.catalogue, options_.large, dir_ + "/master");
   void* p = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) throw std::runtime_error("mmap");
   shared_ = new (p) Shared();
@@ -94,6 +94,7 @@ std::string Campaign::command(std::uint64_t seed) const {
   if (!options_.other.empty()) s += " --other " + options_.other;
   if (options_.sabotage >= 0) s += " --sabotage " + std::to_string(options_.sabotage);
   if (options_.foreign_order) s += " --foreign-order";
+  if (options_.large) s += " --large";
   return s + " --catalogue " + std::to_string(options_.catalogue) + " --length " +
          std::to_string(options_.length) + " --replay " + std::to_string(seed) + " --shrink";
 }

@@ -26,6 +26,7 @@ struct Options {
   unsigned jobs = 1;
   double hang_seconds = 60;     ///< a call that takes longer has failed
   std::uint64_t catalogue = 1;  ///< seed of the databases
+  bool large = false;           ///< databases of tens of MiB
   unsigned max_failures = 1;
   int sabotage = -1;
   std::uint64_t replay = 0;  ///< a seed: run this program alone

@@ -45,10 +45,10 @@ Contents read_contents(const test::LmdbApi& lmdb, MDB_txn* txn, MDB_dbi dbi, std
 
 }  // namespace
 
-std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed,
+std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed, bool large,
                                             const std::string& dir) {
   std::vector<Environment> all;
-  for (test::EnvSpec& spec : test::catalogue(seed)) {
+  for (test::EnvSpec& spec : large ? test::large_catalogue(seed) : test::catalogue(seed)) {
     Environment e;
     e.dir = dir + "/" + std::to_string(all.size()) + "-" + spec.name;
     fs::create_directories(e.dir);

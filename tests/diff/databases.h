@@ -22,8 +22,8 @@ struct Environment {
   Contents free_list;
 };
 
-/// Writes the catalogue of `seed` below `dir` and reads back what it holds.
-std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed,
+/// Writes the catalogue of `seed`, or the one of large databases, below `dir` and reads back what it holds.
+std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint64_t seed, bool large,
                                             const std::string& dir);
 
 /// Puts a fresh copy of `e` where `side` works on it; the lock file, if any, is removed.

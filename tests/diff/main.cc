@@ -117,6 +117,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 3600));
   app.add_option("--catalogue", o.catalogue, "seed of the databases")->capture_default_str();
+  app.add_flag("--large", o.large, "databases of tens of MiB, so that walks are read ahead of in pieces");
   app.add_option("--max-failures", o.max_failures, "stop after so many")->capture_default_str();
   app.add_option(
       "--dir", o.dir,

@@ -325,6 +325,45 @@ std::vector<EnvSpec> catalogue(std::uint64_t seed) {
   return all;
 }
 
+std::vector<EnvSpec> large_catalogue(std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<EnvSpec> all;
+  using K = DbKind;
+  const auto add = [&](std::string name, unsigned page_size, bool churn, std::vector<DbSpec> specs) {
+    EnvSpec e;
+    e.name = std::move(name) + "-" + std::to_string(page_size);
+    e.page_size = page_size;
+    e.churn = churn;
+    e.dbs = std::move(specs);
+    all.push_back(std::move(e));
+  };
+  const DbSpec values = db(K::kOverflow, 0, 160, 1, 40, 0, 400'000),
+               fewer = db(K::kOverflow, 0, 6, 1, 40, 3'000'000, 12'000'000),
+               more = db(K::kOverflow, 0, 1600, 4, 40, 0, 20'000),
+               inside = db(K::kPlain, 0, 40'000, 4, 24, 0, 700),
+               long_keys = db(K::kPlain, 0, 30'000, 200, 511, 0, 200),
+               lists = db(K::kDupsort, MDB_DUPSORT, 500, 1, 24, 20, 400, 1500),
+               fixed = dupfixed(64, 400, 12'000),
+               numbers = db(K::kIntegerKey, MDB_INTEGERKEY, 6000, 8, 8, 0, 4000);
+  add("values", 4096, false, {values});
+  add("values-churned", 4096, true, {values});
+  add("values", 512, rng.percent(50), {db(K::kOverflow, 0, 160, 1, 40, 0, 200'000)});
+  add("values", 32768, rng.percent(50), {values});
+  add("huge-values", 4096, false, {fewer});
+  add("small-values", 4096, rng.percent(50), {more});
+  add("small-values", 16384, false, {more});
+  add("plain", 4096, true, {inside});
+  add("long-keys", 4096, false, {long_keys});
+  add("dupsort", 4096, rng.percent(50), {lists});
+  add("dupfixed", 4096, false, {fixed});
+  add("integerkey", 4096, true, {numbers});
+  add("named", 4096, true,
+      {db(K::kDirectory, 0, 12, 1, 12, 0, 40), named("values", values), named("small", more),
+       named("lists", lists), named("inside", inside)});
+  for (EnvSpec& e : all) e.seed = rng.next() >> 20;
+  return all;
+}
+
 int open_database(const LmdbApi& lmdb, MDB_txn* txn, const DbSpec& spec, unsigned extra_flags, MDB_dbi* dbi) {
   const char* name = spec.name.empty() ? nullptr : spec.name.c_str();
   int rc = lmdb.dbi_open(txn, name, spec.flags | extra_flags, dbi);

@@ -66,6 +66,9 @@ MDB_cmp_func* comparator(int which) noexcept;
 /// One environment or more of each kind; sizes and page sizes vary with `seed`.
 std::vector<EnvSpec> catalogue(std::uint64_t seed);
 
+/// Fewer, of 10 to 40 MiB each, most of it values on overflow pages: what is read ahead of in pieces.
+std::vector<EnvSpec> large_catalogue(std::uint64_t seed);
+
 /// Writes `spec` into the existing empty directory `dir` (data.mdb; the lock file is removed).
 /// Throws std::runtime_error if LMDB refuses.
 void generate(const LmdbApi& lmdb, const EnvSpec& spec, const std::string& dir);
