@@ -1,0 +1,137 @@
+// Databases whose every byte is known, as large as one likes: written once, checked by whoever reads them.
+#ifndef LMDBIO_TESTS_PROCS_KNOWN_H_
+#define LMDBIO_TESTS_PROCS_KNOWN_H_
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/shim/transcript.h"
+
+static uint64_t mixed(uint64_t x) {
+  x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+  x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+  return x ^ x >> 32;
+}
+
+// Keys: the number, big endian, so that the order of keys is that of numbers.
+struct Known {
+  size_t records;
+  size_t bytes;       ///< of a value, at most
+  size_t large_every; ///< 0: all values have `bytes`; else only one in so many, the others are small
+};
+
+__attribute__((unused)) static size_t known_size(const struct Known* k, uint64_t i) {
+  if (k->large_every == 0) return k->bytes;
+  return i % k->large_every == 0 ? k->bytes - i % 100 : 40 + i % 300;
+}
+
+static MDB_val known_key(uint64_t i, unsigned char (*to)[8]) {
+  for (unsigned b = 0; b < 8; ++b) (*to)[b] = (unsigned char)(i >> (56 - 8 * b));
+  return (MDB_val){8, to};
+}
+
+static uint64_t number_of(const MDB_val* key) {
+  uint64_t i = 0;
+  if (key->mv_size != 8) return ~(uint64_t)0;
+  for (unsigned b = 0; b < 8; ++b) i = i << 8 | ((const unsigned char*)key->mv_data)[b];
+  return i;
+}
+
+static uint64_t known_word(uint64_t seed, size_t w) { return seed + w * 0x9E3779B97F4A7C15u; }
+
+// `generation` tells states of one record apart.
+static void fill_known(uint64_t i, uint64_t generation, void* to, size_t size) {
+  const uint64_t seed = mixed(i * 2 + 1 + generation * 0x632BE59BD9B4E019u);
+  size_t w = 0;
+  for (; 8 * w + 8 <= size; ++w) {
+    const uint64_t word = known_word(seed, w);
+    memcpy((char*)to + 8 * w, &word, 8);
+  }
+  const uint64_t word = known_word(seed, w);
+  memcpy((char*)to + 8 * w, &word, size - 8 * w);
+}
+
+static int is_known(uint64_t i, uint64_t generation, const void* bytes, size_t size) {
+  const uint64_t seed = mixed(i * 2 + 1 + generation * 0x632BE59BD9B4E019u);
+  uint64_t wrong = 0;
+  size_t w = 0;
+  for (; 8 * w + 8 <= size; ++w) {
+    uint64_t word;
+    memcpy(&word, (const char*)bytes + 8 * w, 8);
+    wrong |= word ^ known_word(seed, w);
+  }
+  const uint64_t word = known_word(seed, w);
+  return wrong == 0 && memcmp((const char*)bytes + 8 * w, &word, size - 8 * w) == 0;
+}
+
+__attribute__((unused)) static int right_record(const struct Known* k, uint64_t i, const MDB_val* key,
+                                                const MDB_val* data) {
+  return number_of(key) == i && data->mv_size == known_size(k, i) &&
+         is_known(i, 0, data->mv_data, data->mv_size);
+}
+
+// Pages of a file leave the page cache, once they are on disk.
+__attribute__((unused)) static void evict(const char* dir) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/data.mdb", dir);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  CHECK(fd >= 0 && fdatasync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+  close(fd);
+}
+
+__attribute__((unused)) static void make_known(const char* dir, const struct Known* k) {
+  enum { kBatch = 64 << 20 };
+  MDB_env* env;
+  MDB_txn* txn = NULL;
+  MDB_dbi dbi;
+  MUST(mdb_env_create(&env));
+  MUST(mdb_env_set_mapsize(env, ((k->bytes + 200) * k->records * 2 + (64u << 20)) & ~(size_t)4095));
+  MUST(mdb_env_open(env, dir, MDB_NOSYNC | MDB_NOMETASYNC, 0644));
+  char* const value = malloc(k->bytes + 8);
+  CHECK(value != NULL);
+  size_t pending = 0;
+  for (size_t i = 0; i < k->records; ++i) {
+    if (txn == NULL) {
+      MUST(mdb_txn_begin(env, NULL, 0, &txn));
+      MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
+    }
+    unsigned char name[8];
+    MDB_val key = known_key(i, &name), data = {known_size(k, i), value};
+    fill_known(i, 0, value, data.mv_size);
+    MUST(mdb_put(txn, dbi, &key, &data, MDB_APPEND));
+    if ((pending += data.mv_size + 16) < kBatch) continue;
+    MUST(mdb_txn_commit(txn));
+    txn = NULL;
+    pending = 0;
+  }
+  if (txn != NULL) MUST(mdb_txn_commit(txn));
+  free(value);
+  mdb_env_close(env);
+  evict(dir);
+}
+
+// A number in a file like /proc/self/status: "Name:   123 kB" or "name 123"; 0: not there.
+__attribute__((unused)) static size_t number_in(const char* path, const char* name) {
+  FILE* const f = fopen(path, "re");
+  if (f == NULL) return 0;
+  char line[256];
+  const size_t n = strlen(name);
+  size_t value = 0;
+  while (fgets(line, sizeof line, f) != NULL)
+    if (strncmp(line, name, n) == 0 && (line[n] == ':' || line[n] == ' ')) value = strtoull(line + n + 1, NULL, 10);
+  fclose(f);
+  return value;
+}
+
+__attribute__((unused)) static size_t areas_now(void) {
+  FILE* const f = fopen("/proc/self/maps", "re");
+  if (f == NULL) return 0;
+  size_t n = 0;
+  for (int c; (c = getc_unlocked(f)) != EOF;) n += c == '\n';
+  fclose(f);
+  return n;
+}
+
+#endif
