@@ -2,28 +2,15 @@
 #pragma once
 
 #include <lmdb.h>
-#include <pthread.h>
 
 #include <cerrno>
 #include <new>
 
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/status.h"
+#include "lmdbio/base/uncancelled.h"
 
 namespace lmdbio::compat {
-
-/// The thread is not cancelled as long as this lives: forced unwinding through a catch-all or a noexcept
-/// frame would abort the program.
-class Uncancelled {
- public:
-  Uncancelled() noexcept { (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  Uncancelled(const Uncancelled&) = delete;
-  Uncancelled& operator=(const Uncancelled&) = delete;
-  ~Uncancelled() { (void)::pthread_setcancelstate(before_, nullptr); }
-
- private:
-  int before_ = 0;
-};
 
 /// What a function of LMDB's returned.
 inline Status as_status(int rc) noexcept {

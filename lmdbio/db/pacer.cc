@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
 
@@ -84,41 +85,50 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
   leaves = false;
   run = FreeRun::everything();
   if (state_ == State::off) return {};
+  const int saved = errno;
+  const Uncancelled wait;
+  Status st;
   try {
-    const std::int64_t now = now_ns();
-    if (state_ == State::watching) {
-      if (in_memory(need, place.forward, now, view)) {
-        const std::uint64_t from = need.first > wide_ ? need.first - wide_ : 0;
-        run = {from, need.first - from + std::max(wide_, need.pages)};
-        return {};
-      }
-      if (!start_stream(kind, need, view)) {
-        state_ = State::off;
-        return {};
-      }
-    }
-    if (kind == Step::edge) {
-      if (need.first == history_.first_page)
-        ++history_.epochs;
-      else
-        history_.epochs = 0;
-      history_.first_page = need.first;
-      history_.end_page = place.forward ? need.first : need.first + need.pages;
-    }
-    if (state_ == State::keys) {
-      if (!reads_values(now, place.given_bytes)) {
-        leaves = true;
-        return go_on_by_keys(place, need, view);
-      }
-      state_ = State::stream;
-    }
-    const Status st = go_on(kind, place, need, view, now, run);
-    leaves = state_ == State::keys;
-    return st;
+    st = step_now(kind, place, need, view, run, leaves);
   } catch (...) {  // out of memory: page faults do it
     run = FreeRun::everything();
-    return {};
   }
+  errno = saved;
+  return st;
+}
+
+Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                       FreeRun& run, bool& leaves) {
+  const std::int64_t now = now_ns();
+  if (state_ == State::watching) {
+    if (in_memory(need, place.forward, now, view)) {
+      const std::uint64_t from = need.first > wide_ ? need.first - wide_ : 0;
+      run = {from, need.first - from + std::max(wide_, need.pages)};
+      return {};
+    }
+    if (!start_stream(kind, need, view)) {
+      state_ = State::off;
+      return {};
+    }
+  }
+  if (kind == Step::edge) {
+    if (need.first == history_.first_page)
+      ++history_.epochs;
+    else
+      history_.epochs = 0;
+    history_.first_page = need.first;
+    history_.end_page = place.forward ? need.first : need.first + need.pages;
+  }
+  if (state_ == State::keys) {
+    if (!reads_values(now, place.given_bytes)) {
+      leaves = true;
+      return go_on_by_keys(place, need, view);
+    }
+    state_ = State::stream;
+  }
+  const Status st = go_on(kind, place, need, view, now, run);
+  leaves = state_ == State::keys;
+  return st;
 }
 
 // Whether the data around a place is in memory, as far as that can be told; sets how wide the place may be

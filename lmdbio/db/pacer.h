@@ -49,6 +49,7 @@ class Pacer {
   /// The walker is about to read `need`; `place` is where that is, its `leaf` none for Step::leaf and edge.
   /// Sets the run that it may go on in, which includes `need` on success.  `leaves` asks for a call at each
   /// leaf even so.  An errno: `need` cannot be read now; nothing has changed, and the next call tries again.
+  /// No cancellation point; leaves the variable errno alone.
   Status step(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view, FreeRun& run,
               bool& leaves) noexcept;
   /// A lookup jumped to a place with `need` in it: what may be read from there before it is called a walk.
@@ -68,6 +69,8 @@ class Pacer {
     keys,      ///< likewise, but the program does not read the values
   };
 
+  Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view, FreeRun& run,
+                  bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   bool start_stream(Step kind, const PageRun& need, const cache::WindowView& view);
   Status go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
