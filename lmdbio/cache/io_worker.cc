@@ -105,7 +105,10 @@ void IoWorker::loop() noexcept {
     if (ends) break;
     sleep();
   }
-  lanes_.clear();
+  std::vector<std::unique_ptr<Lane>> gone;
+  owner_.lock();
+  gone.swap(lanes_);
+  owner_.unlock();
 }
 
 // True: something was begun.
@@ -305,6 +308,7 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, bool dire
   made->file = file;
   made->direct = direct;
   made->engine = std::move(engine).value();
+  const std::lock_guard lock(owner_.mutex_);  // a forked child looks at the list
   lanes_.push_back(std::move(made));
   return lanes_.back().get();
 }
@@ -313,15 +317,14 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, bool dire
 void IoWorker::drop_lanes() noexcept {
   for (std::size_t i = 0; i < lanes_.size();) {
     Lane& l = *lanes_[i];
-    bool closed;
-    {
-      const std::lock_guard lock(owner_.mutex_);
-      closed = l.file->users == 0;
-    }
-    if (closed && l.pending.empty() && l.engine->in_flight() == 0)
+    std::unique_ptr<Lane> gone;  // after the lock
+    const std::lock_guard lock(owner_.mutex_);
+    if (l.file->users == 0 && l.pending.empty() && l.engine->in_flight() == 0) {
+      gone = std::move(lanes_[i]);
       lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));
-    else
+    } else {
       ++i;
+    }
   }
 }
 

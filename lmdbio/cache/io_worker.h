@@ -76,7 +76,7 @@ class IoWorker {
   pthread_t thread_{};
   UniqueFd wake_;
   bool stopping_ = false;  // under the Prefetcher's lock
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;  ///< fills
   Mapping scratch_;            ///< where reads into the page cache leave their bytes: nobody looks at them

@@ -164,6 +164,9 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
       ++f->users;
       return f->shared_from_this();
     }
+    // Mapped by the descriptor that pieces are given back by: only then do they become one area again.
+    if (!file->anonymous && !window->restore(file->buffered.fd(), 0, window->length()))
+      return Status::from_errno(ENOMEM);
     files_.push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
@@ -228,6 +231,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
     for (Walk::Entry& e : w->plan_)
       if (e.outcome == Walk::Outcome::ready) e.outcome = Walk::Outcome::wanted;
   }
+  if (worker_ != nullptr) worker_->wake();
   const std::int64_t now = now_ns();
   if (now - file.changes_since_ns > kMinuteNs) {
     file.changes_since_ns = now;

@@ -226,6 +226,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   extents_.clear();
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
+  if (file.anonymous) extents_.clear();  // what cannot be mapped cannot be had from the page cache
   const ChunkIndex a{geometry.chunk_of(need.first)};
   ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (!folded_.dense_now) {
