@@ -72,7 +72,15 @@ void close_object(std::string& out) {
 void append_reading(std::string& out, const EnvHandle& env) {
   const std::shared_ptr<cache::FileCache> file =
       env.engine != nullptr ? env.engine->read_ahead_so_far() : nullptr;
-  if (file == nullptr) return;
+  if (env.engine == nullptr) return;
+  if (file == nullptr) {
+    out += "\"io\":{\"way\":\"mmap\",\"why\":";
+    append_string(out, env.engine->paced()           ? "no walk met data that was not in memory"
+                       : config().io == IoMode::mmap ? "LMDBIO_IO=mmap"
+                                                     : "a small file");
+    out += "},";
+    return;
+  }
   const cache::ReadStats s = cache::Prefetcher::existing()->stats(*file);
   const cache::Way way = file->regime.way;
   out += "\"io\":{\"way\":";

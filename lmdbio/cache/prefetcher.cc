@@ -480,6 +480,13 @@ void Prefetcher::complain_if_full(const FileCache& file) noexcept {
 
 bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.anonymous) return true;  // counted when it is published
+  // Of a file that memory holds a small part of, the next epoch would find little: what walks have left goes.
+  if (file.file_bytes.load(std::memory_order_relaxed) / 2 > limit_) {
+    const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
+                                         [](const auto& a, const auto& b) { return a.left < b.left; });
+    if (oldest != file.residents.end() && plans_ - oldest->left >= kJustLeft && !planned(file, oldest->chunk))
+      (void)reclaim(file, static_cast<std::size_t>(oldest - file.residents.begin()));
+  }
   for (;;) {
     const bool areas = resident_areas_ + 2 <= most_areas_;
     if (areas && used_ + file.chunk_bytes <= limit_now()) break;
