@@ -244,6 +244,9 @@ void IoWorker::finished(std::size_t at) noexcept {
         (void)file.table.finish(f.job.chunk, f.job.generation, false, Prefetcher::NoPlaces{});
       }
       ++file.stats.chunks_read;
+      if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.begun_ns);
+          good && f.job.has_memory && (file.least_fill_ns == 0 || ns < file.least_fill_ns))
+        file.least_fill_ns = ns;
       // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
       const bool failed = !good && (f.read_failed || file.anonymous);
       if (failed) ++file.stats.read_failed;

@@ -32,6 +32,8 @@ constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 /// Reclaimed first is what walks have left, the newest first: a walk that starts anew comes to it last.  But
 /// not what was left just now, whose values programs may still hold.
 constexpr std::uint64_t kJustLeft = 16;
+/// No storage gives more, bytes a nanosecond.
+constexpr std::uint64_t kFastest = 8;
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
 /// So many changes of snapshot a minute that cost chunks, and a file is left to its mapping until the next.
 constexpr unsigned kBusyWriter = 8;
@@ -256,11 +258,14 @@ void Prefetcher::remove(Walk& walk) noexcept {
 
 std::size_t Prefetcher::most_wishes(const FileCache& file) noexcept {
   const std::lock_guard lock(mutex_);
-  constexpr std::size_t kMost = 64, kUncounted = 16;
+  constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.regime.way != Way::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(limit_ / file.chunk_bytes);
   const std::size_t walks = std::max<std::size_t>(walks_.size(), 1);
-  return std::clamp<std::size_t>(chunks * 3 / 4 / walks, 1, kMost);
+  // More than arrives while one chunk is on its way only costs memory.
+  const std::size_t useful =
+      std::clamp(static_cast<std::size_t>(file.least_fill_ns * kFastest / file.chunk_bytes), kLeast, kMost);
+  return std::clamp<std::size_t>(chunks * 3 / 4 / walks, 1, useful);
 }
 
 bool Prefetcher::all_cached(const Walk& walk) noexcept {
@@ -480,10 +485,10 @@ void Prefetcher::complain_if_full(const FileCache& file) noexcept {
 
 bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.anonymous) return true;  // counted when it is published
-  // Of a file that memory holds a small part of, the next epoch would find little: what walks have left goes.
-  if (file.file_bytes.load(std::memory_order_relaxed) / 2 > limit_) {
+  // What walks have left goes, unless it is likely to be found again.
+  if (!file.comes_around || file.file_bytes.load(std::memory_order_relaxed) / 2 > limit_) {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
-                                         [](const auto& a, const auto& b) { return a.left < b.left; });
+                                         [](const auto& x, const auto& y) { return x.left < y.left; });
     if (oldest != file.residents.end() && plans_ - oldest->left >= kJustLeft && !planned(file, oldest->chunk))
       (void)reclaim(file, static_cast<std::size_t>(oldest - file.residents.begin()));
   }
@@ -630,6 +635,11 @@ bool Prefetcher::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
 void Prefetcher::use_readahead(FileCache& file) noexcept {
   const std::lock_guard lock(mutex_);
   if (file.window != nullptr) file.window->use_readahead();
+}
+
+void Prefetcher::note_epoch(FileCache& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  file.comes_around = true;
 }
 
 void Prefetcher::note_keys(FileCache& file) noexcept {

@@ -61,6 +61,8 @@ class Prefetcher {
 
   /// A walk goes through a file that is mapped without read-ahead: from now on with it.
   void use_readahead(FileCache& file) noexcept;
+  /// A walk has started over: what it leaves is worth keeping.
+  void note_epoch(FileCache& file) noexcept;
   void note_keys(FileCache& file) noexcept;
   void note_sparse(FileCache& file) noexcept;
   /// Of a window without a mapping: no transaction runs in it, so what it holds may go if it is too much.

@@ -111,14 +111,7 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
       return {};
     }
   }
-  if (kind == Step::edge) {
-    if (need.first == history_.first_page)
-      ++history_.epochs;
-    else
-      history_.epochs = 0;
-    history_.first_page = need.first;
-    history_.end_page = place.forward ? need.first : need.first + need.pages;
-  }
+  if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::keys) {
     if (!reads_values(now, place.given_bytes)) {
       leaves = true;
@@ -129,6 +122,17 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
   const Status st = go_on(kind, place, need, view, now, run);
   leaves = state_ == State::keys;
   return st;
+}
+
+// MDB_FIRST or LAST: the walk starts, or starts over.
+void Pacer::start_over(bool forward, const PageRun& need) noexcept {
+  if (need.first != history_.first_page) {
+    history_.epochs = 0;
+  } else if (++history_.epochs == 1) {
+    Prefetcher::existing()->note_epoch(walk_->file());
+  }
+  history_.first_page = need.first;
+  history_.end_page = forward ? need.first : need.first + need.pages;
 }
 
 // Whether the data around a place is in memory, as far as that can be told; sets how wide the place may be
