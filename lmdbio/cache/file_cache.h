@@ -68,6 +68,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
   unsigned users = 0;                        ///< environments
+  /// Itself, where there was no memory to give its chunks back when it was closed: others may have the window,
+  /// and begin with a new snapshot.
+  std::shared_ptr<FileCache> kept;
   bool local = true, drop_behind = false;
   bool comes_around = false;        ///< a walk has gone through it more than once
   std::uint64_t least_fill_ns = 0;  ///< the fastest direct read of a whole chunk so far; 0: none

@@ -124,9 +124,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     {
       const std::lock_guard lock(mutex_);
       for (FileCache* const f : files_) {
-        if (f->window != window) continue;
-        ++f->users;
-        return f->shared_from_this();
+        if (f->window == window) return join(*f);
       }
     }
     Result<File> buffered = File::reopen_buffered(fd);
@@ -162,9 +160,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     (void)file->table.advance(snapshot, Places{*file, nullptr});
     const std::lock_guard lock(mutex_);
     for (FileCache* const f : files_) {  // another thread was faster
-      if (f->window != window) continue;
-      ++f->users;
-      return f->shared_from_this();
+      if (f->window == window) return join(*f);
     }
     // Mapped by the descriptor that pieces are given back by: only then do they become one area again.
     if (!file->anonymous && !window->restore(file->buffered.fd(), 0, window->length()))
@@ -183,6 +179,13 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
   }
 }
 
+std::shared_ptr<FileCache> Prefetcher::join(FileCache& file) noexcept {
+  ++file.users;
+  std::shared_ptr<FileCache> shared = file.shared_from_this();
+  file.kept.reset();
+  return shared;
+}
+
 void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
   IoWorker* stopped = nullptr;
   std::shared_ptr<Window> window;  // its addresses go after the lock
@@ -195,7 +198,15 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
       w->extents_.clear();
       w->next_extent_ = 0;
     }
+    if (file->anonymous) forget_all(*file);
     while (!file->residents.empty() && reclaim(*file, file->residents.size() - 1)) {
+    }
+    if (!file->residents.empty()) {
+      if (!file->table.drop_all(Places{*file, nullptr}).ok()) {
+        file->kept = file;
+        return;
+      }
+      forget_residents(*file);
     }
     std::erase(files_, file.get());
     window = std::move(file->window);
@@ -221,13 +232,8 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
   if (residents == 0) return {};
-  if (!file.anonymous) {
-    used_ -= residents * file.chunk_bytes;
-    resident_areas_ -= 2 * residents;
-  }
-  file.residents.clear();
+  forget_residents(file);
   ++file.stats.snapshots;
-  file.stats.reclaimed += residents;
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
     for (Walk::Entry& e : w->plan_)
@@ -241,6 +247,15 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   }
   ++file.changes;
   return {};
+}
+
+void Prefetcher::forget_residents(FileCache& file) noexcept {
+  if (!file.anonymous) {  // there the memory stays: nothing can be given back while transactions run
+    used_ -= file.residents.size() * file.chunk_bytes;
+    resident_areas_ -= 2 * file.residents.size();
+  }
+  file.stats.reclaimed += file.residents.size();
+  file.residents.clear();
 }
 
 void Prefetcher::add(Walk& walk) noexcept {

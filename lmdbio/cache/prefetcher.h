@@ -92,6 +92,7 @@ class Prefetcher {
 
   Prefetcher();
   bool ensure_worker() noexcept;
+  std::shared_ptr<FileCache> join(FileCache& file) noexcept;
 
   /// For chunks that are not published.
   struct NoPlaces {
@@ -115,6 +116,8 @@ class Prefetcher {
   bool planned(const FileCache& file, ChunkIndex chunk) const noexcept;
   bool reclaim_one(bool even_planned) noexcept;
   bool reclaim(FileCache& file, std::size_t resident) noexcept;
+  /// All of them are the file's mapping again.
+  void forget_residents(FileCache& file) noexcept;
   void drop_behind(FileCache& file, ChunkIndex chunk) noexcept;
   /// Of a chunk whose memory was taken: it is published, or its memory is given back with the staging.
   bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
