@@ -1,0 +1,273 @@
+// Walks over a database that is read ahead, while each single read fails in turn: the call that needs the bytes
+// gives the errno once, and the next one goes on with the very record.
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lmdbio/base/unique_fd.h"
+#include "lmdbio/cache/io_worker.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/cursor.h"
+#include "lmdbio/db/env.h"
+#include "lmdbio/db/txn.h"
+#include "tests/support/file_image.h"
+#include "tests/support/scripted_engine.h"
+#include "tests/support/temp_file.h"
+
+namespace lmdbio::db {
+namespace {
+
+using testing::engine_script;
+using testing::FileImage;
+
+const bool set = [] {
+  ::setenv("LMDBIO_IO", "direct", 1);
+  ::setenv("LMDBIO_MEMORY", "8M", 1);
+  ::setenv("LMDBIO_STALL_SECONDS", "1", 1);
+  cache::engine_factory() = testing::ScriptedEngine::make;
+  return true;
+}();
+
+constexpr std::size_t kPage = 4096;
+
+std::string key_of(unsigned i) {
+  char text[16];
+  (void)std::snprintf(text, sizeof text, "%07u", i);
+  return text;
+}
+
+/// Sizes as databases of training data have them; each value tells its record.
+struct Records {
+  const char* name;
+  unsigned count;
+  std::size_t bytes;
+};
+constexpr Records kRecords[] = {{"small", 48'000, 200}, {"medium", 2'600, 3'000}, {"large", 90, 110'000}};
+
+/// The database of `r`, written in the order of keys: leaves, then their values, then the next.
+FileImage database(const Records& r) {
+  FileImage f(kPage);
+  std::vector<testing::BranchEntry> level;
+  const bool big = r.bytes > kPage / 2 - 64;
+  const unsigned a_leaf = big ? 60 : static_cast<unsigned>((kPage - 16) / (8 + 7 + r.bytes + 4));
+  for (unsigned i = 0; i < r.count;) {
+    std::vector<testing::LeafEntry> entries;
+    for (const unsigned end = std::min(r.count, i + a_leaf); i < end; ++i) {
+      std::string value(r.bytes, static_cast<char>(i));
+      value.replace(0, 7, key_of(i));
+      value.replace(r.bytes - 7, 7, key_of(i));
+      if (big)
+        entries.push_back(FileImage::big(key_of(i), f.overflow(value), static_cast<std::uint32_t>(r.bytes)));
+      else
+        entries.push_back({key_of(i), value});
+    }
+    level.push_back({entries.front().key, f.leaf(entries)});
+  }
+  unsigned depth = 1;
+  for (; level.size() > 1; ++depth) {
+    std::vector<testing::BranchEntry> above;
+    for (std::size_t i = 0; i < level.size();) {
+      const std::size_t n = std::min<std::size_t>(level.size() - i, 150);
+      const std::vector<testing::BranchEntry> some(level.begin() + static_cast<std::ptrdiff_t>(i),
+                                                   level.begin() + static_cast<std::ptrdiff_t>(i + n));
+      above.push_back({some.front().key, f.branch(some)});
+      i += n;
+    }
+    level = std::move(above);
+  }
+  format::DbRecord main = FileImage::record(0, depth, level.front().child, r.count);
+  main.overflow_pages = big ? 1 : 0;
+  f.metas(main, 7);
+  return f;
+}
+
+/// An environment over a file, opened anew for each walk.
+class Cold {
+ public:
+  explicit Cold(const testing::TempFile& file, std::uint64_t bytes)
+      : env_(std::move(Env::open(file.fd(), {kPage, bytes, 1, false, {}, ~std::uint64_t{0} - 1, "cold.mdb"}).value())),
+        txn_(*env_) {
+    const MetaSource source(env_->metas());
+    std::uint64_t txnid = 0;
+    EXPECT_TRUE(source.renew(txnid).ok());
+    EXPECT_TRUE(txn_.begin(txnid, source).ok());
+  }
+  Env& env() { return *env_; }
+  Txn& txn() { return txn_; }
+
+ private:
+  std::unique_ptr<Env> env_;
+  Txn txn_;
+};
+
+bool is_record(const MDB_val& k, const MDB_val& v, unsigned i, const Records& r) {
+  const std::string key = key_of(i);
+  const auto* const value = static_cast<const char*>(v.mv_data);
+  return k.mv_size == 7 && std::memcmp(k.mv_data, key.data(), 7) == 0 && v.mv_size == r.bytes &&
+         std::memcmp(value, key.data(), 7) == 0 && std::memcmp(value + r.bytes - 7, key.data(), 7) == 0 &&
+         value[7] == static_cast<char>(i) && std::memcmp(value + 7, value + 8, r.bytes - 15) == 0;
+}
+
+class DbCold : public ::testing::TestWithParam<Records> {
+ protected:
+  DbCold() : image_(database(GetParam())), file_(image_.bytes()) { engine_script().reset(); }
+  const Records& records() const { return GetParam(); }
+
+  /// From one end to the other, an errno answered by the same call again.  The errnos.
+  std::vector<int> walk(MDB_cursor_op first, MDB_cursor_op step, unsigned rounds = 1) {
+    std::vector<int> errors;
+    Cold cold(file_, image_.bytes().size());
+    Cursor c(cold.txn(), kMainDbi);
+    const bool forward = step == MDB_NEXT;
+    for (unsigned round = 0; round < rounds; ++round) {
+      unsigned at = 0;
+      for (MDB_cursor_op op = first;; op = step) {
+        MDB_val k{}, v{};
+        Status st = c.get(&k, &v, op);
+        if (st.raw() > 0) {
+          errors.push_back(st.raw());
+          st = c.get(&k, &v, op);
+        }
+        if (st.raw() == MDB_NOTFOUND) break;
+        if (!st.ok()) {
+          ADD_FAILURE() << "again: " << st.raw() << " at record " << at;
+          return errors;
+        }
+        if (!is_record(k, v, forward ? at : records().count - 1 - at, records())) {
+          ADD_FAILURE() << "not record " << at;
+          return errors;
+        }
+        ++at;
+      }
+      EXPECT_EQ(at, records().count);
+    }
+    return errors;
+  }
+
+  void each_read(MDB_cursor_op first, MDB_cursor_op step) {
+    unsigned k = 1, seen = 0;
+    for (;; ++k) {
+      ASSERT_LT(k, 200u);
+      engine_script().reset();
+      engine_script().error = EIO;
+      engine_script().fail_nth = k;
+      const std::vector<int> errors = walk(first, step);
+      if (engine_script().failed == 0) {
+        EXPECT_TRUE(errors.empty());
+        break;
+      }
+      EXPECT_LE(errors.size(), 1u) << "read " << k;
+      for (const int e : errors) EXPECT_EQ(e, EIO);
+      seen += static_cast<unsigned>(errors.size());
+    }
+    EXPECT_GT(k, 4u) << "it was read by the engine";
+    EXPECT_GT(seen, 0u);
+  }
+
+  const FileImage image_;
+  const testing::TempFile file_;
+};
+
+TEST_P(DbCold, NothingFails) {
+  ASSERT_TRUE(set);
+  EXPECT_TRUE(walk(MDB_FIRST, MDB_NEXT, 2).empty());
+  EXPECT_TRUE(walk(MDB_LAST, MDB_PREV, 2).empty());
+  EXPECT_TRUE(walk(MDB_NEXT, MDB_NEXT).empty()) << "NEXT of a new cursor is FIRST";
+  EXPECT_TRUE(walk(MDB_PREV, MDB_PREV).empty());
+  EXPECT_EQ(cache::Prefetcher::existing()->memory_used(), 0u);
+}
+
+TEST_P(DbCold, EachReadForward) { each_read(MDB_FIRST, MDB_NEXT); }
+TEST_P(DbCold, EachReadBackward) { each_read(MDB_LAST, MDB_PREV); }
+TEST_P(DbCold, EachReadOfNextFromNowhere) { each_read(MDB_NEXT, MDB_NEXT); }
+TEST_P(DbCold, EachReadOfPrevFromNowhere) { each_read(MDB_PREV, MDB_PREV); }
+
+// While all reads fail, calls that need one say so or find the bytes by the mapping, and the cursor stays
+// where it is.
+TEST_P(DbCold, AllReadsFailForAWhile) {
+  Cold cold(file_, image_.bytes().size());
+  Cursor c(cold.txn(), kMainDbi);
+  const unsigned last = records().count - 1;
+  MDB_val k{}, v{};
+  engine_script().error = EIO;
+  engine_script().fail_times = ~0u;
+  engine_script().fail_nth = 1;
+  for (int i = 0; i < 3; ++i) {
+    for (const bool forward : {true, false}) {
+      const Status st = c.get(&k, &v, forward ? MDB_FIRST : MDB_LAST);
+      if (st.ok()) {
+        EXPECT_TRUE(is_record(k, v, forward ? 0 : last, records()));
+      } else {
+        EXPECT_EQ(st.raw(), EIO);
+      }
+    }
+  }
+  for (const bool forward : {true, false}) {
+    engine_script().fail_nth = 0;
+    ASSERT_TRUE(c.get(&k, &v, forward ? MDB_FIRST : MDB_LAST).ok());
+    EXPECT_TRUE(is_record(k, v, forward ? 0 : last, records()));
+    unsigned failed = 0;
+    for (unsigned at = 1; at <= last; ++at) {
+      engine_script().fail_nth = 1;
+      Status st;
+      for (int tries = 0; tries < 4; ++tries) {
+        st = c.get(&k, &v, forward ? MDB_NEXT : MDB_PREV);
+        if (st.raw() != EIO) break;
+        ++failed;
+        if (tries == 2) engine_script().fail_nth = 0;
+      }
+      ASSERT_TRUE(st.ok()) << st.raw() << " at " << at;
+      ASSERT_TRUE(is_record(k, v, forward ? at : last - at, records())) << at;
+      ASSERT_TRUE(c.get(&k, &v, MDB_GET_CURRENT).ok());
+      ASSERT_TRUE(is_record(k, v, forward ? at : last - at, records())) << at;
+    }
+    EXPECT_GT(failed, 0u);
+  }
+}
+
+// A read that hangs is told of, once.
+TEST_P(DbCold, AHangIsTold) {
+  if (records().bytes != 200) return;  // once is enough: it takes its second
+  Cold cold(file_, image_.bytes().size());
+  Cursor c(cold.txn(), kMainDbi);
+  MDB_val k{}, v{};
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd was(::dup(STDERR_FILENO));
+  ASSERT_GE(::dup2(ends[1], STDERR_FILENO), 0);
+  ::close(ends[1]);
+
+  engine_script().hold();
+  std::thread waits([&] { EXPECT_TRUE(c.get(&k, &v, MDB_FIRST).ok()); });
+  pollfd line{out.get(), POLLIN, 0};
+  const int told = ::poll(&line, 1, 20'000);
+  engine_script().release();
+  waits.join();
+  ASSERT_GE(::dup2(was.get(), STDERR_FILENO), 0);
+  EXPECT_EQ(told, 1);
+  char said[4096];
+  const ssize_t n = ::read(out.get(), said, sizeof said);
+  ASSERT_GT(n, 0);
+  const std::string text(said, static_cast<std::size_t>(n));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  for (const char* const part : {"cold.mdb", "byte 0 ", "1 seconds"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
+  EXPECT_TRUE(is_record(k, v, 0, records()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DbCold, ::testing::ValuesIn(kRecords),
+                         [](const auto& i) { return std::string(i.param.name); });
+
+}  // namespace
+}  // namespace lmdbio::db
