@@ -94,6 +94,7 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
   } catch (...) {  // out of memory: page faults do it
     run = FreeRun::everything();
   }
+  if (!st.ok()) run = {};  // the next call asks again
   errno = saved;
   return st;
 }
