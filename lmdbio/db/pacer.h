@@ -69,8 +69,8 @@ class Pacer {
     keys,      ///< likewise, but the program does not read the values
   };
 
-  Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view, FreeRun& run,
-                  bool& leaves);
+  Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                  FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
   bool start_stream(Step kind, const PageRun& need, const cache::WindowView& view);

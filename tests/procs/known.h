@@ -18,8 +18,8 @@ static uint64_t mixed(uint64_t x) {
 // Keys: the number, big endian, so that the order of keys is that of numbers.
 struct Known {
   size_t records;
-  size_t bytes;       ///< of a value, at most
-  size_t large_every; ///< 0: all values have `bytes`; else only one in so many, the others are small
+  size_t bytes;        ///< of a value, at most
+  size_t large_every;  ///< 0: all values have `bytes`; else only one in so many, the others are small
 };
 
 __attribute__((unused)) static size_t known_size(const struct Known* k, uint64_t i) {
@@ -120,7 +120,8 @@ __attribute__((unused)) static size_t number_in(const char* path, const char* na
   const size_t n = strlen(name);
   size_t value = 0;
   while (fgets(line, sizeof line, f) != NULL)
-    if (strncmp(line, name, n) == 0 && (line[n] == ':' || line[n] == ' ')) value = strtoull(line + n + 1, NULL, 10);
+    if (strncmp(line, name, n) == 0 && (line[n] == ':' || line[n] == ' '))
+      value = strtoull(line + n + 1, NULL, 10);
   fclose(f);
   return value;
 }

@@ -134,8 +134,10 @@ int main(int argc, char** argv) {
   }
   if (argc == 7 && strcmp(argv[1], "read") == 0) {
     passes = strtoull(argv[3], NULL, 0);
-    read_shuffled(argv[2], strtoull(argv[4], NULL, 0), strtoull(argv[5], NULL, 0), strtoull(argv[6], NULL, 0));
+    read_shuffled(argv[2], strtoull(argv[4], NULL, 0), strtoull(argv[5], NULL, 0),
+                  strtoull(argv[6], NULL, 0));
   }
-  fprintf(stderr, "usage: shuffle make DIR RECORDS BYTES | read DIR PASSES CHILDREN CHILD_VALUES CHILD_WALK\n");
+  fprintf(stderr,
+          "usage: shuffle make DIR RECORDS BYTES | read DIR PASSES CHILDREN CHILD_VALUES CHILD_WALK\n");
   return 2;
 }

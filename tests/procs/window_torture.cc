@@ -1,6 +1,6 @@
-// Pieces of a window change places, as fast as can be, while everybody reads them in every way there is: plain
-// loads of threads, write(2) into a pipe, O_DIRECT writes from the window, process_vm_readv, forked children.
-// Whoever sees a wrong byte, a fault or a short transfer says so.
+// Pieces of a window change places, as fast as can be, while everybody reads them in every way there is:
+// plain loads of threads, write(2) into a pipe, O_DIRECT writes from the window, process_vm_readv, forked
+// children. Whoever sees a wrong byte, a fault or a short transfer says so.
 //   window_torture make FILE MIB
 //   window_torture run FILE SECONDS SCRATCH    SCRATCH: a directory for the direct writes
 #include <fcntl.h>
@@ -105,9 +105,9 @@ class Torture {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     stop_ = true;
     for (std::thread& t : threads) t.join();
-    std::printf("reads %" PRIu64 " publishes %" PRIu64 " reclaims %" PRIu64 " refused %" PRIu64 " forks %" PRIu64
-                " child_reads %" PRIu64 " piped %" PRIu64 " direct %" PRIu64 " process_vm %" PRIu64
-                " wrong %" PRIu64 "\n",
+    std::printf("reads %" PRIu64 " publishes %" PRIu64 " reclaims %" PRIu64 " refused %" PRIu64
+                " forks %" PRIu64 " child_reads %" PRIu64 " piped %" PRIu64 " direct %" PRIu64
+                " process_vm %" PRIu64 " wrong %" PRIu64 "\n",
                 words_.load(), publishes_.load(), reclaims_.load(), refused_.load(), forks_.load(),
                 child_words_.load(), piped_.load(), written_.load(), process_.load(), wrong_.load());
     return wrong_ == 0 ? 0 : 1;
@@ -147,8 +147,7 @@ class Torture {
     Staging staging = std::move(made).value();
     const int fd = direct_ && rng.next() % 4 != 0 ? direct_.get() : buffered_.get();
     for (std::uint64_t done = 0; done < bytes;) {
-      const ssize_t n =
-          ::pread(fd, staging.data() + done, bytes - done, static_cast<off_t>(offset + done));
+      const ssize_t n = ::pread(fd, staging.data() + done, bytes - done, static_cast<off_t>(offset + done));
       if (n <= 0) return complain("read", offset, n);
       done += static_cast<std::uint64_t>(n);
     }

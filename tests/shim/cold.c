@@ -1,0 +1,477 @@
+// A consumer that walks databases in every way that consumers have, command by command; every byte is
+// checked.
+//   cold COMMAND...     or "-": commands are lines of standard input.  Each prints one line:
+//                       COMMAND = ANSWER
+//   known RECORDS BYTES EVERY   what databases hold from now on (tests/procs/known.h)
+//   versions                    and that a writer has been there (see commit)
+//   make DIR, evict DIR
+//   open DIR [MAPSIZE_MIB]      read-only, MDB_NOTLS; the next slot: 0, 1, ..
+//   begin SLOT, end SLOT        transaction and cursor
+//   close SLOT, cursor-close SLOT
+//   resize SLOT MIB             mdb_env_set_mapsize
+//   walk SLOT                   from first to last
+//   part SLOT N, rest SLOT      N records from the first on, then the others
+//   more SLOT N                 N records from where it is
+//   back SLOT                   from last to first
+//   range SLOT KEY              MDB_SET_RANGE, then to the last
+//   twice SLOT                  to the end, and from the first again after MDB_NOTFOUND
+//   pair SLOT                   by a second cursor half a database behind
+//   turns, threads              all slots at once: one record each in turn; a thread each
+//   fork SLOT N                 N children one after the other at once, each walks; the parent goes on
+//   cancel SLOT                 by a thread that is being cancelled all the time
+//   writer DIR, commit          a writable environment; a third of the records is rewritten
+//   storm                       signals every 0.3 ms from now on
+//   areas LEFT                  no more than LEFT further areas of memory can be mapped from now on
+//   room MIB                    RLIMIT_AS: what is mapped and MIB more
+//   files LEFT                  RLIMIT_NOFILE likewise
+//   memlock                     RLIMIT_MEMLOCK 0
+//   free                        what `areas` took is given back
+//   tasks                       threads of this process
+// A walk answers "right N", with "errors N" if calls gave EIO and were made again.
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#include "tests/procs/known.h"
+
+enum { kMost = 64, kErrno = 12345, kParts = 3, kPatience = 1000 };
+#define LAST_KEY (~(uint64_t)0)
+
+struct Slot {
+  MDB_env* env;
+  MDB_txn* txn;
+  MDB_dbi dbi;
+  MDB_cursor* cursor;
+  uint64_t version;
+  size_t at;  ///< records that were read since the first
+};
+
+static struct Known known;
+static int versions;
+static struct Slot slots[kMost];
+static unsigned used;
+static MDB_env* writing;
+static uint64_t commits;
+static atomic_size_t errors;
+static char* taken;
+static size_t taken_bytes;
+
+// -- what records are
+
+// The newest version of record i as of version v.
+static uint64_t version_of(uint64_t i, uint64_t v) {
+  while (v > 0 && v % kParts != i % kParts) --v;
+  return v;
+}
+
+static int right(const struct Slot* s, uint64_t i, const MDB_val* key, const MDB_val* data) {
+  return number_of(key) == i && data->mv_size == known_size(&known, i) &&
+         is_known(i, version_of(i, s->version), data->mv_data, data->mv_size);
+}
+
+// Calls leave errno alone; those that give EIO are made again.
+static int get(MDB_cursor* cursor, MDB_val* key, MDB_val* data, MDB_cursor_op op) {
+  for (int tries = 0;; ++tries) {
+    errno = kErrno;
+    const int rc = mdb_cursor_get(cursor, key, data, op);
+    if (errno != kErrno) {
+      say("errno is %d after %s", errno, op_name(op));
+      fflush(stdout);
+      _exit(1);
+    }
+    if (rc != EIO || tries == kPatience) return rc;
+    atomic_fetch_add(&errors, 1);
+  }
+}
+
+// -- walks: each gives how many were right, or -1 and says what was not
+
+static long failed_at(size_t i, int rc) {
+  say("record %zu: %s", i, rc == 0 ? "wrong" : mdb_strerror(rc));
+  return -1;
+}
+
+static int at_end(struct Slot* s, MDB_val* key, MDB_val* data) {
+  const int rc = get(s->cursor, key, data, MDB_NEXT);
+  return versions && rc == 0 ? number_of(key) == LAST_KEY : rc == MDB_NOTFOUND;
+}
+
+// Up to n records more; from the first, if none was read.
+static long go_on(struct Slot* s, size_t n) {
+  MDB_val key, data;
+  long done = 0;
+  for (; n > 0 && s->at < known.records; --n, ++done, ++s->at) {
+    const int rc = get(s->cursor, &key, &data, s->at == 0 ? MDB_FIRST : MDB_NEXT);
+    if (rc != 0 || !right(s, s->at, &key, &data)) return failed_at(s->at, rc);
+  }
+  if (s->at == known.records && !at_end(s, &key, &data)) return failed_at(s->at, 0);
+  return done;
+}
+
+static long walk(struct Slot* s) {
+  s->at = 0;
+  return go_on(s, known.records);
+}
+
+static long walk_back(struct Slot* s) {
+  MDB_val key, data;
+  MDB_cursor_op op = MDB_LAST;
+  if (versions) {
+    const int rc = get(s->cursor, &key, &data, MDB_LAST);
+    if (rc != 0 || number_of(&key) != LAST_KEY) return failed_at(known.records, rc);
+    op = MDB_PREV;
+  }
+  for (size_t i = known.records; i-- > 0; op = MDB_PREV) {
+    const int rc = get(s->cursor, &key, &data, op);
+    if (rc != 0 || !right(s, i, &key, &data)) return failed_at(i, rc);
+  }
+  const int rc = get(s->cursor, &key, &data, MDB_PREV);
+  return rc == MDB_NOTFOUND ? (long)known.records : failed_at(0, rc);
+}
+
+static long walk_from(struct Slot* s, uint64_t from) {
+  unsigned char name[8];
+  MDB_val key = known_key(from, &name), data;
+  int rc = get(s->cursor, &key, &data, MDB_SET_RANGE);
+  for (size_t i = from; i < known.records; ++i) {
+    if (rc != 0 || !right(s, i, &key, &data)) return failed_at(i, rc);
+    rc = get(s->cursor, &key, &data, MDB_NEXT);
+  }
+  return (long)(known.records - from);
+}
+
+static long walk_twice(struct Slot* s) {
+  long sum = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    const long n = walk(s);
+    if (n < 0) return n;
+    sum += n;
+  }
+  return sum;
+}
+
+static long walk_pair(struct Slot* s) {
+  struct Slot second = *s;
+  MUST(mdb_cursor_open(s->txn, s->dbi, &second.cursor));
+  s->at = second.at = 0;
+  const size_t half = known.records / 2;
+  long sum = go_on(s, half), n;
+  while (sum >= 0 && (s->at < known.records || second.at < known.records)) {
+    if ((n = go_on(s, 3)) < 0) return n;
+    sum += n;
+    if ((n = go_on(&second, 3)) < 0) return n;
+    sum += n;
+  }
+  mdb_cursor_close(second.cursor);
+  return sum;
+}
+
+static long walk_in_turns(void) {
+  long sum = 0;
+  for (unsigned i = 0; i < used; ++i) slots[i].at = 0;
+  for (size_t done = 0; done < known.records; ++done)
+    for (unsigned i = 0; i < used; ++i) {
+      const long n = go_on(&slots[i], 1);
+      if (n < 0) return n;
+      sum += n;
+    }
+  return sum;
+}
+
+static void* walk_in_thread(void* slot) { return (void*)walk(slot); }
+
+static long walk_in_threads(void) {
+  pthread_t threads[kMost];
+  long sum = 0;
+  for (unsigned i = 0; i < used; ++i)
+    CHECK(pthread_create(&threads[i], NULL, walk_in_thread, &slots[i]) == 0);
+  for (unsigned i = 0; i < used; ++i) {
+    void* n;
+    CHECK(pthread_join(threads[i], &n) == 0);
+    sum = (long)n < 0 || sum < 0 ? -1 : sum + (long)n;
+  }
+  return sum;
+}
+
+// Cursor calls are no cancellation points: the thread ends where it asks for it.
+static void* walk_cancelled(void* slot) {
+  pthread_cancel(pthread_self());
+  const long n = walk(slot);
+  atomic_store((atomic_long*)&slots[kMost - 1].at, n);
+  pthread_testcancel();
+  return NULL;
+}
+
+static long cancel(struct Slot* s) {
+  pthread_t thread;
+  void* how;
+  CHECK(pthread_create(&thread, NULL, walk_cancelled, s) == 0 && pthread_join(thread, &how) == 0);
+  return how == PTHREAD_CANCELED ? (long)slots[kMost - 1].at : -1;
+}
+
+// Children walk by the transaction they inherited, and by one of their own.
+static int be_child(const struct Slot* parent, int tell) {
+  const size_t kib = number_in("/proc/self/smaps_rollup", "Anonymous");
+  struct Slot s = *parent;
+  if (mdb_cursor_open(s.txn, s.dbi, &s.cursor) != 0) return 2;
+  if (walk(&s) != (long)known.records) return 3;
+  mdb_cursor_close(s.cursor);
+  MDB_txn* txn;
+  if (mdb_txn_begin(s.env, NULL, MDB_RDONLY, &txn) != 0 || mdb_cursor_open(txn, s.dbi, &s.cursor) != 0)
+    return 4;
+  if (go_on(&(struct Slot){s.env, txn, s.dbi, s.cursor, s.version, 0}, 50) != 50) return 5;
+  mdb_cursor_close(s.cursor);
+  mdb_txn_abort(txn);
+  return write(tell, &kib, sizeof kib) == sizeof kib ? 0 : 6;
+}
+
+static void fork_children(struct Slot* s, unsigned n) {
+  int pipe_ends[2];
+  CHECK(pipe(pipe_ends) == 0);
+  s->at = 0;
+  long sum = 0;
+  for (unsigned i = 0; i < n; ++i) {  // at several places, while the worker reads
+    const long done = go_on(s, known.records / (n + 1));
+    if (done < 0) {
+      say("fork = the parent");
+      return;
+    }
+    sum += done;
+    fflush(stdout);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      const int status = be_child(s, pipe_ends[1]);
+      fflush(stdout);
+      _exit(status);
+    }
+  }
+  const long done = go_on(s, known.records);
+  sum += done;
+  size_t most = 0;
+  int failed = 0;
+  for (unsigned i = 0; i < n; ++i) {
+    int status = -1;
+    size_t kib = 0;
+    CHECK(wait(&status) > 0);
+    if (status != 0)
+      failed = status;
+    else
+      CHECK(read(pipe_ends[0], &kib, sizeof kib) == sizeof kib);
+    most = kib > most ? kib : most;
+  }
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  if (done < 0 || failed != 0)
+    say("fork = parent %ld child %x", done, (unsigned)failed);
+  else
+    say("fork = right %ld anonymous_kib %zu", sum, most);
+}
+
+// -- environments
+
+static void begin(struct Slot* s) {
+  s->version = 0;
+  s->at = 0;
+  MUST(mdb_txn_begin(s->env, NULL, MDB_RDONLY, &s->txn));
+  MUST(mdb_dbi_open(s->txn, NULL, 0, &s->dbi));
+  MUST(mdb_cursor_open(s->txn, s->dbi, &s->cursor));
+  if (!versions) return;
+  unsigned char name[8];
+  MDB_val key = known_key(LAST_KEY, &name), data;
+  const int rc = mdb_get(s->txn, s->dbi, &key, &data);
+  CHECK(rc == 0 && data.mv_size == 8);
+  memcpy(&s->version, data.mv_data, 8);
+}
+
+static int commit(void) {
+  MDB_txn* txn;
+  MDB_dbi dbi;
+  char* const value = malloc(known.bytes + 8);
+  ++commits;
+  MUST(mdb_txn_begin(writing, NULL, 0, &txn));
+  MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
+  unsigned char name[8];
+  for (size_t i = commits % kParts; i < known.records; i += kParts) {
+    MDB_val key = known_key(i, &name), data = {known_size(&known, i), value};
+    fill_known(i, commits, value, data.mv_size);
+    MUST(mdb_put(txn, dbi, &key, &data, 0));
+  }
+  MDB_val key = known_key(LAST_KEY, &name), data = {8, &commits};
+  MUST(mdb_put(txn, dbi, &key, &data, 0));
+  free(value);
+  return mdb_txn_commit(txn);
+}
+
+// -- less of everything
+
+static atomic_int ticks;
+
+static void tick(int number) {
+  (void)number;
+  atomic_fetch_add(&ticks, 1);
+}
+
+static void storm(void) {
+  struct sigaction action = {.sa_handler = tick};
+  const struct itimerval every = {{0, 300}, {0, 300}};
+  CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &every, NULL) == 0);
+}
+
+// Every second page of one range has another protection: each is an area of its own.
+static size_t take_areas(size_t left) {
+  size_t most = 65530;
+  FILE* const f = fopen("/proc/sys/vm/max_map_count", "re");
+  if (f == NULL || fscanf(f, "%zu", &most) != 1) return 0;
+  fclose(f);
+  fflush(stdout);
+  taken_bytes = most * 2 * 4096;
+  taken = mmap(NULL, taken_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(taken != MAP_FAILED);
+  size_t now = areas_now();
+  for (char* page = taken + 4096; now + left + 2 <= most; page += 8192, now += 2)
+    if (mprotect(page, 4096, PROT_READ) != 0) break;
+  return now;
+}
+
+static void limit(int what, size_t value) {
+  const struct rlimit r = {value, value};
+  CHECK(setrlimit(what, &r) == 0);
+}
+
+static int most_file(void) {
+  int most = 0;
+  DIR* const d = opendir("/proc/self/fd");
+  CHECK(d != NULL);
+  for (struct dirent* e; (e = readdir(d)) != NULL;) most = atoi(e->d_name) > most ? atoi(e->d_name) : most;
+  closedir(d);
+  return most;
+}
+
+static unsigned tasks(void) {
+  unsigned n = 0;
+  DIR* const d = opendir("/proc/self/task");
+  CHECK(d != NULL);
+  for (struct dirent* e; (e = readdir(d)) != NULL;) n += e->d_name[0] != '.';
+  closedir(d);
+  return n;
+}
+
+// -- commands
+
+static void told(const char* command, long n) {
+  const size_t e = atomic_exchange(&errors, 0);
+  if (n < 0)
+    say("%s = wrong", command);
+  else if (e != 0)
+    say("%s = right %ld errors %zu", command, n, e);
+  else
+    say("%s = right %ld", command, n);
+}
+
+static void run(const char* command) {
+  char word[32] = "", dir[3800] = "";
+  size_t n[3] = {0, 0, 0};
+  int read = 0;
+  CHECK(sscanf(command, "%31s %n", word, &read) == 1);
+  const char* rest = command + read;
+  if (*rest != '\0' && (*rest < '0' || *rest > '9')) {
+    CHECK(sscanf(rest, "%3799s %n", dir, &read) == 1);
+    rest += read;
+  }
+  const int numbers = sscanf(rest, "%zu %zu %zu", &n[0], &n[1], &n[2]);
+  struct Slot* const s = &slots[n[0] < kMost ? n[0] : 0];
+#define IS(name) (strcmp(word, name) == 0)
+  if (IS("known"))
+    known = (struct Known){n[0], n[1], n[2]};
+  else if (IS("versions"))
+    versions = 1;
+  else if (IS("make"))
+    make_known(dir, &known);
+  else if (IS("evict"))
+    evict(dir);
+  else if (IS("open")) {
+    CHECK(used < kMost - 1);
+    MUST(mdb_env_create(&slots[used].env));
+    if (numbers > 0) MUST(mdb_env_set_mapsize(slots[used].env, n[0] << 20));
+    MUST(mdb_env_open(slots[used++].env, dir, MDB_RDONLY | MDB_NOTLS, 0644));
+  } else if (IS("begin"))
+    begin(s);
+  else if (IS("end")) {
+    mdb_cursor_close(s->cursor);
+    mdb_txn_abort(s->txn);
+  } else if (IS("close"))
+    mdb_env_close(s->env);
+  else if (IS("cursor-close"))
+    mdb_cursor_close(s->cursor);
+  else if (IS("resize"))
+    MUST(mdb_env_set_mapsize(s->env, n[1] << 20));
+  else if (IS("writer")) {
+    MUST(mdb_env_create(&writing));
+    MUST(mdb_env_set_mapsize(writing, (size_t)1 << 30));
+    MUST(mdb_env_open(writing, dir, MDB_NOSYNC, 0644));
+  } else if (IS("commit"))
+    MUST(commit());
+  else if (IS("storm"))
+    storm();
+  else if (IS("room")) {
+    limit(RLIMIT_AS, (number_in("/proc/self/status", "VmSize") << 10) + (n[0] << 20));
+  } else if (IS("files"))
+    limit(RLIMIT_NOFILE, (size_t)most_file() + n[0]);
+  else if (IS("memlock"))
+    limit(RLIMIT_MEMLOCK, 0);
+  else if (IS("free")) {
+    CHECK(munmap(taken, taken_bytes) == 0);
+  } else if (IS("areas")) {
+    say("areas = %zu", take_areas(n[0]));
+    return;
+  } else if (IS("tasks")) {
+    say("tasks = %u", tasks());
+    return;
+  } else if (IS("fork")) {
+    fork_children(s, (unsigned)n[1]);
+    return;
+  } else {
+    long got = -2;
+    if (IS("walk")) got = walk(s);
+    if (IS("part")) s->at = 0, got = go_on(s, n[1]);
+    if (IS("more")) got = go_on(s, n[1]);
+    if (IS("rest")) got = go_on(s, known.records);
+    if (IS("back")) got = walk_back(s);
+    if (IS("range")) got = walk_from(s, n[1]);
+    if (IS("twice")) got = walk_twice(s);
+    if (IS("pair")) got = walk_pair(s);
+    if (IS("turns")) got = walk_in_turns();
+    if (IS("threads")) got = walk_in_threads();
+    if (IS("cancel")) got = cancel(s);
+    CHECK(got != -2);
+    told(word, got);
+    return;
+  }
+  say("%s = 0", word);
+}
+
+int main(int argc, char** argv) {
+  if (argc == 2 && strcmp(argv[1], "-") == 0) {
+    char line[4096];
+    while (fgets(line, sizeof line, stdin) != NULL) {
+      line[strcspn(line, "\n")] = '\0';
+      run(line);
+      fflush(stdout);
+    }
+    return 0;
+  }
+  // Huge pages: off, as some systems and batch systems have it.
+  if (getenv("COLD_NO_HUGE_PAGES") != NULL) CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
+  for (int i = 1; i < argc; ++i) {
+    run(argv[i]);
+    fflush(stdout);
+  }
+  return 0;
+}

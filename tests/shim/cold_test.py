@@ -1,0 +1,524 @@
+"""Cold walks of an unmodified program: right bytes and right statistics, whatever the machine withholds.
+
+    cold_test.py CONFIG [unittest arguments]
+
+The program is cold.c, the shim comes by preload.  Things are counted, nothing is timed.
+"""
+import os
+import shutil
+import subprocess
+import sys
+
+import confined
+import shimtest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import slowfs  # noqa: E402
+
+RECORDS, BYTES, EVERY = 6000, 24000, 4  # 36 MiB
+KNOWN = f"known {RECORDS} {BYTES} {EVERY}"
+SMALL = "known 1600 24000 4"  # 10 MiB
+MIB = 1 << 20
+ENGINES = ("uring", "threads", "pread")
+ALL = f"right {RECORDS}"
+
+
+def missing_part(case, body):
+    try:
+        return body()
+    except (confined.Missing, slowfs.Missing) as why:
+        case.skipTest(str(why))
+
+
+class Answers:
+    def __init__(self, done, stats):
+        self.returncode, self.out, self.err, self.stats = done.returncode, done.stdout, done.stderr, stats
+        self.answers = [line.split(" = ", 1) for line in done.stdout.splitlines() if " = " in line]
+
+    def __getitem__(self, name):
+        """The answers of a command."""
+        return [answer for command, answer in self.answers if command == name]
+
+    def io(self):
+        return [e["io"] for line in self.stats for e in line["environments"] if "io" in e]
+
+
+class Program:
+    """cold.c at the other end of a pipe: one command, one answer."""
+
+    def __init__(self, case, mode="preload", extra=None):
+        self.process = subprocess.Popen([shimtest.program("cold"), "-"], env=shimtest.environment(mode, extra),
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        case.addCleanup(self.end)
+
+    def do(self, command):
+        self.process.stdin.write(command + "\n")
+        said = ""
+        for line in self.process.stdout:
+            said += line
+            if " = " in line:
+                return line.split(" = ", 1)[1].strip()
+        raise AssertionError(f"{command}: ended with {self.process.wait()}: {said}")
+
+    def end(self):
+        if self.process.stdin.closed:
+            return self.process.returncode
+        self.process.stdin.close()
+        status = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        return status
+
+
+class Walks(confined.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.made = {}
+
+    @classmethod
+    def tearDownClass(cls):
+        for path in cls.made.values():
+            shutil.rmtree(path, ignore_errors=True)
+
+    def setUp(self):
+        super().setUp()
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("no sanitizer: the shim is preloaded")
+
+    def db(self, known=KNOWN, name=""):
+        """A database that stock has written; one for all tests, in a directory of the class."""
+        if (known, name) not in self.made:
+            path = os.path.join(os.path.dirname(self.dir), f"shimtest-cold-{os.getpid()}-{len(self.made)}")
+            os.mkdir(path)
+            os.chmod(path, 0o755)
+            self.made[known, name] = path
+            done = subprocess.run([shimtest.program("cold"), known, f"make {path}"], stdout=subprocess.PIPE, text=True,
+                                  env=shimtest.environment("stock"))
+            self.assertEqual(done.returncode, 0, done.stdout)
+            os.chmod(path + "/data.mdb", 0o644)
+        return self.made[known, name]
+
+    def run_cold(self, commands, extra=None, prefix=(), known=KNOWN, status=0, timeout=100):
+        stats = os.path.join(self.dir, "stats")
+        if os.path.exists(stats):
+            os.remove(stats)
+        extra = {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "16M", "LMDBIO_STATS": stats, **(extra or {})}
+        argv, env = confined.start("preload", ["cold", known, *commands], extra, prefix)
+        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=timeout)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return Answers(done, shimtest.read_stats(stats) if os.path.exists(stats) else [])
+
+    def walked(self, extra=None, prefix=(), before=(), walk=("walk 0",), after=("end 0", "close 0"), path=None,
+               reads=True):
+        """A cold walk of the usual database, with commands between begin and walk: its answers and `io`."""
+        path = path or self.db()
+        got = self.run_cold([f"evict {path}", f"open {path}", "begin 0", *before, *walk, *after], extra, prefix)
+        for command in walk:
+            name = command.split()[0]
+            want = {"walk": RECORDS, "back": RECORDS, "twice": 3 * RECORDS, "pair": 2 * RECORDS, "cancel": RECORDS}[name]
+            self.assertEqual(got[name], [f"right {want}"] * sum(c.split()[0] == name for c in walk), got.out + got.err)
+        io = got.io()[0] if got.io() else {}
+        if reads:
+            self.check_io(io, got)
+        return got, io
+
+    # What statistics must be where chunks were read directly.
+    def check_io(self, io, got, size=None):
+        size = size or os.path.getsize(self.db() + "/data.mdb")
+        self.assertEqual(io["way"], "direct", got.out)
+        self.assertGreaterEqual(io["read"], size * 0.95)
+        self.assertEqual(io["chunks_read"], io["published"] + io["publish_failed"] + io["stale"] + io["read_failed"])
+        self.assertGreater(io["published"], 0)
+        self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
+        self.assertLessEqual(io["asked"], io["read"] * 30)
+
+
+class Cold(Walks):
+    # -- engines
+
+    def test_engines(self):
+        size = os.path.getsize(self.db() + "/data.mdb")
+        for wanted, engine in (("uring", "io_uring"), ("threads", "threads"), ("pread", "pread")):
+            with self.subTest(engine=wanted):
+                got, io = self.walked({"LMDBIO_ENGINE": wanted}, walk=("walk 0", "back 0", "walk 0"))
+                if wanted == "uring" and io["engine"] != engine:
+                    self.absent("io_uring")
+                    continue
+                self.assertEqual(io["engine"], engine)
+                self.assertEqual(got.err, "")
+                self.assertGreaterEqual(io["asked"], size * 0.95)
+
+    def test_ring_forbidden(self):
+        prefix = missing_part(self, lambda: confined.failing("io_uring_setup=EPERM", "io_uring_enter=EPERM"))
+        for wanted in ("auto", "uring"):
+            got, io = self.walked({"LMDBIO_ENGINE": wanted}, prefix)
+            self.assertIn(io["engine"], ("threads", "pread"))
+            self.assertEqual(got.err, "")
+
+    # Reads as containers and old kernels have them.
+    def test_calls_forbidden(self):
+        for rules in (["preadv2=ENOSYS"], ["mremap=ENOMEM"], ["mremap=EPERM"], ["madvise=EINVAL"],
+                      ["mincore=EPERM", "preadv2=EOPNOTSUPP"]):
+            with self.subTest(rules=rules):
+                prefix = missing_part(self, lambda: confined.failing(*rules))
+                for variables in ({}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}):
+                    got, _ = self.walked(variables, prefix, reads=False, walk=("walk 0", "back 0", "walk 0"))
+                    self.assertEqual(got.err, "")
+
+    def test_no_huge_pages(self):
+        got, _ = self.walked({"COLD_NO_HUGE_PAGES": "1"}, walk=("walk 0", "back 0"))
+        self.assertEqual(got.err, "")
+
+    # -- less of everything
+
+    def test_few_areas(self):
+        for left in (64, 8, 2, 0):
+            for walk in (("walk 0", "walk 0"), ("back 0",), ("pair 0",)):
+                with self.subTest(left=left, walk=walk):
+                    got, io = self.walked(before=(f"areas {left}",), walk=walk, after=("free", "end 0", "close 0"), reads=False)
+                    self.assertLessEqual(io.get("most_areas", 0), left)
+
+    # They go while a walk is in the middle.
+    def test_areas_that_go(self):
+        for left in (64, 8, 0):
+            with self.subTest(left=left):
+                path = self.db()
+                got = self.run_cold([f"evict {path}", f"open {path}", "begin 0", f"part 0 {RECORDS // 3}", f"areas {left}",
+                                     "rest 0", "walk 0", "free", "walk 0", "end 0", "close 0"])
+                self.assertEqual(got["walk"], [ALL, ALL], got.out)
+
+    def test_address_space(self):
+        for room in (200, 40, 12, 4, 1):
+            with self.subTest(room=room):
+                self.walked(before=(f"room {room}",), walk=("walk 0", "back 0", "pair 0"), reads=room >= 200)
+
+    def test_no_thread(self):
+        prefix = missing_part(self, confined.without_threads)
+        for variables in ({}, {"LMDBIO_ENGINE": "threads"}, {"LMDBIO_IO": "buffered"}):
+            got, io = self.walked(variables, prefix, walk=("walk 0", "back 0"), reads=False)
+            self.assertEqual((got.err, io["published"]), ("", 0))
+
+    def test_few_descriptors(self):
+        for left in range(1, 9):
+            with self.subTest(left=left):
+                # Statistics need one too.
+                self.walked(before=(f"files {left}",), walk=("walk 0", "back 0", "walk 0"), reads=False)
+
+    def test_no_locked_memory(self):
+        self.walked(before=("memlock",))
+
+    def test_no_proc(self):
+        prefix = missing_part(self, lambda: confined.in_mounts("mount -t tmpfs none /proc"))
+        for variables in ({}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}):
+            got, _ = self.walked(variables, prefix, walk=("walk 0", "back 0"), reads=False)
+            self.assertEqual(got.err, "")
+
+    def test_memory(self):
+        for memory, way, resident in (("8M", "direct", 4), ("0", "buffered", 0), ("50%", "direct", 10), ("64M", "direct", 10)):
+            with self.subTest(memory=memory):
+                got, io = self.walked({"LMDBIO_MEMORY": memory}, walk=("walk 0", "back 0", "twice 0", "pair 0"), reads=False)
+                self.assertEqual((io["way"], io["most_resident"]), (way, resident))
+                if way == "direct":
+                    self.check_io(io, got)
+                # What fits is read once.
+                if resident == 10:
+                    self.assertLess(io["read"], os.path.getsize(self.db() + "/data.mdb") + 4 * MIB)
+                    self.assertEqual(io["reclaimed"], 0)
+
+    def test_as_another_user(self):
+        if not confined.ROOT:
+            self.skipTest("root, whose files they are")
+        user = missing_part(self, confined.as_nobody)
+        path = self.db()
+        os.chmod(path + "/lock.mdb", 0o666)
+        os.chmod(self.dir, 0o777)
+        for variables in ({}, {"LMDBIO_ENGINE": "threads"}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}):
+            with self.subTest(**variables):
+                got, io = self.walked(variables, user, walk=("walk 0", "back 0", "walk 0"), reads=not variables.get("LMDBIO_IO"))
+                self.assertEqual(got.err, "")
+
+    # -- many at once
+
+    def test_many_environments(self):
+        paths = [self.db(SMALL, str(i)) for i in range(20)]
+        opens = [c for i, p in enumerate(paths) for c in (f"evict {p}", f"open {p}", f"begin {i}")]
+        ends = [c for i in range(20) for c in (f"end {i}", f"close {i}")]
+        for memory in ("8M", "64M"):
+            for how in ("turns", "threads"):
+                with self.subTest(how=how, memory=memory):
+                    got = self.run_cold([*opens, how, *ends], {"LMDBIO_MEMORY": memory}, known=SMALL)
+                    self.assertEqual(got[how], [f"right {20 * 1600}"], got.out)
+                    self.assertEqual(len(got.io()), 20)
+                    self.assertLessEqual(max(io["most_areas"] for io in got.io()), 2 * int(memory[:-1]) // 2)
+
+    def test_environments_share_chunks(self):
+        path = self.db()
+        size = os.path.getsize(path + "/data.mdb")
+        opens = [f"evict {path}", *(c for i in range(3) for c in (f"open {path}", f"begin {i}"))]
+        ends = [c for i in range(3) for c in (f"end {i}", f"close {i}")]
+        for how in ("turns", "threads"):
+            with self.subTest(how=how):
+                got = self.run_cold([*opens, how, *ends], {"LMDBIO_MEMORY": "64M"})
+                self.assertEqual(got[how], [f"right {3 * RECORDS}"], got.out)
+                for io in got.io():
+                    self.assertLess(io["read"], size + 4 * MIB)  # once for all three
+                    self.assertEqual(io["published"], -(-size // io["chunk_bytes"]))
+            got = self.run_cold([*opens, how, *ends], {"LMDBIO_MEMORY": "8M"})
+            self.assertEqual(got[how], [f"right {3 * RECORDS}"], got.out)
+
+    # One is closed while another walks.
+    def test_environment_goes_while_another_walks(self):
+        path = self.db()
+        got = self.run_cold([f"evict {path}", f"open {path}", "begin 0", f"open {path}", "begin 1", "part 0 2000", "part 1 500",
+                             "end 1", "close 1", "rest 0", "walk 0", f"open {path}", "begin 2", "walk 2", "end 0", "close 0",
+                             "walk 2", "end 2", "close 2"])
+        self.assertEqual(got["walk"], [ALL] * 3, got.out)
+        self.assertEqual(got["rest"], ["right 4000"])
+
+    # -- snapshots
+
+    def writer(self, name):
+        path = self.fresh(name)
+        write = Program(self, "stock")
+        write.do(KNOWN)
+        write.do(f"make {path}")
+        write.do(f"writer {path}")
+        write.do("commit")
+        return path, write
+
+    def test_writer_commits_during_walks(self):
+        path, write = self.writer("written")
+        stats = os.path.join(self.dir, "stats")
+        read = Program(self, "preload", {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "16M", "LMDBIO_STATS": stats})
+        for command in (KNOWN, "versions", f"evict {path}", f"open {path}", f"open {path}"):
+            self.assertEqual(read.do(command), "0")
+        for turn in range(14):  # more than a file's chunks are thrown away for
+            self.assertEqual(read.do("begin 0"), "0")
+            self.assertEqual(read.do("part 0 2500"), "right 2500")
+            self.assertEqual(write.do("commit"), "0")
+            if turn % 2 == 0:  # of the new snapshot, beside that of the old one
+                self.assertEqual(read.do("begin 1"), "0")
+                self.assertEqual(read.do("walk 1"), ALL)
+            self.assertEqual(read.do("rest 0"), "right 3500")
+            self.assertEqual(read.do("back 0"), ALL)
+            if turn % 2 == 0:
+                self.assertEqual(read.do("pair 1"), f"right {2 * RECORDS}")
+                self.assertEqual(read.do("end 1"), "0")
+            self.assertEqual(read.do("end 0"), "0")
+        for slot in (0, 1):
+            read.do(f"close {slot}")
+        self.assertEqual(read.end(), 0)
+        io = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]][0]
+        # A busy writer: from then on the mapping does it, nothing is thrown away any more.
+        self.assertEqual(io["snapshots"], 8)
+        self.assertGreater(io["published"], 8)
+
+    # Readers and a writer without any order between them.
+    def test_writer_commits_meanwhile(self):
+        path, write = self.writer("written")
+        for rounds in range(3):
+            read = subprocess.Popen([shimtest.program("cold"), KNOWN, "versions", f"evict {path}", f"open {path}"] +
+                                    ["begin 0", "walk 0", "back 0", "end 0"] * 6 + ["close 0"], text=True,
+                                    env=shimtest.environment("preload", {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M"}),
+                                    stdout=subprocess.PIPE)
+            while read.poll() is None:
+                write.do("commit")
+            out = read.communicate()[0]
+            self.assertEqual(read.returncode, 0, out)
+            self.assertEqual(out.count(f"= {ALL}\n"), 12, out)
+
+    # -- ends and changes in mid-walk
+
+    def test_close_in_mid_walk(self):
+        path = self.db()
+        for memory in ("8M", "64M"):
+            got = self.run_cold([f"evict {path}", f"open {path}", "begin 0", "part 0 1500", "close 0", "cursor-close 0",
+                                 f"open {path}", "begin 1", "walk 1", "end 1", "close 1"], {"LMDBIO_MEMORY": memory})
+            self.assertEqual(got["walk"], [ALL])
+
+    def test_map_size_changes_in_mid_walk(self):
+        path = self.db()
+        grow = ["end 0", "resize 0 2048", "begin 0", "part 0 2000", "end 0", "resize 0 100", "begin 0", "walk 0", "rest 0"]
+        got = self.run_cold([f"evict {path}", f"open {path} 512", "begin 0", "part 0 1500", *grow * 3, "end 0", "close 0"])
+        self.assertEqual(got["walk"], [ALL] * 3, got.out)
+        got = self.run_cold([f"evict {path}", f"open {path}", f"open {path}", "begin 0", "begin 1", "part 0 1500", "part 1 700",
+                             *grow, "rest 1", "walk 1", "end 0", "end 1", "close 0", "close 1"])
+        self.assertEqual(got["walk"], [ALL] * 2, got.out)
+
+    def test_fork_while_streaming(self):
+        for memory in ("8M", "64M"):
+            for variables in ({}, {"LMDBIO_ENGINE": "threads"}):
+                with self.subTest(memory=memory, **variables):
+                    path = self.db()
+                    got = self.run_cold([f"evict {path}", f"open {path}", "begin 0", "fork 0 6", "walk 0", "end 0", "close 0"],
+                                        {"LMDBIO_MEMORY": memory, **variables})
+                    words = got["fork"][0].split()
+                    self.assertEqual(words[:2], ["right", str(RECORDS)], got.out)
+                    # What the parent has read is not the child's.
+                    self.assertLess(int(words[3]), 2048)
+                    self.assertEqual(got["walk"], [ALL])
+
+    def test_cancelled_walk(self):
+        for variables in ({}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}, {"LMDBIO_ENGINE": "pread"}):
+            self.walked(variables, walk=("cancel 0", "walk 0", "cancel 0"), reads=False)
+
+    # A thread goes when the last file is closed, and comes again.
+    def test_thread_goes(self):
+        path = self.db()
+        again = [f"open {path}", "begin {0}", "walk {0}", "tasks", "end {0}", "close {0}", "tasks"]
+        got = self.run_cold([c.format(i) for i in range(3) for c in again], {"LMDBIO_ENGINE": "uring"})
+        self.assertEqual(got["tasks"][1::2], ["1"] * 3, got.out)
+        self.assertEqual(set(got["tasks"][::2]), {"2"}, got.out)
+
+
+class Slow(Walks):
+    """On a file system whose requests take 1 ms, and fail."""
+
+    def mount(self, **options):
+        return missing_part(self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], self.db(SMALL), **options).__enter__())
+
+    # Page faults are served from the page cache, so that only direct reads are faulty: a fault that fails is SIGBUS.
+    def direct_on(self, fs, walk, extra=None, **faults):
+        with open(fs.path + "/data.mdb", "rb") as f:
+            while f.read(MIB):
+                pass
+        fs.set(reset=1, **faults)
+        try:
+            got = self.run_cold([f"open {fs.path}", "begin 0", *walk, "end 0", "close 0"],
+                                {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M", **(extra or {})}, known=SMALL)
+            counters = fs.counters()
+        finally:
+            fs.set(**{name: 0 for name in faults if name.endswith(("_at", "_every", "_from"))})
+        self.assertEqual(counters["read"]["direct"], counters["read"]["numbered"])
+        return got, got.io()[0], counters["faults"]
+
+    def walk_on(self, fs, walk, extra=None):
+        got = self.run_cold([f"evict {fs.path}", f"open {fs.path}", "begin 0", *walk, "end 0", "close 0"],
+                            {"LMDBIO_IO": "auto", **(extra or {})}, known=SMALL)
+        return got, got.io()[0]
+
+    def setUp(self):
+        super().setUp()
+        self.stack = []
+        self.addCleanup(lambda: [fs.__exit__() for fs in self.stack])
+
+    def slow(self, **options):
+        fs = self.mount(**options)
+        self.stack.append(fs)
+        return fs
+
+    def test_walks(self):
+        fs = self.slow(delay_us=1000)
+        size = os.path.getsize(self.db(SMALL) + "/data.mdb")
+        for memory in ("8M", "64M"):
+            for walk, want in (("back 0", 1600), ("range 0 700", 900), ("pair 0", 3200), ("twice 0", 4800), ("walk 0", 1600)):
+                with self.subTest(memory=memory, walk=walk):
+                    fs.set(reset=1)
+                    got, io = self.walk_on(fs, [walk], {"LMDBIO_MEMORY": memory})
+                    self.assertEqual(got[walk.split()[0]], [f"right {want}"], got.out)
+                    self.assertEqual((io["way"], got.err), ("direct", ""))
+                    self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
+                    turns = -(-want // 1600)
+                    if memory == "64M":  # once, though it is wanted more than once
+                        self.assertLess(io["read"], size + 4 * MIB, io)
+                    else:
+                        self.assertLess(io["read"], turns * size * 1.3 + 4 * MIB, io)
+
+    def test_signals(self):
+        fs = self.slow(delay_us=1000)
+        for variables in ({}, {"LMDBIO_ENGINE": "threads"}, {"LMDBIO_ENGINE": "pread"}, {"LMDBIO_IO": "buffered"}):
+            with self.subTest(**variables):
+                got, _ = self.walk_on(fs, ["storm", "walk 0", "back 0", "pair 0"], {"LMDBIO_MEMORY": "8M", **variables})
+                self.assertEqual(got["walk"] + got["back"] + got["pair"], ["right 1600", "right 1600", "right 3200"], got.out)
+                self.assertEqual(got.err, "")
+
+    # A read fails: the call that needs it says so, once, and the next one gets it.  What no call waits for yet
+    # is tried again before it is needed.
+    def test_failing_reads(self):
+        fs = self.slow(raw_direct=1, files="data.mdb")
+        for engine in ENGINES:
+            seen, k, faults = 0, 0, {"read_error": 0}
+            while True:
+                k += 1
+                with self.subTest(engine=engine, k=k):
+                    got, io, faults = self.direct_on(fs, ["walk 0"], {"LMDBIO_ENGINE": engine}, fail_at=k)
+                    words = got["walk"][0].split()
+                    self.assertEqual(words[:2], ["right", "1600"], got.out)
+                    errors = int(words[3]) if len(words) > 2 else 0
+                    # The first request asks whether direct reads work at all; the last may outlive the walk.
+                    self.assertLessEqual(io["read_failed"], faults["read_error"])
+                    self.assertLessEqual(errors, io["read_failed"])
+                    if k == 2:  # of what FIRST waits for
+                        self.assertEqual(errors, 1)
+                    seen += errors
+                    self.assertEqual(got.err, "")
+                if faults["read_error"] == 0:
+                    break
+            self.assertGreater(k, 8)
+            print(f"  {engine}: {k - 1} reads failed in turn, {seen} were waited for", flush=True)
+
+    # Each third read fails: it goes on all the same, in both directions.
+    def test_many_failing_reads(self):
+        fs = self.slow(raw_direct=1, files="data.mdb")
+        for engine in ENGINES:
+            with self.subTest(engine=engine):
+                got, io, faults = self.direct_on(fs, ["walk 0", "back 0", "pair 0"], {"LMDBIO_ENGINE": engine}, fail_every=3)
+                for name, n in (("walk", 1600), ("back", 1600), ("pair", 3200)):
+                    self.assertEqual(got[name][0].split()[:2], ["right", str(n)], got.out)
+                self.assertGreater(faults["read_error"], 2)
+
+    # No read succeeds: each call says so.  Then the file system is well again, in mid-walk.
+    def test_file_system_that_goes_away(self):
+        fs = self.slow(raw_direct=1, files="data.mdb")
+        for engine in ENGINES:
+            with self.subTest(engine=engine):
+                with open(fs.path + "/data.mdb", "rb") as f:
+                    while f.read(MIB):
+                        pass
+                program = Program(self, "preload", {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M", "LMDBIO_ENGINE": engine})
+                for command in (SMALL, f"open {fs.path}", "begin 0"):
+                    self.assertEqual(program.do(command), "0")
+                self.assertEqual(program.do("part 0 300"), "right 300")
+                fs.set(reset=1, fail_from=1)
+                # What was read ahead is used up at last; then a thousand calls.
+                self.assertEqual(program.do("back 0"), "wrong")
+                self.assertEqual(program.do("walk 0"), "wrong")
+                self.assertGreater(fs.counters()["faults"]["read_error"], 100)
+                fs.set(fail_from=0)
+                self.assertRegex(program.do("rest 0"), r"^right \d+$")
+                self.assertEqual(program.do("walk 0"), "right 1600")
+                self.assertEqual(program.do("end 0") + program.do("close 0"), "00")
+
+    def test_short_reads(self):
+        fs = self.slow(raw_direct=1, files="data.mdb")
+        for engine in ENGINES:
+            for rule in ({"short_every": 2, "short_bytes": 65536}, {"short_every": 3, "short_bytes": 4096},
+                         {"short_at": 2, "short_bytes": 512}, {"short_every": 5, "short_bytes": 1}):
+                with self.subTest(engine=engine, **rule):
+                    got, io, faults = self.direct_on(fs, ["walk 0", "back 0"], {"LMDBIO_ENGINE": engine}, **rule)
+                    self.assertGreater(faults["read_short"], 0)
+                    if rule["short_bytes"] >= 4096:
+                        self.assertEqual(got["walk"] + got["back"], ["right 1600"] * 2, got.out)
+                        self.assertEqual(io["read_failed"], 0)
+                    else:  # inside a block, where only the end of the file cuts a direct read: an error
+                        for name in ("walk", "back"):
+                            self.assertEqual(got[name][0].split()[:2], ["right", "1600"], got.out)
+
+    # A hang is told of once, with file, offset and seconds; then the read comes back.
+    def test_hanging_read(self):
+        fs = self.slow(raw_direct=1, files="data.mdb")
+        for seconds, hang, lines in ((1, 2500, 1), (0, 300, 0)):
+            for k in (2, 5):
+                got, io, _ = self.direct_on(fs, ["walk 0", "walk 0"], {"LMDBIO_STALL_SECONDS": str(seconds)}, hang_at=k,
+                                            hang_ms=hang)
+                self.assertEqual(got["walk"], ["right 1600"] * 2, got.out)
+                self.assertEqual(len(got.err.splitlines()), lines, got.err)
+                if lines:
+                    self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at byte \d+ has not come back for 1 seconds; "
+                                              "still waiting\n$")
+                    self.assertGreater(io["stall_us"], 1_000_000)
+
+
+if __name__ == "__main__":
+    shimtest.main()
