@@ -65,7 +65,8 @@ class ChunkTable {
 
   /// A read of the chunk begins: from state file.  May throw bad_alloc, nothing changed.
   Generation start(ChunkIndex i) {
-    residents_.reserve(residents_.size() + ++filling_);
+    residents_.reserve(residents_.size() + filling_ + 1);
+    ++filling_;
     set(i, ChunkState::filling);
     return generation_;
   }

@@ -58,6 +58,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::shared_ptr<Window> window;  ///< null once it is closed
   const File buffered;
   const std::optional<File> direct;
+  const Result<FileIdentity> identity = buffered.identity();
   const Residency residency;
   const Regime regime;
   ChunkTable table;
@@ -79,6 +80,14 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   ReadStats stats;
   Mapping had_memory;  ///< a byte a chunk of an anonymous window: 1 if it was ever published
 
+  /// A forked child may have closed all descriptors: their numbers are other files' then.
+  bool still_open() const noexcept {
+    const auto same = [this](const File& f) noexcept {
+      const Result<FileIdentity> now = f.identity();
+      return now && now.value().dev == identity.value().dev && now.value().ino == identity.value().ino;
+    };
+    return identity && same(buffered) && (!direct || same(*direct));
+  }
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {
     return ChunkIndex{static_cast<std::uint32_t>(at / chunk_bytes)};

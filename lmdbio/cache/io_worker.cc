@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +52,22 @@ unsigned size_class(std::size_t bytes) noexcept {
                                std::begin(kBounds));
 }
 
+/// A read was not made for want of memory, or because this kind of read is refused.
+bool lacks_means(Status st) noexcept {
+  switch (st.raw()) {
+    case ENOMEM:
+    case EAGAIN:
+    case ENOBUFS:
+    case EINVAL:
+    case EOPNOTSUPP:
+    case ECANCELED:
+    case EBADF:
+      return true;
+    default:
+      return false;
+  }
+}
+
 constinit EngineFactory make_engine = select_engine;
 
 }  // namespace
@@ -58,6 +75,11 @@ constinit EngineFactory make_engine = select_engine;
 EngineFactory& engine_factory() noexcept { return make_engine; }
 
 bool IoWorker::start() noexcept {
+  try {
+    fills_.resize(kMostFills);
+  } catch (...) {
+    return false;
+  }
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) return false;
   sigset_t all, before;
@@ -71,7 +93,8 @@ bool IoWorker::start() noexcept {
 void IoWorker::wake() noexcept {
   const int saved = errno;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);  // full: it is awake anyway
+  // Not write(2), where the thread could be cancelled.  Full: it is awake anyway.
+  (void)::syscall(SYS_write, wake_.get(), &one, sizeof one);
   errno = saved;
 }
 
@@ -138,10 +161,9 @@ bool IoWorker::take_jobs() {
   return any;
 }
 
-void IoWorker::begin(Prefetcher::Job&& job) {
+void IoWorker::begin(Prefetcher::Job&& job) noexcept {
   std::size_t at = 0;
-  while (at < fills_.size() && fills_[at].busy) ++at;
-  if (at == fills_.size()) fills_.emplace_back();
+  while (fills_[at].busy) ++at;
   Fill& f = fills_[at];
   f.job = std::move(job);
   f.busy = true;
@@ -154,6 +176,7 @@ void IoWorker::begin(Prefetcher::Job&& job) {
   const bool publish = f.job.has_memory;
   try {
     const bool direct = publish && file.direct.has_value();
+    if (chunk && !file.still_open()) f.status = Status::from_errno(EBADF);
     Lane* const l = lane(f.job.file, direct);
     const std::size_t align = l->engine->caps().align;
     const std::uint64_t from = chunk ? file.offset(f.job.chunk) : align_down(f.job.extent.offset, align);
@@ -248,7 +271,7 @@ void IoWorker::finished(std::size_t at) noexcept {
           good && f.job.has_memory && (file.least_fill_ns == 0 || ns < file.least_fill_ns))
         file.least_fill_ns = ns;
       // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
-      const bool failed = !good && (f.read_failed || file.anonymous);
+      const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
       if (failed) ++file.stats.read_failed;
       // What was begun before a change of snapshot is to be read again, for those who still want it.
       const Walk::Outcome outcome = failed                         ? Walk::Outcome::failed

@@ -63,7 +63,7 @@ class IoWorker {
   static void* run(void* self) noexcept;
   void loop() noexcept;
   bool take_jobs();
-  void begin(Prefetcher::Job&& job);
+  void begin(Prefetcher::Job&& job) noexcept;
   void submit() noexcept;
   bool reap() noexcept;
   void finished(std::size_t fill) noexcept;

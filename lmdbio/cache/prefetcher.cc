@@ -163,7 +163,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
       if (f->window == window) return join(*f);
     }
     // Mapped by the descriptor that pieces are given back by: only then do they become one area again.
-    if (!file->anonymous && !window->restore(file->buffered.fd(), 0, window->length()))
+    if (regime.way == Way::direct && !file->anonymous && !window->restore(file->buffered.fd(), 0, window->length()))
       return Status::from_errno(ENOMEM);
     files_.push_back(file.get());
     file->users = 1;
@@ -410,16 +410,13 @@ bool Prefetcher::next_job(Job& job, bool idle) {
     for (Walk::Entry& e : walk.plan_) {
       if (e.outcome != Walk::Outcome::wanted) continue;
       const ChunkState state = file.table.state(e.chunk);
-      if (state == ChunkState::resident) {
-        e.outcome = Walk::Outcome::ready;
-        continue;
-      }
       if (state == ChunkState::filling) {
         e.outcome = Walk::Outcome::filling;
         continue;
       }
-      if (file.bytes_in(e.chunk) == 0) {
-        e.outcome = Walk::Outcome::mapped;
+      if (state == ChunkState::resident || file.bytes_in(e.chunk) == 0) {
+        e.outcome = state == ChunkState::resident ? Walk::Outcome::ready : Walk::Outcome::mapped;
+        if (e.awaited && walk.waiting_) walk.settled_.notify();
         continue;
       }
       const bool direct = file.regime.way == Way::direct;
@@ -433,7 +430,12 @@ bool Prefetcher::next_job(Job& job, bool idle) {
       }
       job.file = file.shared_from_this();
       job.chunk = e.chunk;
-      job.generation = file.table.start(e.chunk);
+      try {
+        job.generation = file.table.start(e.chunk);
+      } catch (...) {
+        if (direct) return_memory(file);
+        throw;
+      }
       job.extent = {};
       job.has_memory = direct;
       e.outcome = Walk::Outcome::filling;

@@ -533,7 +533,7 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
 
 Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   if ((flags_ & kOwedPrev) != 0) [[unlikely]] {
-    clear(kOwed);
+    clear(kOwed | kEof);
     return owe(kOwedPrev, give_entry(true, key, data));
   }
   if (dups_ != nullptr && dups_->leaves_walked_ > 0) dups_->leaves_walked_ = 0;

@@ -90,7 +90,6 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
   Status st;
   try {
     st = step_now(kind, place, need, view, run, leaves);
-    if (!st.ok()) run = FreeRun();  // the next call asks again
   } catch (...) {  // out of memory: page faults do it
     run = FreeRun::everything();
   }

@@ -335,6 +335,7 @@ std::vector<EnvSpec> large_catalogue(std::uint64_t seed) {
     e.page_size = page_size;
     e.churn = churn;
     e.dbs = std::move(specs);
+    e.map_bytes = std::size_t{2} << 30;
     all.push_back(std::move(e));
   };
   const DbSpec values = db(K::kOverflow, 0, 160, 1, 40, 0, 400'000),
