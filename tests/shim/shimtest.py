@@ -1,6 +1,7 @@
 """What the shim and procs tests share: where things are, the ways to run a program, statistics.
 
     NAME_test.py CONFIG [unittest arguments]     CONFIG: written by CMake into the build directory
+    SHIMTEST_KEEP="LMDBIO_IO LMDBIO_MEMORY" ..   those of the environment are the programs' as well
 
 A test that skips all of its cases exits with 77.
 """
@@ -76,7 +77,9 @@ ignore_leaks = False
 
 
 def environment(mode, extra=None):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("LMDBIO_", "LD_", "GETENV_", "FORWARD_"))}
+    kept = os.environ.get("SHIMTEST_KEEP", "").split()
+    env = {k: v for k, v in os.environ.items()
+           if k in kept or not k.startswith(("LMDBIO_", "LD_", "GETENV_", "FORWARD_"))}
     env["LC_ALL"] = "C"
     if mode in ("preload", "disabled") and not CONFIG["sanitize"]:
         env["LD_PRELOAD"] = CONFIG["lib"]
