@@ -162,9 +162,9 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     for (FileCache* const f : files_) {  // another thread was faster
       if (f->window == window) return join(*f);
     }
-    // Mapped by the descriptor that pieces are given back by: only then do they become one area again.
-    if (regime.way == Way::direct && !file->anonymous && !window->restore(file->buffered.fd(), 0, window->length()))
-      return Status::from_errno(ENOMEM);
+    // By the descriptor that pieces are given back by: the kernel joins areas of one open file alone.
+    if (regime.way == Way::direct && !file->anonymous)
+      (void)window->restore(file->buffered.fd(), 0, window->length());
     files_.push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
@@ -528,8 +528,8 @@ bool Prefetcher::planned(const FileCache& file, ChunkIndex chunk) const noexcept
 bool Prefetcher::reclaim_one(bool even_planned) noexcept {
   FileCache* best_file = nullptr;
   std::size_t best = 0;
-  // Never used and not planned any more; left, the newest but for those just left; the oldest of these; then,
-  // where a walk waits for memory, what is planned and not awaited, the last in its plan.
+  // Never used and no longer planned; left, the newest but for those just left; the oldest of these; then, where
+  // a walk waits for memory, what is planned and not awaited, the last in its plan.
   int best_rank = 0;
   std::uint64_t best_key = 0;
   for (FileCache* const f : files_) {
@@ -552,15 +552,12 @@ bool Prefetcher::reclaim_one(bool even_planned) noexcept {
           }
         }
         rank = awaited ? 1 : 2;
-      } else if (!r.used) {
-        rank = 5;
+      } else if (age < kJustLeft) {
+        rank = r.used ? 4 : 3;  // a plan that was cut short leaves what is needed soon
         key = age;
-      } else if (age >= kJustLeft) {
-        rank = 4;
-        key = r.left;
       } else {
-        rank = 3;
-        key = age;
+        rank = r.used ? 5 : 6;
+        key = r.used ? r.left : age;
       }
       if (rank < best_rank || (rank == best_rank && key <= best_key && best_file != nullptr)) continue;
       best_rank = rank;
