@@ -20,7 +20,9 @@ namespace {
 
 /// The start of a small file; empty: it cannot be read.
 template <std::size_t N>
-std::string_view read_start(const char* path, char (&buffer)[N]) noexcept {
+std::string_view read_start(const char* directory, const char* name, char (&buffer)[N]) noexcept {
+  char path[PATH_MAX];
+  if (std::snprintf(path, sizeof path, "%s%s", directory, name) >= static_cast<int>(sizeof path)) return {};
   const UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
   if (!fd) return {};
   std::size_t n = 0;
@@ -41,17 +43,14 @@ std::optional<std::uint64_t> number(std::string_view text) noexcept {
 }
 
 std::optional<std::uint64_t> number_in(const char* directory, const char* name) noexcept {
-  char path[PATH_MAX], text[64];
-  if (std::snprintf(path, sizeof path, "%s/%s", directory, name) >= static_cast<int>(sizeof path)) return {};
-  return number(read_start(path, text));
+  char text[64];
+  return number(read_start(directory, name, text));
 }
 
 /// Page cache that is charged to a group: it counts as used there, but can be had.
 std::uint64_t page_cache_in(const char* directory) noexcept {
-  char path[PATH_MAX], text[4096];
-  if (std::snprintf(path, sizeof path, "%s/memory.stat", directory) >= static_cast<int>(sizeof path))
-    return 0;
-  const std::string_view stat = read_start(path, text);
+  char text[4096];
+  const std::string_view stat = read_start(directory, "/memory.stat", text);
   for (const std::string_view field : {"inactive_file ", "total_inactive_file "}) {
     std::size_t at = stat.find(field);
     while (at != std::string_view::npos && at != 0 && stat[at - 1] != '\n') at = stat.find(field, at + 1);
@@ -67,16 +66,17 @@ std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view fie
   return kib ? std::optional<std::uint64_t>(*kib * 1024) : std::nullopt;
 }
 
-/// The limits of the group at `group` below `root`, and of those above it.
-void apply_groups(MemoryFacts& facts, const char* root, std::string_view group, const char* limit_name,
-                  const char* usage_name) noexcept {
+/// The limits of the group at `group` below `mount`, and of those above it.
+void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::string_view group,
+                  const char* limit_name, const char* usage_name) noexcept {
   for (;;) {
     char directory[PATH_MAX];
-    if (std::snprintf(directory, sizeof directory, "%s%.*s", root, static_cast<int>(group.size()),
+    if (std::snprintf(directory, sizeof directory, "%s%s%.*s", root, mount, static_cast<int>(group.size()),
                       group.data()) >= static_cast<int>(sizeof directory))
       return;
-    if (const auto limit = number_in(directory, limit_name); limit && *limit < facts.total) {
-      facts.total = *limit;
+    // Also of a group whose limit is not the tightest: it may be fuller.
+    if (const auto limit = number_in(directory, limit_name); limit) {
+      facts.total = std::min(facts.total, *limit);
       const std::uint64_t used = number_in(directory, usage_name).value_or(0);
       const std::uint64_t cached = std::min(used, page_cache_in(directory));
       facts.available = std::min(facts.available, *limit - std::min(used - cached, *limit));
@@ -89,11 +89,11 @@ void apply_groups(MemoryFacts& facts, const char* root, std::string_view group, 
 
 }  // namespace
 
-MemoryFacts memory_facts() noexcept {
+MemoryFacts memory_facts(const char* root) noexcept {
   const int saved = errno;
   MemoryFacts facts;
   char text[4096];
-  const std::string_view info = read_start("/proc/meminfo", text);
+  const std::string_view info = read_start(root, "/proc/meminfo", text);
   const auto total = meminfo(info, "MemTotal:"), available = meminfo(info, "MemAvailable:");
   if (total && available) {
     facts = {*total, *available};
@@ -101,7 +101,7 @@ MemoryFacts memory_facts() noexcept {
     struct sysinfo s {};
     if (::sysinfo(&s) == 0) facts = {s.totalram * s.mem_unit, s.freeram * s.mem_unit};
   }
-  std::string_view groups = read_start("/proc/self/cgroup", text);
+  std::string_view groups = read_start(root, "/proc/self/cgroup", text);
   while (!groups.empty()) {
     const std::size_t end = std::min(groups.find('\n'), groups.size());
     const std::string_view line = groups.substr(0, end);
@@ -112,9 +112,9 @@ MemoryFacts memory_facts() noexcept {
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string_view group = line.substr(second + 1);
     if (controllers.empty())
-      apply_groups(facts, "/sys/fs/cgroup", group, "memory.max", "memory.current");
+      apply_groups(facts, root, "/sys/fs/cgroup", group, "/memory.max", "/memory.current");
     else if (controllers.find("memory") != std::string_view::npos)
-      apply_groups(facts, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes");
+      apply_groups(facts, root, "/sys/fs/cgroup/memory", group, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
   }
   errno = saved;
   return facts;

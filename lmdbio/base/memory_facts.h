@@ -12,7 +12,7 @@ struct MemoryFacts {
 
 /// From /proc/meminfo, and memory.max and memory.current (v1: limit_in_bytes, usage_in_bytes) of the
 /// process's cgroup and those above it.  What cannot be read does not limit; without /proc both are from
-/// sysinfo(2). About 50 us; no allocation.  Any thread.
-MemoryFacts memory_facts() noexcept;
+/// sysinfo(2). About 50 us; no allocation.  Any thread.  `root`: where /proc and /sys are, for tests.
+MemoryFacts memory_facts(const char* root = "") noexcept;
 
 }  // namespace lmdbio
