@@ -26,6 +26,13 @@ constexpr std::size_t kMostFills = 128;
 /// A chunk with this share of its pages in the page cache is left there.
 constexpr double kCached = 0.9;
 
+/// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
+#if defined(__SANITIZE_THREAD__)
+constexpr std::size_t kScratches = 4 * kMostFills;
+#else
+constexpr std::size_t kScratches = 1;
+#endif
+
 IoEngineChoice engine_for(bool direct) noexcept {
   const IoEngineChoice wanted = config().engine;
   // Reads into the page cache block in the kernel: a ring would hand them to threads of its own.
@@ -189,7 +196,7 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
       else
         f.status = made.error();
     } else if (!scratch_) {
-      Result<Mapping> made = Mapping::zeroed(kRequest);
+      Result<Mapping> made = Mapping::zeroed(kScratches * kRequest);
       if (made)
         scratch_ = std::move(made).value();
       else
@@ -197,7 +204,8 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
     }
     for (std::uint64_t o = from; f.status.ok() && o < end; o += kRequest) {
       const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kRequest, end - o));
-      std::byte* const to = publish ? f.staging.data() + (o - from) : scratch_.data();
+      std::byte* const to = publish ? f.staging.data() + (o - from)
+                                    : scratch_.data() + next_scratch_++ % kScratches * kRequest;
       l->pending.push_back({o, {to, static_cast<std::size_t>(align_up(bytes, align))}, at, bytes});
       ++f.ops;
     }

@@ -81,6 +81,7 @@ class IoWorker {
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;  ///< fills
   Mapping scratch_;            ///< where reads into the page cache leave their bytes: nobody looks at them
+  std::size_t next_scratch_ = 0;
 };
 
 }  // namespace lmdbio::cache
