@@ -1,10 +1,15 @@
 // The window: addresses, and the bounds test that keeps every access inside.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "lmdbio/cache/window.h"
@@ -116,6 +121,161 @@ TEST(Window, WhatCannotBeMapped) {
   testing::TempFile file(testing::pattern(4096));
   EXPECT_EQ(Window::map(file.fd(), std::uint64_t{1} << 62, 4096, false).error().raw(), ENOMEM);
   EXPECT_EQ(Window::map(file.fd(), 0, 4096, false).error().raw(), EINVAL);
+}
+
+// --- pieces that change places ----------------------------------------------------------------------------
+
+constexpr std::size_t kPiece = Window::kHugePage;
+
+/// Staging that holds what a file of pattern() has at `offset`, and zeros beyond its end, changed by `by`.
+Staging staged(std::uint64_t offset, std::size_t file_bytes, std::byte by = {}) {
+  Staging s = std::move(Staging::make(kPiece).value());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(s.data()) % kPiece, 0u);
+  const std::size_t n = std::min<std::uint64_t>(kPiece, file_bytes - offset);
+  for (std::size_t i = 0; i < n; ++i) s.data()[i] = testing::byte_at(offset + i) ^ by;
+  return s;
+}
+
+/// Each byte of a window over a file of pattern() is the file's, or in `piece` changed by `by`.
+bool holds(const Window& w, std::size_t bytes, std::uint64_t piece = kMax, std::byte by = {}) {
+  for (std::size_t i = 0; i < bytes; ++i)
+    if (w.base()[i] != (testing::byte_at(i) ^ (i / kPiece == piece ? by : std::byte{}))) return false;
+  return true;
+}
+
+constexpr std::byte kMark{0x81};
+
+TEST(WindowPieces, PublishedAndRestored) {
+  constexpr std::size_t kBytes = 3 * kPiece + 2 * 4096 + 100;
+  testing::TempFile file(testing::pattern(kBytes));
+  for (const bool no_readahead : {false, true}) {
+    Window w = std::move(Window::map(file.fd(), 8 * kPiece, 4096, no_readahead).value());
+    const std::byte* const base = w.base();
+    for (std::uint64_t piece = 0; piece < 4; ++piece) {
+      Staging s = staged(piece * kPiece, kBytes, kMark);
+      const std::size_t n = std::min<std::size_t>(kPiece, kBytes - piece * kPiece);
+      ASSERT_TRUE(w.publish(piece * kPiece, n, s));
+      EXPECT_FALSE(s);
+      EXPECT_EQ(w.base(), base);
+      EXPECT_TRUE(holds(w, kBytes, piece, kMark)) << piece;
+      ASSERT_TRUE(w.restore(file.fd(), piece * kPiece, kPiece));
+      EXPECT_TRUE(holds(w, kBytes)) << piece;
+      w.use_readahead();
+    }
+    EXPECT_TRUE(w.restore(file.fd(), 8 * kPiece, kPiece)) << "beyond the window: nothing to do";
+    EXPECT_TRUE(w.restore(file.fd(), 0, 100 * kPiece)) << "all of it";
+    EXPECT_TRUE(holds(w, kBytes));
+  }
+}
+
+TEST(WindowPieces, BehindTheTailTheFileStays) {
+  constexpr std::size_t kBytes = kPiece + 4096;
+  testing::TempFile file(testing::pattern(kBytes));
+  Window w = std::move(Window::map(file.fd(), 4 * kPiece, 4096, false).value());
+  Staging s = staged(kPiece, kBytes);
+  ASSERT_TRUE(w.publish(kPiece, 4096, s));
+  file.append(testing::pattern(4096, kBytes));
+  EXPECT_TRUE(holds(w, kBytes + 4096)) << "what is appended is seen";
+}
+
+TEST(WindowPieces, AWindowThatEndsInAPiece) {
+  constexpr std::size_t kBytes = kPiece + 3 * 4096;
+  testing::TempFile file(testing::pattern(kBytes));
+  Window w = std::move(Window::map(file.fd(), kBytes, 4096, false).value());
+  Staging s = staged(kPiece, kBytes, kMark);
+  ASSERT_TRUE(w.publish(kPiece, kPiece, s)) << "cut to the window";
+  EXPECT_TRUE(holds(w, kBytes, 1, kMark));
+  ASSERT_TRUE(w.restore(file.fd(), kPiece, kPiece));
+  EXPECT_TRUE(holds(w, kBytes));
+}
+
+TEST(WindowPieces, PublishedMemoryIsReadOnly) {
+  testing::TempFile file(testing::pattern(kPiece));
+  Window w = std::move(Window::map(file.fd(), kPiece, 4096, false).value());
+  Staging s = staged(0, kPiece);
+  ASSERT_TRUE(w.publish(0, kPiece, s));
+  // The kernel writes there no more than we: no signal.
+  errno = 0;
+  EXPECT_EQ(::pread(file.fd(), const_cast<std::byte*>(w.base()), 1, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+}
+
+class WindowCallsFail : public ::testing::Test {
+ protected:
+  WindowCallsFail() : before_(window_calls()) {}
+  ~WindowCallsFail() override { window_calls() = before_; }
+  static void* no_mremap(void*, std::size_t, void*) noexcept { return errno = ENOMEM, MAP_FAILED; }
+  static void* no_mmap(void*, std::size_t, int, std::uint64_t) noexcept { return errno = ENOMEM, MAP_FAILED; }
+  const WindowCalls before_;
+};
+
+TEST_F(WindowCallsFail, NothingHasChanged) {
+  testing::TempFile file(testing::pattern(2 * kPiece));
+  Window w = std::move(Window::map(file.fd(), 2 * kPiece, 4096, false).value());
+  Staging s = staged(0, kPiece, kMark);
+  window_calls().mremap = no_mremap;
+  EXPECT_FALSE(w.publish(0, kPiece, s));
+  EXPECT_TRUE(holds(w, 2 * kPiece));
+  ASSERT_TRUE(s);
+  EXPECT_EQ(s.size(), kPiece);
+  EXPECT_EQ(s.data()[5], testing::byte_at(5) ^ kMark) << "as it was, and may be written";
+  s.data()[0] = s.data()[1];
+  s.data()[0] = testing::byte_at(0) ^ kMark;
+  window_calls().mremap = before_.mremap;
+  ASSERT_TRUE(w.publish(0, kPiece, s));
+  window_calls().mmap = no_mmap;
+  EXPECT_FALSE(w.restore(file.fd(), 0, kPiece));
+  EXPECT_FALSE(w.restore(file.fd(), 0, w.length()));
+  EXPECT_TRUE(holds(w, 2 * kPiece, 0, kMark));
+  window_calls().mmap = before_.mmap;
+  ASSERT_TRUE(w.restore(file.fd(), 0, kPiece));
+  EXPECT_TRUE(holds(w, 2 * kPiece));
+}
+
+TEST(WindowShared, OnlyWhatIsAlikeAndOnlyWhileItIsUsed) {
+  testing::TempFile file(testing::pattern(4096)), other(testing::pattern(4096));
+  const auto get = [](const testing::TempFile& f, std::uint64_t length, std::size_t page, bool no_readahead) {
+    return Window::shared(f.fd(), length, page, no_readahead).value();
+  };
+  const auto w = get(file, kPiece, 4096, false);
+  EXPECT_EQ(get(file, kPiece, 4096, false), w);
+  {
+    const UniqueFd again(::open(file.path(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(Window::shared(again.get(), kPiece, 4096, false).value(), w) << "by another descriptor";
+  }
+  EXPECT_NE(get(other, kPiece, 4096, false), w);
+  EXPECT_NE(get(file, 2 * kPiece, 4096, false), w);
+  EXPECT_NE(get(file, kPiece, 512, false), w);
+  EXPECT_NE(get(file, kPiece, 4096, true), w);
+  std::weak_ptr<Window> gone = get(other, kPiece, 4096, false);
+  EXPECT_TRUE(gone.expired()) << "the list keeps none alive";
+  EXPECT_EQ(Window::shared(-1, kPiece, 4096, false).error().raw(), EBADF);
+  EXPECT_EQ(Window::shared(file.fd(), std::uint64_t{1} << 62, 4096, false).error().raw(), ENOMEM);
+}
+
+TEST(WindowAnonymous, PagesAppearByPublish) {
+  constexpr std::size_t kBytes = 2 * kPiece + 4096;
+  testing::TempFile file(testing::pattern(kBytes));
+  Window w = std::move(Window::reserve(4 * kPiece, 4096).value());
+  EXPECT_TRUE(w.anonymous());
+  EXPECT_EQ(w.length(), 4 * kPiece);
+  const auto readable = [&w](std::uint64_t at) {  // by the kernel: no signal
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const UniqueFd in(ends[0]), out(ends[1]);
+    return ::write(out.get(), w.base() + at, 1) == 1;
+  };
+  EXPECT_FALSE(readable(0));
+  for (std::uint64_t piece = 0; piece < 3; ++piece) {
+    Staging s = staged(piece * kPiece, kBytes);
+    ASSERT_TRUE(w.publish(piece * kPiece, std::min<std::size_t>(kPiece, kBytes - piece * kPiece), s));
+  }
+  EXPECT_TRUE(holds(w, kBytes));
+  EXPECT_FALSE(readable(kBytes)) << "beyond what was published";
+  ASSERT_TRUE(w.restore(file.fd(), kPiece, kPiece));
+  EXPECT_TRUE(readable(0));
+  EXPECT_FALSE(readable(kPiece)) << "addresses without memory again";
+  EXPECT_TRUE(readable(2 * kPiece));
 }
 
 }  // namespace
