@@ -89,6 +89,11 @@ bool IoWorker::start() noexcept {
   }
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) return false;
+  try {
+    fills_.reserve(kMostFills);  // what was taken on must not be lost for want of memory
+  } catch (...) {
+    return false;
+  }
   sigset_t all, before;
   (void)::sigfillset(&all);
   if (::pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;

@@ -26,7 +26,7 @@ EngineFactory& engine_factory() noexcept;
 class IoWorker {
  public:
   explicit IoWorker(Prefetcher& owner) noexcept : owner_(owner) {}
-  /// False: no descriptor, or no thread.
+  /// False: no descriptor, no memory or no thread.
   bool start() noexcept;
   /// Any thread.
   void wake() noexcept;
