@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <new>
 #include <thread>
 
 #include "lmdbio/cache/io_worker.h"
@@ -32,7 +33,9 @@ struct Failing {
     return true;
   }
 };
-Failing staging_calls, mremap_calls, mmap_calls;
+Failing staging_calls, mremap_calls, mmap_calls, allocations;
+/// A thread of the test itself, whose allocations do not fail.
+thread_local bool mine = false;
 lmdbio::cache::WindowCalls real_calls;
 
 void* failing_mremap(void* from, std::size_t bytes, void* to) noexcept {
@@ -47,6 +50,14 @@ void* failing_mmap(void* at, std::size_t bytes, int fd, std::uint64_t offset) no
 }
 
 }  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t n) {
+  if (!mine && allocations.now()) throw std::bad_alloc();
+  if (void* const p = std::malloc(n); p != nullptr) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 // The last call that makes staging comes here: the product is linked into this program.
 extern "C" int madvise(void* at, size_t n, int advice) noexcept {
@@ -99,6 +110,8 @@ class CacheFault : public ::testing::Test {
     staging_calls.reset();
     mremap_calls.reset();
     mmap_calls.reset();
+    allocations.reset();
+    mine = true;
   }
 
   /// A walk over a file from end to end, each step tried again where it fails.  The errnos seen.
@@ -240,6 +253,18 @@ TEST_F(CacheFault, NoneWorks) {
     EXPECT_GT(calls->fired, 0u);
     calls->reset();
   }
+}
+
+// Of the thread that reads.  Nobody waits for ever, and no memory is lost sight of.
+TEST_F(CacheFault, EachAllocation) {
+  engine_factory() = select_engine;  // the double's own must not fail
+  each(allocations, [] { EXPECT_TRUE(walk_all(true).empty()); });
+  for (const unsigned from : {1u, 3u, 10u}) {
+    allocations.reset(from, ~0u);
+    EXPECT_TRUE(walk_all(false).empty());
+  }
+  allocations.reset();
+  engine_factory() = testing::ScriptedEngine::make;
 }
 
 // A transaction that begins with chunks of the last one about: each call that gives them back fails.
