@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -125,7 +126,8 @@ bool is_record(const MDB_val& k, const MDB_val& v, unsigned i, const Records& r)
 
 class DbCold : public ::testing::TestWithParam<Records> {
  protected:
-  DbCold() : image_(database(GetParam())), file_(image_.bytes()) { engine_script().reset(); }
+  DbCold() : data_(data_of(GetParam())), image_(data_.image), file_(data_.file) { engine_script().reset(); }
+  static void TearDownTestSuite() { all_data().clear(); }
   const Records& records() const { return GetParam(); }
 
   /// From one end to the other, an errno answered by the same call again.  The errnos.
@@ -179,8 +181,25 @@ class DbCold : public ::testing::TestWithParam<Records> {
     EXPECT_GT(seen, 0u);
   }
 
-  const FileImage image_;
-  const testing::TempFile file_;
+  struct Data {
+    explicit Data(const Records& r) : image(database(r)), file(image.bytes()) { ::fsync(file.fd()); }
+    const FileImage image;
+    const testing::TempFile file;
+  };
+  static std::map<std::string, std::unique_ptr<Data>>& all_data() {
+    static std::map<std::string, std::unique_ptr<Data>> all;
+    return all;
+  }
+  /// Written once.
+  static const Data& data_of(const Records& r) {
+    std::unique_ptr<Data>& d = all_data()[r.name];
+    if (d == nullptr) d = std::make_unique<Data>(r);
+    return *d;
+  }
+
+  const Data& data_;
+  const FileImage& image_;
+  const testing::TempFile& file_;
 };
 
 TEST_P(DbCold, NothingFails) {
