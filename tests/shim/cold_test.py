@@ -1,10 +1,13 @@
 """Cold walks of an unmodified program: right bytes and right statistics, whatever the machine withholds.
 
-    cold_test.py CONFIG [unittest arguments]
+    cold_test.py CONFIG [--rounds N] [--seed N] [unittest arguments]
 
-The program is cold.c, the shim comes by preload.  Things are counted, nothing is timed.
+The program is cold.c, the shim comes by preload.  Things are counted, nothing is timed.  --rounds 1000 Random: a
+campaign of random programs.
 """
+import contextlib
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,19 @@ SMALL = "known 1600 24000 4"  # 10 MiB
 MIB = 1 << 20
 ENGINES = ("uring", "threads", "pread")
 ALL = f"right {RECORDS}"
+
+
+def option(name, default):
+    if name not in sys.argv:
+        return default
+    at = sys.argv.index(name)
+    value = sys.argv[at + 1]
+    del sys.argv[at:at + 2]
+    return int(value)
+
+
+ROUNDS = option("--rounds", 8)
+SEED = option("--seed", random.SystemRandom().randrange(1 << 30))
 
 
 def missing_part(case, body):
@@ -518,6 +534,85 @@ class Slow(Walks):
                     self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at byte \d+ has not come back for 1 seconds; "
                                               "still waiting\n$")
                     self.assertGreater(io["stall_us"], 1_000_000)
+
+
+@contextlib.contextmanager
+def slow_file_system(case, source):
+    """None where there is none."""
+    try:
+        mount = slowfs.SlowFs(shimtest.CONFIG["slowfs"], source).__enter__()
+    except slowfs.Missing as why:
+        case.absent(str(why))
+        yield None
+        return
+    try:
+        yield mount
+    finally:
+        mount.__exit__()
+
+
+class Random(Walks):
+    """Commands in any order, on a few environments, some on the same file."""
+
+    def program(self, rng, paths):
+        commands, state = [], []  # of each slot: its path, whether a transaction is open, whether `more` makes sense
+        for _ in range(rng.randrange(10, 50)):
+            live = [i for i, s in enumerate(state) if s]
+            begun = [i for i in live if state[i][1]]
+            what = rng.choice(["open", "begin", "end", "close", "evict", "resize", "walk", "part", "part", "more", "more", "rest",
+                               "back", "range", "pair", "fork", "cancel", "threads", "turns"])
+            if what == "evict":
+                commands.append(f"evict {rng.choice(paths)}")
+            elif what == "open" and len(state) < 40:
+                commands.append(f"open {rng.choice(paths)}" + rng.choice(["", "", " 64", " 1000"]))
+                state.append([None, False, False])
+                commands.append(f"begin {len(state) - 1}")
+                state[-1] = [None, True, True]
+            elif what in ("threads", "turns") and live and len(live) == len(state) == len(begun):
+                commands.append(what)
+                state = [[None, True, True] for _ in state]
+            elif what in ("begin", "resize", "close") and set(live) - set(begun):
+                i = rng.choice(sorted(set(live) - set(begun)))
+                commands.append(f"{what} {i}" + (f" {rng.randrange(32, 2000)}" if what == "resize" else ""))
+                state[i] = None if what == "close" else [None, what == "begin", what == "begin"]
+            elif begun and what not in ("open", "begin", "resize", "close", "threads", "turns"):
+                i = rng.choice(begun)
+                if what in ("more", "rest") and not state[i][2]:
+                    what = "part"
+                argument = {"part": rng.randrange(1, 1600), "more": rng.randrange(1, 900), "range": rng.randrange(1600),
+                            "fork": rng.randrange(1, 4)}.get(what)
+                commands.append(f"{what} {i}" + ("" if argument is None else f" {argument}"))
+                state[i] = [None, what != "end", what not in ("end", "back", "range")]
+        for i, s in enumerate(state):
+            if s and s[1] and rng.randrange(4):
+                commands.append(f"end {i}")
+                if rng.randrange(4):
+                    commands.append(f"close {i}")
+        return commands
+
+    def test_random_programs(self):
+        rng = random.Random(SEED)
+        print(f"  --seed {SEED}", flush=True)
+        local = [self.db(SMALL, str(i)) for i in range(3)]
+        with slow_file_system(self, local[0]) as slow:
+            for _ in range(ROUNDS):
+                variables = {"LMDBIO_IO": rng.choice(["direct", "direct", "auto", "buffered"]),
+                             "LMDBIO_MEMORY": rng.choice(["8M", "10M", "16M", "64M", "1G"]),
+                             "LMDBIO_ENGINE": rng.choice(["auto", "uring", "threads", "pread"])}
+                if rng.randrange(4) == 0:
+                    variables["COLD_NO_HUGE_PAGES"] = "1"
+                paths = local + ([slow.path] * 2 if slow else [])
+                if slow:
+                    slow.set(delay_us=rng.choice([0, 100, 1000]))
+                commands = self.program(rng, paths)
+                with self.subTest(variables=variables, commands=commands):
+                    got = self.run_cold(commands, variables, known=SMALL)
+                    self.assertNotIn("wrong", got.out)
+                    self.assertEqual(len(got.answers), len(commands) + 1, got.out)
+                    self.assertEqual(got.err, "")
+                    self.assertNotIn("fork = parent", got.out)
+                    for io in got.io():
+                        self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
 
 
 if __name__ == "__main__":
