@@ -1,0 +1,101 @@
+"""Files that cannot be mapped (a FUSE mount that refuses mmap): where stock cannot open them, LMDBIO reads them.
+
+The program is cold.c, which checks every byte; the shim comes by preload.
+"""
+import errno
+import os
+import subprocess
+import sys
+
+import cold_test
+import shimtest
+from cold_test import MIB, SMALL, Program, Walks, missing_part
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import slowfs  # noqa: E402
+
+RIGHT = "right 1600"
+
+
+class Unmapped(Walks):
+    def mount(self, source, **options):
+        fs = missing_part(self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], source, no_mmap=1,
+                                                      **options).__enter__())
+        self.addCleanup(fs.__exit__)
+        return fs
+
+    def cold(self, fs, commands, extra=None):
+        return self.run_cold([f"open {fs.path}", "begin 0", *commands, "end 0", "close 0"],
+                             {"LMDBIO_IO": "auto", **(extra or {})}, known=SMALL)
+
+    def test_stock_refuses_and_so_do_we_if_asked(self):
+        fs = self.mount(self.db(SMALL))
+        for mode, extra in (("stock", {}), ("preload", {"LMDBIO_STRICT": "1"})):
+            done = subprocess.run([shimtest.program("cold"), SMALL, f"open {fs.path}"], stdout=subprocess.PIPE, text=True,
+                                  env=shimtest.environment(mode, extra))
+            self.assertIn(f"= {errno.ENODEV}, giving up", done.stdout)
+
+    def test_walks_and_threads(self):
+        fs = self.mount(self.db(SMALL))
+        size = os.path.getsize(self.db(SMALL) + "/data.mdb")
+        for memory in ("8M", "64M"):
+            for engine in cold_test.ENGINES:
+                with self.subTest(memory=memory, engine=engine):
+                    got = self.cold(fs, ["walk 0", "back 0", "range 0 700", "pair 0", "twice 0"],
+                                    {"LMDBIO_MEMORY": memory, "LMDBIO_ENGINE": engine})
+                    self.assertEqual([a for c, a in got.answers if c.split()[0] in ("walk", "back", "range", "pair", "twice")],
+                                     [RIGHT, RIGHT, "right 900", "right 3200", "right 4800"], got.out)
+                    lines = got.err.splitlines()
+                    self.assertIn("cannot be mapped here: read into memory", lines[0])
+                    self.assertEqual(len(lines), 1 if memory == "64M" else 2, got.err)  # it says when that is too much
+                    io = got.io()[0]
+                    self.assertEqual(io["why"], "the file cannot be mapped")
+                    self.assertEqual(io["reclaimed"], 0)  # what was handed out stays
+                    self.assertLess(io["read"], size + 4 * MIB)  # each chunk once
+        got = self.run_cold([*[f"open {fs.path}", "begin 0"], f"open {fs.path}", "begin 1", "threads", "turns"],
+                            {"LMDBIO_IO": "auto"}, known=SMALL)
+        self.assertEqual(got["threads"] + got["turns"], ["right 3200", "right 3200"], got.out)
+
+    def test_forked_children(self):
+        fs = self.mount(self.db(SMALL))
+        got = self.cold(fs, ["part 0 400", "fork 0 4", "walk 0"])
+        self.assertEqual((got["part"], got["walk"]), (["right 400"], [RIGHT]), got.out + got.err)
+        self.assertTrue(got["fork"][0].startswith(RIGHT), got.out)
+
+    def test_map_size(self):
+        fs = self.mount(self.db(SMALL))
+        got = self.run_cold([f"open {fs.path}", "begin 0", "walk 0", "end 0", "resize 0 512", "begin 0", "walk 0", "end 0",
+                             "resize 0 1", "begin 0", "walk 0", "end 0", "close 0"], {"LMDBIO_IO": "auto"}, known=SMALL)
+        self.assertEqual((got["walk"], got["resize"]), ([RIGHT] * 3, ["0", "0"]), got.out)
+
+    def test_a_writer_elsewhere_commits(self):
+        path = self.fresh("written")
+        write = Program(self, "stock")
+        for command in (SMALL, f"make {path}", f"writer {path}", "commit"):
+            self.assertEqual(write.do(command), "0")
+        fs = self.mount(path, remote_changes=True)
+        read = Program(self, "preload", {"LMDBIO_MEMORY": "64M"})
+        for command in (SMALL, "versions", f"open {fs.path}"):
+            self.assertEqual(read.do(command), "0")
+        for _ in range(4):
+            self.assertEqual(read.do("begin 0"), "0")
+            self.assertEqual(read.do("part 0 700"), "right 700")
+            self.assertEqual(write.do("commit"), "0")  # one: its pages are not written over before the second
+            self.assertEqual(read.do("rest 0"), "right 900")
+            self.assertEqual(read.do("end 0"), "0")
+        self.assertEqual(read.do("close 0"), "0")
+        self.assertEqual(read.end(), 0)
+
+    # An errno, and the same call again gives the record: also where a page is looked up.
+    def test_failing_reads(self):
+        fs = self.mount(self.db(SMALL), raw_direct=1)
+        for k in (3, 8, 14):
+            with self.subTest(k=k):
+                fs.set(reset=1, fail_at=k)
+                got = self.cold(fs, ["walk 0", "walk 0"])
+                self.assertIn(got["walk"][0].split(" errors")[0], (RIGHT,), got.out)
+                self.assertEqual(got["walk"][1], RIGHT)
+
+
+if __name__ == "__main__":
+    shimtest.main()
