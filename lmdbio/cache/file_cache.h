@@ -74,7 +74,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::shared_ptr<FileCache> kept;
   bool local = true, drop_behind = false;
   bool comes_around = false;        ///< a walk has gone through it more than once
-  std::uint64_t least_fill_ns = 0;  ///< the fastest direct read of a whole chunk so far; 0: none
+  std::uint64_t least_latency_ns = 0;  ///< the fastest direct request so far; 0: none
   std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes
   unsigned changes = 0;               ///< in it, of those that cost resident chunks
   ReadStats stats;

@@ -228,6 +228,7 @@ void IoWorker::submit() noexcept {
       const Result<std::size_t> taken = l->engine->submit({&op, 1});
       if (taken && taken.value() == 0) break;
       ++l->sizes[size_class(op.dst.size())];
+      fills_[op.tag].sent_ns = now_ns();
       l->pending.pop_front();
       if (!taken) {
         Fill& f = fills_[op.tag];
@@ -280,9 +281,9 @@ void IoWorker::finished(std::size_t at) noexcept {
         (void)file.table.finish(f.job.chunk, f.job.generation, false, Prefetcher::NoPlaces{});
       }
       ++file.stats.chunks_read;
-      if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.begun_ns);
-          good && f.job.has_memory && (file.least_fill_ns == 0 || ns < file.least_fill_ns))
-        file.least_fill_ns = ns;
+      if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.sent_ns);
+          good && f.job.has_memory && (file.least_latency_ns == 0 || ns < file.least_latency_ns))
+        file.least_latency_ns = ns;
       // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
       const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
       if (failed) ++file.stats.read_failed;

@@ -57,7 +57,7 @@ class IoWorker {
     Status status;
     bool read_failed = false;  ///< `status` is of a read, not of what it takes to read
     bool busy = false;
-    std::int64_t begun_ns = 0;
+    std::int64_t sent_ns = 0;  ///< its last request
   };
 
   static void* run(void* self) noexcept;

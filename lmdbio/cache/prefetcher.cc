@@ -277,9 +277,9 @@ std::size_t Prefetcher::most_wishes(const FileCache& file) noexcept {
   if (file.regime.way != Way::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(limit_ / file.chunk_bytes);
   const std::size_t walks = std::max<std::size_t>(walks_.size(), 1);
-  // More than arrives while one chunk is on its way only costs memory.
+  // More than arrives while one request is on its way only costs memory.
   const std::size_t useful =
-      std::clamp(static_cast<std::size_t>(file.least_fill_ns * kFastest / file.chunk_bytes), kLeast, kMost);
+      std::clamp(static_cast<std::size_t>(file.least_latency_ns * kFastest / file.chunk_bytes), kLeast, kMost);
   return std::clamp<std::size_t>(chunks * 3 / 4 / walks, 1, useful);
 }
 
@@ -294,7 +294,7 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
   FileCache& file = walk.file();
   std::unique_lock lock(mutex_);
   if (file.users == 0) return {};
-  ++plans_;
+  if (raw(first) <= raw(last) && std::exchange(walk.at_, first) != first) ++plans_;
   try {
     if (std::find(walks_.begin(), walks_.end(), &walk) == walks_.end()) walks_.push_back(&walk);
     std::vector<Walk::Entry> plan;

@@ -68,6 +68,7 @@ class Walk {
   unsigned next_come_to_ = 0;
   EventCount settled_;
   bool waiting_ = false;
+  ChunkIndex at_{~0u};  ///< where it was last
 };
 
 }  // namespace lmdbio::cache

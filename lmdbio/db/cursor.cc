@@ -333,6 +333,12 @@ Status Walker::to_key(const MDB_val& key) {
   return {};
 }
 
+// The leaf behind entry `taken` may be entered without asking the pacer.
+bool Walker::next_is_free(const PageView& parent, unsigned taken) const noexcept {
+  Node next;
+  return taken + 1 < parent.count() && parent.node(taken + 1, next) && run_.covers(format::raw(next.child()), 0);
+}
+
 // To the next or previous leaf; nothing changes where there is none.
 Status Walker::sibling(bool right) {
   unsigned level = above_;
@@ -387,10 +393,12 @@ Status Walker::sibling(bool right) {
     const auto index = static_cast<std::uint16_t>(right ? 0 : page.count() - 1);
     if (above_ == depth) {
       leaf_ = {page, index};
-      if (right)
-        ahead_.walked(txn_->view(), parent, taken, page);
-      else
+      if (!right)
         ahead_.off();
+      else if (pacer_ == nullptr || next_is_free(parent, taken))
+        ahead_.walked(txn_->view(), parent, taken, page);
+      else  // which loads nothing of the next leaf: it may not be in memory
+        ahead_.jumped(txn_->view(), parent, taken, page, index);
       return {};
     }
     branch_[above_] = page;

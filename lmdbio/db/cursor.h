@@ -111,6 +111,7 @@ class Walker {
                                 const format::PageView& leaf) noexcept;
   Status give_value(const format::Node& n, bool forward, MDB_val* data) noexcept;
   void jumped_to_value() noexcept;
+  bool next_is_free(const format::PageView& parent, unsigned taken) const noexcept;
   Status owe(unsigned which, Status st) noexcept;
   void walk_anew() noexcept;
   [[gnu::cold]] Status bad_leaf() noexcept;

@@ -18,7 +18,7 @@ const std::byte* LeafAhead::leaf_at(const cache::WindowView& view, const format:
                                     unsigned i) noexcept {
   format::Node node;
   if (i >= parent.count() || !parent.node(i, node)) return nullptr;
-  return view.at(node.child());
+  return format::raw(node.child()) < view.pages() ? view.hint(node.child()) : nullptr;
 }
 
 void LeafAhead::jumped(const cache::WindowView& view, const format::PageView& parent, unsigned taken,
