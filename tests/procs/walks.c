@@ -1,7 +1,7 @@
 // Threads that walk two databases in all ways while a writer commits to one of them; values are checked byte by
 // byte against what stands in the transaction's snapshot, when they are given and again when it ends.
 //   walks make DIR
-//   walks write DIR            commits to DIR/a until standard input ends
+//   walks write DIR            says "ready", then commits to DIR/a until standard input ends
 //   walks read DIR SECONDS THREADS FORKS
 #include <errno.h>
 #include <lmdb.h>
@@ -75,15 +75,23 @@ static MDB_env* open_env(const char* dir, const char* name, unsigned flags) {
   must(mdb_env_set_mapsize(env, (size_t)1 << 30), "env_set_mapsize");
   must(mdb_env_set_maxreaders(env, 500), "env_set_maxreaders");
   must(mdb_env_open(env, path, flags | MDB_NOSUBDIR, 0644), "env_open");
+  if ((flags & MDB_RDONLY) != 0) {
+    MDB_txn* txn;
+    MDB_dbi dbi;
+    must(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "txn_begin");
+    must(mdb_dbi_open(txn, NULL, 0, &dbi), "dbi_open");
+    must(mdb_txn_commit(txn), "txn_commit");
+  }
   return env;
 }
 static void key_of(char* to, uint64_t number) { (void)snprintf(to, 9, "%08lu", (unsigned long)number); }
-static void put(MDB_txn* txn, MDB_dbi dbi, uint64_t version, uint64_t number) {
+static int put(MDB_txn* txn, MDB_dbi dbi, uint64_t version, uint64_t number) {
   char key[9];
   key_of(key, number);
   MDB_val k = {8, key}, v = {size_of(number), NULL};
-  must(mdb_put(txn, dbi, &k, &v, MDB_RESERVE), "put");
-  fill(v.mv_data, version, number);
+  const int rc = mdb_put(txn, dbi, &k, &v, MDB_RESERVE);
+  if (rc == 0) fill(v.mv_data, version, number);
+  return rc;
 }
 static void make(const char* dir) {
   for (int i = 0; i < 2; ++i) {
@@ -92,7 +100,7 @@ static void make(const char* dir) {
     MDB_dbi dbi;
     must(mdb_txn_begin(env, NULL, 0, &txn), "txn_begin");
     must(mdb_dbi_open(txn, NULL, 0, &dbi), "dbi_open");
-    for (uint64_t n = 0; n < kRecords; ++n) put(txn, dbi, 0, n);
+    for (uint64_t n = 0; n < kRecords; ++n) must(put(txn, dbi, 0, n), "put");
     must(mdb_txn_commit(txn), "txn_commit");
     mdb_env_close(env);
   }
@@ -104,16 +112,23 @@ static int input_ended(int milliseconds) {
 static void write_commits(const char* dir) {
   MDB_env* const env = open_env(dir, "a", MDB_NOSYNC);
   uint64_t version = 0;
+  printf("ready\n");  // who opens it at the same time may see it empty, as in stock
+  fflush(stdout);
   do {
     MDB_txn* txn;
     MDB_dbi dbi;
-    ++version;
     must(mdb_txn_begin(env, NULL, 0, &txn), "txn_begin");
     must(mdb_dbi_open(txn, NULL, 0, &dbi), "dbi_open");
-    put(txn, dbi, version, 0);
-    for (uint64_t n = version % kTurns; n < kRecords; n += kTurns)
-      if (n != 0) put(txn, dbi, version, n);
+    int rc = put(txn, dbi, version + 1, 0);
+    for (uint64_t n = (version + 1) % kTurns; n < kRecords && rc == 0; n += kTurns)
+      if (n != 0) rc = put(txn, dbi, version + 1, n);
+    if (rc == MDB_MAP_FULL) {  // slow readers hold what would be free
+      mdb_txn_abort(txn);
+      continue;
+    }
+    must(rc, "put");
     must(mdb_txn_commit(txn), "txn_commit");
+    ++version;
   } while (!input_ended((version & 15) == 0 ? 300 : 10));
   mdb_env_close(env);
   printf("commits %lu\n", (unsigned long)version);
@@ -147,7 +162,7 @@ static void begin(Reader* r, MDB_env* env) {
   char key[9];
   MDB_val k = {8, key}, v;
   must(mdb_txn_begin(env, NULL, MDB_RDONLY, &r->txn), "txn_begin");
-  must(mdb_dbi_open(r->txn, NULL, 0, &r->dbi), "dbi_open");
+  r->dbi = 1;  // the main database: opening it is for one thread at a time
   key_of(key, 0);
   must(mdb_get(r->txn, r->dbi, &k, &v), "get");
   memcpy(&r->version, v.mv_data, sizeof r->version);

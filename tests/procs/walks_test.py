@@ -18,6 +18,7 @@ class Walks(shimtest.Case):
         writer = subprocess.Popen([shimtest.program("walks"), "write", db], env=shimtest.environment("stock"),
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
+            self.assertEqual(writer.stdout.readline(), "ready\n")
             # Threads of forked children are beyond the thread sanitizer.
             forks = 0 if "thread" in shimtest.CONFIG["sanitize"] else forks
             done = shimtest.run(mode, ["walks", "read", db, str(seconds), str(threads), str(forks)],
