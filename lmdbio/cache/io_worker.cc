@@ -67,8 +67,11 @@ bool lacks_means(Status st) noexcept {
     case ENOBUFS:
     case EINVAL:
     case EOPNOTSUPP:
-    case ECANCELED:
+    case ENOSYS:
+    case EPERM:
+    case EACCES:
     case EBADF:
+    case ECANCELED:
       return true;
     default:
       return false;

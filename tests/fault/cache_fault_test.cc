@@ -148,7 +148,7 @@ struct ReadFault {
   bool shown;      // callers see it
 };
 constexpr ReadFault kReadFaults[] = {
-    {"EIO", EIO, 1, true},       {"ENOMEM", ENOMEM, 1, true},        {"short", 0, 1, false},
+    {"EIO", EIO, 1, true},       {"ESTALE", ESTALE, 1, true}, {"ENOMEM", ENOMEM, 1, false}, {"short", 0, 1, false},
     {"EINTR", EINTR, 1, false},  {"EAGAIN", EAGAIN, 3, false},
 };
 
