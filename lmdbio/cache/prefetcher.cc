@@ -31,7 +31,7 @@ constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window:
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 /// Reclaimed first is what walks have left, the newest first: a walk that starts anew comes to it last.  But
 /// not what was left just now, whose values programs may still hold.
-constexpr std::uint64_t kJustLeft = 8;
+constexpr std::uint64_t kJustLeft = 4;
 /// No storage gives more, bytes a nanosecond.
 constexpr std::uint64_t kFastest = 8;
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
