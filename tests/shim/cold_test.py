@@ -613,7 +613,7 @@ class Random(Walks):
                     self.assertEqual(got.err, "")
                     self.assertNotIn("fork = parent", got.out)
                     for io in got.io():
-                        self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
+                        self.assertLessEqual(io.get("most_resident", 0) * io.get("chunk_bytes", 0), io.get("memory_limit", 0))
 
 
 if __name__ == "__main__":
