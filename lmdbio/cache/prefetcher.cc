@@ -1,5 +1,6 @@
 #include "lmdbio/cache/prefetcher.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -59,6 +60,13 @@ struct WholeWindow : Places {
 
 constexpr int kLoadTries = 8;
 
+/// A program may unload us with environments open, as it may stock: the code of threads has to stay.
+void stay_loaded() noexcept {
+  Dl_info self;
+  if (::dladdr(reinterpret_cast<void*>(&stay_loaded), &self) == 0 || self.dli_fname == nullptr) return;
+  (void)::dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);  // not found: it is the program
+}
+
 /// What the kernel reads ahead on the device or mount of `fd`; 0: it does not tell.
 std::uint64_t readahead_bytes(int fd) noexcept {
   struct stat at;
@@ -101,7 +109,11 @@ Prefetcher* Prefetcher::get() noexcept {
   if (Prefetcher* const p = the_one.load(std::memory_order_acquire); p != nullptr) return p;
   auto* const made = new (std::nothrow) Prefetcher;
   Prefetcher* none = nullptr;
-  if (made == nullptr || the_one.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
+  if (made == nullptr) return nullptr;
+  if (the_one.compare_exchange_strong(none, made, std::memory_order_acq_rel)) {
+    stay_loaded();
+    return made;
+  }
   delete made;
   return none;
 }
