@@ -33,6 +33,8 @@ constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 /// Reclaimed first is what walks have left, the newest first: a walk that starts anew comes to it last.  But
 /// not what was left just now, whose values programs may still hold.
 constexpr std::uint64_t kJustLeft = 4;
+/// A walk that has stood still while others came to so many chunks has no claim to what it had planned.
+constexpr std::uint64_t kAbandoned = 64;
 /// No storage gives more, bytes a nanosecond.
 constexpr std::uint64_t kFastest = 8;
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
@@ -288,7 +290,8 @@ std::size_t Prefetcher::most_wishes(const FileCache& file) noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.regime.way != Way::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(limit_ / file.chunk_bytes);
-  const std::size_t walks = std::max<std::size_t>(walks_.size(), 1);
+  const auto going = std::count_if(walks_.begin(), walks_.end(), [this](const Walk* w) { return goes_on(*w); });
+  const auto walks = static_cast<std::size_t>(std::max<std::ptrdiff_t>(going, 1));
   // More than arrives while one request is on its way only costs memory.
   const std::size_t useful =
       std::clamp(static_cast<std::size_t>(file.least_latency_ns * kFastest / file.chunk_bytes), kLeast, kMost);
@@ -307,6 +310,7 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
   std::unique_lock lock(mutex_);
   if (file.users == 0) return {};
   if (raw(first) <= raw(last) && std::exchange(walk.at_, first) != first) ++plans_;
+  walk.last_ = plans_;
   try {
     if (std::find(walks_.begin(), walks_.end(), &walk) == walks_.end()) walks_.push_back(&walk);
     std::vector<Walk::Entry> plan;
@@ -530,9 +534,11 @@ bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
   return true;
 }
 
+bool Prefetcher::goes_on(const Walk& walk) const noexcept { return plans_ - walk.last_ <= kAbandoned; }
+
 bool Prefetcher::planned(const FileCache& file, ChunkIndex chunk) const noexcept {
   return std::any_of(walks_.begin(), walks_.end(), [&](const Walk* w) {
-    return &w->file() == &file && std::any_of(w->plan_.begin(), w->plan_.end(),
+    return &w->file() == &file && goes_on(*w) && std::any_of(w->plan_.begin(), w->plan_.end(),
                                               [chunk](const Walk::Entry& e) { return e.chunk == chunk; });
   });
 }

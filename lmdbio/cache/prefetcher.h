@@ -113,6 +113,7 @@ class Prefetcher {
   }
   void forget_all(FileCache& file) noexcept;
   void settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept;
+  bool goes_on(const Walk& walk) const noexcept;
   bool planned(const FileCache& file, ChunkIndex chunk) const noexcept;
   bool reclaim_one(bool even_planned) noexcept;
   bool reclaim(FileCache& file, std::size_t resident) noexcept;

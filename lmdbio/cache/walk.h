@@ -69,6 +69,7 @@ class Walk {
   EventCount settled_;
   bool waiting_ = false;
   ChunkIndex at_{~0u};  ///< where it was last
+  std::uint64_t last_ = 0;  ///< when, on the Prefetcher's clock
 };
 
 }  // namespace lmdbio::cache
