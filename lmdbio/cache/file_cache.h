@@ -73,6 +73,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// and begin with a new snapshot.
   std::shared_ptr<FileCache> kept;
   bool local = true, drop_behind = false;
+  unsigned readahead_walks = 0;     ///< see Prefetcher::use_readahead
   bool comes_around = false;        ///< a walk has gone through it more than once
   std::uint64_t least_latency_ns = 0;  ///< the fastest direct request so far; 0: none
   std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes

@@ -664,9 +664,11 @@ bool Prefetcher::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   return true;
 }
 
-void Prefetcher::use_readahead(FileCache& file) noexcept {
+void Prefetcher::use_readahead(FileCache& file, bool on) noexcept {
   const std::lock_guard lock(mutex_);
-  if (file.window != nullptr) file.window->use_readahead();
+  const unsigned before = file.readahead_walks;
+  file.readahead_walks += on ? 1u : ~0u;
+  if (file.window != nullptr && (before == 0) != (file.readahead_walks == 0)) file.window->use_readahead(on);
 }
 
 void Prefetcher::note_epoch(FileCache& file) noexcept {

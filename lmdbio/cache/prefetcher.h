@@ -59,8 +59,8 @@ class Prefetcher {
   /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
   Status load(FileCache& file, ChunkIndex chunk) noexcept;
 
-  /// A walk goes through a file that is mapped without read-ahead: from now on with it.
-  void use_readahead(FileCache& file) noexcept;
+  /// A walk goes through a file that is mapped without read-ahead: with it as long as there is such a walk.
+  void use_readahead(FileCache& file, bool on) noexcept;
   /// A walk has started over: what it leaves is worth keeping.
   void note_epoch(FileCache& file) noexcept;
   void note_keys(FileCache& file) noexcept;

@@ -136,8 +136,10 @@ bool Window::publish(std::uint64_t offset, std::size_t bytes, Staging& staging) 
   return false;
 }
 
-void Window::use_readahead() noexcept {
-  if (std::exchange(no_readahead_, false)) (void)::madvise(mapping_.data(), mapping_.size(), MADV_NORMAL);
+void Window::use_readahead(bool on) noexcept {
+  if (!no_readahead_) return;
+  readahead_ = on;
+  (void)::madvise(mapping_.data(), mapping_.size(), on ? MADV_NORMAL : MADV_RANDOM);
 }
 
 bool Window::restore(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept {
@@ -145,7 +147,7 @@ bool Window::restore(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept
   bytes = std::min<std::uint64_t>(bytes, mapping_.size() - offset);
   std::byte* const at = mapping_.data() + offset;
   if (calls.mmap(at, bytes, anonymous_ ? -1 : fd, offset) == MAP_FAILED) return false;
-  if (no_readahead_) (void)::madvise(at, bytes, MADV_RANDOM);
+  if (no_readahead_ && !readahead_) (void)::madvise(at, bytes, MADV_RANDOM);
   return true;
 }
 

@@ -141,8 +141,8 @@ class Window {
   /// The piece becomes a mapping of `fd`, the window's file, again; of an anonymous window addresses without
   /// memory.  False: nothing has changed.
   bool restore(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
-  /// Takes back what `no_readahead` asked for.
-  void use_readahead() noexcept;
+  /// Takes back what `no_readahead` asked for, or asks for it again.  Without it: nothing.
+  void use_readahead(bool on) noexcept;
 
  private:
   Window() = default;
@@ -151,6 +151,7 @@ class Window {
   std::uint64_t length_ = 0;
   unsigned shift_ = 12;
   bool no_readahead_ = false, anonymous_ = false;
+  bool readahead_ = false;  ///< in spite of no_readahead_, for now
 };
 
 /// Around a fork: the list of shared windows is held still.

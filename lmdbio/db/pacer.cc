@@ -76,6 +76,11 @@ void Pacer::forget() noexcept {
     Prefetcher::existing()->remove(*walk_);
     walk_.reset();
   }
+  if (readahead_ != nullptr) {
+    Prefetcher::existing()->use_readahead(*readahead_, false);
+    readahead_.reset();
+    state_ = State::watching;
+  }
   if (state_ != State::off) state_ = State::watching;
   wide_ = 0;
 }
@@ -169,7 +174,8 @@ bool Pacer::start_stream(Step kind, const PageRun& need, const cache::WindowView
   if (file == nullptr) return false;
   if (file->regime.way == cache::Way::mapping) {
     if (!env_->no_readahead() || config().io == IoMode::mmap) return false;
-    Prefetcher::existing()->use_readahead(*file);  // the program's wish was for lookups: this is a walk
+    Prefetcher::existing()->use_readahead(*file, true);  // the program's wish was for lookups: this is a walk
+    readahead_ = std::move(file);
     return false;
   }
   walk_ = std::make_unique<cache::Walk>(file);

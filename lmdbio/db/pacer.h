@@ -82,6 +82,7 @@ class Pacer {
   Env* env_;
   State state_ = State::watching;
   std::unique_ptr<cache::Walk> walk_;
+  std::shared_ptr<cache::FileCache> readahead_;  ///< off, but for what the kernel was asked to do; or null
   // watching
   std::int64_t looked_ns_ = 0;
   std::uint64_t wide_ = 0;  ///< pages granted around a place that was in memory

@@ -160,7 +160,7 @@ TEST(WindowPieces, PublishedAndRestored) {
       EXPECT_TRUE(holds(w, kBytes, piece, kMark)) << piece;
       ASSERT_TRUE(w.restore(file.fd(), piece * kPiece, kPiece));
       EXPECT_TRUE(holds(w, kBytes)) << piece;
-      w.use_readahead();
+      w.use_readahead(true);
     }
     EXPECT_TRUE(w.restore(file.fd(), 8 * kPiece, kPiece)) << "beyond the window: nothing to do";
     EXPECT_TRUE(w.restore(file.fd(), 0, 100 * kPiece)) << "all of it";
