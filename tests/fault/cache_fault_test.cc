@@ -51,6 +51,7 @@ void* failing_mmap(void* at, std::size_t bytes, int fd, std::uint64_t offset) no
 
 }  // namespace
 
+#if !defined(__SANITIZE_ADDRESS__)  // which has its own, all or none
 [[gnu::noinline]] void* operator new(std::size_t n) {
   if (!mine && allocations.now()) throw std::bad_alloc();
   if (void* const p = std::malloc(n); p != nullptr) return p;
@@ -58,6 +59,7 @@ void* failing_mmap(void* at, std::size_t bytes, int fd, std::uint64_t offset) no
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+#endif
 
 // The last call that makes staging comes here: the product is linked into this program.
 extern "C" int madvise(void* at, size_t n, int advice) noexcept {
@@ -255,6 +257,7 @@ TEST_F(CacheFault, NoneWorks) {
   }
 }
 
+#if !defined(__SANITIZE_ADDRESS__)
 // Of the thread that reads.  Nobody waits for ever, and no memory is lost sight of.
 TEST_F(CacheFault, EachAllocation) {
   engine_factory() = select_engine;  // the double's own must not fail
@@ -266,6 +269,7 @@ TEST_F(CacheFault, EachAllocation) {
   allocations.reset();
   engine_factory() = testing::ScriptedEngine::make;
 }
+#endif
 
 // A transaction that begins with chunks of the last one about: each call that gives them back fails.
 TEST_F(CacheFault, NewSnapshots) {
