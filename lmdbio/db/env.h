@@ -110,6 +110,8 @@ class Env {
   std::uint32_t window_number() const noexcept { return window_number_; }
   /// Where no file can be mapped: as they were at the last refresh_metas().
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
+  /// Of the file; -1: the caller's bytes.
+  int fd() const noexcept { return fd_; }
   bool unmapped() const noexcept { return unmapped_; }
   /// Reads the metas of an unmapped file again.  Not while another thread looks at them.
   Status refresh_metas() noexcept;

@@ -1,5 +1,7 @@
 #include "lmdbio/db/pacer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -25,7 +27,7 @@ constexpr std::uint64_t kFree = std::uint64_t{4} << 20, kMostFree = std::uint64_
 constexpr std::int64_t kLookNs = 2'000'000;
 /// Files that are not worth a thread.
 constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
-/// Where no call tells what is in memory, the time of a first touch does.
+/// Where no call tells what is in memory, the time of a read of one byte does: it takes longer if it is not.
 constexpr std::int64_t kFaultNs = 40'000;
 constexpr double kCachedShare = 0.9;
 /// No program reads values faster, bytes a nanosecond: one that goes on faster skips them.
@@ -159,14 +161,21 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
   std::optional<bool> there = there_from(forward ? at : at - std::min(at, kLookBytes), kLookBytes);
   if (there == true && (forward ? end - at > kFar : at > kFar))
     there = there_from(forward ? at + kFar : at - kFar, kFarBytes);
-  if (!there) {
-    const std::byte* const page = view.at(format::Pgno{need.first});
-    if (page != nullptr) (void)*const_cast<const volatile std::byte*>(page);
-    there = now_ns() - now < kFaultNs;
+  if (!there) {  // nothing tells: then time does.  Far first: near is what the kernel has just read ahead
+    const std::uint64_t last = end - view.page_size();
+    there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar)) && read_at_once(at);
   }
   looked_ns_ = now;
   wide_ = *there ? least : 0;
   return *there;
+}
+
+// By read(2), which cannot end in a signal.
+bool Pacer::read_at_once(std::uint64_t offset) const noexcept {
+  std::byte any;
+  const std::int64_t begun = now_ns();
+  const ssize_t n = ::pread(env_->fd(), &any, 1, static_cast<off_t>(offset));
+  return n == 1 && now_ns() - begun < kFaultNs;
 }
 
 bool Pacer::start_stream(Step kind, const PageRun& need, const cache::WindowView& view) {

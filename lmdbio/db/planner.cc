@@ -136,7 +136,7 @@ class Folder {
         geometry_(geometry),
         horizon_(horizon),
         near_(geometry.pages_a_chunk() / 4),
-        dense_(geometry.pages_a_chunk() / 8),
+        dense_(geometry.pages_a_chunk() / 16),
         out_(out) {}
 
   void run(const PageRun& need, const Plan& plan) {
@@ -152,7 +152,7 @@ class Folder {
 
     out_.dense_now = is_dense(0);
     out_.history = history_;
-    if (out_.dense_now) {
+    if (out_.dense_now || member_[0] == 0) {  // it goes on where it was, or somewhere for long
       out_.history.end_page = now.end;
       out_.history.run_pages = now.pages;
     }
