@@ -35,6 +35,8 @@ constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 constexpr std::uint64_t kJustLeft = 4;
 /// A walk that has stood still while others came to so many chunks has no claim to what it had planned.
 constexpr std::uint64_t kAbandoned = 64;
+/// Files up to this size are kept as a whole, if they can be.
+constexpr std::uint64_t kSmallFile = std::uint64_t{64} << 20;
 /// No storage gives more, bytes a nanosecond.
 constexpr std::uint64_t kFastest = 8;
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
@@ -519,7 +521,8 @@ void Prefetcher::complain_if_full(const FileCache& file) noexcept {
 bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.anonymous) return true;  // counted when it is published
   // What walks have left goes, unless it is likely to be found again.
-  if (!file.comes_around || file.file_bytes.load(std::memory_order_relaxed) / 2 > limit_) {
+  const std::uint64_t size = file.file_bytes.load(std::memory_order_relaxed);
+  if (size > kSmallFile && (!file.comes_around || size / 2 > limit_)) {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
                                          [](const auto& x, const auto& y) { return x.left < y.left; });
     if (oldest != file.residents.end() && plans_ - oldest->left >= kJustLeft && !planned(file, oldest->chunk))

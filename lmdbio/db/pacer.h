@@ -21,11 +21,9 @@ class Env;
 /// Pages that a walker may enter without asking.
 struct FreeRun {
   std::uint64_t first = 0, pages = 0;
-  /// Of a run of `more` + 1 pages from `p` on.
-  bool covers(std::uint64_t p, std::uint64_t more) const noexcept {
-    const std::uint64_t at = p - first;
-    return at < pages && more < pages - at;
-  }
+  /// Of a run of `more` + 1 pages from `p` on.  One comparison: what starts up to `more` pages before this run is
+  /// taken to be inside as well, which costs a page fault at most.
+  bool covers(std::uint64_t p, std::uint64_t more) const noexcept { return p - first + more < pages; }
   static constexpr FreeRun everything() noexcept { return {0, ~std::uint64_t{0}}; }
 };
 
