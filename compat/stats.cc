@@ -13,6 +13,7 @@
 
 #include "compat/handle.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/prefetcher.h"
@@ -31,12 +32,6 @@ constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;  ///< of the atexit handler; 0: not registered
 constinit bool forked = false;       ///< environments may be the parent's: only used ones are told of
-
-std::int64_t now_ns() noexcept {
-  timespec t{};
-  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
-  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
 
 void append_string(std::string& out, const char* s) {
   out += '"';
@@ -110,7 +105,10 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "most_areas", s.most_areas);
   append_number(out, "publish_failed", s.publish_failed);
   append_number(out, "read_failed", s.read_failed);
+  append_number(out, "short_reads", s.short_reads);
+  append_number(out, "retries", s.retries);
   append_number(out, "stale", s.stale);
+  append_number(out, "stolen", s.stole);
   append_number(out, "snapshots", s.snapshots);
   append_number(out, "key_walks", s.key_walks);
   append_number(out, "sparse_plans", s.sparse_plans);

@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "lmdbio/base/align.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/io/extents.h"
 
 namespace lmdbio::cache {
 
@@ -194,9 +194,7 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
     if (chunk && !file.still_open()) f.status = Status::from_errno(EBADF);
     Lane* const l = lane(f.job.file, direct);
     const std::size_t align = l->engine->caps().align;
-    const std::uint64_t from = chunk ? file.offset(f.job.chunk) : align_down(f.job.extent.offset, align);
-    std::uint64_t end = chunk ? from + file.bytes_in(f.job.chunk) : f.job.extent.offset + f.job.extent.bytes;
-    end = std::min(end, file.file_bytes.load(std::memory_order_relaxed));
+    const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
     if (publish) {
       Result<Staging> made = Staging::make(file.chunk_bytes);
       if (made)
@@ -210,13 +208,13 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
       else
         f.status = made.error();
     }
-    for (std::uint64_t o = from; f.status.ok() && o < end; o += kRequest) {
-      const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kRequest, end - o));
-      std::byte* const to = publish ? f.staging.data() + (o - from)
-                                    : scratch_.data() + next_scratch_++ % kScratches * kRequest;
-      l->pending.push_back({o, {to, static_cast<std::size_t>(align_up(bytes, align))}, at, bytes});
-      ++f.ops;
-    }
+    if (f.status.ok())
+      split_aligned(wanted, align, file.file_bytes.load(std::memory_order_relaxed), kRequest, [&](const ReadPiece& r) {
+        std::byte* const to = publish ? f.staging.data() + (r.offset - wanted.offset)
+                                      : scratch_.data() + next_scratch_++ % kScratches * kRequest;
+        l->pending.push_back({r.offset, {to, r.bytes}, at, r.minimum});
+        ++f.ops;
+      });
   } catch (...) {
     f.status = Status::from_errno(ENOMEM);
   }

@@ -11,6 +11,7 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/cache/chunk_table.h"
+#include "lmdbio/io/extents.h"
 
 namespace lmdbio::cache {
 
@@ -18,9 +19,7 @@ struct FileCache;
 class Prefetcher;
 
 /// A piece of the file that is wanted by itself, bytes.
-struct WantedExtent {
-  std::uint64_t offset = 0, bytes = 0;
-};
+using WantedExtent = Extent;
 
 /// One cursor's.  Made and used by one thread at a time; the I/O thread reads and answers under the
 /// Prefetcher's lock.

@@ -1,18 +1,8 @@
 #include "lmdbio/db/leaf_ahead.h"
 
-#include <time.h>
+#include "lmdbio/base/futex.h"
 
 namespace lmdbio::db {
-
-namespace {
-
-std::int64_t now_ns() noexcept {
-  timespec t{};
-  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
-  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
-
-}  // namespace
 
 const std::byte* LeafAhead::leaf_at(const cache::WindowView& view, const format::PageView& parent,
                                     unsigned i) noexcept {

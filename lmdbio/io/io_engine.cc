@@ -10,6 +10,7 @@
 #include <new>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
 
 namespace lmdbio {
@@ -18,12 +19,6 @@ namespace {
 constexpr std::size_t kBatch = 32;               // reads or results passed below at a time
 constexpr std::uint64_t kMaxOffset = INT64_MAX;  // off_t
 constexpr unsigned kMaxBackOff = 10;             // 2^10 us
-
-std::int64_t now_ns() noexcept {
-  struct timespec t;
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
 
 void drop_front(unsigned* list, unsigned& count, std::size_t n) noexcept {
   std::memmove(list, list + n, (count - n) * sizeof *list);

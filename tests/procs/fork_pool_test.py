@@ -12,17 +12,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import shimtest  # noqa: E402
 
 
-def option(name, default):
-    if name not in sys.argv:
-        return default
-    at = sys.argv.index(name)
-    value = sys.argv[at + 1]
-    del sys.argv[at:at + 2]
-    return int(value)
-
-
-ROUNDS = option("--rounds", 2)
-CHILDREN = option("--children", 64)
+ROUNDS = shimtest.option("--rounds", 2)
+CHILDREN = shimtest.option("--children", 64)
 TABLE = "--table" in sys.argv
 if TABLE:
     sys.argv.remove("--table")

@@ -21,22 +21,13 @@ import cgroup  # noqa: E402
 import shimtest  # noqa: E402
 
 
-def option(name, default):
-    if name not in sys.argv:
-        return default
-    at = sys.argv.index(name)
-    value = sys.argv[at + 1]
-    del sys.argv[at:at + 2]
-    return type(default)(value)
-
-
 MIB = 1 << 20
-GIB = option("--gib", 0.06)
-MEMORY = option("--memory", "16M")
-RECORDS = option("--records", 200_000)
-STREAM_MEMORY = option("--stream-memory", "16M")
-PASSES = option("--passes", 1)
-DIR = option("--dir", "")
+GIB = shimtest.option("--gib", 0.06)
+MEMORY = shimtest.option("--memory", "16M")
+RECORDS = shimtest.option("--records", 200_000)
+STREAM_MEMORY = shimtest.option("--stream-memory", "16M")
+PASSES = shimtest.option("--passes", 1)
+DIR = shimtest.option("--dir", "")
 VALUE = 110 << 10
 # What a process has besides: the program's own tables, page tables, the library's heap, stacks.
 CONSTANT = 32 * MIB

@@ -15,18 +15,9 @@ import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
 
-def option(name, default):
-    if name not in sys.argv:
-        return default
-    at = sys.argv.index(name)
-    value = sys.argv[at + 1]
-    del sys.argv[at:at + 2]
-    return type(default)(value)
-
-
-SECONDS = option("--seconds", 3.0)
-MIB = option("--mib", 64)
-DIR = option("--dir", "")
+SECONDS = shimtest.option("--seconds", 3.0)
+MIB = shimtest.option("--mib", 64)
+DIR = shimtest.option("--dir", "")
 
 
 class WindowTorture(shimtest.Case):

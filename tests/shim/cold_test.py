@@ -26,17 +26,8 @@ ENGINES = ("uring", "threads", "pread")
 ALL = f"right {RECORDS}"
 
 
-def option(name, default):
-    if name not in sys.argv:
-        return default
-    at = sys.argv.index(name)
-    value = sys.argv[at + 1]
-    del sys.argv[at:at + 2]
-    return int(value)
-
-
-ROUNDS = option("--rounds", 8)
-SEED = option("--seed", random.SystemRandom().randrange(1 << 30))
+ROUNDS = shimtest.option("--rounds", 8)
+SEED = shimtest.option("--seed", random.SystemRandom().randrange(1 << 30))
 
 
 def missing_part(case, body):

@@ -21,6 +21,16 @@ CONFIG = {}
 OURS = ["preload", "linked", "asneeded", "soname"]
 
 
+def option(name, default):
+    """The value of a campaign's option, taken out of sys.argv before unittest sees it; of default's type."""
+    if name not in sys.argv:
+        return default
+    at = sys.argv.index(name)
+    value = sys.argv[at + 1]
+    del sys.argv[at:at + 2]
+    return type(default)(value)
+
+
 def modes():
     return [m for m in OURS if not (m == "preload" and CONFIG["sanitize"])]
 
