@@ -19,9 +19,11 @@ LAYERS = {
     "lmdbio/io": ["lmdbio/base"],
     "lmdbio/cache": ["lmdbio/base", "lmdbio/format", "lmdbio/io"],
     "lmdbio/db": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache"],
+    "lmdbio/reader": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/db", PUBLIC],
     "lmdbio/dist": ["lmdbio/base", "lmdbio/io", "lmdbio/cache/chunk_source.h"],
-    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/db", "lmdbio/dist", PUBLIC],
-    "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/db", PUBLIC],
+    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/db", "lmdbio/reader",
+                   "lmdbio/dist", PUBLIC],
+    "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/db", "lmdbio/reader", PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/io", PUBLIC],
     "tests": ["lmdbio", "compat", "bench"],
@@ -30,8 +32,8 @@ LAYERS = {
 RESTRICTED = [
     (re.compile(r"mpi\.h$"), ["lmdbio/dist", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
-    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/cli", "lmdbio/include", "compat", "caffe_patch",
-                               "bench", "tests"]),
+    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/reader", "lmdbio/cli", "lmdbio/include",
+                               "compat", "caffe_patch", "bench", "tests"]),
 ]
 # Calls that only one file of the product makes.
 OWNED = [

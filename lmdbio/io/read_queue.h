@@ -1,0 +1,74 @@
+// Reads of one file in the caller's own time: any number is wanted, the engine is kept full, groups are
+// waited for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "lmdbio/io/extents.h"
+#include "lmdbio/io/io_engine.h"
+
+namespace lmdbio {
+
+/// Reads that are waited for together.  Stays where it is while `left` is not 0.
+struct ReadGroup {
+  unsigned left = 0;  ///< requests that have not ended
+  Status status;      ///< of the first that failed; the group's bytes are unspecified then
+  bool done() const noexcept { return left == 0; }
+};
+
+/// No thread of its own, no locks: one thread at a time.  Memory and groups that were given to it are the
+/// engine's until the group is done, or the queue is gone.
+class ReadQueue {
+ public:
+  /// Of a request, bytes.
+  static constexpr std::size_t kMostRequest = std::size_t{1} << 20;
+
+  /// `file_bytes`: what is beyond is not read.
+  ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
+            std::size_t most_request = kMostRequest) noexcept;
+  /// Waits for what is in flight; what is not is dropped.
+  ~ReadQueue();
+  ReadQueue(const ReadQueue&) = delete;
+  ReadQueue& operator=(const ReadQueue&) = delete;
+
+  /// Of offsets and memory, a power of two.
+  std::size_t alignment() const noexcept { return engine_->caps().align; }
+  bool direct() const noexcept { return engine_->caps().direct; }
+  /// Bytes of memory that a read of `extent` takes: it is widened to the alignment at both ends.
+  std::size_t room(const Extent& extent) const noexcept;
+  /// Wants `extent`, cut to the end of the file: the byte at offset o comes to `to` + (o - the extent's
+  /// offset rounded down to the alignment).  `to`: aligned, with room(extent).  Nothing is submitted yet.
+  /// ENOMEM: nothing is wanted.
+  Status add(ReadGroup& group, const Extent& extent, std::byte* to) noexcept;
+  /// Submits what there is room for and takes what has come.  Never waits.
+  void pump() noexcept;
+  /// Until the group is done, before all that is wanted and not submitted; then the group's status.
+  Status wait(ReadGroup& group) noexcept;
+  /// Until any one request ends, or none is in flight.
+  void wait_any() noexcept;
+  /// The group's bytes are wanted no more; waits for those in flight.
+  void drop(ReadGroup& group) noexcept;
+
+  /// Requests submitted and not ended, wanted and not submitted.
+  std::size_t in_flight() const noexcept { return engine_->in_flight(); }
+  std::size_t waiting() const noexcept { return pending_.size(); }
+  const IoEngine::Counters& counters() const noexcept { return engine_->counters(); }
+  /// In a forked child, before anything else: the parent's reads are not ours.  Groups are never done then.
+  void forget() noexcept;
+
+ private:
+  void submit() noexcept;
+  void reap(std::size_t min) noexcept;
+  void end(ReadGroup& group, Status st) noexcept;
+
+  std::unique_ptr<IoEngine> engine_;
+  const std::uint64_t file_bytes_;
+  const std::size_t most_request_;
+  std::deque<ReadOp> pending_;  ///< tags: addresses of groups
+  bool forgotten_ = false;
+};
+
+}  // namespace lmdbio
