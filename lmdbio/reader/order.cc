@@ -1,0 +1,111 @@
+#include "lmdbio/reader/order.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+namespace lmdbio::reader {
+
+namespace {
+
+// Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with the constants of
+// Vigna's splitmix64.
+constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+constexpr std::uint64_t low_bits(unsigned n) noexcept { return (std::uint64_t{1} << n) - 1; }
+
+// A Feistel network permutes the numbers of as many bits as count - 1 has; those that leave the range go
+// through it again (cycle walking: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002), less than
+// twice on average.  With fewer bits than kLeastBits its permutations would not be even.
+constexpr unsigned kRounds = 8, kLeastBits = 8;
+
+}  // namespace
+
+std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t i) noexcept {
+  if (count < 2) return 0;
+  const auto bits = std::max(kLeastBits, static_cast<unsigned>(std::bit_width(count - 1)));
+  const unsigned low = bits / 2, high = bits - low;
+  const std::uint64_t key = mix(mix(seed) ^ epoch);
+  std::uint64_t x = i;
+  do {
+    std::uint64_t l = x & low_bits(low), h = x >> low;
+    for (unsigned round = 0; round < kRounds; ++round) {
+      if (round % 2 == 0)
+        h ^= mix(key + round * std::uint64_t{0xd1b54a32d192ed03} + l) & low_bits(high);
+      else
+        l ^= mix(key + round * std::uint64_t{0xd1b54a32d192ed03} + h) & low_bits(low);
+    }
+    x = h << low | l;
+  } while (x >= count);
+  return x;
+}
+
+Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records) noexcept {
+  const auto invalid = Status::from_errno(EINVAL);
+  Order made;
+  made.kind_ = o.kind;
+  made.seed_ = o.seed;
+  made.offset_ = o.offset;
+  made.step_ = o.step == 0 ? 1 : o.step;
+  made.all_ = records;
+  if (made.offset_ >= made.step_) return invalid;
+  switch (o.kind) {
+    case LMDBIO_ORDER_SEQUENTIAL:
+    case LMDBIO_ORDER_SHUFFLE:
+      break;
+    case LMDBIO_ORDER_WINDOW_SHUFFLE:
+      if (o.window == 0) return invalid;
+      made.window_ = o.window;
+      break;
+    case LMDBIO_ORDER_LIST:
+      if (o.list == nullptr && o.length != 0) return invalid;
+      if (std::any_of(o.list, o.list + o.length, [records](std::uint64_t r) { return r >= records; }))
+        return invalid;
+      try {
+        made.list_.assign(o.list, o.list + o.length);
+      } catch (...) {
+        return Status::from_errno(ENOMEM);
+      }
+      made.all_ = o.length;
+      break;
+    case LMDBIO_ORDER_KEYS:
+      if (o.keys == nullptr && o.length != 0) return invalid;
+      made.all_ = o.length;
+      break;
+    default:
+      return invalid;
+  }
+  if (made.all_ > made.offset_) made.length_ = (made.all_ - made.offset_ - 1) / made.step_ + 1;
+  if (o.position > made.length_) return invalid;
+  return made;
+}
+
+std::uint64_t Order::at(std::uint64_t epoch, std::uint64_t position) const noexcept {
+  const std::uint64_t i = offset_ + position * step_;
+  switch (kind_) {
+    case LMDBIO_ORDER_SHUFFLE:
+      return shuffle(seed_, epoch, all_, i);
+    case LMDBIO_ORDER_WINDOW_SHUFFLE: {
+      const std::uint64_t w = i / window_, first = w * window_;
+      return first + shuffle(seed_ ^ mix(w), epoch, std::min(window_, all_ - first), i - first);
+    }
+    case LMDBIO_ORDER_LIST:
+      return list_[i];
+    case LMDBIO_ORDER_SEQUENTIAL:
+    case LMDBIO_ORDER_KEYS:
+      break;
+  }
+  return i;
+}
+
+bool Order::in_order() const noexcept {
+  constexpr std::uint64_t kNear = 4;
+  return kind_ == LMDBIO_ORDER_SEQUENTIAL && step_ <= kNear;
+}
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,168 @@
+#include "lmdbio/reader/order.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cmath>
+#include <set>
+#include <vector>
+
+namespace lmdbio::reader {
+namespace {
+
+lmdbio_order plain(lmdbio_order_kind kind) {
+  lmdbio_order o{};
+  o.size = sizeof o;
+  o.kind = kind;
+  return o;
+}
+
+std::vector<std::uint64_t> sequence(const Order& o, std::uint64_t epoch = 0) {
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t i = 0; i < o.length(); ++i) all.push_back(o.at(epoch, i));
+  return all;
+}
+
+Order make(const lmdbio_order& o, std::uint64_t records) {
+  Result<Order> made = Order::make(o, records);
+  EXPECT_TRUE(made.has_value());
+  return std::move(made).value();
+}
+
+TEST(Shuffle, IsAPermutationOfEachSize) {
+  for (std::uint64_t n = 0; n < 1100; ++n) {
+    std::vector<bool> seen(n);
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const std::uint64_t x = shuffle(7, n % 3, n, i);
+      ASSERT_LT(x, n);
+      ASSERT_FALSE(seen[x]) << n << ' ' << i;
+      seen[x] = true;
+    }
+  }
+}
+
+// Jobs of other versions and machines resume by these numbers: they never change.
+TEST(Shuffle, IsFrozen) {
+  std::vector<std::uint64_t> ten, large;
+  for (std::uint64_t i = 0; i < 10; ++i) ten.push_back(shuffle(1, 0, 10, i));
+  for (std::uint64_t i = 0; i < 4; ++i) large.push_back(shuffle(42, 3, 1'281'167, i));
+  EXPECT_EQ(ten, (std::vector<std::uint64_t>{2, 3, 0, 6, 4, 9, 7, 1, 8, 5}));
+  EXPECT_EQ(large, (std::vector<std::uint64_t>{464617, 135789, 343695, 137304}));
+  EXPECT_EQ(shuffle(1, 2, std::uint64_t{1} << 63, 3), 3206221324778299318u);
+}
+
+TEST(Shuffle, SeedsAndEpochsDiffer) {
+  constexpr std::uint64_t kRecords = 1000;
+  std::set<std::vector<std::uint64_t>> orders;
+  for (std::uint64_t seed = 0; seed < 8; ++seed)
+    for (std::uint64_t epoch = 0; epoch < 8; ++epoch) {
+      std::vector<std::uint64_t> all;
+      for (std::uint64_t i = 0; i < kRecords; ++i) all.push_back(shuffle(seed, epoch, kRecords, i));
+      orders.insert(all);
+    }
+  EXPECT_EQ(orders.size(), 64u);
+}
+
+// Over many seeds each record comes to each place equally often, and neighbours are torn apart.
+TEST(Shuffle, SpreadsEvenly) {
+  for (const std::uint64_t n : {2u, 3u, 5u, 12u, 100u, 256u, 300u}) {
+    constexpr unsigned kSeeds = 4000;
+    std::vector<unsigned> at(n * n);
+    unsigned followed = 0;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      std::uint64_t before = n;
+      for (std::uint64_t i = 0; i < n; ++i) {
+        const std::uint64_t x = shuffle(seed, 0, n, i);
+        ++at[i * n + x];
+        followed += x == before + 1;
+        before = x;
+      }
+    }
+    const double expected = static_cast<double>(kSeeds) / static_cast<double>(n);
+    for (const unsigned count : at) EXPECT_NEAR(count, expected, 6 * std::sqrt(expected)) << n;
+    // Of n - 1 neighbours one in n is followed by the next record.
+    const double pairs = static_cast<double>(kSeeds) * static_cast<double>(n - 1) / static_cast<double>(n);
+    EXPECT_NEAR(followed, pairs, 0.05 * pairs) << n;
+  }
+}
+
+TEST(Order, Sequential) {
+  EXPECT_EQ(sequence(make(plain(LMDBIO_ORDER_SEQUENTIAL), 5)), (std::vector<std::uint64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(make(plain(LMDBIO_ORDER_SEQUENTIAL), 0).length(), 0u);
+}
+
+TEST(Order, SharesOfAllRanksAreTheWhole) {
+  const std::uint64_t list[] = {4, 4, 0, 9};
+  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE,
+                                       LMDBIO_ORDER_LIST, LMDBIO_ORDER_KEYS}) {
+    for (std::uint64_t ranks = 1; ranks < 14; ++ranks) {
+      lmdbio_order o = plain(kind);
+      const MDB_val keys[4]{};
+      o.window = 3;
+      o.seed = 5;
+      if (kind == LMDBIO_ORDER_LIST || kind == LMDBIO_ORDER_KEYS) {
+        o.list = list;
+        o.keys = keys;
+        o.length = 4;
+      }
+      const std::vector<std::uint64_t> whole = sequence(make(o, 10), 2);
+      std::vector<std::uint64_t> parts(whole.size());
+      for (o.offset = 0, o.step = ranks; o.offset < ranks; ++o.offset) {
+        const std::vector<std::uint64_t> part = sequence(make(o, 10), 2);
+        for (std::size_t i = 0; i < part.size(); ++i) parts.at(o.offset + i * ranks) = part[i];
+      }
+      EXPECT_EQ(parts, whole) << kind << ' ' << ranks;
+    }
+  }
+}
+
+TEST(Order, WindowsStayInTheirPlaces) {
+  lmdbio_order o = plain(LMDBIO_ORDER_WINDOW_SHUFFLE);
+  o.window = 16;
+  const Order made = make(o, 100);
+  std::set<std::vector<std::uint64_t>> kinds;
+  for (std::uint64_t first = 0; first < 100; first += 16) {
+    std::set<std::uint64_t> records;
+    std::vector<std::uint64_t> relative;
+    for (std::uint64_t i = first; i < std::min<std::uint64_t>(first + 16, 100); ++i) {
+      records.insert(made.at(1, i));
+      relative.push_back(made.at(1, i) - first);
+    }
+    EXPECT_EQ(*records.begin(), first);
+    EXPECT_EQ(records.size(), std::min<std::uint64_t>(16, 100 - first));
+    kinds.insert(relative);
+  }
+  EXPECT_EQ(kinds.size(), 7u);  // no two alike
+}
+
+TEST(Order, RefusesWhatItCannotBe) {
+  const auto refused = [](const lmdbio_order& o) {
+    const Result<Order> made = Order::make(o, 10);
+    return !made && made.error().raw() == EINVAL;
+  };
+  lmdbio_order o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  o.offset = 1;
+  EXPECT_TRUE(refused(o));
+  o.step = 1;
+  EXPECT_TRUE(refused(o));
+  o.step = 2;
+  EXPECT_FALSE(refused(o));
+  o.position = 5;
+  EXPECT_FALSE(refused(o));
+  o.position = 6;
+  EXPECT_TRUE(refused(o));
+  EXPECT_TRUE(refused(plain(LMDBIO_ORDER_WINDOW_SHUFFLE)));
+  EXPECT_TRUE(refused(plain(static_cast<lmdbio_order_kind>(7))));
+  lmdbio_order l = plain(LMDBIO_ORDER_LIST);
+  EXPECT_FALSE(refused(l));
+  l.length = 2;
+  EXPECT_TRUE(refused(l));
+  const std::uint64_t list[] = {9, 10};
+  l.list = list;
+  EXPECT_TRUE(refused(l));
+  l.length = 1;
+  EXPECT_FALSE(refused(l));
+}
+
+}  // namespace
+}  // namespace lmdbio::reader
