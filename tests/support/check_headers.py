@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each header of the product compiles alone, without a warning; those under lmdbio/include also as C.
+"""Each header of the product compiles alone, without a warning; lmdbio.h also as C.
 
 check_headers.py ROOT CXX CC [-- FLAGS ..]
 """
@@ -36,7 +36,7 @@ def main():
                         continue
                     path = os.path.join(here, n)
                     jobs.append((cxx, "-std=c++20", path, os.path.join(at, f"h{len(jobs)}.cc"), flags))
-                    if here.startswith(os.path.join(root, "lmdbio/include")):
+                    if path == os.path.join(root, "lmdbio/include/lmdbio/lmdbio.h"):
                         jobs.append((cc, "-std=c11", path, os.path.join(at, f"h{len(jobs)}.c"), c_flags))
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             wrong = [w for w in pool.map(compile_alone, jobs) if w is not None]

@@ -1,0 +1,314 @@
+// Readers and streams of lmdbio.h for C++20: owners, spans, exceptions.  Header-only: the library exports C
+// alone.  Lifetimes and rules of threads are those of lmdbio.h.
+#pragma once
+
+#include <lmdbio/lmdbio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lmdbio {
+
+/// What a call of the library answered: code() is an errno or an MDB_ code, what() names file and reason.
+class Error : public std::runtime_error {
+ public:
+  Error(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+namespace detail {
+
+[[noreturn]] inline void fail(int rc) {
+  const char* const why = lmdbio_error();
+  throw Error(rc, *why != '\0' ? why : mdb_strerror(rc));
+}
+inline void check(int rc) {
+  if (rc != 0) fail(rc);
+}
+inline std::span<const std::byte> bytes(const MDB_val& v) noexcept {
+  return {static_cast<const std::byte*>(v.mv_data), v.mv_size};
+}
+
+}  // namespace detail
+
+/// A record of a batch; its bytes are the batch's.
+struct Record {
+  std::uint64_t ordinal = UINT64_MAX;
+  std::span<const std::byte> key, value;
+  /// False: the key that was asked for does not exist.
+  bool exists() const noexcept { return ordinal != UINT64_MAX; }
+};
+
+/// Owns its records' bytes until it is destroyed or assigned to.  Empty if default-made or moved from.
+class Batch {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Record;
+    using difference_type = std::ptrdiff_t;
+    using pointer = void;
+    using reference = Record;
+    Iterator() = default;
+    explicit Iterator(const lmdbio_record* at) noexcept : at_(at) {}
+    Record operator*() const noexcept { return record(*at_); }
+    Iterator& operator++() noexcept {
+      ++at_;
+      return *this;
+    }
+    Iterator operator++(int) noexcept { return Iterator(at_++); }
+    friend bool operator==(const Iterator&, const Iterator&) = default;
+
+   private:
+    const lmdbio_record* at_ = nullptr;
+  };
+
+  Batch() = default;
+  /// Takes it over.
+  explicit Batch(const lmdbio_batch* batch) noexcept : batch_(batch) {}
+
+  std::size_t size() const noexcept { return batch_ == nullptr ? 0 : batch_->count; }
+  bool empty() const noexcept { return size() == 0; }
+  /// `i` below size().
+  Record operator[](std::size_t i) const noexcept { return record(batch_->records[i]); }
+  Iterator begin() const noexcept { return Iterator(batch_ == nullptr ? nullptr : batch_->records); }
+  Iterator end() const noexcept { return Iterator(batch_ == nullptr ? nullptr : batch_->records + size()); }
+  std::uint64_t epoch() const noexcept { return batch_ == nullptr ? 0 : batch_->epoch; }
+  std::uint64_t position() const noexcept { return batch_ == nullptr ? 0 : batch_->position; }
+  /// How many records at its end only fill it up.
+  std::size_t padding() const noexcept { return batch_ == nullptr ? 0 : batch_->padding; }
+
+ private:
+  struct Release {
+    void operator()(const lmdbio_batch* b) const noexcept { lmdbio_batch_release(b); }
+  };
+  static Record record(const lmdbio_record& r) noexcept {
+    return {r.ordinal, detail::bytes(r.key), detail::bytes(r.value)};
+  }
+  std::unique_ptr<const lmdbio_batch, Release> batch_;
+};
+
+/// lmdbio_order with defaults: all records once, in order, one in a batch.
+struct Order : lmdbio_order {
+  Order() noexcept : lmdbio_order{} {
+    size = sizeof(lmdbio_order);
+    epochs = 1;
+  }
+  static Order sequential(std::uint64_t batch_records = 1) noexcept {
+    return with(LMDBIO_ORDER_SEQUENTIAL, batch_records);
+  }
+  static Order shuffled(std::uint64_t seed_of_all, std::uint64_t batch_records = 1) noexcept {
+    Order o = with(LMDBIO_ORDER_SHUFFLE, batch_records);
+    o.seed = seed_of_all;
+    return o;
+  }
+  static Order window_shuffled(std::uint64_t seed_of_all, std::uint64_t records,
+                               std::uint64_t batch_records = 1) noexcept {
+    Order o = with(LMDBIO_ORDER_WINDOW_SHUFFLE, batch_records);
+    o.seed = seed_of_all;
+    o.window = records;
+    return o;
+  }
+  /// The ordinals are copied by Reader::stream, not here.
+  static Order of(std::span<const std::uint64_t> ordinals, std::uint64_t batch_records = 1) noexcept {
+    Order o = with(LMDBIO_ORDER_LIST, batch_records);
+    o.list = ordinals.data();
+    o.length = ordinals.size();
+    return o;
+  }
+  static Order of(std::span<const MDB_val> wanted, std::uint64_t batch_records = 1) noexcept {
+    Order o = with(LMDBIO_ORDER_KEYS, batch_records);
+    o.keys = wanted.data();
+    o.length = wanted.size();
+    return o;
+  }
+  /// Share `rank` of `ranks`.
+  Order& share(std::uint64_t rank, std::uint64_t ranks) noexcept {
+    offset = rank;
+    step = ranks;
+    return *this;
+  }
+  /// Goes on at a place that Stream::where() told.
+  Order& from(std::uint64_t first_epoch, std::uint64_t first_position) noexcept {
+    epoch = first_epoch;
+    position = first_position;
+    return *this;
+  }
+
+ private:
+  static Order with(lmdbio_order_kind k, std::uint64_t batch_records) noexcept {
+    Order o;
+    o.kind = k;
+    o.batch = batch_records;
+    return o;
+  }
+};
+
+/// An order of records, being read ahead.  One thread at a time, but for cancel().
+class Stream {
+ public:
+  struct Place {
+    std::uint64_t epoch = 0, position = 0;
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  /// for (Batch& batch : stream) ...: what is left of it.  A batch is valid until the next.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Batch*;
+    using reference = Batch&;
+    explicit Iterator(Stream& s) : stream_(&s) { ++*this; }
+    Batch& operator*() noexcept { return batch_; }
+    Iterator& operator++() {
+      batch_ = Batch();  // before the next, so that its memory can be used again
+      std::optional<Batch> next = stream_->next();
+      ended_ = !next;
+      if (next) batch_ = std::move(*next);
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& i, std::default_sentinel_t) noexcept { return i.ended_; }
+
+   private:
+    Stream* stream_;
+    Batch batch_;
+    bool ended_ = false;
+  };
+
+  /// Empty: the end.  Throws Error; the next call tries the same batch again.
+  std::optional<Batch> next() {
+    const lmdbio_batch* b = nullptr;
+    const int rc = lmdbio_stream_next(stream_.get(), &b);
+    if (rc == MDB_NOTFOUND) return std::nullopt;
+    detail::check(rc);
+    return Batch(b);
+  }
+  Iterator begin() { return Iterator(*this); }
+  static std::default_sentinel_t end() noexcept { return {}; }
+  /// Where next() goes on.
+  Place where() const noexcept {
+    Place p;
+    lmdbio_stream_position(stream_.get(), &p.epoch, &p.position);
+    return p;
+  }
+  /// Any thread.
+  void cancel() noexcept { lmdbio_stream_cancel(stream_.get()); }
+
+ private:
+  friend class Reader;
+  struct Close {
+    void operator()(lmdbio_stream* s) const noexcept { lmdbio_stream_close(s); }
+  };
+  explicit Stream(lmdbio_stream* s) noexcept : stream_(s) {}
+  std::unique_ptr<lmdbio_stream, Close> stream_;
+};
+
+/// One snapshot of one database.  Outlives its streams, not its batches.  Threads may share one.
+class Reader {
+ public:
+  /// True: go on.
+  using Progress = std::function<bool(std::string_view what, std::uint64_t done, std::uint64_t total)>;
+  struct Options {
+    std::string database;    ///< empty: the main one
+    std::size_t memory = 0;  ///< bytes for the buffers of all its streams; 0: LMDBIO_MEMORY
+    unsigned flags = 0;      ///< MDB_NOSUBDIR, MDB_NOLOCK
+    bool sidecar = true;     ///< an index file is used, if there is a good one
+    Progress progress;       ///< of making the index
+  };
+
+  explicit Reader(const std::string& path) : Reader(path, Options()) {}
+  /// Throws Error, or what options.progress throws.
+  Reader(const std::string& path, const Options& options) {
+    open(options, [&path](const lmdbio_reader_options& o, lmdbio_reader** r) {
+      return lmdbio_reader_open(path.c_str(), &o, r);
+    });
+  }
+  /// Of a transaction that the program has, which outlives the reader.
+  Reader(MDB_txn* txn, MDB_dbi dbi) : Reader(txn, dbi, Options()) {}
+  Reader(MDB_txn* txn, MDB_dbi dbi, const Options& options) {
+    open(options, [txn, dbi](const lmdbio_reader_options& o, lmdbio_reader** r) {
+      return lmdbio_reader_attach(txn, dbi, &o, r);
+    });
+  }
+
+  std::uint64_t size() const noexcept { return lmdbio_reader_count(reader_.get()); }
+
+  Batch read(std::span<const std::uint64_t> ordinals) const {
+    const lmdbio_batch* b = nullptr;
+    detail::check(lmdbio_reader_read(reader_.get(), ordinals.data(), ordinals.size(), &b));
+    return Batch(b);
+  }
+  Batch read(std::uint64_t ordinal) const { return read(std::span(&ordinal, 1)); }
+  Batch read_keys(std::span<const MDB_val> keys) const {
+    const lmdbio_batch* b = nullptr;
+    detail::check(lmdbio_reader_read_keys(reader_.get(), keys.data(), keys.size(), &b));
+    return Batch(b);
+  }
+  /// A batch of one; exists() tells.
+  Batch read_key(std::string_view key) const {
+    const MDB_val v{key.size(), const_cast<char*>(key.data())};
+    return read_keys(std::span(&v, 1));
+  }
+  Stream stream(const lmdbio_order& order) const {
+    lmdbio_stream* s = nullptr;
+    detail::check(lmdbio_stream_open(reader_.get(), &order, &s));
+    return Stream(s);
+  }
+
+ private:
+  struct Close {
+    void operator()(lmdbio_reader* r) const noexcept { lmdbio_reader_close(r); }
+  };
+  /// A progress function must not throw through C.
+  struct Watch {
+    const Progress& progress;
+    std::exception_ptr thrown;
+    static int call(void* self, const char* what, std::uint64_t done, std::uint64_t total) noexcept {
+      Watch& w = *static_cast<Watch*>(self);
+      try {
+        return w.progress(what, done, total) ? 0 : 1;
+      } catch (...) {
+        w.thrown = std::current_exception();
+        return 1;
+      }
+    }
+  };
+  template <class Open>
+  void open(const Options& options, Open&& by) {
+    Watch watch{options.progress, nullptr};
+    lmdbio_reader_options o{};
+    o.size = sizeof o;
+    o.database = options.database.empty() ? nullptr : options.database.c_str();
+    o.memory = options.memory;
+    o.flags = options.flags;
+    o.no_sidecar = !options.sidecar;
+    if (options.progress) {
+      o.progress = Watch::call;
+      o.progress_context = &watch;
+    }
+    lmdbio_reader* r = nullptr;
+    const int rc = by(o, &r);
+    if (watch.thrown != nullptr) std::rethrow_exception(watch.thrown);
+    detail::check(rc);
+    reader_.reset(r);
+  }
+  std::unique_ptr<lmdbio_reader, Close> reader_;
+};
+
+}  // namespace lmdbio
