@@ -1,0 +1,445 @@
+#include "lmdbio/reader/build_index.h"
+
+#include <lmdb.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/reader/page_reads.h"
+#include "lmdbio/reader/scan_leaf.h"
+
+namespace lmdbio::reader {
+namespace {
+
+/// Leaf pages are dealt out in chunks of about so many records, and so many pages at most: what is known of
+/// a chunk waits in memory until those before it are done.
+constexpr std::uint64_t kChunkRecords = 1 << 20, kChunkPages = 1 << 16, kLeastChunkPages = 1 << 10;
+constexpr unsigned kMostThreads = 4;
+
+unsigned processors() noexcept {
+  cpu_set_t set;
+  const int n = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return n > 0 ? static_cast<unsigned>(n) : 1;
+}
+
+Status cancelled() noexcept { return Status::from_errno(ECANCELED); }
+
+/// Of a vector: what one page gave.
+struct Range {
+  std::size_t begin = 0, end = 0;
+};
+
+/// Leaf pages that are read together.
+struct Chunk {
+  Rows rows;
+  std::vector<Range> by_leaf;      ///< of rows.blocks, in the order of the tree
+  std::vector<BlockRow> dups;      ///< leaf pages of trees of duplicates
+  std::vector<Range> by_tree;      ///< of dups
+  std::uint64_t branch_pages = 0;  ///< of these trees
+};
+
+class Build {
+ public:
+  Build(const IndexRequest& request, IndexProblem& problem) noexcept : request_(request), problem_(problem) {
+    facts_.page_size = request.page_size;
+    facts_.file_pages = request.file_pages;
+    facts_.dupsort = (request.record.flags & MDB_DUPSORT) != 0;
+    facts_.dupfixed = facts_.dupsort && (request.record.flags & MDB_DUPFIXED) != 0;
+  }
+
+  Status run(RecordIndex& out);
+  const IndexReads& reads() const noexcept { return reads_; }
+
+ private:
+  Status corrupted(std::uint64_t page, const char* format, auto... values) noexcept {
+    tell_problem(problem_, page, format, values...);
+    return Status::from_mdb(MDB_CORRUPTED);
+  }
+  Status find_leaves(PageReads& reads);
+  Status read_leaves(PageReads& own);
+  Status append_all(RecordIndex& out);
+
+  // By several threads.
+  static void* helper(void* self) noexcept;
+  void work(PageReads& reads, bool caller) noexcept;
+  Status read_chunk(PageReads& reads, std::size_t which, bool caller);
+  Status read_dup_trees(PageReads& reads, Chunk& chunk, bool caller);
+  Status expand(PageReads& reads, std::span<const std::uint64_t> pages, std::vector<std::uint64_t>& children,
+                std::vector<Range>& by_page, bool caller);
+  template <class Take>
+  Status read(PageReads& reads, std::vector<WantedPage>& wanted, bool caller, Take&& take);
+  bool go_on(bool caller) noexcept;
+  void fail(Status st, const IndexProblem& problem) noexcept;
+  void append(Chunk& chunk);
+
+  const IndexRequest& request_;
+  IndexProblem& problem_;
+  TreeFacts facts_;
+  std::vector<std::uint64_t> leaves_;
+  std::uint64_t chunk_pages_ = 1;
+  std::atomic<std::uint64_t> pages_{0};  ///< of all trees, so far
+  std::atomic<std::uint64_t> done_{0};   ///< of leaves_
+  std::atomic<std::size_t> next_{0};     ///< chunk that nobody has begun
+  std::atomic<bool> stop_{false};
+
+  std::mutex mutex_;  ///< guards what follows
+  Status status_;
+  std::vector<std::unique_ptr<Chunk>> ready_;
+  std::size_t appended_ = 0;
+  std::uint64_t last_run_ = format::kMetaPages;
+  IndexColumns columns_;
+  IndexTotals totals_;
+  IndexReads reads_;
+};
+
+Status Build::run(RecordIndex& out) {
+  const format::DbRecord& r = request_.record;
+  if (r.root == format::kNoPage) {
+    if (r.entries != 0) return corrupted(0, "the record says %" PRIu64 " entries, and no tree", r.entries);
+    return append_all(out);
+  }
+  const std::uint64_t root = format::raw(r.root);
+  if (!in_file(facts_, root))
+    return corrupted(root, "the root is not in the file, which has %" PRIu64 " pages", request_.file_pages);
+  if (r.depth == 0 || r.depth > format::kMaxDepth)
+    return corrupted(root, "the record says that the tree has a depth of %u", unsigned{r.depth});
+  PageReads reads(request_);
+  Status st = find_leaves(reads);
+  if (st.ok()) st = read_leaves(reads);
+  if (!st.ok()) return st;
+  if (totals_.records != r.entries)
+    return corrupted(root, "the tree has %" PRIu64 " entries, its record says %" PRIu64, totals_.records,
+                     r.entries);
+  return append_all(out);
+}
+
+Status Build::append_all(RecordIndex& out) {
+  IndexColumns& c = columns_;
+  for (PackedColumn* const p : {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes})
+    p->finish();
+  out = RecordIndex(std::move(columns_), totals_);
+  return {};
+}
+
+// Between requests.  False: it is over.
+bool Build::go_on(bool caller) noexcept {
+  if (caller && request_.progress != nullptr &&
+      !request_.progress(request_.context, done_.load(std::memory_order_relaxed), leaves_.size()))
+    fail(cancelled(), {});
+  return !stop_.load(std::memory_order_relaxed);
+}
+
+void Build::fail(Status st, const IndexProblem& problem) noexcept {
+  const std::lock_guard lock(mutex_);
+  stop_.store(true, std::memory_order_relaxed);
+  if (!status_.ok()) return;
+  status_ = st;
+  problem_ = problem;
+}
+
+// The answer to a take() that found something is in status_ already.
+template <class Take>
+Status Build::read(PageReads& reads, std::vector<WantedPage>& wanted, bool caller, Take&& take) {
+  const auto before = [](const WantedPage& a, const WantedPage& b) { return a.page < b.page; };
+  if (!std::is_sorted(wanted.begin(), wanted.end(), before)) std::sort(wanted.begin(), wanted.end(), before);
+  if (wanted.empty()) return {};
+  if (pages_.fetch_add(wanted.size(), std::memory_order_relaxed) + wanted.size() > request_.file_pages) {
+    IndexProblem problem;
+    tell_problem(problem, format::raw(request_.record.root), "the tree has more pages than the file");
+    fail(Status::from_mdb(MDB_CORRUPTED), problem);
+    return cancelled();
+  }
+  if (const Status st = reads.prepare(wanted); !st.ok()) return st;
+  IndexProblem problem;
+  return reads.read(
+      wanted,
+      [&](const WantedPage& w, const std::byte* page) {
+        if (take(w, page, problem)) return true;
+        fail(Status::from_mdb(MDB_CORRUPTED), problem);
+        return false;
+      },
+      [&] { return go_on(caller); });
+}
+
+// The children of `pages`, in the order of these; by_page: which are whose.
+Status Build::expand(PageReads& reads, std::span<const std::uint64_t> pages,
+                     std::vector<std::uint64_t>& children, std::vector<Range>& by_page, bool caller) {
+  std::vector<WantedPage> wanted;
+  wanted.reserve(pages.size());
+  for (std::size_t i = 0; i < pages.size(); ++i) wanted.push_back({pages[i], i});
+  Rows rows;
+  std::vector<Range> came(pages.size());
+  const Status st =
+      read(reads, wanted, caller, [&](const WantedPage& w, const std::byte* page, IndexProblem& problem) {
+        came[w.index].begin = rows.children.size();
+        const bool good = scan_branch(facts_, w.page, page, rows, problem);
+        came[w.index].end = rows.children.size();
+        return good;
+      });
+  if (!st.ok()) return st;
+  children.clear();
+  children.reserve(rows.children.size());
+  for (Range& r : came) {
+    const std::size_t begin = children.size();
+    for (std::size_t i = r.begin; i < r.end; ++i) children.push_back(rows.children[i]);
+    r = {begin, children.size()};
+  }
+  by_page = std::move(came);
+  return {};
+}
+
+Status Build::find_leaves(PageReads& reads) {
+  std::vector<std::uint64_t> level{format::raw(request_.record.root)};
+  std::vector<Range> unused;
+  for (unsigned depth = request_.record.depth; depth > 1; --depth) {
+    std::vector<std::uint64_t> below;
+    const Status st = expand(reads, level, below, unused, true);
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return status_;
+    if (!st.ok()) return st;
+    totals_.branch_pages += level.size();
+    level = std::move(below);
+    if (level.size() > request_.file_pages)
+      return corrupted(format::raw(request_.record.root), "the tree has more pages than the file");
+  }
+  leaves_ = std::move(level);
+  return {};
+}
+
+Status Build::read_leaves(PageReads& own) {
+  const std::uint64_t leaves = leaves_.size();
+  const std::uint64_t records_each = std::max<std::uint64_t>(request_.record.entries / leaves, 1);
+  chunk_pages_ = std::clamp(kChunkRecords / records_each, kLeastChunkPages, kChunkPages);
+  const auto chunks = static_cast<std::size_t>((leaves + chunk_pages_ - 1) / chunk_pages_);
+  ready_.resize(chunks);
+  const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);
+  std::vector<pthread_t> helpers;
+  helpers.reserve(most);  // none may be lost
+  sigset_t all, before;
+  (void)::sigfillset(&all);
+  if (chunks > 1 && most > 1 && ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
+    while (helpers.size() + 1 < std::min(most, chunks)) {
+      pthread_t thread;
+      if (::pthread_create(&thread, nullptr, helper, this) != 0) break;  // fewer do
+      helpers.push_back(thread);
+    }
+    (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  work(own, true);
+  for (const pthread_t t : helpers) (void)::pthread_join(t, nullptr);
+  const std::lock_guard lock(mutex_);
+  const IndexReads mine = own.reads();
+  reads_.requests += mine.requests;
+  reads_.bytes += mine.bytes;
+  reads_.direct = reads_.direct || mine.direct;
+  reads_.threads = static_cast<unsigned>(helpers.size() + 1);
+  totals_.leaf_pages += leaves;
+  return status_;
+}
+
+void* Build::helper(void* self) noexcept {
+  (void)::pthread_setname_np(::pthread_self(), "lmdbio-index");
+  Build& build = *static_cast<Build*>(self);
+  PageReads reads(build.request_);
+  build.work(reads, false);
+  const std::lock_guard lock(build.mutex_);
+  build.reads_.requests += reads.reads().requests;
+  build.reads_.bytes += reads.reads().bytes;
+  return nullptr;
+}
+
+void Build::work(PageReads& reads, bool caller) noexcept {
+  try {
+    // Without buffers of its own a helper is of no use, and nothing is lost.
+    if (const WantedPage first{leaves_[0], 0}; !caller && !reads.prepare({&first, 1}).ok()) return;
+    while (go_on(caller)) {
+      const std::size_t which = next_.fetch_add(1, std::memory_order_relaxed);
+      if (which >= ready_.size()) return;
+      if (const Status st = read_chunk(reads, which, caller); !st.ok()) return fail(st, {});
+    }
+  } catch (...) {
+    fail(Status::from_errno(ENOMEM), {});
+  }
+}
+
+Status Build::read_chunk(PageReads& reads, std::size_t which, bool caller) {
+  const std::uint64_t begin = which * chunk_pages_;
+  const std::uint64_t count = std::min<std::uint64_t>(chunk_pages_, leaves_.size() - begin);
+  auto chunk = std::make_unique<Chunk>();
+  chunk->by_leaf.resize(count);
+  {
+    std::vector<WantedPage> wanted;
+    wanted.reserve(count);
+    for (std::uint64_t i = 0; i < count; ++i) wanted.push_back({leaves_[begin + i], i});
+    const Status st =
+        read(reads, wanted, caller, [&](const WantedPage& w, const std::byte* page, IndexProblem& problem) {
+          Range& r = chunk->by_leaf[w.index];
+          r.begin = chunk->rows.blocks.size();
+          const bool good = scan_leaf(facts_, w.page, page, chunk->rows, problem);
+          r.end = chunk->rows.blocks.size();
+          done_.fetch_add(1, std::memory_order_relaxed);
+          return good;
+        });
+    if (!st.ok()) return st;
+  }
+  if (!chunk->rows.trees.empty())
+    if (const Status st = read_dup_trees(reads, *chunk, caller); !st.ok()) return st;
+  const std::lock_guard lock(mutex_);
+  ready_[which] = std::move(chunk);
+  for (; appended_ < ready_.size() && ready_[appended_] != nullptr; ++appended_) {
+    append(*ready_[appended_]);
+    ready_[appended_].reset();
+  }
+  return {};
+}
+
+// Level by level, all trees of the chunk together.
+Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
+  struct Node {
+    std::size_t tree;
+    std::uint64_t page;
+    unsigned below;  ///< levels of branch pages from here on
+  };
+  const std::vector<DupTree>& trees = chunk.rows.trees;
+  const auto wrong = [&](const DupTree& t, const char* format, auto... values) {
+    IndexProblem problem;
+    tell_problem(problem, t.leaf, format, values...);
+    fail(Status::from_mdb(MDB_CORRUPTED), problem);
+    return cancelled();
+  };
+  std::vector<Node> nodes;
+  nodes.reserve(trees.size());
+  for (std::size_t t = 0; t < trees.size(); ++t) {
+    const format::DbRecord& r = trees[t].record;
+    if (!in_file(facts_, format::raw(r.root)))
+      return wrong(trees[t],
+                   "entry %u: the root of its duplicates is page %" PRIu64 "; the file has %" PRIu64 " pages",
+                   unsigned{trees[t].slot}, format::raw(r.root), facts_.file_pages);
+    if (r.depth == 0 || r.depth > format::kMaxDepth)
+      return wrong(trees[t], "entry %u: its tree of duplicates has a depth of %u", unsigned{trees[t].slot},
+                   unsigned{r.depth});
+    nodes.push_back({t, format::raw(r.root), r.depth - 1u});
+  }
+  for (;;) {
+    std::vector<std::uint64_t> branches, children;
+    for (const Node& n : nodes)
+      if (n.below != 0) branches.push_back(n.page);
+    if (branches.empty()) break;
+    std::vector<Range> by_branch;
+    if (const Status st = expand(reads, branches, children, by_branch, caller); !st.ok()) return st;
+    if (children.size() > facts_.file_pages)
+      return wrong(trees[0], "trees of duplicates have more pages than the file");
+    chunk.branch_pages += branches.size();
+    std::vector<Node> next;
+    next.reserve(nodes.size() - branches.size() + children.size());
+    std::size_t branch = 0;
+    for (const Node& n : nodes) {
+      if (n.below == 0) {
+        next.push_back(n);
+        continue;
+      }
+      const Range r = by_branch[branch++];
+      for (std::size_t i = r.begin; i < r.end; ++i) next.push_back({n.tree, children[i], n.below - 1});
+    }
+    nodes = std::move(next);
+  }
+  std::vector<WantedPage> wanted;
+  wanted.reserve(nodes.size());
+  chunk.dups.resize(nodes.size());
+  chunk.by_tree.resize(trees.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const DupTree& t = trees[nodes[i].tree];
+    BlockRow& row = chunk.dups[i];
+    row.leaf = t.leaf;
+    row.slot = t.slot;
+    row.kind = BlockKind::dups;
+    row.where = nodes[i].page;
+    wanted.push_back({nodes[i].page, i});
+    Range& r = chunk.by_tree[nodes[i].tree];
+    if (r.end == 0) r.begin = i;
+    r.end = i + 1;
+  }
+  const Status st =
+      read(reads, wanted, caller, [&](const WantedPage& w, const std::byte* page, IndexProblem& problem) {
+        const format::DbRecord& r = trees[nodes[w.index].tree].record;
+        return scan_dup_leaf(facts_, r, w.page, page, chunk.dups[w.index].records, problem);
+      });
+  if (!st.ok()) return st;
+  for (std::size_t t = 0; t < trees.size(); ++t) {
+    std::uint64_t records = 0;
+    for (std::size_t i = chunk.by_tree[t].begin; i < chunk.by_tree[t].end; ++i)
+      records += chunk.dups[i].records;
+    if (records != trees[t].record.entries)
+      return wrong(trees[t], "entry %u has %" PRIu64 " duplicates, its record says %" PRIu64,
+                   unsigned{trees[t].slot}, records, trees[t].record.entries);
+  }
+  return {};
+}
+
+// With the lock held; in the order of the tree.
+void Build::append(Chunk& chunk) {
+  IndexColumns& c = columns_;
+  const auto begin = [&](const BlockRow& row, std::uint64_t where) {
+    c.leaf.append(row.leaf);
+    c.first.append(totals_.records);
+    c.start.append(std::uint64_t{row.slot} << 2 | static_cast<std::uint64_t>(row.kind));
+    c.where.append(where);
+    totals_.records += row.records;
+  };
+  for (const Range& leaf : chunk.by_leaf) {
+    for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
+      const BlockRow& row = chunk.rows.blocks[i];
+      if (row.tree) {
+        const Range tree = chunk.by_tree[row.where];
+        for (std::size_t d = tree.begin; d < tree.end; ++d) begin(chunk.dups[d], chunk.dups[d].where);
+        continue;
+      }
+      begin(row, c.run_page.size());
+      if (row.kind != BlockKind::runs) continue;
+      for (std::size_t r = 0; r < row.records; ++r) {
+        const RunRow& run = chunk.rows.runs[row.where + r];
+        // Any page will do where there is none: the one before packs best.
+        if (run.bytes != 0) last_run_ = run.page;
+        c.run_page.append(last_run_);
+        c.run_bytes.append(run.bytes);
+        if (run.bytes == 0) continue;
+        ++totals_.overflow_values;
+        totals_.overflow_bytes += run.bytes - 1;
+        totals_.largest_overflow = std::max(totals_.largest_overflow, run.bytes - 1);
+      }
+    }
+  }
+  totals_.branch_pages += chunk.branch_pages;
+  totals_.leaf_pages += chunk.dups.size();
+}
+
+}  // namespace
+
+Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
+                   IndexReads* reads) noexcept {
+  problem = {};
+  if (!is_power_of_two(request.page_size) || request.page_size < format::kMinPageSize ||
+      request.page_size > format::kMaxPageSize || request.file_pages > INT64_MAX / request.page_size)
+    return Status::from_errno(EINVAL);
+  try {
+    Build build(request, problem);
+    const Status st = build.run(out);
+    if (reads != nullptr) *reads = build.reads();
+    return st;
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+}
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,57 @@
+// Makes the record index of a tree: branch pages level by level, then all leaf pages in the order of the
+// file, many at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/format/layout.h"
+#include "lmdbio/io/engine_select.h"
+#include "lmdbio/io/file.h"
+#include "lmdbio/reader/record_index.h"
+
+namespace lmdbio::reader {
+
+/// As select_engine, the default.
+using MakeEngine = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsigned depth, EngineKind wanted,
+                                                         const char** name) noexcept;
+
+struct IndexRequest {
+  const File* file = nullptr;    ///< opened for buffered reads; opened anew for direct ones where these pay
+  std::uint64_t file_pages = 0;  ///< whole pages that the file has
+  std::size_t page_size = 0;     ///< bytes
+  format::DbRecord record{};     ///< of the database, in a snapshot that is held
+  MakeEngine make_engine = select_engine;
+  unsigned threads = 0;  ///< at most, the caller's included; 0: as many as pay
+  /// May be null.  Called now and then in the caller's thread with the leaf pages read and those known; false
+  /// cancels.
+  bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
+  void* context = nullptr;
+};
+
+/// Why a tree cannot be indexed.
+struct IndexProblem {
+  std::uint64_t page = 0;
+  char reason[160] = "";  ///< one line without its end; empty: none to tell
+};
+
+/// What the build has read, for who wants to know.
+struct IndexReads {
+  std::uint64_t requests = 0, bytes = 0;
+  unsigned threads = 1;
+  bool direct = false;  ///< leaf pages were read past the page cache
+};
+
+/// `out` is set if the answer is ok.  Any bytes may be in the file.  Reads what is cold directly where that
+/// works, what is in the page cache from there (LMDBIO_IO and LMDBIO_ENGINE say otherwise if set).  Blocks;
+/// starts threads if there are many pages, and ends them; where no more can be had, fewer do.  Memory: the
+/// index, 16 bytes a leaf page, and buffers of 20 MiB a thread.
+///
+/// MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record says.
+/// ECANCELED: progress() said so.  ENOMEM.  What reads answer, as an errno.
+Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
+                   IndexReads* reads = nullptr) noexcept;
+
+}  // namespace lmdbio::reader

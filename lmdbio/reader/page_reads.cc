@@ -1,0 +1,151 @@
+#include "lmdbio/reader/page_reads.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/io/residency.h"
+
+namespace lmdbio::reader {
+namespace {
+
+constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
+/// Pages that are asked about, where the question reads nothing and where it starts read-ahead.
+constexpr std::size_t kSamples = 32, kDearSamples = 4;
+/// Share of them that must be in the page cache for it to be read from there.
+constexpr double kCached = 0.9;
+
+EngineKind chosen_kind() noexcept {
+  switch (config().engine) {
+    case IoEngineChoice::uring:
+      return EngineKind::uring;
+    case IoEngineChoice::threads:
+      return EngineKind::threads;
+    case IoEngineChoice::pread:
+      return EngineKind::pread;
+    case IoEngineChoice::automatic:
+      break;
+  }
+  return EngineKind::automatic;
+}
+
+}  // namespace
+
+bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
+  const Residency residency(request_.file->fd(), Residency::Sampling::yes);
+  const bool dear = std::strcmp(residency.how(), "preadv2") == 0;
+  const std::size_t samples = std::min(wanted.size(), dear ? kDearSamples : kSamples);
+  double cached = 0;
+  for (std::size_t i = 0; i < samples; ++i) {
+    const std::uint64_t page = wanted[i * wanted.size() / samples].page;
+    const std::optional<double> share =
+        residency.share(page * request_.page_size, dear ? 1 : request_.page_size);
+    if (!share) return false;
+    cached += *share;
+  }
+  return cached >= kCached * static_cast<double>(samples);
+}
+
+Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
+  const IoMode io = config().io;
+  const EngineKind kind = chosen_kind();
+  const bool automatic = kind == EngineKind::automatic;
+  Mode mode = Mode::direct;
+  if (io != IoMode::direct && in_page_cache(wanted))
+    mode = Mode::cached;
+  else if (io == IoMode::mmap || io == IoMode::buffered)
+    mode = Mode::buffered;
+  if (queue_ != nullptr && (mode == mode_ || (mode == Mode::direct && mode_ == Mode::buffered))) return {};
+  // What is in memory is copied by the call itself; what is not, and goes through the page cache, blocks.
+  if (mode == Mode::direct && open(true, kind, kDirectDepth).ok()) {
+    mode_ = mode;
+    return {};
+  }
+  mode_ = mode == Mode::direct ? Mode::buffered : mode;
+  if (mode_ == Mode::cached) return open(false, automatic ? EngineKind::pread : kind, kBufferedDepth);
+  return open(false, automatic ? EngineKind::threads : kind, kBufferedDepth);
+}
+
+Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
+  before_ = reads();
+  queue_.reset();
+  own_.reset();
+  slots_.clear();
+  const File* file = request_.file;
+  if (file->direct() != direct) {
+    Result<File> made = direct ? File::reopen_direct(file->fd()) : File::reopen_buffered(file->fd());
+    if (!made) return made.error();
+    own_.emplace(std::move(made).value());
+    file = &*own_;
+  }
+  Result<std::unique_ptr<IoEngine>> engine = request_.make_engine(*file, depth, kind, nullptr);
+  if (!engine) return engine.error();
+  const std::size_t align = engine.value()->caps().align;
+  // A page at least, and what alignment adds at both ends.
+  const std::size_t room = align_up(std::max(kRequest, request_.page_size), align) + 2 * align;
+  std::size_t count = std::max(1u, std::min(depth, engine.value()->caps().depth));
+  const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page
+  for (;; count /= 2) {
+    if (count == 0) return Status::from_errno(ENOMEM);
+    if (Result<Mapping> m = Mapping::zeroed(count * room + spare); m) {
+      buffers_ = std::move(m).value();
+      break;
+    }
+  }
+  (void)::madvise(buffers_.data(), buffers_.size(), MADV_HUGEPAGE);
+  try {
+    slots_.resize(count);
+    queue_ = std::make_unique<ReadQueue>(std::move(engine).value(), request_.file_pages * request_.page_size);
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+  std::byte* at = buffers_.data();
+  at += align_up(reinterpret_cast<std::uintptr_t>(at), align) - reinterpret_cast<std::uintptr_t>(at);
+  for (Slot& s : slots_) {
+    s.buffer = at;
+    at += room;
+  }
+  return {};
+}
+
+Status PageReads::start(Slot& slot, std::span<const WantedPage> wanted, std::size_t begin) noexcept {
+  const std::size_t page_size = request_.page_size;
+  const std::uint64_t first = wanted[begin].page, most = std::max(kRequest / page_size, std::size_t{1});
+  const std::uint64_t step = kGap / page_size + 1;
+  std::size_t end = begin + 1;
+  while (end < wanted.size() && wanted[end].page - wanted[end - 1].page <= step &&
+         wanted[end].page - first < most)
+    ++end;
+  const Extent extent{first * page_size, (wanted[end - 1].page - first + 1) * page_size};
+  slot.group = {};
+  if (const Status st = queue_->add(slot.group, extent, slot.buffer); !st.ok()) return st;
+  slot.begin = begin;
+  slot.end = end;
+  slot.at = slot.buffer + (extent.offset - align_down(extent.offset, queue_->alignment()));
+  slot.busy = true;
+  return {};
+}
+
+void PageReads::drop_all() noexcept {
+  for (Slot& s : slots_) {
+    if (s.busy) queue_->drop(s.group);
+    s.busy = false;
+  }
+}
+
+IndexReads PageReads::reads() const noexcept {
+  IndexReads out = before_;
+  if (queue_ == nullptr) return out;
+  out.requests += queue_->counters().requests;
+  out.bytes += queue_->counters().bytes;
+  out.direct = out.direct || queue_->direct();
+  return out;
+}
+
+}  // namespace lmdbio::reader
