@@ -94,6 +94,12 @@ bool parse_stock_lib(Config& c, const char* value) {
   return true;
 }
 
+bool parse_index_dir(Config& c, const char* value) {
+  if (std::strlen(value) >= PATH_MAX) return false;
+  c.index_dir = value;
+  return true;
+}
+
 bool parse_log(Config& c, const char* value) {
   constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
   for (std::size_t i = 0; i < std::size(kNames); ++i)
@@ -149,6 +155,8 @@ constexpr ConfigEntry kTable[] = {
      "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is told of in one line. 0: never.",
      parse_stall_seconds},
+    {"LMDBIO_INDEX_DIR", "path of a directory", "",
+     "Where record indexes are kept (lmdbio index). Not set: each beside its database.", parse_index_dir},
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",
      "The least important messages to write to standard error.", parse_log},
     {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",

@@ -25,6 +25,7 @@ struct Config {
   std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: none
   unsigned memory_percent = 25;    // of what the process may use; used if memory_bytes is 0
   unsigned stall_seconds = 30;     // 0: never told
+  std::string index_dir;           // of record indexes; empty: each beside its database
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };

@@ -2,7 +2,7 @@
 _lmdbio() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "run info check config --help --version" -- "$cur")
+    mapfile -t COMPREPLY < <(compgen -W "run info check index config --help --version" -- "$cur")
     return
   fi
   if [ "$command" = run ]; then
@@ -38,6 +38,7 @@ _lmdbio() {
       case $command in
         info) words="--json --fast --help" ;;
         check) words="--json --meta --any-order --limit --quiet --help" ;;
+        index) words="--db --all --dry-run --json --help" ;;
         config) words="--json --help" ;;
       esac
       mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   add_run(app, command, status);
   add_info(app, status);
   add_check(app, status);
+  add_index(app, status);
   add_config(app, status);
   try {
     app.parse(end, argv);

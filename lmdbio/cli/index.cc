@@ -1,0 +1,268 @@
+// lmdbio index: makes the record index of a database and keeps it in a file.
+
+#include <lmdb.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/database.h"
+#include "lmdbio/cli/text.h"
+#include "lmdbio/cli/totals_json.h"
+#include "lmdbio/format/page_view.h"
+#include "lmdbio/reader/build_index.h"
+#include "lmdbio/reader/index_file.h"
+
+namespace lmdbio::cli {
+namespace {
+
+// An index is of one transaction: a commit while it is made voids it.
+constexpr int kTries = 3;
+
+struct Options {
+  std::string path;
+  std::vector<std::string> names;
+  bool all = false, dry_run = false, json = false;
+};
+
+std::string shown(const std::string& name) { return name.empty() ? "(main)" : printable(name); }
+
+std::string errno_text(int e) {
+  const char* const text = ::strerrordesc_np(e);
+  return text != nullptr ? text : "unknown error";
+}
+
+/// On a terminal alone.
+class Bar {
+ public:
+  explicit Bar(const std::string& name) : name_(shown(name)), on_(::isatty(STDERR_FILENO) == 1) {}
+  ~Bar() {
+    if (on_ && percent_ >= 0) std::fprintf(stderr, "\r\033[K");
+  }
+  Bar(const Bar&) = delete;
+  Bar& operator=(const Bar&) = delete;
+  static bool progress(void* self, std::uint64_t done, std::uint64_t total) noexcept {
+    static_cast<Bar*>(self)->show(done, total);
+    return true;
+  }
+
+ private:
+  void show(std::uint64_t done, std::uint64_t total) noexcept {
+    const int now =
+        total == 0 ? 0 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+    if (!on_ || now == percent_) return;
+    percent_ = now;
+    std::fprintf(stderr, "\rindexing %s %3d %% [%-40.*s]", name_.c_str(), now, now * 40 / 100,
+                 "########################################");
+  }
+  std::string name_;
+  bool on_;
+  int percent_ = -1;
+};
+
+struct Made {
+  std::string name;
+  format::DbRecord record;
+  reader::RecordIndex index;
+  reader::IndexReads reads;
+  double seconds = 0;
+  std::string path;  ///< empty: not written
+  std::uint64_t file_bytes = 0;
+};
+
+/// What is indexed: a state of the file.
+struct State {
+  db::Snapshot snapshot;
+  FileIdentity identity;
+  cache::WindowView view;
+};
+
+FileIdentity identity_of(const File& file, const std::string& path) {
+  const Result<FileIdentity> id = file.identity();
+  if (!id) throw Failure(path + ": " + errno_text(id.error().raw()));
+  return id.value();
+}
+
+Made make(const Database& database, const File& file, const State& state, const std::string& name,
+          const format::DbRecord& record) {
+  Made m;
+  m.name = name;
+  m.record = record;
+  Bar bar(name);
+  reader::IndexRequest request;
+  request.file = &file;
+  request.file_pages = std::min(state.view.pages(), state.snapshot.last_pg + 1);
+  request.page_size = database.page_size();
+  request.record = record;
+  request.progress = Bar::progress;
+  request.context = &bar;
+  reader::IndexProblem problem;
+  const auto begin = std::chrono::steady_clock::now();
+  const Status st = reader::build_index(request, m.index, problem, &m.reads);
+  m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (st.raw() == ENOMEM) throw std::bad_alloc();
+  if (st.raw() == MDB_CORRUPTED)
+    throw Failure(format_text("%s: %s: page %llu: %s; see lmdbio check", database.path().c_str(),
+                              shown(name).c_str(), static_cast<unsigned long long>(problem.page),
+                              problem.reason));
+  if (!st.ok())
+    throw Failure(database.path() + ": " + shown(name) + ": cannot be read: " + errno_text(st.raw()));
+  return m;
+}
+
+/// The named databases: entries of the main one.
+std::vector<std::pair<std::string, format::DbRecord>> named(const State& state,
+                                                            const reader::RecordIndex& main) {
+  std::vector<std::pair<std::string, format::DbRecord>> out;
+  for (std::uint64_t i = 0; i < main.records(); ++i) {
+    const reader::RecordPlace at = main.place(i);
+    if (at.nth != 0 || at.overflow != 0 || at.dup_leaf != 0) continue;
+    const std::byte* const bytes = state.view.at(format::Pgno{at.leaf});
+    format::PageView page;
+    format::Node n;
+    if (bytes == nullptr ||
+        !format::PageView::open(bytes, state.view.page_size(), format::Pgno{at.leaf}, page) ||
+        !page.is_leaf() || page.is_leaf2() || at.slot >= page.count() || !page.node(at.slot, n))
+      continue;
+    constexpr unsigned kKind = format::kSubData | format::kDupData | format::kBigData;
+    if ((n.flags() & kKind) != format::kSubData || n.data_size() != sizeof(format::DbRecord)) continue;
+    out.emplace_back(std::string(reinterpret_cast<const char*>(n.key()), n.key_size()),
+                     load<format::DbRecord>(n.data()));
+  }
+  return out;
+}
+
+std::vector<Made> make_all(const Database& database, const File& file, const State& state,
+                           const Options& options) {
+  std::vector<Made> out;
+  Made main = make(database, file, state, "", state.snapshot.dbs[1]);
+  if (options.names.empty() && !options.all) {
+    out.push_back(std::move(main));
+    return out;
+  }
+  const auto found = named(state, main.index);
+  if (options.all) out.push_back(std::move(main));
+  for (const std::string& name : options.names)
+    if (std::none_of(found.begin(), found.end(), [&](const auto& f) { return f.first == name; }))
+      throw Failure(database.path() + ": no database named " + printable(name));
+  for (const auto& [name, record] : found)
+    if (options.all || std::find(options.names.begin(), options.names.end(), name) != options.names.end())
+      out.push_back(make(database, file, state, name, record));
+  return out;
+}
+
+void write(const Database& database, const State& state, Made& m) {
+  reader::IndexTag tag;
+  tag.database = m.name;
+  tag.txnid = state.snapshot.txnid;
+  tag.page_size = database.page_size();
+  tag.file_pages = state.view.pages();
+  tag.record = m.record;
+  tag.identity = state.identity;
+  const Result<std::string> path =
+      reader::index_path(database.path(), m.name, state.identity.ino, config().index_dir);
+  if (!path) throw Failure(database.path() + ": " + errno_text(path.error().raw()));
+  const Status st = reader::save_index(m.index, tag, path.value(), database.status().st_mode, &m.file_bytes);
+  if (!st.ok())
+    throw Failure(path.value() + ": cannot be written: " + errno_text(st.raw()) +
+                  (config().index_dir.empty() ? " (LMDBIO_INDEX_DIR names another directory)" : ""));
+  m.path = path.value();
+}
+
+double each(const Made& m) {
+  return m.index.records() == 0
+             ? 0
+             : static_cast<double>(m.index.memory_bytes()) / static_cast<double>(m.index.records());
+}
+
+void show_text(const std::vector<Made>& all) {
+  for (const Made& m : all) {
+    std::printf("%s: %llu records on %llu leaf pages, %.2f s, %s (%.2f bytes per record)%s%s\n",
+                shown(m.name).c_str(), static_cast<unsigned long long>(m.index.records()),
+                static_cast<unsigned long long>(m.index.leaf_pages()), m.seconds,
+                bytes_text(static_cast<double>(m.index.memory_bytes())).c_str(), each(m),
+                m.path.empty() ? "" : ": ", m.path.c_str());
+  }
+}
+
+void show_json(const Database& database, const State& state, const std::vector<Made>& all) {
+  Json j{{"path", database.path()}, {"transaction", state.snapshot.txnid}};
+  j["indexes"] = Json::array();
+  for (const Made& m : all) {
+    const reader::IndexTotals& t = m.index.totals();
+    Json one{{"database", m.name},
+             {"records", t.records},
+             {"branch_pages", t.branch_pages},
+             {"leaf_pages", t.leaf_pages},
+             {"overflow_values", t.overflow_values},
+             {"seconds", m.seconds},
+             {"read", {{"requests", m.reads.requests}, {"bytes", m.reads.bytes}, {"direct", m.reads.direct}}},
+             {"threads", m.reads.threads},
+             {"memory_bytes", m.index.memory_bytes()},
+             {"bytes_per_record", each(m)}};
+    one["file"] = m.path.empty() ? Json() : Json(m.path);
+    one["file_bytes"] = m.path.empty() ? Json() : Json(m.file_bytes);
+    j["indexes"].push_back(std::move(one));
+  }
+  std::printf("%s\n", dump(j).c_str());
+}
+
+int index(const Options& options) {
+  Database database(options.path);
+  Result<File> file = File::from_fd(database.fd(), File::Take::borrow);
+  if (!file) throw Failure(database.path() + ": " + errno_text(file.error().raw()));
+  State state;
+  std::vector<Made> all;
+  for (int attempt = 1;; ++attempt) {
+    state.identity = identity_of(file.value(), database.path());
+    state.snapshot = database.snapshot();
+    state.view = database.view();
+    // Without a lock: what was read counts only if nobody has committed meanwhile.
+    const auto undisturbed = [&] {
+      return database.newest() == state.snapshot.txnid &&
+             identity_of(file.value(), database.path()) == state.identity;
+    };
+    try {
+      all = make_all(database, file.value(), state, options);
+      if (undisturbed()) break;
+    } catch (const Failure&) {
+      if (undisturbed()) throw;
+    }
+    if (attempt == kTries)
+      throw Failure(database.path() +
+                    ": a writer is at work: each index was out of date when it was made; try again when it "
+                    "pauses");
+  }
+  if (!options.dry_run)
+    for (Made& m : all) write(database, state, m);
+  options.json ? show_json(database, state, all) : show_text(all);
+  return kClean;
+}
+
+}  // namespace
+
+void add_index(CLI::App& app, int& status) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const sub =
+      app.add_subcommand("index", "write the record index of a database, for programs that read by ordinal");
+  sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
+  sub->add_option("--db", options->names, "a named database, not the main one; may be given again")
+      ->type_name("NAME")
+      ->expected(1)
+      ->take_all();
+  sub->add_flag("--all", options->all, "the main database and all that are named in it");
+  sub->add_flag("--dry-run", options->dry_run, "make the index, and write no file");
+  sub->add_flag("--json", options->json, "one JSON object on standard output");
+  sub->callback([options, &status] { status = index(*options); });
+}
+
+}  // namespace lmdbio::cli

@@ -1,0 +1,52 @@
+// The record index in a file beside the database, or in a directory of the user's: docs/format.md has the
+// bytes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/format/layout.h"
+#include "lmdbio/io/file.h"
+#include "lmdbio/reader/record_index.h"
+
+namespace lmdbio::reader {
+
+/// What an index is of: one state of one database of one file.  Devices differ between machines that share a
+/// file: identity.dev is not looked at.
+struct IndexTag {
+  std::string_view database;  ///< the named database's; empty: the main one
+  std::uint64_t txnid = 0;
+  std::size_t page_size = 0;     ///< bytes
+  std::uint64_t file_pages = 0;  ///< whole ones
+  format::DbRecord record{};
+  FileIdentity identity;
+};
+
+/// Where the index of a database is kept.  `data_path`: of the data file.  `directory` empty: beside it,
+/// "data.mdb.lmdbio-index", or "data.mdb.NAME.lmdbio-index" of a named database; else there, with inode and a
+/// hash of the file's absolute path in the name.  ENOMEM, or as realpath(3).
+Result<std::string> index_path(const std::string& data_path, std::string_view database, std::uint64_t inode,
+                               const std::string& directory) noexcept;
+
+/// Writes the file anew under a temporary name, then gives it its own: at any time there is the old one or
+/// the new one, whole.  Who may read the data file may read it: `data_mode` is that one's.  `bytes`, if not
+/// null, becomes its size.  ENOMEM, or as open(2), write(2), fsync(2), rename(2).
+Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, ::mode_t data_mode,
+                  std::uint64_t* bytes = nullptr) noexcept;
+
+/// `out` is set if the answer is ok: an index of that state, and every number in it is checked.  `why`, if
+/// not empty, becomes one line.  ENOENT: none; ESTALE: of another state or file; MDB_CORRUPTED: not an index,
+/// damaged; MDB_VERSION_MISMATCH; what open(2) and read(2) answer; ENOMEM.
+Status load_index(const std::string& path, const IndexTag& tag, RecordIndex& out,
+                  std::span<char> why = {}) noexcept;
+
+/// load_index() from LMDBIO_INDEX_DIR, if that is set, else from beside the database.  False: none that can
+/// be used; one line at warning level says so, once in a process, if there is one that cannot.
+bool find_index(const std::string& data_path, const IndexTag& tag, RecordIndex& out) noexcept;
+
+}  // namespace lmdbio::reader
