@@ -163,6 +163,20 @@ void append_environment(std::string& out, EnvHandle& env) {
   append_number(out, "overtaken", env.overtaken.load(std::memory_order_relaxed));
   append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
   append_number(out, "bytes", calls.bytes);
+  if (const db::ToldCounters& told = calls.told; told.keys != 0) {
+    out += "\"told\":{";
+    append_number(out, "keys", told.keys);
+    append_number(out, "found", told.found);
+    append_number(out, "cached", told.cached);
+    append_number(out, "arena", told.arena);
+    append_number(out, "read", told.bytes);
+    append_number(out, "requests", told.requests);
+    append_number(out, "hits", told.hits);
+    append_number(out, "waits", told.waits);
+    append_number(out, "dropped", told.dropped);
+    close_object(out);
+    out += ',';
+  }
   append_reading(out, env);
   rusage now{};
   (void)::getrusage(RUSAGE_SELF, &now);

@@ -39,20 +39,6 @@ IoEngineChoice engine_for(bool direct) noexcept {
   return wanted == IoEngineChoice::automatic && !direct ? IoEngineChoice::threads : wanted;
 }
 
-EngineKind kind_of(IoEngineChoice c) noexcept {
-  switch (c) {
-    case IoEngineChoice::uring:
-      return EngineKind::uring;
-    case IoEngineChoice::threads:
-      return EngineKind::threads;
-    case IoEngineChoice::pread:
-      return EngineKind::pread;
-    case IoEngineChoice::automatic:
-      break;
-  }
-  return EngineKind::automatic;
-}
-
 unsigned size_class(std::size_t bytes) noexcept {
   constexpr std::size_t kBounds[] = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
   return static_cast<unsigned>(std::lower_bound(std::begin(kBounds), std::end(kBounds), bytes) -
@@ -342,7 +328,7 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, bool dire
   const File& f = direct ? *file->direct : file->buffered;
   const unsigned depth = direct ? kDirectDepth : file->local ? kBufferedLocalDepth : kBufferedDepth;
   const char* name = "";
-  Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, kind_of(engine_for(direct)), &name);
+  Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, engine_kind(engine_for(direct)), &name);
   if (!engine) throw std::bad_alloc();
   if (direct || file->regime.way != Way::direct) file->engine.store(name, std::memory_order_relaxed);
   auto made = std::make_unique<Lane>();

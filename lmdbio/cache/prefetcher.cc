@@ -537,6 +537,25 @@ bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
   return true;
 }
 
+bool Prefetcher::reserve(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (reserved_ + bytes > limit_ / 4 * 3) return false;
+  while (used_ + bytes > limit_now()) {
+    if (!reclaim_one(false)) return false;
+  }
+  used_ += bytes;
+  reserved_ += bytes;
+  return true;
+}
+
+// What a forked child inherited is not counted there.
+void Prefetcher::give_back(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  bytes = std::min(bytes, reserved_);
+  used_ -= bytes;
+  reserved_ -= bytes;
+}
+
 bool Prefetcher::goes_on(const Walk& walk) const noexcept { return plans_ - walk.last_ <= kAbandoned; }
 
 bool Prefetcher::planned(const FileCache& file, ChunkIndex chunk) const noexcept {
@@ -775,7 +794,8 @@ void Prefetcher::after_fork_in_child() noexcept {
       if (f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
     }
   }
-  used_ = 0;
+  forks_.fetch_add(1, std::memory_order_relaxed);
+  used_ = reserved_ = 0;
   resident_areas_ = 0;
   for (const FileCache* const f : files_) {
     for (std::uint32_t i = 0; f->anonymous && i < f->table.chunks(); ++i) {

@@ -5,6 +5,7 @@
 // that needs it to the last that is closed.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -67,6 +68,14 @@ class Prefetcher {
   void note_sparse(FileCache& file) noexcept;
   /// Of a window without a mapping: no transaction runs in it, so what it holds may go if it is too much.
   void nobody_reads(FileCache& file) noexcept;
+
+  /// `bytes` of private memory for what is not a chunk, within the same limit; at most three quarters of it.
+  /// Chunks that no walk has planned give way.  False: there is no room.
+  bool reserve(std::uint64_t bytes) noexcept;
+  /// Of reserve(), in pieces of any size.
+  void give_back(std::uint64_t bytes) noexcept;
+  /// How often this process was forked off since the Prefetcher was made: what is the parent's is told by it.
+  unsigned forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
 
   ReadStats stats(const FileCache& file) noexcept;
   /// Bytes of memory that hold chunks or are staging, the limit.
@@ -131,7 +140,8 @@ class Prefetcher {
   std::vector<Walk*> walks_;
   std::size_t next_walk_ = 0;
   std::uint64_t plans_ = 0;                            ///< counts go_on(): the clock of the reclaiming policy
-  std::uint64_t used_ = 0;                             ///< bytes: staging and resident chunks
+  std::uint64_t used_ = 0;                             ///< bytes: staging, resident chunks and reserved_
+  std::uint64_t reserved_ = 0;                         ///< bytes: of reserve()
   std::uint64_t resident_areas_ = 0, most_areas_ = 0;  ///< VMAs
   std::int64_t checked_ns_ = 0;                        ///< see limit_now()
   std::uint64_t grow_to_ = 0;                          ///< likewise
@@ -141,6 +151,7 @@ class Prefetcher {
   std::size_t chunk_bytes_ = 0;
   IoWorker* worker_ = nullptr;
   EventCount loaded_;  ///< load() has ended somewhere
+  std::atomic<unsigned> forks_{0};
 };
 
 }  // namespace lmdbio::cache

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/base/mapping.h"
@@ -92,6 +93,8 @@ class Staging {
   std::byte* data() const noexcept { return mapping_.data(); }
   std::size_t size() const noexcept { return mapping_.size(); }
   explicit operator bool() const noexcept { return static_cast<bool>(mapping_); }
+  /// As memory for anything else; this one is empty then.
+  Mapping take() noexcept { return std::move(mapping_); }
   /// In a forked child: these addresses are free, or somebody else's.
   void forget() noexcept { (void)mapping_.release(); }
 

@@ -16,7 +16,9 @@ constexpr std::size_t kLeastCells = 8;
 /// Keys that go down together.
 constexpr std::size_t kMostTogether = 512;
 
-unsigned shift_of(std::size_t power_of_two) noexcept { return static_cast<unsigned>(std::countr_zero(power_of_two)); }
+unsigned shift_of(std::size_t power_of_two) noexcept {
+  return static_cast<unsigned>(std::countr_zero(power_of_two));
+}
 
 }  // namespace
 
@@ -137,7 +139,8 @@ Status PageStore::fetch(std::span<const std::uint64_t> wanted) {
 Status PageStore::read(std::span<const std::size_t> slots) {
   if (residency_ != nullptr)
     for (const std::size_t at : slots)
-      slots_[at].cached = residency_->share(slots_[at].cell << cell_shift_, std::uint64_t{1} << cell_shift_).value_or(0) >= 1;
+      slots_[at].cached =
+          residency_->share(slots_[at].cell << cell_shift_, std::uint64_t{1} << cell_shift_).value_or(0) >= 1;
   ReadGroup group;
   Status st;
   for (std::size_t i = 0; i < slots.size() && st.ok();) {
@@ -145,7 +148,8 @@ Status PageStore::read(std::span<const std::size_t> slots) {
     while (i + n < slots.size() && slots[i + n] == slots[i] + n && slots[i + n] % kBlock != 0 &&
            slots_[slots[i + n]].cell == slots_[slots[i]].cell + n)
       ++n;
-    st = queue_.add(group, {slots_[slots[i]].cell << cell_shift_, std::uint64_t{n} << cell_shift_}, memory(slots[i]));
+    st = queue_.add(group, {slots_[slots[i]].cell << cell_shift_, std::uint64_t{n} << cell_shift_},
+                    memory(slots[i]));
     i += n;
   }
   if (!st.ok()) {
@@ -164,8 +168,8 @@ enum class Step : unsigned char { down, leaf, damaged };
 
 Step step(const std::byte* bytes, std::size_t page_size, const Comparator& order, const MDB_val& key,
           std::uint64_t& page, PageView& view, Place& place) {
-  if (page < format::kMetaPages || !PageView::open(bytes, page_size, format::Pgno{page}, view) || view.is_leaf2() ||
-      view.count() < (view.is_branch() ? 2u : 1u))
+  if (page < format::kMetaPages || !PageView::open(bytes, page_size, format::Pgno{page}, view) ||
+      view.is_leaf2() || view.count() < (view.is_branch() ? 2u : 1u))
     return Step::damaged;
   const auto* const k = static_cast<const std::byte*>(key.mv_data);
   const bool good = order.order != Order::memn ? search_page(view, order, key, 0, place)
@@ -235,7 +239,8 @@ Status find_keys(PageStore& store, const format::DbRecord& db, const Comparator&
   const std::size_t together = std::clamp<std::size_t>(store.capacity() / 2, 1, kMostTogether);
   for (std::size_t first = 0; first < keys.size(); first += together) {
     const std::span<const MDB_val> some = keys.subspan(first, std::min(together, keys.size() - first));
-    if (const Status st = find_some(store, db, order, some, first, tell); !st.ok() && failed.ok()) failed = st;
+    if (const Status st = find_some(store, db, order, some, first, tell); !st.ok() && failed.ok())
+      failed = st;
   }
   return failed;
 }

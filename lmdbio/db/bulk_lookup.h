@@ -25,13 +25,14 @@ class PageStore {
  public:
   /// `queue` outlives it, and is pumped and waited for here.  `pages`: of the snapshot that the file holds;
   /// none beyond is read.  `most_bytes`: of kept pages; what one fetch() asks for is kept in any case.
-  /// `residency` (may be null; outlives it) is asked whether pages are in the page cache before they are read.
+  /// `residency` (may be null; outlives it) is asked whether pages are in the page cache before they are
+  /// read.
   PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
             const Residency* residency = nullptr) noexcept;
 
-  /// All of `wanted` are there afterwards, until the next fetch(); pages beyond the snapshot are not.  They are
-  /// read together, neighbours in one request.  An errno: some could not be read; those that were there before
-  /// still are.  May throw bad_alloc.
+  /// All of `wanted` are there afterwards, until the next fetch(); pages beyond the snapshot are not.  They
+  /// are read together, neighbours in one request.  An errno: some could not be read; those that were there
+  /// before still are.  May throw bad_alloc.
   Status fetch(std::span<const std::uint64_t> wanted);
   /// The page's bytes, or null.  Valid until the next fetch() or clear().
   const std::byte* find(std::uint64_t page) const noexcept;
@@ -86,11 +87,11 @@ struct KeyPlace {
     unknown,  ///< a page is damaged or could not be read: a lookup of its own will tell
   };
   Outcome outcome = Outcome::unknown;
-  bool cached = false;                                 ///< found: the leaf was in the page cache
-  std::uint64_t leaf = 0;                              ///< found: page number
-  unsigned slot = 0;                                   ///< found: the key's entry there
-  format::PageView page = format::PageView::none();    ///< found: the leaf; valid during the call it is told by
-  format::Node node;                                   ///< found: the entry; likewise
+  bool cached = false;                               ///< found: the leaf was in the page cache
+  std::uint64_t leaf = 0;                            ///< found: page number
+  unsigned slot = 0;                                 ///< found: the key's entry there
+  format::PageView page = format::PageView::none();  ///< found: the leaf; valid during the call it is told by
+  format::Node node;                                 ///< found: the entry; likewise
 };
 /// Called once a key, in no particular order; `key` is its index.  May throw; not call the store.
 using KeyPlaceFunction = std::function<void(std::size_t key, const KeyPlace& place)>;

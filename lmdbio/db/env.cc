@@ -13,6 +13,7 @@
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/told_file.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
 
@@ -114,6 +115,9 @@ Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
 
 Env::~Env() {
   close_read_ahead();
+  if (const std::unique_ptr<std::shared_ptr<ToldFile>> told(told_file_.load());
+      told != nullptr && *told != nullptr)
+    (*told)->slabs().close();
   for (unsigned i = kCoreDbs; i < named_end_; ++i) std::free(dbx_[i].name);
 }
 
@@ -205,6 +209,17 @@ std::shared_ptr<cache::FileCache> Env::read_ahead(std::uint64_t used_pages) noex
     delete mine;
   }
   return read_ahead_so_far();
+}
+
+std::shared_ptr<ToldFile> Env::told_file() noexcept {
+  if (const auto* const there = told_file_.load(std::memory_order_acquire); there != nullptr) return *there;
+  std::unique_ptr<std::shared_ptr<ToldFile>> made(new (std::nothrow) std::shared_ptr<ToldFile>);
+  if (made == nullptr) return nullptr;
+  *made = paced_ && !unmapped_ ? ToldFile::open(fd_) : nullptr;
+  std::shared_ptr<ToldFile>* none = nullptr;
+  if (!told_file_.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
+    return *none;  // another thread was faster
+  return *made.release();
 }
 
 void Env::close_read_ahead() noexcept {

@@ -21,6 +21,8 @@
 
 namespace lmdbio::db {
 
+class ToldFile;
+
 /// Databases that exist without being opened: free and main.
 inline constexpr unsigned kCoreDbs = 2;
 inline constexpr unsigned kFreeDbi = 0, kMainDbi = 1;
@@ -101,6 +103,9 @@ class Env {
   std::shared_ptr<cache::FileCache> read_ahead(std::uint64_t used_pages) noexcept;
   /// What reading ahead came to; none: nobody has asked for it.
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
+  /// How values are read that transactions are told of (told.h); made at the first call.  Null: they are not.
+  /// Any thread.
+  std::shared_ptr<ToldFile> told_file() noexcept;
   /// A transaction of `txnid` begins and has read nothing yet.  ENOMEM: it must not.
   Status new_snapshot(std::uint64_t txnid) noexcept;
 
@@ -187,6 +192,7 @@ class Env {
   Mapping meta_pages_;  ///< apart from the window, where private memory may take their place
   // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.
   std::atomic<std::shared_ptr<cache::FileCache>*> read_ahead_{nullptr};
+  std::atomic<std::shared_ptr<ToldFile>*> told_file_{nullptr};  ///< likewise
   std::atomic<std::uint64_t> newest_{0};  ///< snapshot
   const std::byte* metas_[2]{};
   std::atomic<std::uint64_t> seen_{0};

@@ -8,6 +8,7 @@
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/descend.h"
+#include "lmdbio/db/told.h"
 
 namespace lmdbio::db {
 
@@ -17,12 +18,15 @@ void Counters::add(const Counters& c) noexcept {
   for (unsigned i = 0; i <= kCursorOps; ++i) cursor_op[i] += c.cursor_op[i];
   cursor_failed += c.cursor_failed;
   bytes += c.bytes;
+  told.add(c.told);
 }
 
 Txn::Txn(Env& env)
     : dbs_(zeroed_array<format::DbRecord>(env.max_dbs())),
       dbi_state_(zeroed_array<unsigned char>(env.max_dbs())),
       env_(&env) {}
+
+Txn::~Txn() { forget_told(); }
 
 void Txn::start() noexcept {
   stamp_.set_window(env_->window_number());
@@ -87,6 +91,8 @@ void Txn::end(bool keep) noexcept {
     env_->raise_num_dbs(num_dbs_);
   }
   num_dbs_ = 0;
+  if (told_ != nullptr) [[unlikely]]
+    forget_told();
   block(kFinished);
 }
 
@@ -264,6 +270,35 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   return value(node, data);
 }
 
+void Txn::tell(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
+  if (told_here_ == nullptr) {
+    std::shared_ptr<ToldFile> file = env_->told_file();
+    if (file == nullptr) return;
+    told_here_ = Told::make(std::move(file));
+    if (told_here_ == nullptr) return;
+  }
+  told_ = told_here_.get();
+  told_->tell(*this, dbi, keys);
+}
+
+// The answer to a key that was told.
+bool Txn::was_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data, Status& st) noexcept {
+  const format::DbRecord& db = dbs_[dbi];
+  return !stale(dbi) &&
+         told_->answer({dbi, format::raw(db.root), db.flags, env_->dbx(dbi).key_order}, key, view_, data, st);
+}
+
+void Txn::forget_told() noexcept {
+  if (told_here_ == nullptr) return;
+  if (told_here_->lost()) {
+    (void)told_here_.release();  // another thread's, which is not in this process
+  } else if (told_ != nullptr) {
+    told_->end();
+    counters_.told.add(told_->take_counters());
+  }
+  told_ = nullptr;
+}
+
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   ++counters_.get;
   if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
@@ -272,7 +307,9 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
     ++counters_.get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  const Status st = find(dbi, key, data);
+  Status st;
+  if (told_ == nullptr || !was_told(dbi, key, data, st)) [[likely]]
+    st = find(dbi, key, data);
   if (st.ok()) [[likely]]
     counters_.bytes += data.mv_size;
   else

@@ -4,11 +4,13 @@
 #include <lmdb.h>
 
 #include <memory>
+#include <span>
 
 #include "lmdbio/base/result.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/snapshot.h"
+#include "lmdbio/db/told_counters.h"
 
 namespace lmdbio::db {
 
@@ -19,15 +21,19 @@ struct Counters {
   std::uint64_t cursor_op[kCursorOps + 1]{};
   std::uint64_t cursor_failed = 0;  ///< of cursor_op, those that gave no record
   std::uint64_t bytes = 0;          ///< sum of the sizes of the values given out
+  ToldCounters told;
 
   void add(const Counters& c) noexcept;
 };
+
+class Told;
 
 /// Not thread-safe; may move between threads under the rules of lmdb.h.  Memory that it hands out belongs to
 /// the window and stays valid until the transaction ends, is reset or is renewed.
 class Txn {
  public:
   explicit Txn(Env& env);
+  ~Txn();
   Txn(const Txn&) = delete;
   Txn& operator=(const Txn&) = delete;
 
@@ -101,6 +107,10 @@ class Txn {
   /// mdb_get after stock's checks of its arguments.  May run a user's comparator, which may throw.
   Status get(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
 
+  /// lmdbio_prefetch: lookups of `keys`, none of them empty, will follow.  Runs no comparator of a user's;
+  /// waits for pages of the tree.  A hint: nothing comes of it but time.
+  void tell(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
+
   /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
   void order_main() noexcept;
   /// mdb_dbi_open (`name` null: the main database), in stock's order of checks.  `dbi` is set on success
@@ -158,6 +168,9 @@ class Txn {
   Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node);
+  [[gnu::noinline, gnu::cold]] bool was_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data,
+                                             Status& st) noexcept;
+  [[gnu::cold]] void forget_told() noexcept;
 
   /// Of a file that cannot be mapped.
   class Loader final : public cache::PageLoader {
@@ -177,9 +190,11 @@ class Txn {
   ZeroedArray<unsigned char> dbi_state_;
   Env* env_;
   const std::byte* leaf_seen_ = nullptr;
+  Told* told_ = nullptr;  ///< null: the transaction was told nothing; else told_here_
   Counters counters_;
   Snapshot snapshot_;
   std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Told> told_here_;  ///< kept for transactions that follow
 };
 
 }  // namespace lmdbio::db

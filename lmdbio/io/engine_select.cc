@@ -37,6 +37,20 @@ constexpr Entry kEngines[] = {
 
 }  // namespace
 
+EngineKind engine_kind(IoEngineChoice choice) noexcept {
+  switch (choice) {
+    case IoEngineChoice::uring:
+      return EngineKind::uring;
+    case IoEngineChoice::threads:
+      return EngineKind::threads;
+    case IoEngineChoice::pread:
+      return EngineKind::pread;
+    case IoEngineChoice::automatic:
+      break;
+  }
+  return EngineKind::automatic;
+}
+
 Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept {
   static std::atomic<bool> told{false};

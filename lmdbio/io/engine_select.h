@@ -3,12 +3,15 @@
 
 #include <memory>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/io_engine.h"
 
 namespace lmdbio {
 
 enum class EngineKind : unsigned char { automatic, uring, threads, pread };  // the better ones first
+/// That of LMDBIO_ENGINE.
+EngineKind engine_kind(IoEngineChoice choice) noexcept;
 
 /// An engine for `file`, which outlives it: the wanted kind or, where that cannot be had, the next after it
 /// that can; `automatic` begins with the first.  pread needs nothing but memory, and has depth 1.  `name`

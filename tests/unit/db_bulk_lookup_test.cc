@@ -127,7 +127,8 @@ TEST(BulkLookup, FindsWhatSingleLookupsFindInEveryKindOfDatabase) {
             continue;
           }
           // Little room, and plenty; any alignment, and a direct engine's.
-          for (const std::size_t most : {std::size_t{0}, std::size_t{32} * spec.page_size, std::size_t{64} << 20})
+          for (const std::size_t most :
+               {std::size_t{0}, std::size_t{32} * spec.page_size, std::size_t{64} << 20})
             for (const std::size_t align : {1u, 4096u}) {
               std::vector<std::byte> padded = db.bytes;
               padded.resize((padded.size() + 4095) / 4096 * 4096);
@@ -179,7 +180,8 @@ struct Counted {
   unsigned found = 0, absent = 0, unknown = 0;
   friend bool operator==(const Counted&, const Counted&) = default;
 };
-Counted count(PageStore& store, const format::DbRecord& db, const std::vector<std::string>& keys, Status& st) {
+Counted count(PageStore& store, const format::DbRecord& db, const std::vector<std::string>& keys,
+              Status& st) {
   std::vector<MDB_val> vals;
   for (const std::string& k : keys) vals.push_back(as_val(k));
   Counted n;
@@ -224,7 +226,8 @@ TEST(BulkLookup, EachReadThatFailsMakesKeysUnknownAndTheNextTimeFindsThem) {
   const format::DbRecord db = FileImage::record(0, 2, 2, 24);
   // Nothing from the middle of the file on.
   for (const std::size_t pages : {0u, 2u, 3u, 10u, 20u}) {
-    const std::vector<std::byte> cut(f.bytes().begin(), f.bytes().begin() + static_cast<std::ptrdiff_t>(pages * 512));
+    const std::vector<std::byte> cut(f.bytes().begin(),
+                                     f.bytes().begin() + static_cast<std::ptrdiff_t>(pages * 512));
     ReadQueue queue(memory_engine(cut), f.bytes().size());
     PageStore store(queue, 9, f.pages(), 1 << 20);
     Status st;

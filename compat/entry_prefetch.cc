@@ -1,0 +1,48 @@
+// An order told ahead.
+#include <lmdbio/lmdbio.h>
+
+#include <cerrno>
+#include <span>
+
+#include "compat/abi.h"
+#include "compat/guard.h"
+
+using namespace lmdbio;
+using namespace lmdbio::compat;
+
+namespace {
+
+/// What is wrong with the keys; 0: nothing.
+int judge(std::span<const MDB_val> keys) noexcept {
+  for (const MDB_val& k : keys) {
+    if (k.mv_size == 0) return MDB_BAD_VALSIZE;
+    if (k.mv_data == nullptr) return EINVAL;
+  }
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, size_t n) {
+  if (txn == nullptr || (keys == nullptr && n != 0)) return EINVAL;
+  const std::span<const MDB_val> told(keys, n);
+  if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
+    if (t->env == nullptr || !t->txn.has_dbi(dbi)) return EINVAL;
+    if (t->txn.blocked()) return MDB_BAD_TXN;
+    if (const int rc = judge(told); rc != 0) return rc;
+    return guarded([&] {
+      t->txn.tell(dbi, told);
+      return Status();
+    });
+  }
+  // Not ours to read ahead in.
+  if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
+    unsigned flags = 0;
+    if (const int rc = t->env->stock->dbi_flags(t->real, dbi, &flags); rc != 0) return rc;
+  }
+  return judge(told);
+}
+
+}  // extern "C"

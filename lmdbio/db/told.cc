@@ -1,0 +1,494 @@
+#include "lmdbio/db/told.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/uncancelled.h"
+#include "lmdbio/cache/io_worker.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/env.h"
+#include "lmdbio/db/txn.h"
+
+namespace lmdbio::db {
+
+using cache::ValueArena;
+
+namespace {
+
+constexpr unsigned kDirectDepth = 128, kBufferedDepth = 64;
+/// Values that lie side by side are read together up to here, bytes.
+constexpr std::uint64_t kMostMerged = std::uint64_t{1} << 20;
+/// Pages of trees that are kept, bytes: a share of the limit.
+constexpr std::uint64_t kTreeShare = 16, kMostTree = std::uint64_t{32} << 20,
+                        kLeastTree = std::uint64_t{128} << 10;
+/// A value with this share of its pages in the page cache is left there.
+constexpr double kCached = 0.9;
+/// Where all is in the page cache, one key in so many is looked at.
+constexpr unsigned kMostStep = 8;
+/// Keys that are remembered.
+constexpr std::size_t kMostEntries = std::size_t{1} << 16;
+constexpr std::size_t kScratch = std::size_t{1} << 20;
+/// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
+#if defined(__SANITIZE_THREAD__)
+constexpr std::size_t kScratches = 2 * kBufferedDepth;
+#else
+constexpr std::size_t kScratches = 1;
+#endif
+
+std::string_view text(const MDB_val& v) noexcept { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
+
+/// A thread is in here.
+class Busy {
+ public:
+  explicit Busy(bool& flag) noexcept : flag_(flag) { flag_ = true; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+  ~Busy() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
+
+}  // namespace
+
+std::unique_ptr<Told> Told::make(std::shared_ptr<ToldFile> file) noexcept {
+  try {
+    return std::unique_ptr<Told>(new Told(std::move(file)));
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+Told::Told(std::shared_ptr<ToldFile> file)
+    : file_(std::move(file)), arena_(file_->slabs()), forks_(file_->prefetcher().forks()) {}
+
+Told::~Told() {
+  end();
+  if (store_reserved_ != 0) file_->prefetcher().give_back(store_reserved_);
+}
+
+ToldCounters Told::take_counters() noexcept { return std::exchange(counters_, {}); }
+
+// What the queues have read since.
+void Told::count() noexcept {
+  const auto since = [this](const ReadQueue* queue, IoEngine::Counters& before) {
+    if (queue == nullptr) return;
+    counters_.bytes += queue->counters().bytes - before.bytes;
+    counters_.requests += queue->counters().requests - before.requests;
+    before = queue->counters();
+  };
+  since(direct_.get(), counted_direct_);
+  since(buffered_.get(), counted_buffered_);
+}
+
+// --- life
+// ---------------------------------------------------------------------------------------------------
+
+// Queues need not know how the file grows, but not less than a snapshot.
+bool Told::make_queues(std::uint64_t file_bytes) {
+  const EngineKind kind = engine_kind(config().engine);
+  const char* name = "";
+  drop_reads();
+  count();
+  store_.reset();
+  direct_.reset();
+  buffered_.reset();
+  counted_direct_ = counted_buffered_ = {};
+  Result<std::unique_ptr<IoEngine>> engine =
+      cache::engine_factory()(file_->buffered(), kBufferedDepth, kind, &name);
+  if (!engine) return false;
+  buffered_ = std::make_unique<ReadQueue>(std::move(engine).value(), file_bytes);
+  if (file_->direct() != nullptr) {
+    if (engine = cache::engine_factory()(*file_->direct(), kDirectDepth, kind, &name); engine)
+      direct_ = std::make_unique<ReadQueue>(std::move(engine).value(), file_bytes);
+  }
+  queue_bytes_ = file_bytes;
+  return true;
+}
+
+// Everything is there that telling needs, for the transaction's snapshot.
+bool Told::ready(const Txn& txn) {
+  if (forks_ != file_->prefetcher().forks()) after_fork();
+  const cache::WindowView& view = txn.view();
+  const std::uint64_t bytes = view.pages() << view.shift();
+  if (buffered_ == nullptr) {
+    if (!file_->still_open()) return false;
+    const Result<std::uint64_t> size = file_->buffered().size();
+    if (!size || !make_queues(std::max(size.value(), bytes))) return false;
+  } else if (bytes > queue_bytes_) {
+    const Result<std::uint64_t> size = file_->buffered().size();
+    if (!size || !make_queues(std::max(size.value(), bytes))) return false;
+  }
+  if (!scratch_) {
+    Result<Mapping> made = Mapping::zeroed(kScratches * kScratch);
+    if (!made) return false;
+    scratch_ = std::move(made).value();
+  }
+  if (store_ == nullptr) {
+    const std::uint64_t most =
+        std::clamp(file_->prefetcher().memory_limit() / kTreeShare, kLeastTree, kMostTree);
+    if (store_reserved_ == 0 && file_->prefetcher().reserve(most)) store_reserved_ = most;
+    store_ = std::make_unique<PageStore>(*buffered_, view.shift(), view.pages(),
+                                         std::max<std::uint64_t>(store_reserved_, kLeastTree),
+                                         &file_->residency());
+  } else if (txnid_ != txn.id() || window_ != txn.stamp().window()) {
+    store_->clear(view.pages());
+  }
+  txnid_ = txn.id();
+  window_ = txn.stamp().window();
+  return true;
+}
+
+// Waits for those in flight.
+void Told::drop_reads() noexcept {
+  arena_.for_each_read([this](ValueArena::Read& r) {
+    if (r.group.done()) return;
+    r.group.status = Status::from_errno(ECANCELED);
+    direct_->drop(r.group);
+  });
+  for (const std::shared_ptr<ReadGroup>& g : groups_)
+    if (!g->done()) buffered_->drop(*g);
+  groups_.clear();
+}
+
+void Told::end() noexcept {
+  if (lost()) return;
+  if (forks_ != file_->prefetcher().forks()) after_fork();
+  const Busy busy(busy_);
+  drop_reads();
+  count();
+  table_.clear();
+  order_.clear();
+  trees_.clear();
+  arena_.clear();
+  told_ = passed_ = 0;
+}
+
+// In the child the parent's reads are nobody's; what was read before is here.
+void Told::after_fork() noexcept {
+  forks_ = file_->prefetcher().forks();
+  for (ReadQueue* const queue : {direct_.get(), buffered_.get()})
+    if (queue != nullptr) queue->forget();
+  for (auto& [key, entry] : table_) {
+    const bool there =
+        entry.kind == Kind::absent ||
+        (entry.kind == Kind::arena && entry.use == entry.slab->use && entry.at < entry.slab->safe);
+    if (!there) entry.kind = Kind::gone;
+  }
+  arena_.for_each_read([](ValueArena::Read& r) { r.group.left = 0; });
+  arena_.forget_unsafe();
+  groups_.clear();
+  store_.reset();
+  direct_.reset();
+  buffered_.reset();
+  counters_ = {};
+  counted_direct_ = counted_buffered_ = {};
+  store_reserved_ = 0;  // the parent's count
+}
+
+// --- telling
+// ------------------------------------------------------------------------------------------------
+
+void Told::tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
+  if (lost()) return;
+  const Busy busy(busy_);
+  counters_.keys += keys.size();
+  try {
+    if (!ready(txn)) return;
+    const std::optional<format::DbRecord> db = record_of(txn, dbi);
+    const Comparator& order = txn.env().dbx(dbi).key_order;
+    if (!db || db->root == format::kNoPage || order.order == Order::user) return;
+    const Tree tree{dbi, format::raw(db->root), db->flags, order};
+    Seen seen;
+    const std::size_t from = static_cast<std::size_t>((step_ - skipped_ % step_) % step_);
+    tell_some(txn, tree, *db, keys, from, step_, seen);
+    skipped_ = (skipped_ + keys.size()) % step_;
+    if (seen.cold && step_ > 1) tell_some(txn, tree, *db, keys, 0, 1, seen);
+    if (seen.cold) {
+      step_ = 1;
+      skipped_ = 0;
+    } else if (step_ < kMostStep && seen.any) {
+      step_ *= 2;
+      skipped_ = 0;
+    }
+    if (direct_ != nullptr) direct_->pump();
+    buffered_->pump();
+  } catch (...) {  // out of memory: what is not on its way is left to lookups
+  }
+  count();
+}
+
+// Of a named database that this transaction has not looked at yet, by its name: a lookup of the transaction's
+// own would fault pages in, and damage that it met would show before its time.
+std::optional<format::DbRecord> Told::record_of(Txn& txn, MDB_dbi dbi) {
+  if (!txn.stale(dbi)) return txn.record_now(dbi);
+  const Dbx& slot = txn.env().dbx(dbi);
+  if (!slot.named() || *slot.name == '\0') return {};
+  const MDB_val name = {std::strlen(slot.name), slot.name};
+  std::optional<format::DbRecord> out;
+  (void)find_keys(*store_, txn.record_now(kMainDbi), txn.env().dbx(kMainDbi).key_order, {&name, 1},
+                  [&](std::size_t, const KeyPlace& p) {
+                    if (p.outcome != KeyPlace::Outcome::found || p.node.flags() != format::kSubData ||
+                        p.node.data_size() < sizeof(format::DbRecord))
+                      return;
+                    const auto found = load<format::DbRecord>(p.node.data());
+                    if (found.flags == (txn.record_now(dbi).flags & kPersistentFlags)) out = found;
+                  });
+  return out;
+}
+
+// Looks up keys from, from + step, ...; cold: not all is in the page cache.
+void Told::tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std::span<const MDB_val> keys,
+                     std::size_t from, std::size_t step, Seen& seen) {
+  std::vector<MDB_val> some;
+  for (std::size_t i = from; i < keys.size(); i += step) {
+    const auto old = table_.find(KeyRef{tree.dbi, text(keys[i])});
+    if (old == table_.end() || old->second.kind == Kind::gone || !trees_[old->second.tree].is(tree))
+      some.push_back(keys[i]);
+  }
+  if (some.empty()) return;
+  seen.any = true;
+  auto at = std::find_if(trees_.begin(), trees_.end(), [&tree](const Tree& t) { return t.is(tree); });
+  if (at == trees_.end()) at = trees_.insert(trees_.end(), tree);
+  const auto tree_index = static_cast<std::size_t>(at - trees_.begin());
+  const cache::WindowView& view = txn.view();
+  const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
+  wanted_.clear();
+  (void)find_keys(*store_, db, tree.order, some, [&](std::size_t i, const KeyPlace& p) {
+    if (p.outcome == KeyPlace::Outcome::absent) {
+      item_for(tree.dbi, some[i], tree_index).second.kind = Kind::absent;
+    } else if (p.outcome == KeyPlace::Outcome::found) {
+      if (!p.cached) seen.cold = true;
+      const std::uint32_t bytes = p.node.data_size();
+      if (dupsort || p.node.flags() != format::kBigData)
+        return;  // in the leaf, which the page cache has by now
+      const std::byte* run;
+      const std::uint64_t page = format::raw(p.node.overflow());
+      if (page < format::kMetaPages || !view.find(p.node.overflow(), bytes, run)) return;
+      wanted_.push_back({i, page, bytes});
+    }
+  });
+  counters_.found += wanted_.size();
+  const unsigned shift = view.shift();
+  std::erase_if(wanted_, [&](const Wanted& w) {
+    const std::uint64_t pages = format::overflow_pages(w.bytes, shift);
+    const double there = file_->residency().share(w.page << shift, pages << shift).value_or(0);
+    if (there < kCached) return false;
+    ++counters_.cached;
+    return true;
+  });
+  if (wanted_.empty()) return;
+  seen.cold = true;
+  read_wanted(txn, tree_index, tree.dbi, some);
+}
+
+void Told::read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<const MDB_val> keys) {
+  const unsigned shift = txn.view().shift();
+  std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) { return a.page < b.page; });
+  wanted_.erase(std::unique(wanted_.begin(), wanted_.end(),
+                            [&](const Wanted& a, const Wanted& b) {
+                              return a.page == b.page && text(keys[a.key]) == text(keys[b.key]);
+                            }),
+                wanted_.end());
+  std::vector<Run> runs;
+  std::uint64_t first = 0, next = 0;
+  for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    const Wanted& w = wanted_[i];
+    const std::uint64_t end = w.page + format::overflow_pages(w.bytes, shift);
+    if (runs.empty() || w.page != next || (end - first) << shift > kMostMerged) {
+      runs.push_back({i, 0, w.key});
+      first = w.page;
+    }
+    ++runs.back().count;
+    runs.back().key = std::min(runs.back().key, w.key);
+    next = end;
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.key < b.key; });
+  std::vector<Table::value_type*> items;
+  for (const Run& r : runs) {
+    items.clear();
+    for (std::size_t i = r.first; i < r.first + r.count; ++i)
+      items.push_back(&item_for(dbi, keys[wanted_[i].key], tree));
+    read_run(r, items, shift);
+  }
+}
+
+void Told::read_run(const Run& run, std::span<Table::value_type* const> items, unsigned shift) {
+  const Wanted &a = wanted_[run.first], &z = wanted_[run.first + run.count - 1];
+  const std::uint64_t offset = a.page << shift;
+  const Extent extent{offset, ((z.page + format::overflow_pages(z.bytes, shift)) << shift) - offset};
+  if (direct_ != nullptr && file_->to_arena(offset) && read_into_arena(run, items, extent, shift)) return;
+  read_into_page_cache(run, items, extent);
+}
+
+bool Told::read_into_arena(const Run& run, std::span<Table::value_type* const> items, const Extent& extent,
+                           unsigned page_shift) {
+  const std::uint64_t start = align_down(extent.offset, ValueArena::kUnit);
+  const std::uint64_t end = align_up(extent.offset + extent.bytes, ValueArena::kUnit);
+  const auto bytes = static_cast<std::size_t>(end - start);
+  ValueArena::Room room = arena_.take(bytes);
+  if (room.slab == nullptr && bytes <= cache::SlabPool::kSlab && arena_.empty_one(passed_))
+    room = arena_.take(bytes);
+  if (room.slab == nullptr) return false;
+  if (!direct_->add(room.read->group, {start, bytes}, room.slab->memory.data() + room.at).ok()) {
+    room.read->group.status = Status::from_errno(ENOMEM);
+    return false;
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Wanted& w = wanted_[run.first + i];
+    Entry& e = items[i]->second;
+    e.kind = Kind::arena;
+    e.given_out = false;
+    e.bytes = w.bytes;
+    e.page = w.page;
+    e.slab = room.slab;
+    e.use = room.slab->use;
+    e.at = room.at + static_cast<std::size_t>((w.page << page_shift) - start);
+    e.read = room.read;
+    room.slab->newest = std::max(room.slab->newest, e.told);
+  }
+  counters_.arena += items.size();
+  return true;
+}
+
+void Told::read_into_page_cache(const Run& run, std::span<Table::value_type* const> items,
+                                const Extent& extent) {
+  while (!groups_.empty() && groups_.front()->done()) groups_.pop_front();
+  groups_.push_back(std::make_shared<ReadGroup>());
+  const std::shared_ptr<ReadGroup> group = groups_.back();
+  Status st;
+  for (std::uint64_t at = extent.offset, end = at + extent.bytes; at < end && st.ok();) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(kScratch, end - at);
+    st = buffered_->add(*group, {at, bytes}, scratch_.data() + kScratch * (next_scratch_++ % kScratches));
+    at += bytes;
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Entry& e = items[i]->second;
+    e.kind = Kind::cached;
+    e.bytes = wanted_[run.first + i].bytes;
+    e.page = wanted_[run.first + i].page;
+    e.group = group;
+  }
+  if (!st.ok()) buffered_->drop(*group);
+}
+
+// The key's entry, the youngest from now on: the caller says what it is.
+Told::Table::value_type& Told::item_for(MDB_dbi dbi, const MDB_val& key, std::size_t tree) {
+  while (table_.size() >= kMostEntries || order_.size() >= 2 * kMostEntries) forget_oldest();
+  auto found = table_.find(KeyRef{dbi, text(key)});
+  const bool made = found == table_.end();
+  if (made) found = table_.emplace(Key{dbi, std::string(text(key))}, Entry{}).first;
+  try {
+    order_.push_back({&*found, told_ + 1});
+  } catch (...) {
+    if (made) table_.erase(found);
+    throw;
+  }
+  Entry& e = found->second;
+  e.kind = Kind::gone;
+  e.given_out = false;
+  e.tree = tree;
+  e.told = ++told_;
+  return *found;
+}
+
+void Told::forget_oldest() noexcept {
+  const Queued q = order_.front();
+  order_.pop_front();
+  Entry& e = q.item->second;
+  if (e.told != q.told) return;  // told again since
+  table_.erase(table_.find(q.item->first));
+}
+
+// --- lookups
+// ------------------------------------------------------------------------------------------------
+
+bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
+                  Status& st) noexcept {
+  if (forks_ != file_->prefetcher().forks()) [[unlikely]] {
+    if (lost()) return false;
+    after_fork();
+  }
+  const auto found = table_.find(KeyRef{tree.dbi, text(key)});
+  if (found == table_.end() || !trees_[found->second.tree].is(tree)) return false;
+  Entry& e = found->second;
+  const std::byte* run = nullptr;
+  switch (e.kind) {
+    case Kind::gone:
+      return false;
+    case Kind::absent:
+      st = Status::from_mdb(MDB_NOTFOUND);
+      break;
+    case Kind::arena:
+      if (!e.given_out && !give_out(e, view.shift())) {
+        e.kind = Kind::gone;
+        ++counters_.dropped;
+        return false;
+      }
+      run = e.slab->memory.data() + e.at + format::kPageHeader;
+      break;
+    case Kind::cached:
+      if (!e.group->done() && !wait_for_page_cache(e)) {
+        e.kind = Kind::gone;
+        ++counters_.dropped;
+        return false;
+      }
+      if (!view.find(format::Pgno{e.page}, e.bytes, run)) return false;
+      break;
+  }
+  if (run != nullptr) {
+    data = {e.bytes, const_cast<std::byte*>(run)};
+    st = {};
+  }
+  passed_ = std::max(passed_, e.told);
+  ++counters_.hits;
+  if (direct_ != nullptr && direct_->waiting() != 0) direct_->pump();
+  if (buffered_ != nullptr && buffered_->waiting() != 0) buffered_->pump();
+  return true;
+}
+
+// The first lookup of a value in an arena: it is there, and is what the tree says.
+bool Told::give_out(Entry& e, unsigned page_shift) noexcept {
+  if (e.use != e.slab->use) return false;  // its memory was needed
+  const int saved = errno;
+  const Busy busy(busy_);
+  const bool there = e.at < e.slab->safe || wait_for_slab(e);
+  errno = saved;
+  if (!there || !e.read->group.status.ok()) return false;
+  const std::byte* const page = e.slab->memory.data() + e.at;
+  if (load<std::uint64_t>(page) != e.page ||
+      (load<std::uint16_t>(page + format::kAtFlags) & format::kOverflow) == 0 ||
+      load<std::uint32_t>(page + format::kAtPages) < format::overflow_pages(e.bytes, page_shift))
+    return false;
+  e.slab->given_out = e.given_out = true;
+  return true;
+}
+
+bool Told::wait_for_slab(Entry& e) noexcept {
+  const Uncancelled wait;
+  direct_->pump();
+  ValueArena::Slab& slab = *e.slab;
+  if (!e.read->group.done()) ++counters_.waits;
+  (void)direct_->wait(e.read->group);
+  // All that was begun in the slab: it becomes inheritable as one.
+  for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i) (void)direct_->wait(slab.reads[i]->group);
+  count();
+  return arena_.make_safe(slab);
+}
+
+bool Told::wait_for_page_cache(Entry& e) noexcept {
+  const int saved = errno;
+  const Busy busy(busy_);
+  const Uncancelled wait;
+  ++counters_.waits;
+  const bool good = buffered_->wait(*e.group).ok();
+  count();
+  errno = saved;
+  return good;
+}
+
+}  // namespace lmdbio::db
