@@ -70,7 +70,7 @@ void append_reading(std::string& out, const EnvHandle& env) {
   if (env.engine == nullptr) return;
   if (file == nullptr) {
     out += "\"io\":{\"way\":\"mmap\",\"why\":";
-    append_string(out, env.engine->paced()           ? "no walk met data that was not in memory"
+    append_string(out, env.engine->paced()           ? "nothing met data that was not in memory"
                        : config().io == IoMode::mmap ? "LMDBIO_IO=mmap"
                                                      : "a small file");
     out += "},";
@@ -112,6 +112,12 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "snapshots", s.snapshots);
   append_number(out, "key_walks", s.key_walks);
   append_number(out, "sparse_plans", s.sparse_plans);
+  append_number(out, "lookups_missed", s.lookups_missed);
+  append_number(out, "exact_reads", s.exact_reads);
+  append_number(out, "exact_bytes", s.exact_bytes);
+  append_number(out, "leaves_fetched", s.leaves_fetched);
+  append_number(out, "loads_begun", s.loads_begun);
+  append_number(out, "loads_finished", s.loads_finished);
   out += "\"requests\":{";
   constexpr const char* kSizes[cache::ReadStats::kSizes] = {"4K", "64K", "256K", "1M", "more"};
   for (unsigned i = 0; i < cache::ReadStats::kSizes; ++i) append_number(out, kSizes[i], s.requests[i]);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lmdbio/cache/chunk_table.h"
+#include "lmdbio/cache/lookup_record.h"
 #include "lmdbio/cache/regime.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/file.h"
@@ -33,6 +34,10 @@ struct ReadStats {
   std::uint64_t most_areas = 0;     ///< areas of memory (VMAs) that chunks of the process took, at most
   std::uint64_t key_walks = 0;      ///< walks that were seen not to read their values
   std::uint64_t sparse_plans = 0;   ///< plans of walks whose needs do not follow one another in the file
+  std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
+  std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
+  std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
+  std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file, for lookups
 };
 
 /// Made by Prefetcher::open.  Unless it says otherwise, members are constant or under the Prefetcher's lock.
@@ -79,15 +84,17 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes
   unsigned changes = 0;               ///< in it, of those that cost resident chunks
   ReadStats stats;
+  std::optional<File> exact;      ///< for bring_exactly; constant
+  std::uint64_t readahead = 0;    ///< of the kernel, ahead of page faults, bytes; constant
+  MissRecord misses;              ///< of lookups
+  WholeLoad load;                 ///< for them
+  std::uint64_t leaves_for = ~std::uint64_t{0};  ///< the snapshot whose leaf pages were claimed last
+  unsigned leaves_claimed = 0;                   ///< times
   Mapping had_memory;  ///< a byte a chunk of an anonymous window: 1 if it was ever published
 
   /// A forked child may have closed all descriptors: their numbers are other files' then.
   bool still_open() const noexcept {
-    const auto same = [this](const File& f) noexcept {
-      const Result<FileIdentity> now = f.identity();
-      return now && now.value().dev == identity.value().dev && now.value().ino == identity.value().ino;
-    };
-    return identity && same(buffered) && (!direct || same(*direct));
+    return identity && buffered.is_inode(identity.value()) && (!direct || direct->is_inode(identity.value()));
   }
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {

@@ -21,6 +21,7 @@
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/exact_read.h"
 #include "lmdbio/io/file_system.h"
 
 namespace lmdbio::cache {
@@ -154,9 +155,10 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     const Result<std::uint64_t> size = buffered.value().size();
     if (!size) return size.error();
     const bool local = is_local_file_system(fd);
+    const std::uint64_t readahead = readahead_bytes(fd);
     const MemoryFacts memory = memory_facts();
     const Regime regime = choose_way({mode, local, direct.has_value(), !window->anonymous(),
-                                      readahead_bytes(fd), limit_, used_bytes, memory.available});
+                                      readahead, limit_, used_bytes, memory.available});
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
@@ -166,6 +168,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
                                     std::move(table).value(), chunk_bytes_, name);
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
+    file->readahead = readahead;
+    if (Result<File> exact = reopen_for_exact(fd); exact) file->exact.emplace(std::move(exact).value());
     if (file->anonymous) {
       Result<Mapping> had = Mapping::zeroed(file->table.chunks());
       if (!had) return had.error();
@@ -214,6 +218,7 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
       w->extents_.clear();
       w->next_extent_ = 0;
     }
+    file->load.kind = LoadKind::none;
     if (file->anonymous) forget_all(*file);
     while (!file->residents.empty() && reclaim(*file, file->residents.size() - 1)) {
     }
@@ -247,6 +252,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   const std::size_t residents = file.residents.size();
   if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
+  if (file.load.kind == LoadKind::chunks) file.load.kind = LoadKind::none;
   if (residents == 0) return {};
   forget_residents(file);
   ++file.stats.snapshots;
@@ -456,15 +462,17 @@ bool Prefetcher::next_job(Job& job, bool idle) {
       }
       job.extent = {};
       job.has_memory = direct;
+      job.whole = false;
       e.outcome = Walk::Outcome::filling;
       next_walk_ = at + 1;
       return true;
     }
   }
-  return next_extent(job);
+  return next_extent(job) || next_of_load(job, idle);
 }
 
 void Prefetcher::give_up() noexcept {
+  for (FileCache* const f : files_) f->load.kind = LoadKind::none;
   for (Walk* const w : walks_) {
     for (Walk::Entry& e : w->plan_)
       if (e.outcome == Walk::Outcome::wanted) e.outcome = Walk::Outcome::mapped;
@@ -484,7 +492,7 @@ bool Prefetcher::next_extent(Job& job) {
       issued = e.offset + 1;
       job.file = walk.file().shared_from_this();
       job.extent = e;
-      job.has_memory = false;
+      job.has_memory = job.whole = false;
       next_walk_ = at + 1;
       return true;
     }
@@ -789,6 +797,7 @@ void Prefetcher::after_fork_in_child() noexcept {
   for (FileCache* const f : files_) {
     f->table.forget_fills();
     f->stats = {};
+    f->load = {};
     if (!f->anonymous) {
       // Also where a piece could not be told from the file: one call for all.
       if (f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();

@@ -66,6 +66,17 @@ class Prefetcher {
   void note_epoch(FileCache& file) noexcept;
   void note_keys(FileCache& file) noexcept;
   void note_sparse(FileCache& file) noexcept;
+
+  /// A lookup under `snapshot` asked, and found data missing at byte `at` of `used_bytes`.  `far`: from where the
+  /// last one was.  Where lookups go all over a file that fits, a load of all of it begins.  How many such
+  /// misses there were under this snapshot; 0: what is missing is being loaded.
+  std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at, std::uint64_t used_bytes,
+                              bool far) noexcept;
+  /// Whose transaction fetches all leaf pages: true once a snapshot, and not for every snapshot of a busy writer.
+  bool claim_leaves(FileCache& file, std::uint64_t snapshot) noexcept;
+  void note_leaves(FileCache& file, std::uint64_t pages) noexcept;
+  /// `bytes` were read for a lookup, which waited for `ns`.
+  void note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept;
   /// Of a window without a mapping: no transaction runs in it, so what it holds may go if it is too much.
   void nobody_reads(FileCache& file) noexcept;
 
@@ -97,6 +108,7 @@ class Prefetcher {
     ChunkTable::Generation generation{};
     WantedExtent extent;      ///< bytes not 0: this, not a chunk
     bool has_memory = false;  ///< of a chunk to publish
+    bool whole = false;       ///< of a WholeLoad
   };
 
   Prefetcher();
@@ -116,6 +128,10 @@ class Prefetcher {
   /// `idle`: nothing is being read, so no memory will come free by itself.
   bool next_job(Job& job, bool idle);
   bool next_extent(Job& job);
+  bool next_of_load(Job& job, bool idle);
+  /// A chunk of a WholeLoad is done with.  `good`: it is where it was to be.
+  void load_went_on(FileCache& file, bool good) noexcept;
+  bool begin_load(FileCache& file, std::uint64_t used_bytes) noexcept;
   bool take_memory(FileCache& file, bool urgent) noexcept;
   void return_memory(FileCache& file) noexcept {
     if (!file.anonymous) used_ -= file.chunk_bytes;

@@ -247,6 +247,17 @@ void summarize_reading(const Json& io) {
   if (count("key_walks") != 0)
     std::fprintf(stderr, "lmdbio:   %llu times a walk was seen to skip its values: they were not read\n",
                  count("key_walks"));
+  if (count("lookups_missed") != 0)
+    std::fprintf(stderr,
+                 "lmdbio:   %llu lookups missed memory; %s were read exactly for them, in %llu reads; %llu leaf pages "
+                 "were fetched ahead\n",
+                 count("lookups_missed"), bytes("exact_bytes").c_str(), count("exact_reads"),
+                 count("leaves_fetched"));
+  if (count("loads_begun") != 0)
+    std::fprintf(stderr,
+                 "lmdbio:   looked up all over: the whole file was loaded in the background, begun %llu times, finished "
+                 "%llu times\n",
+                 count("loads_begun"), count("loads_finished"));
 }
 
 void summarize(const Json& processes) {

@@ -626,7 +626,10 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
   if (key->mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
   forget_dups();
   clear(kOwed);
-  if (!is_dups_) walk_anew();
+  if (!is_dups_) {
+    walk_anew();
+    txn_->before_lookup(dbi_, *key);
+  }
 
   enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched
   std::size_t common = 0;                                     // of the page's keys, if it is the page

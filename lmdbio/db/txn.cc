@@ -148,6 +148,22 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
   return &dbs_[dbi];
 }
 
+void Txn::ask(MDB_dbi dbi, const MDB_val& key) noexcept {
+  // Asked again soon: what cannot be asked about.
+  constexpr std::uint32_t kSoon = 16;
+  ask_in_ = kSoon;
+  if (!env_->paced()) {
+    ask_in_ = Lookups::kNever;
+    return;
+  }
+  const format::DbRecord& db = dbs_[dbi];
+  const Comparator& order = env_->dbx(dbi).key_order;
+  // A program's own comparator is called as often as lookups need, and no more.
+  if (stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
+  if (lookups_ == nullptr) lookups_.reset(new (std::nothrow) Lookups(*env_));
+  if (lookups_ != nullptr) ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, db, order, key);
+}
+
 void Txn::order_main() noexcept {
   Dbx& main = env_->dbx(kMainDbi);
   if (main.ordered) return;
@@ -308,8 +324,10 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
   Status st;
-  if (told_ == nullptr || !was_told(dbi, key, data, st)) [[likely]]
+  if (told_ == nullptr || !was_told(dbi, key, data, st)) [[likely]] {
+    before_lookup(dbi, key);
     st = find(dbi, key, data);
+  }
   if (st.ok()) [[likely]]
     counters_.bytes += data.mv_size;
   else

@@ -9,6 +9,7 @@
 #include "lmdbio/base/result.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/env.h"
+#include "lmdbio/db/lookups.h"
 #include "lmdbio/db/snapshot.h"
 #include "lmdbio/db/told_counters.h"
 
@@ -143,6 +144,13 @@ class Txn {
   /// page that `at` lies in, where the page itself does not tell; logged.
   [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
+  /// A lookup of `key` begins, of whichever kind: now and then, and where data is not in memory each time, what it
+  /// will touch is brought first.
+  void before_lookup(MDB_dbi dbi, const MDB_val& key) noexcept {
+    if (--ask_in_ == 0) [[unlikely]]
+      ask(dbi, key);
+  }
+
   /// The leaf of the last lookup, or null: a hint of how leaves are laid out.
   const std::byte* leaf_seen() const noexcept { return leaf_seen_; }
   void saw_leaf(const std::byte* page) noexcept { leaf_seen_ = page; }
@@ -164,6 +172,7 @@ class Txn {
   [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
   [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
   Status unread() noexcept;
+  [[gnu::cold, gnu::noinline]] void ask(MDB_dbi dbi, const MDB_val& key) noexcept;
   Status look_up(MDB_dbi dbi);
   Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
@@ -184,6 +193,7 @@ class Txn {
   unsigned blocked_ = kFinished;
   Stamp stamp_{Stamp::kBlocked};
   unsigned num_dbs_ = 0;
+  std::uint32_t ask_in_ = 1;      ///< lookups until the next that asks what is in memory
   unsigned used_dbs_ = kCoreDbs;  ///< one past the highest record ever written
   cache::WindowView view_;
   ZeroedArray<format::DbRecord> dbs_;
@@ -195,6 +205,7 @@ class Txn {
   Snapshot snapshot_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Told> told_here_;  ///< kept for transactions that follow
+  std::unique_ptr<Lookups> lookups_;  ///< null: none has asked yet
 };
 
 }  // namespace lmdbio::db

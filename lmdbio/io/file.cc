@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -146,6 +147,21 @@ Result<FileIdentity> File::identity() const noexcept {
   id.size = static_cast<std::uint64_t>(st.st_size);
   id.mtime_ns = std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
   return id;
+}
+
+bool File::is_inode(const FileIdentity& id) const noexcept {
+  struct statx st;
+  if (::statx(fd_, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0)
+    return makedev(st.stx_dev_major, st.stx_dev_minor) == id.dev && st.stx_ino == id.ino;
+  const Result<FileIdentity> now = identity();
+  return now && now.value().dev == id.dev && now.value().ino == id.ino;
+}
+
+std::uint64_t size_known_here(int fd) noexcept {
+  struct statx sx;
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &sx) == 0) return sx.stx_size;
+  struct stat st;
+  return ::fstat(fd, &st) == 0 ? static_cast<std::uint64_t>(st.st_size) : 0;
 }
 
 Result<std::uint64_t> File::size() const noexcept {

@@ -18,6 +18,10 @@ struct FileIdentity {
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
+/// What this machine knows of the size of `fd`'s file, without a request to the server of a network file system
+/// (fstat(2) makes one whenever a read has changed the time of access); 0: it cannot be had.
+std::uint64_t size_known_here(int fd) noexcept;
+
 /// A regular file opened for reading.  Threads may share one.
 class File {
  public:
@@ -50,6 +54,8 @@ class File {
   /// Both ask the kernel at each call.
   Result<FileIdentity> identity() const noexcept;
   Result<std::uint64_t> size() const noexcept;
+  /// It is the same inode as `id`, as far as this machine knows: no server is asked.
+  bool is_inode(const FileIdentity& id) const noexcept;
 
  private:
   File(UniqueFd owned, int fd, std::size_t direct_alignment) noexcept;

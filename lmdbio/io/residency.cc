@@ -13,6 +13,7 @@
 #include <cstdio>
 
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/io/file.h"
 
 namespace lmdbio {
 namespace {
@@ -118,13 +119,13 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   if (way_ == Way::none) return {};
   const int saved = errno;
   std::optional<double> result;
-  struct stat st;
-  if (::fstat(fd_, &st) == 0 && offset < static_cast<std::uint64_t>(st.st_size) && bytes != 0) {
-    const std::uint64_t size = static_cast<std::uint64_t>(st.st_size), page = page_bytes();
+  const std::uint64_t size = size_known_here(fd_);
+  if (offset < size && bytes != 0) {
+    const std::uint64_t page = page_bytes();
     const std::uint64_t end = offset + std::min(bytes, size - offset);
     const Pages p{offset / page, (end + page - 1) / page};
     if (way_ == Way::cachestat) result = by_cachestat(fd_, p, page);
-    if (way_ == Way::mincore) result = by_mincore(fd_, st, p, page);
+    if (struct stat st; way_ == Way::mincore && ::fstat(fd_, &st) == 0) result = by_mincore(fd_, st, p, page);
     if (way_ == Way::sampling) result = by_sampling(fd_, p, page);
   }
   errno = saved;

@@ -1,0 +1,89 @@
+// What lookups of random keys have missed in a file, and whether that makes it worth loading as a whole: pure
+// functions of facts.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "lmdbio/cache/regime.h"
+
+namespace lmdbio::cache {
+
+/// The lookups of one snapshot that found data missing, and where.
+class MissRecord {
+ public:
+  /// So many, in so many of the 64 parts of the database: it is looked up all over.
+  static constexpr unsigned kMisses = 16, kParts = 12;
+
+  /// A lookup under `snapshot` missed data at byte `at` of `used_bytes`, far from where the last one was.
+  void note(std::uint64_t snapshot, std::uint64_t at, std::uint64_t used_bytes) noexcept {
+    if (snapshot != snapshot_) *this = MissRecord(snapshot);
+    ++misses_;
+    const std::uint64_t part = used_bytes / 64 + 1;
+    parts_ |= std::uint64_t{1} << (at / part < 64 ? at / part : 63);
+  }
+  std::uint64_t misses() const noexcept { return misses_; }
+  bool all_over() const noexcept {
+    return misses_ >= kMisses && std::popcount(parts_) >= static_cast<int>(kParts);
+  }
+
+  MissRecord() = default;
+
+ private:
+  explicit MissRecord(std::uint64_t snapshot) noexcept : snapshot_(snapshot) {}
+  std::uint64_t snapshot_ = 0, misses_ = 0, parts_ = 0;
+};
+
+enum class LoadKind : unsigned char {
+  none,
+  pages,   ///< into the page cache
+  chunks,  ///< published over the window
+};
+
+struct LoadFacts {
+  Way way = Way::mapping;
+  bool local = true;
+  std::uint64_t used_bytes = 0;  ///< of the file, by the database
+  std::uint64_t chunk_bytes = 1;
+  std::uint64_t memory_left = 0;  ///< bytes below the limit that are not taken
+  std::uint64_t areas_left = 0;   ///< memory areas that may still be made
+  std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes
+};
+
+/// How a database that is looked up all over is loaded as a whole.  Where walks read directly, so does this; what
+/// does not fit our own memory may still fit the page cache.
+constexpr LoadKind choose_load(const LoadFacts& f) noexcept {
+  const std::uint64_t chunks = f.used_bytes / f.chunk_bytes + 1;
+  if (f.way == Way::direct && chunks * f.chunk_bytes <= f.memory_left && 2 * chunks <= f.areas_left)
+    return LoadKind::chunks;
+  return f.used_bytes <= f.available / 2 ? LoadKind::pages : LoadKind::none;
+}
+
+/// Whether lookups that go all over a file of `used_bytes` have paid enough for a load of it to begin.  On storage
+/// that is far away their reads and the load's do not stand in each other's way, and the load is over before long.
+/// On this machine's disk they do: lookups wait several times as long while it runs, which pays if there are
+/// many more.  So it begins when they have waited for half as long as it takes (1.5 bytes a nanosecond).
+constexpr bool load_is_due(bool local, std::uint64_t used_bytes, std::uint64_t missed_ns) noexcept {
+  return !local || missed_ns >= used_bytes / 3;
+}
+
+/// Leaf pages are fetched all at once when lookups have missed so often that the fetch costs no more than they
+/// did, within this factor: many reads at once against one at a time.
+inline constexpr std::uint64_t kLeavesAMiss = 64;
+/// And if they are a small part of memory.
+constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, std::uint64_t leaf_bytes,
+                                std::uint64_t available) noexcept {
+  return leaf_pages <= misses * kLeavesAMiss && leaf_bytes <= available / 16;
+}
+
+/// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
+struct WholeLoad {
+  LoadKind kind = LoadKind::none;  ///< none: no load is going on
+  std::uint32_t next = 0, end = 0;  ///< chunks
+  unsigned reading = 0;             ///< chunks
+  std::uint64_t snapshot = ~std::uint64_t{0};  ///< for which this was decided last
+  unsigned begun = 0;                          ///< times
+  std::uint64_t missed_ns = 0;                 ///< time that lookups have waited for data since the last one
+};
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,225 @@
+#include "lmdbio/db/lookups.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "lmdbio/base/futex.h"
+#include "lmdbio/base/memory_facts.h"
+#include "lmdbio/base/uncancelled.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/env.h"
+#include "lmdbio/db/search.h"
+#include "lmdbio/io/exact_read.h"
+
+namespace lmdbio::db {
+
+using cache::ChunkIndex;
+using cache::Prefetcher;
+
+namespace {
+
+/// Where nothing tells what is in memory, time does: a read of a page that is takes less, and so do so many bytes.
+constexpr std::int64_t kReadNs = 40'000, kBytesANs = 4;
+/// Values of more than two such pieces are read by several requests at a time: less than the first, no more than
+/// the second, bytes.
+constexpr std::uint64_t kLeastPiece = std::uint64_t{128} << 10, kMostPiece = std::uint64_t{1} << 20;
+/// What lies beyond in a value is left to page faults.
+constexpr std::uint64_t kMostValue = std::uint64_t{64} << 20;
+/// Pages of a tree's level at most, and how many lookups a list of them may take to come.
+constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
+constexpr unsigned kMostWaits = 4096;
+
+}  // namespace
+
+/// Pages that are in memory.
+class Lookups::Pages final : public PageSource {
+ public:
+  Pages(Lookups& of, const cache::WindowView& view) : of_(of), view_(view) {}
+  bool get(std::uint64_t page, format::PageView& out) override {
+    if (page >= view_.pages() || page < format::kMetaPages) return false;
+    if (!of_.there(page << view_.shift(), view_.page_size())) return false;
+    const std::byte* const bytes = view_.at(format::Pgno{page});
+    return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
+  }
+
+ private:
+  Lookups& of_;
+  const cache::WindowView& view_;
+};
+
+Lookups::~Lookups() { forget(); }
+
+void Lookups::forget() noexcept {
+  for (std::unique_ptr<cache::Walk>* const w : {&leaf_walk_, &value_walk_}) {
+    if (*w != nullptr) Prefetcher::existing()->remove(**w);
+    w->reset();
+  }
+  file_.reset();
+  known_ = {};
+  lister_.forget();
+  listing_ = 0;
+}
+
+std::uint32_t Lookups::before(const Source& source, const format::DbRecord& db, const Comparator& order,
+                              const MDB_val& key) noexcept {
+  if (off_ && source.window == window_) return kNever;
+  const int saved = errno;
+  const Uncancelled wait;
+  if (source.window != window_) {
+    forget();
+    window_ = source.window;
+    off_ = !env_->paced() || env_->unmapped();
+  }
+  bool missed = false;
+  try {
+    if (!off_) missed = prepare(source, db, order, key);
+  } catch (...) {  // out of memory: page faults do it
+  }
+  errno = saved;
+  return off_ ? kNever : sensor_.asked(missed);
+}
+
+// The way of the lookup, with a question before each page.  True: something was missing.
+bool Lookups::prepare(const Source& source, const format::DbRecord& db, const Comparator& order,
+                      const MDB_val& key) {
+  const cache::WindowView& view = source.view;
+  const std::uint64_t page_bytes = view.page_size();
+  if (listing_ != 0) {
+    if (listing_ == source.txnid)
+      go_on_listing(view);
+    else
+      listing_ = 0;
+  }
+  bool missed = false, far = false;
+  std::uint64_t missed_at = 0;
+  const auto need = [&](std::uint64_t at, std::uint64_t bytes, LookupOrder* lookups) {
+    const bool near = lookups != nullptr && lookups->near(at, bytes, file_ != nullptr ? file_->readahead : 0);
+    if (there(at, bytes)) return true;
+    missed = true;
+    missed_at = at;
+    if (!near && lookups != nullptr) far = true;
+    return near ? true : bring(view, at, bytes);
+  };
+
+  format::PageView page;
+  Place place;
+  std::uint64_t p = format::raw(db.root);
+  for (unsigned level = 1;; ++level) {
+    if (level > format::kMaxDepth || p >= view.pages() || p < format::kMetaPages) return missed;
+    const bool leaf = level >= db.depth;
+    std::uint64_t& known = known_[p % known_.size()];
+    if (leaf || known != p) {
+      if (!need(p << view.shift(), page_bytes, leaf ? &leaves_ : nullptr)) return missed;
+      if (!leaf) known = p;
+    }
+    const std::byte* const bytes = view.at(format::Pgno{p});
+    if (bytes == nullptr || !format::PageView::open(bytes, page_bytes, format::Pgno{p}, page) ||
+        page.is_leaf2() || page.count() == 0 || !search_page(page, order, key, 0, place))
+      return missed;
+    if (page.is_leaf()) break;
+    const unsigned taken = place.exact ? place.index : place.index - 1;
+    format::Node node;
+    if (taken >= page.count() || !page.node(taken, node)) return missed;
+    p = format::raw(node.child());
+  }
+  format::Node node;
+  if (place.index < page.count() && page.node(place.index, node) && (node.flags() & format::kBigData) != 0) {
+    const std::uint64_t first = format::raw(node.overflow());
+    const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
+    if (first < view.pages() && pages <= view.pages() - first)
+      (void)need(first << view.shift(), std::min(pages << view.shift(), kMostValue), &values_);
+  }
+  if (missed && file_ != nullptr) {
+    const std::uint64_t misses = Prefetcher::existing()->lookup_missed(
+        *file_, source.txnid, missed_at, view.pages() << view.shift(), far);
+    if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
+  }
+  return missed;
+}
+
+// All of it is in memory, or looks so.
+bool Lookups::there(std::uint64_t at, std::uint64_t bytes) noexcept {
+  if (file_ != nullptr && file_->resident_now(file_->chunk_at(at)) &&
+      file_->resident_now(file_->chunk_at(at + bytes - 1)))
+    return true;
+  if (const std::optional<double> share = env_->residency().share(at, bytes); share) return *share >= 1;
+  // Nothing tells this user.  What is missing is there after the question: where data was missing lately the
+  // question is for all of it, so that there is one request.
+  const std::int64_t begun = now_ns();
+  std::uint64_t asked = 1;
+  if (sensor_.cold() && file_ != nullptr) {
+    asked = bytes;
+    (void)bring_exactly(*file_->exact, at, bytes);
+  } else {
+    std::byte any;
+    (void)::pread(env_->fd(), &any, 1, static_cast<off_t>(at));
+  }
+  return now_ns() - begun < kReadNs + static_cast<std::int64_t>(asked) / kBytesANs;
+}
+
+// False: the lookup's own page faults have to do it.
+bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) {
+  if (!open_file(view)) return false;
+  // Further pieces by other threads meanwhile; this one waits for what they are reading, and skips what they have.
+  const std::uint64_t piece = std::clamp(file_->readahead, kLeastPiece, kMostPiece);
+  if (bytes > 2 * piece) {
+    if (value_walk_ == nullptr) value_walk_ = std::make_unique<cache::Walk>(file_);
+    extents_.clear();
+    for (std::uint64_t more = piece; more < bytes; more += piece)
+      extents_.push_back({at + more, std::min(piece, bytes - more)});
+    (void)Prefetcher::existing()->go_on(*value_walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
+  }
+  const std::int64_t begun = now_ns();
+  const Status st = bring_exactly(*file_->exact, at, bytes);
+  if (st.ok()) Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
+  return st.ok();
+}
+
+bool Lookups::open_file(const cache::WindowView& view) noexcept {
+  if (file_ != nullptr) return true;
+  file_ = env_->read_ahead(view.pages());
+  if (file_ != nullptr && file_->exact) return true;
+  file_.reset();
+  off_ = true;
+  return false;
+}
+
+// All leaf pages of the tree, if they are few enough.
+void Lookups::fetch_leaves(const Source& source, const format::DbRecord& db, std::uint64_t misses) {
+  if (db.depth < 2 || db.leaf_pages > kMostLeaves ||
+      !cache::worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))
+    return;
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  if (!prefetcher.claim_leaves(*file_, source.txnid)) return;
+  if (!cache::worth_all_leaves(misses, db.leaf_pages, db.leaf_pages << source.view.shift(),
+                               memory_facts().available))
+    return;
+  lister_.start(format::raw(db.root), db.depth, db.leaf_pages);
+  listing_ = source.txnid;
+  waits_ = 0;
+  if (leaf_walk_ == nullptr) leaf_walk_ = std::make_unique<cache::Walk>(file_);
+  go_on_listing(source.view);
+}
+
+void Lookups::go_on_listing(const cache::WindowView& view) {
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  Pages pages(*this, view);
+  const LeafLister::Step step = lister_.go_on(pages, missing_);
+  const std::vector<std::uint64_t>& wanted = step == LeafLister::Step::done ? lister_.leaves() : missing_;
+  extents_.clear();
+  if (step != LeafLister::Step::given_up) {
+    for (const std::uint64_t p : wanted)
+      if (p < view.pages()) extents_.push_back({p << view.shift(), view.page_size()});
+    extents_.resize(merge(extents_, 0));
+    if (!extents_.empty())
+      (void)prefetcher.go_on(*leaf_walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
+  }
+  if (step == LeafLister::Step::done) prefetcher.note_leaves(*file_, wanted.size());
+  if (step == LeafLister::Step::wait && ++waits_ < kMostWaits) return;
+  listing_ = 0;
+  lister_.forget();
+}
+
+}  // namespace lmdbio::db
