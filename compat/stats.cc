@@ -111,6 +111,10 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "stolen", s.stole);
   append_number(out, "snapshots", s.snapshots);
   append_number(out, "key_walks", s.key_walks);
+  append_number(out, "stride_walks", s.stride_walks);
+  append_number(out, "predicted", s.predicted);
+  append_number(out, "predicted_right", s.predicted_right);
+  append_number(out, "predicted_wrong", s.predicted_wrong);
   append_number(out, "sparse_plans", s.sparse_plans);
   append_number(out, "lookups_missed", s.lookups_missed);
   append_number(out, "exact_reads", s.exact_reads);

@@ -13,10 +13,14 @@
 #include "lmdbio/cache/lookup_record.h"
 #include "lmdbio/cache/regime.h"
 #include "lmdbio/cache/window.h"
+#include "lmdbio/io/extents.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::cache {
+
+/// A piece of the file that is wanted by itself, bytes.
+using WantedExtent = Extent;
 
 /// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
 struct ReadStats {
@@ -33,6 +37,9 @@ struct ReadStats {
   std::uint64_t most_resident = 0;  ///< chunks at once
   std::uint64_t most_areas = 0;     ///< areas of memory (VMAs) that chunks of the process took, at most
   std::uint64_t key_walks = 0;      ///< walks that were seen not to read their values
+  std::uint64_t stride_walks = 0;   ///< walks that were seen to use each k-th value
+  std::uint64_t predicted = 0;      ///< values that such walks came to and that had been fetched as the next used
+  std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of these: seen used, seen not used
   std::uint64_t sparse_plans = 0;   ///< plans of walks whose needs do not follow one another in the file
   std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
   std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
@@ -73,6 +80,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
+  std::vector<WantedExtent> reading;         ///< extents that are being read
   unsigned users = 0;                        ///< environments
   /// Itself, where there was no memory to give its chunks back when it was closed: others may have the window,
   /// and begin with a new snapshot.

@@ -25,6 +25,8 @@ constexpr unsigned kDirectDepth = 64, kBufferedDepth = 16, kBufferedLocalDepth =
 constexpr std::size_t kMostFills = 128;
 /// A chunk with this share of its pages in the page cache is left there.
 constexpr double kCached = 0.9;
+/// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
+constexpr std::uint64_t kWorthLooking = 64 << 10;
 
 /// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
 #if defined(__SANITIZE_THREAD__)
@@ -157,6 +159,13 @@ bool IoWorker::take_jobs() {
         continue;
       }
     }
+    if (job.extent.bytes >= kWorthLooking && config().io == IoMode::automatic) {
+      if (const auto share = job.file->residency.share(job.extent.offset, job.extent.bytes); share == 1.0) {
+        lock.lock();
+        owner_.extent_ended(*job.file, job.extent, 0);
+        continue;
+      }
+    }
     begin(std::move(job));
     submit();
   }
@@ -179,7 +188,8 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
   try {
     const bool direct = publish && file.direct.has_value();
     if (chunk && !file.still_open()) f.status = Status::from_errno(EBADF);
-    Lane* const l = lane(f.job.file, direct);
+    Lane* const l =
+        lane(f.job.file, direct ? LaneKind::direct : chunk ? LaneKind::buffered : LaneKind::exact);
     const std::size_t align = l->engine->caps().align;
     const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
     if (publish) {
@@ -258,6 +268,9 @@ void IoWorker::finished(std::size_t at) noexcept {
     const std::lock_guard lock(owner_.mutex_);
     if (f.job.extent.bytes != 0) {
       ++file.stats.extents;
+      const bool failed = !f.status.ok() && f.read_failed && !lacks_means(f.status);
+      if (failed) ++file.stats.read_failed;
+      owner_.extent_ended(file, f.job.extent, failed ? f.status.raw() : 0);
     } else {
       const bool good = f.status.ok();
       const bool current = f.job.generation == file.table.generation();
@@ -325,18 +338,23 @@ void IoWorker::sleep() noexcept {
   [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &woken, sizeof woken);
 }
 
-IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, bool direct) {
+IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind kind) {
   for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->file == file && l->direct == direct) return l.get();
-  const File& f = direct ? *file->direct : file->buffered;
-  const unsigned depth = direct ? kDirectDepth : file->local ? kBufferedLocalDepth : kBufferedDepth;
+    if (l->file == file && l->kind == kind) return l.get();
+  auto made = std::make_unique<Lane>();
+  const bool direct = kind == LaneKind::direct;
+  const File& f = direct                                          ? *file->direct
+                  : kind == LaneKind::exact && file->exact ? *file->exact
+                                                                  : file->buffered;
+  const unsigned depth = direct                                            ? kDirectDepth
+                         : kind == LaneKind::buffered && file->local ? kBufferedLocalDepth
+                                                                           : kBufferedDepth;
   const char* name = "";
   Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, engine_kind(engine_for(direct)), &name);
   if (!engine) throw std::bad_alloc();
   if (direct || file->regime.way != Way::direct) file->engine.store(name, std::memory_order_relaxed);
-  auto made = std::make_unique<Lane>();
   made->file = file;
-  made->direct = direct;
+  made->kind = kind;
   made->engine = std::move(engine).value();
   const std::lock_guard lock(owner_.mutex_);  // a forked child looks at the list
   lanes_.push_back(std::move(made));

@@ -40,10 +40,15 @@ class IoWorker {
   void forget() noexcept;
 
  private:
+  enum class LaneKind : unsigned char {
+    direct,
+    buffered,  ///< into the page cache, with the kernel's read-ahead
+    exact,     ///< into the page cache, without it where the file could be opened so
+  };
   /// One of the ways to read one file.
   struct Lane {
     std::shared_ptr<FileCache> file;
-    bool direct;
+    LaneKind kind;
     std::unique_ptr<IoEngine> engine;
     std::deque<ReadOp> pending;                ///< tags: indices of fills_
     std::uint64_t sizes[ReadStats::kSizes]{};  ///< of reads since
@@ -69,7 +74,7 @@ class IoWorker {
   void finished(std::size_t fill) noexcept;
   void sleep() noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
-  Lane* lane(const std::shared_ptr<FileCache>& file, bool direct);
+  Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
   void count(Lane& lane) noexcept;
 

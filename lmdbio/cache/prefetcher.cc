@@ -376,33 +376,14 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
   }
   worker_->wake();
 
-  std::int64_t begun = 0;
-  bool told = false;
+  Stall stall;
   for (;;) {
     const auto open = std::find_if(walk.plan_.begin(), walk.plan_.end(),
                                    [&walk](const Walk::Entry& e) { return e.awaited && !walk.settled(e); });
     if (open == walk.plan_.end()) break;
-    const std::int64_t now = now_ns();
-    if (begun == 0) begun = now;
-    const unsigned limit = config().stall_seconds;
-    if (limit != 0 && !told && now - begun >= std::int64_t{limit} * 1'000'000'000) {
-      told = true;
-      log_line(LogLevel::warn,
-               "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
-               file.name.c_str(), file.offset(open->chunk), limit);
-    }
-    const std::uint32_t seen = walk.settled_.now();
-    walk.waiting_ = true;
-    lock.unlock();
-    constexpr std::int64_t kLook = 250'000'000;
-    walk.settled_.wait(seen, kLook);
-    lock.lock();
+    wait(walk, lock, file.offset(open->chunk), stall);
   }
-  walk.waiting_ = false;
-  if (begun != 0) {
-    ++file.stats.stalls;
-    file.stats.stall_ns += static_cast<std::uint64_t>(now_ns() - begun);
-  }
+  end_wait(walk, stall);
   Status st;
   for (const Walk::Entry& e : walk.plan_)
     if (e.awaited && e.outcome == Walk::Outcome::failed && st.ok()) st = Status::from_errno(e.error);
@@ -410,6 +391,72 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
     for (Walk::Entry& e : walk.plan_)
       if (e.outcome == Walk::Outcome::failed) e.outcome = Walk::Outcome::wanted;
   return st;
+}
+
+void Prefetcher::wait(Walk& walk, std::unique_lock<std::mutex>& lock, std::uint64_t offset,
+                      Stall& stall) noexcept {
+  const std::int64_t now = now_ns();
+  if (stall.begun == 0) stall.begun = now;
+  const unsigned limit = config().stall_seconds;
+  if (limit != 0 && !stall.told && now - stall.begun >= std::int64_t{limit} * 1'000'000'000) {
+    stall.told = true;
+    log_line(LogLevel::warn,
+             "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
+             walk.file().name.c_str(), offset, limit);
+  }
+  const std::uint32_t seen = walk.settled_.now();
+  walk.waiting_ = true;
+  lock.unlock();
+  constexpr std::int64_t kLook = 250'000'000;
+  walk.settled_.wait(seen, kLook);
+  lock.lock();
+}
+
+void Prefetcher::end_wait(Walk& walk, const Stall& stall) noexcept {
+  walk.waiting_ = false;
+  if (stall.begun == 0) return;
+  ++walk.file().stats.stalls;
+  walk.file().stats.stall_ns += static_cast<std::uint64_t>(now_ns() - stall.begun);
+}
+
+namespace {
+
+bool overlap(const WantedExtent& a, const WantedExtent& b) noexcept {
+  return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+}  // namespace
+
+bool Prefetcher::is_coming(Walk& walk, const WantedExtent& extent) const noexcept {
+  const auto is_part = [&extent](const WantedExtent& e) { return overlap(e, extent); };
+  const auto wanted = walk.extents_.begin() + static_cast<std::ptrdiff_t>(walk.next_extent_);
+  const FileCache& file = walk.file();
+  return std::any_of(wanted, walk.extents_.end(),
+                     [&](const WantedExtent& e) { return is_part(e) && walk.issued(e) != e.offset + 1; }) ||
+         std::any_of(file.reading.begin(), file.reading.end(), is_part);
+}
+
+Status Prefetcher::await(Walk& walk, const WantedExtent& extent) noexcept {
+  FileCache& file = walk.file();
+  std::unique_lock lock(mutex_);
+  if (file.users == 0) return {};
+  file.stats.asked += extent.bytes;
+  walk.awaited_ = extent;
+  walk.extent_error_ = 0;
+  Stall stall;
+  while (walk.extent_error_ == 0 && is_coming(walk, extent)) {
+    if (!ensure_worker()) break;
+    if (stall.begun == 0) worker_->wake();
+    wait(walk, lock, extent.offset, stall);
+  }
+  end_wait(walk, stall);
+  walk.awaited_ = {};
+  return walk.extent_error_ == 0 ? Status() : Status::from_errno(walk.extent_error_);
+}
+
+void Prefetcher::forget_extents(Walk& walk) noexcept {
+  const std::lock_guard lock(mutex_);
+  walk.issued_ = {};
 }
 
 bool Prefetcher::ensure_worker() noexcept {
@@ -487,8 +534,9 @@ bool Prefetcher::next_extent(Job& job) {
     Walk& walk = *walks_[at];
     while (walk.next_extent_ < walk.extents_.size()) {
       const WantedExtent e = walk.extents_[walk.next_extent_++];
-      std::uint64_t& issued = walk.issued_[(e.offset >> 12) * 0x9E3779B97F4A7C15u >> 54];
+      std::uint64_t& issued = walk.issued(e);
       if (issued == e.offset + 1 || e.bytes == 0) continue;
+      walk.file().reading.push_back(e);
       issued = e.offset + 1;
       job.file = walk.file().shared_from_this();
       job.extent = e;
@@ -498,6 +546,18 @@ bool Prefetcher::next_extent(Job& job) {
     }
   }
   return false;
+}
+
+void Prefetcher::extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept {
+  if (const auto e = std::find(file.reading.begin(), file.reading.end(), extent); e != file.reading.end())
+    file.reading.erase(e);
+  for (Walk* const w : walks_) {
+    if (&w->file() != &file) continue;
+    if (error != 0 && w->issued(extent) == extent.offset + 1) w->issued(extent) = 0;
+    if (w->awaited_.bytes == 0 || !overlap(w->awaited_, extent)) continue;
+    if (error != 0) w->extent_error_ = error;
+    if (w->waiting_) w->settled_.notify();
+  }
 }
 
 // --- memory -----------------------------------------------------------------------------------------------
@@ -716,6 +776,14 @@ void Prefetcher::note_sparse(FileCache& file) noexcept {
   ++file.stats.sparse_plans;
 }
 
+void Prefetcher::note_strides(FileCache& file, const ReadStats& more) noexcept {
+  const std::lock_guard lock(mutex_);
+  file.stats.stride_walks += more.stride_walks;
+  file.stats.predicted += more.predicted;
+  file.stats.predicted_right += more.predicted_right;
+  file.stats.predicted_wrong += more.predicted_wrong;
+}
+
 void Prefetcher::forget_all(FileCache& file) noexcept {
   if (!file.window->restore(-1, 0, file.window->length())) return;
   (void)file.table.drop_all(Places{file, nullptr});
@@ -798,6 +866,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     f->table.forget_fills();
     f->stats = {};
     f->load = {};
+    f->reading.clear();
     if (!f->anonymous) {
       // Also where a piece could not be told from the file: one call for all.
       if (f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
@@ -817,6 +886,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     w->plan_.clear();
     w->extents_.clear();
     w->next_extent_ = 0;
+    w->issued_ = {};
     w->waiting_ = false;
   }
   mutex_.unlock();

@@ -52,6 +52,11 @@ class Prefetcher {
   /// there, or are the mapping's to give.  They are among the wishes.  An errno: a read failed; the next call
   /// tries again.
   Status go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
+  /// Waits until an extent that was among the wishes of the last go_on() has been read, or cannot be.  An
+  /// errno: the read failed; the next go_on() that wishes for it tries again.
+  Status await(Walk& walk, const WantedExtent& extent) noexcept;
+  /// Extents that the walk has wished for before are to be looked for anew.
+  void forget_extents(Walk& walk) noexcept;
   /// All of them are in the page cache: the walk needs no reads.
   bool all_cached(const Walk& walk) noexcept;
   /// How many chunks a walk may wish for.
@@ -77,6 +82,8 @@ class Prefetcher {
   void note_leaves(FileCache& file, std::uint64_t pages) noexcept;
   /// `bytes` were read for a lookup, which waited for `ns`.
   void note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept;
+  /// Counts of walks that use each k-th value: what is to be added to the file's.
+  void note_strides(FileCache& file, const ReadStats& more) noexcept;
   /// Of a window without a mapping: no transaction runs in it, so what it holds may go if it is too much.
   void nobody_reads(FileCache& file) noexcept;
 
@@ -111,8 +118,18 @@ class Prefetcher {
     bool whole = false;       ///< of a WholeLoad
   };
 
+  /// A wait of a program for data.
+  struct Stall {
+    std::int64_t begun = 0;
+    bool told = false;
+  };
+
   Prefetcher();
   bool ensure_worker() noexcept;
+  /// Waits for a while, with the lock released.  `offset`: of what is not there, for the log.
+  void wait(Walk& walk, std::unique_lock<std::mutex>& lock, std::uint64_t offset, Stall& stall) noexcept;
+  void end_wait(Walk& walk, const Stall& stall) noexcept;
+  bool is_coming(Walk& walk, const WantedExtent& extent) const noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
 
   /// For chunks that are not published.
@@ -132,6 +149,8 @@ class Prefetcher {
   /// A chunk of a WholeLoad is done with.  `good`: it is where it was to be.
   void load_went_on(FileCache& file, bool good) noexcept;
   bool begin_load(FileCache& file, std::uint64_t used_bytes) noexcept;
+  /// An extent was read, or left alone; `error`: 0 or an errno.
+  void extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept;
   bool take_memory(FileCache& file, bool urgent) noexcept;
   void return_memory(FileCache& file) noexcept {
     if (!file.anonymous) used_ -= file.chunk_bytes;

@@ -10,16 +10,11 @@
 
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/result.h"
-#include "lmdbio/cache/chunk_table.h"
-#include "lmdbio/io/extents.h"
+#include "lmdbio/cache/file_cache.h"
 
 namespace lmdbio::cache {
 
-struct FileCache;
 class Prefetcher;
-
-/// A piece of the file that is wanted by itself, bytes.
-using WantedExtent = Extent;
 
 /// One cursor's.  Made and used by one thread at a time; the I/O thread reads and answers under the
 /// Prefetcher's lock.
@@ -50,6 +45,11 @@ class Walk {
     return e.outcome != Outcome::wanted && e.outcome != Outcome::filling;
   }
 
+  /// Where an extent's mark of having been asked for is.
+  std::uint64_t& issued(const WantedExtent& e) noexcept {
+    return issued_[(e.offset >> 12) * 0x9E3779B97F4A7C15u >> 54];
+  }
+
   /// Counts each chunk once, but for walks that go far and come back.
   bool has_come_to(ChunkIndex c) noexcept {
     if (std::find(come_to_.begin(), come_to_.end(), raw(c)) != come_to_.end()) return true;
@@ -65,6 +65,8 @@ class Walk {
   std::array<std::uint64_t, 1024> issued_{};  ///< offsets + 1 of extents asked for lately, by hash
   std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
   unsigned next_come_to_ = 0;
+  WantedExtent awaited_;  ///< bytes not 0: the walk waits for it
+  int extent_error_ = 0;  ///< of a piece of it: an errno
   EventCount settled_;
   bool waiting_ = false;
   ChunkIndex at_{~0u};  ///< where it was last

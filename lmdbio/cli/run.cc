@@ -258,6 +258,11 @@ void summarize_reading(const Json& io) {
                  "lmdbio:   looked up all over: the whole file was loaded in the background, begun %llu times, finished "
                  "%llu times\n",
                  count("loads_begun"), count("loads_finished"));
+  if (count("stride_walks") != 0)
+    std::fprintf(stderr,
+                 "lmdbio:   %llu times a walk was seen to use each so many-th value: %llu values were fetched as the "
+                 "next such ones, %llu of them were seen used, %llu not\n",
+                 count("stride_walks"), count("predicted"), count("predicted_right"), count("predicted_wrong"));
 }
 
 void summarize(const Json& processes) {

@@ -219,6 +219,7 @@ Status Walker::pace(Pacer::Step kind, bool forward, const PageRun& need, const P
   place.index = leaf.bytes() != nullptr ? leaf_.index : 0;
   place.forward = forward;
   place.values = db_->overflow_pages != 0;
+  place.value_pages = db_->entries != 0 ? db_->overflow_pages / db_->entries : 0;
   place.given_bytes = txn_->counters().bytes;
   return (*pacer_)->step(kind, place, need, txn_->view(), run_, each_leaf_);
 }

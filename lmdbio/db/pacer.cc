@@ -10,6 +10,7 @@
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
+#include "lmdbio/db/pages_there.h"
 
 namespace lmdbio::db {
 
@@ -43,28 +44,6 @@ constexpr std::int64_t kStallNs = 50'000;
 /// Chunks ahead at the start, at the edge of a tree and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
 
-/// Pages that can be read now: resident chunks, and what is in the page cache.
-class PagesThere final : public PageSource {
- public:
-  PagesThere(cache::FileCache& file, const cache::WindowView& view) : file_(file), view_(view) {}
-  bool get(std::uint64_t page, format::PageView& out) override {
-    if (page >= view_.pages() || page < format::kMetaPages) return false;
-    const std::uint64_t at = page << view_.shift();
-    if (!file_.resident_now(file_.chunk_at(at))) {
-      if (tries_ == 0 || file_.anonymous) return false;
-      --tries_;
-      if (file_.residency.share(at, view_.page_size()).value_or(0) < 1) return false;
-    }
-    const std::byte* const bytes = view_.at(format::Pgno{page});
-    return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
-  }
-
- private:
-  cache::FileCache& file_;
-  const cache::WindowView& view_;
-  unsigned tries_ = 8;  ///< looks into the page cache: each is a system call
-};
-
 }  // namespace
 
 Pacer::Pacer(Env& env) noexcept : env_(&env) {
@@ -74,6 +53,7 @@ Pacer::Pacer(Env& env) noexcept : env_(&env) {
 Pacer::~Pacer() { forget(); }
 
 void Pacer::forget() noexcept {
+  picking_.reset();
   if (walk_ != nullptr) {
     Prefetcher::existing()->remove(*walk_);
     walk_.reset();
@@ -118,8 +98,25 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
       state_ = State::off;
       return {};
     }
+    (void)pick(place, view);
+  } else if (kind == Step::edge && state_ == State::stream) {
+    (void)pick(place, view);  // another turn may use other values
   }
   if (kind == Step::edge) start_over(place.forward, need);
+  if (state_ == State::picking) {
+    leaves = true;
+    const StrideWalk::Arrival at =
+        kind == Step::edge ? StrideWalk::Arrival::edge : kind == Step::leaf ? StrideWalk::Arrival::leaf : StrideWalk::Arrival::value;
+    const Result<bool> goes_on = picking_->step(at, place, need, view, run);
+    if (!goes_on) return goes_on.error();
+    if (goes_on.value()) return {};
+    picking_.reset();
+    leaves = false;
+    state_ = State::stream;
+    if (!walk_->file().local) horizon_ = kFirstHorizon;
+    left_ns_ = 0;
+    unread_ = cached_ = replan_in_ = 0;
+  }
   if (state_ == State::keys) {
     if (!reads_values(now, place.given_bytes)) {
       leaves = true;
@@ -128,7 +125,7 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
     state_ = State::stream;
   }
   const Status st = go_on(kind, place, need, view, now, run);
-  leaves = state_ == State::keys;
+  leaves = state_ == State::keys || state_ == State::picking;
   return st;
 }
 
@@ -178,6 +175,13 @@ bool Pacer::read_at_once(std::uint64_t offset) const noexcept {
   return n == 1 && now_ns() - begun < kFaultNs;
 }
 
+// Whether it can be told which values are read: then it is found out.
+bool Pacer::pick(const WalkPlace& place, const cache::WindowView& view) {
+  picking_ = StrideWalk::start(*walk_, place, view);
+  if (picking_ != nullptr) state_ = State::picking;
+  return picking_ != nullptr;
+}
+
 bool Pacer::start_stream(Step kind, const PageRun& need, const cache::WindowView& view) {
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view.pages());
   if (file == nullptr) return false;
@@ -219,8 +223,14 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
     if (unread_ >= kUnread && !file.anonymous) {
       unread_ = 0;
-      state_ = State::keys;
       prefetcher.note_keys(file);
+      if (pick(place, view)) {
+        const Result<bool> goes_on = picking_->step(StrideWalk::Arrival::value, place, need, view, run);
+        if (!goes_on) return goes_on.error();
+        if (goes_on.value()) return {};
+        picking_.reset();
+      }
+      state_ = State::keys;
       return go_on_by_keys(place, need, view);
     }
   }

@@ -13,19 +13,11 @@
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/planner.h"
+#include "lmdbio/db/stride_walk.h"
 
 namespace lmdbio::db {
 
 class Env;
-
-/// Pages that a walker may enter without asking.
-struct FreeRun {
-  std::uint64_t first = 0, pages = 0;
-  /// Of a run of `more` + 1 pages from `p` on.  One comparison: what starts up to `more` pages before this run is
-  /// taken to be inside as well, which costs a page fault at most.
-  bool covers(std::uint64_t p, std::uint64_t more) const noexcept { return p - first + more < pages; }
-  static constexpr FreeRun everything() noexcept { return {0, ~std::uint64_t{0}}; }
-};
 
 /// One cursor's; its threads are the cursor's.
 class Pacer {
@@ -65,6 +57,7 @@ class Pacer {
     watching,  ///< data was in memory so far
     stream,    ///< it was not
     keys,      ///< likewise, but the program does not read the values
+    picking,   ///< likewise, and it is being found out which of them the program reads
   };
 
   Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
@@ -73,6 +66,7 @@ class Pacer {
   bool read_at_once(std::uint64_t offset) const noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
   bool start_stream(Step kind, const PageRun& need, const cache::WindowView& view);
+  bool pick(const WalkPlace& place, const cache::WindowView& view);
   Status go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                std::int64_t now, FreeRun& run);
   Status go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view);
@@ -85,6 +79,7 @@ class Pacer {
   // watching
   std::int64_t looked_ns_ = 0;
   std::uint64_t wide_ = 0;  ///< pages granted around a place that was in memory
+  std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
   // stream
   std::size_t horizon_ = 0;  ///< chunks
   WalkHistory history_;

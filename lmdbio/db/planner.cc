@@ -19,7 +19,8 @@ class Planner {
         limits_(limits),
         page_shift_(page_shift),
         out_(out),
-        scout_(limits.scout) {}
+        scout_(limits.scout),
+        skip_(place.skip) {}
 
   void run() {
     out_.runs.clear();
@@ -40,7 +41,7 @@ class Planner {
   /// False: enough.
   bool need(std::uint64_t first, std::uint64_t pages) {
     pages_ += pages;
-    if (!out_.runs.empty() && out_.runs.back().first + out_.runs.back().pages == first)
+    if (!place_.apart && !out_.runs.empty() && out_.runs.back().first + out_.runs.back().pages == first)
       out_.runs.back().pages += pages;
     else
       out_.runs.push_back({first, pages});
@@ -49,7 +50,7 @@ class Planner {
 
   /// The values of a leaf, from entry `i` on.
   bool leaf(const PageView& page, unsigned i) {
-    if (!place_.values || page.is_leaf2()) return true;
+    if (!place_.values || lost_ || page.is_leaf2()) return true;
     const unsigned n = page.count();
     if (i >= n) return true;
     const unsigned entries = place_.forward ? n - i : i + 1;
@@ -63,6 +64,13 @@ class Planner {
     for (; i < n; i += place_.forward ? 1u : ~0u) {
       Node node;
       if (!page.node(i, node)) return false;
+      if (place_.period != 1) {
+        if (skip_ != 0) {
+          --skip_;
+          continue;
+        }
+        skip_ = place_.period - 1;
+      }
       if ((node.flags() & format::kBigData) == 0) continue;
       if (!need(format::raw(node.overflow()), format::overflow_pages(node.data_size(), page_shift_)))
         return false;
@@ -90,6 +98,7 @@ class Planner {
       PageView page;
       if (is_leaf && !place_.values) return true;
       if (!source_.get(child, page)) {
+        lost_ = place_.period != 1;
         pages_ += leaf_pages_;  // its values are as many as those of the one before it, most likely
         return is_leaf && scout_ != 0 && --scout_ != 0 && !enough();
       }
@@ -106,6 +115,8 @@ class Planner {
   const unsigned page_shift_;
   Plan& out_;
   unsigned scout_, depth_ = 0;
+  std::uint64_t skip_;
+  bool lost_ = false;  ///< how many entries were passed is not known
   std::uint64_t pages_ = 0, leaf_pages_ = 0;
   std::array<PageView, format::kMaxDepth> branch_;
   std::array<std::uint16_t, format::kMaxDepth> taken_;

@@ -16,6 +16,10 @@
 //   range SLOT KEY              MDB_SET_RANGE, then to the last
 //   twice SLOT                  to the end, and from the first again after MDB_NOTFOUND
 //   pair SLOT                   by a second cursor half a database behind
+//   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each K-th; from the
+//                               first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
+//   stride-back SLOT K R        from the last on, one turn
+//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, - not, over and over
 //   turns, threads              all slots at once: one record each in turn; a thread each
 //   fork SLOT N                 N children one after the other at once, each walks; the parent goes on
 //   cancel SLOT                 by a thread that is being cancelled all the time
@@ -144,6 +148,53 @@ static long walk_from(struct Slot* s, uint64_t from) {
     rc = get(s->cursor, &key, &data, MDB_NEXT);
   }
   return (long)(known.records - from);
+}
+
+// Of a value that is not used the bytes are not touched.
+static int right_or_unused(const struct Slot* s, uint64_t i, const MDB_val* key, const MDB_val* data, int use) {
+  return use ? right(s, i, key, data) : number_of(key) == i && data->mv_size == known_size(&known, i);
+}
+
+static long walk_stride(struct Slot* s, size_t period, size_t first, size_t uses) {
+  MDB_val key, data;
+  size_t i = 0, done = 0;
+  for (size_t step = 0; done < uses; ++step, ++i) {
+    int rc = get(s->cursor, &key, &data, step == 0 ? MDB_FIRST : MDB_NEXT);
+    if (rc == MDB_NOTFOUND && i == known.records) {
+      i = 0;
+      rc = get(s->cursor, &key, &data, MDB_FIRST);
+    }
+    const int use = step >= first && (step - first) % period == 0;
+    if (rc != 0 || !right_or_unused(s, i, &key, &data, use)) return failed_at(i, rc);
+    done += (size_t)use;
+  }
+  s->at = i;
+  return (long)done;
+}
+
+static long walk_stride_back(struct Slot* s, size_t period, size_t first) {
+  MDB_val key, data;
+  size_t done = 0;
+  for (size_t step = 0; step < known.records; ++step) {
+    const int use = step >= first && (step - first) % period == 0;
+    const int rc = get(s->cursor, &key, &data, step == 0 ? MDB_LAST : MDB_PREV);
+    if (rc != 0 || !right_or_unused(s, known.records - 1 - step, &key, &data, use)) return failed_at(step, rc);
+    done += (size_t)use;
+  }
+  return (long)done;
+}
+
+static long walk_by_list(struct Slot* s, size_t n, const char* list) {
+  MDB_val key, data;
+  const size_t length = strspn(list, "u-");
+  long done = 0;
+  for (size_t k = 0; k < n && s->at < known.records; ++k, ++s->at) {
+    const int use = list[k % length] == 'u';
+    const int rc = get(s->cursor, &key, &data, s->at == 0 ? MDB_FIRST : MDB_NEXT);
+    if (rc != 0 || !right_or_unused(s, s->at, &key, &data, use)) return failed_at(s->at, rc);
+    done += use;
+  }
+  return done;
 }
 
 static long walk_twice(struct Slot* s) {
@@ -377,7 +428,7 @@ static void told(const char* command, long n) {
 
 static void run(const char* command) {
   char word[32] = "", dir[3800] = "";
-  size_t n[3] = {0, 0, 0};
+  size_t n[4] = {0, 0, 0, 0};
   int read = 0;
   CHECK(sscanf(command, "%31s %n", word, &read) == 1);
   const char* rest = command + read;
@@ -385,7 +436,7 @@ static void run(const char* command) {
     CHECK(sscanf(rest, "%3799s %n", dir, &read) == 1);
     rest += read;
   }
-  const int numbers = sscanf(rest, "%zu %zu %zu", &n[0], &n[1], &n[2]);
+  const int numbers = sscanf(rest, "%zu %zu %zu %zu", &n[0], &n[1], &n[2], &n[3]);
   struct Slot* const s = &slots[n[0] < kMost ? n[0] : 0];
 #define IS(name) (strcmp(word, name) == 0)
   if (IS("known"))
@@ -445,6 +496,9 @@ static void run(const char* command) {
     if (IS("rest")) got = go_on(s, known.records);
     if (IS("back")) got = walk_back(s);
     if (IS("range")) got = walk_from(s, n[1]);
+    if (IS("stride")) got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
+    if (IS("stride-back")) got = walk_stride_back(s, n[1], n[2]);
+    if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "u-"));
     if (IS("twice")) got = walk_twice(s);
     if (IS("pair")) got = walk_pair(s);
     if (IS("turns")) got = walk_in_turns();

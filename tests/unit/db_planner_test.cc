@@ -249,6 +249,55 @@ TEST(PlanWalk, TheOrderOfNeedFromEverywhere) {
   EXPECT_GT(plans, 10'000u);
 }
 
+// Of the values each k-th, counted with those that have no pages of their own; after a leaf that is not there
+// nobody knows which those are.
+TEST(PlanWalk, EachKthValue) {
+  for (const Shape& shape : shapes()) {
+    const Tree tree(shape);
+    std::vector<Where> from;
+    places(tree, tree.view(tree.root), {}, from);
+    for (const bool forward : {true, false}) {
+      std::vector<Event> all;
+      tree.list(forward, all);
+      const auto n = static_cast<int>(shape.entries);
+      std::vector<std::set<std::uint64_t>> missing = {{}};
+      for (const Event& e : all)
+        if (e.entry < 0 && e.leaf >= 0) missing.push_back({e.first});
+      for (const Where& w : from) {
+        for (const int index : {0, n / 2, n - 1}) {
+          for (const int period : {2, 3, 7}) {
+            for (int skip = 0; skip <= period; ++skip) {
+              for (const auto& gone : missing) {
+                std::vector<PageRun> want;
+                bool lost = false;
+                std::size_t i = 0;
+                while (all[i].leaf != w.leaf_number || all[i].entry >= 0) ++i;
+                for (++i; i < all.size(); ++i) {
+                  const Event& e = all[i];
+                  const int leaves_on = forward ? e.leaf - w.leaf_number : w.leaf_number - e.leaf;
+                  const int number = leaves_on * n + (forward ? e.entry - index : index - e.entry);
+                  if (e.entry >= 0 && (lost || number < skip || (number - skip) % period != 0)) continue;
+                  want.push_back({e.first, e.pages});
+                  lost = lost || (e.entry < 0 && gone.count(e.first) != 0);
+                }
+                WalkPlace place = w.place(static_cast<unsigned>(index), forward, true);
+                place.apart = true;
+                place.period = static_cast<std::uint64_t>(period);
+                place.skip = static_cast<std::uint64_t>(skip);
+                Pages source(tree.image.bytes(), gone);
+                Plan plan;
+                plan_walk(place, source, {kAll, 100'000, 16}, kShift, plan);
+                ASSERT_EQ(plan.runs, want) << "depth " << shape.depth << " leaf " << w.leaf_number << " entry " << index
+                                           << " period " << period << " skip " << skip;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PlanWalk, LimitsCutAndScoutsStop) {
   const Tree tree({3, 4, 3, 0xff, Order::values_first});
   std::vector<Where> from;

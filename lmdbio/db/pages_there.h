@@ -1,0 +1,35 @@
+// The pages of a tree that a plan may look at.
+#pragma once
+
+#include <cstdint>
+
+#include "lmdbio/cache/file_cache.h"
+#include "lmdbio/db/planner.h"
+
+namespace lmdbio::db {
+
+/// Pages that can be read now: resident chunks, and what is in the page cache.
+class PagesThere final : public PageSource {
+ public:
+  /// `tries`: looks into the page cache at most: each is a system call.
+  PagesThere(cache::FileCache& file, const cache::WindowView& view, unsigned tries = 8)
+      : file_(file), view_(view), tries_(tries) {}
+  bool get(std::uint64_t page, format::PageView& out) override {
+    if (page >= view_.pages() || page < format::kMetaPages) return false;
+    const std::uint64_t at = page << view_.shift();
+    if (!file_.resident_now(file_.chunk_at(at))) {
+      if (tries_ == 0 || file_.anonymous) return false;
+      --tries_;
+      if (file_.residency.share(at, view_.page_size()).value_or(0) < 1) return false;
+    }
+    const std::byte* const bytes = view_.at(format::Pgno{page});
+    return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
+  }
+
+ private:
+  cache::FileCache& file_;
+  const cache::WindowView& view_;
+  unsigned tries_;
+};
+
+}  // namespace lmdbio::db

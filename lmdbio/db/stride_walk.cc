@@ -1,0 +1,291 @@
+#include "lmdbio/db/stride_walk.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/pages_there.h"
+
+namespace lmdbio::db {
+
+using cache::ChunkIndex;
+using cache::Prefetcher;
+using cache::TouchedPages;
+
+namespace {
+
+/// Around the page that tells of a value; the system's page may begin elsewhere than the file's.
+constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
+/// Values at the start that are fetched whether they are used or not.
+constexpr std::uint64_t kProbed = 4;
+/// So many values at the start of which nothing can be seen, and it is given up.
+constexpr unsigned kUntold = 8;
+/// Of so many values in a row that were not seen used, page faults of so many: they are read where it does not show.
+constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
+/// Values that are looked at once more, and how many of them used by then say that the program reads late.
+constexpr std::size_t kLate = 16, kReadLate = 8;
+/// So many values in a row not used: the walk is after the keys, and asked at leaves alone.
+constexpr std::uint64_t kKeys = 256;
+/// Leaf pages ahead; leaf pages that a plan may look at.
+constexpr std::size_t kLeaves = 32;
+constexpr unsigned kLooks = 48;
+/// Bytes ahead, at most; values, the surer the more.
+constexpr std::uint64_t kMostAhead = std::uint64_t{64} << 20;
+constexpr unsigned kMostValues = 32;
+
+unsigned values_ahead(unsigned sure) noexcept {
+  return sure < 2 ? 1 : sure >= 6 ? kMostValues : std::min(1u << sure, kMostValues);
+}
+
+}  // namespace
+
+StrideWalk::StrideWalk(cache::Walk& walk, TouchedPages touched) noexcept
+    : walk_(walk), touched_(std::move(touched)) {}
+
+StrideWalk::~StrideWalk() { report(); }
+
+std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace& place,
+                                              const cache::WindowView& view) noexcept {
+  const cache::FileCache& file = walk.file();
+  if (config().io != IoMode::automatic || file.anonymous || file.regime.way == cache::Way::mapping) return nullptr;
+  if (config().memory_percent == 0 && config().memory_bytes == 0) return nullptr;
+  if (place.value_pages << view.shift() < 2 * kAround) return nullptr;
+  if (*file.residency.how() == '\0') return nullptr;  // plans need to know which leaf pages are there
+  TouchedPages touched = TouchedPages::open();
+  if (!touched) return nullptr;
+  Prefetcher::existing()->forget_extents(walk);
+  return std::unique_ptr<StrideWalk>(new (std::nothrow) StrideWalk(walk, std::move(touched)));
+}
+
+StrideWalk::Faults StrideWalk::faults() noexcept {
+  rusage used;
+  if (::getrusage(RUSAGE_THREAD, &used) != 0) return {};
+  return {used.ru_majflt, used.ru_majflt + used.ru_minflt};
+}
+
+// Nothing is known of what was used.
+void StrideWalk::anew(const WalkPlace& place) noexcept {
+  stride_ = Stride();
+  given_.clear();
+  late_.clear();
+  base_ = entries_ = next_ = 0;
+  unseen_ = unseen_faults_ = untold_ = 0;
+  forward_ = place.forward;
+}
+
+bool StrideWalk::probes() const noexcept { return !stride_.seen_unused() && stride_.period() == 0; }
+bool StrideWalk::is_fast() const noexcept {
+  return stride_.period() == 0 && stride_.unused_in_a_row() >= kKeys;
+}
+
+Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& need,
+                              const cache::WindowView& view, FreeRun& run) {
+  if (!touched_) return false;  // a forked child
+  look_back();
+  const Stride::Verdict verdict = stride_.verdict();
+  if (!apart_ || verdict == Stride::Verdict::dense || verdict == Stride::Verdict::irregular) return false;
+  if (verdict == Stride::Verdict::stride && !std::exchange(counted_, true)) ++stats_.stride_walks;
+
+  WalkPlace place = here;
+  if (at == Arrival::value) {
+    arrive_at_value(place, view);
+    const std::uint64_t index = place.forward ? place.index : place.leaf.count() - 1u - place.index;
+    const std::uint64_t number = base_ + index;
+    if (is_resident(need.first << view.shift(), need.pages << view.shift())) {
+      if (const Status st = fetch(place, number, nullptr, view); !st.ok()) return st;
+      const std::uint64_t chunk_pages = walk_.file().chunk_bytes >> view.shift();
+      const std::uint64_t from = need.first / chunk_pages * chunk_pages;
+      run = {from, (need.first + need.pages - 1) / chunk_pages * chunk_pages + chunk_pages - from};
+      next_ = number + 1;
+    } else {
+      const bool predicted = stride_.predicts(number);
+      if (predicted || probes()) {
+        if (const Status st = fetch(place, number, &need, view); !st.ok()) return st;
+      }
+      if (number >= next_) give(number, need, predicted, view);
+      run = {need.first, need.pages};
+    }
+  } else {
+    if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
+    if (is_fast()) {
+      give_leaf(place.leaf, view);
+      run = FreeRun::everything();
+    } else {
+      run = {need.first, 1};
+    }
+  }
+  before_ = faults();
+  return true;
+}
+
+// --- what was used ----------------------------------------------------------------------------------------
+
+void StrideWalk::look_back() {
+  if (given_.empty()) return;
+  const Faults now = faults();
+  const bool fast = is_fast() && now.all == before_.all;  // nothing was touched at all
+  unsigned used = 0, unseen = 0;
+  for (const Given& g : given_) {
+    Stride::Seen seen = Stride::Seen::unknown;
+    if (g.sample != nullptr) {
+      const TouchedPages::Page page = fast ? TouchedPages::Page::absent : touched_.look(g.sample);
+      if (page != TouchedPages::Page::unknown)
+        seen = page == TouchedPages::Page::touched ? Stride::Seen::used : Stride::Seen::unused;
+    }
+    if (g.predicted) {
+      ++stats_.predicted;
+      if (seen == Stride::Seen::used) ++stats_.predicted_right;
+      if (seen == Stride::Seen::unused) ++stats_.predicted_wrong;
+    }
+    if (seen == Stride::Seen::used)
+      ++used;
+    else
+      ++unseen;
+    if (seen == Stride::Seen::unused && !fast && read_late(g.sample)) apart_ = false;
+    stride_.observe(g.number, seen);
+    untold_ = seen == Stride::Seen::unknown && !stride_.seen_used() && !stride_.seen_unused() ? untold_ + 1 : 0;
+    if (untold_ >= kUntold) apart_ = false;
+  }
+  given_.clear();
+  if (used != 0) {
+    unseen_ = unseen_faults_ = 0;
+  } else {
+    unseen_ += unseen;
+    unseen_faults_ += static_cast<unsigned>(now.major - before_.major);
+    if (unseen_ >= kUnseen) {
+      if (unseen_faults_ >= kUnseenFaults) apart_ = false;
+      unseen_ = unseen_faults_ = 0;
+    }
+  }
+}
+
+// A program that reads values some time after it was given them is not told apart from one that does not.
+bool StrideWalk::read_late(const std::byte* sample) {
+  late_.push_back(sample);
+  if (late_.size() < kLate) return false;
+  const auto used = std::count_if(late_.begin(), late_.end(), [this](const std::byte* s) {
+    return touched_.look(s) == TouchedPages::Page::touched;
+  });
+  late_.clear();
+  return static_cast<std::size_t>(used) >= kReadLate;
+}
+
+const std::byte* StrideWalk::sample_of(const PageRun& value, const cache::WindowView& view) const noexcept {
+  const std::uint64_t before = value.pages / 2;
+  if (before << view.shift() < kAround || (value.pages - before - 1) << view.shift() < kAround) return nullptr;
+  if (value.first >= view.pages() || value.pages > view.pages() - value.first) return nullptr;
+  return view.hint(format::Pgno{value.first + before});
+}
+
+void StrideWalk::give(std::uint64_t number, const PageRun& value, bool predicted, const cache::WindowView& view) {
+  const std::byte* sample = sample_of(value, view);
+  if (sample != nullptr && touched_.look(sample) != TouchedPages::Page::absent) sample = nullptr;
+  given_.push_back({number, sample, predicted});
+  next_ = number + 1;
+}
+
+// All values of a leaf, none of which is likely to be used.
+void StrideWalk::give_leaf(const format::PageView& leaf, const cache::WindowView& view) {
+  const unsigned n = leaf.count();
+  for (unsigned i = 0; i < n; ++i) {
+    format::Node node;
+    if (!leaf.node(forward_ ? i : n - 1 - i, node)) return;
+    if ((node.flags() & format::kBigData) == 0) continue;
+    give(base_ + i, {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())}, false, view);
+  }
+}
+
+// --- where it is ------------------------------------------------------------------------------------------
+
+// The leaf is fetched, if it is not there, and becomes the place's.
+Status StrideWalk::arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
+  const bool at_end = next_ == base_ + entries_;
+  if (place.forward != forward_ || (at == Arrival::edge && !at_end) || leaf_page_ == ~std::uint64_t{0}) anew(place);
+  if (at == Arrival::edge) Prefetcher::existing()->forget_extents(walk_);
+  base_ += entries_;
+  entries_ = 0;
+  leaf_page_ = need.first;
+  PagesThere there(walk_.file(), view, 1);
+  format::PageView leaf;
+  if (!there.get(need.first, leaf)) {
+    place.leaf = format::PageView::none();
+    if (const Status st = fetch(place, base_, &need, view); !st.ok()) return st;
+    const std::byte* const bytes = view.at(format::Pgno{need.first});
+    if (bytes == nullptr || !format::PageView::open(bytes, view.page_size(), format::Pgno{need.first}, leaf))
+      return {};  // damaged: whoever reads it will tell
+  }
+  if (!leaf.is_leaf() || leaf.count() == 0) return {};
+  entries_ = leaf.count();
+  next_ = base_;
+  place.leaf = leaf;
+  place.index = place.forward ? 0 : leaf.count() - 1u;
+  return fetch(place, base_, nullptr, view);
+}
+
+void StrideWalk::arrive_at_value(const WalkPlace& place, const cache::WindowView& view) {
+  const std::uint64_t page = static_cast<std::uint64_t>(place.leaf.bytes() - view.base()) >> view.shift();
+  const std::uint64_t n = place.leaf.count();
+  const std::uint64_t index = place.forward ? place.index : n - 1 - place.index;
+  const bool jumped = page != leaf_page_ || n != entries_ || base_ + index + 1 < next_;
+  if (!jumped && place.forward == forward_) return;
+  anew(place);
+  leaf_page_ = page;
+  entries_ = n;
+}
+
+// --- what is fetched --------------------------------------------------------------------------------------
+
+bool StrideWalk::is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  const cache::FileCache& file = walk_.file();
+  return file.resident_now(file.chunk_at(offset)) && file.resident_now(file.chunk_at(offset + bytes - 1));
+}
+
+// What is thought to be needed from the entry with `number` on; waits for `first`, if it is not null.
+Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* first, const cache::WindowView& view) {
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  cache::FileCache& file = walk_.file();
+  extents_.clear();
+  const auto extent_of = [&view](const PageRun& r) {
+    return cache::WantedExtent{r.first << view.shift(), r.pages << view.shift()};
+  };
+  const bool waits = first != nullptr && !is_resident(first->first << view.shift(), first->pages << view.shift());
+  if (waits) extents_.push_back(extent_of(*first));
+
+  const std::uint64_t value = std::max<std::uint64_t>(place.value_pages, 1);
+  const std::uint64_t most = std::max<std::uint64_t>((kMostAhead >> view.shift()) / value, 1);
+  PlanLimits limits{kLeaves, kLeaves};
+  place.apart = true;
+  place.values = false;
+  if (place.leaf.bytes() != nullptr && (stride_.period() != 0 || probes())) {
+    place.values = true;
+    std::uint64_t values = kProbed;
+    if (stride_.period() != 0) {
+      place.period = stride_.period();
+      place.skip = stride_.until_next(number);
+      values = values_ahead(stride_.sure());
+    }
+    values = std::min(values, most);
+    limits = {values * value - value / 2, kLeaves + values, kLeaves};
+  }
+  PagesThere there(file, view, kLooks);
+  plan_walk(place, there, limits, view.shift(), plan_);
+  for (const PageRun& r : plan_.runs) {
+    const cache::WantedExtent e = extent_of(r);
+    if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
+  }
+  if (const Status st = prefetcher.go_on(walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0}); !st.ok()) return st;
+  report();
+  return waits ? prefetcher.await(walk_, extent_of(*first)) : Status();
+}
+
+void StrideWalk::report() noexcept {
+  if (stats_.predicted == 0 && stats_.stride_walks == 0) return;
+  Prefetcher::existing()->note_strides(walk_.file(), stats_);
+  stats_ = {};
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,87 @@
+// A walk of which is found out, as it goes, which values the program reads: of one that reads each k-th, leaf pages
+// and those values are fetched and nothing else.
+//
+// What is fetched goes to the page cache, so that the kernel's page tables tell what was touched
+// (cache/touched.h).  The first few values are fetched while the program reads: a walk that reads them all becomes
+// a stream at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/cache/file_cache.h"
+#include "lmdbio/cache/touched.h"
+#include "lmdbio/cache/walk.h"
+#include "lmdbio/cache/window.h"
+#include "lmdbio/db/planner.h"
+#include "lmdbio/db/stride.h"
+
+namespace lmdbio::db {
+
+/// One pacer's, of a walk that goes on in one direction; jumps start it anew.
+class StrideWalk {
+ public:
+  enum class Arrival : unsigned char { edge, leaf, value };
+
+  /// `walk` outlives it.  Null: it cannot be told here what is read, or values are too small for that.
+  static std::unique_ptr<StrideWalk> start(cache::Walk& walk, const WalkPlace& place,
+                                           const cache::WindowView& view) noexcept;
+  ~StrideWalk();
+
+  /// As Pacer::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or by no rule,
+  /// or it can no longer be told: it is a stream from here on, and this is of no further use.  May throw bad_alloc.
+  Result<bool> step(Arrival at, const WalkPlace& place, const PageRun& need, const cache::WindowView& view,
+                    FreeRun& run);
+
+ private:
+  /// A value that the walk has given out since the last step.
+  struct Given {
+    std::uint64_t number;
+    const std::byte* sample;  ///< null: it is too small to tell, or was present before
+    bool predicted;
+  };
+  struct Faults {
+    long major = 0, all = 0;
+  };
+
+  StrideWalk(cache::Walk& walk, cache::TouchedPages touched) noexcept;
+  static Faults faults() noexcept;
+  void anew(const WalkPlace& place) noexcept;
+  void look_back();
+  bool told_apart(unsigned unseen);
+  bool read_late(const std::byte* sample);
+  Status arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need, const cache::WindowView& view);
+  void arrive_at_value(const WalkPlace& place, const cache::WindowView& view);
+  bool is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+  const std::byte* sample_of(const PageRun& value, const cache::WindowView& view) const noexcept;
+  void give(std::uint64_t number, const PageRun& value, bool predicted, const cache::WindowView& view);
+  void give_leaf(const format::PageView& leaf, const cache::WindowView& view);
+  Status fetch(WalkPlace place, std::uint64_t number, const PageRun* first, const cache::WindowView& view);
+  bool probes() const noexcept;
+  bool is_fast() const noexcept;
+  void report() noexcept;
+
+  cache::Walk& walk_;
+  const cache::TouchedPages touched_;
+  Stride stride_;
+  std::vector<Given> given_;
+  // Where it is.
+  bool forward_ = true;
+  std::uint64_t leaf_page_ = ~std::uint64_t{0};
+  std::uint64_t base_ = 0, entries_ = 0;  ///< number of the leaf's first entry on the way; how many it has
+  std::uint64_t next_ = 0;                ///< number of the entry after the last one given
+  // What is seen otherwise.
+  Faults before_;                               ///< the thread's at the end of the last step
+  unsigned unseen_ = 0, unseen_faults_ = 0;     ///< values given and not seen used; major faults meanwhile
+  unsigned untold_ = 0;                         ///< values of which nothing can be seen, at the start
+  std::vector<const std::byte*> late_;          ///< samples of values that were not used, the last few
+  bool apart_ = true;                           ///< it can be told what is used
+  bool counted_ = false;
+  cache::ReadStats stats_;                      ///< not yet in the file's
+  Plan plan_;
+  std::vector<cache::WantedExtent> extents_;
+};
+
+}  // namespace lmdbio::db
