@@ -81,6 +81,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
   std::vector<WantedExtent> reading;         ///< extents that are being read
+  /// The read of one has failed.  Its pages are in the page cache since, without their bytes: what counts pages
+  /// takes them to be there, and a touch may end in a signal.  Any thread may read it.
+  std::atomic<bool> extent_failed{false};
   unsigned users = 0;                        ///< environments
   /// Itself, where there was no memory to give its chunks back when it was closed: others may have the window,
   /// and begin with a new snapshot.

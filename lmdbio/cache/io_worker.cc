@@ -159,7 +159,8 @@ bool IoWorker::take_jobs() {
         continue;
       }
     }
-    if (job.extent.bytes >= kWorthLooking && config().io == IoMode::automatic) {
+    if (job.extent.bytes >= kWorthLooking && config().io == IoMode::automatic &&
+        !job.file->extent_failed.load(std::memory_order_relaxed)) {
       if (const auto share = job.file->residency.share(job.extent.offset, job.extent.bytes); share == 1.0) {
         lock.lock();
         owner_.extent_ended(*job.file, job.extent, 0);

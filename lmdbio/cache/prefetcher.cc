@@ -345,6 +345,8 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
     walk.plan_.swap(plan);
     walk.extents_.assign(wishes.extents.begin(), wishes.extents.end());
     walk.next_extent_ = 0;
+    walk.awaited_ = wishes.awaited;  // from now on: its read may fail before await() is called
+    walk.extent_error_ = 0;
   } catch (...) {
     walk.plan_.clear();
     walk.extents_.clear();
@@ -427,6 +429,12 @@ bool overlap(const WantedExtent& a, const WantedExtent& b) noexcept {
 
 }  // namespace
 
+bool Prefetcher::is_reading(const FileCache& file, const WantedExtent& extent) noexcept {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(file.reading.begin(), file.reading.end(),
+                     [&extent](const WantedExtent& e) { return overlap(e, extent); });
+}
+
 bool Prefetcher::is_coming(Walk& walk, const WantedExtent& extent) const noexcept {
   const auto is_part = [&extent](const WantedExtent& e) { return overlap(e, extent); };
   const auto wanted = walk.extents_.begin() + static_cast<std::ptrdiff_t>(walk.next_extent_);
@@ -436,18 +444,16 @@ bool Prefetcher::is_coming(Walk& walk, const WantedExtent& extent) const noexcep
          std::any_of(file.reading.begin(), file.reading.end(), is_part);
 }
 
-Status Prefetcher::await(Walk& walk, const WantedExtent& extent) noexcept {
+Status Prefetcher::await(Walk& walk) noexcept {
   FileCache& file = walk.file();
   std::unique_lock lock(mutex_);
   if (file.users == 0) return {};
-  file.stats.asked += extent.bytes;
-  walk.awaited_ = extent;
-  walk.extent_error_ = 0;
+  file.stats.asked += walk.awaited_.bytes;
   Stall stall;
-  while (walk.extent_error_ == 0 && is_coming(walk, extent)) {
+  while (walk.extent_error_ == 0 && is_coming(walk, walk.awaited_)) {
     if (!ensure_worker()) break;
     if (stall.begun == 0) worker_->wake();
-    wait(walk, lock, extent.offset, stall);
+    wait(walk, lock, walk.awaited_.offset, stall);
   }
   end_wait(walk, stall);
   walk.awaited_ = {};
@@ -551,6 +557,7 @@ bool Prefetcher::next_extent(Job& job) {
 void Prefetcher::extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept {
   if (const auto e = std::find(file.reading.begin(), file.reading.end(), extent); e != file.reading.end())
     file.reading.erase(e);
+  if (error != 0) file.extent_failed.store(true, std::memory_order_relaxed);
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
     if (error != 0 && w->issued(extent) == extent.offset + 1) w->issued(extent) = 0;

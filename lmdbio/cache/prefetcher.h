@@ -25,6 +25,7 @@ struct Wishes {
   std::span<const ChunkIndex> chunks;  ///< no two the same
   std::span<const WantedExtent>
       extents;  ///< pieces for which whole chunks would be waste: into the page cache
+  WantedExtent awaited;  ///< one of them, that await() is about; 0 bytes: none
 };
 
 class Prefetcher {
@@ -52,9 +53,11 @@ class Prefetcher {
   /// there, or are the mapping's to give.  They are among the wishes.  An errno: a read failed; the next call
   /// tries again.
   Status go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
-  /// Waits until an extent that was among the wishes of the last go_on() has been read, or cannot be.  An
-  /// errno: the read failed; the next go_on() that wishes for it tries again.
-  Status await(Walk& walk, const WantedExtent& extent) noexcept;
+  /// Waits until the awaited extent of the last go_on() has been read, or cannot be.  An errno: the read failed; the
+  /// next go_on() that wishes for it tries again.
+  Status await(Walk& walk) noexcept;
+  /// A part of it is in an extent that is being read.
+  bool is_reading(const FileCache& file, const WantedExtent& extent) noexcept;
   /// Extents that the walk has wished for before are to be looked for anew.
   void forget_extents(Walk& walk) noexcept;
   /// All of them are in the page cache: the walk needs no reads.

@@ -1,9 +1,11 @@
 // The pages of a tree that a plan may look at.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 
-#include "lmdbio/cache/file_cache.h"
+#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/planner.h"
 
 namespace lmdbio::db {
@@ -20,7 +22,13 @@ class PagesThere final : public PageSource {
     if (!file_.resident_now(file_.chunk_at(at))) {
       if (tries_ == 0 || file_.anonymous) return false;
       --tries_;
+      if (cache::Prefetcher::existing()->is_reading(file_, {at, view_.page_size()})) return false;
       if (file_.residency.share(at, view_.page_size()).value_or(0) < 1) return false;
+      // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
+      std::byte any;
+      if (file_.extent_failed.load(std::memory_order_relaxed) &&
+          ::pread(file_.buffered.fd(), &any, 1, static_cast<off_t>(at)) != 1)
+        return false;
     }
     const std::byte* const bytes = view_.at(format::Pgno{page});
     return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);

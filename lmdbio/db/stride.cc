@@ -46,8 +46,8 @@ void Stride::note_used(std::uint64_t number) noexcept {
   } else if (predicts(number)) {
     anchor_ = number;
     ++sure_;
-    missed_ = 0;
-    if (++clean_ >= kClean) changes_ = extras_ = 0;
+    if (++clean_ >= kFairlyClean) missed_ = 0;
+    if (clean_ >= kClean) changes_ = extras_ = 0;
   } else {
     clean_ = 0;
     if (++extras_ >= kMostExtras || sure_ < kEstablished) {

@@ -277,9 +277,11 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
     const cache::WantedExtent e = extent_of(r);
     if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
   }
-  if (const Status st = prefetcher.go_on(walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0}); !st.ok()) return st;
+  if (const Status st = prefetcher.go_on(walk_, {{}, extents_, waits ? extents_.front() : cache::WantedExtent()},
+                                         ChunkIndex{1}, ChunkIndex{0});
+      !st.ok()) return st;
   report();
-  return waits ? prefetcher.await(walk_, extent_of(*first)) : Status();
+  return waits ? prefetcher.await(walk_) : Status();
 }
 
 void StrideWalk::report() noexcept {

@@ -181,6 +181,7 @@ static long walk_stride_back(struct Slot* s, size_t period, size_t first) {
     if (rc != 0 || !right_or_unused(s, known.records - 1 - step, &key, &data, use)) return failed_at(step, rc);
     done += (size_t)use;
   }
+  s->at = 1;
   return (long)done;
 }
 

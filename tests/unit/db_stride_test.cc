@@ -122,7 +122,7 @@ TEST(Stride, ChangesOfPeriodAndPhase) {
         (void)walk(s, 0, 20 * a, every(a, 0));
         const Walked w = walk(s, 20 * a, 40 * b, every(b, 20 * a + shift));
         ASSERT_EQ(s.verdict(), Verdict::stride) << a << " then " << b << " shifted by " << shift;
-        ASSERT_EQ(s.period() % b, 0u);
+        ASSERT_EQ(s.period(), b);
         ASSERT_LE(w.missed, b < a && a % b == 0 ? 4u : 6u);
         ASSERT_LE(w.wrong, 4u + b / a);
       }
