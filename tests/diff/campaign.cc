@@ -1,5 +1,6 @@
 #include "tests/diff/campaign.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -94,6 +95,7 @@ std::string Campaign::command(std::uint64_t seed) const {
   if (!options_.other.empty()) s += " --other " + options_.other;
   if (options_.sabotage >= 0) s += " --sabotage " + std::to_string(options_.sabotage);
   if (options_.foreign_order) s += " --foreign-order";
+  if (options_.tell) s += " --tell";
   if (options_.large) s += " --large";
   return s + " --catalogue " + std::to_string(options_.catalogue) + " --length " +
          std::to_string(options_.length) + " --replay " + std::to_string(seed) + " --shrink";
@@ -126,6 +128,14 @@ struct Bench {
     }
     executor = std::make_unique<Executor>(std::move(sides), environments, *writer, coverage);
     executor->foreign_order = o.foreign_order;
+    if (o.tell) {
+      void* const library = ::dlopen(o.tested.c_str(), RTLD_NOW | RTLD_NOLOAD);
+      if (library != nullptr)
+        executor->prefetch =
+            reinterpret_cast<decltype(executor->prefetch)>(::dlsym(library, "lmdbio_prefetch"));
+      if (executor->prefetch == nullptr)
+        throw std::runtime_error("--tell: the tested library has no lmdbio_prefetch");
+    }
   }
 };
 

@@ -34,6 +34,7 @@ struct Options {
   std::string program;  ///< a file written by --shrink: run it
   bool shrink = false;
   bool foreign_order = false;  ///< as Executor::foreign_order
+  bool tell = false;           ///< as Executor::prefetch
   std::string json;
   bool quiet = false;
 };

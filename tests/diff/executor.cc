@@ -1,5 +1,8 @@
 #include "tests/diff/executor.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -972,6 +975,37 @@ bool Executor::run_writer(const Call& c) {
   return false;
 }
 
+// Of the lookup itself, of keys that are there, and of some that are not; one time in four.
+void Executor::tell_ahead(const Side& side, const Call& c) {
+  test::Rng rng(model_.clock);
+  MDB_txn* const txn = side.txn[c.txn];
+  if (txn == nullptr || !rng.percent(25)) return;
+  const int env = model_.txn[c.txn].env;
+  if (rng.percent(50)) {
+    mdb_filehandle_t fd = -1;
+    if (side.lmdb->env_get_fd(side.env[env], &fd) == 0) {
+      (void)::fdatasync(fd);
+      (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    }
+  }
+  std::vector<std::string> keys;
+  if (!c.key.null) keys.push_back(c.key.bytes);
+  const int db = db_of(env, c.dbi);
+  if (db >= 0) {
+    const Environment& e = environments_[static_cast<std::size_t>(model_.env[env].which)];
+    const std::vector<std::string>& there = e.contents[static_cast<std::size_t>(db)].keys;
+    for (std::size_t n = there.empty() ? 0 : rng.below(200); n > 0; --n) {
+      keys.push_back(there[rng.below(there.size())]);
+      if (rng.percent(10)) keys.back() += 'x';
+      if (rng.percent(10)) keys.back().resize(rng.below(12));
+    }
+  }
+  std::erase_if(keys, [](const std::string& k) { return k.empty(); });
+  std::vector<MDB_val> vals;
+  for (std::string& k : keys) vals.push_back({k.size(), k.data()});
+  (void)prefetch(txn, c.dbi, vals.data(), vals.size());
+}
+
 bool Executor::run(const Call& c) {
   if (before_call) before_call(c);
   count(c);
@@ -1005,6 +1039,7 @@ bool Executor::run(const Call& c) {
         continue;
       }
     }
+    if (prefetch != nullptr && s.role == Role::kTested && c.fn == Fn::kGet) tell_ahead(s, c);
     answers_[i] = call_side(s, c);
   }
   if (!settle(c, answers_)) return false;

@@ -134,6 +134,9 @@ class Executor {
   /// Include searches by an order that is not the database's: comparable with a library only if it probes the
   /// same nodes in the same sequence as stock.
   bool foreign_order = false;
+  /// lmdbio_prefetch of the library under test, or null: before some lookups it is told of them and of
+  /// others, and its copy of the file leaves the page cache as far as it can.
+  int (*prefetch)(MDB_txn*, MDB_dbi, const MDB_val*, std::size_t) = nullptr;
   /// For crash reports: called before each call, and the index of the library that is being called.
   std::function<void(const Call&)> before_call;
   std::atomic<int>* running_side = nullptr;
@@ -162,6 +165,7 @@ class Executor {
   bool settle(const Call& call, const std::vector<Answer>& answers);
   void count(const Call& call);
   bool run_writer(const Call& call);
+  void tell_ahead(const Side& side, const Call& call);
 
   std::vector<Side> sides_;
   const std::vector<Environment>& environments_;

@@ -130,6 +130,7 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--foreign-order", o.foreign_order,
       "also search by an order that is not the database's (the result is where stock's search ends)");
+  app.add_flag("--tell", o.tell, "the library under test is told of lookups by lmdbio_prefetch");
   app.add_option("--sabotage", o.sabotage, "make the library under test wrong on purpose, in one of 12 ways")
       ->check(CLI::Range(0, lmdbio::diff::kSabotages - 1));
   CLI11_PARSE(app, argc, argv);
