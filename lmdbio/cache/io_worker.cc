@@ -187,10 +187,11 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
   const bool chunk = f.job.extent.bytes == 0;
   const bool publish = f.job.has_memory;
   try {
-    const bool direct = publish && file.direct.has_value();
+    const LaneKind kind = publish && file.direct.has_value() ? LaneKind::direct
+                          : chunk || !file.exact             ? LaneKind::buffered
+                                                             : LaneKind::exact;
     if (chunk && !file.still_open()) f.status = Status::from_errno(EBADF);
-    Lane* const l =
-        lane(f.job.file, direct ? LaneKind::direct : chunk ? LaneKind::buffered : LaneKind::exact);
+    Lane* const l = lane(f.job.file, kind);
     const std::size_t align = l->engine->caps().align;
     const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
     if (publish) {
@@ -342,18 +343,16 @@ void IoWorker::sleep() noexcept {
 IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind kind) {
   for (const std::unique_ptr<Lane>& l : lanes_)
     if (l->file == file && l->kind == kind) return l.get();
-  auto made = std::make_unique<Lane>();
-  const bool direct = kind == LaneKind::direct;
-  const File& f = direct                                          ? *file->direct
-                  : kind == LaneKind::exact && file->exact ? *file->exact
-                                                                  : file->buffered;
-  const unsigned depth = direct                                            ? kDirectDepth
-                         : kind == LaneKind::buffered && file->local ? kBufferedLocalDepth
-                                                                           : kBufferedDepth;
+  const bool direct = kind == LaneKind::direct, exact = kind == LaneKind::exact;
+  const File& f = direct ? *file->direct : exact ? *file->exact : file->buffered;
+  const unsigned depth = direct                 ? kDirectDepth
+                         : file->local && !exact ? kBufferedLocalDepth
+                                                 : kBufferedDepth;
   const char* name = "";
   Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, engine_kind(engine_for(direct)), &name);
   if (!engine) throw std::bad_alloc();
   if (direct || file->regime.way != Way::direct) file->engine.store(name, std::memory_order_relaxed);
+  auto made = std::make_unique<Lane>();
   made->file = file;
   made->kind = kind;
   made->engine = std::move(engine).value();

@@ -42,8 +42,8 @@ class IoWorker {
  private:
   enum class LaneKind : unsigned char {
     direct,
-    buffered,  ///< into the page cache, with the kernel's read-ahead
-    exact,     ///< into the page cache, without it where the file could be opened so
+    buffered,
+    exact,  ///< buffered, and the kernel reads no more than what is asked for
   };
   /// One of the ways to read one file.
   struct Lane {

@@ -629,7 +629,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
   clear(kOwed);
   if (!is_dups_) {
     walk_anew();
-    txn_->before_lookup(dbi_, *key);
+    txn_->before_lookup(dbi_, *key, op == MDB_SET_RANGE && !want_exact);
   }
 
   enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched

@@ -62,8 +62,7 @@ void Lookups::forget() noexcept {
   listing_ = 0;
 }
 
-std::uint32_t Lookups::before(const Source& source, const format::DbRecord& db, const Comparator& order,
-                              const MDB_val& key) noexcept {
+std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexcept {
   if (off_ && source.window == window_) return kNever;
   const int saved = errno;
   const Uncancelled wait;
@@ -74,7 +73,7 @@ std::uint32_t Lookups::before(const Source& source, const format::DbRecord& db, 
   }
   bool missed = false;
   try {
-    if (!off_) missed = prepare(source, db, order, key);
+    if (!off_) missed = prepare(source, lookup);
   } catch (...) {  // out of memory: page faults do it
   }
   errno = saved;
@@ -82,8 +81,8 @@ std::uint32_t Lookups::before(const Source& source, const format::DbRecord& db, 
 }
 
 // The way of the lookup, with a question before each page.  True: something was missing.
-bool Lookups::prepare(const Source& source, const format::DbRecord& db, const Comparator& order,
-                      const MDB_val& key) {
+bool Lookups::prepare(const Source& source, const Lookup& lookup) {
+  const format::DbRecord& db = lookup.db;
   const cache::WindowView& view = source.view;
   const std::uint64_t page_bytes = view.page_size();
   if (listing_ != 0) {
@@ -100,7 +99,10 @@ bool Lookups::prepare(const Source& source, const format::DbRecord& db, const Co
     missed = true;
     missed_at = at;
     if (!near && lookups != nullptr) far = true;
-    return near ? true : bring(view, at, bytes);
+    if (near) return true;
+    const Extent piece =
+        around_ && lookups == &values_ ? around(at, bytes, view.pages() << view.shift()) : Extent{at, bytes};
+    return bring(view, piece.offset, piece.bytes);
   };
 
   format::PageView page;
@@ -116,7 +118,7 @@ bool Lookups::prepare(const Source& source, const format::DbRecord& db, const Co
     }
     const std::byte* const bytes = view.at(format::Pgno{p});
     if (bytes == nullptr || !format::PageView::open(bytes, page_bytes, format::Pgno{p}, page) ||
-        page.is_leaf2() || page.count() == 0 || !search_page(page, order, key, 0, place))
+        page.is_leaf2() || page.count() == 0 || !search_page(page, lookup.order, lookup.key, 0, place))
       return missed;
     if (page.is_leaf()) break;
     const unsigned taken = place.exact ? place.index : place.index - 1;
@@ -125,7 +127,7 @@ bool Lookups::prepare(const Source& source, const format::DbRecord& db, const Co
     p = format::raw(node.child());
   }
   format::Node node;
-  if (place.index < page.count() && page.node(place.index, node) && (node.flags() & format::kBigData) != 0) {
+  if ((place.exact || lookup.or_next) && place.index < page.count() && page.node(place.index, node) && (node.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(node.overflow());
     const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
     if (first < view.pages() && pages <= view.pages() - first)
@@ -134,6 +136,7 @@ bool Lookups::prepare(const Source& source, const format::DbRecord& db, const Co
   if (missed && file_ != nullptr) {
     const std::uint64_t misses = Prefetcher::existing()->lookup_missed(
         *file_, source.txnid, missed_at, view.pages() << view.shift(), far);
+    around_ = !file_->local && misses >= cache::MissRecord::kMisses;
     if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
   }
   return missed;
@@ -157,6 +160,16 @@ bool Lookups::there(std::uint64_t at, std::uint64_t bytes) noexcept {
     (void)::pread(env_->fd(), &any, 1, static_cast<off_t>(at));
   }
   return now_ns() - begun < kReadNs + static_cast<std::int64_t>(asked) / kBytesANs;
+}
+
+// Of a small value that is far away: as many bytes as the kernel would read, since a request takes its time
+// whatever its size, and what is around may be looked up later.
+Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept {
+  const std::uint64_t piece = std::min(file_->readahead, kLeastPiece);
+  if (bytes > piece / 2) return {at, bytes};
+  const std::uint64_t before = (piece - bytes) / 2 & ~std::uint64_t{4095};
+  const std::uint64_t from = at > before ? at - before : 0;
+  return {from, std::min(piece, file_bytes - from)};
 }
 
 // False: the lookup's own page faults have to do it.

@@ -83,19 +83,25 @@ class Lookups {
     std::uint64_t txnid;
     std::uint32_t window;  ///< number
   };
-  /// `key` is about to be looked up in `db`, whose order is not a program's own.  What the lookup will touch is in
+  struct Lookup {
+    const format::DbRecord& db;
+    const Comparator& order;  ///< of its keys; not a program's own
+    const MDB_val& key;
+    bool or_next;  ///< the next record does where there is none of that key
+  };
+  /// `lookup` is about to be made.  What it will touch is in
   /// memory afterwards, unless the page faults of the lookup itself do as well.  How many lookups later to call
   /// this again; kNever: not in this environment.  Finds no fault with damaged pages: the lookup will.  No
   /// cancellation point; leaves the variable errno alone.
-  std::uint32_t before(const Source& source, const format::DbRecord& db, const Comparator& order,
-                       const MDB_val& key) noexcept;
+  std::uint32_t before(const Source& source, const Lookup& lookup) noexcept;
   static constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
  private:
   class Pages;
 
-  bool prepare(const Source& source, const format::DbRecord& db, const Comparator& order, const MDB_val& key);
+  bool prepare(const Source& source, const Lookup& lookup);
   bool there(std::uint64_t at, std::uint64_t bytes) noexcept;
+  Extent around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept;
   bool bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes);
   bool open_file(const cache::WindowView& view) noexcept;
   void forget() noexcept;
@@ -105,6 +111,7 @@ class Lookups {
   Env* env_;
   LookupSensor sensor_;
   LookupOrder leaves_, values_;
+  bool around_ = false;  ///< the file is far away, is looked up all over and is not loaded
   bool off_ = false;  ///< nothing can be done for this environment's lookups
   std::uint32_t window_ = 0;  ///< number of the window that all below belongs to
   std::shared_ptr<cache::FileCache> file_;  ///< null: no lookup has missed anything yet

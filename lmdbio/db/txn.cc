@@ -148,7 +148,7 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
   return &dbs_[dbi];
 }
 
-void Txn::ask(MDB_dbi dbi, const MDB_val& key) noexcept {
+void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   // Asked again soon: what cannot be asked about.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
@@ -161,7 +161,7 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key) noexcept {
   // A program's own comparator is called as often as lookups need, and no more.
   if (stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
   if (lookups_ == nullptr) lookups_.reset(new (std::nothrow) Lookups(*env_));
-  if (lookups_ != nullptr) ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, db, order, key);
+  if (lookups_ != nullptr) ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, {db, order, key, or_next});
 }
 
 void Txn::order_main() noexcept {
@@ -325,7 +325,7 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   }
   Status st;
   if (told_ == nullptr || !was_told(dbi, key, data, st)) [[likely]] {
-    before_lookup(dbi, key);
+    before_lookup(dbi, key, false);
     st = find(dbi, key, data);
   }
   if (st.ok()) [[likely]]

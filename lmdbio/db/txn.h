@@ -144,11 +144,11 @@ class Txn {
   /// page that `at` lies in, where the page itself does not tell; logged.
   [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
-  /// A lookup of `key` begins, of whichever kind: now and then, and where data is not in memory each time, what it
-  /// will touch is brought first.
-  void before_lookup(MDB_dbi dbi, const MDB_val& key) noexcept {
+  /// A lookup of `key` begins: now and then, and where data is not in memory each time, what it will touch is
+  /// brought first.  `or_next`: it gives the next record where there is none of that key.
+  void before_lookup(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
     if (--ask_in_ == 0) [[unlikely]]
-      ask(dbi, key);
+      ask(dbi, key, or_next);
   }
 
   /// The leaf of the last lookup, or null: a hint of how leaves are laid out.
@@ -172,7 +172,7 @@ class Txn {
   [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
   [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
   Status unread() noexcept;
-  [[gnu::cold, gnu::noinline]] void ask(MDB_dbi dbi, const MDB_val& key) noexcept;
+  [[gnu::cold, gnu::noinline]] void ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept;
   Status look_up(MDB_dbi dbi);
   Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);

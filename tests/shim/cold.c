@@ -21,6 +21,9 @@
 //   stride-back SLOT K R        from the last on, one turn
 //   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, - not, over and over
 //   turns, threads              all slots at once: one record each in turn; a thread each
+//   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end; the key
+//                               after the last record now and then
+//   sets SLOT N STEP            likewise by MDB_SET, SET_KEY and SET_RANGE in turn
 //   fork SLOT N                 N children one after the other at once, each walks; the parent goes on
 //   cancel SLOT                 by a thread that is being cancelled all the time
 //   writer DIR, commit          a writable environment; a third of the records is rewritten
@@ -196,6 +199,36 @@ static long walk_by_list(struct Slot* s, size_t n, const char* list) {
     done += use;
   }
   return done;
+}
+
+// EIO is counted, and the call made again.
+static int look_up(struct Slot* s, size_t turn, MDB_val* key, MDB_val* data, int by_cursor) {
+  static const MDB_cursor_op ops[] = {MDB_SET, MDB_SET_KEY, MDB_SET_RANGE};
+  if (by_cursor) return get(s->cursor, key, data, ops[turn % 3]);
+  for (int tries = 0;; ++tries) {
+    errno = kErrno;
+    const int rc = mdb_get(s->txn, s->dbi, key, data);
+    CHECK(errno == kErrno);
+    if (rc != EIO || tries == kPatience) return rc;
+    atomic_fetch_add(&errors, 1);
+  }
+}
+
+static long look_up_all(struct Slot* s, size_t n, size_t step, int by_cursor) {
+  enum { kAbsent = 7 };  // one in so many: there are no such keys
+  for (size_t turn = 0; turn < n; ++turn) {
+    const uint64_t i = (turn + 1) * step % known.records;
+    unsigned char name[8];
+    MDB_val key = known_key(i, &name), data;
+    int rc = look_up(s, turn, &key, &data, by_cursor);
+    if (rc != 0 || !right(s, i, &key, &data)) return failed_at(i, rc);
+    if (turn % kAbsent != 0) continue;
+    key = known_key(known.records + i, &name);
+    rc = look_up(s, turn, &key, &data, by_cursor);
+    const int found = versions && by_cursor && turn % 3 == 2;  // MDB_SET_RANGE: the record of versions
+    if (rc != (found ? 0 : MDB_NOTFOUND)) return failed_at(known.records + i, rc);
+  }
+  return (long)n;
 }
 
 static long walk_twice(struct Slot* s) {
@@ -500,6 +533,8 @@ static void run(const char* command) {
     if (IS("stride")) got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
     if (IS("stride-back")) got = walk_stride_back(s, n[1], n[2]);
     if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "u-"));
+    if (IS("gets")) got = look_up_all(s, n[1], n[2], 0);
+    if (IS("sets")) got = look_up_all(s, n[1], n[2], 1);
     if (IS("twice")) got = walk_twice(s);
     if (IS("pair")) got = walk_pair(s);
     if (IS("turns")) got = walk_in_turns();
