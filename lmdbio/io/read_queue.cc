@@ -17,8 +17,7 @@ std::uint64_t tag_of(const ReadGroup& g) noexcept { return reinterpret_cast<std:
 
 }  // namespace
 
-ReadQueue::ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
-                     std::size_t most_request) noexcept
+ReadQueue::ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes, std::size_t most_request)
     : engine_(std::move(engine)), file_bytes_(file_bytes), most_request_(most_request) {}
 
 ReadQueue::~ReadQueue() {

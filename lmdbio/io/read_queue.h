@@ -26,9 +26,9 @@ class ReadQueue {
   /// Of a request, bytes.
   static constexpr std::size_t kMostRequest = std::size_t{1} << 20;
 
-  /// `file_bytes`: what is beyond is not read.
+  /// `file_bytes`: what is beyond is not read.  May throw bad_alloc.
   ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
-            std::size_t most_request = kMostRequest) noexcept;
+            std::size_t most_request = kMostRequest);
   /// Waits for what is in flight; what is not is dropped.
   ~ReadQueue();
   ReadQueue(const ReadQueue&) = delete;

@@ -24,7 +24,7 @@ namespace {
 
 /// Leaf pages are dealt out in chunks of about so many records, and so many pages at most: what is known of
 /// a chunk waits in memory until those before it are done.
-constexpr std::uint64_t kChunkRecords = 1 << 20, kChunkPages = 1 << 16, kLeastChunkPages = 1 << 10;
+constexpr std::uint64_t kChunkRecords = 1 << 20, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
 constexpr unsigned kMostThreads = 4;
 
 unsigned processors() noexcept {
@@ -220,7 +220,9 @@ Status Build::find_leaves(PageReads& reads) {
 Status Build::read_leaves(PageReads& own) {
   const std::uint64_t leaves = leaves_.size();
   const std::uint64_t records_each = std::max<std::uint64_t>(request_.record.entries / leaves, 1);
-  chunk_pages_ = std::clamp(kChunkRecords / records_each, kLeastChunkPages, kChunkPages);
+  chunk_pages_ = request_.chunk_pages != 0
+                     ? request_.chunk_pages
+                     : std::clamp(kChunkRecords / records_each, kLeastChunkPages, kChunkPages);
   const auto chunks = static_cast<std::size_t>((leaves + chunk_pages_ - 1) / chunk_pages_);
   ready_.resize(chunks);
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);

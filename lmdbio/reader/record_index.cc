@@ -51,9 +51,9 @@ Status extract_record(const RecordPlace& place, const format::PageView& leaf,
     }
     key = {n.key(), n.key_size()};
     if (tree != (place.dup_leaf != 0) || tree != (dup_leaf != nullptr)) return corrupted();
+    if (big != (place.overflow != 0)) return corrupted();
     if (tree) return extract_dup(*dup_leaf, place.dup_item, value);
     if (dups) return extract_dup(sub, static_cast<std::uint32_t>(left), value);
-    if (big != (place.overflow != 0)) return corrupted();
     if (!big)
       value = {n.data(), n.data_size()};
     else if (format::raw(n.overflow()) != place.overflow || n.data_size() != place.value_bytes)

@@ -54,7 +54,10 @@ class IndexOfStock : public ::testing::Test {
 
   // Both ways to ask, and what the totals say.
   void compare(const IndexedFile& file, const format::DbRecord& record, const Records& walked) {
-    const RecordIndex index = testing::built_index(file.request(record));
+    IndexRequest request = file.request(record);
+    request.chunk_pages = chunk_pages;
+    request.threads = chunk_pages != 0 ? 3 : 0;
+    const RecordIndex index = testing::built_index(request);
     ASSERT_EQ(index.records(), walked.size());
     EXPECT_TRUE(index.consistent(file.pages(), file.page_size()));
     std::vector<RecordPlace> places(walked.size());
@@ -107,6 +110,7 @@ class IndexOfStock : public ::testing::Test {
 
   std::string dir_;
   test::LmdbApi lmdb_;
+  std::uint64_t chunk_pages = 0;  ///< of a build's threads; 0: its own choice
   std::uint64_t trees = 0, records = 0;
 };
 
@@ -129,6 +133,7 @@ TEST_F(IndexOfStock, EqualsAWalkOfGeneratedDatabases) {
 
 // Many chunks of leaf pages, dealt to several threads, and trees of duplicates in them.
 TEST_F(IndexOfStock, EqualsAWalkOfLargerOnes) {
+  chunk_pages = 37;
   for (const unsigned page_size : {512u, 4096u}) {
     const test::PageSizeOverride pages(page_size);
     for (const bool dups : {false, true}) {

@@ -1,0 +1,377 @@
+// The record index: packed columns, lookups by leaf page, and the file that it is kept in, on any bytes.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lmdb.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "lmdbio/reader/index_file.h"
+#include "lmdbio/reader/leaf_lookup.h"
+#include "tests/support/file_image.h"
+#include "tests/support/indexed.h"
+#include "tests/support/rng.h"
+#include "tests/support/temp_file.h"
+
+namespace lmdbio::reader {
+namespace {
+
+namespace fs = std::filesystem;
+using format::DbRecord;
+using testing::FileImage;
+using ::testing::HasSubstr;
+using testing::IndexedFile;
+using testing::TempFile;
+
+void holds(const std::vector<std::uint64_t>& values) {
+  PackedColumn c;
+  for (const std::uint64_t v : values) c.append(v);
+  c.finish();
+  ASSERT_EQ(c.size(), values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(c[i], values[i]) << i;
+  PackedColumn again;
+  ASSERT_TRUE(again.adopt(c.size(), c.frame_bytes(), c.distance_bytes()));
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(again[i], values[i]) << i;
+  EXPECT_FALSE(PackedColumn().adopt(c.size() + PackedColumn::kFrame, c.frame_bytes(), c.distance_bytes()));
+  if (c.distance_bytes().size() > PackedColumn::kSlack) {
+    EXPECT_FALSE(PackedColumn().adopt(c.size(), c.frame_bytes(),
+                                      c.distance_bytes().first(c.distance_bytes().size() - 1)));
+  }
+}
+
+TEST(PackedColumn, HoldsAnyValues) {
+  constexpr std::uint64_t kMost = (std::uint64_t{1} << PackedColumn::kBits) - 1;
+  holds({});
+  holds({7});
+  holds({kMost, 0, kMost, kMost, 0});
+  for (const std::size_t n : {1u, 2u, 127u, 128u, 129u, 255u, 256u, 257u, 1000u}) {
+    test::Rng rng(n);
+    for (const unsigned bits : {1u, 7u, 8u, 9u, 31u, 32u, 55u, 56u}) {
+      std::vector<std::uint64_t> any, line, down;
+      for (std::size_t i = 0; i < n; ++i) {
+        any.push_back(rng.next() >> (64 - bits));
+        line.push_back((any[0] / 2 + i * 3 + rng.below(2)) & kMost);
+        down.push_back((kMost >> (56 - bits)) / 4 * 3 / (i + 1));
+      }
+      holds(any);
+      holds(line);
+      holds(down);
+    }
+  }
+}
+
+TEST(PackedColumn, WhatIsEvenTakesNoBits) {
+  PackedColumn c;
+  for (std::uint64_t i = 0; i < 1280; ++i) c.append(1000 + 27 * i);
+  c.finish();
+  EXPECT_EQ(c.frame_bytes().size(), 10 * sizeof(PackedColumn::Frame));
+  EXPECT_EQ(c.distance_bytes().size(), PackedColumn::kSlack);
+}
+
+/// A small tree of every kind of block, in a file.
+class SmallTree : public ::testing::Test {
+ protected:
+  SmallTree() {
+    FileImage f(512);
+    const std::uint64_t run = f.overflow(std::string(1200, 'v')), run2 = f.overflow(std::string(400, 'w'));
+    const std::uint64_t dup_leaf[] = {f.leaf({{"d1", ""}, {"d2", ""}}), f.leaf({{"d5", ""}, {"d6", ""}})};
+    const std::uint64_t dup_branch = f.branch({{"", dup_leaf[0]}, {"d5", dup_leaf[1]}});
+    const DbRecord tree = FileImage::record(0, 2, dup_branch, 4);
+    // Leaf pages not in the order of their keys.
+    const std::uint64_t last = f.leaf({{"n", "1"}, {"o", "2"}, FileImage::big("p", run2, 400)});
+    const std::uint64_t first = f.leaf({{"a", "value"}, FileImage::big("b", run, 1200), {"c", ""}});
+    const std::uint64_t middle =
+        f.leaf({{"k0", "x"},
+                {"k1", FileImage::sub_page({"s1", "s2", "s3"}), format::kDupData},
+                {"k2", "y"},
+                {"k3", FileImage::as_data(tree), format::kSubData | format::kDupData},
+                {"k4", FileImage::sub_page({"t1", "t2"}), format::kDupData},
+                {"k5", "z"}});
+    leaves = {first, middle, last};
+    root = f.branch({{"", first}, {"k", middle}, {"n", last}});
+    record = FileImage::record(MDB_DUPSORT, 2, root, 3 + 12 + 3);
+    f.metas(record, 6);
+    file.append(f.bytes());
+    open = std::make_unique<IndexedFile>(file.path());
+    index = testing::built_index(open->request(record));
+    tag.txnid = 6;
+    tag.page_size = 512;
+    tag.file_pages = open->pages();
+    tag.record = record;
+    tag.identity = open->file().identity().value();
+    path = std::string(file.path()) + ".lmdbio-index";
+  }
+  ~SmallTree() override { fs::remove(path); }
+
+  std::string saved() {
+    std::uint64_t bytes = 0;
+    EXPECT_EQ(save_index(index, tag, path, 0644, &bytes).raw(), 0);
+    EXPECT_EQ(bytes, fs::file_size(path));
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void put(const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+  int load(const IndexTag& t) {
+    why[0] = '\0';
+    return load_index(path, t, loaded, why).raw();
+  }
+
+  TempFile file;
+  std::uint64_t root = 0;
+  std::vector<std::uint64_t> leaves;
+  DbRecord record{};
+  std::unique_ptr<IndexedFile> open;
+  RecordIndex index, loaded;
+  IndexTag tag;
+  std::string path;
+  char why[128] = "";
+};
+
+TEST_F(SmallTree, EveryRecord) {
+  const std::pair<const char*, std::string> want[] = {{"a", "value"}, {"b", std::string(1200, 'v')},
+                                                      {"c", ""},      {"k0", "x"},
+                                                      {"k1", "s1"},   {"k1", "s2"},
+                                                      {"k1", "s3"},   {"k2", "y"},
+                                                      {"k3", "d1"},   {"k3", "d2"},
+                                                      {"k3", "d5"},   {"k3", "d6"},
+                                                      {"k4", "t1"},   {"k4", "t2"},
+                                                      {"k5", "z"},    {"n", "1"},
+                                                      {"o", "2"},     {"p", std::string(400, 'w')}};
+  ASSERT_EQ(index.records(), std::size(want));
+  for (std::size_t i = 0; i < std::size(want); ++i) {
+    const auto got = open->record(index.place(i));
+    ASSERT_TRUE(got) << i;
+    EXPECT_EQ(got->first, want[i].first) << i;
+    EXPECT_EQ(got->second, want[i].second) << i;
+  }
+  EXPECT_EQ(index.leaf_pages(), 5u);
+  EXPECT_EQ(index.totals().branch_pages, 2u);
+  EXPECT_EQ(index.values_in_overflow(), 2u);
+  EXPECT_EQ(index.totals().overflow_bytes, 1600u);
+  EXPECT_EQ(index.totals().largest_overflow, 1200u);
+}
+
+TEST_F(SmallTree, OrdinalOfALeafsEntry) {
+  const LeafLookup lookup = LeafLookup::make(index).value();
+  const std::vector<std::vector<std::uint64_t>> want = {{0, 1, 2}, {3, 4, 7, 8, 12, 14}, {15, 16, 17}};
+  for (std::size_t l = 0; l < leaves.size(); ++l) {
+    format::PageView page;
+    ASSERT_TRUE(format::PageView::open(open->page(leaves[l]), 512, format::Pgno{leaves[l]}, page));
+    for (unsigned s = 0; s < want[l].size(); ++s)
+      EXPECT_EQ(lookup.ordinal_of(leaves[l], page, s), want[l][s]) << l << " " << s;
+    EXPECT_FALSE(lookup.ordinal_of(root, page, 0));
+    EXPECT_FALSE(lookup.ordinal_of(0, page, 0));
+    EXPECT_FALSE(lookup.ordinal_of(leaves[l], page, page.count()));
+  }
+}
+
+// What is asked for is checked against the page.
+TEST_F(SmallTree, PlacesThatDoNotFitAreRefused) {
+  for (std::uint64_t i = 0; i < index.records(); ++i) {
+    const RecordPlace good = index.place(i);
+    const std::function<void(RecordPlace&)> wrong[] = {
+        [](RecordPlace& p) { p.slot = 7; },
+        [](RecordPlace& p) { p.nth += 100; },
+        [](RecordPlace& p) { p.overflow = p.overflow == 0 ? 3 : 0; },
+        [](RecordPlace& p) { p.overflow != 0 ? ++p.value_bytes : ++p.slot += 9; },
+        [&](RecordPlace& p) { p.dup_leaf == 0 ? void(p.dup_leaf = leaves[2]) : void(p.dup_item = 2); },
+        [&](RecordPlace& p) { p.leaf = root; },
+    };
+    for (std::size_t w = 0; w < std::size(wrong); ++w) {
+      RecordPlace p = good;
+      wrong[w](p);
+      EXPECT_FALSE(open->record(p)) << i << " " << w;
+    }
+  }
+}
+
+TEST_F(SmallTree, RoundTrip) {
+  EXPECT_EQ(load(tag), ENOENT);
+  const std::string first = saved();
+  ASSERT_EQ(load(tag), 0) << why;
+  EXPECT_EQ(loaded.totals(), index.totals());
+  for (std::uint64_t i = 0; i < index.records(); ++i) EXPECT_EQ(loaded.place(i), index.place(i)) << i;
+  EXPECT_EQ(saved(), first);
+  struct stat st;
+  for (const mode_t mode : {0644u, 0600u, 0640u, 0666u}) {
+    ASSERT_EQ(save_index(index, tag, path, mode).raw(), 0);
+    ASSERT_EQ(::stat(path.c_str(), &st), 0);
+    EXPECT_EQ(st.st_mode & 0777, 0600u | (mode & 0044));
+  }
+  std::size_t others = 0;  // no temporary file stays
+  for (const auto& e : fs::directory_iterator(fs::path(path).parent_path()))
+    others += e.path().string().starts_with(path + ".");
+  EXPECT_EQ(others, 0u);
+  IndexTag named = tag;
+  named.database = "a name";
+  ASSERT_EQ(save_index(index, named, path, 0644).raw(), 0);
+  EXPECT_EQ(load(named), 0) << why;
+  EXPECT_EQ(load(tag), ESTALE);
+  named.database = "b name";
+  EXPECT_EQ(load(named), ESTALE);
+}
+
+TEST_F(SmallTree, StaleOnesAreRefused) {
+  (void)saved();
+  const std::function<void(IndexTag&)> changes[] = {
+      [](IndexTag& t) { t.txnid += 2; },       [](IndexTag& t) { ++t.identity.mtime_ns; },
+      [](IndexTag& t) { ++t.identity.ino; },   [](IndexTag& t) { t.identity.size += 512; },
+      [](IndexTag& t) { ++t.record.entries; }, [](IndexTag& t) { t.record.root = format::Pgno{3}; },
+      [](IndexTag& t) { t.record.flags = 0; }, [](IndexTag& t) { t.page_size = 1024; },
+      [](IndexTag& t) { ++t.record.depth; },
+  };
+  for (std::size_t i = 0; i < std::size(changes); ++i) {
+    IndexTag t = tag;
+    changes[i](t);
+    EXPECT_EQ(load(t), ESTALE) << i;
+    EXPECT_STRNE(why, "") << i;
+  }
+  IndexTag other_node = tag;  // another machine's number of the same device
+  ++other_node.identity.dev;
+  EXPECT_EQ(load(other_node), 0) << why;
+}
+
+TEST_F(SmallTree, EveryFlippedByteAndEveryLengthIsRefused) {
+  const std::string good = saved();
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
+    put(bad);
+    const int rc = load(tag);
+    ASSERT_TRUE(rc == MDB_CORRUPTED || rc == ESTALE || rc == MDB_VERSION_MISMATCH) << i << ": " << rc;
+    ASSERT_STRNE(why, "");
+  }
+  for (std::size_t n = 0; n < good.size(); ++n) {
+    put(good.substr(0, n));
+    ASSERT_EQ(load(tag), MDB_CORRUPTED) << n;
+  }
+  put(good + std::string(8, '\0'));
+  EXPECT_EQ(load(tag), MDB_CORRUPTED);
+  put(good);
+  EXPECT_EQ(load(tag), 0) << why;
+}
+
+TEST_F(SmallTree, OtherFilesAreRefused) {
+  put("");
+  EXPECT_EQ(load(tag), MDB_CORRUPTED);
+  fs::remove(path);
+  fs::create_directory(path);
+  EXPECT_EQ(load(tag), MDB_CORRUPTED);
+  fs::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(load(tag), MDB_CORRUPTED);
+}
+
+// A wrong number under a right checksum, as whoever writes such a file by intent can have it.
+TEST_F(SmallTree, ColumnsThatDoNotFitAreRefused) {
+  ASSERT_TRUE(index.consistent(tag.file_pages, 512));
+  const auto made =
+      [&](const std::function<void(std::vector<std::vector<std::uint64_t>>&, IndexTotals&)>& change) {
+        const IndexColumns& c = index.columns();
+        std::vector<std::vector<std::uint64_t>> all;
+        for (const PackedColumn* p : {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes}) {
+          all.emplace_back();
+          for (std::uint64_t i = 0; i < p->size(); ++i) all.back().push_back((*p)[i]);
+        }
+        IndexTotals totals = index.totals();
+        change(all, totals);
+        IndexColumns out;
+        PackedColumn* const to[] = {&out.leaf,  &out.first,    &out.start,
+                                    &out.where, &out.run_page, &out.run_bytes};
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          for (const std::uint64_t v : all[i]) to[i]->append(v);
+          to[i]->finish();
+        }
+        return RecordIndex(std::move(out), totals);
+      };
+  using All = std::vector<std::vector<std::uint64_t>>;
+  EXPECT_TRUE(made([](All&, IndexTotals&) {}).consistent(tag.file_pages, 512));
+  const std::function<void(All&, IndexTotals&)> changes[] = {
+      [](All& a, IndexTotals&) { a[0][0] = 1; },
+      [&](All& a, IndexTotals&) { a[0][1] = tag.file_pages; },
+      [](All& a, IndexTotals&) { a[1][0] = 1; },
+      [](All& a, IndexTotals&) { a[1][2] = a[1][1]; },
+      [](All& a, IndexTotals&) { a[1].back() = 1000; },
+      [](All& a, IndexTotals&) { a[2][0] = 512 << 2; },
+      [](All& a, IndexTotals&) { a[2][0] = 0; },  // a runs block called plain
+      [](All& a, IndexTotals&) { a[2].back() = 2; },
+      [](All& a, IndexTotals&) { ++a[3][0]; },
+      [](All& a, IndexTotals&) { a[4][1] = 0; },
+      [&](All& a, IndexTotals&) { a[4][1] = tag.file_pages - 2; },
+      [](All& a, IndexTotals&) { a[5][1] = std::uint64_t{1} << 40; },
+      [](All& a, IndexTotals&) { a[5][1] = 5; },
+      [](All& a, IndexTotals&) {
+        a[5].pop_back();
+        a[4].pop_back();
+      },
+      [](All& a, IndexTotals&) { a[4].pop_back(); },
+      [](All& a, IndexTotals&) { a[3].pop_back(); },
+      [](All&, IndexTotals& t) { t.records = 0; },
+      [](All&, IndexTotals& t) { --t.records; },  // the last block would have a run without a record
+      [](All&, IndexTotals& t) { ++t.largest_overflow; },
+      [](All&, IndexTotals& t) { ++t.overflow_values; },
+      [](All&, IndexTotals& t) { ++t.overflow_bytes; },
+  };
+  for (std::size_t i = 0; i < std::size(changes); ++i)
+    EXPECT_FALSE(made(changes[i]).consistent(tag.file_pages, 512)) << i;
+  // And through the file.
+  const RecordIndex bad = made([](All& a, IndexTotals&) { a[0][0] = 1; });
+  ASSERT_EQ(save_index(bad, tag, path, 0644).raw(), 0);
+  EXPECT_EQ(load(tag), MDB_CORRUPTED);
+  EXPECT_THAT(why, HasSubstr("do not fit"));
+}
+
+TEST_F(SmallTree, NamesTellDatabasesApart) {
+  const std::string data = file.path();
+  const auto name = [&](const std::string& db, const std::string& dir = "", std::uint64_t ino = 1) {
+    return index_path(data, db, ino, dir).value();
+  };
+  EXPECT_EQ(name(""), data + ".lmdbio-index");
+  EXPECT_EQ(name("train"), data + ".train.lmdbio-index");
+  EXPECT_EQ(name("a/b.\n\xff"), data + ".a%2Fb%2E%0A%FF.lmdbio-index");
+  const std::string long_name(511, '/'), other = long_name.substr(0, 510) + "x";
+  EXPECT_LT(fs::path(name(long_name, "/d")).filename().string().size(), 256u + 0u);
+  EXPECT_NE(name(long_name), name(other));
+  EXPECT_EQ(fs::path(name("", "/d")).parent_path(), "/d");
+  EXPECT_NE(name("", "/d", 1), name("", "/d", 2));
+  const TempFile elsewhere;
+  EXPECT_NE(index_path(elsewhere.path(), "", 1, "/d").value(), name("", "/d"));
+  EXPECT_EQ(index_path("/nowhere/data.mdb", "", 1, "/d").error().raw(), ENOENT);
+}
+
+TEST_F(SmallTree, FailedWritesLeaveNothing) {
+  EXPECT_EQ(save_index(index, tag, "/nowhere/x", 0644).raw(), ENOENT);
+  fs::create_directory(path);  // rename fails
+  EXPECT_EQ(save_index(index, tag, path, 0644).raw(), EISDIR);
+  std::size_t others = 0;
+  for (const auto& e : fs::directory_iterator(fs::path(path).parent_path()))
+    others += e.path().string().starts_with(path + ".");
+  EXPECT_EQ(others, 0u);
+  fs::remove(path);
+}
+
+TEST_F(SmallTree, FoundBesideTheDatabase) {
+  EXPECT_FALSE(find_index(file.path(), tag, loaded));
+  (void)saved();
+  EXPECT_TRUE(find_index(file.path(), tag, loaded));
+  EXPECT_EQ(loaded.records(), index.records());
+  ::testing::internal::CaptureStderr();
+  IndexTag stale = tag;
+  ++stale.txnid;
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(find_index(file.path(), stale, loaded));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("is ignored (of transaction 6, the database is at 7)"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
+}  // namespace
+}  // namespace lmdbio::reader
