@@ -1,7 +1,36 @@
 """What the benchmarks' Python programs share: intervals, a fair order, the machine."""
+import argparse
 import os
 import platform
+import re
 import statistics
+import sys
+
+MIB = 1 << 20
+
+
+class Skip(Exception):
+    """This cannot be measured here."""
+
+
+def fail(message):
+    sys.exit(f"error: {message}")
+
+
+def progress(line):
+    if sys.stderr.isatty():
+        sys.stderr.write("\r" + line + "\033[K")
+
+
+def size(string):
+    found = re.fullmatch(r"(\d+)([KMG]?)", string.upper())
+    if not found:
+        raise argparse.ArgumentTypeError(f"'{string}' is not a size such as 512M")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+
+
+def shown_size(n):
+    return f"{n} B" if n < 1024 else f"{n / 1024:g} KiB" if n < MIB else f"{n / MIB:g} MiB"
 
 
 def interval(values):

@@ -1,0 +1,196 @@
+"""What bench/cold, bench/random and bench/index share: databases, readers as processes of their own, results."""
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import cold_files  # puts tests/support on the path
+import cgroup  # noqa: E402
+from measure import Skip, fail, first_line, machine_facts, progress, shown_size  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(HERE)
+TIMEOUT_S = 3600  # of one run
+
+
+class ColdBench:
+    """A benchmark has: name, options (names of arguments that are recorded), labels of its readers."""
+    name, options, labels = "", (), {}
+
+    def __init__(self, args):
+        self.args = args
+        self.rows, self.databases, self.notes = [], {}, []
+        self.machine = {**machine_facts(), "directory": self.device()}
+        self.libraries = {}
+        self.missing = set()  # readers that cannot run here
+        self.backends = [b for b in self.labels if b in args.backends.split(",")]
+        if unknown := set(args.backends.split(",")) - set(self.labels):
+            fail(f"no such readers: {', '.join(unknown)}")
+        if "stock" not in self.backends:
+            fail("without stock there is nothing to compare with")
+
+    def without(self, backend, program):
+        """Does without a reader whose program is not built (liburing)."""
+        if backend in self.backends and not os.access(self.program(program), os.X_OK):
+            self.backends.remove(backend)
+            self.note("The raw ring is not built (liburing): no limit is shown.")
+
+    def program(self, name):
+        return os.path.join(self.args.build, "bin", name)
+
+    def note(self, line):
+        if line not in self.notes:
+            self.notes.append(line)
+            progress("")
+            print(line, flush=True)
+
+    def device(self):
+        st = os.stat(self.args.dir)
+        where = f"{os.major(st.st_dev)}:{os.minor(st.st_dev)}"
+        kind = ""
+        with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+            for line in mounts:
+                if line.split()[2] == where:
+                    kind = line.split(" - ")[1].split()[0]
+        return {"file_system": kind, "read_ahead_kb": first_line(f"/sys/class/bdi/{where}/read_ahead_kb")}
+
+    def database(self, value_bytes, file_bytes):
+        """Writes it with stock LMDB unless it is there; its name below args.dir."""
+        progress(f"writing: values of {shown_size(value_bytes)}, {shown_size(file_bytes)}")
+        made = subprocess.run([self.program("warm"), "--only-generate", "--dir", self.args.dir, "--values", str(value_bytes),
+                               "--small-bytes", str(file_bytes), "--large-bytes", str(file_bytes)],
+                              stdout=subprocess.PIPE, text=True)
+        if made.returncode != 0:
+            fail("the database could not be written")
+        path = made.stdout.split()[0]
+        if self.args.uid is not None:  # stock opens it for writing; the data stay their owner's
+            os.chmod(os.path.join(path, "lock.mdb"), 0o666)
+        name = os.path.basename(path)
+        self.databases[name] = {"value_bytes": value_bytes,
+                                "file_bytes": os.stat(os.path.join(path, "data.mdb")).st_size}
+        return name
+
+    def environment(self, ours):
+        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
+        if ours:
+            env.update(v.split("=", 1) for v in self.args.env)
+            if self.args.library != "stock":
+                env["LD_PRELOAD"] = self.args.library
+        return env
+
+    def execute(self, command, backend, ours, memory=None):
+        """What the reader prints (JSON).  `ours`: with the library preloaded.  `memory`: bytes that it may use, its page
+        cache included.  Skip: it says that it cannot run here (77)."""
+        with contextlib.ExitStack() as stack:
+            other = {} if self.args.uid is None else {"user": self.args.uid, "group": self.args.uid, "extra_groups": []}
+            if memory is not None:
+                try:
+                    group = stack.enter_context(cgroup.Memory(memory))
+                except cgroup.Missing as e:
+                    raise Skip(f"needs {e}") from e
+                uid, other = self.args.uid, {}
+
+                def enter():
+                    group.enter()
+                    if uid is not None:
+                        os.setgroups([])
+                        os.setgid(uid)
+                        os.setuid(uid)
+
+                other["preexec_fn"] = enter
+            done = subprocess.run(command, env=self.environment(ours), capture_output=True, text=True, timeout=TIMEOUT_S,
+                                  cwd="/", **other)
+        if done.returncode == 77:
+            raise Skip((done.stderr.splitlines() or ["?"])[0])
+        if done.returncode != 0:
+            fail(f"{' '.join(command)} ({self.labels[backend]}) ended with {done.returncode}: {done.stdout}{done.stderr}")
+        if done.stderr:
+            self.note(f"{self.labels[backend]} says: {done.stderr.splitlines()[0]}")
+        result = json.loads(done.stdout)
+        self.libraries.setdefault(backend, result["library"])
+        if ours and self.args.library != "stock" and result["library"] == self.libraries["stock"]:
+            fail(f"{self.args.library} is not in use: calls go to {result['library']}")
+        return result
+
+    def write(self):
+        with open(os.path.join(self.args.out, "result.json"), "w", encoding="utf-8") as out:
+            json.dump({"bench": self.name, "machine": {**self.machine, "load_average_at_end": os.getloadavg()},
+                       "options": {k: getattr(self.args, k) for k in self.options}, "libraries": self.libraries,
+                       "databases": self.databases, "notes": self.notes, "rows": self.rows}, out, indent=1)
+
+    def device_line(self):
+        d = self.machine["directory"]
+        return f"{d['file_system']}, read-ahead {d['read_ahead_kb']} KiB"
+
+    def user_line(self):
+        if self.args.uid is not None:
+            print(f"All readers run as user {self.args.uid} on files of user {os.geteuid()} (the lock file alone may be "
+                  "written).")
+
+    def columns(self, names):
+        print(f"\n| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
+
+    def all(self):
+        raise NotImplementedError
+
+    def finish(self):
+        if not self.rows:
+            print("nothing could be measured")
+            sys.exit(77)
+
+
+def add_options(parser, labels, out):
+    parser.add_argument("--backends", default=",".join(labels), help="readers (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s; an interval needs 6")
+    parser.add_argument("--as", dest="uid", type=int, help="run the readers as this user (number; needs root)")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for ours, e.g. LMDBIO_LOG=info")
+    parser.add_argument("--dir", help="where databases are kept and used again (default: a new one below --out, removed)")
+    parser.add_argument("--out", default=os.path.join(TOP, "build", out),
+                        help=f"where result.json and result.png go (default: build/{out})")
+    parser.add_argument("--build", default=os.path.join(TOP, "build", "release"), help="build directory (default: %(default)s)")
+    parser.add_argument("--library", help="library to preload, or 'stock' (default: the one in --build)")
+
+
+def usable_by(uid, paths):
+    for path in paths:
+        if subprocess.run(["test", "-r", path], user=uid, group=uid, extra_groups=[]).returncode != 0:
+            fail(f"{path} cannot be read by user {uid} (a directory above it may be closed to others)")
+
+
+def run(bench, args, programs):
+    """Runs bench(args) with what `add_options` has added to the arguments, and draws its result."""
+    args.build = os.path.abspath(args.build)
+    args.library = args.library or os.path.join(args.build, "lib", "liblmdbio.so")
+    if args.library != "stock":
+        args.library = os.path.abspath(args.library)
+    args.out = os.path.abspath(args.out)
+    programs = [os.path.join(args.build, "bin", p) for p in programs]
+    libraries = [args.library] if args.library != "stock" else []
+    for needed in programs + libraries:
+        if not os.path.exists(needed):
+            fail(f"{needed} is not there: cmake --preset release && cmake --build --preset release")
+    os.makedirs(args.out, exist_ok=True)
+    temporary = None
+    if args.dir is None:
+        temporary = args.dir = tempfile.mkdtemp(prefix="data.", dir=args.out)
+        os.chmod(temporary, 0o755)  # for other users
+    args.dir = os.path.abspath(args.dir)
+    os.makedirs(args.dir, exist_ok=True)
+    try:
+        if args.uid is not None:
+            usable_by(args.uid, [args.dir, *programs[1:], *libraries])
+        bench(args).all()
+    finally:
+        progress("")
+        if temporary:
+            shutil.rmtree(temporary)
+    result, png = (os.path.join(args.out, "result" + end) for end in (".json", ".png"))
+    print(f"\nResults: {result}")
+    drawn = subprocess.run([sys.executable, os.path.join(HERE, "plot"), result, png], capture_output=True, text=True)
+    if drawn.returncode == 0:
+        print(f"Plot:    {png}")
+    else:
+        print(f"no plot: {(drawn.stderr.splitlines() or ['?'])[-1]}")

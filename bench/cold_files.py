@@ -1,0 +1,143 @@
+"""Files made cold, where they are: what the benchmarks of cold reads share.
+
+A set-up is one of
+  local[-reverse]
+  slow-DELAYms-READAHEAD[-capMB][-reverse]     e.g. slow-1ms-128K, slow-5ms-4M-cap500 (500 MB/s), slow-1ms-128K-reverse
+DELAY is added to each read request by a FUSE file system (tests/support/slowfs); READAHEAD is the kernel's for it.
+"""
+import ctypes
+import mmap
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "tests", "support")]
+import slowfs  # noqa: E402
+from measure import MIB, Skip, fail, size  # noqa: E402
+
+STEP = 4 * MIB
+COLD, WARM = 0.001, 0.999  # at most / at least this part of a file is in the page cache
+
+
+def resident(fd):
+    """The part of the file that is in the page cache.  Only to be believed by the file's owner and by root: the kernel
+    tells others that all is there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    length = os.fstat(fd).st_size
+    at = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if at == ctypes.c_void_p(-1).value:
+        fail(f"mmap: {os.strerror(ctypes.get_errno())}")
+    pages = ctypes.create_string_buffer((length + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
+    if libc.mincore(at, length, pages) != 0:
+        fail(f"mincore: {os.strerror(ctypes.get_errno())}")
+    libc.munmap(at, length)
+    return pages.raw.count(1) / len(pages.raw)
+
+
+def read_through(fd):
+    buffer, at = bytearray(STEP), 0
+    while n := os.preadv(fd, [buffer], at):
+        at += n
+
+
+def make_warm(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for _ in range(3):
+            read_through(fd)
+            if resident(fd) >= WARM:
+                return
+        fail(f"{path} does not stay in the page cache: not enough memory?")
+    finally:
+        os.close(fd)
+
+
+def make_cold(path):
+    """Evicts the file from the page cache, where it was just before: so its memory is one that a virtual machine's host
+    has given it already.  What is left there (a part of 1)."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        read_through(fd)
+        for _ in range(5):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            left = resident(fd)
+            if left < COLD:
+                return left
+            os.fdatasync(fd)  # pages that are not written yet cannot go
+        raise Skip(f"{path}: {100 * left:.1f} % cannot be evicted from the page cache (tmpfs? used by others?)")
+    finally:
+        os.close(fd)
+
+
+class Local:
+    """The databases where they are."""
+    limit, slow = 64 * MIB, False
+
+    def __init__(self, name, args):
+        found = re.fullmatch(r"local(-reverse)?", name)
+        self.reverse, self.dir, self.bytes = bool(found[1]), args.dir, args.local_bytes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def prepare(self, database):
+        return make_cold(os.path.join(self.dir, database, "data.mdb"))
+
+    def told(self):
+        return {}
+
+
+class Slow:
+    """The databases through a slow file system: its page cache is cold, and what is below is in memory, so that a request
+    takes the time that was asked for and no disk is measured."""
+    limit, slow = 4 * MIB, True
+
+    def __init__(self, name, args):
+        found = re.fullmatch(r"slow-(\d+(?:\.\d+)?)ms-(\d+[KM])(?:-cap(\d+))?(-reverse)?", name)
+        if not found:
+            raise ValueError(name)
+        self.delay_us = round(1000 * float(found[1]))
+        self.bandwidth = int(found[3] or 0) * 1000000
+        self.reverse, self.bytes, self.source = bool(found[4]), args.slow_bytes, args.dir
+        options = {"max_background": 512}
+        if (kb := size(found[2]) >> 10) != 128:  # what the kernel has by itself
+            options["read_ahead_kb"] = kb
+        self.fs = slowfs.SlowFs(os.path.join(args.build, "bin", "lmdbio_slowfs"), args.dir, **options)
+
+    def __enter__(self):
+        try:
+            self.fs.__enter__()
+        except slowfs.Missing as e:
+            raise Skip(str(e)) from e
+        self.dir = self.fs.path
+        return self
+
+    def __exit__(self, *_):
+        self.fs.__exit__()
+
+    def prepare(self, database):
+        make_warm(os.path.join(self.source, database, "data.mdb"))
+        self.fs.set(delay_us=0, bandwidth=0)
+        left = make_cold(os.path.join(self.dir, database, "data.mdb"))
+        self.fs.set(delay_us=self.delay_us, bandwidth=self.bandwidth, reset=1)
+        return left
+
+    def told(self):
+        read = self.fs.counters()["read"]
+        return {"requests": read["numbered"], "request_bytes": read["bytes"], "request_sizes": read["sizes"],
+                "in_flight_max": read["in_flight_max"]}
+
+
+def setup(name, args):
+    try:
+        return Local(name, args) if name.startswith("local") else Slow(name, args)
+    except (ValueError, TypeError):
+        fail(f"no such set-up: {name} (see --help)")
