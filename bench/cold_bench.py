@@ -9,23 +9,23 @@ import tempfile
 
 import cold_files  # puts tests/support on the path
 import cgroup  # noqa: E402
-from measure import Skip, fail, first_line, machine_facts, progress, shown_size  # noqa: E402
+from measure import Failed, Skip, fail, first_line, machine_facts, progress, shown_size  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
-TIMEOUT_S = 3600  # of one run
 
 
 class ColdBench:
     """A benchmark has: name, options (names of arguments that are recorded), labels of its readers."""
     name, options, labels = "", (), {}
+    timeout_s = 3600  # of one run
 
     def __init__(self, args):
         self.args = args
         self.rows, self.databases, self.notes = [], {}, []
         self.machine = {**machine_facts(), "directory": self.device()}
         self.libraries = {}
-        self.missing = set()  # readers that cannot run here
+        self.failed = False
         self.backends = [b for b in self.labels if b in args.backends.split(",")]
         if unknown := set(args.backends.split(",")) - set(self.labels):
             fail(f"no such readers: {', '.join(unknown)}")
@@ -46,6 +46,11 @@ class ColdBench:
             self.notes.append(line)
             progress("")
             print(line, flush=True)
+
+    def has_failed(self, line):
+        """The others go on."""
+        self.failed = True
+        self.note("FAILED: " + line)
 
     def device(self):
         st = os.stat(self.args.dir)
@@ -73,17 +78,24 @@ class ColdBench:
                                 "file_bytes": os.stat(os.path.join(path, "data.mdb")).st_size}
         return name
 
-    def environment(self, ours):
+    def environment(self, ours, extra=None):
         env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
         if ours:
             env.update(v.split("=", 1) for v in self.args.env)
             if self.args.library != "stock":
                 env["LD_PRELOAD"] = self.args.library
-        return env
+        return env | (extra or {})
 
-    def execute(self, command, backend, ours, memory=None):
+    def execute(self, command, backend, ours, memory=None, extra=None):
         """What the reader prints (JSON).  `ours`: with the library preloaded.  `memory`: bytes that it may use, its page
-        cache included.  Skip: it says that it cannot run here (77)."""
+        cache included.  `extra`: environment variables.  Skip: it says that it cannot run here (77).  Failed."""
+        result = self.run(command, self.labels[backend], self.environment(ours, extra), memory)
+        self.libraries.setdefault(backend, result["library"])
+        if ours and self.args.library != "stock" and result["library"] == self.libraries["stock"]:
+            fail(f"{self.args.library} is not in use: calls go to {result['library']}")
+        return result
+
+    def run(self, command, label, env, memory=None):
         with contextlib.ExitStack() as stack:
             other = {} if self.args.uid is None else {"user": self.args.uid, "group": self.args.uid, "extra_groups": []}
             if memory is not None:
@@ -101,19 +113,19 @@ class ColdBench:
                         os.setuid(uid)
 
                 other["preexec_fn"] = enter
-            done = subprocess.run(command, env=self.environment(ours), capture_output=True, text=True, timeout=TIMEOUT_S,
-                                  cwd="/", **other)
+            try:
+                done = subprocess.run(command, env=env, capture_output=True, text=True,
+                                      timeout=self.timeout_s, cwd="/", **other)
+            except subprocess.TimeoutExpired as e:
+                raise Failed(f"{' '.join(command)} ({label}): no end after {self.timeout_s} s") from e
         if done.returncode == 77:
             raise Skip((done.stderr.splitlines() or ["?"])[0])
         if done.returncode != 0:
-            fail(f"{' '.join(command)} ({self.labels[backend]}) ended with {done.returncode}: {done.stdout}{done.stderr}")
+            raise Failed(f"{' '.join(command)} ({label}) ended with {done.returncode}: "
+                         f"{done.stdout}{done.stderr}")
         if done.stderr:
-            self.note(f"{self.labels[backend]} says: {done.stderr.splitlines()[0]}")
-        result = json.loads(done.stdout)
-        self.libraries.setdefault(backend, result["library"])
-        if ours and self.args.library != "stock" and result["library"] == self.libraries["stock"]:
-            fail(f"{self.args.library} is not in use: calls go to {result['library']}")
-        return result
+            self.note(f"{label} says: {done.stderr.splitlines()[0]}")
+        return json.loads(done.stdout)
 
     def write(self):
         with open(os.path.join(self.args.out, "result.json"), "w", encoding="utf-8") as out:
@@ -137,13 +149,15 @@ class ColdBench:
         raise NotImplementedError
 
     def finish(self):
-        if not self.rows:
+        if not self.rows and not self.failed:
             print("nothing could be measured")
             sys.exit(77)
 
 
-def add_options(parser, labels, out):
-    parser.add_argument("--backends", default=",".join(labels), help="readers (default: %(default)s)")
+def add_options(parser, labels, out, usual=None):
+    others = [b for b in labels if usual and b not in usual]
+    parser.add_argument("--backends", default=",".join(usual or labels), help="readers (default: %(default)s"
+                        + (f"; also: {', '.join(others)})" if others else ")"))
     parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s; an interval needs 6")
     parser.add_argument("--as", dest="uid", type=int, help="run the readers as this user (number; needs root)")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for ours, e.g. LMDBIO_LOG=info")
@@ -182,7 +196,10 @@ def run(bench, args, programs):
     try:
         if args.uid is not None:
             usable_by(args.uid, [args.dir, *programs[1:], *libraries])
-        bench(args).all()
+        made = bench(args)
+        made.all()
+    except Failed as e:
+        fail(e)
     finally:
         progress("")
         if temporary:
@@ -194,3 +211,5 @@ def run(bench, args, programs):
         print(f"Plot:    {png}")
     else:
         print(f"no plot: {(drawn.stderr.splitlines() or ['?'])[-1]}")
+    if made.failed:
+        fail("readers have failed (above)")

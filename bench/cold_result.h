@@ -1,13 +1,7 @@
 // What a reader of bench/cold prints when it is done: one line of JSON.
 #pragma once
 
-#include <sys/resource.h>
-
-#include <cinttypes>
-#include <cstdint>
-#include <cstdio>
-
-#include "bench/common.h"
+#include "bench/process_use.h"
 
 namespace lmdbio::bench {
 
@@ -19,30 +13,15 @@ struct ColdResult {
   bool direct = false;                                              // O_DIRECT (ring)
 };
 
-inline rusage usage() {
-  rusage use{};
-  getrusage(RUSAGE_SELF, &use);
-  return use;
-}
-
-/// Prints it, with what the whole process has used since `before` (nothing: since it began): all its threads,
-/// also the kernel's I/O workers.
-inline void print_result(const ColdResult& r, const rusage& before = {}) {
-  const rusage use = usage();
-  const auto seconds = [](const timeval& from, const timeval& to) {
-    return static_cast<double>(to.tv_sec - from.tv_sec) +
-           static_cast<double>(to.tv_usec - from.tv_usec) * 1e-6;
-  };
-  std::printf(
-      "{\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"records\": %" PRIu64 ", \"digest\": \"%016" PRIx64
-      "\", \"mark_bytes\": %" PRIu64 ", \"mark_records\": %" PRIu64 ", \"mark_digest\": \"%016" PRIx64
-      "\", \"user_s\": %.6f, \"system_s\": %.6f, \"minor_faults\": %ld, \"major_faults\": %ld, "
-      "\"voluntary_switches\": %ld, \"involuntary_switches\": %ld, \"max_rss_kib\": %ld, "
-      "\"direct\": %s, \"library\": \"%s\"}\n",
-      r.seconds, r.bytes, r.records, r.digest, r.mark_bytes, r.mark_records, r.mark_digest,
-      seconds(before.ru_utime, use.ru_utime), seconds(before.ru_stime, use.ru_stime),
-      use.ru_minflt - before.ru_minflt, use.ru_majflt - before.ru_majflt, use.ru_nvcsw - before.ru_nvcsw,
-      use.ru_nivcsw - before.ru_nivcsw, use.ru_maxrss, r.direct ? "true" : "false", r.library);
+/// Prints it, with what the process has used since `before`.
+inline void print_result(const ColdResult& r, const ProcessUse& before = {}) {
+  std::printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"records\": %" PRIu64
+              ", \"digest\": \"%016" PRIx64 "\", \"mark_bytes\": %" PRIu64 ", \"mark_records\": %" PRIu64
+              ", \"mark_digest\": \"%016" PRIx64 "\", \"direct\": %s, \"library\": \"%s\", ",
+              r.seconds, r.bytes, r.records, r.digest, r.mark_bytes, r.mark_records, r.mark_digest,
+              r.direct ? "true" : "false", r.library);
+  print_use(before);
+  std::puts("}");
   if (std::fflush(stdout) != 0) die_errno("standard output");
 }
 

@@ -13,6 +13,10 @@ class Skip(Exception):
     """This cannot be measured here."""
 
 
+class Failed(Exception):
+    """A reader failed, or read something else than the others."""
+
+
 def fail(message):
     sys.exit(f"error: {message}")
 

@@ -2,23 +2,18 @@
 // huge-page buffers with many requests in flight, and XORs all bytes.  Knows nothing of LMDB.
 //
 //   raw_ring DATABASE [--reverse] [--request BYTES] [--depth N]
-#include <fcntl.h>
 #include <liburing.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "bench/cold_result.h"
+#include "bench/raw_file.h"
 #include "bench/xor_bytes.h"
 
 namespace lmdbio::bench {
 namespace {
-
-constexpr std::size_t kHuge = 2u << 20;
 
 struct Options {
   std::string file;
@@ -47,17 +42,6 @@ Options parse(int argc, char** argv) {
   if (o.request == 0 || o.request % 4096 != 0) die("--request: not a multiple of 4096");
   if (o.depth == 0 || o.depth > 4096) die("--depth: not from 1 to 4096");
   return o;
-}
-
-// Touched, so that no page is made while the clock runs.
-char* make_buffers(std::size_t bytes) {
-  void* const at = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) die_errno("mmap");
-  char* const aligned =
-      reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(at) + kHuge - 1) / kHuge * kHuge);
-  madvise(aligned, bytes, MADV_HUGEPAGE);  // without huge pages it is slower, not wrong
-  std::memset(aligned, 0, bytes);
-  return aligned;
 }
 
 class Ring {
@@ -145,13 +129,10 @@ class Ring {
 int run(int argc, char** argv) {
   const Options o = parse(argc, argv);
   ColdResult result;
-  int fd = open(o.file.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  result.direct = fd >= 0;
-  if (fd < 0 && errno == EINVAL) fd = open(o.file.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status {};
-  if (fd < 0 || fstat(fd, &status) != 0) die_errno(o.file.c_str());
-  Ring ring(o, fd, static_cast<std::uint64_t>(status.st_size));
-  const rusage before = usage();
+  const RawFile file = open_raw(o.file);
+  result.direct = file.direct;
+  Ring ring(o, file.fd, file.bytes);
+  const ProcessUse before = process_use();
   const std::uint64_t start = clock_ns();
   ring.read_all(result);
   result.seconds = static_cast<double>(clock_ns() - start) * 1e-9;
