@@ -49,9 +49,11 @@ def make_warm(path):
     fd = os.open(path, os.O_RDONLY)
     try:
         for _ in range(3):
-            read_through(fd)
             if resident(fd) >= WARM:
                 return
+            read_through(fd)
+        if resident(fd) >= WARM:
+            return
         fail(f"{path} does not stay in the page cache: not enough memory?")
     finally:
         os.close(fd)

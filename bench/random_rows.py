@@ -47,8 +47,9 @@ class Row:
 
 
 PLAIN = ("stock", "control", "nordahead", "ours", "ring")
-TOLD = ("stock", "control", "ours", "reader", "keys", "ring")
-IN_ORDER = ("stock", "control", "ours", "reader", "ring")
+TOLD = ("stock", "control", "reader", "keys", "ring")
+PREFETCHED = ("stock", "control", "prefetch", "ring")
+IN_ORDER = ("stock", "control", "reader", "ring")
 ROWS = [
     Row("order-110K", "reader, batches in order", "order", 110 * K, IN_ORDER, (Goal("reader", "ring", 0.9, 0.9),),
         order="sequential"),
@@ -56,10 +57,9 @@ ROWS = [
         order="sequential", batch=256),
     Row("told-110K", "reader, a random order told", "get", 110 * K, TOLD, (Goal("reader", "stock", 15, 60),), 1000),
     Row("told-3K", "reader, a random order told", "get", 3 * K, TOLD, (Goal("reader", "stock", 6, None),), 2000, batch=256),
-    Row("prefetch-110K", "lmdbio_prefetch, then mdb_get", "get", 110 * K, ("stock", "control", "ours", "prefetch", "ring"),
+    Row("prefetch-110K", "lmdbio_prefetch, then mdb_get", "get", 110 * K, PREFETCHED,
         (Goal("prefetch", "stock", 10, 12),), 1000),
-    Row("prefetch-3K", "lmdbio_prefetch, then mdb_get", "get", 3 * K, ("stock", "control", "ours", "prefetch", "ring"),
-        (), 2000),
+    Row("prefetch-3K", "lmdbio_prefetch, then mdb_get", "get", 3 * K, PREFETCHED, count=2000),
     Row("untold-110K", "mdb_get, memory for the file", "get", 110 * K, PLAIN, (Goal("ours", "stock", 1.5, 4),), 1000),
     Row("untold-3K", "mdb_get, memory for the file", "get", 3 * K, PLAIN, (Goal("ours", "stock", 1.5, 4),), 2000),
     Row("tight-110K", "mdb_get, memory for a quarter of the file", "get", 110 * K, PLAIN,
@@ -72,7 +72,7 @@ ROWS = [
         (Goal("ours", "stock", 0.97, 0.97, "not below"),), order="strided", stride=8, batch=256),
     Row("turn-192K", "MDB_NEXT, each 8th value used, from half of the file on all", "walk", 192 * K,
         ("stock", "control", "ours", "ring"), (Goal("ours", "stock", 0.97, 0.97, "not below"),), stride=8, until=0.5),
-    Row("epoch-110K", "reader, its own shuffle of all records", "get", 110 * K, ("stock", "control", "ours", "reader"),
+    Row("epoch-110K", "reader, its own shuffle of all records", "get", 110 * K, ("stock", "control", "reader"),
         order="shuffle", usual=False),
 ]
 
