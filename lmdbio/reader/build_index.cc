@@ -24,7 +24,7 @@ namespace {
 
 /// Leaf pages are dealt out in chunks of about so many records, and so many pages at most: what is known of
 /// a chunk waits in memory until those before it are done.
-constexpr std::uint64_t kChunkRecords = 1 << 20, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
+constexpr std::uint64_t kChunkRecords = 1 << 19, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
 constexpr unsigned kMostThreads = 4;
 
 unsigned processors() noexcept {
@@ -88,6 +88,7 @@ class Build {
   TreeFacts facts_;
   std::vector<std::uint64_t> leaves_;
   std::uint64_t chunk_pages_ = 1;
+  std::uint64_t records_each_ = 1;       ///< of a leaf page, about
   std::atomic<std::uint64_t> pages_{0};  ///< of all trees, so far
   std::atomic<std::uint64_t> done_{0};   ///< of leaves_
   std::atomic<std::size_t> next_{0};     ///< chunk that nobody has begun
@@ -219,10 +220,12 @@ Status Build::find_leaves(PageReads& reads) {
 
 Status Build::read_leaves(PageReads& own) {
   const std::uint64_t leaves = leaves_.size();
-  const std::uint64_t records_each = std::max<std::uint64_t>(request_.record.entries / leaves, 1);
+  // No more than a page has room for.
+  const std::uint64_t most_each = facts_.page_size / (format::kNodeHeader + sizeof(std::uint16_t));
+  records_each_ = std::clamp<std::uint64_t>(request_.record.entries / leaves + 1, 1, most_each);
   chunk_pages_ = request_.chunk_pages != 0
                      ? request_.chunk_pages
-                     : std::clamp(kChunkRecords / records_each, kLeastChunkPages, kChunkPages);
+                     : std::clamp(kChunkRecords / records_each_, kLeastChunkPages, kChunkPages);
   const auto chunks = static_cast<std::size_t>((leaves + chunk_pages_ - 1) / chunk_pages_);
   ready_.resize(chunks);
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);
@@ -280,6 +283,8 @@ Status Build::read_chunk(PageReads& reads, std::size_t which, bool caller) {
   const std::uint64_t count = std::min<std::uint64_t>(chunk_pages_, leaves_.size() - begin);
   auto chunk = std::make_unique<Chunk>();
   chunk->by_leaf.resize(count);
+  chunk->rows.blocks.reserve(count);
+  if (request_.record.overflow_pages != 0) chunk->rows.runs.reserve(count * records_each_);
   {
     std::vector<WantedPage> wanted;
     wanted.reserve(count);

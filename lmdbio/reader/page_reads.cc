@@ -20,6 +20,8 @@ constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
 constexpr std::size_t kSamples = 32, kDearSamples = 4;
 /// Share of them that must be in the page cache for it to be read from there.
 constexpr double kCached = 0.9;
+/// Bytes that lie together, on average, for which memory in huge pages pays.
+constexpr std::size_t kLargeRun = 64 << 10;
 
 EngineKind chosen_kind() noexcept {
   switch (config().engine) {
@@ -53,6 +55,16 @@ bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
 }
 
 Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
+  if (const Status st = choose(wanted); !st.ok()) return st;
+  // A single page in a buffer of its own makes, and zeroes, a huge one there.
+  std::size_t runs = 1;
+  for (std::size_t i = 1; i < wanted.size(); ++i) runs += !joins(wanted, i);
+  const bool large = wanted.size() / runs * request_.page_size >= kLargeRun;
+  (void)::madvise(buffers_.data(), buffers_.size(), large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  return {};
+}
+
+Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   const IoMode io = config().io;
   const EngineKind kind = chosen_kind();
   const bool automatic = kind == EngineKind::automatic;
@@ -98,7 +110,6 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
       break;
     }
   }
-  (void)::madvise(buffers_.data(), buffers_.size(), MADV_HUGEPAGE);
   try {
     slots_.resize(count);
     queue_ = std::make_unique<ReadQueue>(std::move(engine).value(), request_.file_pages * request_.page_size);
@@ -117,11 +128,8 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
 Status PageReads::start(Slot& slot, std::span<const WantedPage> wanted, std::size_t begin) noexcept {
   const std::size_t page_size = request_.page_size;
   const std::uint64_t first = wanted[begin].page, most = std::max(kRequest / page_size, std::size_t{1});
-  const std::uint64_t step = kGap / page_size + 1;
   std::size_t end = begin + 1;
-  while (end < wanted.size() && wanted[end].page - wanted[end - 1].page <= step &&
-         wanted[end].page - first < most)
-    ++end;
+  while (end < wanted.size() && joins(wanted, end) && wanted[end].page - first < most) ++end;
   const Extent extent{first * page_size, (wanted[end - 1].page - first + 1) * page_size};
   slot.group = {};
   if (const Status st = queue_->add(slot.group, extent, slot.buffer); !st.ok()) return st;

@@ -54,7 +54,12 @@ class PageReads {
   static constexpr std::size_t kRequest = 256 << 10, kGap = 16 << 10;
 
   bool in_page_cache(std::span<const WantedPage> wanted) noexcept;
+  Status choose(std::span<const WantedPage> wanted) noexcept;
   Status open(bool direct, EngineKind kind, unsigned depth) noexcept;
+  /// Page `end` is near enough to the one before it for one request.
+  bool joins(std::span<const WantedPage> wanted, std::size_t end) const noexcept {
+    return wanted[end].page - wanted[end - 1].page <= kGap / request_.page_size + 1;
+  }
   Status start(Slot& slot, std::span<const WantedPage> wanted, std::size_t begin) noexcept;
   /// Reads in flight are waited for, and of no use.
   void drop_all() noexcept;

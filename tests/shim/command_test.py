@@ -1,4 +1,4 @@
-"""The command lmdbio: run, info, check, config; on good, damaged, tiny and foreign files."""
+"""The command lmdbio: run, info, check, index, config; on good, damaged, tiny and foreign files."""
 import ctypes
 import json
 import os
@@ -106,12 +106,12 @@ class General(Case):
     def test_help_and_version(self):
         self.assertEqual(self.lmdbio("--version").stdout, f"lmdbio {shimtest.CONFIG['version']}\n")
         self.assertIn("run", self.lmdbio("--help").stdout)
-        for name in ("run", "info", "check", "config"):
+        for name in ("run", "info", "check", "index", "config"):
             self.assertIn("--json", self.lmdbio(name, "--help").stdout)
 
     def test_usage(self):
         for args in ((), ("frob",), ("info",), ("check",), ("check", "a", "b"), ("check", "--meta", "2", "."),
-                     ("config", "x"), ("run",), ("run", "--frob", "true"), ("run", "--set")):
+                     ("index",), ("index", "--db", "."), ("config", "x"), ("run",), ("run", "--frob", "true"), ("run", "--set")):
             done = self.lmdbio(*args, status=2)
             self.assertNotEqual(done.stderr, "", args)
             self.assertEqual(done.stdout, "", args)
@@ -139,7 +139,7 @@ class Config(Case):
 
 class Paths(Case):
     def refused(self, path, *texts):
-        for name in ("info", "check"):
+        for name in ("info", "check", "index"):
             done = self.lmdbio(name, path, status=2)
             self.assertEqual(done.stdout, "")
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -215,6 +215,65 @@ class Paths(Case):
         done = self.lmdbio("check", path, status=1)
         self.assertIn("beyond the end of the file", done.stdout)
         self.assertIn("DAMAGED", self.lmdbio("info", path).stdout)
+
+
+class Index(Case):
+    def test_main_named_and_all(self):
+        path = self.database()
+        self.assertIn("(main): 6 records", self.lmdbio("index", path).stdout)
+        self.assertEqual(sorted(os.listdir(path)), ["data.mdb", "data.mdb.lmdbio-index"])  # no lock file
+        j = self.json("index", path + "/data.mdb", "--all")
+        self.assertEqual({i["database"]: i["records"] for i in j["indexes"]},
+                         {"": 6, "plain": 1000, "long": 5, "dups": 2005, "fixed": 3000, "odd\n\ufffd": 1})
+        for i in j["indexes"]:
+            self.assertEqual(os.path.getsize(i["file"]), i["file_bytes"])
+        self.assertEqual(sorted(os.listdir(path)),
+                         ["data.mdb"] + sorted("data.mdb" + n + ".lmdbio-index"
+                                               for n in ("", ".plain", ".long", ".dups", ".fixed", ".odd%0A%FF")))
+        one = self.json("index", path, "--db", "long", "--db", "plain")["indexes"]
+        self.assertEqual(sorted(i["database"] for i in one), ["long", "plain"])
+        self.assertIn("no database named nope", self.lmdbio("index", path, "--db", "nope", status=2).stderr)
+
+    def test_dry_run_writes_nothing(self):
+        path = self.database()
+        self.assertEqual(len(self.json("index", path, "--all", "--dry-run")["indexes"]), 6)
+        self.assertEqual(os.listdir(path), ["data.mdb"])
+
+    def test_another_directory(self):
+        path, other = self.database(), self.fresh("indexes")
+        for _ in range(2):
+            self.lmdbio("index", path, env={"LMDBIO_INDEX_DIR": other})
+        self.assertEqual(os.listdir(path), ["data.mdb"])
+        self.assertEqual(len(os.listdir(other)), 1)
+        second = self.database("db2")  # another file of the same name
+        self.lmdbio("index", second, env={"LMDBIO_INDEX_DIR": other})
+        self.assertEqual(len(os.listdir(other)), 2)
+
+    def test_mode_and_a_directory_that_cannot_be_written(self):
+        path = self.database()
+        for mode in (0o644, 0o600, 0o640):
+            os.chmod(path + "/data.mdb", mode)
+            self.lmdbio("index", path)
+            self.assertEqual(os.stat(path + "/data.mdb.lmdbio-index").st_mode & 0o777, mode)
+        done = self.lmdbio("index", path, env={"LMDBIO_INDEX_DIR": path + "/nowhere"}, status=2)
+        self.assertIn("cannot be written: No such file or directory", done.stderr)
+
+    def test_never_written(self):
+        path = self.fresh()
+        Writer(path).close()
+        self.assertIn("0 records", self.lmdbio("index", path).stdout)
+
+    def test_damage_is_named(self):
+        path = self.database()
+        data = path + "/data.mdb"
+        size, meta = self.newest(data)
+        with open(data, "rb") as f:
+            f.seek(meta * size + 88 + 40)
+            root = struct.unpack("<Q", f.read(8))[0]
+        self.patch(data, root * size + 10, b"\x03\x00")
+        done = self.lmdbio("index", path, status=2)
+        self.assertIn(f"{data}: (main): page {root}: flags are 0x3", done.stderr)
+        self.assertEqual(os.listdir(path), ["data.mdb"])
 
 
 class Check(Case):
