@@ -22,9 +22,12 @@
 namespace lmdbio::reader {
 namespace {
 
-/// Leaf pages are dealt out in chunks of about so many records, and so many pages at most: what is known of
-/// a chunk waits in memory until those before it are done.
-constexpr std::uint64_t kChunkRecords = 1 << 19, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
+/// Leaf pages are dealt out in chunks of about so many bytes of what is known of them, and so many pages at
+/// most: it waits in memory until the chunks before it are done.
+constexpr std::uint64_t kChunkBytes = 8 << 20, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
+/// Where the order of the keys is not that of the file, each chunk is spread all over the file: few, large
+/// ones.
+constexpr std::uint64_t kScatteredBytes = 32 << 20, kScatteredPages = 1 << 19;
 constexpr unsigned kMostThreads = 4;
 
 unsigned processors() noexcept {
@@ -67,6 +70,7 @@ class Build {
     return Status::from_mdb(MDB_CORRUPTED);
   }
   Status find_leaves(PageReads& reads);
+  std::uint64_t choose_chunk() const noexcept;
   Status read_leaves(PageReads& own);
   Status append_all(RecordIndex& out);
 
@@ -218,14 +222,24 @@ Status Build::find_leaves(PageReads& reads) {
   return {};
 }
 
+std::uint64_t Build::choose_chunk() const noexcept {
+  if (request_.chunk_pages != 0) return request_.chunk_pages;
+  std::uint64_t back = 0;
+  for (std::size_t i = 1; i < leaves_.size(); ++i) back += leaves_[i] < leaves_[i - 1];
+  const bool scattered = back > leaves_.size() / 16;
+  std::uint64_t each = sizeof(WantedPage) + sizeof(Range) + sizeof(BlockRow);
+  if (request_.record.overflow_pages != 0) each += records_each_ * sizeof(RunRow);
+  if (facts_.dupsort) each += records_each_ * sizeof(DupTree);
+  return std::clamp((scattered ? kScatteredBytes : kChunkBytes) / each, kLeastChunkPages,
+                    scattered ? kScatteredPages : kChunkPages);
+}
+
 Status Build::read_leaves(PageReads& own) {
   const std::uint64_t leaves = leaves_.size();
   // No more than a page has room for.
   const std::uint64_t most_each = facts_.page_size / (format::kNodeHeader + sizeof(std::uint16_t));
   records_each_ = std::clamp<std::uint64_t>(request_.record.entries / leaves + 1, 1, most_each);
-  chunk_pages_ = request_.chunk_pages != 0
-                     ? request_.chunk_pages
-                     : std::clamp(kChunkRecords / records_each_, kLeastChunkPages, kChunkPages);
+  chunk_pages_ = choose_chunk();
   const auto chunks = static_cast<std::size_t>((leaves + chunk_pages_ - 1) / chunk_pages_);
   ready_.resize(chunks);
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);

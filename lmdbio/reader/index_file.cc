@@ -285,7 +285,7 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
   if (std::memcmp(file.data(), &h, sizeof h) != 0) return damaged(why, "it changed meanwhile");
   if (lmdbio::load<std::uint64_t>(file, size - kChecksum) != XXH3_64bits(file.data(), size - kChecksum))
     return damaged(why, "its checksum");
-  if (std::memcmp(file.data() + sizeof h, tag.database.data(), tag.database.size()) != 0) {
+  if (std::string_view(reinterpret_cast<const char*>(file.data() + sizeof h), h.name_bytes) != tag.database) {
     say(why, "of another database");
     return Status::from_errno(ESTALE);
   }
