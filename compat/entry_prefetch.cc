@@ -2,6 +2,7 @@
 #include <lmdbio/lmdbio.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <span>
 
 #include "compat/abi.h"
@@ -41,8 +42,24 @@ LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
     unsigned flags = 0;
     if (const int rc = t->env->stock->dbi_flags(t->real, dbi, &flags); rc != 0) return rc;
+  } else {
+    unsigned flags = 0;
+    if (const int rc = LMDBIO_FORWARD(dbi_flags, EINVAL, txn, dbi, &flags); rc != 0) return rc;
   }
   return judge(told);
+}
+
+LMDBIO_ABI MDB_txn* lmdbio_txn_in(const void* object, size_t bytes) {
+  if (object == nullptr || reinterpret_cast<std::uintptr_t>(object) % alignof(std::uintptr_t) != 0)
+    return nullptr;
+  const std::span words(static_cast<const std::uintptr_t*>(object), bytes / sizeof(std::uintptr_t));
+  ReadTxn* found = nullptr;
+  lock_handles();
+  for_each_served([&](EnvHandle& e) {
+    if (found == nullptr) found = e.live_among(words);
+  });
+  unlock_handles();
+  return found != nullptr ? give(found) : nullptr;
 }
 
 }  // extern "C"

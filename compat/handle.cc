@@ -1,5 +1,6 @@
 #include "compat/handle.h"
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 #include <new>
@@ -178,6 +179,14 @@ bool EnvHandle::idle() noexcept {
     if (!t->txn.finished()) return false;
   }
   return true;
+}
+
+ReadTxn* EnvHandle::live_among(std::span<const std::uintptr_t> words) noexcept {
+  for (ReadTxn* t = all_; t != nullptr; t = t->next) {
+    const auto handle = reinterpret_cast<std::uintptr_t>(t);
+    if (t->live && std::find(words.begin(), words.end(), handle) != words.end()) return t;
+  }
+  return nullptr;
 }
 
 ReadCounters EnvHandle::read_counters() noexcept {

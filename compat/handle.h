@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 
 #include "compat/stats.h"
@@ -169,6 +170,9 @@ struct EnvHandle {
   void close_transactions() noexcept;
   /// No transaction of ours runs: windows may go.
   bool idle() noexcept;
+  /// With the lock of lock_handles() held: the transaction that the program holds whose handle is one of
+  /// `words`, or null.
+  ReadTxn* live_among(std::span<const std::uintptr_t> words) noexcept;
   /// Counters of all transactions so far.
   ReadCounters read_counters() noexcept;
 

@@ -50,6 +50,11 @@ LMDBIO_API const char* lmdbio_error(void);
  * MDB_BAD_TXN; MDB_BAD_VALSIZE: an empty key. */
 LMDBIO_API int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, size_t n);
 
+/* For language bindings, which keep their MDB_txn* in an object of their own: the transaction of an
+ * environment that LMDBIO serves whose handle lies, aligned, among the `bytes` at `object`; NULL: there is
+ * none.  Whatever else lies there is compared and not followed.  Any thread. */
+LMDBIO_API MDB_txn* lmdbio_txn_in(const void* object, size_t bytes);
+
 /* ---- readers ------------------------------------------------------------------------------------------- */
 
 /* One snapshot of one database: what was committed when it was opened.  Any number of threads may use one. */
