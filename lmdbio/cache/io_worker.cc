@@ -288,8 +288,10 @@ void IoWorker::finished(std::size_t at) noexcept {
           good && f.job.has_memory && (file.least_latency_ns == 0 || ns < file.least_latency_ns))
         file.least_latency_ns = ns;
       // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
-      if (f.job.whole)
+      if (f.job.whole) {
+        if (resident) file.residents.back().used = true;  // by lookups, which are not asked
         owner_.load_went_on(file, good && (resident || !f.job.has_memory));
+      }
       const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
       if (failed) ++file.stats.read_failed;
       // What was begun before a change of snapshot is to be read again, for those who still want it.

@@ -162,7 +162,8 @@ class SlowLookups(Lookups):
         answer, read = self.requests(fs, SMALL, "gets 0 15 599")
         self.assertEqual(answer, "right 15")
         self.assertLessEqual(read["numbered"], 15 + 62 + 3, read)
-        self.assertLessEqual(read["bytes"], (15 + 62 + 3) * PAGE, read)
+        # Stock's own read of the metas makes the kernel read ahead at the start of the file.
+        self.assertGreaterEqual(read["sizes"].get("4096", 0), read["numbered"] - 3, read)
 
     # What fits is read once, by chunks, whoever comes to them first.
     def test_load_once(self):

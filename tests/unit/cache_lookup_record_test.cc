@@ -1,0 +1,107 @@
+#include <gtest/gtest.h>
+
+#include "lmdbio/cache/lookup_record.h"
+
+namespace lmdbio::cache {
+namespace {
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+TEST(MissRecord, AllOver) {
+  MissRecord r;
+  for (unsigned i = 0; i < MissRecord::kMisses; ++i) {
+    EXPECT_FALSE(r.all_over()) << i;
+    r.note(1, i * kGiB / 16, kGiB);
+  }
+  EXPECT_TRUE(r.all_over());
+  EXPECT_EQ(r.misses(), MissRecord::kMisses);
+}
+
+TEST(MissRecord, InOnePart) {
+  MissRecord r;
+  for (unsigned i = 0; i < 1000; ++i) r.note(1, kGiB / 2 + i * 4096, kGiB);
+  EXPECT_FALSE(r.all_over());
+  EXPECT_EQ(r.misses(), 1000u);
+}
+
+TEST(MissRecord, InTooFewParts) {
+  MissRecord r;
+  for (unsigned i = 0; i < 1000; ++i) r.note(1, i % (MissRecord::kParts - 1) * (kGiB / 64) + 4096, kGiB);
+  EXPECT_FALSE(r.all_over());
+  r.note(1, kGiB - 1, kGiB);
+  EXPECT_TRUE(r.all_over());
+}
+
+TEST(MissRecord, ANewSnapshotStartsAnew) {
+  MissRecord r;
+  for (unsigned i = 0; i < 16; ++i) r.note(1, i * kGiB / 16, kGiB);
+  r.note(2, 0, kGiB);
+  EXPECT_FALSE(r.all_over());
+  EXPECT_EQ(r.misses(), 1u);
+}
+
+TEST(MissRecord, TinyAndOddSizes) {
+  for (const std::uint64_t bytes : {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
+    MissRecord r;
+    for (unsigned i = 0; i < 64; ++i) r.note(1, bytes / 64 * i, bytes);
+    r.note(1, bytes, bytes);      // beyond its end, as a file that has shrunk
+    r.note(1, ~std::uint64_t{0}, bytes);
+    EXPECT_EQ(r.misses(), 66u);
+  }
+}
+
+LoadFacts facts() {
+  LoadFacts f;
+  f.way = Way::direct;
+  f.local = false;
+  f.used_bytes = kGiB - 1;
+  f.chunk_bytes = 4 << 20;
+  f.memory_left = kGiB;
+  f.areas_left = 1000;
+  f.available = 4 * kGiB;
+  return f;
+}
+
+TEST(ChooseLoad, Chunks) {
+  LoadFacts f = facts();
+  EXPECT_EQ(choose_load(f), LoadKind::chunks);
+  f.memory_left = kGiB - 1;  // what does not fit there may fit the page cache
+  EXPECT_EQ(choose_load(f), LoadKind::pages);
+  f = facts();
+  f.areas_left = 511;
+  EXPECT_EQ(choose_load(f), LoadKind::pages);
+  f.areas_left = 512;
+  EXPECT_EQ(choose_load(f), LoadKind::chunks);
+  f.memory_left = 0;
+  f.available = kGiB;
+  EXPECT_EQ(choose_load(f), LoadKind::none);
+}
+
+TEST(ChooseLoad, Pages) {
+  for (const Way way : {Way::mapping, Way::buffered}) {
+    LoadFacts f = facts();
+    f.way = way;
+    EXPECT_EQ(choose_load(f), LoadKind::pages);
+    f.available = 2 * kGiB - 2;
+    EXPECT_EQ(choose_load(f), LoadKind::pages);
+    f.available = 2 * kGiB - 4;
+    EXPECT_EQ(choose_load(f), LoadKind::none);
+  }
+}
+
+TEST(LoadIsDue, OnceLookupsHavePaid) {
+  EXPECT_TRUE(load_is_due(false, kGiB, 0));
+  EXPECT_FALSE(load_is_due(true, kGiB, 0));
+  EXPECT_FALSE(load_is_due(true, kGiB, kGiB / 3 - 1));
+  EXPECT_TRUE(load_is_due(true, kGiB, kGiB / 3));
+}
+
+TEST(AllLeaves, WorthIt) {
+  EXPECT_TRUE(worth_all_leaves(1, 64, 64 << 12, kGiB));
+  EXPECT_FALSE(worth_all_leaves(1, 65, 65 << 12, kGiB));
+  EXPECT_TRUE(worth_all_leaves(100, 6400, kGiB / 16, kGiB));
+  EXPECT_FALSE(worth_all_leaves(100, 6400, kGiB / 16 + 1, kGiB));
+}
+
+}  // namespace
+}  // namespace lmdbio::cache
