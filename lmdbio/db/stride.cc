@@ -30,6 +30,7 @@ void Stride::note_used(std::uint64_t number) noexcept {
   const std::uint64_t distance = first ? 0 : number - last_;
   in_a_row_ = first || distance != 1 ? 1 : in_a_row_ + 1;
   if (in_a_row_ >= kDense) dense_ = true;
+  if (!first && unknown_since_ != 0 && period_ == 0) ++unclear_;
   if (!first) {
     if (distance == distance_) {
       ++same_;

@@ -13,7 +13,7 @@ class Stride {
     unknown,    ///< not enough was seen, or nothing is used
     dense,      ///< all are read; for good
     stride,     ///< every period()-th is, three times or more in a row
-    irregular,  ///< guesses have failed again and again; for good
+    irregular,  ///< guesses have failed again and again, or too much is unknown to make one
   };
 
   /// Numbers that were left out count as Seen::unknown.
@@ -21,7 +21,7 @@ class Stride {
 
   Verdict verdict() const noexcept {
     if (dense_) return Verdict::dense;
-    if (changes_ >= kMostChanges) return Verdict::irregular;
+    if (changes_ >= kMostChanges || unclear_ >= kMostUnclear) return Verdict::irregular;
     return period_ != 0 && sure_ >= kEstablished ? Verdict::stride : Verdict::unknown;
   }
   /// Distance of the values that are thought to be used, 2 or more; 0: there is no guess.  There is one from
@@ -44,6 +44,7 @@ class Stride {
   std::uint64_t unused_in_a_row() const noexcept { return unused_in_a_row_; }
 
  private:
+  static constexpr unsigned kMostUnclear = 8;
   static constexpr unsigned kDense = 3, kEstablished = 2, kMostChanges = 4, kMostExtras = 3, kMostMissed = 2;
   static constexpr unsigned kFairlyClean = 4, kClean = 8;  ///< right guesses in a row, and what went wrong is forgotten
 
@@ -64,6 +65,7 @@ class Stride {
   std::uint64_t period_ = 0, anchor_ = 0;
   unsigned sure_ = 0, extras_ = 0, missed_ = 0, clean_ = 0;
   unsigned changes_ = 0;  ///< guesses that failed
+  unsigned unclear_ = 0;  ///< used values with unknown ones before them, while there was no guess
 };
 
 }  // namespace lmdbio::db

@@ -24,6 +24,8 @@ constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
 constexpr std::uint64_t kProbed = 4;
 /// So many values at the start of which nothing can be seen, and it is given up.
 constexpr unsigned kUntold = 8;
+/// So many that were fetched at the start without being told whether all are used, and it is given up as well.
+constexpr unsigned kMostProbed = 16;
 /// Of so many values in a row that were not seen used, page faults of so many: they are read where it does not show.
 constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
 /// Values that are looked at once more, and how many of them used by then say that the program reads late.
@@ -73,7 +75,7 @@ void StrideWalk::anew(const WalkPlace& place) noexcept {
   given_.clear();
   late_.clear();
   base_ = entries_ = next_ = 0;
-  unseen_ = unseen_faults_ = untold_ = 0;
+  unseen_ = unseen_faults_ = untold_ = probed_ = 0;
   forward_ = place.forward;
 }
 
@@ -103,6 +105,7 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
       next_ = number + 1;
     } else {
       const bool predicted = stride_.predicts(number);
+      if (probes() && ++probed_ > kMostProbed) return false;
       if (predicted || probes()) {
         if (const Status st = fetch(place, number, &need, view); !st.ok()) return st;
       }
@@ -112,6 +115,7 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
   } else {
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (is_fast()) {
+      if (!std::exchange(keys_counted_, true)) Prefetcher::existing()->note_keys(walk_.file());
       give_leaf(place.leaf, view);
       run = FreeRun::everything();
     } else {

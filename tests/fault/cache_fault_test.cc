@@ -215,6 +215,46 @@ TEST_F(CacheFault, AReadThatFailsAgainAndAgain) {
   EXPECT_TRUE(file.all_right());
 }
 
+// A piece that is awaited: its failure is told whether its read ends before the wait or after, and tried again.
+TEST_F(CacheFault, AnAwaitedPiece) {
+  const std::vector<WantedExtent> pieces = {{8192, 4096}, {40960, 40000}};
+  const auto await = [&](AheadWalk& walk, const WantedExtent& piece) {
+    Prefetcher& all = AheadFile::prefetcher();
+    if (const Status st = all.go_on(walk.walk(), {{}, pieces, piece}, ChunkIndex{1}, ChunkIndex{0}); !st.ok()) return st;
+    while (engine_script().reads < pieces.size()) ::sched_yield();
+    return all.await(walk.walk());
+  };
+  for (const bool before : {false, true}) {
+    for (const WantedExtent& piece : pieces) {
+      reset();
+      AheadFile file(3 * kAheadChunk);
+      AheadWalk walk(file);
+      if (!before) engine_script().hold();
+      engine_script().error = EIO;
+      engine_script().fail_times = 2;
+      engine_script().fail_nth = 1;
+      Status st;
+      std::thread waits([&] { st = await(walk, piece); });
+      if (!before) engine_script().wait_for_held();
+      engine_script().release();
+      waits.join();
+      EXPECT_EQ(st.raw(), EIO);
+      EXPECT_EQ(file.stats().published, 0u);
+      engine_script().fail_nth = 0;
+      EXPECT_TRUE(await(walk, piece).ok()) << "it is asked for again";
+      EXPECT_GE(engine_script().reads, pieces.size() + 1);
+      EXPECT_TRUE(await(walk, piece).ok()) << "it is there: nobody reads it";
+    }
+  }
+  // Nobody can read it: whoever touches it does.
+  reset();
+  engine_script().fail_make = true;
+  AheadFile file(3 * kAheadChunk);
+  AheadWalk walk(file);
+  ASSERT_TRUE(AheadFile::prefetcher().go_on(walk.walk(), {{}, pieces, pieces[0]}, ChunkIndex{1}, ChunkIndex{0}).ok());
+  EXPECT_TRUE(AheadFile::prefetcher().await(walk.walk()).ok());
+}
+
 // No engine: for want of memory or descriptors, which are not the data's failures.
 TEST_F(CacheFault, NoEngineCanBeMade) {
   engine_script().fail_make = true;

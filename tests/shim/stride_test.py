@@ -141,6 +141,21 @@ class Strides(cold_test.Walks):
                     self.assertGreaterEqual(io["published"] * io["chunk_bytes"], 0.95 * size)
                     self.assertLessEqual(read, size + 9 * MIB)
 
+    # The first values can be told apart and are used, most others are too small.
+    def test_mixed_sizes(self):
+        known = "known 2000 300000 2"
+        for command, n in (("walk 0", 2000), ("use-at 0 2000 u", 2000), ("use-at 0 2000 u---", 500)):
+            with self.subTest(command=command):
+                got, io, _ = self.used_on([command], known=known)
+                self.right(got, command.split()[0], n)
+                self.assertGreater(io["chunks_read"], 40, io)
+
+    def test_keys_alone(self):
+        got, io, read = self.used_on([f"use-at 0 {RECORDS} -"])
+        self.right(got, "use-at", 0)
+        self.assertLessEqual(read, self.needed(0) + 2 * MIB)
+        self.assertEqual((io["key_walks"], io["chunks_read"]), (1, 0))
+
     def test_no_rule(self):
         for what in ("uu------", "u-u-----", "u-----u---", "uuu-", "uuuuuuu-", "u--u-u---u"):
             with self.subTest(what=what):

@@ -168,6 +168,7 @@ TEST(Stride, UnknownOnes) {
   EXPECT_EQ(s.period(), 0u);
   for (std::uint64_t i = 1000; i < 1100; ++i) s.observe(i, i % 2 == 0 ? Seen::used : Seen::unknown);
   EXPECT_EQ(s.period(), 0u) << "those between may be used as well";
+  EXPECT_EQ(s.verdict(), Verdict::irregular) << "and nothing will ever tell";
 
   Stride known;
   (void)walk(known, 0, 81, every(8, 0));
