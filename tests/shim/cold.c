@@ -19,7 +19,8 @@
 //   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each K-th; from the
 //                               first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
 //   stride-back SLOT K R        from the last on, one turn
-//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, - not, over and over
+//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their first 4 KiB
+//                               alone, - not, over and over
 //   turns, threads              all slots at once: one record each in turn; a thread each
 //   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end; the key
 //                               after the last record now and then
@@ -190,12 +191,14 @@ static long walk_stride_back(struct Slot* s, size_t period, size_t first) {
 
 static long walk_by_list(struct Slot* s, size_t n, const char* list) {
   MDB_val key, data;
-  const size_t length = strspn(list, "u-");
+  const size_t length = strspn(list, "uh-");
   long done = 0;
   for (size_t k = 0; k < n && s->at < known.records; ++k, ++s->at) {
     const int use = list[k % length] == 'u';
     const int rc = get(s->cursor, &key, &data, s->at == 0 ? MDB_FIRST : MDB_NEXT);
     if (rc != 0 || !right_or_unused(s, s->at, &key, &data, use)) return failed_at(s->at, rc);
+    if (list[k % length] == 'h' && !is_known(s->at, version_of(s->at, s->version), data.mv_data, 4096))
+      return failed_at(s->at, rc);
     done += use;
   }
   return done;
@@ -532,7 +535,7 @@ static void run(const char* command) {
     if (IS("range")) got = walk_from(s, n[1]);
     if (IS("stride")) got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
     if (IS("stride-back")) got = walk_stride_back(s, n[1], n[2]);
-    if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "u-"));
+    if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "uh-"));
     if (IS("gets")) got = look_up_all(s, n[1], n[2], 0);
     if (IS("sets")) got = look_up_all(s, n[1], n[2], 1);
     if (IS("twice")) got = walk_twice(s);

@@ -156,6 +156,13 @@ class Strides(cold_test.Walks):
         self.assertLessEqual(read, self.needed(0) + 2 * MIB)
         self.assertEqual((io["key_walks"], io["chunks_read"]), (1, 0))
 
+    # What is read of each value does not reach its middle: that it is read shows in the page faults.
+    def test_heads_alone(self):
+        got, io, _ = self.used_on([f"use-at 0 {RECORDS} h"])
+        self.right(got, "use-at", 0)
+        self.assertEqual(io["stride_walks"], 0)
+        self.assertGreater(io["chunks_read"], 40, io)
+
     def test_no_rule(self):
         for what in ("uu------", "u-u-----", "u-----u---", "uuu-", "uuuuuuu-", "u--u-u---u"):
             with self.subTest(what=what):
