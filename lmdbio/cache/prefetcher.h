@@ -25,7 +25,7 @@ struct Wishes {
   std::span<const ChunkIndex> chunks;  ///< no two the same
   std::span<const WantedExtent>
       extents;  ///< pieces for which whole chunks would be waste: into the page cache
-  WantedExtent awaited;  ///< one of them, that await() is about; 0 bytes: none
+  WantedExtent awaited = {};  ///< one of them, that await() is about; 0 bytes: none
 };
 
 class Prefetcher {

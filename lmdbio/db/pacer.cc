@@ -260,7 +260,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   const ChunkIndex a{geometry.chunk_of(need.first)};
   ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (!folded_.dense_now) {
-    if (const Status st = prefetcher.go_on(*walk_, {chunks_, extents_, {}}, ChunkIndex{1}, ChunkIndex{0});
+    if (const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, ChunkIndex{1}, ChunkIndex{0});
         !st.ok())
       return st;
     if (folded_.chunks.empty()) {
@@ -271,7 +271,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     left_ns_ = 0;
     return {};
   }
-  const Status st = prefetcher.go_on(*walk_, {chunks_, extents_, {}}, a, b);
+  const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, a, b);
   if (!st.ok()) return st;
   left_ns_ = now_ns();
   horizon_ = next_horizon(horizon_, left_ns_ - now > kStallNs, most);
@@ -298,7 +298,7 @@ Status Pacer::go_on_by_keys(const WalkPlace& place, const PageRun& need, const c
   for (const PageRun& r : plan_.runs)
     for (std::uint64_t i = 0; i < r.pages; ++i)
       extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
-  (void)prefetcher.go_on(*walk_, {{}, extents_, {}}, ChunkIndex{1}, ChunkIndex{0});
+  (void)prefetcher.go_on(*walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
   // The leaf itself: its fault is not the program's time.
   if (const std::byte* const page = view.at(format::Pgno{need.first}); page != nullptr)
     (void)*const_cast<const volatile std::byte*>(page);
