@@ -24,7 +24,8 @@ constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
 constexpr std::uint64_t kProbed = 4;
 /// So many values at the start of which nothing can be seen, and it is given up.
 constexpr unsigned kUntold = 8;
-/// So many that were fetched at the start without being told whether all are used, and it is given up as well.
+/// So many that were fetched at the start without being told whether all are used, and it is given up as
+/// well.
 constexpr unsigned kMostProbed = 16;
 /// Of so many values in a row that were not seen used, page faults of so many: they are read where it does not show.
 constexpr unsigned kUnseen = 8, kUnseenFaults = 4;

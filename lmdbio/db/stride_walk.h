@@ -78,7 +78,7 @@ class StrideWalk {
   unsigned untold_ = 0;                         ///< values of which nothing can be seen, at the start
   std::vector<const std::byte*> late_;          ///< samples of values that were not used, the last few
   bool apart_ = true;                           ///< it can be told what is used
-  unsigned probed_ = 0;                        ///< values since the start that were fetched without a guess
+  unsigned probed_ = 0;                         ///< values since the start that were fetched without a guess
   bool counted_ = false, keys_counted_ = false;
   cache::ReadStats stats_;                      ///< not yet in the file's
   Plan plan_;

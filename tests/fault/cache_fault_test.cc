@@ -215,12 +215,14 @@ TEST_F(CacheFault, AReadThatFailsAgainAndAgain) {
   EXPECT_TRUE(file.all_right());
 }
 
-// A piece that is awaited: its failure is told whether its read ends before the wait or after, and tried again.
+// A piece that is awaited: its failure is told whether its read ends before the wait or after, and tried
+// again.
 TEST_F(CacheFault, AnAwaitedPiece) {
   const std::vector<WantedExtent> pieces = {{8192, 4096}, {40960, 40000}};
   const auto await = [&](AheadWalk& walk, const WantedExtent& piece) {
     Prefetcher& all = AheadFile::prefetcher();
-    if (const Status st = all.go_on(walk.walk(), {{}, pieces, piece}, ChunkIndex{1}, ChunkIndex{0}); !st.ok()) return st;
+    if (const Status st = all.go_on(walk.walk(), {{}, pieces, piece}, ChunkIndex{1}, ChunkIndex{0}); !st.ok())
+      return st;
     while (engine_script().reads < pieces.size()) ::sched_yield();
     return all.await(walk.walk());
   };
@@ -251,7 +253,8 @@ TEST_F(CacheFault, AnAwaitedPiece) {
   engine_script().fail_make = true;
   AheadFile file(3 * kAheadChunk);
   AheadWalk walk(file);
-  ASSERT_TRUE(AheadFile::prefetcher().go_on(walk.walk(), {{}, pieces, pieces[0]}, ChunkIndex{1}, ChunkIndex{0}).ok());
+  ASSERT_TRUE(
+      AheadFile::prefetcher().go_on(walk.walk(), {{}, pieces, pieces[0]}, ChunkIndex{1}, ChunkIndex{0}).ok());
   EXPECT_TRUE(AheadFile::prefetcher().await(walk.walk()).ok());
 }
 
