@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/reader/index_packer.h"
 #include "lmdbio/reader/page_reads.h"
 #include "lmdbio/reader/scan_leaf.h"
 
@@ -38,20 +39,6 @@ unsigned processors() noexcept {
 
 Status cancelled() noexcept { return Status::from_errno(ECANCELED); }
 
-/// Of a vector: what one page gave.
-struct Range {
-  std::size_t begin = 0, end = 0;
-};
-
-/// Leaf pages that are read together.
-struct Chunk {
-  Rows rows;
-  std::vector<Range> by_leaf;      ///< of rows.blocks, in the order of the tree
-  std::vector<BlockRow> dups;      ///< leaf pages of trees of duplicates
-  std::vector<Range> by_tree;      ///< of dups
-  std::uint64_t branch_pages = 0;  ///< of these trees
-};
-
 class Build {
  public:
   Build(const IndexRequest& request, IndexProblem& problem) noexcept : request_(request), problem_(problem) {
@@ -72,7 +59,6 @@ class Build {
   Status find_leaves(PageReads& reads);
   std::uint64_t choose_chunk() const noexcept;
   Status read_leaves(PageReads& own);
-  Status append_all(RecordIndex& out);
 
   // By several threads.
   static void* helper(void* self) noexcept;
@@ -85,7 +71,6 @@ class Build {
   Status read(PageReads& reads, std::vector<WantedPage>& wanted, bool caller, Take&& take);
   bool go_on(bool caller) noexcept;
   void fail(Status st, const IndexProblem& problem) noexcept;
-  void append(Chunk& chunk);
 
   const IndexRequest& request_;
   IndexProblem& problem_;
@@ -102,9 +87,7 @@ class Build {
   Status status_;
   std::vector<std::unique_ptr<Chunk>> ready_;
   std::size_t appended_ = 0;
-  std::uint64_t last_run_ = format::kMetaPages;
-  IndexColumns columns_;
-  IndexTotals totals_;
+  IndexPacker packer_;
   IndexReads reads_;
 };
 
@@ -112,7 +95,8 @@ Status Build::run(RecordIndex& out) {
   const format::DbRecord& r = request_.record;
   if (r.root == format::kNoPage) {
     if (r.entries != 0) return corrupted(0, "the record says %" PRIu64 " entries, and no tree", r.entries);
-    return append_all(out);
+    out = packer_.finish();
+    return {};
   }
   const std::uint64_t root = format::raw(r.root);
   if (!in_file(facts_, root))
@@ -123,17 +107,10 @@ Status Build::run(RecordIndex& out) {
   Status st = find_leaves(reads);
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
-  if (totals_.records != r.entries)
-    return corrupted(root, "the tree has %" PRIu64 " entries, its record says %" PRIu64, totals_.records,
-                     r.entries);
-  return append_all(out);
-}
-
-Status Build::append_all(RecordIndex& out) {
-  IndexColumns& c = columns_;
-  for (PackedColumn* const p : {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes})
-    p->finish();
-  out = RecordIndex(std::move(columns_), totals_);
+  if (packer_.totals.records != r.entries)
+    return corrupted(root, "the tree has %" PRIu64 " entries, its record says %" PRIu64,
+                     packer_.totals.records, r.entries);
+  out = packer_.finish();
   return {};
 }
 
@@ -213,7 +190,7 @@ Status Build::find_leaves(PageReads& reads) {
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return status_;
     if (!st.ok()) return st;
-    totals_.branch_pages += level.size();
+    packer_.totals.branch_pages += level.size();
     level = std::move(below);
     if (level.size() > request_.file_pages)
       return corrupted(format::raw(request_.record.root), "the tree has more pages than the file");
@@ -263,7 +240,7 @@ Status Build::read_leaves(PageReads& own) {
   reads_.bytes += mine.bytes;
   reads_.direct = reads_.direct || mine.direct;
   reads_.threads = static_cast<unsigned>(helpers.size() + 1);
-  totals_.leaf_pages += leaves;
+  packer_.totals.leaf_pages += leaves;
   return status_;
 }
 
@@ -319,7 +296,7 @@ Status Build::read_chunk(PageReads& reads, std::size_t which, bool caller) {
   const std::lock_guard lock(mutex_);
   ready_[which] = std::move(chunk);
   for (; appended_ < ready_.size() && ready_[appended_] != nullptr; ++appended_) {
-    append(*ready_[appended_]);
+    packer_.append(*ready_[appended_]);
     ready_[appended_].reset();
   }
   return {};
@@ -406,43 +383,6 @@ Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
                    unsigned{trees[t].slot}, records, trees[t].record.entries);
   }
   return {};
-}
-
-// With the lock held; in the order of the tree.
-void Build::append(Chunk& chunk) {
-  IndexColumns& c = columns_;
-  const auto begin = [&](const BlockRow& row, std::uint64_t where) {
-    c.leaf.append(row.leaf);
-    c.first.append(totals_.records);
-    c.start.append(std::uint64_t{row.slot} << 2 | static_cast<std::uint64_t>(row.kind));
-    c.where.append(where);
-    totals_.records += row.records;
-  };
-  for (const Range& leaf : chunk.by_leaf) {
-    for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
-      const BlockRow& row = chunk.rows.blocks[i];
-      if (row.tree) {
-        const Range tree = chunk.by_tree[row.where];
-        for (std::size_t d = tree.begin; d < tree.end; ++d) begin(chunk.dups[d], chunk.dups[d].where);
-        continue;
-      }
-      begin(row, c.run_page.size());
-      if (row.kind != BlockKind::runs) continue;
-      for (std::size_t r = 0; r < row.records; ++r) {
-        const RunRow& run = chunk.rows.runs[row.where + r];
-        // Any page will do where there is none: the one before packs best.
-        if (run.bytes != 0) last_run_ = run.page;
-        c.run_page.append(last_run_);
-        c.run_bytes.append(run.bytes);
-        if (run.bytes == 0) continue;
-        ++totals_.overflow_values;
-        totals_.overflow_bytes += run.bytes - 1;
-        totals_.largest_overflow = std::max(totals_.largest_overflow, run.bytes - 1);
-      }
-    }
-  }
-  totals_.branch_pages += chunk.branch_pages;
-  totals_.leaf_pages += chunk.dups.size();
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// The last step of a build: what leaf pages gave, in the order of the tree, becomes the columns of an index.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lmdbio/reader/record_index.h"
+#include "lmdbio/reader/scan_leaf.h"
+
+namespace lmdbio::reader {
+
+/// Of a vector: what one page, or one tree, gave.
+struct Range {
+  std::size_t begin = 0, end = 0;
+};
+
+/// Leaf pages that are read together.
+struct Chunk {
+  Rows rows;
+  std::vector<Range> by_leaf;      ///< of rows.blocks, in the order of the tree
+  std::vector<BlockRow> dups;      ///< leaf pages of trees of duplicates
+  std::vector<Range> by_tree;      ///< of dups
+  std::uint64_t branch_pages = 0;  ///< of these trees
+};
+
+class IndexPacker {
+ public:
+  /// Chunks in the order of the tree.  Throw bad_alloc.
+  void append(const Chunk& chunk);
+  RecordIndex finish();
+
+  IndexTotals totals;  ///< leaf and branch pages of the tree itself are the caller's to count
+
+ private:
+  void begin(const BlockRow& row, std::uint64_t where);
+
+  IndexColumns columns_;
+  std::uint64_t last_run_ = format::kMetaPages;
+};
+
+}  // namespace lmdbio::reader
