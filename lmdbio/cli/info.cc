@@ -5,17 +5,20 @@
 
 #include <CLI/CLI.hpp>
 #include <bit>
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/db/check.h"
 #include "lmdbio/io/residency.h"
+#include "lmdbio/reader/index_file.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -183,6 +186,8 @@ struct Facts {
   std::uint64_t map_bytes;
   std::optional<double> cached;  ///< share of the file in the page cache
   const char* cached_how = "";   ///< the system call that told
+  std::string index_file;        ///< where the main database's record index is, or would be
+  std::string index_state;       ///< "none", "valid" or why it is ignored
   bool walked = false;
   db::CheckTotals totals;
   std::uint64_t newest = 0;  ///< after the walk
@@ -208,6 +213,7 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
   line("transactions", metas);
   line("in page cache", f.cached ? percent_text(*f.cached, 1) + " (" + f.cached_how + ")"
                                       : "unknown (not told to this user)");
+  line("record index", f.index_state == "none" ? f.index_state : f.index_file + ": " + f.index_state);
   if (f.walked) {
     const db::CheckTotals& t = f.totals;
     const auto all = static_cast<double>(f.snapshot.last_pg + 1);
@@ -267,6 +273,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
     j["metas"].push_back(std::move(meta));
   }
   j["page_cache"] = {{"share", f.cached ? Json(*f.cached) : Json()}, {"how", f.cached_how}};
+  j["index"] = {{"file", f.index_file}, {"state", f.index_state}};
   j["lmdbio"] = Json::array();
   for (const Verdict& v : verdicts(database, f.map_bytes))
     j["lmdbio"].push_back({{"ours", v.ours}, {"text", v.text}});
@@ -307,6 +314,28 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
   std::printf("%s\n", dump(j).c_str());
 }
 
+/// Of the main database.
+void look_for_index(const Database& database, Facts& f) {
+  reader::IndexTag tag;
+  tag.txnid = f.snapshot.txnid;
+  tag.page_size = database.page_size();
+  tag.record = f.snapshot.dbs[1];
+  const auto& st = database.status();
+  tag.identity.ino = st.st_ino;
+  tag.identity.size = static_cast<std::uint64_t>(st.st_size);
+  tag.identity.mtime_ns = std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+  tag.file_pages = tag.identity.size / tag.page_size;
+  const Result<std::string> path =
+      reader::index_path(database.path(), "", tag.identity.ino, config().index_dir);
+  f.index_state = "none";
+  if (!path) return;
+  f.index_file = path.value();
+  char why[128] = "";
+  reader::RecordIndex index;
+  const Status found = reader::load_index(f.index_file, tag, index, why);
+  if (found.raw() != ENOENT) f.index_state = found.ok() ? "valid" : std::string("ignored: ") + why;
+}
+
 int info(const Options& options) {
   Database database(options.path);
   Facts f{};
@@ -318,6 +347,7 @@ int info(const Options& options) {
   for (unsigned i = 0; i < 2; ++i)
     if (database.meta(i).usable) f.map_bytes = std::max(f.map_bytes, database.meta(i).record.mapsize);
   f.map_bytes = std::max(f.map_bytes, static_cast<std::uint64_t>(database.status().st_size));
+  look_for_index(database, f);
   const cache::WindowView file = database.view();
   Survey survey(file.shift());
   if (!options.fast) {

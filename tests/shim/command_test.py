@@ -234,6 +234,23 @@ class Index(Case):
         self.assertEqual(sorted(i["database"] for i in one), ["long", "plain"])
         self.assertIn("no database named nope", self.lmdbio("index", path, "--db", "nope", status=2).stderr)
 
+    def test_info_tells_of_it(self):
+        path = self.database()
+        self.assertEqual(self.json("info", path, "--fast")["index"]["state"], "none")
+        self.lmdbio("index", path)
+        self.assertEqual(self.json("info", path)["index"],
+                         {"file": path + "/data.mdb.lmdbio-index", "state": "valid"})
+        self.assertIn("data.mdb.lmdbio-index: valid", self.lmdbio("info", path, "--fast").stdout)
+        w = Writer(path)
+        w.put([(b"new", b"record")])
+        w.close()
+        self.assertIn("ignored: the database file is another one, or was written to since",
+                      self.lmdbio("info", path, "--fast").stdout)
+        self.lmdbio("index", path)
+        self.assertEqual(self.json("info", path, "--fast")["index"]["state"], "valid")
+        self.patch(path + "/data.mdb.lmdbio-index", 300, b"\xff")
+        self.assertIn("ignored: damaged: its checksum", self.lmdbio("info", path, "--fast").stdout)
+
     def test_dry_run_writes_nothing(self):
         path = self.database()
         self.assertEqual(len(self.json("index", path, "--all", "--dry-run")["indexes"]), 6)
