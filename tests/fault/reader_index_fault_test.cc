@@ -289,7 +289,7 @@ TEST_F(ManyChunks, HelpersThatCannotReadAreDoneWithout) {
 }
 
 TEST_F(ManyChunks, FailuresOfAnyThread) {
-  for (unsigned k = 1; k < 400; k += 7) {
+  for (unsigned k = 1; k < 400; k += 23) {
     plan = testing::fail_nth(k, EIO);
     RecordIndex index;
     const Status st = build_large(index);
@@ -299,7 +299,7 @@ TEST_F(ManyChunks, FailuresOfAnyThread) {
     }
   }
   plan = {};
-  for (long k = 1; k < 3000; k += 61) {
+  for (long k = 1; k < 3000; k += 211) {
     RecordIndex out;
     allocations = 0;
     fail_allocation = k;
