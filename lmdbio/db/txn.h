@@ -177,8 +177,7 @@ class Txn {
   Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node);
-  [[gnu::noinline, gnu::cold]] bool was_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data,
-                                             Status& st) noexcept;
+  [[gnu::noinline]] Status find_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold]] void forget_told() noexcept;
 
   /// Of a file that cannot be mapped.

@@ -339,6 +339,7 @@ TEST_F(ToldTest, ALookupWaitsForAReadThatIsOnItsWay) {
   ASSERT_NE(db.get(0), nullptr);
   engine_script().hold();
   db.tell(10, 20);
+  engine_script().hold();  // who looks from here on is a lookup
   std::thread later([] {
     engine_script().wait_for_held();
     engine_script().release();

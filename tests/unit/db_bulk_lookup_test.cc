@@ -32,6 +32,12 @@ using Outcome = KeyPlace::Outcome;
 using testing::as_val;
 using testing::FileImage;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 1;  // slow
+#else
+constexpr std::uint64_t kSeeds = 3;
+#endif
+
 std::string new_directory() {
   std::string path = ::testing::TempDir() + "lmdbio_bulk_XXXXXX";
   EXPECT_NE(::mkdtemp(path.data()), nullptr);
@@ -95,7 +101,7 @@ void compare(Open& db, MDB_dbi dbi, const std::vector<std::string>& keys, PageSt
 TEST(BulkLookup, FindsWhatSingleLookupsFindInEveryKindOfDatabase) {
   const test::LmdbApi lmdb = test::load_lmdb("liblmdb.so.0");
   unsigned trees = 0, found = 0, refused = 0;
-  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     for (const test::EnvSpec& spec : test::catalogue(seed)) {
       const std::string d = new_directory();
       test::generate(lmdb, spec, d);
@@ -143,8 +149,8 @@ TEST(BulkLookup, FindsWhatSingleLookupsFindInEveryKindOfDatabase) {
       fs::remove_all(d);
     }
   }
-  EXPECT_GT(trees, 60u);
-  EXPECT_GT(found, 20'000u);
+  EXPECT_GT(trees, 20u * kSeeds);
+  EXPECT_GT(found, 5'000u * kSeeds);
   EXPECT_GT(refused, 0u);
 }
 
@@ -155,7 +161,7 @@ FileImage two_levels(unsigned leaves) {
   std::vector<std::uint64_t> at;
   const std::uint64_t root = f.leaf({{"room", ""}});
   for (unsigned i = 0; i < leaves; ++i) {
-    char key[8];
+    char key[16];
     (void)std::snprintf(key, sizeof key, "%04u", i);
     below.push_back({i == 0 ? "" : key, f.leaf({{key, "v"}})});
   }
@@ -169,7 +175,7 @@ FileImage two_levels(unsigned leaves) {
 std::vector<std::string> digits(unsigned from, unsigned to) {
   std::vector<std::string> keys;
   for (unsigned i = from; i < to; ++i) {
-    char key[8];
+    char key[16];
     (void)std::snprintf(key, sizeof key, "%04u", i);
     keys.push_back(key);
   }
@@ -246,7 +252,7 @@ TEST(BulkLookup, DamageMakesKeysUnknown) {
   const FileImage good = two_levels(24);
   const format::DbRecord db = FileImage::record(0, 2, 2, 24);
   unsigned unknown = 0;
-  for (unsigned round = 0; round < 20'000; ++round) {
+  for (unsigned round = 0; round < 5'000; ++round) {
     std::vector<std::byte> bytes(good.bytes().begin(), good.bytes().end());
     for (unsigned n = rng.between(1, 4); n > 0; --n) {
       const std::size_t page = 2 + rng.below(3), at = page * 512 + rng.below(rng.percent(60) ? 60 : 512);
@@ -261,7 +267,7 @@ TEST(BulkLookup, DamageMakesKeysUnknown) {
     EXPECT_TRUE(st.ok());
     unknown += n.unknown;
   }
-  EXPECT_GT(unknown, 1000u);
+  EXPECT_GT(unknown, 300u);
   // A branch that is its own child, and children beyond the end.
   for (const std::uint64_t child : {std::uint64_t{2}, std::uint64_t{0}, std::uint64_t{1} << 40}) {
     FileImage f(512);
