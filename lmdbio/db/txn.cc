@@ -152,6 +152,7 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   // Asked again soon: what cannot be asked about.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
+  if (told_ != nullptr) return;  // what is on its way is not to be read twice
   if (!env_->paced()) {
     ask_in_ = Lookups::kNever;
     return;
@@ -159,7 +160,7 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   const format::DbRecord& db = dbs_[dbi];
   const Comparator& order = env_->dbx(dbi).key_order;
   // A program's own comparator is called as often as lookups need, and no more.
-  if (stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
+  if (key.mv_size == 0 || stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
   if (lookups_ == nullptr) lookups_.reset(new (std::nothrow) Lookups(*env_));
   if (lookups_ != nullptr) ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, {db, order, key, or_next});
 }
@@ -318,7 +319,16 @@ void Txn::forget_told() noexcept {
   told_ = nullptr;
 }
 
+Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  ask(dbi, key, false);
+  ++ask_in_;
+  return get(dbi, key, data);
+}
+
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  // First and as a tail call: nothing has to be kept in registers for its sake.
+  if (--ask_in_ == 0) [[unlikely]]
+    return get_after_asking(dbi, key, data);
   ++counters_.get;
   if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
     (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
@@ -326,7 +336,6 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
     ++counters_.get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  before_lookup(dbi, key, false);
   const Status st = told_ == nullptr ? find(dbi, key, data) : find_told(dbi, key, data);
   if (st.ok()) [[likely]]
     counters_.bytes += data.mv_size;
