@@ -188,6 +188,17 @@ class SlowLookups(Lookups):
         self.assertEqual(got["gets"], ["right 6000"])
         self.assertEqual((io["loads_begun"], io["published"]), (1, 0), io)
 
+    # Where nothing tells this user what is in memory, the time of a read does: still one request a value (stock makes three).
+    def test_where_nothing_tells(self):
+        prefix = cold_test.missing_part(self, confined.as_nobody)
+        fs = self.slow(LARGE, delay_us=1000, uid=0, file_mode="0644")
+        for n in (5, 12):
+            fs.set(reset=1)
+            got, _ = self.looked_up(fs.path, LARGE, [f"gets 0 {n} 77"], {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M"}, prefix)
+            self.assertEqual(got["gets"], [f"right {n}"])
+            self.assertLessEqual(fs.counters()["read"]["numbered"], n + 8)
+            self.assertLessEqual(fs.counters()["read"]["bytes"], n * 28 * PAGE + 32 * PAGE)
+
     # A read for a lookup fails: the page fault that follows is as good as ever.
     def test_failing_reads(self):
         fs = self.slow(LARGE)
