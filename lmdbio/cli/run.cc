@@ -255,8 +255,8 @@ void summarize_reading(const Json& io) {
                  count("leaves_fetched"));
   if (count("loads_begun") != 0)
     std::fprintf(stderr,
-                 "lmdbio:   looked up all over: the whole file was loaded in the background, begun %llu times, finished "
-                 "%llu times\n",
+                 "lmdbio:   looked up all over: loading the whole file in the background was begun %llu times, "
+                 "finished %llu times\n",
                  count("loads_begun"), count("loads_finished"));
   if (count("stride_walks") != 0)
     std::fprintf(stderr,

@@ -94,7 +94,9 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   bool missed = false, far = false;
   std::uint64_t missed_at = 0;
   const auto need = [&](std::uint64_t at, std::uint64_t bytes, LookupOrder* lookups) {
-    const bool near = lookups != nullptr && lookups->near(at, bytes, file_ != nullptr ? file_->readahead : 0);
+    const bool near = lookups != nullptr &&
+                      lookups->near(at, bytes, file_ != nullptr ? file_->readahead : 0) &&
+                      !env_->no_readahead();  // the kernel reads nothing around
     if (there(at, bytes)) return true;
     missed = true;
     missed_at = at;
