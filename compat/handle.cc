@@ -163,6 +163,8 @@ void EnvHandle::forget_companions() noexcept {
 
 void EnvHandle::forget_counters() noexcept {
   stats.read = {};
+  stats.closed_readers = {};
+  stats.readers.clear();
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     t->txn.counters() = {};
     t->used_before = 0;

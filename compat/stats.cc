@@ -17,6 +17,7 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/reader/shared.h"
 
 namespace lmdbio::compat {
 
@@ -129,6 +130,32 @@ void append_reading(std::string& out, const EnvHandle& env) {
   out += "},";
 }
 
+void append_readers(std::string& out, const EnvStats& s) {
+  ReaderTotals all = s.closed_readers;
+  for (const reader::Shared* const r : s.readers) all.add(*r);
+  if (all.readers == 0) return;
+  out += "\"reader\":{";
+  append_number(out, "readers", all.readers);
+  append_number(out, "index_loaded", all.index_loaded);
+  append_number(out, "index_built", all.readers - all.index_loaded);
+  append_number(out, "batches", all.batches);
+  append_number(out, "records", all.records);
+  append_number(out, "bytes", all.bytes_given);
+  append_number(out, "read", all.bytes_read);
+  append_number(out, "copied", all.bytes_copied);
+  append_number(out, "requests", all.requests);
+  append_number(out, "loads", all.loads);
+  append_number(out, "loads_cached", all.loads_cached);
+  append_number(out, "leaf_hits", all.leaf_hits);
+  append_number(out, "leaf_misses", all.leaf_misses);
+  append_number(out, "waits", all.waits);
+  append_number(out, "wait_us", all.wait_ns / 1000);
+  append_number(out, "failed", all.failed);
+  append_number(out, "most_memory", all.most_bytes);
+  close_object(out);
+  out += ',';
+}
+
 constexpr const char* kCursorOpNames[db::Counters::kCursorOps + 1] = {
     "first",        "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
     "last_dup",     "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
@@ -188,6 +215,7 @@ void append_environment(std::string& out, EnvHandle& env) {
     out += ',';
   }
   append_reading(out, env);
+  append_readers(out, s);
   rusage now{};
   (void)::getrusage(RUSAGE_SELF, &now);
   const auto since = [](long later, long earlier) { return static_cast<std::uint64_t>(std::max(0L, later - earlier)); };
@@ -281,6 +309,42 @@ void ReadCounters::add(const ReadTxn& t) noexcept {
   calls.add(t.txn.counters());
   begun += t.begun;
   renewed += t.renewed;
+}
+
+void ReaderTotals::add(const reader::Shared& s) noexcept {
+  const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
+  const reader::Counters& c = s.counters;
+  ++readers;
+  index_loaded += c.index_loaded.load(std::memory_order_relaxed) ? 1u : 0u;
+  batches += get(c.batches);
+  records += get(c.records);
+  bytes_given += get(c.bytes_given);
+  bytes_read += get(c.bytes_read);
+  bytes_copied += get(c.bytes_copied);
+  requests += get(c.requests);
+  loads += get(c.loads);
+  loads_cached += get(c.loads_cached);
+  leaf_hits += get(c.leaf_hits);
+  leaf_misses += get(c.leaf_misses);
+  waits += get(c.waits);
+  wait_ns += get(c.wait_ns);
+  failed += get(c.failed);
+  most_bytes = std::max(most_bytes, s.pool->counters().most_bytes);
+}
+
+void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept {
+  if (!wanted()) return;
+  const std::lock_guard lock(mutex);
+  try {
+    env.stats.readers.push_back(&reader);
+  } catch (...) {
+  }
+}
+
+void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept {
+  if (!wanted()) return;
+  const std::lock_guard lock(mutex);
+  if (std::erase(env.stats.readers, &reader) != 0) env.stats.closed_readers.add(reader);
 }
 
 void EnvStats::add(const ForwardCounters& c) noexcept {

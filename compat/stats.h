@@ -6,8 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lmdbio/db/txn.h"
+
+namespace lmdbio::reader {
+struct Shared;
+}
 
 namespace lmdbio::compat {
 
@@ -31,6 +36,16 @@ struct ForwardCounters {
   }
 };
 
+/// What readers (lmdbio.h) read.
+struct ReaderTotals {
+  std::uint64_t readers = 0, index_loaded = 0;
+  std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
+  std::uint64_t loads = 0, loads_cached = 0, waits = 0, wait_ns = 0, failed = 0;
+  std::uint64_t leaf_hits = 0, leaf_misses = 0;
+  std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
+  void add(const reader::Shared& s) noexcept;
+};
+
 /// Counters of an environment.
 struct EnvStats {
   std::string path;
@@ -40,6 +55,8 @@ struct EnvStats {
   std::atomic<std::uint64_t> forward_get{0}, forward_cursor_get{0}, forward_write{0}, forward_txn{0};
   std::int64_t opened_ns = 0;  ///< CLOCK_MONOTONIC
   rusage usage{};              ///< of the process, at the open
+  ReaderTotals closed_readers;                 ///< under the mutex of lock_stats(), as the next
+  std::vector<const reader::Shared*> readers;  ///< open ones
 
   void add(const ForwardCounters& c) noexcept;
   /// Takes path, time and usage at the open.
@@ -50,6 +67,10 @@ struct EnvStats {
 void stats_environment_made(EnvHandle& env) noexcept;
 /// Before the handle goes.  The last one writes the statistics if the configuration asks for them.
 void stats_environment_gone(EnvHandle& env) noexcept;
+
+/// A reader of the environment was opened, and is being closed.  Out of memory: it is not counted.
+void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept;
+void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept;
 
 /// In a forked child: what it writes is its own, and only of environments that it used.  With the lock held.
 void stats_after_fork() noexcept;

@@ -1,5 +1,7 @@
 #include "lmdbio/io/read_queue.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -42,7 +44,9 @@ Status ReadQueue::add(ReadGroup& group, const Extent& extent, std::byte* to) noe
     pending_.resize(before);
     return Status::from_errno(ENOMEM);
   }
-  group.left += static_cast<unsigned>(pending_.size() - before);
+  const auto added = static_cast<unsigned>(pending_.size() - before);
+  group.left += added;
+  group.waiting += added;
   return {};
 }
 
@@ -57,10 +61,26 @@ void ReadQueue::pump() noexcept {
 Status ReadQueue::wait(ReadGroup& group) noexcept {
   if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
-  const std::uint64_t tag = tag_of(group);
-  std::stable_partition(pending_.begin(), pending_.end(), [tag](const ReadOp& op) { return op.tag == tag; });
+  put_first(group);
   for (submit(); !group.done(); submit()) reap(1);
   return group.status;
+}
+
+Status ReadQueue::wait(ReadGroup& group, int wake_fd) noexcept {
+  if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
+  if (group.done()) return group.status;
+  put_first(group);
+  for (;;) {
+    submit();
+    if (engine_->in_flight() != 0) reap(0);
+    if (group.done()) return group.status;
+    submit();
+    const int ready = engine_->ready_fd();
+    pollfd fds[2] = {{wake_fd, POLLIN, 0}, {ready, POLLIN, 0}};
+    const bool nothing = ready < 0 || engine_->in_flight() == 0;
+    (void)::poll(fds, nothing ? 1 : 2, nothing ? 0 : engine_->poll_timeout_ms());  // EINTR: looks again
+    if ((fds[0].revents & POLLIN) != 0) return Status::from_errno(ECANCELED);
+  }
 }
 
 void ReadQueue::wait_any() noexcept {
@@ -71,8 +91,11 @@ void ReadQueue::wait_any() noexcept {
 
 void ReadQueue::drop(ReadGroup& group) noexcept {
   if (forgotten_) return;
-  const std::uint64_t tag = tag_of(group);
-  group.left -= static_cast<unsigned>(std::erase_if(pending_, [tag](const ReadOp& op) { return op.tag == tag; }));
+  if (group.waiting != 0) {
+    const std::uint64_t tag = tag_of(group);
+    std::erase_if(pending_, [tag](const ReadOp& op) { return op.tag == tag; });
+    group.left -= std::exchange(group.waiting, 0);
+  }
   while (!group.done()) reap(1);
 }
 
@@ -82,13 +105,26 @@ void ReadQueue::forget() noexcept {
   engine_->forget();
 }
 
+// A group that is waited for comes first; mostly it does so already.
+void ReadQueue::put_first(const ReadGroup& group) noexcept {
+  const std::uint64_t tag = tag_of(group);
+  if (group.waiting == 0 || pending_.front().tag == tag) return;
+  std::stable_partition(pending_.begin(), pending_.end(), [tag](const ReadOp& op) { return op.tag == tag; });
+}
+
 void ReadQueue::submit() noexcept {
   while (!pending_.empty()) {
-    const ReadOp op = pending_.front();  // a deque's pieces are not one span
-    const Result<std::size_t> taken = engine_->submit({&op, 1});
-    if (taken && taken.value() == 0) return;
-    pending_.pop_front();
-    if (!taken) end(group_of(op.tag), taken.error());
+    ReadOp ops[32];  // a deque's pieces are not one span
+    const std::size_t n = std::min(pending_.size(), std::size(ops));
+    std::copy_n(pending_.begin(), n, ops);
+    const Result<std::size_t> taken = engine_->submit({ops, n});
+    const std::size_t gone = taken ? taken.value() : 1;
+    for (std::size_t i = 0; i < gone; ++i) --group_of(ops[i].tag).waiting;
+    pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(gone));
+    if (!taken)
+      end(group_of(ops[0].tag), taken.error());
+    else if (gone < n)
+      return;
   }
 }
 

@@ -14,8 +14,9 @@ namespace lmdbio {
 
 /// Reads that are waited for together.  Stays where it is while `left` is not 0.
 struct ReadGroup {
-  unsigned left = 0;  ///< requests that have not ended
-  Status status;      ///< of the first that failed; the group's bytes are unspecified then
+  unsigned left = 0;     ///< requests that have not ended
+  unsigned waiting = 0;  ///< of those, not submitted yet
+  Status status;         ///< of the first that failed; the group's bytes are unspecified then
   bool done() const noexcept { return left == 0; }
 };
 
@@ -47,6 +48,9 @@ class ReadQueue {
   void pump() noexcept;
   /// Until the group is done, before all that is wanted and not submitted; then the group's status.
   Status wait(ReadGroup& group) noexcept;
+  /// The same, or ECANCELED as soon as poll(2) finds `wake_fd` readable: the group then goes on.  An engine
+  /// that reads within the call (ready_fd() is -1) is asked after each request.
+  Status wait(ReadGroup& group, int wake_fd) noexcept;
   /// Until any one request ends, or none is in flight.
   void wait_any() noexcept;
   /// The group's bytes are wanted no more; waits for those in flight.
@@ -60,6 +64,7 @@ class ReadQueue {
   void forget() noexcept;
 
  private:
+  void put_first(const ReadGroup& group) noexcept;
   void submit() noexcept;
   void reap(std::size_t min) noexcept;
   void end(ReadGroup& group, Status st) noexcept;

@@ -57,7 +57,9 @@ LMDBIO_API MDB_txn* lmdbio_txn_in(const void* object, size_t bytes);
 
 /* ---- readers ------------------------------------------------------------------------------------------- */
 
-/* One snapshot of one database: what was committed when it was opened.  Any number of threads may use one. */
+/* One snapshot of one database: what was committed when it was opened.  Any number of threads may use one.  In
+ * a forked child its calls and those of its streams give EINVAL; closing them waits for nothing there.
+ * docs/reader.md tells more. */
 typedef struct lmdbio_reader lmdbio_reader;
 /* An order of records, being read ahead.  One thread at a time. */
 typedef struct lmdbio_stream lmdbio_stream;
@@ -71,7 +73,7 @@ typedef int lmdbio_progress_func(void* context, const char* what, uint64_t done,
 typedef struct lmdbio_reader_options {
   size_t size;
   const char* database;  /* a named database; NULL: the main one */
-  size_t memory;         /* bytes for buffers of all its streams together; 0: LMDBIO_MEMORY */
+  size_t memory;         /* bytes for buffers of all its streams together, 1 MiB at least; 0: LMDBIO_MEMORY */
   unsigned flags;        /* of mdb_env_open: MDB_NOSUBDIR, MDB_NOLOCK; others are EINVAL */
   int no_sidecar;        /* 1: index files are not looked for */
   lmdbio_progress_func* progress; /* of making the index, or NULL */
@@ -101,7 +103,8 @@ typedef struct lmdbio_record {
 } lmdbio_record;
 
 /* Records and their bytes: valid until lmdbio_batch_release, which may be called from any thread, also after
- * the stream or the reader was closed.  A program that keeps its batches keeps its memory. */
+ * the stream or the reader was closed.  A program that keeps its batches keeps its memory: once they take all
+ * of it, the next one is ENOMEM.  Small batches share a buffer. */
 typedef struct lmdbio_batch {
   size_t count;
   const lmdbio_record* records;
@@ -114,7 +117,7 @@ typedef struct lmdbio_batch {
  * all are read. */
 LMDBIO_API int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinals, size_t n,
                                   const lmdbio_batch** batch);
-/* By key; with MDB_DUPSORT the key's first value. */
+/* By key; with MDB_DUPSORT the key's first value.  ENOTSUP: keys in an order of the program's own. */
 LMDBIO_API int lmdbio_reader_read_keys(lmdbio_reader* reader, const MDB_val* keys, size_t n,
                                        const lmdbio_batch** batch);
 /* NULL: nothing. */
@@ -157,7 +160,8 @@ typedef struct lmdbio_order {
   uint64_t epochs;      /* to read, the first included; 0: without end */
 } lmdbio_order;
 
-/* EINVAL: a field out of its range. */
+/* EINVAL: a field out of its range.  With keys as lmdbio_reader_read_keys, which then waits for pages of the
+ * tree. */
 LMDBIO_API int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* order, lmdbio_stream** stream);
 /* The next batch.  Batches do not reach from one epoch into the next.  MDB_NOTFOUND: the end.  ECANCELED:
  * lmdbio_stream_cancel.  Another error: the batch was not read; the next call tries the same one again. */

@@ -1,0 +1,92 @@
+// Records that are read together: their pages, the reads that fetch them, one buffer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/include/lmdbio/lmdbio.h"
+#include "lmdbio/reader/places.h"
+#include "lmdbio/reader/shared.h"
+
+namespace lmdbio::reader {
+
+/// The ordinal of a record that does not exist.
+inline constexpr std::uint64_t kNoRecord = UINT64_MAX;
+
+/// add() for each record; then start(), once or until it succeeds; then, its group done, finish(); then
+/// give() for any of the records.  One thread at a time until it is finished; what was given lives as long as
+/// the Load, which any thread may end.  While its reads are in flight it is not ended.
+class Load {
+ public:
+  Load() = default;
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+  /// The next record.  May throw bad_alloc.
+  void add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared);
+  void add_missing();
+  std::size_t records() const noexcept { return ordinals_.size(); }
+  std::uint64_t ordinal(std::size_t i) const noexcept { return ordinals_[i]; }
+  /// What the records will take, roughly, in bytes of memory.
+  std::uint64_t bytes() const noexcept { return bytes_ + ordinals_.size() * kRecordBytes; }
+
+  /// Finds out what has to be read, and whether it is in the page cache.  Once.  May throw bad_alloc.
+  void plan(Shared& shared);
+  /// There is nothing to wait for: it comes out of the page cache, or was kept.
+  bool cached() const noexcept { return cached_; }
+  /// Takes a buffer of at least `least` bytes, within `most` bytes in use, and wants the reads of one of the
+  /// queues; what is in the page cache is copied at once.  ENOMEM, or as Queues::get: as it was.
+  Status start(Shared& shared, Queues& queues, std::size_t least, std::uint64_t most) noexcept;
+  /// Where its group is waited for; null: there is nothing to wait for.
+  ReadQueue* queue() const noexcept { return queue_; }
+  ReadGroup& group() noexcept { return group_; }
+  /// Bytes of the buffer; 0: none was needed.
+  std::size_t buffer_bytes() const noexcept { return buffer_.size(); }
+  /// All was read: leaf pages are kept for others.
+  void finish(Shared& shared) noexcept;
+
+  /// Record `i` of those added.  MDB_CORRUPTED, and `what` says in which page: the file does not hold it.
+  Status give(const Shared& shared, std::size_t i, lmdbio_record& out, std::uint64_t& bad_page) noexcept;
+
+ private:
+  static constexpr std::uint64_t kRecordBytes = sizeof(RecordPlace) + sizeof(std::uint64_t);
+  struct Stretch {
+    Extent extent;
+    std::size_t at;  ///< of its first byte, in the buffer
+  };
+  struct Held {
+    std::uint64_t page;
+    PageCache::Page bytes;
+  };
+
+  void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
+  bool in_page_cache(const Shared& shared) const noexcept;
+  bool copy(Shared& shared) noexcept;
+  bool keeps_leaf(const Shared& shared, const RecordPlace& p) const noexcept {
+    return p.overflow != 0 || p.dup_leaf != 0 || shared.keeps_all_leaves;
+  }
+  const std::byte* find(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  const std::byte* leaf_bytes(const Shared& shared, std::uint64_t page) noexcept;
+  bool open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept;
+
+  std::vector<std::uint64_t> ordinals_;
+  std::vector<RecordPlace> places_;
+  std::uint64_t bytes_ = 0, last_leaf_ = 0;
+
+  std::vector<Extent> wanted_;
+  std::vector<Stretch> stretches_;         ///< sorted
+  std::vector<Held> held_;                 ///< sorted by page
+  std::vector<std::uint64_t> new_leaves_;  ///< read with the rest, to be kept
+  bool cached_ = false;
+  ReadQueue* queue_ = nullptr;
+  Buffer buffer_;
+  ReadGroup group_;
+
+  std::size_t last_stretch_ = 0;  ///< where the last find() ended
+  std::uint64_t open_page_ = 0;   ///< of leaf_; 0: none
+  format::PageView leaf_ = format::PageView::none();
+};
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,55 @@
+#include "lmdbio/reader/open_places.h"
+
+#include <string.h>
+
+#include <utility>
+
+#include "lmdbio/reader/build_index.h"
+#include "lmdbio/reader/index_file.h"
+
+namespace lmdbio::reader {
+
+Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
+                   bool& loaded, std::string& why) {
+  RecordIndex index;
+  loaded = false;
+  if (request.sidecar) {
+    const Result<FileIdentity> identity = source.buffered.identity();
+    const Result<std::uint64_t> size = source.buffered.size();
+    if (identity && size) {
+      IndexTag tag;
+      tag.database = request.database;
+      tag.txnid = source.txnid;
+      tag.page_size = source.page_size;
+      tag.file_pages = size.value() / source.page_size;
+      tag.record = source.db;
+      tag.identity = identity.value();
+      loaded = find_index(source.path, tag, index);
+    }
+  }
+  if (loaded) {
+    out = std::make_unique<IndexPlaces>(std::move(index));
+    return {};
+  }
+  IndexRequest build;
+  build.file = &source.buffered;
+  build.file_pages = source.pages;
+  build.page_size = source.page_size;
+  build.record = source.db;
+  build.progress = request.progress;
+  build.context = request.context;
+  IndexProblem problem;
+  if (const Status st = build_index(build, index, problem); !st.ok()) {
+    why = source.name + ": the index cannot be made: ";
+    const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
+    if (problem.reason[0] != '\0')
+      why += "page " + std::to_string(problem.page) + ": " + problem.reason;
+    else
+      why += text != nullptr ? text : "a damaged page";
+    return st;
+  }
+  out = std::make_unique<IndexPlaces>(std::move(index));
+  return {};
+}
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,25 @@
+// The record index of a source: made, or found in a file.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lmdbio/reader/places.h"
+#include "lmdbio/reader/source.h"
+
+namespace lmdbio::reader {
+
+struct PlacesRequest {
+  std::string database;  ///< its name; empty: the main one
+  bool sidecar = true;   ///< an index file is looked for
+  /// As of IndexRequest.
+  bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
+  void* context = nullptr;
+};
+
+/// `loaded`: it was found in a file.  Errors as of build_index; `why` then says what was wrong.  May throw
+/// bad_alloc.
+Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
+                   bool& loaded, std::string& why);
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,48 @@
+// Where records are, as a reader asks for it, and the record index as one that answers.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "lmdbio/reader/leaf_lookup.h"
+#include "lmdbio/reader/record_index.h"
+
+namespace lmdbio::reader {
+
+/// Constant once made; any number of threads.
+class Places {
+ public:
+  virtual ~Places() = default;
+  virtual std::uint64_t records() const noexcept = 0;
+  /// Of out.size() records from `first` on, all of them below records().  What it says of pages need not be
+  /// true: each use is checked.
+  virtual void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept = 0;
+  /// The ordinal of the first record of entry `slot` of the leaf page number `leaf`, which is `page`.
+  /// MDB_CORRUPTED: no such entry is known.  May throw bad_alloc.
+  virtual Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
+                            std::uint64_t& out) const = 0;
+};
+
+class IndexPlaces final : public Places {
+ public:
+  explicit IndexPlaces(RecordIndex index) noexcept : index_(std::move(index)) {}
+  const RecordIndex& index() const noexcept { return index_; }
+
+  std::uint64_t records() const noexcept override { return index_.records(); }
+  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
+    index_.places(first, out);
+  }
+  /// The first call makes a LeafLookup.
+  Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
+                    std::uint64_t& out) const override;
+
+ private:
+  const RecordIndex index_;
+  mutable std::once_flag once_;
+  mutable std::optional<LeafLookup> lookup_;
+};
+
+}  // namespace lmdbio::reader

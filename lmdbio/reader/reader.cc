@@ -1,0 +1,192 @@
+#include "lmdbio/reader/reader.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lmdbio/db/bulk_lookup.h"
+
+namespace lmdbio::reader {
+
+namespace {
+
+/// Pages of the tree that are kept while keys are looked up.
+constexpr std::size_t kLookupBytes = std::size_t{4} << 20;
+
+}  // namespace
+
+std::string reason(const Shared& shared, const std::string& what, Status st) {
+  std::string text = shared.source.name + ": " + what;
+  const char* const error = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
+  if (error != nullptr) text.append(": ").append(error);
+  return text;
+}
+
+std::string memory_reason(const Shared& shared, const Load& load) {
+  const BufferPool::Counters now = shared.pool->counters();
+  return shared.source.name + ": out of memory: about " + std::to_string(load.bytes()) +
+         " bytes are wanted, the limit is " + std::to_string(shared.pool->limit()) + ", and " +
+         std::to_string(now.used_bytes) + " are in batches that were not released or are being read";
+}
+
+Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
+                  std::unique_ptr<Batch>& out, std::string& why) {
+  auto batch = std::make_unique<Batch>();
+  batch->rows.resize(n);
+  std::uint64_t bytes = 0;
+  for (std::size_t k = 0; k < n; ++k) {
+    lmdbio_record& r = batch->rows[k];
+    std::uint64_t page = 0;
+    if (const Status st = load->give(shared, i + k, r, page); !st.ok()) {
+      shared.counters.failed.fetch_add(1, std::memory_order_relaxed);
+      why = reason(shared,
+                   "page " + std::to_string(page) + " is damaged, or the index is: record " +
+                       std::to_string(load->ordinal(i + k)) + " cannot be read",
+                   st);
+      return st;
+    }
+    bytes += r.key.mv_size + r.value.mv_size;
+  }
+  batch->load = load;
+  batch->count = n;
+  batch->records = batch->rows.data();
+  shared.counters.batches.fetch_add(1, std::memory_order_relaxed);
+  shared.counters.records.fetch_add(n, std::memory_order_relaxed);
+  shared.counters.bytes_given.fetch_add(bytes, std::memory_order_relaxed);
+  out = std::move(batch);
+  return {};
+}
+
+Status add_records(const Places& places, const Shared& shared, std::span<const std::uint64_t> ordinals,
+                   Load& load, std::string& why) {
+  RecordPlace some[64];
+  for (std::size_t i = 0; i < ordinals.size();) {
+    if (ordinals[i] == kNoRecord) {
+      load.add_missing();
+      ++i;
+      continue;
+    }
+    // Those that follow each other are asked for together.
+    std::size_t n = 1;
+    while (n < std::size(some) && i + n < ordinals.size() && ordinals[i + n] == ordinals[i] + n) ++n;
+    places.places(ordinals[i], {some, n});
+    for (std::size_t k = 0; k < n; ++k) load.add(ordinals[i + k], some[k], shared);
+    i += n;
+    if (load.bytes() <= shared.pool->limit()) continue;
+    why = memory_reason(shared, load);
+    return Status::from_errno(ENOMEM);
+  }
+  return {};
+}
+
+Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, Way way,
+               EngineMaker make_engine)
+    : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), way,
+                                       std::move(make_engine))),
+      places_(std::move(places)),
+      pid_(::getpid()) {}
+
+Reader::~Reader() {
+  if (::getpid() == pid_) return;
+  for (const auto& queues : idle_) queues->forget();
+}
+
+bool Reader::ours(std::string& why) const {
+  if (::getpid() == pid_) return true;
+  why = shared_->source.name + ": a reader of another process: open one of its own in a forked child";
+  return false;
+}
+
+/// Queues for one call.
+class Reader::Borrowed {
+ public:
+  explicit Borrowed(Reader& reader) : reader_(reader) {
+    const std::lock_guard lock(reader.mutex_);
+    if (!reader.idle_.empty()) {
+      queues_ = std::move(reader.idle_.back());
+      reader.idle_.pop_back();
+    }
+    if (queues_ == nullptr) queues_ = std::make_unique<Queues>(*reader.shared_);
+    reader.idle_.reserve(reader.idle_.size() + 1);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  ~Borrowed() {
+    queues_->count();
+    const std::lock_guard lock(reader_.mutex_);
+    if (reader_.idle_.size() < reader_.idle_.capacity()) reader_.idle_.push_back(std::move(queues_));
+  }
+  Queues* operator->() const noexcept { return queues_.get(); }
+  Queues& operator*() const noexcept { return *queues_; }
+
+ private:
+  Reader& reader_;
+  std::unique_ptr<Queues> queues_;
+};
+
+Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why) {
+  if (!ours(why)) return Status::from_errno(EINVAL);
+  const auto load = std::make_shared<Load>();
+  for (const std::uint64_t ordinal : ordinals) {
+    if (ordinal < count() || ordinal == kNoRecord) continue;
+    why = shared_->source.name + ": no record " + std::to_string(ordinal) + ", there are " +
+          std::to_string(count());
+    return Status::from_errno(EINVAL);
+  }
+  if (const Status st = add_records(*places_, *shared_, ordinals, *load, why); !st.ok()) return st;
+  load->plan(*shared_);
+  Borrowed queues(*this);
+  Status st = load->start(*shared_, *queues, 0, shared_->pool->limit());
+  if (!st.ok()) {
+    why = st.raw() == ENOMEM ? memory_reason(*shared_, *load) : reason(*shared_, "cannot be read", st);
+    return st;
+  }
+  if (load->queue() != nullptr) st = load->queue()->wait(load->group());
+  if (!st.ok()) {
+    shared_->counters.failed.fetch_add(1, std::memory_order_relaxed);
+    why = reason(*shared_, "cannot be read", st);
+    return st;
+  }
+  shared_->counters.loads.fetch_add(1, std::memory_order_relaxed);
+  if (load->cached()) shared_->counters.loads_cached.fetch_add(1, std::memory_order_relaxed);
+  load->finish(*shared_);
+  return make_batch(*shared_, load, 0, ordinals.size(), out, why);
+}
+
+Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& ordinals, std::string& why) {
+  if (!ours(why)) return Status::from_errno(EINVAL);
+  for (const MDB_val& k : keys) {
+    if (k.mv_size != 0 && k.mv_data != nullptr) continue;
+    why = shared_->source.name + ": an empty key";
+    return Status::from_mdb(MDB_BAD_VALSIZE);
+  }
+  ordinals.assign(keys.size(), kNoRecord);
+  Borrowed queues(*this);
+  const Result<ReadQueue*> queue = queues->get(shared_->way == Way::direct);
+  if (!queue) {
+    why = reason(*shared_, "cannot be read", queue.error());
+    return queue.error();
+  }
+  db::PageStore store(*queue.value(), shared_->page_shift, shared_->source.pages, kLookupBytes);
+  Status wrong;
+  const Status st = db::find_keys(store, shared_->source.db, shared_->source.key_order, keys,
+                                  [&](std::size_t i, const db::KeyPlace& at) {
+                                    if (at.outcome == db::KeyPlace::Outcome::absent) return;
+                                    Status found = Status::from_mdb(MDB_CORRUPTED);
+                                    if (at.outcome == db::KeyPlace::Outcome::found)
+                                      found = places_->ordinal_of(at.leaf, at.slot, at.page, ordinals[i]);
+                                    if (!found.ok() && wrong.ok()) wrong = found;
+                                  });
+  if (!st.ok()) {
+    why = reason(*shared_, st.raw() == ENOTSUP ? "keys in an order of the program's own" : "cannot be read",
+                 st);
+    return st;
+  }
+  if (!wrong.ok()) why = reason(*shared_, "a page on the way to a key is damaged, or the index is", wrong);
+  return wrong;
+}
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,75 @@
+// Records by ordinal or key, of one snapshot of one database.  lmdbio.h says what programs may expect.
+#pragma once
+
+#include <lmdb.h>
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lmdbio/reader/load.h"
+#include "lmdbio/reader/places.h"
+#include "lmdbio/reader/shared.h"
+
+namespace lmdbio::reader {
+
+/// What a program holds.  Its records' bytes are the Load's.
+struct Batch : lmdbio_batch {
+  Batch() noexcept : lmdbio_batch{} {}
+  std::vector<lmdbio_record> rows;
+  std::shared_ptr<Load> load;
+};
+
+class Reader {
+ public:
+  /// `memory`: bytes for batches and leaf pages; at least kLeastMemory is taken.  May throw bad_alloc.
+  Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, Way way,
+         EngineMaker make_engine);
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  ~Reader();
+
+  static constexpr std::uint64_t kLeastMemory = std::uint64_t{1} << 20;
+
+  std::uint64_t count() const noexcept { return places_->records(); }
+  const Places& places() const noexcept { return *places_; }
+  Shared& shared() noexcept { return *shared_; }
+  const std::shared_ptr<Shared>& keep_shared() const noexcept { return shared_; }
+
+  // Any thread.  On failure `why` says what was wrong, in one line that names the file.
+
+  /// lmdbio_reader_read; kNoRecord among the ordinals: no such record.  May throw bad_alloc.
+  Status read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why);
+  /// The ordinals of `keys`, kNoRecord for those that do not exist.  May throw bad_alloc.
+  Status find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& ordinals, std::string& why);
+
+  /// False in a child of the process that made it: nothing can be read there.
+  bool ours(std::string& why) const;
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const std::unique_ptr<Places> places_;
+  const pid_t pid_;
+  std::mutex mutex_;  ///< guards `idle_`
+  std::vector<std::unique_ptr<Queues>> idle_;
+
+  class Borrowed;
+};
+
+/// Record `i` to `i` + `n` - 1 of a finished load, as a batch.  May throw bad_alloc.
+Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
+                  std::unique_ptr<Batch>& out, std::string& why);
+
+/// Adds records, kNoRecord among them, to `load`.  Once they take more memory than there can be: ENOMEM.  May
+/// throw bad_alloc.
+Status add_records(const Places& places, const Shared& shared, std::span<const std::uint64_t> ordinals,
+                   Load& load, std::string& why);
+
+/// "name: what: reason", for messages.
+std::string reason(const Shared& shared, const std::string& what, Status st);
+/// For an ENOMEM of Load::start.
+std::string memory_reason(const Shared& shared, const Load& load);
+
+}  // namespace lmdbio::reader

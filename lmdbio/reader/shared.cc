@@ -1,0 +1,73 @@
+#include "lmdbio/reader/shared.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+namespace lmdbio::reader {
+
+namespace {
+
+/// The part of the memory that leaf pages may take.
+constexpr std::uint64_t kLeafShare = 16;
+
+}  // namespace
+
+Shared::Shared(Source from, std::uint64_t memory, Way how, EngineMaker maker)
+    : source(std::move(from)),
+      page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
+      way(how),
+      make_engine(std::move(maker)),
+      residency(source.buffered.fd()),
+      pool(std::make_shared<BufferPool>(memory - memory / kLeafShare)),
+      keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / source.page_size),
+      leaves(source.page_size, static_cast<std::size_t>(memory / kLeafShare / source.page_size)) {}
+
+const std::byte* Shared::mapped() noexcept {
+  std::call_once(map_once_, [this]() noexcept {
+    Result<Mapping> made = Mapping::map_file(source.buffered.fd(), offset(source.pages), 1);
+    if (made) map_ = std::move(made).value();
+  });
+  return map_.data();
+}
+
+Queues::~Queues() { count(); }
+
+Result<ReadQueue*> Queues::get(bool direct) noexcept {
+  const bool past = direct && shared_.source.direct.has_value();
+  One& one = past ? direct_ : buffered_;
+  if (one.queue != nullptr) return one.queue.get();
+  try {
+    const File& file = past ? *shared_.source.direct : shared_.source.buffered;
+    Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
+    if (!engine) return engine.error();
+    one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));
+    return one.queue.get();
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+}
+
+void Queues::pump() noexcept {
+  for (One* const one : {&direct_, &buffered_})
+    if (one->queue != nullptr) one->queue->pump();
+}
+
+void Queues::count() noexcept {
+  for (One* const one : {&direct_, &buffered_}) {
+    if (one->queue == nullptr) continue;
+    const IoEngine::Counters& now = one->queue->counters();
+    shared_.counters.bytes_read.fetch_add(now.bytes - std::exchange(one->bytes, now.bytes),
+                                          std::memory_order_relaxed);
+    shared_.counters.requests.fetch_add(now.requests - std::exchange(one->requests, now.requests),
+                                        std::memory_order_relaxed);
+  }
+}
+
+void Queues::forget() noexcept {
+  for (One* const one : {&direct_, &buffered_})
+    if (one->queue != nullptr) one->queue->forget();
+}
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,30 @@
+// What a reader reads: one database in one snapshot of a file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lmdbio/db/compare.h"
+#include "lmdbio/format/layout.h"
+#include "lmdbio/io/file.h"
+
+namespace lmdbio::reader {
+
+struct Source {
+  File buffered;               ///< through the page cache
+  std::optional<File> direct;  ///< past it, where that works
+  std::string name;            ///< for messages
+  std::string path;            ///< of the data file, where its index is looked for
+  std::size_t page_size = 0;   ///< bytes, a power of two
+  std::uint64_t pages = 0;     ///< of the snapshot, all of them inside the file; what is beyond is damage
+  std::uint64_t txnid = 0;
+  format::DbRecord db{};
+  db::Comparator key_order{}, dup_order{};
+  /// As long as this lives no writer uses the snapshot's pages for others.  Goes with the Source, before the
+  /// files do.
+  std::shared_ptr<void> snapshot;
+};
+
+}  // namespace lmdbio::reader

@@ -1,0 +1,282 @@
+#include "lmdbio/reader/stream.h"
+
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lmdbio/base/futex.h"
+
+namespace lmdbio::reader {
+
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+/// What is read together: some requests of the largest size; of the page cache what fits into a processor's.
+constexpr std::uint64_t kLoadBytes = 4 * kMiB, kCachedLoadBytes = kMiB / 2;
+/// The part of it that is planned for: records differ in size, buffers should not.
+constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - bytes / 16; }
+/// The first load is waited for by a program that does nothing else.
+constexpr std::uint64_t kFirstLoadBytes = kMiB;
+/// Read ahead: latency x bandwidth of file systems that need some dozens of requests in flight.
+constexpr std::uint64_t kAheadBytes = 48 * kMiB;
+/// The program works on one batch while the next is read.
+constexpr std::size_t kLeastAhead = 2;
+/// The part of a stream's memory that one load may have, where batches let it.
+constexpr std::uint64_t kLoadsInMemory = 8;
+
+}  // namespace
+
+Stream::Stream(Reader& reader, Sequence sequence, UniqueFd wake) noexcept
+    : reader_(reader),
+      shared_(reader.shared()),
+      sequence_(std::move(sequence)),
+      wake_(std::move(wake)),
+      pid_(::getpid()),
+      queues_(shared_),
+      plan_(sequence_.first()),
+      give_(plan_) {
+  shared_.streams.fetch_add(1, std::memory_order_relaxed);
+}
+
+Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<Stream>& out,
+                    std::string& why) {
+  if (!reader.ours(why)) return Status::from_errno(EINVAL);
+  const std::string& name = reader.shared().source.name;
+  Result<Order> made = Order::make(order, reader.count());
+  if (!made) {
+    why = name + ": a field of the order is out of its range";
+    return made.error();
+  }
+  std::vector<std::uint64_t> ordinals;
+  if (order.kind == LMDBIO_ORDER_KEYS)
+    if (const Status st = reader.find({order.keys, order.length}, ordinals, why); !st.ok()) return st;
+  Result<Sequence> sequence = Sequence::make(order, std::move(made).value(), std::move(ordinals));
+  if (!sequence) {
+    why = name + ": a field of the order is out of its range: position or last";
+    return sequence.error();
+  }
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) {
+    const Status st = Status::from_errno(errno);
+    why = reason(reader.shared(), "eventfd", st);
+    return st;
+  }
+  out.reset(new Stream(reader, std::move(sequence).value(), std::move(wake)));
+  return {};
+}
+
+Stream::~Stream() {
+  if (::getpid() != pid_) {
+    queues_.forget();
+    return;
+  }
+  shared_.streams.fetch_sub(1, std::memory_order_relaxed);
+  go_back();
+}
+
+void Stream::cancel() noexcept {
+  cancelled_.store(true, std::memory_order_release);
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
+}
+
+std::uint64_t Stream::share() const noexcept {
+  return shared_.pool->limit() / std::max(shared_.streams.load(std::memory_order_relaxed), 1u);
+}
+
+std::uint64_t Stream::load_target() const noexcept {
+  return std::min(cached_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
+}
+
+// What comes out of the page cache takes no time to wait for: it is copied as it is due, each time into the
+// buffer that was given back last, which the processor's caches still hold.
+bool Stream::enough_ahead() const noexcept {
+  if (cached_) return !ahead_.empty();
+  return ahead_.size() >= kLeastAhead && ahead_bytes_ >= std::min(kAheadBytes, share() / 2);
+}
+
+// The next batches.  Null: the end.
+Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
+  out.reset();
+  auto made = std::make_unique<Ahead>();
+  Load& load = *made->load;
+  const std::uint64_t target = begun_ ? full(load_target()) : std::min(kFirstLoadBytes, load_target());
+  Spot at = plan_;
+  for (;;) {
+    const std::optional<BatchPlan> b = sequence_.batch(at);
+    if (!b) break;
+    for (std::uint64_t i = 0; i < b->count;) {
+      std::uint64_t some[64];
+      std::size_t n = 0;
+      while (n < std::size(some) && i < b->count) some[n++] = sequence_.ordinal(*b, i++);
+      const Status st = add_records(reader_.places(), shared_, {some, n}, load, why);
+      if (st.ok()) continue;
+      // The batches before are not to blame.
+      if (made->batches.empty()) return st;
+      singly_ = true;
+      single_until_ = b->after;
+      return plan(out, why);
+    }
+    made->batches.push_back(*b);
+    at = b->after;
+    if (singly_) break;
+    const std::uint64_t one_more = load.bytes() + load.bytes() / made->batches.size();
+    // Records of a window are spread over its batches.
+    const std::uint64_t most = sequence_.mixed_with_next(*b) ? share() / kLoadsInMemory : target;
+    if (one_more > most) break;
+  }
+  if (made->batches.empty()) return {};
+  if (singly_ && at == single_until_) singly_ = false;
+  load.plan(shared_);
+  plan_ = at;
+  begun_ = true;
+  out = std::move(made);
+  return {};
+}
+
+Status Stream::start(Ahead& a, std::string& why) {
+  Load& load = *a.load;
+  const std::uint64_t limit = shared_.pool->limit();
+  const bool urgent = ahead_.size() <= kLeastAhead;  // this one included
+  const auto least = static_cast<std::size_t>(load_target());
+  Status st = load.start(shared_, queues_, least, urgent ? limit : limit - limit / 4);
+  if (st.raw() == ENOMEM && urgent) st = load.start(shared_, queues_, 0, limit);
+  if (!st.ok())
+    why = st.raw() == ENOMEM ? memory_reason(shared_, load) : reason(shared_, "cannot be read", st);
+  return st;
+}
+
+// As much as there is room for.  An error is of no interest while there are loads ahead.
+Status Stream::fill(std::string& why) {
+  while (unstarted_ != nullptr || !enough_ahead()) {
+    if (unstarted_ == nullptr) {
+      if (const Status st = plan(unstarted_, why); !st.ok()) return st;
+      if (unstarted_ == nullptr) break;
+    }
+    if (enough_ahead()) break;
+    ahead_.emplace_back();  // before the reads begin: it may throw
+    Status st;
+    try {
+      st = start(*unstarted_, why);
+    } catch (...) {
+      ahead_.pop_back();
+      throw;
+    }
+    if (!st.ok()) {
+      ahead_.pop_back();
+      if (st.raw() != ENOMEM || !ahead_.empty() || unstarted_->batches.size() == 1) {
+        queues_.pump();
+        return st;
+      }
+      single_until_ = unstarted_->batches.back().after;
+      singly_ = true;
+      plan_ = unstarted_->batches.front().at;
+      unstarted_.reset();
+      continue;
+    }
+    cached_ = unstarted_->load->cached();
+    unstarted_->cost = std::max<std::uint64_t>(unstarted_->load->buffer_bytes(), unstarted_->load->bytes());
+    ahead_bytes_ += unstarted_->cost;
+    ahead_.back() = std::move(unstarted_);
+    shared_.counters.loads.fetch_add(1, std::memory_order_relaxed);
+    if (cached_) shared_.counters.loads_cached.fetch_add(1, std::memory_order_relaxed);
+  }
+  queues_.pump();
+  return {};
+}
+
+Status Stream::await(Ahead& a, std::string& why) {
+  if (a.finished) return {};
+  ReadGroup& group = a.load->group();
+  if (!group.done()) {
+    const std::int64_t begun = now_ns();
+    const Status st = a.load->queue()->wait(group, wake_.get());
+    shared_.counters.waits.fetch_add(1, std::memory_order_relaxed);
+    shared_.counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
+                                       std::memory_order_relaxed);
+    if (!group.done()) return st;
+  }
+  if (group.status.ok()) {
+    a.load->finish(shared_);
+    a.finished = true;
+    return {};
+  }
+  why = reason(shared_, "records " + std::to_string(a.load->ordinal(a.record)) + " and others cannot be read",
+               group.status);
+  return group.status;
+}
+
+// What is read ahead is dropped: planning begins anew with the batch that is to be given next.
+void Stream::go_back() noexcept {
+  for (const auto& a : ahead_)
+    if (a != nullptr && a->load->queue() != nullptr) a->load->queue()->drop(a->load->group());
+  ahead_.clear();
+  unstarted_.reset();
+  ahead_bytes_ = 0;
+  plan_ = give_;
+}
+
+Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
+  if (::getpid() != pid_) {
+    (void)reader_.ours(why);
+    return Status::from_errno(EINVAL);
+  }
+  for (;;) {
+    if (cancelled_.load(std::memory_order_acquire)) {
+      why = shared_.source.name + ": cancelled";
+      return Status::from_errno(ECANCELED);
+    }
+    const Status filled = fill(why);
+    if (ahead_.empty()) {
+      if (!filled.ok()) {
+        shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+        return filled;
+      }
+      why.clear();
+      return Status::from_mdb(MDB_NOTFOUND);
+    }
+    Ahead& a = *ahead_.front();
+    if (const Status st = await(a, why); !st.ok()) {
+      if (!a.load->group().done()) continue;  // cancelled
+      // One of several batches is to blame: they are read again one by one.
+      const bool alone = a.batches.size() == 1;
+      single_until_ = a.batches.back().after;
+      go_back();
+      singly_ = true;
+      if (!alone) continue;
+      shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+      queues_.count();
+      return st;
+    }
+    const BatchPlan& b = a.batches[a.given];
+    if (const Status st = make_batch(shared_, a.load, a.record, static_cast<std::size_t>(b.count), out, why);
+        !st.ok()) {
+      single_until_ = a.batches.back().after;
+      go_back();
+      singly_ = true;
+      return st;
+    }
+    out->epoch = b.at.epoch;
+    out->position = b.at.position;
+    out->padding = static_cast<std::size_t>(b.padding);
+    give_ = b.after;
+    a.record += static_cast<std::size_t>(b.count);
+    if (++a.given == a.batches.size()) {
+      ahead_bytes_ -= a.cost;
+      ahead_.pop_front();
+    }
+    std::string ignored;
+    if (!cached_) try {
+        (void)fill(ignored);  // what fails will fail again when its batch is due
+      } catch (...) {
+      }
+    queues_.count();
+    return {};
+  }
+}
+
+}  // namespace lmdbio::reader

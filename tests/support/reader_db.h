@@ -1,0 +1,213 @@
+// Databases for tests of readers: written and walked by the real LMDB, read by ours.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/db/compare.h"
+#include "lmdbio/format/meta_view.h"
+#include "lmdbio/io/engine_select.h"
+#include "lmdbio/io/io_engine.h"
+#include "lmdbio/reader/build_index.h"
+#include "lmdbio/reader/reader.h"
+#include "lmdbio/reader/stream.h"
+#include "tests/support/dbgen.h"
+#include "tests/support/lmdb_api.h"
+#include "tests/support/rng.h"
+
+namespace lmdbio::testing {
+
+using Records = std::vector<std::pair<std::string, std::string>>;
+
+inline std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
+
+/// A directory with a database, removed with the object.
+class ReaderDb {
+ public:
+  ReaderDb() : dir_(::testing::TempDir() + "lmdbio_reader_XXXXXX") {
+    if (::mkdtemp(dir_.data()) == nullptr) throw std::runtime_error(dir_);
+    const char* const lib = std::getenv("LMDBIO_TEST_LMDB");
+    lmdb_ = test::load_lmdb(lib != nullptr ? lib : "liblmdb.so.0");
+  }
+  ReaderDb(const ReaderDb&) = delete;
+  ReaderDb& operator=(const ReaderDb&) = delete;
+  ~ReaderDb() { std::filesystem::remove_all(dir_); }
+
+  const test::LmdbApi& lmdb() const { return lmdb_; }
+  const std::string& dir() const { return dir_; }
+  std::string file() const { return dir_ + "/data.mdb"; }
+
+  /// `n` records: key number(i), value of `size(i)` bytes.
+  void fill(std::uint64_t n, const std::function<std::size_t(std::uint64_t)>& size, unsigned flags = 0) {
+    MDB_env* env = open(0, std::size_t{4} << 30);
+    MDB_txn* txn;
+    check(lmdb_.txn_begin(env, nullptr, 0, &txn));
+    MDB_dbi dbi;
+    check(lmdb_.dbi_open(txn, nullptr, flags | MDB_CREATE, &dbi));
+    for (std::uint64_t i = 0; i < n; ++i) {
+      std::string key = number(i), value = value_of(i, size(i));
+      MDB_val k{key.size(), key.data()}, v{value.size(), value.data()};
+      check(lmdb_.put(txn, dbi, &k, &v, 0));
+    }
+    check(lmdb_.txn_commit(txn));
+    lmdb_.env_close(env);
+  }
+  static std::string number(std::uint64_t i) {
+    char buffer[24];
+    (void)std::snprintf(buffer, sizeof buffer, "%012llu", static_cast<unsigned long long>(i));
+    return buffer;
+  }
+  static std::string value_of(std::uint64_t i, std::size_t size) {
+    test::Rng rng(i);
+    std::string v(size, '\0');
+    for (std::size_t at = 0; at < size; at += 8) {
+      const std::uint64_t word = rng.next();
+      std::memcpy(v.data() + at, &word, std::min<std::size_t>(8, size - at));
+    }
+    return v;
+  }
+
+  /// All records of the main database, or of `name`, by the real LMDB.
+  Records walk(const test::DbSpec* named = nullptr) const {
+    MDB_env* env = open(MDB_RDONLY, std::size_t{4} << 30);
+    MDB_txn* txn;
+    check(lmdb_.txn_begin(env, nullptr, MDB_RDONLY, &txn));
+    Records all;
+    MDB_dbi dbi;
+    const int opened = named != nullptr ? test::open_database(lmdb_, txn, *named, 0, &dbi)
+                                        : lmdb_.dbi_open(txn, nullptr, 0, &dbi);
+    check(opened);
+    MDB_cursor* c;
+    check(lmdb_.cursor_open(txn, dbi, &c));
+    MDB_val k, v;
+    for (int rc = lmdb_.cursor_get(c, &k, &v, MDB_FIRST); rc == 0; rc = lmdb_.cursor_get(c, &k, &v, MDB_NEXT))
+      all.emplace_back(text(k), text(v));
+    lmdb_.cursor_close(c);
+    lmdb_.txn_abort(txn);
+    lmdb_.env_close(env);
+    return all;
+  }
+
+  /// The newest snapshot's main database.
+  reader::Source source() const {
+    File buffered = File::open(file().c_str(), File::Mode::buffered).value();
+    const std::uint64_t size = buffered.size().value();
+    std::byte page[format::kMetaBytes];
+    format::MetaRecord newest{};
+    std::size_t page_size = 4096;
+    for (unsigned i = 0; i < 2; ++i) {
+      if (::pread(buffered.fd(), page, sizeof page, static_cast<off_t>(i * page_size)) != sizeof page)
+        throw std::runtime_error("no meta page");
+      const auto m = load<format::MetaRecord>(page + format::kPageHeader);
+      page_size = format::page_size(m);
+      if (i == 0 || m.txnid > newest.txnid) newest = m;
+    }
+    reader::Source s{std::move(buffered), std::nullopt, file(), file(), 0, 0, 0, {}, {}, {}, nullptr};
+    if (Result<File> direct = File::reopen_direct(s.buffered.fd()); direct)
+      s.direct.emplace(std::move(direct).value());
+    s.page_size = page_size;
+    s.pages = std::min<std::uint64_t>(newest.last_pg + 1, size / page_size);
+    s.txnid = newest.txnid;
+    s.db = newest.dbs[1];
+    s.key_order = db::default_key_order(s.db.flags);
+    s.dup_order = db::default_dup_order(s.db.flags);
+    return s;
+  }
+
+  static std::unique_ptr<reader::Places> places(const reader::Source& s) {
+    reader::IndexRequest request;
+    request.file = &s.buffered;
+    request.file_pages = s.pages;
+    request.page_size = s.page_size;
+    request.record = s.db;
+    reader::RecordIndex index;
+    reader::IndexProblem problem;
+    const Status st = reader::build_index(request, index, problem);
+    if (!st.ok()) throw std::runtime_error(problem.reason);
+    return std::make_unique<reader::IndexPlaces>(std::move(index));
+  }
+
+  /// The same places again; `p` outlives them.
+  static std::unique_ptr<reader::Places> places_of(const reader::Places& p) {
+    struct Same final : reader::Places {
+      explicit Same(const reader::Places& of) : of_(of) {}
+      std::uint64_t records() const noexcept override { return of_.records(); }
+      void places(std::uint64_t first, std::span<reader::RecordPlace> out) const noexcept override {
+        of_.places(first, out);
+      }
+      Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
+                        std::uint64_t& out) const override {
+        return of_.ordinal_of(leaf, slot, page, out);
+      }
+      const reader::Places& of_;
+    };
+    return std::make_unique<Same>(p);
+  }
+
+  static reader::EngineMaker engines(EngineKind kind = EngineKind::automatic) {
+    return [kind](const File& f, unsigned depth) { return select_engine(f, depth, kind, nullptr); };
+  }
+
+  std::unique_ptr<reader::Reader> reader(std::uint64_t memory = std::uint64_t{64} << 20,
+                                         reader::Way way = reader::Way::automatic,
+                                         reader::EngineMaker maker = engines()) const {
+    reader::Source s = source();
+    std::unique_ptr<reader::Places> p = places(s);
+    return std::make_unique<reader::Reader>(std::move(s), std::move(p), memory, way, std::move(maker));
+  }
+
+ private:
+  MDB_env* open(unsigned flags, std::size_t map) const {
+    MDB_env* env;
+    check(lmdb_.env_create(&env));
+    check(lmdb_.env_set_mapsize(env, map));
+    check(lmdb_.env_set_maxdbs(env, 64));
+    check(lmdb_.env_open(env, dir_.c_str(), flags | MDB_NOLOCK | MDB_NOSYNC, 0644));
+    return env;
+  }
+  void check(int rc) const {
+    if (rc != 0) throw std::runtime_error(lmdb_.strerror(rc));
+  }
+
+  std::string dir_;
+  test::LmdbApi lmdb_;
+};
+
+inline lmdbio_order order_of(lmdbio_order_kind kind, std::uint64_t batch, std::uint64_t epochs = 1) {
+  lmdbio_order o{};
+  o.size = sizeof o;
+  o.kind = kind;
+  o.batch = batch;
+  o.epochs = epochs;
+  o.seed = 7;
+  o.window = 10;
+  return o;
+}
+
+inline std::unique_ptr<reader::Stream> stream_of(reader::Reader& r, const lmdbio_order& o) {
+  std::unique_ptr<reader::Stream> s;
+  std::string why;
+  const Status st = reader::Stream::open(r, o, s, why);
+  EXPECT_EQ(st.raw(), 0) << why;
+  return s;
+}
+
+/// A record of a batch is the one of its ordinal.
+inline void expect_record(const lmdbio_record& r, const Records& all) {
+  ASSERT_LT(r.ordinal, all.size());
+  const auto& [key, value] = all[static_cast<std::size_t>(r.ordinal)];
+  ASSERT_EQ(text(r.key), key) << r.ordinal;
+  ASSERT_TRUE(r.value.mv_size == value.size() &&
+              std::memcmp(r.value.mv_data, value.data(), value.size()) == 0)
+      << r.ordinal;
+}
+
+}  // namespace lmdbio::testing
