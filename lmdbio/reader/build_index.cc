@@ -183,10 +183,10 @@ Status Build::expand(PageReads& reads, std::span<const std::uint64_t> pages,
 
 Status Build::find_leaves(PageReads& reads) {
   std::vector<std::uint64_t> level{format::raw(request_.record.root)};
-  std::vector<Range> unused;
+  std::vector<Range> by_branch{{0, 1}};
   for (unsigned depth = request_.record.depth; depth > 1; --depth) {
     std::vector<std::uint64_t> below;
-    const Status st = expand(reads, level, below, unused, true);
+    const Status st = expand(reads, level, below, by_branch, true);
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return status_;
     if (!st.ok()) return st;
@@ -196,6 +196,12 @@ Status Build::find_leaves(PageReads& reads) {
       return corrupted(format::raw(request_.record.root), "the tree has more pages than the file");
   }
   leaves_ = std::move(level);
+  if (request_.on_leaves != nullptr) {
+    std::vector<std::uint64_t> branches;
+    branches.reserve(by_branch.size());
+    for (const Range& r : by_branch) branches.push_back(r.begin);
+    request_.on_leaves(request_.context, leaves_, branches);
+  }
   return {};
 }
 

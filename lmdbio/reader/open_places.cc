@@ -6,8 +6,26 @@
 
 #include "lmdbio/reader/build_index.h"
 #include "lmdbio/reader/index_file.h"
+#include "lmdbio/reader/pending_places.h"
 
 namespace lmdbio::reader {
+
+namespace {
+
+/// Of a tree with fewer leaf pages the index is there at once.
+constexpr std::uint64_t kManyLeaves = 128;
+
+}  // namespace
+
+std::string index_failure(const std::string& name, Status st, const IndexProblem& problem) {
+  std::string why = name + ": the index cannot be made: ";
+  const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
+  if (problem.reason[0] != '\0')
+    why += "page " + std::to_string(problem.page) + ": " + problem.reason;
+  else
+    why += text != nullptr ? text : "a damaged page";
+  return why;
+}
 
 Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
                    bool& loaded, std::string& why) {
@@ -31,6 +49,10 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
     out = std::make_unique<IndexPlaces>(std::move(index));
     return {};
   }
+  if (request.progress == nullptr && source.db.leaf_pages >= kManyLeaves) {
+    out = PendingPlaces::start(source, select_engine);
+    if (out != nullptr) return {};
+  }
   IndexRequest build;
   build.file = &source.buffered;
   build.file_pages = source.pages;
@@ -40,12 +62,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   build.context = request.context;
   IndexProblem problem;
   if (const Status st = build_index(build, index, problem); !st.ok()) {
-    why = source.name + ": the index cannot be made: ";
-    const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
-    if (problem.reason[0] != '\0')
-      why += "page " + std::to_string(problem.page) + ": " + problem.reason;
-    else
-      why += text != nullptr ? text : "a damaged page";
+    why = index_failure(source.name, st, problem);
     return st;
   }
   out = std::make_unique<IndexPlaces>(std::move(index));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "lmdbio/reader/build_index.h"
 #include "lmdbio/reader/places.h"
 #include "lmdbio/reader/source.h"
 
@@ -17,8 +18,12 @@ struct PlacesRequest {
   void* context = nullptr;
 };
 
-/// `loaded`: it was found in a file.  Errors as of build_index; `why` then says what was wrong.  May throw
-/// bad_alloc.
+/// "name: the index cannot be made: ..."  May throw bad_alloc.
+std::string index_failure(const std::string& name, Status st, const IndexProblem& problem);
+
+/// `loaded`: it was found in a file.  Where many pages have to be read, and nobody
+/// watches the progress, a thread makes the index: PendingPlaces.  Errors as of build_index; `why` then says
+/// what was wrong.  May throw bad_alloc.
 Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
                    bool& loaded, std::string& why);
 

@@ -15,6 +15,8 @@ namespace {
 
 /// Pages of the tree that are kept while keys are looked up.
 constexpr std::size_t kLookupBytes = std::size_t{4} << 20;
+/// Calls that nobody cancels.
+const std::atomic<bool> kNever{false};
 
 }  // namespace
 
@@ -60,8 +62,30 @@ Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t
   return {};
 }
 
-Status add_records(const Places& places, const Shared& shared, std::span<const std::uint64_t> ordinals,
-                   Load& load, std::string& why) {
+namespace {
+
+/// All of them are guesses.
+bool add_guesses(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals, Load& load) {
+  std::vector<RecordPlace> some(ordinals.size());
+  for (std::size_t i = 0; i < ordinals.size(); ++i)
+    if (ordinals[i] == kNoRecord || !places.guess(ordinals[i], some[i])) return false;
+  for (std::size_t i = 0; i < ordinals.size(); ++i) load.add_guess(ordinals[i], some[i], shared);
+  shared.counters.guessed.fetch_add(ordinals.size(), std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
+Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
+                   const std::atomic<bool>& cancelled, Load& load, std::string& why) {
+  if (!places.known()) {
+    if (add_guesses(places, shared, ordinals, load)) {
+      if (load.bytes() <= shared.pool->limit()) return {};
+      why = memory_reason(shared, load);
+      return Status::from_errno(ENOMEM);
+    }
+    if (const Status st = places.await(cancelled, why); !st.ok()) return st;
+  }
   RecordPlace some[64];
   for (std::size_t i = 0; i < ordinals.size();) {
     if (ordinals[i] == kNoRecord) {
@@ -92,6 +116,7 @@ Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memo
 Reader::~Reader() {
   if (::getpid() == pid_) return;
   for (const auto& queues : idle_) queues->forget();
+  (void)places_.release();  // another thread may have been in there
 }
 
 bool Reader::ours(std::string& why) const {
@@ -136,7 +161,8 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
           std::to_string(count());
     return Status::from_errno(EINVAL);
   }
-  if (const Status st = add_records(*places_, *shared_, ordinals, *load, why); !st.ok()) return st;
+  if (const Status st = places_->await(kNever, why); !st.ok()) return st;
+  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *load, why); !st.ok()) return st;
   load->plan(*shared_);
   Borrowed queues(*this);
   Status st = load->start(*shared_, *queues, 0, shared_->pool->limit());
@@ -163,6 +189,7 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
     why = shared_->source.name + ": an empty key";
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
+  if (const Status st = places_->await(kNever, why); !st.ok()) return st;
   ordinals.assign(keys.size(), kNoRecord);
   Borrowed queues(*this);
   const Result<ReadQueue*> queue = queues->get(shared_->way == Way::direct);

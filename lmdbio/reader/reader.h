@@ -3,6 +3,7 @@
 
 #include <lmdb.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -50,7 +51,7 @@ class Reader {
 
  private:
   const std::shared_ptr<Shared> shared_;
-  const std::unique_ptr<Places> places_;
+  std::unique_ptr<Places> places_;
   const pid_t pid_;
   std::mutex mutex_;  ///< guards `idle_`
   std::vector<std::unique_ptr<Queues>> idle_;
@@ -62,10 +63,11 @@ class Reader {
 Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why);
 
-/// Adds records, kNoRecord among them, to `load`.  Once they take more memory than there can be: ENOMEM.  May
-/// throw bad_alloc.
-Status add_records(const Places& places, const Shared& shared, std::span<const std::uint64_t> ordinals,
-                   Load& load, std::string& why);
+/// Adds records, kNoRecord among them, to `load`, guesses if places are not known yet; where nothing can be
+/// guessed, waits until they are.  Once they take more memory than there can be: ENOMEM.  May throw
+/// bad_alloc.
+Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
+                   const std::atomic<bool>& cancelled, Load& load, std::string& why);
 
 /// "name: what: reason", for messages.
 std::string reason(const Shared& shared, const std::string& what, Status st);

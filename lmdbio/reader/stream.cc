@@ -113,7 +113,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
       std::uint64_t some[64];
       std::size_t n = 0;
       while (n < std::size(some) && i < b->count) some[n++] = sequence_.ordinal(*b, i++);
-      const Status st = add_records(reader_.places(), shared_, {some, n}, load, why);
+      const Status st = add_records(reader_.places(), shared_, {some, n}, cancelled_, load, why);
       if (st.ok()) continue;
       // The batches before are not to blame.
       if (made->batches.empty()) return st;
@@ -231,6 +231,7 @@ Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
       return Status::from_errno(ECANCELED);
     }
     const Status filled = fill(why);
+    if (filled.raw() == ECANCELED) continue;
     if (ahead_.empty()) {
       if (!filled.ok()) {
         shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
@@ -251,6 +252,18 @@ Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
       shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
       queues_.count();
       return st;
+    }
+    if (a.load->guessed()) {
+      if (const Status st = reader_.places().await(cancelled_, why); !st.ok()) {
+        if (st.raw() == ECANCELED) continue;
+        go_back();
+        shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+        return st;
+      }
+      if (!a.load->confirm(reader_.places(), shared_.counters)) {
+        go_back();
+        continue;
+      }
     }
     const BatchPlan& b = a.batches[a.given];
     if (const Status st = make_batch(shared_, a.load, a.record, static_cast<std::size_t>(b.count), out, why);

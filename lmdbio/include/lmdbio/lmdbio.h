@@ -83,7 +83,11 @@ typedef struct lmdbio_reader_options {
 /* Opens the environment at `path` read-only, and a reader of its newest snapshot.  `options` may be NULL.  As
  * with mdb_env_open, not on an environment that this process has open: lmdbio_reader_attach is for that.
  * Errors as of mdb_env_open, mdb_txn_begin and mdb_dbi_open; ENOTSUP: an environment that LMDBIO does not
- * serve.  *reader is set on success alone. */
+ * serve.  *reader is set on success alone.
+ *
+ * Where records are tells the index, which is read from an index file or made from the database's branch and
+ * leaf pages.  Without a progress function a large one may still be being made when this returns, by a thread
+ * of the library: what is wrong with the database is then told by the first call that needs it. */
 LMDBIO_API int lmdbio_reader_open(const char* path, const lmdbio_reader_options* options,
                                   lmdbio_reader** reader);
 /* The same for a transaction that the program has; the reader uses its snapshot, and is closed before it

@@ -1,0 +1,71 @@
+// The record index while it is being made: by a thread of its own, so that reads can begin at guessed places
+// meanwhile.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "lmdbio/reader/build_index.h"
+#include "lmdbio/reader/places.h"
+#include "lmdbio/reader/provenance.h"
+#include "lmdbio/reader/source.h"
+
+namespace lmdbio::reader {
+
+/// Ends its thread when it is destroyed, in which the source's snapshot must be held.
+class PendingPlaces final : public Places {
+ public:
+  /// Starts the thread.  Null: there is none to be had, or no descriptor.  May throw bad_alloc.
+  static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine);
+  ~PendingPlaces() override;
+  PendingPlaces(const PendingPlaces&) = delete;
+  PendingPlaces& operator=(const PendingPlaces&) = delete;
+
+  std::uint64_t records() const noexcept override { return request_.record.entries; }
+  bool known() const noexcept override { return index_.load(std::memory_order_acquire) != nullptr; }
+  Status await(const std::atomic<bool>& cancelled, std::string& why) const override;
+  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
+    index_.load(std::memory_order_acquire)->places(first, out);
+  }
+  Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
+                    std::uint64_t& out) const override {
+    return index_.load(std::memory_order_acquire)->ordinal_of(leaf, slot, page, out);
+  }
+  bool guess(std::uint64_t ordinal, RecordPlace& out) const noexcept override;
+  bool check(const RecordPlace& guessed, const RecordPlace& actual) const noexcept override;
+
+ private:
+  PendingPlaces(const Source& source, File file, MakeEngine make_engine);
+  static void* run(void* self) noexcept;
+  static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
+  static void on_leaves(void* self, std::span<const std::uint64_t> leaves,
+                        std::span<const std::uint64_t> branches) noexcept;
+  void make() noexcept;
+  void learn(std::span<const std::uint64_t> leaves, std::span<const std::uint64_t> branches);
+
+  const File file_;
+  const std::string name_;
+  const unsigned page_shift_;
+  IndexRequest request_;
+  const pid_t pid_;
+  pthread_t thread_{};
+  std::atomic<bool> ending_{false};
+  std::unique_ptr<IndexPlaces> made_;
+  std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it is there
+  mutable std::mutex mutex_;                        ///< guards all below
+  mutable std::condition_variable changed_;
+  mutable std::optional<Provenance> provenance_;
+  bool looked_ = false;  ///< there is a provenance_, or will be none
+  bool ended_ = false;   ///< the thread's work
+  Status status_;
+  std::string why_;
+};
+
+}  // namespace lmdbio::reader
