@@ -241,18 +241,6 @@ Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
       return Status::from_mdb(MDB_NOTFOUND);
     }
     Ahead& a = *ahead_.front();
-    if (const Status st = await(a, why); !st.ok()) {
-      if (!a.load->group().done()) continue;  // cancelled
-      // One of several batches is to blame: they are read again one by one.
-      const bool alone = a.batches.size() == 1;
-      single_until_ = a.batches.back().after;
-      go_back();
-      singly_ = true;
-      if (!alone) continue;
-      shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
-      queues_.count();
-      return st;
-    }
     if (a.load->guessed()) {
       if (const Status st = reader_.places().await(cancelled_, why); !st.ok()) {
         if (st.raw() == ECANCELED) continue;
@@ -264,6 +252,18 @@ Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
         go_back();
         continue;
       }
+    }
+    if (const Status st = await(a, why); !st.ok()) {
+      if (!a.load->group().done()) continue;  // cancelled
+      // One of several batches is to blame: they are read again one by one.
+      const bool alone = a.batches.size() == 1;
+      single_until_ = a.batches.back().after;
+      go_back();
+      singly_ = true;
+      if (!alone) continue;
+      shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+      queues_.count();
+      return st;
     }
     const BatchPlan& b = a.batches[a.given];
     if (const Status st = make_batch(shared_, a.load, a.record, static_cast<std::size_t>(b.count), out, why);
