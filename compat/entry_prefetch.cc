@@ -4,8 +4,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "compat/abi.h"
+#include "compat/error_text.h"
 #include "compat/guard.h"
 
 using namespace lmdbio;
@@ -22,31 +24,42 @@ int judge(std::span<const MDB_val> keys) noexcept {
   return 0;
 }
 
+/// `rc`, and what lmdbio_error() says of it.
+[[gnu::cold]] int failed(int rc) noexcept {
+  (void)guarded([&] {
+    set_error_text(std::string("lmdbio_prefetch: ") + mdb_strerror(rc));
+    return Status();
+  });
+  return rc;
+}
+
 }  // namespace
 
 extern "C" {
 
 LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, size_t n) {
-  if (txn == nullptr || (keys == nullptr && n != 0)) return EINVAL;
+  if (txn == nullptr || (keys == nullptr && n != 0)) return failed(EINVAL);
   const std::span<const MDB_val> told(keys, n);
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
-    if (t->env == nullptr || !t->txn.has_dbi(dbi)) return EINVAL;
-    if (t->txn.blocked()) return MDB_BAD_TXN;
-    if (const int rc = judge(told); rc != 0) return rc;
-    return guarded([&] {
+    if (t->env == nullptr || !t->txn.has_dbi(dbi)) return failed(EINVAL);
+    if (t->txn.blocked()) return failed(MDB_BAD_TXN);
+    if (const int rc = judge(told); rc != 0) return failed(rc);
+    const int rc = guarded([&] {
       t->txn.tell(dbi, told);
       return Status();
     });
+    return rc == 0 ? 0 : failed(rc);
   }
   // Not ours to read ahead in.
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
     unsigned flags = 0;
-    if (const int rc = t->env->stock->dbi_flags(t->real, dbi, &flags); rc != 0) return rc;
+    if (const int rc = t->env->stock->dbi_flags(t->real, dbi, &flags); rc != 0) return failed(rc);
   } else {
     unsigned flags = 0;
-    if (const int rc = LMDBIO_FORWARD(dbi_flags, EINVAL, txn, dbi, &flags); rc != 0) return rc;
+    if (const int rc = LMDBIO_FORWARD(dbi_flags, EINVAL, txn, dbi, &flags); rc != 0) return failed(rc);
   }
-  return judge(told);
+  const int rc = judge(told);
+  return rc == 0 ? 0 : failed(rc);
 }
 
 LMDBIO_ABI MDB_txn* lmdbio_txn_in(const void* object, size_t bytes) {
