@@ -1,6 +1,7 @@
 // The part of the Prefetcher that serves lookups: what they miss, and the load of a whole file in the background.
 #include <algorithm>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/prefetcher.h"
@@ -39,6 +40,7 @@ bool Prefetcher::begin_load(FileCache& file, std::uint64_t used_bytes) noexcept 
   if (file.anonymous || file.load.begun >= kMostLoads) return false;
   const std::uint64_t taken = std::min(used_, limit_);
   const LoadFacts facts{file.regime.way,
+                        config().io == IoMode::direct,
                         file.local,
                         used_bytes,
                         file.chunk_bytes,

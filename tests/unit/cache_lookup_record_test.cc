@@ -64,23 +64,30 @@ LoadFacts facts() {
 
 TEST(ChooseLoad, Chunks) {
   LoadFacts f = facts();
+  f.available = kGiB;  // not enough for the page cache
+  EXPECT_EQ(choose_load(f), LoadKind::chunks);
+  f.memory_left = kGiB - 1;
+  EXPECT_EQ(choose_load(f), LoadKind::none);
+  f.memory_left = kGiB;
+  f.areas_left = 511;
+  EXPECT_EQ(choose_load(f), LoadKind::none);
+  f.areas_left = 512;
+  EXPECT_EQ(choose_load(f), LoadKind::chunks);
+}
+
+TEST(ChooseLoad, ForcedChunks) {
+  LoadFacts f = facts();
+  f.forced = true;
   EXPECT_EQ(choose_load(f), LoadKind::chunks);
   f.memory_left = kGiB - 1;  // what does not fit there may fit the page cache
   EXPECT_EQ(choose_load(f), LoadKind::pages);
-  f = facts();
-  f.areas_left = 511;
-  EXPECT_EQ(choose_load(f), LoadKind::pages);
-  f.areas_left = 512;
-  EXPECT_EQ(choose_load(f), LoadKind::chunks);
-  f.memory_left = 0;
-  f.available = kGiB;
-  EXPECT_EQ(choose_load(f), LoadKind::none);
 }
 
 TEST(ChooseLoad, Pages) {
-  for (const Way way : {Way::mapping, Way::buffered}) {
+  for (const Way way : {Way::mapping, Way::buffered, Way::direct}) {
     LoadFacts f = facts();
     f.way = way;
+    f.memory_left = 0;
     EXPECT_EQ(choose_load(f), LoadKind::pages);
     f.available = 2 * kGiB - 2;
     EXPECT_EQ(choose_load(f), LoadKind::pages);
