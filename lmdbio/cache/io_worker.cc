@@ -20,7 +20,7 @@ namespace {
 /// Of a request.  Larger ones are split by the kernel; smaller ones cost more calls.
 constexpr std::size_t kRequest = std::size_t{1} << 20;
 /// Requests in flight on one file: as many as the longest plan has with the usual chunks.
-constexpr unsigned kDirectDepth = 64, kBufferedDepth = 16, kBufferedLocalDepth = 2;
+constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 /// Chunks and extents in flight, of all files.
 constexpr std::size_t kMostFills = 128;
 /// A chunk with this share of its pages in the page cache is left there.

@@ -12,7 +12,7 @@ namespace {
 
 /// Of a load, in flight: enough for storage that is far away, little enough not to keep a program's own reads
 /// waiting.
-constexpr std::uint64_t kLoadAhead = std::uint64_t{16} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
+constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// Loads and lists of leaf pages for one file at most: a writer that goes on makes each worth less.
 constexpr unsigned kMostLoads = 8, kMostClaims = 8;
 /// A load into the page cache looks at the memory that is left once in so many chunks.
