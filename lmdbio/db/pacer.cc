@@ -94,11 +94,11 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
       run = {from, need.first - from + std::max(wide_, need.pages)};
       return {};
     }
-    if (!start_stream(kind, need, view)) {
+    if (!start_stream(kind, place, need, view)) {
       state_ = State::off;
       return {};
     }
-    (void)pick(place, view);
+    if (state_ != State::picking) (void)pick(place, view);
   } else if (kind == Step::edge && state_ == State::stream) {
     (void)pick(place, view);  // another turn may use other values
   }
@@ -112,6 +112,11 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
     if (goes_on.value()) return {};
     picking_.reset();
     leaves = false;
+    if (walk_->file().regime.way == cache::Way::mapping) {
+      forget();
+      state_ = State::off;
+      return {};
+    }
     state_ = State::stream;
     if (!walk_->file().local) horizon_ = kFirstHorizon;
     left_ns_ = 0;
@@ -182,11 +187,18 @@ bool Pacer::pick(const WalkPlace& place, const cache::WindowView& view) {
   return picking_ != nullptr;
 }
 
-bool Pacer::start_stream(Step kind, const PageRun& need, const cache::WindowView& view) {
+bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view.pages());
   if (file == nullptr) return false;
   if (file->regime.way == cache::Way::mapping) {
-    if (!env_->no_readahead() || config().io == IoMode::mmap) return false;
+    if (config().io == IoMode::mmap) return false;
+    if (!env_->no_readahead()) {  // page faults do it as well, unless values are left out
+      walk_ = std::make_unique<cache::Walk>(std::move(file));
+      Prefetcher::existing()->add(*walk_);
+      if (pick(place, view)) return true;
+      forget();
+      return false;
+    }
     Prefetcher::existing()->use_readahead(*file, true);  // the program's wish was for lookups: this is a walk
     readahead_ = std::move(file);
     return false;

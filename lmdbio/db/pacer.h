@@ -65,7 +65,7 @@ class Pacer {
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   bool read_at_once(std::uint64_t offset) const noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
-  bool start_stream(Step kind, const PageRun& need, const cache::WindowView& view);
+  bool start_stream(Step kind, const WalkPlace& place, const PageRun& need, const cache::WindowView& view);
   bool pick(const WalkPlace& place, const cache::WindowView& view);
   Status go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                std::int64_t now, FreeRun& run);

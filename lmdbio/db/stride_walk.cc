@@ -54,7 +54,7 @@ StrideWalk::~StrideWalk() { report(); }
 std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace& place,
                                               const cache::WindowView& view) noexcept {
   const cache::FileCache& file = walk.file();
-  if (config().io != IoMode::automatic || file.anonymous || file.regime.way == cache::Way::mapping) return nullptr;
+  if (config().io != IoMode::automatic || file.anonymous) return nullptr;
   if (config().memory_percent == 0 && config().memory_bytes == 0) return nullptr;
   if (place.value_pages << view.shift() < 2 * kAround) return nullptr;
   if (*file.residency.how() == '\0') return nullptr;  // plans need to know which leaf pages are there
