@@ -22,7 +22,7 @@ constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - byte
 /// The first load is waited for by a program that does nothing else.
 constexpr std::uint64_t kFirstLoadBytes = kMiB;
 /// Read ahead: latency x bandwidth of file systems that need some dozens of requests in flight.
-constexpr std::uint64_t kAheadBytes = 48 * kMiB;
+constexpr std::uint64_t kAheadBytes = 32 * kMiB;
 /// The program works on one batch while the next is read.
 constexpr std::size_t kLeastAhead = 2;
 /// The part of a stream's memory that one load may have, where batches let it.
