@@ -160,7 +160,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                         {},
                         {},
                         std::move(opened)};
-  if (Result<File> direct = File::reopen_direct(env.fd); direct)
+  if (Result<File> direct = File::reopen_direct(env.fd);
+      direct && direct.value().alignment() <= reader::kMostAlignment)
     source.direct.emplace(std::move(direct).value());
   source.page_size = env.engine->page_size();
   source.txnid = t.txn.id();
@@ -234,8 +235,9 @@ LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
   ReadTxn* const t = as<ReadTxn>(txn);
   // Looks a named database up, by the program's comparator, which may throw.
   const bool usable = t != nullptr && t->env != nullptr && t->txn.has_dbi(dbi) && !t->txn.blocked();
-  const Status known =
-      usable && t->txn.stale(dbi) ? as_status(t->txn.record(dbi) ? 0 : MDB_BAD_DBI) : Status();
+  Status known;
+  if (usable && t->txn.stale(dbi))
+    if (const auto record = t->txn.record(dbi); !record) known = record.error();
   return told([&](std::string& why) {
     if (txn == nullptr || reader == nullptr) return invalid(why, "lmdbio_reader_attach: a null argument");
     if (t == nullptr) {

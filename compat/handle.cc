@@ -60,7 +60,7 @@ ReadTxn* EnvHandle::take() noexcept {
     std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
     if (place.load(std::memory_order_relaxed) == nullptr) continue;
     if (ReadTxn* const t = place.exchange(nullptr, std::memory_order_acquire); t != nullptr) [[likely]] {
-      t->live = true;
+      t->live.store(true, std::memory_order_relaxed);
       return t;
     }
   }
@@ -69,13 +69,13 @@ ReadTxn* EnvHandle::take() noexcept {
     if (ReadTxn* const t = more_spare_; t != nullptr) {
       more_spare_ = t->next_spare;
       any_more_.store(more_spare_ != nullptr, std::memory_order_relaxed);
-      t->live = true;
+      t->live.store(true, std::memory_order_relaxed);
       return t;
     }
   }
   try {
     auto* const t = new ReadTxn(*this, *engine);
-    t->live = true;
+    t->live.store(true, std::memory_order_relaxed);
     const std::lock_guard lock(mutex);
     t->next = all_;
     if (all_ != nullptr) all_->prev = t;
@@ -87,7 +87,7 @@ ReadTxn* EnvHandle::take() noexcept {
 }
 
 void EnvHandle::give_back(ReadTxn* t) noexcept {
-  t->live = false;
+  t->live.store(false, std::memory_order_relaxed);
   const std::size_t home = spare_index();
   for (unsigned i = 0; i < kProbes; ++i) {
     std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
@@ -127,7 +127,7 @@ void EnvHandle::close_transactions() noexcept {
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
   while (all_ != nullptr) {
     ReadTxn* const t = all_;
-    const bool live = t->live;
+    const bool live = t->live.load(std::memory_order_relaxed);
     forget(t);
     if (live) {
       if (t->unprotected) look_back(*t);
@@ -153,7 +153,7 @@ void EnvHandle::serve() noexcept {
 void EnvHandle::forget_companions() noexcept {
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     t->companion = nullptr;
-    t->by_metas = t->live && !t->txn.finished();
+    t->by_metas = t->live.load(std::memory_order_relaxed) && !t->txn.finished();
     if (t->by_metas)
       t->unprotect();
     else
@@ -186,7 +186,7 @@ bool EnvHandle::idle() noexcept {
 ReadTxn* EnvHandle::live_among(std::span<const std::uintptr_t> words) noexcept {
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     const auto handle = reinterpret_cast<std::uintptr_t>(t);
-    if (t->live && std::find(words.begin(), words.end(), handle) != words.end()) return t;
+    if (t->live.load(std::memory_order_relaxed) && std::find(words.begin(), words.end(), handle) != words.end()) return t;
   }
   return nullptr;
 }

@@ -50,7 +50,7 @@ struct ReadTxn {
   std::uint64_t tag = kTag;
   EnvHandle* env;                ///< null: the environment was closed under it
   MDB_txn* companion = nullptr;  ///< reset while the handle is spare, or null
-  bool live = false;             ///< the program holds it
+  std::atomic<bool> live{false};  ///< the program holds it
   bool by_metas = false;         ///< runs without a reader slot: the companion, if there is one, is not begun
   bool unprotected = false;      ///< runs without locks: at its end it is seen whether a writer overtook it
   std::uint64_t used_before = 0;  ///< used() when it began to be that

@@ -22,6 +22,7 @@ int main(int argc, char** argv) try {
   order.epochs = 2;
   if (argc == 6) {
     order.from(number(4), number(5));
+    if (order.epoch >= 2) return 0;  // nothing is left
     order.epochs = 2 - order.epoch;
   }
 

@@ -54,8 +54,10 @@ class ChunkTable {
   }
 
   std::uint32_t chunks() const noexcept { return chunks_; }
-  /// Any thread, without the lock: as it was at some time just now.
+  /// Any thread, without the lock: as it was at some time just now.  There is none beyond the last: the file's.
   ChunkState state(ChunkIndex i) const noexcept {
+    if (raw(i) >= chunks_) [[unlikely]]
+      return ChunkState::file;
     return static_cast<ChunkState>(std::atomic_ref(states_.data()[raw(i)]).load(std::memory_order_relaxed));
   }
   /// In the order in which they were published.

@@ -105,7 +105,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
 
   /// A forked child may have closed all descriptors: their numbers are other files' then.
   bool still_open() const noexcept {
-    return identity && buffered.is_inode(identity.value()) && (!direct || direct->is_inode(identity.value()));
+    return identity && buffered.is_inode(identity.value()) &&
+           (!direct || direct->is_inode(identity.value())) && (!exact || exact->is_inode(identity.value()));
   }
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {

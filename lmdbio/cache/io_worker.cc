@@ -190,7 +190,7 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
     const LaneKind kind = publish && file.direct.has_value() ? LaneKind::direct
                           : chunk || !file.exact             ? LaneKind::buffered
                                                              : LaneKind::exact;
-    if (chunk && !file.still_open()) f.status = Status::from_errno(EBADF);
+    if (!file.still_open()) f.status = Status::from_errno(EBADF);
     Lane* const l = lane(f.job.file, kind);
     const std::size_t align = l->engine->caps().align;
     const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
@@ -294,6 +294,7 @@ void IoWorker::finished(std::size_t at) noexcept {
       }
       const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
       if (failed) ++file.stats.read_failed;
+      if (failed && !f.job.has_memory) file.extent_failed.store(true, std::memory_order_relaxed);
       // What was begun before a change of snapshot is to be read again, for those who still want it.
       const Walk::Outcome outcome = failed                         ? Walk::Outcome::failed
                                     : !good                        ? Walk::Outcome::mapped

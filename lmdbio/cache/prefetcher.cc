@@ -64,6 +64,8 @@ struct WholeWindow : Places {
 };
 
 constexpr int kLoadTries = 8;
+/// Of what is reserved: a part of it is inherited by forks, and the rest is not.
+constexpr std::uint64_t kAreas = 2;
 
 /// A program may unload us with environments open, as it may stock: the code of threads has to stay.
 void stay_loaded() noexcept {
@@ -614,12 +616,14 @@ bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
 
 bool Prefetcher::reserve(std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  if (reserved_ + bytes > limit_ / 4 * 3) return false;
+  if (reserved_ + bytes > limit_ / 4 * 3 || resident_areas_ + kAreas > most_areas_) return false;
   while (used_ + bytes > limit_now()) {
     if (!reclaim_one(false)) return false;
   }
   used_ += bytes;
   reserved_ += bytes;
+  resident_areas_ += kAreas;
+  reserved_areas_ += kAreas;
   return true;
 }
 
@@ -629,6 +633,9 @@ void Prefetcher::give_back(std::uint64_t bytes) noexcept {
   bytes = std::min(bytes, reserved_);
   used_ -= bytes;
   reserved_ -= bytes;
+  const std::uint64_t areas = std::min(kAreas, reserved_areas_);
+  resident_areas_ -= areas;
+  reserved_areas_ -= areas;
 }
 
 bool Prefetcher::goes_on(const Walk& walk) const noexcept { return plans_ - walk.last_ <= kAbandoned; }
@@ -880,7 +887,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     }
   }
   forks_.fetch_add(1, std::memory_order_relaxed);
-  used_ = reserved_ = 0;
+  used_ = reserved_ = reserved_areas_ = 0;
   resident_areas_ = 0;
   for (const FileCache* const f : files_) {
     for (std::uint32_t i = 0; f->anonymous && i < f->table.chunks(); ++i) {

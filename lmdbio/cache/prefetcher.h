@@ -180,6 +180,7 @@ class Prefetcher {
   std::uint64_t plans_ = 0;                            ///< counts go_on(): the clock of the reclaiming policy
   std::uint64_t used_ = 0;                             ///< bytes: staging, resident chunks and reserved_
   std::uint64_t reserved_ = 0;                         ///< bytes: of reserve()
+  std::uint64_t reserved_areas_ = 0;                   ///< of resident_areas_, likewise
   std::uint64_t resident_areas_ = 0, most_areas_ = 0;  ///< VMAs
   std::int64_t checked_ns_ = 0;                        ///< see limit_now()
   std::uint64_t grow_to_ = 0;                          ///< likewise

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "lmdbio/base/align.h"
@@ -27,9 +28,11 @@ SlabPool::SlabPool(Prefetcher& prefetcher) noexcept
 Mapping SlabPool::take(std::size_t bytes) noexcept {
   bytes = align_up(bytes, kSlab);
   {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(forks_, prefetcher_.forks()) != forks_)
+    const std::lock_guard lock(prefetcher_);
+    const unsigned forks = prefetcher_.forks();
+    if (forks != forks_)
       for (Mapping& m : free_) (void)m.release();  // the parent's: not there, or somebody else's
+    forks_ = forks;
     std::erase_if(free_, [](const Mapping& m) { return !m; });
     if (bytes == kSlab && !free_.empty()) {
       Mapping slab = std::move(free_.back());
@@ -49,7 +52,7 @@ Mapping SlabPool::take(std::size_t bytes) noexcept {
 void SlabPool::give(Mapping slab) noexcept {
   const std::size_t bytes = slab.size();
   if (bytes == kSlab && ::madvise(slab.data(), bytes, MADV_DONTFORK) == 0) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(prefetcher_);
     if (!closed_ && forks_ == prefetcher_.forks() && (free_.size() + 1) * kSlab <= most_) {
       try {
         free_.push_back(std::move(slab));
@@ -65,7 +68,7 @@ void SlabPool::give(Mapping slab) noexcept {
 void SlabPool::close() noexcept {
   std::vector<Mapping> gone;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(prefetcher_);
     closed_ = true;
     gone.swap(free_);
     if (forks_ != prefetcher_.forks()) {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "lmdbio/base/mapping.h"
@@ -39,7 +38,7 @@ class SlabPool {
  private:
   Prefetcher& prefetcher_;
   const std::uint64_t most_;  ///< bytes kept
-  std::mutex mutex_;          // guards all below
+  // Below: under the Prefetcher's lock, which a fork holds.
   std::vector<Mapping> free_;
   bool closed_ = false;
   unsigned forks_;  ///< Prefetcher::forks() of the process whose slabs these are

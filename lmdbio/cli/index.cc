@@ -171,7 +171,7 @@ void write(const Database& database, const State& state, Made& m) {
   const Result<std::string> path =
       reader::index_path(database.path(), m.name, state.identity.ino, config().index_dir);
   if (!path) throw Failure(database.path() + ": " + errno_text(path.error().raw()));
-  const Status st = reader::save_index(m.index, tag, path.value(), database.status().st_mode, &m.file_bytes);
+  const Status st = reader::save_index(m.index, tag, path.value(), database.status(), &m.file_bytes);
   if (!st.ok())
     throw Failure(path.value() + ": cannot be written: " + errno_text(st.raw()) +
                   (config().index_dir.empty() ? " (LMDBIO_INDEX_DIR names another directory)" : ""));

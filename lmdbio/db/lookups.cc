@@ -39,7 +39,15 @@ class Lookups::Pages final : public PageSource {
   Pages(Lookups& of, const cache::WindowView& view) : of_(of), view_(view) {}
   bool get(std::uint64_t page, format::PageView& out) override {
     if (page >= view_.pages() || page < format::kMetaPages) return false;
-    if (!of_.there(page << view_.shift(), view_.page_size())) return false;
+    const std::uint64_t at = page << view_.shift();
+    if (!of_.there(at, view_.page_size())) return false;
+    // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
+    if (of_.file_ != nullptr && !of_.file_->resident_now(of_.file_->chunk_at(at)) &&
+        of_.file_->extent_failed.load(std::memory_order_relaxed)) {
+      std::byte any;
+      if (::pread(of_.env_->fd(), &any, 1, static_cast<off_t>(at)) != 1) return false;
+    }
+    if (of_.file_ != nullptr && Prefetcher::existing()->is_reading(*of_.file_, {at, view_.page_size()})) return false;
     const std::byte* const bytes = view_.at(format::Pgno{page});
     return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
   }
@@ -188,6 +196,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
   }
   const std::int64_t begun = now_ns();
   const Status st = bring_exactly(*file_->exact, at, bytes);
+  if (!st.ok()) file_->extent_failed.store(true, std::memory_order_relaxed);
   if (st.ok()) Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();
 }
@@ -203,7 +212,7 @@ bool Lookups::open_file(const cache::WindowView& view) noexcept {
 
 // All leaf pages of the tree, if they are few enough.
 void Lookups::fetch_leaves(const Source& source, const format::DbRecord& db, std::uint64_t misses) {
-  if (db.depth < 2 || db.leaf_pages > kMostLeaves ||
+  if (db.depth < 2 || db.depth > format::kMaxDepth || db.leaf_pages > kMostLeaves ||
       !cache::worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))
     return;
   Prefetcher& prefetcher = *Prefetcher::existing();

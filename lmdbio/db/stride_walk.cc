@@ -279,6 +279,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   PagesThere there(file, view, kLooks);
   plan_walk(place, there, limits, view.shift(), plan_);
   for (const PageRun& r : plan_.runs) {
+    if (r.first >= view.pages() || r.pages > view.pages() - r.first) continue;  // damage: the walk itself will tell
     const cache::WantedExtent e = extent_of(r);
     if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
   }

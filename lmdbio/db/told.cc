@@ -145,19 +145,19 @@ bool Told::ready(const Txn& txn) {
 
 // Waits for those in flight.
 void Told::drop_reads() noexcept {
-  arena_.for_each_read([this](ValueArena::Read& r) {
-    if (r.group.done()) return;
-    r.group.status = Status::from_errno(ECANCELED);
-    direct_->drop(r.group);
+  arena_.for_each_read([](ValueArena::Read& r) {
+    if (!r.group.done()) r.group.status = Status::from_errno(ECANCELED);
   });
-  for (const std::shared_ptr<ReadGroup>& g : groups_)
-    if (!g->done()) buffered_->drop(*g);
+  for (ReadQueue* const queue : {direct_.get(), buffered_.get()})
+    if (queue != nullptr) queue->drop_all();
   groups_.clear();
 }
 
 void Told::end() noexcept {
   if (lost()) return;
   if (forks_ != file_->prefetcher().forks()) after_fork();
+  const int saved = errno;
+  const Uncancelled wait;
   const Busy busy(busy_);
   drop_reads();
   count();
@@ -166,13 +166,12 @@ void Told::end() noexcept {
   trees_.clear();
   arena_.clear();
   told_ = passed_ = 0;
+  errno = saved;
 }
 
 // In the child the parent's reads are nobody's; what was read before is here.
 void Told::after_fork() noexcept {
   forks_ = file_->prefetcher().forks();
-  for (ReadQueue* const queue : {direct_.get(), buffered_.get()})
-    if (queue != nullptr) queue->forget();
   for (auto& [key, entry] : table_) {
     const bool there =
         entry.kind == Kind::absent ||
@@ -183,8 +182,9 @@ void Told::after_fork() noexcept {
   arena_.forget_unsafe();
   groups_.clear();
   store_.reset();
-  direct_.reset();
-  buffered_.reset();
+  // Left as they are: the numbers of their descriptors may be other files' in a child that has closed all.
+  (void)direct_.release();
+  (void)buffered_.release();
   counters_ = {};
   counted_direct_ = counted_buffered_ = {};
   store_reserved_ = 0;  // the parent's count
@@ -446,8 +446,14 @@ bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView&
   }
   passed_ = std::max(passed_, e.told);
   ++counters_.hits;
-  if (direct_ != nullptr && direct_->waiting() != 0) direct_->pump();
-  if (buffered_ != nullptr && buffered_->waiting() != 0) buffered_->pump();
+  const auto waits = [](const std::unique_ptr<ReadQueue>& q) { return q != nullptr && q->waiting() != 0; };
+  if (!waits(direct_) && !waits(buffered_)) return true;
+  const int saved = errno;
+  const Uncancelled wait;
+  const Busy busy(busy_);
+  if (direct_ != nullptr) direct_->pump();
+  if (buffered_ != nullptr) buffered_->pump();
+  errno = saved;
   return true;
 }
 

@@ -113,8 +113,12 @@ void IoEngine::settle(const RawResult& r) noexcept {
   --below_;
   Slot& s = slots_[r.slot];
   const std::size_t rest = s.op.dst.size() - s.done;
-  // ECANCELED: the thread that submitted it has ended, and io_uring gave its reads up.
+  // ECANCELED, EFAULT: the thread that submitted it has ended, and io_uring gave its reads up.
   if (r.res == -EINTR || r.res == -ECANCELED) {
+    ++counters_.retries;
+    pending_list_[pending_++] = r.slot;
+  } else if (r.res == -EFAULT && s.again < kFaultTries) {
+    ++s.again;
     ++counters_.retries;
     pending_list_[pending_++] = r.slot;
   } else if (r.res == -EAGAIN) {

@@ -86,6 +86,9 @@ class IoEngine {
   std::size_t in_flight() const noexcept { return depth_ - free_; }
 
   static constexpr unsigned kAgainTries = 20;
+  /// EFAULT is what io_uring answers for memory that is not there, and for reads through the page cache whose
+  /// submitting thread has ended.
+  static constexpr unsigned kFaultTries = 2;
 
  protected:
   explicit IoEngine(Caps caps) noexcept;

@@ -99,6 +99,13 @@ void ReadQueue::drop(ReadGroup& group) noexcept {
   while (!group.done()) reap(1);
 }
 
+void ReadQueue::drop_all() noexcept {
+  if (forgotten_) return;
+  for (const ReadOp& op : pending_) --group_of(op.tag).left;
+  pending_.clear();
+  while (engine_->in_flight() != 0) reap(engine_->in_flight());
+}
+
 void ReadQueue::forget() noexcept {
   forgotten_ = true;
   pending_.clear();

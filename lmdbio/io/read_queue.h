@@ -55,6 +55,8 @@ class ReadQueue {
   void wait_any() noexcept;
   /// The group's bytes are wanted no more; waits for those in flight.
   void drop(ReadGroup& group) noexcept;
+  /// Those of all groups.
+  void drop_all() noexcept;
 
   /// Requests submitted and not ended, wanted and not submitted.
   std::size_t in_flight() const noexcept { return engine_->in_flight(); }

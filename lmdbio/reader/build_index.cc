@@ -167,7 +167,9 @@ Status Build::expand(PageReads& reads, std::span<const std::uint64_t> pages,
         came[w.index].begin = rows.children.size();
         const bool good = scan_branch(facts_, w.page, page, rows, problem);
         came[w.index].end = rows.children.size();
-        return good;
+        if (!good || rows.children.size() <= request_.file_pages) return good;
+        tell_problem(problem, w.page, "the tree has more pages than the file");
+        return false;
       });
   if (!st.ok()) return st;
   children.clear();

@@ -34,7 +34,7 @@ constexpr char kMagic[8] = {'L', 'M', 'D', 'B', 'I', 'O', 'i', 'x'};
 constexpr std::uint32_t kFileVersion = 1;
 constexpr const char* kSuffix = ".lmdbio-index";
 /// Longer names of databases are cut, and a hash makes them different.
-constexpr std::size_t kMostName = 120;
+constexpr std::size_t kMostName = 120, kMostFileName = 60;
 
 struct ColumnSizes {
   std::uint64_t values, frame_bytes, distance_bytes;
@@ -248,7 +248,8 @@ Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span
   // Each block has a record and each run is one: what is read is bounded by what the database holds.
   std::uint64_t sum = h.header_bytes + kChecksum;
   for (const ColumnSizes& c : h.columns) {
-    if (c.values > h.records || c.frame_bytes > size || c.distance_bytes > size)
+    const std::uint64_t frames = c.values / PackedColumn::kFrame + (c.values % PackedColumn::kFrame != 0);
+    if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) || c.distance_bytes > size)
       return damaged(why, "a column");
     sum += align_up(c.frame_bytes, 8) + align_up(c.distance_bytes, 8);
     // A distance has 8 bytes at most.
@@ -330,13 +331,13 @@ Result<std::string> index_path(const std::string& data_path, std::string_view da
     char which[64];
     (void)std::snprintf(which, sizeof which, "-%" PRIx64 "-%016" PRIx64, inode,
                         std::uint64_t{XXH3_64bits(path.data(), path.size())});
-    return directory + "/" + std::string(path.substr(path.rfind('/') + 1, 100)) + which + name;
+    return directory + "/" + std::string(path.substr(path.rfind('/') + 1, kMostFileName)) + which + name;
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
 }
 
-Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, ::mode_t data_mode,
+Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, const struct ::stat& data,
                   std::uint64_t* bytes) noexcept {
   try {
     std::string temporary = path + ".XXXXXX";
@@ -344,8 +345,9 @@ Status save_index(const RecordIndex& index, const IndexTag& tag, const std::stri
     if (!fd) return Status::from_errno(errno);
     std::uint64_t written = 0;
     Status st = save(index, tag, fd.get(), written);
-    constexpr ::mode_t kOwner = S_IRUSR | S_IWUSR, kOthers = S_IRGRP | S_IROTH;
-    if (st.ok() && ::fchmod(fd.get(), kOwner | (data_mode & kOthers)) != 0) st = Status::from_errno(errno);
+    ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
+    if (::fchown(fd.get(), static_cast<::uid_t>(-1), data.st_gid) != 0) mode &= ~::mode_t{S_IRGRP};  // another group's
+    if (st.ok() && ::fchmod(fd.get(), mode) != 0) st = Status::from_errno(errno);
     if (st.ok() && ::fsync(fd.get()) != 0) st = Status::from_errno(errno);
     if (st.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) st = Status::from_errno(errno);
     if (!st.ok()) {

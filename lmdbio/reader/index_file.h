@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -34,9 +36,10 @@ Result<std::string> index_path(const std::string& data_path, std::string_view da
                                const std::string& directory) noexcept;
 
 /// Writes the file anew under a temporary name, then gives it its own: at any time there is the old one or
-/// the new one, whole.  Who may read the data file may read it: `data_mode` is that one's.  `bytes`, if not
+/// the new one, whole.  Who may read the data file may read it, `data` being that one's, but
+/// for its group where the caller may not give files to that.  `bytes`, if not
 /// null, becomes its size.  ENOMEM, or as open(2), write(2), fsync(2), rename(2).
-Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, ::mode_t data_mode,
+Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, const struct ::stat& data,
                   std::uint64_t* bytes = nullptr) noexcept;
 
 /// `out` is set if the answer is ok: an index of that state, and every number in it is checked.  `why`, if

@@ -35,7 +35,9 @@ class Load {
   bool confirm(const Places& places, Counters& counters) noexcept;
   std::size_t records() const noexcept { return ordinals_.size(); }
   std::uint64_t ordinal(std::size_t i) const noexcept { return ordinals_[i]; }
-  /// What the records will take, roughly, in bytes of memory.
+  /// Bytes that this takes by itself.
+  std::uint64_t own_bytes() const noexcept { return ordinals_.size() * kRecordBytes; }
+  /// What the records will take, roughly and at most, in bytes of memory.
   std::uint64_t bytes() const noexcept { return bytes_ + ordinals_.size() * kRecordBytes; }
 
   /// Finds out what has to be read, and whether it is in the page cache.  Once.  May throw bad_alloc.

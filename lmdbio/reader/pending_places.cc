@@ -158,9 +158,10 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
   return status_;
 }
 
-bool PendingPlaces::guess(std::uint64_t ordinal, RecordPlace& out) const noexcept {
+bool PendingPlaces::guess(std::uint64_t ordinal, const std::atomic<bool>& cancelled,
+                          RecordPlace& out) const noexcept {
   std::unique_lock lock(mutex_);
-  while (!looked_) changed_.wait(lock);
+  while (!looked_ && !cancelled.load(std::memory_order_relaxed)) changed_.wait_for(lock, kLook);
   if (!provenance_ || ended_) return false;
   const std::optional<Provenance::Guess> g = provenance_->guess(ordinal);
   if (!g) return false;

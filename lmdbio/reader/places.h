@@ -25,8 +25,9 @@ class Places {
   /// `why` says what is wrong, in one line that names the file.  May throw bad_alloc.
   virtual Status await(const std::atomic<bool>&, std::string&) const { return {}; }
   /// Before it is known: where the record may be.  True: reading can begin there, but nothing of it may be
-  /// given out before check() has agreed.  Waits for some pages of the tree at most.
-  virtual bool guess(std::uint64_t, RecordPlace&) const noexcept { return false; }
+  /// given out before check() has agreed.  Waits for some pages of the tree at most,
+  /// or until `cancelled`.
+  virtual bool guess(std::uint64_t, const std::atomic<bool>&, RecordPlace&) const noexcept { return false; }
   /// Once it is known: whether a guess was right.  To be asked once for each.
   virtual bool check(const RecordPlace&, const RecordPlace&) const noexcept { return false; }
   /// Of out.size() records from `first` on, all of them below records().  What it says of pages need not be

@@ -65,10 +65,11 @@ Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t
 namespace {
 
 /// All of them are guesses.
-bool add_guesses(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals, Load& load) {
+bool add_guesses(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
+                 const std::atomic<bool>& cancelled, Load& load) {
   std::vector<RecordPlace> some(ordinals.size());
   for (std::size_t i = 0; i < ordinals.size(); ++i)
-    if (ordinals[i] == kNoRecord || !places.guess(ordinals[i], some[i])) return false;
+    if (ordinals[i] == kNoRecord || !places.guess(ordinals[i], cancelled, some[i])) return false;
   for (std::size_t i = 0; i < ordinals.size(); ++i) load.add_guess(ordinals[i], some[i], shared);
   shared.counters.guessed.fetch_add(ordinals.size(), std::memory_order_relaxed);
   return true;
@@ -79,8 +80,8 @@ bool add_guesses(const Places& places, Shared& shared, std::span<const std::uint
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Load& load, std::string& why) {
   if (!places.known()) {
-    if (add_guesses(places, shared, ordinals, load)) {
-      if (load.bytes() <= shared.pool->limit()) return {};
+    if (add_guesses(places, shared, ordinals, cancelled, load)) {
+      if (load.own_bytes() <= shared.pool->limit()) return {};
       why = memory_reason(shared, load);
       return Status::from_errno(ENOMEM);
     }
@@ -99,7 +100,7 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
     places.places(ordinals[i], {some, n});
     for (std::size_t k = 0; k < n; ++k) load.add(ordinals[i + k], some[k], shared);
     i += n;
-    if (load.bytes() <= shared.pool->limit()) continue;
+    if (load.own_bytes() <= shared.pool->limit()) continue;
     why = memory_reason(shared, load);
     return Status::from_errno(ENOMEM);
   }
@@ -115,7 +116,8 @@ Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memo
 
 Reader::~Reader() {
   if (::getpid() == pid_) return;
-  for (const auto& queues : idle_) queues->forget();
+  for (const auto& queues : idle_)
+    if (queues != nullptr) queues->forget();
   (void)places_.release();  // another thread may have been in there
 }
 

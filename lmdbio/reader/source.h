@@ -12,6 +12,9 @@
 
 namespace lmdbio::reader {
 
+/// Of direct reads, bytes: what buffers are aligned to.  Files that ask for more are read through the page cache.
+inline constexpr std::size_t kMostAlignment = 4096;
+
 struct Source {
   File buffered;               ///< through the page cache
   std::optional<File> direct;  ///< past it, where that works

@@ -30,7 +30,7 @@ constexpr std::uint64_t kLoadsInMemory = 8;
 
 }  // namespace
 
-Stream::Stream(Reader& reader, Sequence sequence, UniqueFd wake) noexcept
+Stream::Stream(Reader& reader, Sequence sequence, UniqueFd wake)
     : reader_(reader),
       shared_(reader.shared()),
       sequence_(std::move(sequence)),
@@ -79,6 +79,7 @@ Stream::~Stream() {
 }
 
 void Stream::cancel() noexcept {
+  if (::getpid() != pid_) return;  // a child has the parent's descriptor
   cancelled_.store(true, std::memory_order_release);
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);

@@ -44,7 +44,7 @@ class Stream {
     bool finished = false;
   };
 
-  Stream(Reader& reader, Sequence sequence, UniqueFd wake) noexcept;
+  Stream(Reader& reader, Sequence sequence, UniqueFd wake);
   Status plan(std::unique_ptr<Ahead>& out, std::string& why);
   Status fill(std::string& why);
   Status start(Ahead& a, std::string& why);

@@ -109,7 +109,8 @@ class ReaderPending : public ::testing::Test {
   static std::thread opener(const Reader& r, const Counters& counters, std::uint64_t records) {
     return std::thread([&r, &counters, records] {
       RecordPlace p;
-      while (counters.guessed < records && r.places().guess(500, p)) ::sched_yield();
+      const std::atomic<bool> never{false};
+      while (counters.guessed < records && r.places().guess(500, never, p)) ::sched_yield();
       gate.open = true;
     });
   }

@@ -32,6 +32,14 @@ using ::testing::HasSubstr;
 using testing::IndexedFile;
 using testing::TempFile;
 
+/// A data file of ours.
+struct stat mode_of(::mode_t mode) {
+  struct stat s {};
+  s.st_mode = mode;
+  s.st_gid = ::getegid();
+  return s;
+}
+
 void holds(const std::vector<std::uint64_t>& values) {
   PackedColumn c;
   for (const std::uint64_t v : values) c.append(v);
@@ -114,7 +122,7 @@ class SmallTree : public ::testing::Test {
 
   std::string saved() {
     std::uint64_t bytes = 0;
-    EXPECT_EQ(save_index(index, tag, path, 0644, &bytes).raw(), 0);
+    EXPECT_EQ(save_index(index, tag, path, mode_of(0644), &bytes).raw(), 0);
     EXPECT_EQ(bytes, fs::file_size(path));
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -203,7 +211,7 @@ TEST_F(SmallTree, RoundTrip) {
   EXPECT_EQ(saved(), first);
   struct stat st;
   for (const mode_t mode : {0644u, 0600u, 0640u, 0666u}) {
-    ASSERT_EQ(save_index(index, tag, path, mode).raw(), 0);
+    ASSERT_EQ(save_index(index, tag, path, mode_of(mode)).raw(), 0);
     ASSERT_EQ(::stat(path.c_str(), &st), 0);
     EXPECT_EQ(st.st_mode & 0777, 0600u | (mode & 0044));
   }
@@ -213,7 +221,7 @@ TEST_F(SmallTree, RoundTrip) {
   EXPECT_EQ(others, 0u);
   IndexTag named = tag;
   named.database = "a name";
-  ASSERT_EQ(save_index(index, named, path, 0644).raw(), 0);
+  ASSERT_EQ(save_index(index, named, path, mode_of(0644)).raw(), 0);
   EXPECT_EQ(load(named), 0) << why;
   EXPECT_EQ(load(tag), ESTALE);
   named.database = "b name";
@@ -329,7 +337,7 @@ TEST_F(SmallTree, ColumnsThatDoNotFitAreRefused) {
     EXPECT_FALSE(made(changes[i]).consistent(tag.file_pages, 512)) << i;
   // And through the file.
   const RecordIndex bad = made([](All& a, IndexTotals&) { a[0][0] = 1; });
-  ASSERT_EQ(save_index(bad, tag, path, 0644).raw(), 0);
+  ASSERT_EQ(save_index(bad, tag, path, mode_of(0644)).raw(), 0);
   EXPECT_EQ(load(tag), MDB_CORRUPTED);
   EXPECT_THAT(why, HasSubstr("do not fit"));
 }
@@ -353,9 +361,9 @@ TEST_F(SmallTree, NamesTellDatabasesApart) {
 }
 
 TEST_F(SmallTree, FailedWritesLeaveNothing) {
-  EXPECT_EQ(save_index(index, tag, "/nowhere/x", 0644).raw(), ENOENT);
+  EXPECT_EQ(save_index(index, tag, "/nowhere/x", mode_of(0644)).raw(), ENOENT);
   fs::create_directory(path);  // rename fails
-  EXPECT_EQ(save_index(index, tag, path, 0644).raw(), EISDIR);
+  EXPECT_EQ(save_index(index, tag, path, mode_of(0644)).raw(), EISDIR);
   std::size_t others = 0;
   for (const auto& e : fs::directory_iterator(fs::path(path).parent_path()))
     others += e.path().string().starts_with(path + ".");

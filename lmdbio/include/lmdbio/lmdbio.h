@@ -64,7 +64,8 @@ typedef struct lmdbio_reader lmdbio_reader;
 /* An order of records, being read ahead.  One thread at a time. */
 typedef struct lmdbio_stream lmdbio_stream;
 
-/* Called from the thread that called the library.  done and total are of `what` ("index": pages).  Not 0:
+/* Called from the thread that called the library.  done and total are of `what` ("index": pages, total 0 as
+ * long as it is not known).  Not 0:
  * the call ends with ECANCELED. */
 typedef int lmdbio_progress_func(void* context, const char* what, uint64_t done, uint64_t total);
 
