@@ -168,7 +168,7 @@ class Stream {
   /// for (Batch& batch : stream) ...: what is left of it.  A batch is valid until the next.
   class Iterator {
    public:
-    using iterator_category = std::input_iterator_tag;
+    using iterator_concept = std::input_iterator_tag;
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
     using pointer = Batch*;
