@@ -152,7 +152,10 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   // Asked again soon: what cannot be asked about.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
-  if (told_ != nullptr) return;  // what is on its way is not to be read twice
+  if (told_ != nullptr) {  // what is on its way is not to be read twice
+    ask_in_ = 1;
+    return;
+  }
   if (!env_->paced()) {
     ask_in_ = Lookups::kNever;
     return;
@@ -295,6 +298,7 @@ void Txn::tell(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
     if (told_here_ == nullptr) return;
   }
   told_ = told_here_.get();
+  ask_in_ = 1;
   told_->tell(*this, dbi, keys);
 }
 
@@ -319,7 +323,28 @@ void Txn::forget_told() noexcept {
   told_ = nullptr;
 }
 
+template <bool kTold>
+[[gnu::always_inline]] inline Status Txn::get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  ++counters_.get;
+  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
+    (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
+  if (key.mv_size == 0) [[unlikely]] {
+    ++counters_.get_missed;
+    return Status::from_mdb(MDB_BAD_VALSIZE);
+  }
+  const Status st = kTold ? find_told(dbi, key, data) : find(dbi, key, data);
+  if (st.ok()) [[likely]]
+    counters_.bytes += data.mv_size;
+  else
+    ++counters_.get_missed;
+  return st;
+}
+
 Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  if (told_ != nullptr) {
+    ask_in_ = 1;  // each lookup comes here
+    return get_by<true>(dbi, key, data);
+  }
   ask(dbi, key, false);
   ++ask_in_;
   return get(dbi, key, data);
@@ -329,19 +354,7 @@ Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   // First and as a tail call: nothing has to be kept in registers for its sake.
   if (--ask_in_ == 0) [[unlikely]]
     return get_after_asking(dbi, key, data);
-  ++counters_.get;
-  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
-    (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
-  if (key.mv_size == 0) [[unlikely]] {
-    ++counters_.get_missed;
-    return Status::from_mdb(MDB_BAD_VALSIZE);
-  }
-  const Status st = told_ == nullptr ? find(dbi, key, data) : find_told(dbi, key, data);
-  if (st.ok()) [[likely]]
-    counters_.bytes += data.mv_size;
-  else
-    ++counters_.get_missed;
-  return st;
+  return get_by<false>(dbi, key, data);
 }
 
 }  // namespace lmdbio::db

@@ -172,6 +172,8 @@ class Txn {
   [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
   [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
   Status unread() noexcept;
+  template <bool kTold>
+  Status get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold, gnu::noinline]] Status get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold, gnu::noinline]] void ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept;
   Status look_up(MDB_dbi dbi);
