@@ -186,7 +186,9 @@ bool EnvHandle::idle() noexcept {
 ReadTxn* EnvHandle::live_among(std::span<const std::uintptr_t> words) noexcept {
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     const auto handle = reinterpret_cast<std::uintptr_t>(t);
-    if (t->live.load(std::memory_order_relaxed) && std::find(words.begin(), words.end(), handle) != words.end()) return t;
+    if (t->live.load(std::memory_order_relaxed) &&
+        std::find(words.begin(), words.end(), handle) != words.end())
+      return t;
   }
   return nullptr;
 }

@@ -40,7 +40,8 @@ int main(int argc, char** argv) try {
                             [](unsigned long long s, std::byte b) { return s + static_cast<unsigned>(b); });
     if (++batches == 100) {
       const lmdbio::Stream::Place place = stream.where();
-      std::printf("a job that starts with %llu %llu goes on here\n", static_cast<unsigned long long>(place.epoch),
+      std::printf("a job that starts with %llu %llu goes on here\n",
+                  static_cast<unsigned long long>(place.epoch),
                   static_cast<unsigned long long>(place.position));
     }
   }

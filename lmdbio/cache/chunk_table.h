@@ -54,7 +54,8 @@ class ChunkTable {
   }
 
   std::uint32_t chunks() const noexcept { return chunks_; }
-  /// Any thread, without the lock: as it was at some time just now.  There is none beyond the last: the file's.
+  /// Any thread, without the lock: as it was at some time just now.  There is none beyond the last: the
+  /// file's.
   ChunkState state(ChunkIndex i) const noexcept {
     if (raw(i) >= chunks_) [[unlikely]]
       return ChunkState::file;

@@ -38,10 +38,10 @@ struct ReadStats {
   std::uint64_t most_areas = 0;     ///< areas of memory (VMAs) that chunks of the process took, at most
   std::uint64_t key_walks = 0;      ///< walks that were seen not to read their values
   std::uint64_t stride_walks = 0;   ///< walks that were seen to use each k-th value
-  std::uint64_t predicted = 0;      ///< values that such walks came to and that had been fetched as the next used
+  std::uint64_t predicted = 0;  ///< values that such walks came to and that had been fetched as the next used
   std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of these: seen used, seen not used
   std::uint64_t sparse_plans = 0;   ///< plans of walks whose needs do not follow one another in the file
-  std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
+  std::uint64_t lookups_missed = 0;                ///< lookups that asked, and found something not in memory
   std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
   std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
   std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file, for lookups
@@ -81,8 +81,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
   std::vector<WantedExtent> reading;         ///< extents that are being read
-  /// The read of one has failed.  Its pages are in the page cache since, without their bytes: what counts pages
-  /// takes them to be there, and a touch may end in a signal.  Any thread may read it.
+  /// The read of one has failed.  Its pages are in the page cache since, without their bytes: what counts
+  /// pages takes them to be there, and a touch may end in a signal.  Any thread may read it.
   std::atomic<bool> extent_failed{false};
   unsigned users = 0;                        ///< environments
   /// Itself, where there was no memory to give its chunks back when it was closed: others may have the window,
@@ -95,10 +95,10 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes
   unsigned changes = 0;               ///< in it, of those that cost resident chunks
   ReadStats stats;
-  std::optional<File> exact;      ///< for bring_exactly; constant
-  std::uint64_t readahead = 0;    ///< of the kernel, ahead of page faults, bytes; constant
-  MissRecord misses;              ///< of lookups
-  WholeLoad load;                 ///< for them
+  std::optional<File> exact;                     ///< for bring_exactly; constant
+  std::uint64_t readahead = 0;                   ///< of the kernel, ahead of page faults, bytes; constant
+  MissRecord misses;                             ///< of lookups
+  WholeLoad load;                                ///< for them
   std::uint64_t leaves_for = ~std::uint64_t{0};  ///< the snapshot whose leaf pages were claimed last
   unsigned leaves_claimed = 0;                   ///< times
   Mapping had_memory;  ///< a byte a chunk of an anonymous window: 1 if it was ever published

@@ -348,9 +348,7 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind 
     if (l->file == file && l->kind == kind) return l.get();
   const bool direct = kind == LaneKind::direct, exact = kind == LaneKind::exact;
   const File& f = direct ? *file->direct : exact ? *file->exact : file->buffered;
-  const unsigned depth = direct                 ? kDirectDepth
-                         : file->local && !exact ? kBufferedLocalDepth
-                                                 : kBufferedDepth;
+  const unsigned depth = direct ? kDirectDepth : file->local && !exact ? kBufferedLocalDepth : kBufferedDepth;
   const char* name = "";
   Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, engine_kind(engine_for(direct)), &name);
   if (!engine) throw std::bad_alloc();

@@ -51,9 +51,10 @@ struct LoadFacts {
   std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes
 };
 
-/// How a database that is looked up all over is loaded as a whole: into the page cache, which all processes share,
-/// which outlives snapshots, and which costs no memory of its own to be made (1 GiB at 1 ms a request, beside lookups:
-/// 0.5 s, by chunks 0.9 s where the host has to find the memory first).  What does not fit there may still fit our own.
+/// How a database that is looked up all over is loaded as a whole: into the page cache, which all processes
+/// share, which outlives snapshots, and which costs no memory of its own to be made (1 GiB at 1 ms a request,
+/// beside lookups: 0.5 s, by chunks 0.9 s where the host has to find the memory first).  What does not fit
+/// there may still fit our own.
 constexpr LoadKind choose_load(const LoadFacts& f) noexcept {
   const std::uint64_t chunks = f.used_bytes / f.chunk_bytes + 1;
   const bool direct =
@@ -63,16 +64,17 @@ constexpr LoadKind choose_load(const LoadFacts& f) noexcept {
   return direct ? LoadKind::chunks : LoadKind::none;
 }
 
-/// Whether lookups that go all over a file of `used_bytes` have paid enough for a load of it to begin.  On storage
-/// that is far away their reads and the load's do not stand in each other's way, and the load is over before long.
-/// On this machine's disk they do: lookups wait several times as long while it runs, which pays if there are
-/// many more.  So it begins when they have waited for half as long as it takes (1.5 bytes a nanosecond).
+/// Whether lookups that go all over a file of `used_bytes` have paid enough for a load of it to begin.  On
+/// storage that is far away their reads and the load's do not stand in each other's way, and the load is over
+/// before long. On this machine's disk they do: lookups wait several times as long while it runs, which pays
+/// if there are many more.  So it begins when they have waited for half as long as it takes (1.5 bytes a
+/// nanosecond).
 constexpr bool load_is_due(bool local, std::uint64_t used_bytes, std::uint64_t missed_ns) noexcept {
   return !local || missed_ns >= used_bytes / 3;
 }
 
-/// Leaf pages are fetched all at once when lookups have missed so often that the fetch costs no more than they
-/// did, within this factor: many reads at once against one at a time.
+/// Leaf pages are fetched all at once when lookups have missed so often that the fetch costs no more than
+/// they did, within this factor: many reads at once against one at a time.
 inline constexpr std::uint64_t kLeavesAMiss = 64;
 /// And if they are a small part of memory.
 constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, std::uint64_t leaf_bytes,
@@ -82,9 +84,9 @@ constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, 
 
 /// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
 struct WholeLoad {
-  LoadKind kind = LoadKind::none;  ///< none: no load is going on
-  std::uint32_t next = 0, end = 0;  ///< chunks
-  unsigned reading = 0;             ///< chunks
+  LoadKind kind = LoadKind::none;              ///< none: no load is going on
+  std::uint32_t next = 0, end = 0;             ///< chunks
+  unsigned reading = 0;                        ///< chunks
   std::uint64_t snapshot = ~std::uint64_t{0};  ///< for which this was decided last
   unsigned begun = 0;                          ///< times
   std::uint64_t missed_ns = 0;                 ///< time that lookups have waited for data since the last one

@@ -159,8 +159,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     const bool local = is_local_file_system(fd);
     const std::uint64_t readahead = readahead_bytes(fd);
     const MemoryFacts memory = memory_facts();
-    const Regime regime = choose_way({mode, local, direct.has_value(), !window->anonymous(),
-                                      readahead, limit_, used_bytes, memory.available});
+    const Regime regime = choose_way({mode, local, direct.has_value(), !window->anonymous(), readahead,
+                                      limit_, used_bytes, memory.available});
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
@@ -404,8 +404,7 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<std::mutex>& lock, std::uint6
   const unsigned limit = config().stall_seconds;
   if (limit != 0 && !stall.told && now - stall.begun >= std::int64_t{limit} * 1'000'000'000) {
     stall.told = true;
-    log_line(LogLevel::warn,
-             "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
+    log_line(LogLevel::warn, "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
              walk.file().name.c_str(), offset, limit);
   }
   const std::uint32_t seen = walk.settled_.now();

@@ -53,8 +53,8 @@ class Prefetcher {
   /// there, or are the mapping's to give.  They are among the wishes.  An errno: a read failed; the next call
   /// tries again.
   Status go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
-  /// Waits until the awaited extent of the last go_on() has been read, or cannot be.  An errno: the read failed; the
-  /// next go_on() that wishes for it tries again.
+  /// Waits until the awaited extent of the last go_on() has been read, or cannot be.  An errno: the read
+  /// failed; the next go_on() that wishes for it tries again.
   Status await(Walk& walk) noexcept;
   /// A part of it is in an extent that is being read.
   bool is_reading(const FileCache& file, const WantedExtent& extent) noexcept;
@@ -75,12 +75,13 @@ class Prefetcher {
   void note_keys(FileCache& file) noexcept;
   void note_sparse(FileCache& file) noexcept;
 
-  /// A lookup under `snapshot` asked, and found data missing at byte `at` of `used_bytes`.  `far`: from where the
-  /// last one was.  Where lookups go all over a file that fits, a load of all of it begins.  How many such
-  /// misses there were under this snapshot; 0: what is missing is being loaded.
-  std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at, std::uint64_t used_bytes,
-                              bool far) noexcept;
-  /// Whose transaction fetches all leaf pages: true once a snapshot, and not for every snapshot of a busy writer.
+  /// A lookup under `snapshot` asked, and found data missing at byte `at` of `used_bytes`.  `far`: from where
+  /// the last one was.  Where lookups go all over a file that fits, a load of all of it begins.  How many
+  /// such misses there were under this snapshot; 0: what is missing is being loaded.
+  std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at,
+                              std::uint64_t used_bytes, bool far) noexcept;
+  /// Whose transaction fetches all leaf pages: true once a snapshot, and not for every snapshot of a busy
+  /// writer.
   bool claim_leaves(FileCache& file, std::uint64_t snapshot) noexcept;
   void note_leaves(FileCache& file, std::uint64_t pages) noexcept;
   /// `bytes` were read for a lookup, which waited for `ns`.

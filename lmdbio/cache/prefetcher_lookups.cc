@@ -1,4 +1,5 @@
-// The part of the Prefetcher that serves lookups: what they miss, and the load of a whole file in the background.
+// The part of the Prefetcher that serves lookups: what they miss, and the load of a whole file in the
+// background.
 #include <algorithm>
 
 #include "lmdbio/base/config.h"

@@ -28,7 +28,8 @@ TouchedPages TouchedPages::open() noexcept {
   TouchedPages made;
   UniqueFd fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!fd) return made;
-  made.page_shift_ = static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
+  made.page_shift_ =
+      static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
   // Two pages whose state is known: what imitates /proc may answer anything.
   const Result<Mapping> full = Mapping::zeroed(1), empty = Mapping::reserve(1, 1);
   if (!full || !empty) return made;

@@ -248,21 +248,23 @@ void summarize_reading(const Json& io) {
     std::fprintf(stderr, "lmdbio:   %llu times a walk was seen to skip its values: they were not read\n",
                  count("key_walks"));
   if (count("lookups_missed") != 0)
-    std::fprintf(stderr,
-                 "lmdbio:   %llu lookups missed memory; %s were read exactly for them, in %llu reads; %llu leaf pages "
-                 "were fetched ahead\n",
-                 count("lookups_missed"), bytes("exact_bytes").c_str(), count("exact_reads"),
-                 count("leaves_fetched"));
+    std::fprintf(
+        stderr,
+        "lmdbio:   %llu lookups missed memory; %s were read exactly for them, in %llu reads; %llu leaf pages "
+        "were fetched ahead\n",
+        count("lookups_missed"), bytes("exact_bytes").c_str(), count("exact_reads"), count("leaves_fetched"));
   if (count("loads_begun") != 0)
-    std::fprintf(stderr,
-                 "lmdbio:   looked up all over: loading the whole file in the background was begun %llu times, "
-                 "finished %llu times\n",
-                 count("loads_begun"), count("loads_finished"));
+    std::fprintf(
+        stderr,
+        "lmdbio:   looked up all over: loading the whole file in the background was begun %llu times, "
+        "finished %llu times\n",
+        count("loads_begun"), count("loads_finished"));
   if (count("stride_walks") != 0)
-    std::fprintf(stderr,
-                 "lmdbio:   %llu times a walk was seen to use each so many-th value: %llu values were fetched as the "
-                 "next such ones, %llu of them were seen used, %llu not\n",
-                 count("stride_walks"), count("predicted"), count("predicted_right"), count("predicted_wrong"));
+    std::fprintf(
+        stderr,
+        "lmdbio:   %llu times a walk was seen to use each so many-th value: %llu values were fetched as the "
+        "next such ones, %llu of them were seen used, %llu not\n",
+        count("stride_walks"), count("predicted"), count("predicted_right"), count("predicted_wrong"));
 }
 
 void summarize(const Json& processes) {

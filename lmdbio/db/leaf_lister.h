@@ -19,8 +19,8 @@ class LeafLister {
 
   /// Of a tree of `depth` levels, 2 or more.  `most`: pages of a level at most.  May throw bad_alloc.
   void start(std::uint64_t root, unsigned depth, std::uint64_t most);
-  /// As far as pages are there.  On `wait` `missing` has the branch pages to bring, those that no earlier call
-  /// has named.  May throw bad_alloc.
+  /// As far as pages are there.  On `wait` `missing` has the branch pages to bring, those that no earlier
+  /// call has named.  May throw bad_alloc.
   Step go_on(PageSource& source, std::vector<std::uint64_t>& missing);
   /// After `done`: the leaf pages, in the order of their keys.
   const std::vector<std::uint64_t>& leaves() const noexcept { return level_; }

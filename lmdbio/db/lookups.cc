@@ -20,10 +20,11 @@ using cache::Prefetcher;
 
 namespace {
 
-/// Where nothing tells what is in memory, time does: a read of a page that is takes less, and so do so many bytes.
+/// Where nothing tells what is in memory, time does: a read of a page that is takes less, and so do so many
+/// bytes.
 constexpr std::int64_t kReadNs = 40'000, kBytesANs = 4;
-/// Values of more than two such pieces are read by several requests at a time: less than the first, no more than
-/// the second, bytes.
+/// Values of more than two such pieces are read by several requests at a time: less than the first, no more
+/// than the second, bytes.
 constexpr std::uint64_t kLeastPiece = std::uint64_t{128} << 10, kMostPiece = std::uint64_t{1} << 20;
 /// What lies beyond in a value is left to page faults.
 constexpr std::uint64_t kMostValue = std::uint64_t{64} << 20;
@@ -47,7 +48,8 @@ class Lookups::Pages final : public PageSource {
       std::byte any;
       if (::pread(of_.env_->fd(), &any, 1, static_cast<off_t>(at)) != 1) return false;
     }
-    if (of_.file_ != nullptr && Prefetcher::existing()->is_reading(*of_.file_, {at, view_.page_size()})) return false;
+    if (of_.file_ != nullptr && Prefetcher::existing()->is_reading(*of_.file_, {at, view_.page_size()}))
+      return false;
     const std::byte* const bytes = view_.at(format::Pgno{page});
     return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
   }
@@ -137,15 +139,16 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
     p = format::raw(node.child());
   }
   format::Node node;
-  if ((place.exact || lookup.or_next) && place.index < page.count() && page.node(place.index, node) && (node.flags() & format::kBigData) != 0) {
+  if ((place.exact || lookup.or_next) && place.index < page.count() && page.node(place.index, node) &&
+      (node.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(node.overflow());
     const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
     if (first < view.pages() && pages <= view.pages() - first)
       (void)need(first << view.shift(), std::min(pages << view.shift(), kMostValue), &values_);
   }
   if (missed && file_ != nullptr) {
-    const std::uint64_t misses = Prefetcher::existing()->lookup_missed(
-        *file_, source.txnid, missed_at, view.pages() << view.shift(), far);
+    const std::uint64_t misses = Prefetcher::existing()->lookup_missed(*file_, source.txnid, missed_at,
+                                                                       view.pages() << view.shift(), far);
     around_ = !file_->local && misses >= cache::MissRecord::kMisses;
     if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
   }
@@ -185,7 +188,8 @@ Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file
 // False: the lookup's own page faults have to do it.
 bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) {
   if (!open_file(view)) return false;
-  // Further pieces by other threads meanwhile; this one waits for what they are reading, and skips what they have.
+  // Further pieces by other threads meanwhile; this one waits for what they are reading, and skips what they
+  // have.
   const std::uint64_t piece = std::clamp(file_->readahead, kLeastPiece, kMostPiece);
   if (bytes > 2 * piece) {
     if (value_walk_ == nullptr) value_walk_ = std::make_unique<cache::Walk>(file_);
@@ -197,7 +201,8 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
   const std::int64_t begun = now_ns();
   const Status st = bring_exactly(*file_->exact, at, bytes);
   if (!st.ok()) file_->extent_failed.store(true, std::memory_order_relaxed);
-  if (st.ok()) Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
+  if (st.ok())
+    Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();
 }
 

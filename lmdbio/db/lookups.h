@@ -1,9 +1,9 @@
 // Lookups by key of data that is not in memory.
 //
-// A lookup that misses memory costs a page fault for its leaf page and one or more for its value, each of which
-// waits for the kernel's read-around.  Here a lookup that asks is walked ahead of the real one: what it will
-// touch and is not in memory is read exactly, a value in one request.  Which lookups ask: all of them while data
-// is missing, one in many where it is in memory.
+// A lookup that misses memory costs a page fault for its leaf page and one or more for its value, each of
+// which waits for the kernel's read-around.  Here a lookup that asks is walked ahead of the real one: what it
+// will touch and is not in memory is read exactly, a value in one request.  Which lookups ask: all of them
+// while data is missing, one in many where it is in memory.
 #pragma once
 
 #include <array>
@@ -90,9 +90,9 @@ class Lookups {
     bool or_next;  ///< the next record does where there is none of that key
   };
   /// `lookup` is about to be made.  What it will touch is in
-  /// memory afterwards, unless the page faults of the lookup itself do as well.  How many lookups later to call
-  /// this again; kNever: not in this environment.  Finds no fault with damaged pages: the lookup will.  No
-  /// cancellation point; leaves the variable errno alone.
+  /// memory afterwards, unless the page faults of the lookup itself do as well.  How many lookups later to
+  /// call this again; kNever: not in this environment.  Finds no fault with damaged pages: the lookup will.
+  /// No cancellation point; leaves the variable errno alone.
   std::uint32_t before(const Source& source, const Lookup& lookup) noexcept;
   static constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
@@ -111,9 +111,9 @@ class Lookups {
   Env* env_;
   LookupSensor sensor_;
   LookupOrder leaves_, values_;
-  bool around_ = false;  ///< the file is far away, is looked up all over and is not loaded
-  bool off_ = false;  ///< nothing can be done for this environment's lookups
-  std::uint32_t window_ = 0;  ///< number of the window that all below belongs to
+  bool around_ = false;                     ///< the file is far away, is looked up all over and is not loaded
+  bool off_ = false;                        ///< nothing can be done for this environment's lookups
+  std::uint32_t window_ = 0;                ///< number of the window that all below belongs to
   std::shared_ptr<cache::FileCache> file_;  ///< null: no lookup has missed anything yet
   /// Branch pages that were there, by low bits of their numbers; 0: none.
   std::array<std::uint64_t, 64> known_{};

@@ -105,8 +105,9 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
     leaves = true;
-    const StrideWalk::Arrival at =
-        kind == Step::edge ? StrideWalk::Arrival::edge : kind == Step::leaf ? StrideWalk::Arrival::leaf : StrideWalk::Arrival::value;
+    const StrideWalk::Arrival at = kind == Step::edge   ? StrideWalk::Arrival::edge
+                                   : kind == Step::leaf ? StrideWalk::Arrival::leaf
+                                                        : StrideWalk::Arrival::value;
     const Result<bool> goes_on = picking_->step(at, place, need, view, run);
     if (!goes_on) return goes_on.error();
     if (goes_on.value()) return {};
@@ -187,7 +188,8 @@ bool Pacer::pick(const WalkPlace& place, const cache::WindowView& view) {
   return picking_ != nullptr;
 }
 
-bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
+bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
+                         const cache::WindowView& view) {
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view.pages());
   if (file == nullptr) return false;
   if (file->regime.way == cache::Way::mapping) {

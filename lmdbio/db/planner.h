@@ -29,7 +29,7 @@ struct WalkPlace {
   bool values = true;             ///< overflow pages are needed as well
   bool apart = false;             ///< each run is to be one page or one value, also where they touch
   std::uint64_t period = 1;       ///< of the values each so many-th; 1: all, 2 or more: `skip` first
-  std::uint64_t skip = 0;         ///< with a period: entries from the place's own on before the first needed one
+  std::uint64_t skip = 0;  ///< with a period: entries from the place's own on before the first needed one
   std::uint64_t value_pages = 0;  ///< overflow pages a record, on average
   std::uint64_t given_bytes = 0;  ///< sizes of all values that the transaction has given out so far
 };
@@ -37,8 +37,8 @@ struct WalkPlace {
 /// Pages that a walker may enter without asking.
 struct FreeRun {
   std::uint64_t first = 0, pages = 0;
-  /// Of a run of `more` + 1 pages from `p` on.  One comparison: what starts up to `more` pages before this run is
-  /// taken to be inside as well, which costs a page fault at most.
+  /// Of a run of `more` + 1 pages from `p` on.  One comparison: what starts up to `more` pages before this
+  /// run is taken to be inside as well, which costs a page fault at most.
   bool covers(std::uint64_t p, std::uint64_t more) const noexcept { return p - first + more < pages; }
   static constexpr FreeRun everything() noexcept { return {0, ~std::uint64_t{0}}; }
 };
@@ -65,8 +65,8 @@ struct PlanLimits {
 };
 
 /// What the walk needs from its place on.  A page that the source does not have is needed, and what is below
-/// it is left out; with a period, all values that come after it are.  Damaged pages end the plan: the walk itself
-/// will tell.  May throw bad_alloc.
+/// it is left out; with a period, all values that come after it are.  Damaged pages end the plan: the walk
+/// itself will tell.  May throw bad_alloc.
 void plan_walk(const WalkPlace& place, PageSource& source, const PlanLimits& limits, unsigned page_shift,
                Plan& out);
 

@@ -51,10 +51,10 @@ inline constexpr std::size_t kAtTxnid = format::kPageHeader + offsetof(format::M
 /// before T+1 is visible), or the source, asked again, still says T (it says T+1 only after T+1's commit
 /// ended, and T+2 starts later).  Else the newer id is tried.
 ///
-/// A source that says 0 is asked no further: either nothing was ever committed, or its lock file is just being
-/// set up once more, by another environment of this process on the same file (file locks do not keep it from
-/// that, and stock shows such a reader an empty database).  A slot with 0 keeps all pages, so the newest meta
-/// is as good.
+/// A source that says 0 is asked no further: either nothing was ever committed, or its lock file is just
+/// being set up once more, by another environment of this process on the same file (file locks do not keep it
+/// from that, and stock shows such a reader an empty database).  A slot with 0 keeps all pages, so the newest
+/// meta is as good.
 ///
 /// `metas`: page 0, page 1.  MDB_BAD_TXN after kTries rounds (a writer that commits faster than a meta can
 /// be copied); whatever the source answers when it fails.
@@ -63,7 +63,8 @@ Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapsh
   constexpr int kTries = 1000;
   for (int round = 0; round < kTries; ++round) {
     if (out.txnid == 0) [[unlikely]]
-      out.txnid = std::max(Words::load(metas[0] + detail::kAtTxnid), Words::load(metas[1] + detail::kAtTxnid));
+      out.txnid =
+          std::max(Words::load(metas[0] + detail::kAtTxnid), Words::load(metas[1] + detail::kAtTxnid));
     const std::uint64_t txnid = out.txnid;
     const std::byte* const meta = metas[txnid & 1];
     std::uint64_t words[sizeof out.dbs / 8];

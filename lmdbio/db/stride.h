@@ -46,7 +46,8 @@ class Stride {
  private:
   static constexpr unsigned kMostUnclear = 8;
   static constexpr unsigned kDense = 3, kEstablished = 2, kMostChanges = 4, kMostExtras = 3, kMostMissed = 2;
-  static constexpr unsigned kFairlyClean = 4, kClean = 8;  ///< right guesses in a row, and what went wrong is forgotten
+  static constexpr unsigned kFairlyClean = 4,
+                            kClean = 8;  ///< right guesses in a row, and what went wrong is forgotten
 
   void note_used(std::uint64_t number) noexcept;
   void give_up_guess() noexcept;

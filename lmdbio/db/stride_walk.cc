@@ -27,7 +27,8 @@ constexpr unsigned kUntold = 8;
 /// So many that were fetched at the start without being told whether all are used, and it is given up as
 /// well.
 constexpr unsigned kMostProbed = 16;
-/// Of so many values in a row that were not seen used, page faults of so many: they are read where it does not show.
+/// Of so many values in a row that were not seen used, page faults of so many: they are read where it does
+/// not show.
 constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
 /// Values that are looked at once more, and how many of them used by then say that the program reads late.
 constexpr std::size_t kLate = 16, kReadLate = 8;
@@ -152,7 +153,8 @@ void StrideWalk::look_back() {
       ++unseen;
     if (seen == Stride::Seen::unused && !fast && read_late(g.sample)) apart_ = false;
     stride_.observe(g.number, seen);
-    untold_ = seen == Stride::Seen::unknown && !stride_.seen_used() && !stride_.seen_unused() ? untold_ + 1 : 0;
+    untold_ =
+        seen == Stride::Seen::unknown && !stride_.seen_used() && !stride_.seen_unused() ? untold_ + 1 : 0;
     if (untold_ >= kUntold) apart_ = false;
   }
   given_.clear();
@@ -181,12 +183,14 @@ bool StrideWalk::read_late(const std::byte* sample) {
 
 const std::byte* StrideWalk::sample_of(const PageRun& value, const cache::WindowView& view) const noexcept {
   const std::uint64_t before = value.pages / 2;
-  if (before << view.shift() < kAround || (value.pages - before - 1) << view.shift() < kAround) return nullptr;
+  if (before << view.shift() < kAround || (value.pages - before - 1) << view.shift() < kAround)
+    return nullptr;
   if (value.first >= view.pages() || value.pages > view.pages() - value.first) return nullptr;
   return view.hint(format::Pgno{value.first + before});
 }
 
-void StrideWalk::give(std::uint64_t number, const PageRun& value, bool predicted, const cache::WindowView& view) {
+void StrideWalk::give(std::uint64_t number, const PageRun& value, bool predicted,
+                      const cache::WindowView& view) {
   const std::byte* sample = sample_of(value, view);
   if (sample != nullptr && touched_.look(sample) != TouchedPages::Page::absent) sample = nullptr;
   given_.push_back({number, sample, predicted});
@@ -200,16 +204,19 @@ void StrideWalk::give_leaf(const format::PageView& leaf, const cache::WindowView
     format::Node node;
     if (!leaf.node(forward_ ? i : n - 1 - i, node)) return;
     if ((node.flags() & format::kBigData) == 0) continue;
-    give(base_ + i, {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())}, false, view);
+    give(base_ + i, {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())},
+         false, view);
   }
 }
 
 // --- where it is ------------------------------------------------------------------------------------------
 
 // The leaf is fetched, if it is not there, and becomes the place's.
-Status StrideWalk::arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
+Status StrideWalk::arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need,
+                                  const cache::WindowView& view) {
   const bool at_end = next_ == base_ + entries_;
-  if (place.forward != forward_ || (at == Arrival::edge && !at_end) || leaf_page_ == ~std::uint64_t{0}) anew(place);
+  if (place.forward != forward_ || (at == Arrival::edge && !at_end) || leaf_page_ == ~std::uint64_t{0})
+    anew(place);
   if (at == Arrival::edge) Prefetcher::existing()->forget_extents(walk_);
   base_ += entries_;
   entries_ = 0;
@@ -250,14 +257,16 @@ bool StrideWalk::is_resident(std::uint64_t offset, std::uint64_t bytes) const no
 }
 
 // What is thought to be needed from the entry with `number` on; waits for `first`, if it is not null.
-Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* first, const cache::WindowView& view) {
+Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* first,
+                         const cache::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();
   cache::FileCache& file = walk_.file();
   extents_.clear();
   const auto extent_of = [&view](const PageRun& r) {
     return cache::WantedExtent{r.first << view.shift(), r.pages << view.shift()};
   };
-  const bool waits = first != nullptr && !is_resident(first->first << view.shift(), first->pages << view.shift());
+  const bool waits =
+      first != nullptr && !is_resident(first->first << view.shift(), first->pages << view.shift());
   if (waits) extents_.push_back(extent_of(*first));
 
   const std::uint64_t value = std::max<std::uint64_t>(place.value_pages, 1);
@@ -279,13 +288,16 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   PagesThere there(file, view, kLooks);
   plan_walk(place, there, limits, view.shift(), plan_);
   for (const PageRun& r : plan_.runs) {
-    if (r.first >= view.pages() || r.pages > view.pages() - r.first) continue;  // damage: the walk itself will tell
+    if (r.first >= view.pages() || r.pages > view.pages() - r.first)
+      continue;  // damage: the walk itself will tell
     const cache::WantedExtent e = extent_of(r);
     if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
   }
-  if (const Status st = prefetcher.go_on(walk_, {{}, extents_, waits ? extents_.front() : cache::WantedExtent()},
-                                         ChunkIndex{1}, ChunkIndex{0});
-      !st.ok()) return st;
+  if (const Status st =
+          prefetcher.go_on(walk_, {{}, extents_, waits ? extents_.front() : cache::WantedExtent()},
+                           ChunkIndex{1}, ChunkIndex{0});
+      !st.ok())
+    return st;
   report();
   return waits ? prefetcher.await(walk_) : Status();
 }

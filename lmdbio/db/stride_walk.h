@@ -1,9 +1,9 @@
-// A walk of which is found out, as it goes, which values the program reads: of one that reads each k-th, leaf pages
-// and those values are fetched and nothing else.
+// A walk of which is found out, as it goes, which values the program reads: of one that reads each k-th, leaf
+// pages and those values are fetched and nothing else.
 //
 // What is fetched goes to the page cache, so that the kernel's page tables tell what was touched
-// (cache/touched.h).  The first few values are fetched while the program reads: a walk that reads them all becomes
-// a stream at once.
+// (cache/touched.h).  The first few values are fetched while the program reads: a walk that reads them all
+// becomes a stream at once.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ class StrideWalk {
                                            const cache::WindowView& view) noexcept;
   ~StrideWalk();
 
-  /// As Pacer::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or by no rule,
-  /// or it can no longer be told: it is a stream from here on, and this is of no further use.  May throw bad_alloc.
+  /// As Pacer::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or by no
+  /// rule, or it can no longer be told: it is a stream from here on, and this is of no further use.  May
+  /// throw bad_alloc.
   Result<bool> step(Arrival at, const WalkPlace& place, const PageRun& need, const cache::WindowView& view,
                     FreeRun& run);
 
@@ -73,14 +74,14 @@ class StrideWalk {
   std::uint64_t base_ = 0, entries_ = 0;  ///< number of the leaf's first entry on the way; how many it has
   std::uint64_t next_ = 0;                ///< number of the entry after the last one given
   // What is seen otherwise.
-  Faults before_;                               ///< the thread's at the end of the last step
-  unsigned unseen_ = 0, unseen_faults_ = 0;     ///< values given and not seen used; major faults meanwhile
-  unsigned untold_ = 0;                         ///< values of which nothing can be seen, at the start
-  std::vector<const std::byte*> late_;          ///< samples of values that were not used, the last few
-  bool apart_ = true;                           ///< it can be told what is used
-  unsigned probed_ = 0;                         ///< values since the start that were fetched without a guess
+  Faults before_;                            ///< the thread's at the end of the last step
+  unsigned unseen_ = 0, unseen_faults_ = 0;  ///< values given and not seen used; major faults meanwhile
+  unsigned untold_ = 0;                      ///< values of which nothing can be seen, at the start
+  std::vector<const std::byte*> late_;       ///< samples of values that were not used, the last few
+  bool apart_ = true;                        ///< it can be told what is used
+  unsigned probed_ = 0;                      ///< values since the start that were fetched without a guess
   bool counted_ = false, keys_counted_ = false;
-  cache::ReadStats stats_;                      ///< not yet in the file's
+  cache::ReadStats stats_;  ///< not yet in the file's
   Plan plan_;
   std::vector<cache::WantedExtent> extents_;
 };

@@ -165,7 +165,8 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   // A program's own comparator is called as often as lookups need, and no more.
   if (key.mv_size == 0 || stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
   if (lookups_ == nullptr) lookups_.reset(new (std::nothrow) Lookups(*env_));
-  if (lookups_ != nullptr) ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, {db, order, key, or_next});
+  if (lookups_ != nullptr)
+    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, {db, order, key, or_next});
 }
 
 void Txn::order_main() noexcept {

@@ -206,7 +206,7 @@ class Txn {
   Counters counters_;
   Snapshot snapshot_;
   std::unique_ptr<Loader> loader_;
-  std::unique_ptr<Told> told_here_;  ///< kept for transactions that follow
+  std::unique_ptr<Told> told_here_;   ///< kept for transactions that follow
   std::unique_ptr<Lookups> lookups_;  ///< null: none has asked yet
 };
 

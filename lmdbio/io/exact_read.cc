@@ -28,7 +28,8 @@ Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes
   iovec to[kMost / kPlace];
   const std::uint64_t end = align_up(offset + bytes, kPlace);
   for (std::uint64_t at = align_down(offset, kPlace); at < end;) {
-    const auto pieces = static_cast<std::size_t>(std::min<std::uint64_t>((end - at) / kPlace, kMost / kPlace));
+    const auto pieces =
+        static_cast<std::size_t>(std::min<std::uint64_t>((end - at) / kPlace, kMost / kPlace));
     for (std::size_t i = 0; i < pieces; ++i) to[i] = {place, kPlace};
     const ssize_t n = ::preadv(file.fd(), to, static_cast<int>(pieces), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;

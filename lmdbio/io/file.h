@@ -18,8 +18,8 @@ struct FileIdentity {
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
-/// What this machine knows of the size of `fd`'s file, without a request to the server of a network file system
-/// (fstat(2) makes one whenever a read has changed the time of access); 0: it cannot be had.
+/// What this machine knows of the size of `fd`'s file, without a request to the server of a network file
+/// system (fstat(2) makes one whenever a read has changed the time of access); 0: it cannot be had.
 std::uint64_t size_known_here(int fd) noexcept;
 
 /// A regular file opened for reading.  Threads may share one.

@@ -249,7 +249,8 @@ Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span
   std::uint64_t sum = h.header_bytes + kChecksum;
   for (const ColumnSizes& c : h.columns) {
     const std::uint64_t frames = c.values / PackedColumn::kFrame + (c.values % PackedColumn::kFrame != 0);
-    if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) || c.distance_bytes > size)
+    if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) ||
+        c.distance_bytes > size)
       return damaged(why, "a column");
     sum += align_up(c.frame_bytes, 8) + align_up(c.distance_bytes, 8);
     // A distance has 8 bytes at most.
@@ -337,8 +338,8 @@ Result<std::string> index_path(const std::string& data_path, std::string_view da
   }
 }
 
-Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, const struct ::stat& data,
-                  std::uint64_t* bytes) noexcept {
+Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
+                  const struct ::stat& data, std::uint64_t* bytes) noexcept {
   try {
     std::string temporary = path + ".XXXXXX";
     const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
@@ -346,7 +347,8 @@ Status save_index(const RecordIndex& index, const IndexTag& tag, const std::stri
     std::uint64_t written = 0;
     Status st = save(index, tag, fd.get(), written);
     ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
-    if (::fchown(fd.get(), static_cast<::uid_t>(-1), data.st_gid) != 0) mode &= ~::mode_t{S_IRGRP};  // another group's
+    if (::fchown(fd.get(), static_cast<::uid_t>(-1), data.st_gid) != 0)
+      mode &= ~::mode_t{S_IRGRP};  // another group's
     if (st.ok() && ::fchmod(fd.get(), mode) != 0) st = Status::from_errno(errno);
     if (st.ok() && ::fsync(fd.get()) != 0) st = Status::from_errno(errno);
     if (st.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) st = Status::from_errno(errno);

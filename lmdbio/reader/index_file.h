@@ -2,9 +2,8 @@
 // bytes.
 #pragma once
 
-#include <sys/types.h>
-
 #include <sys/stat.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <span>
@@ -39,8 +38,8 @@ Result<std::string> index_path(const std::string& data_path, std::string_view da
 /// the new one, whole.  Who may read the data file may read it, `data` being that one's, but
 /// for its group where the caller may not give files to that.  `bytes`, if not
 /// null, becomes its size.  ENOMEM, or as open(2), write(2), fsync(2), rename(2).
-Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path, const struct ::stat& data,
-                  std::uint64_t* bytes = nullptr) noexcept;
+Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
+                  const struct ::stat& data, std::uint64_t* bytes = nullptr) noexcept;
 
 /// `out` is set if the answer is ok: an index of that state, and every number in it is checked.  `why`, if
 /// not empty, becomes one line.  ENOENT: none; ESTALE: of another state or file; MDB_CORRUPTED: not an index,

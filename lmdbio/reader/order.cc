@@ -26,7 +26,8 @@ constexpr unsigned kRounds = 8, kLeastBits = 8;
 
 }  // namespace
 
-std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t i) noexcept {
+std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
+                      std::uint64_t i) noexcept {
   if (count < 2 || i >= count) return 0;
   const auto bits = std::max(kLeastBits, static_cast<unsigned>(std::bit_width(count - 1)));
   const unsigned low = bits / 2, high = bits - low;

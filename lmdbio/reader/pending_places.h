@@ -38,7 +38,8 @@ class PendingPlaces final : public Places {
                     std::uint64_t& out) const override {
     return index_.load(std::memory_order_acquire)->ordinal_of(leaf, slot, page, out);
   }
-  bool guess(std::uint64_t ordinal, const std::atomic<bool>& cancelled, RecordPlace& out) const noexcept override;
+  bool guess(std::uint64_t ordinal, const std::atomic<bool>& cancelled,
+             RecordPlace& out) const noexcept override;
   bool check(const RecordPlace& guessed, const RecordPlace& actual) const noexcept override;
 
  private:

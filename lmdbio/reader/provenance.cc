@@ -14,8 +14,7 @@ namespace {
 /// Where a leaf's values are, relative to its page, modulo 2^64.
 std::vector<std::uint64_t> offsets_of(const LeafSample& leaf) {
   std::vector<std::uint64_t> all;
-  for (const LeafSample::Value& v : leaf.values)
-    all.push_back(v.overflow - leaf.page);
+  for (const LeafSample::Value& v : leaf.values) all.push_back(v.overflow - leaf.page);
   return all;
 }
 
@@ -31,7 +30,8 @@ std::size_t first_shift(const std::vector<std::uint64_t>& leaf, const std::vecto
 std::optional<Provenance> Provenance::learn(std::vector<std::uint64_t> leaves,
                                             std::vector<std::uint64_t> branches,
                                             std::span<const LeafSample> first, std::uint64_t records) {
-  if (first.size() == leaves.size() && !first.empty()) first = first.first(first.size() - 1);  // it may not be full
+  if (first.size() == leaves.size() && !first.empty())
+    first = first.first(first.size() - 1);  // it may not be full
   if (first.size() < 3 || leaves.size() < first.size()) return std::nullopt;
   Provenance p;
   p.records_ = records;
@@ -76,7 +76,8 @@ bool Provenance::learn_runs(std::span<const LeafSample> first) {
   std::sort(intervals.begin(), intervals.end(), std::greater<>());
   for (const std::uint64_t interval : intervals) {
     commit_ = interval;
-    if (std::all_of(others.begin(), others.end(), [this](std::uint64_t j) { return near_commit(j); })) return true;
+    if (std::all_of(others.begin(), others.end(), [this](std::uint64_t j) { return near_commit(j); }))
+      return true;
   }
   return false;
 }

@@ -2,10 +2,10 @@
 // size.  A guess, learnt from the first leaf pages; the index tells later whether it was right.
 //
 // Stock LMDB, writing in order, fills a leaf page to the same number of records each time, and takes the runs
-// of large values from the end of the file one after the other; a leaf page splits at the same record of each,
-// and a commit shifts what is around it (PROV in Pumma et al., TOPC 2019).  So from a leaf's page number,
-// which branch pages tell exactly, follows where its values are, but for leaves near a commit and at the start
-// of a branch page: of those nothing is guessed.
+// of large values from the end of the file one after the other; a leaf page splits at the same record of
+// each, and a commit shifts what is around it (PROV in Pumma et al., TOPC 2019).  So from a leaf's page
+// number, which branch pages tell exactly, follows where its values are, but for leaves near a commit and at
+// the start of a branch page: of those nothing is guessed.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,8 @@ class Provenance {
   /// `leaves`: page numbers of all leaves in order; `branches`: those of them, by index from 0, that are the
   /// first below their branch pages, ascending.  `first`: what the first leaves hold, at least three.  Empty:
   /// no rule is seen.  May throw bad_alloc.
-  static std::optional<Provenance> learn(std::vector<std::uint64_t> leaves, std::vector<std::uint64_t> branches,
+  static std::optional<Provenance> learn(std::vector<std::uint64_t> leaves,
+                                         std::vector<std::uint64_t> branches,
                                          std::span<const LeafSample> first, std::uint64_t records);
 
   /// Where record `ordinal` must be; empty: not known.  Pages may lie beyond the file.  Counted.
@@ -67,7 +68,7 @@ class Provenance {
 
   std::vector<std::uint64_t> leaves_, branches_;
   std::uint64_t records_ = 0, per_leaf_ = 0, commit_ = 0;
-  std::uint64_t run_pages_ = 0;        ///< of a value; 0: values are in the leaves
+  std::uint64_t run_pages_ = 0;         ///< of a value; 0: values are in the leaves
   std::vector<std::uint64_t> offsets_;  ///< of a leaf's values, in pages, from the leaf page, modulo 2^64
   bool dropped_ = false;
   Counters counters_;

@@ -25,13 +25,13 @@ namespace lmdbio::reader {
 
 /// Where a record is: its key's leaf page, and what leads to the value.
 struct RecordPlace {
-  std::uint64_t leaf = 0;        ///< page of the tree's leaf that holds the key
-  std::uint32_t slot = 0;        ///< entry of that page to start from
-  std::uint32_t nth = 0;         ///< the record is the nth from there on, duplicates inside the page counted
-  std::uint64_t overflow = 0;    ///< first page of the run that holds the value; 0: none
-  std::uint32_t value_bytes = 0; ///< size of the value in the run
-  std::uint64_t dup_leaf = 0;    ///< page of a leaf of the key's own tree of duplicates; 0: none
-  std::uint32_t dup_item = 0;    ///< item of that page
+  std::uint64_t leaf = 0;         ///< page of the tree's leaf that holds the key
+  std::uint32_t slot = 0;         ///< entry of that page to start from
+  std::uint32_t nth = 0;          ///< the record is the nth from there on, duplicates inside the page counted
+  std::uint64_t overflow = 0;     ///< first page of the run that holds the value; 0: none
+  std::uint32_t value_bytes = 0;  ///< size of the value in the run
+  std::uint64_t dup_leaf = 0;     ///< page of a leaf of the key's own tree of duplicates; 0: none
+  std::uint32_t dup_item = 0;     ///< item of that page
   friend bool operator==(const RecordPlace&, const RecordPlace&) = default;
 };
 

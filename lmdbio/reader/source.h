@@ -12,7 +12,8 @@
 
 namespace lmdbio::reader {
 
-/// Of direct reads, bytes: what buffers are aligned to.  Files that ask for more are read through the page cache.
+/// Of direct reads, bytes: what buffers are aligned to.  Files that ask for more are read through the page
+/// cache.
 inline constexpr std::size_t kMostAlignment = 4096;
 
 struct Source {

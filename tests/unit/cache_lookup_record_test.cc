@@ -41,10 +41,11 @@ TEST(MissRecord, ANewSnapshotStartsAnew) {
 }
 
 TEST(MissRecord, TinyAndOddSizes) {
-  for (const std::uint64_t bytes : {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
+  for (const std::uint64_t bytes :
+       {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
     MissRecord r;
     for (unsigned i = 0; i < 64; ++i) r.note(1, bytes / 64 * i, bytes);
-    r.note(1, bytes, bytes);      // beyond its end, as a file that has shrunk
+    r.note(1, bytes, bytes);  // beyond its end, as a file that has shrunk
     r.note(1, ~std::uint64_t{0}, bytes);
     EXPECT_EQ(r.misses(), 66u);
   }

@@ -1,6 +1,6 @@
 // The page tables as a sensor: a real mapping of a real file, touched here and there.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +41,8 @@ class Touched : public ::testing::Test {
   const std::byte* value(std::size_t i) const { return map_.data() + i * kValue; }
   const std::byte* sample(std::size_t i) const { return value(i) + kValue / 2; }
   void touch(std::size_t i) const {
-    for (std::size_t at = 0; at < kValue; at += 512) (void)*static_cast<const volatile std::byte*>(value(i) + at);
+    for (std::size_t at = 0; at < kValue; at += 512)
+      (void)*static_cast<const volatile std::byte*>(value(i) + at);
   }
 
   UniqueFd fd_;
@@ -55,7 +56,8 @@ TEST_F(Touched, TellsWhichValuesWereRead) {
     for (const std::size_t period : {1u, 2u, 3u, 8u}) {
       map();
       if (!warm) (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
-      for (std::size_t i = 0; i < kValues; ++i) ASSERT_EQ(sensor_.look(sample(i)), TouchedPages::Page::absent);
+      for (std::size_t i = 0; i < kValues; ++i)
+        ASSERT_EQ(sensor_.look(sample(i)), TouchedPages::Page::absent);
       for (std::size_t i = 1 % period; i < kValues; i += period) touch(i);
       for (std::size_t i = 0; i < kValues; ++i)
         ASSERT_EQ(sensor_.look(sample(i)),

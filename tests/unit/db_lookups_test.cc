@@ -60,7 +60,8 @@ constexpr std::size_t kPage = 4096;
 /// Branch pages as LMDB writes them, and which of them can be read.
 class Tree final : public PageSource {
  public:
-  void branch(std::uint64_t page, const std::vector<std::uint64_t>& children, std::uint16_t flags = format::kBranch) {
+  void branch(std::uint64_t page, const std::vector<std::uint64_t>& children,
+              std::uint16_t flags = format::kBranch) {
     std::vector<std::byte>& p = pages_[page];
     p.assign(kPage, std::byte{0});
     put(p, 0, page);

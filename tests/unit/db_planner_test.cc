@@ -287,8 +287,8 @@ TEST(PlanWalk, EachKthValue) {
                 Pages source(tree.image.bytes(), gone);
                 Plan plan;
                 plan_walk(place, source, {kAll, 100'000, 16}, kShift, plan);
-                ASSERT_EQ(plan.runs, want) << "depth " << shape.depth << " leaf " << w.leaf_number << " entry " << index
-                                           << " period " << period << " skip " << skip;
+                ASSERT_EQ(plan.runs, want) << "depth " << shape.depth << " leaf " << w.leaf_number
+                                           << " entry " << index << " period " << period << " skip " << skip;
               }
             }
           }

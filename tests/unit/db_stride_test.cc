@@ -16,8 +16,9 @@ using Verdict = Stride::Verdict;
 
 /// How a walk over `n` values went whose value i is read where used(i) says so.
 struct Walked {
-  std::uint64_t predicted = 0, wrong = 0, missed = 0;  ///< guesses; those not used; used ones that were no guess
-  std::uint64_t known_at = ~std::uint64_t{0};          ///< the first verdict but unknown
+  std::uint64_t predicted = 0, wrong = 0,
+                missed = 0;                    ///< guesses; those not used; used ones that were no guess
+  std::uint64_t known_at = ~std::uint64_t{0};  ///< the first verdict but unknown
 };
 
 Walked walk(Stride& s, std::uint64_t from, std::uint64_t n, const std::function<bool(std::uint64_t)>& used) {
@@ -103,7 +104,8 @@ TEST(Stride, Noise) {
       for (int i = 0; i < 12; ++i) {
         const std::uint64_t odd = at + rng.below(period);
         const bool extra = odd % period != 0;
-        const Walked w = walk(s, at, 12 * period, [&](std::uint64_t n) { return n == odd ? extra : n % period == 0; });
+        const Walked w =
+            walk(s, at, 12 * period, [&](std::uint64_t n) { return n == odd ? extra : n % period == 0; });
         at += 12 * period;
         ASSERT_EQ(w.missed, extra ? 1u : 0u);
         ASSERT_EQ(w.wrong, extra ? 0u : 1u);
@@ -154,7 +156,9 @@ TEST(Stride, Irregular) {
   EXPECT_LE(guessed, 3u);
   for (const std::string pattern : {"uu------", "uu-", "u-u---", "u-----u---", "u--u-u---u"}) {
     Stride s;
-    const Walked w = walk(s, 0, 40 * pattern.size(), [&](std::uint64_t i) { return pattern[static_cast<std::size_t>(i) % pattern.size()] == 'u'; });
+    const Walked w = walk(s, 0, 40 * pattern.size(), [&](std::uint64_t i) {
+      return pattern[static_cast<std::size_t>(i) % pattern.size()] == 'u';
+    });
     EXPECT_TRUE(s.verdict() == Verdict::irregular || s.verdict() == Verdict::dense) << pattern;
     EXPECT_LE(w.wrong, 8u) << pattern;
   }

@@ -25,9 +25,12 @@ class ExactRead : public ::testing::Test {
     file_.emplace(std::move(opened).value());
     ::posix_fadvise(file_->fd(), 0, 0, POSIX_FADV_DONTNEED);
     residency_.emplace(file_->fd(), Residency::Sampling::no);
-    if (residency_->share(0, kFile) != 0.0) GTEST_SKIP() << "nothing tells what is in memory, or all of it stays there";
+    if (residency_->share(0, kFile) != 0.0)
+      GTEST_SKIP() << "nothing tells what is in memory, or all of it stays there";
   }
-  double pages_there() const { return *residency_->share(0, kFile) * static_cast<double>((kFile + kPage - 1) / kPage); }
+  double pages_there() const {
+    return *residency_->share(0, kFile) * static_cast<double>((kFile + kPage - 1) / kPage);
+  }
 
   testing::TempFile temp_;
   std::optional<File> file_;
@@ -36,7 +39,8 @@ class ExactRead : public ::testing::Test {
 
 TEST_F(ExactRead, ThosePagesAndNoOthers) {
   double there = 0;
-  for (const auto& [at, pages] : {std::pair<std::uint64_t, std::uint64_t>{3 << 20, 28}, {100, 1}, {100 * kPage, 600}}) {
+  for (const auto& [at, pages] :
+       {std::pair<std::uint64_t, std::uint64_t>{3 << 20, 28}, {100, 1}, {100 * kPage, 600}}) {
     ASSERT_TRUE(bring_exactly(*file_, at, pages * kPage - at % kPage).ok());
     EXPECT_EQ(*residency_->share(at, pages * kPage - at % kPage), 1.0);
     there += static_cast<double>(pages);

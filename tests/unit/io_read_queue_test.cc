@@ -1,5 +1,3 @@
-#include "lmdbio/io/read_queue.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "lmdbio/io/engine_memory.h"
+#include "lmdbio/io/read_queue.h"
 #include "tests/support/faulty_engine.h"
 #include "tests/support/rng.h"
 #include "tests/support/test_bytes.h"
@@ -23,13 +22,15 @@ using testing::pattern;
 constexpr std::size_t kAlign = 512, kFile = 100'000;
 constexpr IoEngine::Caps kDirect{kAlign, 4, true};
 
-std::unique_ptr<FaultyEngine> faulty(const std::vector<std::byte>& file, FaultPlan plan = {}, std::uint64_t seed = 0) {
+std::unique_ptr<FaultyEngine> faulty(const std::vector<std::byte>& file, FaultPlan plan = {},
+                                     std::uint64_t seed = 0) {
   return std::make_unique<FaultyEngine>(memory_engine(file, kDirect), plan, seed);
 }
 
 /// A wanted extent, its memory and its group.
 struct Want {
-  explicit Want(const ReadQueue& q, Extent e) : extent(e), memory(std::max<std::size_t>(q.room(e), 1), kAlign) {}
+  explicit Want(const ReadQueue& q, Extent e)
+      : extent(e), memory(std::max<std::size_t>(q.room(e), 1), kAlign) {}
   std::byte* at() const { return memory.bytes().data() + extent.offset % kAlign; }
   bool right() const {
     const std::uint64_t bytes = extent.offset < kFile ? std::min(extent.bytes, kFile - extent.offset) : 0;

@@ -1,11 +1,11 @@
-#include "lmdbio/reader/order.h"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <cmath>
 #include <set>
 #include <vector>
+
+#include "lmdbio/reader/order.h"
 
 namespace lmdbio::reader {
 namespace {
@@ -93,8 +93,8 @@ TEST(Order, Sequential) {
 
 TEST(Order, SharesOfAllRanksAreTheWhole) {
   const std::uint64_t list[] = {4, 4, 0, 9};
-  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE,
-                                       LMDBIO_ORDER_LIST, LMDBIO_ORDER_KEYS}) {
+  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE,
+                                       LMDBIO_ORDER_WINDOW_SHUFFLE, LMDBIO_ORDER_LIST, LMDBIO_ORDER_KEYS}) {
     for (std::uint64_t ranks = 1; ranks < 14; ++ranks) {
       lmdbio_order o = plain(kind);
       const MDB_val keys[4]{};

@@ -1,6 +1,4 @@
 // Guessed places of records against what stock LMDB really wrote.
-#include "lmdbio/reader/provenance.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +9,7 @@
 
 #include "lmdbio/format/layout.h"
 #include "lmdbio/format/page_view.h"
+#include "lmdbio/reader/provenance.h"
 #include "tests/support/lmdb_api.h"
 
 namespace lmdbio::reader {
@@ -49,8 +48,7 @@ class Walk {
   void down(std::uint64_t p) {
     format::PageView page;
     ASSERT_TRUE(format::PageView::open(bytes_.data() + p * kPage, kPage, format::Pgno{p}, page));
-    if (page.is_branch() && !is_branch(child(page, 0)))
-      out_.branches.push_back(out_.leaves.size());
+    if (page.is_branch() && !is_branch(child(page, 0))) out_.branches.push_back(out_.leaves.size());
     LeafSample leaf;
     leaf.page = p;
     for (unsigned i = 0; i < page.count(); ++i) {
@@ -83,7 +81,8 @@ class Walk {
     return n.child();
   }
   bool is_branch(format::Pgno p) const {
-    return (load<std::uint16_t>(bytes_.data() + format::raw(p) * kPage + format::kAtFlags) & format::kBranch) != 0;
+    return (load<std::uint16_t>(bytes_.data() + format::raw(p) * kPage + format::kAtFlags) &
+            format::kBranch) != 0;
   }
 
   std::vector<std::byte> bytes_;
@@ -218,7 +217,8 @@ TEST(Provenance, HostileSamples) {
     leaves.push_back(j % 3 == 0 ? ~std::uint64_t{0} - j : j);
     LeafSample s;
     s.page = leaves.back();
-    for (std::uint64_t i = 0; i < 5; ++i) s.values.push_back({j * i * 0x1111111111111111u, ~std::uint64_t{0}, true});
+    for (std::uint64_t i = 0; i < 5; ++i)
+      s.values.push_back({j * i * 0x1111111111111111u, ~std::uint64_t{0}, true});
     samples.push_back(s);
   }
   std::optional<Provenance> p = Provenance::learn(leaves, {0, 1u << 31}, std::span(samples).first(32), 200);

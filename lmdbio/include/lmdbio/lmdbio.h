@@ -57,7 +57,7 @@ LMDBIO_API MDB_txn* lmdbio_txn_in(const void* object, size_t bytes);
 
 /* ---- readers ------------------------------------------------------------------------------------------- */
 
-/* One snapshot of one database: what was committed when it was opened.  Any number of threads may use one.  In
+/* One snapshot of one database: what was committed when it was opened.  Any number of threads may use one. In
  * a forked child its calls and those of its streams give EINVAL; closing them waits for nothing there.
  * docs/reader.md tells more. */
 typedef struct lmdbio_reader lmdbio_reader;
@@ -73,10 +73,10 @@ typedef int lmdbio_progress_func(void* context, const char* what, uint64_t done,
  * lmdbio_order. */
 typedef struct lmdbio_reader_options {
   size_t size;
-  const char* database;  /* a named database; NULL: the main one */
-  size_t memory;         /* bytes for buffers of all its streams together, 1 MiB at least; 0: LMDBIO_MEMORY */
-  unsigned flags;        /* of mdb_env_open: MDB_NOSUBDIR, MDB_NOLOCK; others are EINVAL */
-  int no_sidecar;        /* 1: index files are not looked for */
+  const char* database; /* a named database; NULL: the main one */
+  size_t memory;        /* bytes for buffers of all its streams together, 1 MiB at least; 0: LMDBIO_MEMORY */
+  unsigned flags;       /* of mdb_env_open: MDB_NOSUBDIR, MDB_NOLOCK; others are EINVAL */
+  int no_sidecar;       /* 1: index files are not looked for */
   lmdbio_progress_func* progress; /* of making the index, or NULL */
   void* progress_context;
 } lmdbio_reader_options;
@@ -103,7 +103,7 @@ LMDBIO_API uint64_t lmdbio_reader_count(const lmdbio_reader* reader);
 /* ---- batches ------------------------------------------------------------------------------------------- */
 
 typedef struct lmdbio_record {
-  uint64_t ordinal;   /* from 0, in the order of keys; UINT64_MAX: no such record (a key that does not exist) */
+  uint64_t ordinal; /* from 0, in the order of keys; UINT64_MAX: no such record (a key that does not exist) */
   MDB_val key, value; /* at no particular alignment; of no such record: empty */
 } lmdbio_record;
 
@@ -113,9 +113,9 @@ typedef struct lmdbio_record {
 typedef struct lmdbio_batch {
   size_t count;
   const lmdbio_record* records;
-  uint64_t epoch;     /* of the first record; 0 outside streams */
-  uint64_t position;  /* of the first record in its epoch's sequence, from 0; 0 outside streams */
-  size_t padding;     /* the last `padding` records only fill it up (LMDBIO_LAST_PAD) */
+  uint64_t epoch;    /* of the first record; 0 outside streams */
+  uint64_t position; /* of the first record in its epoch's sequence, from 0; 0 outside streams */
+  size_t padding;    /* the last `padding` records only fill it up (LMDBIO_LAST_PAD) */
 } lmdbio_batch;
 
 /* Batches of `n` records in the given order.  An ordinal that is not below the count: EINVAL.  Waits until
@@ -131,11 +131,11 @@ LMDBIO_API void lmdbio_batch_release(const lmdbio_batch* batch);
 /* ---- streams ------------------------------------------------------------------------------------------- */
 
 typedef enum lmdbio_order_kind {
-  LMDBIO_ORDER_SEQUENTIAL = 0, /* 0, 1, 2, ... */
-  LMDBIO_ORDER_SHUFFLE = 1,    /* all records in the order of lmdbio_shuffle(seed, epoch, count, i) */
+  LMDBIO_ORDER_SEQUENTIAL = 0,     /* 0, 1, 2, ... */
+  LMDBIO_ORDER_SHUFFLE = 1,        /* all records in the order of lmdbio_shuffle(seed, epoch, count, i) */
   LMDBIO_ORDER_WINDOW_SHUFFLE = 2, /* in order, but shuffled within each `window` records */
-  LMDBIO_ORDER_LIST = 3,       /* list[0], list[1], ...: `length` ordinals */
-  LMDBIO_ORDER_KEYS = 4        /* keys[0], keys[1], ...: `length` keys */
+  LMDBIO_ORDER_LIST = 3,           /* list[0], list[1], ...: `length` ordinals */
+  LMDBIO_ORDER_KEYS = 4            /* keys[0], keys[1], ...: `length` keys */
 } lmdbio_order_kind;
 
 typedef enum lmdbio_last {
@@ -149,14 +149,14 @@ typedef enum lmdbio_last {
  * these fields and the number of records: a job goes on where another stopped, on any machine, by epoch and
  * position. */
 typedef struct lmdbio_order {
-  size_t size;      /* sizeof(lmdbio_order) */
+  size_t size; /* sizeof(lmdbio_order) */
   lmdbio_order_kind kind;
-  lmdbio_last last; /* of each epoch */
-  uint64_t batch;   /* records in a batch; 0: 1 */
-  uint64_t offset;  /* below step */
-  uint64_t step;    /* 0: 1 */
-  uint64_t seed;    /* LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE */
-  uint64_t window;  /* records, at least 1: LMDBIO_ORDER_WINDOW_SHUFFLE */
+  lmdbio_last last;     /* of each epoch */
+  uint64_t batch;       /* records in a batch; 0: 1 */
+  uint64_t offset;      /* below step */
+  uint64_t step;        /* 0: 1 */
+  uint64_t seed;        /* LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE */
+  uint64_t window;      /* records, at least 1: LMDBIO_ORDER_WINDOW_SHUFFLE */
   const uint64_t* list; /* copied */
   const MDB_val* keys;  /* copied, bytes too */
   size_t length;        /* of list or keys */
@@ -174,7 +174,8 @@ LMDBIO_API int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** ba
 /* Of the first record that lmdbio_stream_next will give next: an order with this epoch and position goes on
  * there. */
 LMDBIO_API void lmdbio_stream_position(const lmdbio_stream* stream, uint64_t* epoch, uint64_t* position);
-/* A lmdbio_stream_next that waits, and all later ones, give ECANCELED.  Any thread, while the stream is open. */
+/* A lmdbio_stream_next that waits, and all later ones, give ECANCELED.  Any thread, while the stream is open.
+ */
 LMDBIO_API void lmdbio_stream_cancel(lmdbio_stream* stream);
 /* NULL: nothing. */
 LMDBIO_API void lmdbio_stream_close(lmdbio_stream* stream);
