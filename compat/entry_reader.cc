@@ -124,9 +124,7 @@ reader::Way way() noexcept {
 }
 
 Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
-  constexpr EngineKind kKinds[] = {EngineKind::automatic, EngineKind::uring, EngineKind::threads,
-                                   EngineKind::pread};
-  return select_engine(file, depth, kKinds[static_cast<unsigned>(config().engine)], nullptr);
+  return select_engine(file, depth, engine_kind(config().engine), nullptr);
 }
 
 struct Progress {

@@ -23,20 +23,6 @@ constexpr double kCached = 0.9;
 /// Bytes that lie together, on average, for which memory in huge pages pays.
 constexpr std::size_t kLargeRun = 64 << 10;
 
-EngineKind chosen_kind() noexcept {
-  switch (config().engine) {
-    case IoEngineChoice::uring:
-      return EngineKind::uring;
-    case IoEngineChoice::threads:
-      return EngineKind::threads;
-    case IoEngineChoice::pread:
-      return EngineKind::pread;
-    case IoEngineChoice::automatic:
-      break;
-  }
-  return EngineKind::automatic;
-}
-
 }  // namespace
 
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
@@ -66,7 +52,7 @@ Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
 
 Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   const IoMode io = config().io;
-  const EngineKind kind = chosen_kind();
+  const EngineKind kind = engine_kind(config().engine);
   const bool automatic = kind == EngineKind::automatic;
   Mode mode = Mode::direct;
   if (io != IoMode::direct && in_page_cache(wanted))

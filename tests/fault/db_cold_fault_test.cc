@@ -32,11 +32,8 @@ using testing::engine_script;
 using testing::FileImage;
 
 const bool set = [] {
-  ::setenv("LMDBIO_IO", "direct", 1);
-  ::setenv("LMDBIO_MEMORY", "8M", 1);
   ::setenv("LMDBIO_STALL_SECONDS", "1", 1);
-  cache::engine_factory() = testing::ScriptedEngine::make;
-  return true;
+  return testing::script_all_reads("8M");
 }();
 
 #if defined(__SANITIZE_THREAD__)

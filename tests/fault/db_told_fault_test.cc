@@ -36,12 +36,7 @@ namespace {
 using testing::engine_script;
 using testing::FileImage;
 
-const bool set = [] {
-  ::setenv("LMDBIO_IO", "direct", 1);
-  ::setenv("LMDBIO_MEMORY", "8M", 1);
-  cache::engine_factory() = testing::ScriptedEngine::make;
-  return true;
-}();
+const bool set = testing::script_all_reads("8M");
 
 #if defined(__SANITIZE_THREAD__)
 constexpr unsigned kStep = 7;  // slow: not each read

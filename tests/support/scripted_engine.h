@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/cache/io_worker.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/io_engine.h"
 
@@ -140,5 +142,14 @@ class ScriptedEngine final : public IoEngine {
   std::vector<RawResult> ready_;
   const UniqueFd always_{::eventfd(1, EFD_CLOEXEC)};
 };
+
+/// From now on all reads are scripted and direct, with so much memory (LMDBIO_MEMORY).  Before anything asks for the
+/// configuration: the initializer of a test's constant.  True.
+inline bool script_all_reads(const char* memory) {
+  ::setenv("LMDBIO_IO", "direct", 1);
+  ::setenv("LMDBIO_MEMORY", memory, 1);
+  cache::engine_factory() = ScriptedEngine::make;
+  return true;
+}
 
 }  // namespace lmdbio::testing

@@ -25,12 +25,7 @@ using testing::kAheadChunk;
 constexpr std::uint64_t kLimit = std::uint64_t{16} << 20;
 constexpr std::size_t kTail = 3 * 4096 + 77;
 
-const bool set = [] {
-  ::setenv("LMDBIO_IO", "direct", 1);
-  ::setenv("LMDBIO_MEMORY", "16M", 1);
-  engine_factory() = testing::ScriptedEngine::make;
-  return true;
-}();
+const bool set = testing::script_all_reads("16M");
 
 class Load : public ::testing::Test {
  protected:
