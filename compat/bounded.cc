@@ -12,6 +12,7 @@
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/io/file_system.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio::compat {
 
@@ -75,6 +76,7 @@ int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned fl
   } catch (...) {
     return ENOMEM;
   }
+  stay_loaded();
   if (!start(*job)) {  // no thread to be had: as stock
     delete job;
     return stock.env_open(env, path, flags, mode);

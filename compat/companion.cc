@@ -130,8 +130,8 @@ std::string absolute(const char* path) {
 
 /// `file` is the one that the parent opened.
 bool is_inherited(const EnvHandle& env, const struct stat& file) noexcept {
-  struct stat inherited;
-  return ::fstat(env.fd, &inherited) == 0 && file.st_dev == inherited.st_dev && file.st_ino == inherited.st_ino;
+  const FileIdentity parents = env.engine->origin().id;
+  return file.st_dev == parents.dev && file.st_ino == parents.ino;
 }
 
 /// A forked child's companion on the file that its parent opened.  Null: `rc` says why.

@@ -141,8 +141,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                    std::shared_ptr<Opened> opened, lmdbio_reader** out, std::string& why) {
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
-  Result<File> buffered = File::reopen_buffered(env.fd);
-  if (!buffered) buffered = File::from_fd(env.fd, File::Take::duplicate);
+  const cache::Origin origin = env.engine->origin();
+  Result<File> buffered = File::keep(origin.fd, origin.path, origin.id, File::Kind::buffered);
   if (!buffered) {
     why = name + ": " + mdb_strerror(buffered.error().raw());
     return buffered.error();
@@ -157,8 +157,9 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                         {},
                         {},
                         {},
-                        std::move(opened)};
-  if (Result<File> direct = File::reopen_direct(env.fd);
+                        std::move(opened),
+                        origin.fd};
+  if (Result<File> direct = source.buffered.again(File::Kind::direct);
       direct && direct.value().alignment() <= reader::kMostAlignment)
     source.direct.emplace(std::move(direct).value());
   source.page_size = env.engine->page_size();

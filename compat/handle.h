@@ -13,9 +13,9 @@
 #include <span>
 #include <string>
 
+#include "compat/prove.h"
 #include "compat/stats.h"
 #include "compat/stock.h"
-#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/txn.h"
@@ -143,7 +143,7 @@ struct EnvHandle {
   Setup setup;
   std::atomic<Reopening> reopening{Reopening::none};
   int reopen_error = 0;  ///< published by `reopening`
-  UniqueFd proof;        ///< see prove_openable()
+  KeptFd proof;          ///< see prove_openable()
   unsigned flags = 0;    ///< mdb_env_get_flags, of an environment with an engine
   int max_key = 0;       ///< mdb_env_get_maxkeysize
   unsigned max_readers = 0;

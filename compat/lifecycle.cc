@@ -9,6 +9,7 @@
 #include "compat/stats.h"
 #include "compat/stock.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio::compat {
 
@@ -44,6 +45,9 @@ void after_fork_in_child() {
   stats_after_fork();
   unlock_others();
 }
+
+// A program may bind threads later, and the one that happens to start ours.
+[[gnu::constructor]] void loaded() noexcept { remember_affinity(); }
 
 }  // namespace
 

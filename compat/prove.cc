@@ -73,7 +73,20 @@ std::string data_file(const char* path, unsigned flags) {
   return (flags & MDB_NOSUBDIR) != 0 ? path : std::string(path) + "/data.mdb";
 }
 
-Status prove_openable(const std::string& file, UniqueFd& keep) {
+void KeptFd::keep(UniqueFd fd) noexcept {
+  const Result<FileIdentity> id = identity_of(fd.get());
+  if (!id) return;
+  reset();
+  fd_ = std::move(fd);
+  id_ = id.value();
+}
+
+void KeptFd::reset() noexcept {
+  if (fd_ && !is_inode(fd_.get(), id_)) (void)fd_.release();
+  fd_.reset();
+}
+
+Status prove_openable(const std::string& file, KeptFd& keep) {
   struct stat at;
   if (::stat(file.c_str(), &at) != 0) return {};
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
@@ -83,7 +96,7 @@ Status prove_openable(const std::string& file, UniqueFd& keep) {
                                     : "character device");
     return Status::from_mdb(MDB_INVALID);
   }
-  if (!keep && S_ISREG(at.st_mode)) keep = UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!keep && S_ISREG(at.st_mode)) keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
   if (!keep) return {};
   const Result<File> opened = File::from_fd(keep.get(), File::Take::borrow);
   if (!opened) return {};
@@ -93,7 +106,7 @@ Status prove_openable(const std::string& file, UniqueFd& keep) {
   return st;
 }
 
-void explain_refusal(const std::string& file, const UniqueFd& fd) noexcept {
+void explain_refusal(const std::string& file, const KeptFd& fd) noexcept {
   struct stat at;
   if (!fd) {
     if (::stat(file.c_str(), &at) == 0 && S_ISDIR(at.st_mode))

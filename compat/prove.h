@@ -7,6 +7,7 @@
 
 #include "lmdbio/base/status.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/io/file.h"
 
 namespace lmdbio::compat {
 
@@ -16,14 +17,34 @@ struct ReadTxn;
 /// The data file of an environment at `path`, opened with `flags` (MDB_NOSUBDIR).
 std::string data_file(const char* path, unsigned flags);
 
+/// A descriptor in the program's table, which the program may close, and give the number to another file.
+class KeptFd {
+ public:
+  KeptFd() noexcept = default;
+  KeptFd(const KeptFd&) = delete;
+  KeptFd& operator=(const KeptFd&) = delete;
+  ~KeptFd() { reset(); }
+
+  /// Takes `fd` over.
+  void keep(UniqueFd fd) noexcept;
+  int get() const noexcept { return fd_.get(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+  /// Closes it, if it is the file that it was.
+  void reset() noexcept;
+
+ private:
+  UniqueFd fd_;
+  FileIdentity id_;
+};
+
 /// Before a read-only open.  Not ok (MDB_INVALID, MDB_CORRUPTED; logged): stock would die of the file's metas
 /// (db::prove_metas) or wait for ever (a pipe).  All else that may be wrong stock finds itself.
 /// The file stays open in `keep`: closing it would drop locks that the program has on it (fcntl(2)).
-Status prove_openable(const std::string& file, UniqueFd& keep);
+Status prove_openable(const std::string& file, KeptFd& keep);
 
 /// After stock refused a read-only open: one line that says what is wrong with the file, if something is.
 /// `fd`: as prove_openable() left it.
-void explain_refusal(const std::string& file, const UniqueFd& fd) noexcept;
+void explain_refusal(const std::string& file, const KeptFd& fd) noexcept;
 
 /// Before a compacting copy by `real`, in which stock walks the tree without checks: all that it will touch
 /// is walked with ours.  MDB_CORRUPTED or what stock would say, logged, if it must not be started.  `of`: the

@@ -25,15 +25,43 @@ class EventCount {
     (void)::syscall(SYS_futex, &count_, FUTEX_WAIT_PRIVATE, seen, &limit, nullptr, 0);
     errno = saved;
   }
-  void notify() noexcept {
+  void notify() noexcept { wake(INT_MAX); }
+  /// Wakes one of those who wait.
+  void notify_one() noexcept { wake(1); }
+
+ private:
+  void wake(int waiters) noexcept {
     count_.fetch_add(1, std::memory_order_release);
     const int saved = errno;
-    (void)::syscall(SYS_futex, &count_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    (void)::syscall(SYS_futex, &count_, FUTEX_WAKE_PRIVATE, waiters, nullptr, nullptr, 0);
+    errno = saved;
+  }
+
+  std::atomic<std::uint32_t> count_{0};
+};
+
+/// One event that one thread waits for.  set() touches nothing of it once the waiter can see the event, so the waiter may
+/// free it at once.
+class OneShot {
+ public:
+  bool is_set() const noexcept { return word_.load(std::memory_order_acquire) != 0; }
+  /// Until it is set, or `timeout_ns` have passed, or a signal came.  errno preserved.
+  void wait(std::int64_t timeout_ns) noexcept {
+    const int saved = errno;
+    const timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+    (void)::syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, 0, &limit, nullptr, 0);
+    errno = saved;
+  }
+  void set() noexcept {
+    void* const address = &word_;
+    word_.store(1, std::memory_order_release);
+    const int saved = errno;
+    (void)::syscall(SYS_futex, address, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
     errno = saved;
   }
 
  private:
-  std::atomic<std::uint32_t> count_{0};
+  std::atomic<std::uint32_t> word_{0};
 };
 
 /// CLOCK_MONOTONIC.

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "lmdbio/base/unique_fd.h"
+
 namespace lmdbio {
 namespace {
 
@@ -20,16 +22,25 @@ constexpr std::size_t kLineBytes = 1024;
 
 std::atomic<LogLevel> g_level{LogLevel::warn};
 std::atomic<unsigned> g_lines{0};
+std::atomic<StandardErrorOpener> g_open_stderr{nullptr};
 
 void put(const char* text, std::size_t bytes) noexcept {
   int cancel = 0;  // write(2) is a cancellation point: callers are not
   (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+  const StandardErrorOpener open = g_open_stderr.load(std::memory_order_acquire);
+  const int opened = open != nullptr ? open() : kSharesDescriptors;
+  const UniqueFd own(opened);
   // Nobody is left to be told that this failed.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, bytes);
+  [[maybe_unused]] const ssize_t written =
+      ::write(opened == kSharesDescriptors ? STDERR_FILENO : opened, text, bytes);
   (void)::pthread_setcancelstate(cancel, nullptr);
 }
 
 }  // namespace
+
+void set_standard_error_opener(StandardErrorOpener opener) noexcept {
+  g_open_stderr.store(opener, std::memory_order_release);
+}
 
 void set_log_level(LogLevel level) noexcept { g_level.store(level, std::memory_order_relaxed); }
 

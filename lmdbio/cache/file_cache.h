@@ -22,6 +22,13 @@ namespace lmdbio::cache {
 /// A piece of the file that is wanted by itself, bytes.
 using WantedExtent = Extent;
 
+/// Where a file can be opened anew: the arguments of File::keep().
+struct Origin {
+  int fd;
+  const char* path;
+  FileIdentity id;
+};
+
 /// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
 struct ReadStats {
   static constexpr unsigned kSizes = 5;  ///< requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more
@@ -55,12 +62,12 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
   };
 
-  FileCache(std::shared_ptr<Window> w, File b, std::optional<File> d, Residency r, Regime g, ChunkTable t,
+  FileCache(std::shared_ptr<Window> w, File b, std::optional<File> d, int programs_fd, Regime g, ChunkTable t,
             std::size_t chunk, std::string n)
       : window(std::move(w)),
         buffered(std::move(b)),
         direct(std::move(d)),
-        residency(std::move(r)),
+        residency(buffered, programs_fd),
         regime(g),
         table(std::move(t)),
         anonymous(window->anonymous()),
@@ -70,7 +77,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::shared_ptr<Window> window;  ///< null once it is closed
   const File buffered;
   const std::optional<File> direct;
-  const Result<FileIdentity> identity = buffered.identity();
   const Residency residency;
   const Regime regime;
   ChunkTable table;
@@ -81,6 +87,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
   std::vector<WantedExtent> reading;         ///< extents that are being read
+  std::vector<Extent> dropping;              ///< pieces that the page cache is to drop
   /// The read of one has failed.  Its pages are in the page cache since, without their bytes: what counts
   /// pages takes them to be there, and a touch may end in a signal.  Any thread may read it.
   std::atomic<bool> extent_failed{false};
@@ -103,11 +110,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   unsigned leaves_claimed = 0;                   ///< times
   Mapping had_memory;  ///< a byte a chunk of an anonymous window: 1 if it was ever published
 
-  /// A forked child may have closed all descriptors: their numbers are other files' then.
-  bool still_open() const noexcept {
-    return identity && buffered.is_inode(identity.value()) &&
-           (!direct || direct->is_inode(identity.value())) && (!exact || exact->is_inode(identity.value()));
-  }
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {
     return ChunkIndex{static_cast<std::uint32_t>(at / chunk_bytes)};

@@ -1,9 +1,8 @@
 #include "lmdbio/cache/io_worker.h"
 
+#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,33 +77,25 @@ bool IoWorker::start() noexcept {
   } catch (...) {
     return false;
   }
-  wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) return false;
-  try {
-    fills_.reserve(kMostFills);  // what was taken on must not be lost for want of memory
-  } catch (...) {
-    return false;
-  }
-  sigset_t all, before;
-  (void)::sigfillset(&all);
-  if (::pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
-  const bool started = ::pthread_create(&thread_, nullptr, run, this) == 0;
-  (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  table_ = PrivateTable::get();
+  return table_ != nullptr && table_->start(thread_, nullptr, run, this) == 0;
 }
 
 void IoWorker::wake() noexcept {
-  const int saved = errno;
-  const std::uint64_t one = 1;
-  // Not write(2), where the thread could be cancelled.  Full: it is awake anyway.
-  (void)::syscall(SYS_write, wake_.get(), &one, sizeof one);
-  errno = saved;
+  work_.notify();
+  if (polling_.load()) table_->post(ringing_);
 }
 
-void IoWorker::forget() noexcept {
-  wake_.reset();
-  for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->engine != nullptr) l->engine->forget();
+// By a thread of the table, where the descriptor is.
+void IoWorker::ring(void* self) noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(static_cast<IoWorker*>(self)->bell_.get(), &one, sizeof one);
+}
+
+void IoWorker::join() noexcept {
+  (void)::pthread_join(thread_, nullptr);
+  table_->retract(ringing_);
+  (void)table_->call([this]() noexcept { bell_.reset(); });
 }
 
 void* IoWorker::run(void* self) noexcept {
@@ -114,7 +105,9 @@ void* IoWorker::run(void* self) noexcept {
 }
 
 void IoWorker::loop() noexcept {
+  bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // none: it looks from time to time
   for (;;) {
+    const std::uint32_t seen = work_.now();
     bool worked = false;
     try {
       worked = take_jobs();
@@ -124,12 +117,13 @@ void IoWorker::loop() noexcept {
       owner_.unlock();
     }
     submit();
+    drop_pages();
     if (reap() || worked) continue;
     owner_.lock();
     const bool ends = stopping_ && idle();
     owner_.unlock();
     if (ends) break;
-    sleep();
+    sleep(seen);
   }
   std::vector<std::unique_ptr<Lane>> gone;
   owner_.lock();
@@ -190,7 +184,6 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
     const LaneKind kind = publish && file.direct.has_value() ? LaneKind::direct
                           : chunk || !file.exact             ? LaneKind::buffered
                                                              : LaneKind::exact;
-    if (!file.still_open()) f.status = Status::from_errno(EBADF);
     Lane* const l = lane(f.job.file, kind);
     const std::size_t align = l->engine->caps().align;
     const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
@@ -323,12 +316,19 @@ void IoWorker::count(Lane& l) noexcept {
   l.counted = now;
 }
 
-void IoWorker::sleep() noexcept {
+// `seen`: count of work_ before it was looked for.
+void IoWorker::sleep(std::uint32_t seen) noexcept {
+  if (idle()) {
+    constexpr std::int64_t kLong = 3'600'000'000'000;
+    work_.wait(seen, kLong);
+    return;
+  }
   constexpr std::size_t kMost = 32;
+  constexpr int kLookMs = 20;
   pollfd fds[kMost];
-  fds[0] = {wake_.get(), POLLIN, 0};
+  fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
-  int timeout = -1;
+  int timeout = bell_ ? -1 : kLookMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->engine->in_flight() == 0) continue;
     const int wait = l->engine->poll_timeout_ms();
@@ -338,9 +338,26 @@ void IoWorker::sleep() noexcept {
     else
       timeout = 1;
   }
-  (void)::poll(fds, n, timeout);
-  std::uint64_t woken;
-  [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &woken, sizeof woken);
+  polling_.store(true);
+  if (work_.now() == seen) (void)::poll(fds, n, timeout);
+  polling_.store(false);
+  std::uint64_t rung;
+  [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &rung, sizeof rung);
+}
+
+// What walks have left, where the program's page cache is not to push out everybody else's.
+void IoWorker::drop_pages() noexcept {
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    FileCache& file = *l->file;
+    std::vector<Extent> pieces;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      pieces.swap(file.dropping);
+    }
+    for (const Extent& e : pieces)
+      (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
+                            POSIX_FADV_DONTNEED);
+  }
 }
 
 IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind kind) {

@@ -3,16 +3,19 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
 
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/io_engine.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio::cache {
 
@@ -22,11 +25,11 @@ using EngineFactory = Result<std::unique_ptr<IoEngine>> (*)(const File& file, un
                                                             EngineKind wanted, const char** name) noexcept;
 EngineFactory& engine_factory() noexcept;
 
-/// Started and stopped by the Prefetcher.  All its signals are blocked; its affinity is the starter's.
+/// Started and stopped by the Prefetcher.  A thread of the private table (io/private_table.h).
 class IoWorker {
  public:
   explicit IoWorker(Prefetcher& owner) noexcept : owner_(owner) {}
-  /// False: no descriptor, no memory or no thread.
+  /// False: no memory or no thread.
   bool start() noexcept;
   /// Any thread.
   void wake() noexcept;
@@ -35,9 +38,7 @@ class IoWorker {
     stopping_ = true;
     wake();
   }
-  void join() noexcept { (void)::pthread_join(thread_, nullptr); }
-  /// In a forked child, where the thread is not: its descriptors are closed, nothing else is touched.
-  void forget() noexcept;
+  void join() noexcept;
 
  private:
   enum class LaneKind : unsigned char {
@@ -71,16 +72,22 @@ class IoWorker {
   void begin(Prefetcher::Job&& job) noexcept;
   void submit() noexcept;
   bool reap() noexcept;
+  void drop_pages() noexcept;
   void finished(std::size_t fill) noexcept;
-  void sleep() noexcept;
+  void sleep(std::uint32_t seen) noexcept;
+  static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
   void count(Lane& lane) noexcept;
 
   Prefetcher& owner_;
+  std::shared_ptr<PrivateTable> table_;
   pthread_t thread_{};
-  UniqueFd wake_;
+  EventCount work_;                    ///< there is work, or it is to stop
+  std::atomic<bool> polling_{false};   ///< it waits in poll(2), which a futex does not end
+  UniqueFd bell_;                      ///< ends it: an eventfd of the private table
+  PrivateTable::Job ringing_{&ring, this};
   bool stopping_ = false;  // under the Prefetcher's lock
   std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;

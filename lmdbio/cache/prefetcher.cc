@@ -1,6 +1,5 @@
 #include "lmdbio/cache/prefetcher.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -53,9 +52,9 @@ struct Places {
     return file.window->publish(file.offset(i), file.bytes_in(i), *staging);
   }
   bool restore(ChunkIndex i) noexcept {
-    return file.window->restore(file.buffered.fd(), file.offset(i), file.chunk_bytes);
+    return file.window->restore(file.offset(i), file.chunk_bytes);
   }
-  bool restore_all() noexcept { return file.window->restore(file.buffered.fd(), 0, file.window->length()); }
+  bool restore_all() noexcept { return file.window->restore(0, file.window->length()); }
 };
 
 /// For a forked child: one call for all.
@@ -66,13 +65,6 @@ struct WholeWindow : Places {
 constexpr int kLoadTries = 8;
 /// Of what is reserved: a part of it is inherited by forks, and the rest is not.
 constexpr std::uint64_t kAreas = 2;
-
-/// A program may unload us with environments open, as it may stock: the code of threads has to stay.
-void stay_loaded() noexcept {
-  Dl_info self;
-  if (::dladdr(reinterpret_cast<void*>(&stay_loaded), &self) == 0 || self.dli_fname == nullptr) return;
-  (void)::dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);  // not found: it is the program
-}
 
 /// What the kernel reads ahead on the device or mount of `fd`; 0: it does not tell.
 std::uint64_t readahead_bytes(int fd) noexcept {
@@ -117,10 +109,7 @@ Prefetcher* Prefetcher::get() noexcept {
   auto* const made = new (std::nothrow) Prefetcher;
   Prefetcher* none = nullptr;
   if (made == nullptr) return nullptr;
-  if (the_one.compare_exchange_strong(none, made, std::memory_order_acq_rel)) {
-    stay_loaded();
-    return made;
-  }
+  if (the_one.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
   delete made;
   return none;
 }
@@ -136,7 +125,7 @@ Prefetcher::Prefetcher() {
   most_areas_ = areas_to_use();
 }
 
-Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window>& window, int fd,
+Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window>& window, const Origin& origin,
                                                     const char* name, std::uint64_t used_bytes,
                                                     std::uint64_t snapshot) noexcept {
   try {
@@ -146,32 +135,35 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
         if (f->window == window) return join(*f);
       }
     }
-    Result<File> buffered = File::reopen_buffered(fd);
-    if (!buffered) buffered = File::from_fd(fd, File::Take::duplicate);
+    Result<File> buffered = File::keep(origin.fd, origin.path, origin.id, File::Kind::buffered);
     if (!buffered) return buffered.error();
     std::optional<File> direct;
     const IoMode mode = config().io;
-    if (limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct)) {
-      if (Result<File> d = File::reopen_direct(fd); d) direct = std::move(d).value();
+    // What is published has to be given back without a descriptor.
+    if (limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct) && window->prepare_restore()) {
+      if (Result<File> d = buffered.value().again(File::Kind::direct); d) direct = std::move(d).value();
     }
     const Result<std::uint64_t> size = buffered.value().size();
     if (!size) return size.error();
-    const bool local = is_local_file_system(fd);
-    const std::uint64_t readahead = readahead_bytes(fd);
+    bool local = true;
+    std::uint64_t readahead = 0;
+    (void)buffered.value().with_fd([&](int fd) noexcept {
+      local = is_local_file_system(fd);
+      readahead = readahead_bytes(fd);
+    });
     const MemoryFacts memory = memory_facts();
     const Regime regime = choose_way({mode, local, direct.has_value(), !window->anonymous(), readahead,
                                       limit_, used_bytes, memory.available});
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
-    Residency residency(buffered.value().fd());
-    const auto file =
-        std::make_shared<FileCache>(window, std::move(buffered).value(), std::move(direct), residency, regime,
-                                    std::move(table).value(), chunk_bytes_, name);
+    const auto file = std::make_shared<FileCache>(window, std::move(buffered).value(), std::move(direct), origin.fd,
+                                                  regime, std::move(table).value(), chunk_bytes_, name);
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
-    if (Result<File> exact = reopen_for_exact(fd); exact) file->exact.emplace(std::move(exact).value());
+    if (Result<File> exact = file->buffered.again(File::Kind::exact); exact)
+      file->exact.emplace(std::move(exact).value());
     if (file->anonymous) {
       Result<Mapping> had = Mapping::zeroed(file->table.chunks());
       if (!had) return had.error();
@@ -184,9 +176,6 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     for (FileCache* const f : files_) {  // another thread was faster
       if (f->window == window) return join(*f);
     }
-    // By the descriptor that pieces are given back by: the kernel joins areas of one open file alone.
-    if (regime.way == Way::direct && !file->anonymous)
-      (void)window->restore(file->buffered.fd(), 0, window->length());
     files_.push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
@@ -714,8 +703,7 @@ void Prefetcher::drop_behind(FileCache& file, ChunkIndex chunk) noexcept {
   if (bytes == 0 || planned(file, chunk)) return;
   // Pages that are mapped stay in the cache.
   (void)::madvise(const_cast<std::byte*>(file.window->base()) + at, bytes, MADV_DONTNEED);
-  (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(at), static_cast<off_t>(bytes),
-                        POSIX_FADV_DONTNEED);
+  file.dropping.push_back({at, bytes});  // by the I/O thread, which has the descriptor
 }
 
 void Prefetcher::settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept {
@@ -798,7 +786,7 @@ void Prefetcher::note_strides(FileCache& file, const ReadStats& more) noexcept {
 }
 
 void Prefetcher::forget_all(FileCache& file) noexcept {
-  if (!file.window->restore(-1, 0, file.window->length())) return;
+  if (!file.window->restore(0, file.window->length())) return;
   (void)file.table.drop_all(Places{file, nullptr});
   file.residents.clear();
   for (std::uint32_t i = 0; i < file.table.chunks(); ++i) {
@@ -841,8 +829,11 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
     Staging staging;
     if (made) {
       staging = std::move(made).value();
-      PreadEngine engine(file.buffered);
-      st = read_fully(engine, file.offset(chunk), {staging.data(), bytes});
+      st = Status::from_errno(EBADF);
+      (void)file.buffered.with_fd([&](int) noexcept {
+        PreadEngine engine(file.buffered);
+        st = read_fully(engine, file.offset(chunk), {staging.data(), bytes});
+      });
     }
     lock.lock();
     const bool published = finish(file, chunk, generation, st.ok(), staging);
@@ -873,13 +864,13 @@ std::uint64_t Prefetcher::memory_used() noexcept {
 }
 
 void Prefetcher::after_fork_in_child() noexcept {
-  if (worker_ != nullptr) worker_->forget();
-  worker_ = nullptr;  // leaked: what it holds is the parent's
+  worker_ = nullptr;  // leaked: what it holds, threads and descriptors, is the parent's
   for (FileCache* const f : files_) {
     f->table.forget_fills();
     f->stats = {};
     f->load = {};
     f->reading.clear();
+    f->dropping.clear();
     if (!f->anonymous) {
       // Also where a piece could not be told from the file: one call for all.
       if (f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();

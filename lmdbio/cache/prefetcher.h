@@ -35,11 +35,11 @@ class Prefetcher {
   /// Null: nobody has called get().
   static Prefetcher* existing() noexcept;
 
-  /// The cache of the file `fd` under `window`, made at the first call for this window.  `used_bytes`: of the
-  /// file, by a database.  `snapshot`: the newest known.  An error: it cannot be read ahead.  Descriptors are
-  /// opened anew by way of /proc; where that is refused, `fd` is duplicated.
-  Result<std::shared_ptr<FileCache>> open(const std::shared_ptr<Window>& window, int fd, const char* name,
-                                          std::uint64_t used_bytes, std::uint64_t snapshot) noexcept;
+  /// The cache of the file under `window`, made at the first call for this window.  `used_bytes`: of the
+  /// file, by a database.  `snapshot`: the newest known.  An error: it cannot be read ahead.
+  Result<std::shared_ptr<FileCache>> open(const std::shared_ptr<Window>& window, const Origin& origin,
+                                          const char* name, std::uint64_t used_bytes,
+                                          std::uint64_t snapshot) noexcept;
   /// By each environment that opened it.  After the last the window is the file's mapping again.  Waits for
   /// reads in flight if it was the last file.
   void close(const std::shared_ptr<FileCache>& file) noexcept;

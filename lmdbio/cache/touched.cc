@@ -4,10 +4,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
+#include <utility>
 
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/base/unique_fd.h"
 
 namespace lmdbio::cache {
 
@@ -26,33 +29,59 @@ std::optional<std::uint64_t> entry(int fd, std::uintptr_t page) noexcept {
 
 TouchedPages TouchedPages::open() noexcept {
   TouchedPages made;
-  UniqueFd fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  if (!fd) return made;
-  made.page_shift_ =
-      static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
-  // Two pages whose state is known: what imitates /proc may answer anything.
-  const Result<Mapping> full = Mapping::zeroed(1), empty = Mapping::reserve(1, 1);
-  if (!full || !empty) return made;
-  *static_cast<volatile std::byte*>(full.value().data()) = std::byte{1};
-  const auto page = [&made](const Mapping& m) noexcept {
-    return reinterpret_cast<std::uintptr_t>(m.data()) >> made.page_shift_;
-  };
-  const auto touched = entry(fd.get(), page(full.value())), untouched = entry(fd.get(), page(empty.value()));
-  if (!touched || !untouched || (*touched & (kPresent | kOfFile)) != kPresent || (*untouched & kPresent) != 0)
-    return made;
-  made.fd_ = std::move(fd);
-  made.process_ = ::getpid();
+  made.table_ = PrivateTable::get();
+  if (made.table_ == nullptr || !made.table_->call([&made]() noexcept { made.open_here(); })) return {};
+  made.generation_ = PrivateTable::generation();
   return made;
 }
 
-TouchedPages::operator bool() const noexcept { return fd_ && process_ == ::getpid(); }
+void TouchedPages::open_here() noexcept {
+  UniqueFd fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  if (!fd) return;
+  page_shift_ =
+      static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
+  // Two pages whose state is known: what imitates /proc may answer anything.
+  const Result<Mapping> full = Mapping::zeroed(1), empty = Mapping::reserve(1, 1);
+  if (!full || !empty) return;
+  *static_cast<volatile std::byte*>(full.value().data()) = std::byte{1};
+  const auto page = [this](const Mapping& m) noexcept {
+    return reinterpret_cast<std::uintptr_t>(m.data()) >> page_shift_;
+  };
+  const auto touched = entry(fd.get(), page(full.value())), untouched = entry(fd.get(), page(empty.value()));
+  if (!touched || !untouched || (*touched & (kPresent | kOfFile)) != kPresent || (*untouched & kPresent) != 0)
+    return;
+  fd_ = fd.release();
+}
+
+TouchedPages::TouchedPages(TouchedPages&& other) noexcept
+    : table_(std::move(other.table_)),
+      fd_(std::exchange(other.fd_, -1)),
+      page_shift_(other.page_shift_),
+      generation_(other.generation_) {}
+
+TouchedPages::~TouchedPages() {
+  if (*this) (void)table_->call([fd = fd_]() noexcept { UniqueFd(fd).reset(); });
+}
+
+TouchedPages::operator bool() const noexcept { return fd_ >= 0 && generation_ == PrivateTable::generation(); }
+
+void TouchedPages::look(std::span<const std::byte* const> addresses, std::span<Page> pages) const noexcept {
+  std::fill(pages.begin(), pages.end(), Page::unknown);
+  if (!*this) return;
+  (void)table_->call([&]() noexcept {
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      if (addresses[i] == nullptr) continue;
+      const auto bits = entry(fd_, reinterpret_cast<std::uintptr_t>(addresses[i]) >> page_shift_);
+      if (!bits) continue;
+      pages[i] = (*bits & kPresent) == 0 ? Page::absent : (*bits & kOfFile) != 0 ? Page::touched : Page::unknown;
+    }
+  });
+}
 
 TouchedPages::Page TouchedPages::look(const std::byte* address) const noexcept {
-  if (!fd_) return Page::unknown;
-  const auto bits = entry(fd_.get(), reinterpret_cast<std::uintptr_t>(address) >> page_shift_);
-  if (!bits) return Page::unknown;
-  if ((*bits & kPresent) == 0) return Page::absent;
-  return (*bits & kOfFile) != 0 ? Page::touched : Page::unknown;
+  Page page;
+  look({&address, 1}, {&page, 1});
+  return page;
 }
 
 }  // namespace lmdbio::cache

@@ -19,13 +19,16 @@ namespace {
 void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
   return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
-// Not by way of mmap(3): the thread sanitizer takes that for a write into the range, which others read.
-void* map_file_at(void* at, std::size_t bytes, int fd, std::uint64_t offset) noexcept {
-  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
-  return reinterpret_cast<void*>(::syscall(SYS_mmap, at, bytes, fd < 0 ? PROT_NONE : PROT_READ,
-                                           kind | MAP_FIXED, fd, fd < 0 ? 0 : static_cast<off_t>(offset)));
+// An old size of 0 duplicates a shared mapping (mremap(2)).
+void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
+  return ::mremap(from, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
-constinit WindowCalls calls{move_mapping, map_file_at};
+// Not by way of mmap(3): the thread sanitizer takes that for a write into the range, which others read.
+void* reserve_at(void* at, std::size_t bytes) noexcept {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  return reinterpret_cast<void*>(::syscall(SYS_mmap, at, bytes, PROT_NONE, kFlags, -1, 0));
+}
+constinit WindowCalls calls{move_mapping, duplicate_mapping, reserve_at};
 
 /// Windows of files that environments of this process share.  Leaked on purpose: no static destructor.
 struct Shared {
@@ -139,16 +142,26 @@ bool Window::publish(std::uint64_t offset, std::size_t bytes, Staging& staging) 
 void Window::use_readahead(bool on) noexcept {
   if (!no_readahead_) return;
   readahead_ = on;
-  (void)::madvise(mapping_.data(), mapping_.size(), on ? MADV_NORMAL : MADV_RANDOM);
+  // The twin as well: pieces of it join the rest of the window only if their advice is the same.
+  for (const Mapping* const m : {&mapping_, &twin_})
+    if (*m) (void)::madvise(m->data(), m->size(), on ? MADV_NORMAL : MADV_RANDOM);
 }
 
-bool Window::restore(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept {
+bool Window::prepare_restore() noexcept {
+  if (twin_ || anonymous_) return true;
+  Result<Mapping> range = Mapping::reserve(mapping_.size(), kHugePage);
+  if (!range) return false;
+  if (calls.duplicate(mapping_.data(), mapping_.size(), range.value().data()) == MAP_FAILED) return false;
+  twin_ = std::move(range).value();
+  return true;
+}
+
+bool Window::restore(std::uint64_t offset, std::uint64_t bytes) noexcept {
   if (offset >= mapping_.size()) return true;
   bytes = std::min<std::uint64_t>(bytes, mapping_.size() - offset);
   std::byte* const at = mapping_.data() + offset;
-  if (calls.mmap(at, bytes, anonymous_ ? -1 : fd, offset) == MAP_FAILED) return false;
-  if (no_readahead_ && !readahead_) (void)::madvise(at, bytes, MADV_RANDOM);
-  return true;
+  if (anonymous_) return calls.reserve(at, bytes) != MAP_FAILED;
+  return twin_ && calls.duplicate(twin_.data() + offset, bytes, at) != MAP_FAILED;
 }
 
 }  // namespace lmdbio::cache

@@ -106,7 +106,10 @@ class Staging {
 /// How a window's pieces change places: mremap(2) and mmap(2), but for tests of what happens when they fail.
 struct WindowCalls {
   void* (*mremap)(void* from, std::size_t bytes, void* to) noexcept;
-  void* (*mmap)(void* at, std::size_t bytes, int fd, std::uint64_t offset) noexcept;
+  /// A second mapping, at `to`, of what the shared mapping `from` maps.
+  void* (*duplicate)(void* from, std::size_t bytes, void* to) noexcept;
+  /// Addresses without memory.
+  void* (*reserve)(void* at, std::size_t bytes) noexcept;
 };
 /// The calls that all windows of the process use.  Tests replace them while no other thread uses a window.
 WindowCalls& window_calls() noexcept;
@@ -141,15 +144,19 @@ class Window {
   /// are what the file holds there.  What is left of the staging is unmapped.  False: no memory for it
   /// (vm.max_map_count): nothing has changed, the staging is as it was.
   bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
-  /// The piece becomes a mapping of `fd`, the window's file, again; of an anonymous window addresses without
-  /// memory.  False: nothing has changed.
-  bool restore(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Makes restore() work, before the first publish(): a second mapping of the file, which costs addresses alone.  No
+  /// descriptor is needed then: the program may have closed it.  False: no addresses.  Not for an anonymous window.
+  bool prepare_restore() noexcept;
+  /// The piece becomes a mapping of the window's file again; of an anonymous window addresses without memory.  False:
+  /// nothing has changed.
+  bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Takes back what `no_readahead` asked for, or asks for it again.  Without it: nothing.
   void use_readahead(bool on) noexcept;
 
  private:
   Window() = default;
   Mapping mapping_;
+  Mapping twin_;  ///< of prepare_restore(): the file as mapping_ maps it
   const std::byte* base_ = nullptr;
   std::uint64_t length_ = 0;
   unsigned shift_ = 12;

@@ -1,6 +1,8 @@
 #include "lmdbio/db/env.h"
 
+#include <limits.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +14,7 @@
 #include <new>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/told_file.h"
 #include "lmdbio/format/explain.h"
@@ -30,6 +33,19 @@ std::uint32_t next_window_number() noexcept {
   do n = last.fetch_add(1, std::memory_order_relaxed) + 1;
   while (n == 0);
   return n;
+}
+
+FileIdentity identity_or_none(int fd) noexcept {
+  const Result<FileIdentity> id = identity_of(fd);
+  return id ? id.value() : FileIdentity();
+}
+
+/// Of an open file; empty: not known.
+std::string path_of(int fd) {
+  char self[48], path[PATH_MAX];
+  (void)std::snprintf(self, sizeof self, "/proc/thread-self/fd/%d", fd);
+  const ssize_t n = ::readlink(self, path, sizeof path);
+  return n > 0 && n < static_cast<ssize_t>(sizeof path) ? std::string(path, static_cast<std::size_t>(n)) : "";
 }
 
 }  // namespace
@@ -79,6 +95,8 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
 
 Env::Env(int fd, const Options& options, bool paced, bool unmapped)
     : fd_(fd),
+      id_(identity_or_none(fd)),
+      path_(fd >= 0 ? path_of(fd) : ""),
       page_size_(options.page_size),
       max_dbs_(options.max_dbs + kCoreDbs),
       no_readahead_(options.no_readahead),
@@ -133,10 +151,11 @@ constexpr std::uint64_t kWorthPacing = std::uint64_t{1} << 20;
 
 /// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to
 /// `last_pg`, with room to grow.
-Result<std::shared_ptr<cache::Window>> map_window(int fd, std::uint64_t map_bytes, std::uint64_t last_pg,
+Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes, std::uint64_t last_pg,
                                                   std::size_t page_size, bool no_readahead) {
   struct stat sb;
   if (::fstat(fd, &sb) != 0) return Status::from_errno(errno);
+  if (sb.st_dev != id.dev || sb.st_ino != id.ino) return Status::from_errno(EBADF);  // the program has closed it
   const auto file_pages = static_cast<std::uint64_t>(sb.st_size) / page_size;
   const std::uint64_t length = std::max(std::min(last_pg + 1, file_pages), format::kMetaPages) * page_size;
   const std::uint64_t wanted =
@@ -152,7 +171,7 @@ Result<std::shared_ptr<cache::Window>> map_window(int fd, std::uint64_t map_byte
 
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
   Result<std::shared_ptr<cache::Window>> window =
-      map_window(fd, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
+      map_window(fd, identity_or_none(fd), options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
   struct stat sb;
   const IoMode io = config().io;
@@ -172,10 +191,17 @@ Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) 
 
 Status Env::refresh_metas() noexcept {
   if (!unmapped_) return {};
-  const Result<File> file = File::from_fd(fd_, File::Take::borrow);
-  if (!file) return file.error();
-  PreadEngine engine(file.value());
-  return read_fully(engine, 0, {meta_copies_.get(), 2 * page_size_});
+  if (!kept_) {
+    Result<File> kept = File::keep(fd_, origin().path, id_, File::Kind::buffered);
+    if (!kept) return kept.error();
+    kept_.emplace(std::move(kept).value());
+  }
+  Status st = Status::from_errno(EBADF);
+  (void)kept_->with_fd([&](int) noexcept {
+    PreadEngine engine(*kept_);
+    st = read_fully(engine, 0, {meta_copies_.get(), 2 * page_size_});
+  });
+  return st;
 }
 
 void Env::nobody_reads() noexcept {
@@ -200,7 +226,7 @@ std::shared_ptr<cache::FileCache> Env::read_ahead(std::uint64_t used_pages) noex
   cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
   if (prefetcher == nullptr || window_ == nullptr) return nullptr;
   Result<std::shared_ptr<cache::FileCache>> file = prefetcher->open(
-      window_, fd_, name(), used_pages << page_shift(), newest_.load(std::memory_order_relaxed));
+      window_, origin(), name(), used_pages << page_shift(), newest_.load(std::memory_order_relaxed));
   if (!file) return nullptr;
   auto* const mine = new (std::nothrow) std::shared_ptr<cache::FileCache>(file.value());
   std::shared_ptr<cache::FileCache>* none = nullptr;
@@ -215,7 +241,7 @@ std::shared_ptr<ToldFile> Env::told_file() noexcept {
   if (const auto* const there = told_file_.load(std::memory_order_acquire); there != nullptr) return *there;
   std::unique_ptr<std::shared_ptr<ToldFile>> made(new (std::nothrow) std::shared_ptr<ToldFile>);
   if (made == nullptr) return nullptr;
-  *made = paced_ && !unmapped_ ? ToldFile::open(fd_) : nullptr;
+  *made = paced_ && !unmapped_ ? ToldFile::open(origin()) : nullptr;
   std::shared_ptr<ToldFile>* none = nullptr;
   if (!told_file_.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
     return *none;  // another thread was faster
@@ -259,7 +285,7 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
     return read_ahead(last_pg + 1) != nullptr ? Status() : Status::from_errno(ENOMEM);
   }
   Result<std::shared_ptr<cache::Window>> window =
-      map_window(fd_, map_bytes, last_pg, page_size_, no_readahead_);
+      map_window(fd_, id_, map_bytes, last_pg, page_size_, no_readahead_);
   if (!window) return window.error();
   seen_.store(0, std::memory_order_relaxed);
   return adopt_window(std::move(window).value());
@@ -268,12 +294,45 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
 std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   std::uint64_t bytes = window_->length();  // of the caller's bytes
   if (fd_ >= 0) {
-    struct stat sb;
-    bytes = ::fstat(fd_, &sb) == 0 ? static_cast<std::uint64_t>(sb.st_size) : 0;
+    // One call tells which file it is and how long it is.
+    Result<FileIdentity> now = identity_of(fd_);
+    if (!now || now.value().dev != id_.dev || now.value().ino != id_.ino) now = length_without_descriptor();
+    bytes = now ? now.value().size : 0;
   }
   const std::uint64_t pages = std::min(bytes >> std::countr_zero(page_size_), kPageMask);
   seen_.store((txnid & kTxnidMask) << kPageBits | pages, std::memory_order_relaxed);
   return pages;
+}
+
+// The program has closed the descriptor.  The file's length is in the file that is kept for reading ahead.
+Result<FileIdentity> Env::length_without_descriptor() noexcept {
+  if (const auto file = read_ahead_so_far(); file != nullptr) return file->buffered.identity();
+  const Result<File> kept = File::keep(fd_, origin().path, id_, File::Kind::buffered);
+  if (!kept) return kept.error();
+  return kept.value().identity();
+}
+
+std::optional<double> Env::cached_share(std::uint64_t offset, std::uint64_t bytes,
+                                        const cache::WindowView& view) noexcept {
+  const std::byte* const mapped = unmapped_ ? nullptr : view.base();
+  if (!residency_.samples())
+    if (const std::optional<double> share = residency_.share(offset, bytes, mapped); share) return share;
+  const std::shared_ptr<cache::FileCache> file = read_ahead(view.pages());
+  return file != nullptr ? file->residency.share(offset, bytes, mapped) : std::nullopt;
+}
+
+std::optional<std::int64_t> Env::time_read(std::uint64_t offset, const cache::WindowView& view) noexcept {
+  const std::shared_ptr<cache::FileCache> file = read_ahead(view.pages());
+  ssize_t n = -1;
+  std::int64_t ns = 0;
+  if (file != nullptr)
+    (void)file->buffered.with_fd([&](int fd) noexcept {
+      std::byte any;
+      const std::int64_t begun = now_ns();
+      n = ::pread(fd, &any, 1, static_cast<off_t>(offset));
+      ns = now_ns() - begun;
+    });
+  return n == 1 ? std::optional(ns) : std::nullopt;
 }
 
 LogLevel Env::damage_level() noexcept { return reported_.exchange(true) ? LogLevel::debug : LogLevel::warn; }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -96,8 +97,10 @@ class Env {
   bool paced() const noexcept { return paced_; }
   /// As MDB_NORDAHEAD.
   bool no_readahead() const noexcept { return no_readahead_; }
-  /// How to know what is in the page cache.
-  const Residency& residency() const noexcept { return residency_; }
+  /// As Residency::share().  May open the file (read_ahead).
+  std::optional<double> cached_share(std::uint64_t offset, std::uint64_t bytes, const cache::WindowView& view) noexcept;
+  /// How long a read of one byte takes, nanoseconds; none: it fails.  May open the file.
+  std::optional<std::int64_t> time_read(std::uint64_t offset, const cache::WindowView& view) noexcept;
   /// The cache of chunks under the present window; made at the first call, for a snapshot of `used_pages`.
   /// Null: there can be none.  Any thread.
   std::shared_ptr<cache::FileCache> read_ahead(std::uint64_t used_pages) noexcept;
@@ -115,8 +118,10 @@ class Env {
   std::uint32_t window_number() const noexcept { return window_number_; }
   /// Where no file can be mapped: as they were at the last refresh_metas().
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
-  /// Of the file; -1: the caller's bytes.
+  /// Of the file, in the program's table; -1: the caller's bytes.
   int fd() const noexcept { return fd_; }
+  /// Where the file can be opened anew, in a table of our own.
+  cache::Origin origin() const noexcept { return {fd_, path_.empty() ? nullptr : path_.c_str(), id_}; }
   bool unmapped() const noexcept { return unmapped_; }
   /// Reads the metas of an unmapped file again.  Not while another thread looks at them.
   Status refresh_metas() noexcept;
@@ -165,6 +170,7 @@ class Env {
  private:
   Env(int fd, const Options& options, bool paced, bool unmapped = false);
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
+  Result<FileIdentity> length_without_descriptor() noexcept;
   LogLevel damage_level() noexcept;
   Status adopt_window(std::shared_ptr<cache::Window> window) noexcept;
   void close_read_ahead() noexcept;
@@ -174,7 +180,9 @@ class Env {
   static constexpr unsigned kPageBits = 40;
   static constexpr std::uint64_t kPageMask = (std::uint64_t{1} << kPageBits) - 1, kTxnidMask = (1u << 24) - 1;
 
-  const int fd_;  ///< -1: the caller's bytes
+  const int fd_;  ///< -1: the caller's bytes.  The program's: it may close it, and put another file there
+  const FileIdentity id_;   ///< of the file
+  const std::string path_;  ///< absolute; empty: not known
   const std::size_t page_size_;
   const unsigned max_dbs_;
   const bool no_readahead_;
@@ -187,6 +195,7 @@ class Env {
   const Residency residency_;
   const bool paced_, unmapped_;
   std::unique_ptr<std::byte[]> meta_copies_;  ///< of an unmapped file
+  std::optional<File> kept_;                  ///< likewise
   std::shared_ptr<cache::Window> window_;
   std::vector<std::shared_ptr<cache::Window>> old_;
   Mapping meta_pages_;  ///< apart from the window, where private memory may take their place

@@ -1,7 +1,5 @@
 #include "lmdbio/db/lookups.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 
@@ -23,6 +21,8 @@ namespace {
 /// Where nothing tells what is in memory, time does: a read of a page that is takes less, and so do so many
 /// bytes.
 constexpr std::int64_t kReadNs = 40'000, kBytesANs = 4;
+/// What it takes for another thread to do something and to answer.
+constexpr std::int64_t kOtherThreadNs = 40'000;
 /// Values of more than two such pieces are read by several requests at a time: less than the first, no more
 /// than the second, bytes.
 constexpr std::uint64_t kLeastPiece = std::uint64_t{128} << 10, kMostPiece = std::uint64_t{1} << 20;
@@ -41,13 +41,11 @@ class Lookups::Pages final : public PageSource {
   bool get(std::uint64_t page, format::PageView& out) override {
     if (page >= view_.pages() || page < format::kMetaPages) return false;
     const std::uint64_t at = page << view_.shift();
-    if (!of_.there(at, view_.page_size())) return false;
+    if (!of_.there(view_, at, view_.page_size())) return false;
     // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
     if (of_.file_ != nullptr && !of_.file_->resident_now(of_.file_->chunk_at(at)) &&
-        of_.file_->extent_failed.load(std::memory_order_relaxed)) {
-      std::byte any;
-      if (::pread(of_.env_->fd(), &any, 1, static_cast<off_t>(at)) != 1) return false;
-    }
+        of_.file_->extent_failed.load(std::memory_order_relaxed) && !of_.env_->time_read(at, view_))
+      return false;
     if (of_.file_ != nullptr && Prefetcher::existing()->is_reading(*of_.file_, {at, view_.page_size()}))
       return false;
     const std::byte* const bytes = view_.at(format::Pgno{page});
@@ -107,7 +105,7 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
     const bool near = lookups != nullptr &&
                       lookups->near(at, bytes, file_ != nullptr ? file_->readahead : 0) &&
                       !env_->no_readahead();  // the kernel reads nothing around
-    if (there(at, bytes)) return true;
+    if (there(view, at, bytes)) return true;
     missed = true;
     missed_at = at;
     if (!near && lookups != nullptr) far = true;
@@ -156,23 +154,17 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
 }
 
 // All of it is in memory, or looks so.
-bool Lookups::there(std::uint64_t at, std::uint64_t bytes) noexcept {
+bool Lookups::there(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept {
   if (file_ != nullptr && file_->resident_now(file_->chunk_at(at)) &&
       file_->resident_now(file_->chunk_at(at + bytes - 1)))
     return true;
-  if (const std::optional<double> share = env_->residency().share(at, bytes); share) return *share >= 1;
+  if (const std::optional<double> share = env_->cached_share(at, bytes, view); share) return *share >= 1;
   // Nothing tells this user.  What is missing is there after the question: where data was missing lately the
   // question is for all of it, so that there is one request.
+  if (!sensor_.cold() || file_ == nullptr) return env_->time_read(at, view).value_or(kReadNs) < kReadNs;
   const std::int64_t begun = now_ns();
-  std::uint64_t asked = 1;
-  if (sensor_.cold() && file_ != nullptr) {
-    asked = bytes;
-    (void)bring_exactly(*file_->exact, at, bytes);
-  } else {
-    std::byte any;
-    (void)::pread(env_->fd(), &any, 1, static_cast<off_t>(at));
-  }
-  return now_ns() - begun < kReadNs + static_cast<std::int64_t>(asked) / kBytesANs;
+  (void)bring_exactly(*file_->exact, at, bytes);
+  return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
 // Of a small value that is far away: as many bytes as the kernel would read, since a request takes its time

@@ -100,7 +100,7 @@ class Lookups {
   class Pages;
 
   bool prepare(const Source& source, const Lookup& lookup);
-  bool there(std::uint64_t at, std::uint64_t bytes) noexcept;
+  bool there(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept;
   Extent around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept;
   bool bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes);
   bool open_file(const cache::WindowView& view) noexcept;

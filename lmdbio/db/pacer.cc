@@ -1,7 +1,5 @@
 #include "lmdbio/db/pacer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -158,7 +156,7 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
   }
   const std::uint64_t end = view.pages() << view.shift(), at = need.first << view.shift();
   const auto there_from = [&](std::uint64_t from, std::uint64_t bytes) -> std::optional<bool> {
-    const std::optional<double> share = env_->residency().share(from, std::min(bytes, end - from));
+    const std::optional<double> share = env_->cached_share(from, std::min(bytes, end - from), view);
     return share ? std::optional<bool>(*share >= kCachedShare) : std::nullopt;
   };
   std::optional<bool> there = there_from(forward ? at : at - std::min(at, kLookBytes), kLookBytes);
@@ -166,7 +164,7 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
     there = there_from(forward ? at + kFar : at - kFar, kFarBytes);
   if (!there) {  // nothing tells: then time does.  Far first: near is what the kernel has just read ahead
     const std::uint64_t last = end - view.page_size();
-    there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar)) && read_at_once(at);
+    there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar), view) && read_at_once(at, view);
   }
   looked_ns_ = now;
   wide_ = *there ? least : 0;
@@ -174,11 +172,9 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
 }
 
 // By read(2), which cannot end in a signal.
-bool Pacer::read_at_once(std::uint64_t offset) const noexcept {
-  std::byte any;
-  const std::int64_t begun = now_ns();
-  const ssize_t n = ::pread(env_->fd(), &any, 1, static_cast<off_t>(offset));
-  return n == 1 && now_ns() - begun < kFaultNs;
+bool Pacer::read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept {
+  const std::optional<std::int64_t> ns = env_->time_read(offset, view);
+  return ns && *ns < kFaultNs;
 }
 
 // Whether it can be told which values are read: then it is found out.

@@ -63,7 +63,7 @@ class Pacer {
   Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                   FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
-  bool read_at_once(std::uint64_t offset) const noexcept;
+  bool read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
   bool start_stream(Step kind, const WalkPlace& place, const PageRun& need, const cache::WindowView& view);
   bool pick(const WalkPlace& place, const cache::WindowView& view);

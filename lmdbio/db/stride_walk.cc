@@ -89,7 +89,8 @@ bool StrideWalk::is_fast() const noexcept {
 Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& need,
                               const cache::WindowView& view, FreeRun& run) {
   if (!touched_) return false;  // a forked child
-  look_back();
+  const std::byte* const next = at == Arrival::value ? sample_of(need, view) : nullptr;
+  look_back(next);
   const Stride::Verdict verdict = stride_.verdict();
   if (!apart_ || verdict == Stride::Verdict::dense || verdict == Stride::Verdict::irregular) return false;
   if (verdict == Stride::Verdict::stride && !std::exchange(counted_, true)) ++stats_.stride_walks;
@@ -111,7 +112,7 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
       if (predicted || probes()) {
         if (const Status st = fetch(place, number, &need, view); !st.ok()) return st;
       }
-      if (number >= next_) give(number, need, predicted, view);
+      if (number >= next_) give(number, next, next_page_, predicted);
       run = {need.first, need.pages};
     }
   } else {
@@ -130,15 +131,27 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
 
 // --- what was used ----------------------------------------------------------------------------------------
 
-void StrideWalk::look_back() {
-  if (given_.empty()) return;
-  const Faults now = faults();
+// `next`: the sample of the value that is given next, or null.
+void StrideWalk::look_back(const std::byte* next) {
+  const Faults now = given_.empty() ? before_ : faults();
   const bool fast = is_fast() && now.all == before_.all;  // nothing was touched at all
+  looks_.clear();
+  if (!fast)
+    for (const Given& g : given_) looks_.push_back(g.sample);
+  looks_.push_back(next);
+  looked_.resize(looks_.size());
+  if (looks_.size() > 1 || next != nullptr)
+    touched_.look(looks_, looked_);
+  else
+    looked_[0] = TouchedPages::Page::unknown;
+  next_page_ = looked_.back();
+  if (given_.empty()) return;
   unsigned used = 0, unseen = 0;
-  for (const Given& g : given_) {
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    const Given& g = given_[i];
     Stride::Seen seen = Stride::Seen::unknown;
     if (g.sample != nullptr) {
-      const TouchedPages::Page page = fast ? TouchedPages::Page::absent : touched_.look(g.sample);
+      const TouchedPages::Page page = fast ? TouchedPages::Page::absent : looked_[i];
       if (page != TouchedPages::Page::unknown)
         seen = page == TouchedPages::Page::touched ? Stride::Seen::used : Stride::Seen::unused;
     }
@@ -174,9 +187,9 @@ void StrideWalk::look_back() {
 bool StrideWalk::read_late(const std::byte* sample) {
   late_.push_back(sample);
   if (late_.size() < kLate) return false;
-  const auto used = std::count_if(late_.begin(), late_.end(), [this](const std::byte* s) {
-    return touched_.look(s) == TouchedPages::Page::touched;
-  });
+  std::vector<TouchedPages::Page> now(late_.size());
+  touched_.look(late_, now);
+  const auto used = std::count(now.begin(), now.end(), TouchedPages::Page::touched);
   late_.clear();
   return static_cast<std::size_t>(used) >= kReadLate;
 }
@@ -189,24 +202,27 @@ const std::byte* StrideWalk::sample_of(const PageRun& value, const cache::Window
   return view.hint(format::Pgno{value.first + before});
 }
 
-void StrideWalk::give(std::uint64_t number, const PageRun& value, bool predicted,
-                      const cache::WindowView& view) {
-  const std::byte* sample = sample_of(value, view);
-  if (sample != nullptr && touched_.look(sample) != TouchedPages::Page::absent) sample = nullptr;
-  given_.push_back({number, sample, predicted});
+// `now`: of the sample's page.
+void StrideWalk::give(std::uint64_t number, const std::byte* sample, TouchedPages::Page now, bool predicted) {
+  given_.push_back({number, now == TouchedPages::Page::absent ? sample : nullptr, predicted});
   next_ = number + 1;
 }
 
 // All values of a leaf, none of which is likely to be used.
 void StrideWalk::give_leaf(const format::PageView& leaf, const cache::WindowView& view) {
   const unsigned n = leaf.count();
+  looks_.assign(n, nullptr);
   for (unsigned i = 0; i < n; ++i) {
     format::Node node;
-    if (!leaf.node(forward_ ? i : n - 1 - i, node)) return;
+    if (!leaf.node(forward_ ? i : n - 1 - i, node)) break;
     if ((node.flags() & format::kBigData) == 0) continue;
-    give(base_ + i, {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())},
-         false, view);
+    looks_[i] = sample_of(
+        {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())}, view);
   }
+  looked_.resize(n);
+  touched_.look(looks_, looked_);
+  for (unsigned i = 0; i < n; ++i)
+    if (looks_[i] != nullptr) give(base_ + i, looks_[i], looked_[i], false);
 }
 
 // --- where it is ------------------------------------------------------------------------------------------

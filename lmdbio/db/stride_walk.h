@@ -50,14 +50,14 @@ class StrideWalk {
   StrideWalk(cache::Walk& walk, cache::TouchedPages touched) noexcept;
   static Faults faults() noexcept;
   void anew(const WalkPlace& place) noexcept;
-  void look_back();
+  void look_back(const std::byte* next);
   bool told_apart(unsigned unseen);
   bool read_late(const std::byte* sample);
   Status arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need, const cache::WindowView& view);
   void arrive_at_value(const WalkPlace& place, const cache::WindowView& view);
   bool is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept;
   const std::byte* sample_of(const PageRun& value, const cache::WindowView& view) const noexcept;
-  void give(std::uint64_t number, const PageRun& value, bool predicted, const cache::WindowView& view);
+  void give(std::uint64_t number, const std::byte* sample, cache::TouchedPages::Page now, bool predicted);
   void give_leaf(const format::PageView& leaf, const cache::WindowView& view);
   Status fetch(WalkPlace place, std::uint64_t number, const PageRun* first, const cache::WindowView& view);
   bool probes() const noexcept;
@@ -84,6 +84,10 @@ class StrideWalk {
   cache::ReadStats stats_;  ///< not yet in the file's
   Plan plan_;
   std::vector<cache::WantedExtent> extents_;
+  // Pages that are looked at together.
+  std::vector<const std::byte*> looks_;
+  std::vector<cache::TouchedPages::Page> looked_;
+  cache::TouchedPages::Page next_page_ = cache::TouchedPages::Page::unknown;  ///< of the value that is given next
 };
 
 }  // namespace lmdbio::db

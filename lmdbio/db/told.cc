@@ -116,7 +116,6 @@ bool Told::ready(const Txn& txn) {
   const cache::WindowView& view = txn.view();
   const std::uint64_t bytes = view.pages() << view.shift();
   if (buffered_ == nullptr) {
-    if (!file_->still_open()) return false;
     const Result<std::uint64_t> size = file_->buffered().size();
     if (!size || !make_queues(std::max(size.value(), bytes))) return false;
   } else if (bytes > queue_bytes_) {
@@ -182,7 +181,7 @@ void Told::after_fork() noexcept {
   arena_.forget_unsafe();
   groups_.clear();
   store_.reset();
-  // Left as they are: the numbers of their descriptors may be other files' in a child that has closed all.
+  // Left as they are: their threads and descriptors are the parent's.
   (void)direct_.release();
   (void)buffered_.release();
   counters_ = {};

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/value_arena.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/residency.h"
@@ -38,9 +39,8 @@ constexpr ToldWay choose_told_way(const ToldFacts& f) noexcept {
 /// An environment's, shared with its transactions.  Any thread.
 class ToldFile {
  public:
-  /// Descriptors are opened anew by way of /proc.  Null: it cannot be, or no memory, or the configuration is
-  /// against it.
-  static std::shared_ptr<ToldFile> open(int fd) noexcept;
+  /// Null: the file cannot be opened anew, or no memory, or the configuration is against it.
+  static std::shared_ptr<ToldFile> open(const cache::Origin& origin) noexcept;
 
   ToldWay way() const noexcept { return way_; }
   const File& buffered() const noexcept { return buffered_; }  ///< of its own: without read-ahead
@@ -50,11 +50,9 @@ class ToldFile {
   cache::Prefetcher& prefetcher() noexcept { return prefetcher_; }
   /// A value at `offset` is about to be read: it goes into an arena, and is known the next time.
   bool to_arena(std::uint64_t offset) noexcept;
-  /// A forked child may have closed all descriptors: their numbers are other files' then.
-  bool still_open() const noexcept;
 
  private:
-  ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, ToldWay way,
+  ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd, ToldWay way,
            std::uint64_t bytes);
 
   static constexpr unsigned kPieceShift = 12;  ///< of the file that a bit stands for
@@ -63,7 +61,6 @@ class ToldFile {
   const File buffered_;
   const std::optional<File> direct_;
   const Residency residency_;
-  const Result<FileIdentity> identity_;
   const ToldWay way_;
   std::size_t pieces_ = 0;
   std::unique_ptr<std::atomic<std::uint64_t>[]> read_;  ///< bits of pieces that were read before

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "lmdbio/base/log.h"
+#include "lmdbio/io/engine_hosted.h"
 #include "lmdbio/io/engine_pread.h"
 #include "lmdbio/io/engine_threads.h"
 #include "lmdbio/io/engine_uring.h"
@@ -55,6 +56,8 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
                                                 const char** name) noexcept {
   static std::atomic<bool> told{false};
   if (depth == 0) return Status::from_errno(EINVAL);
+  if (file.kept() && !PrivateTable::inside()) return hosted_engine(file, depth, wanted, name);
+  if (file.fd() < 0) return Status::from_errno(EBADF);
   char why[160] = "";
   std::size_t used = 0;
   Status last;

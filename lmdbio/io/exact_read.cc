@@ -1,6 +1,5 @@
 #include "lmdbio/io/exact_read.h"
 
-#include <fcntl.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -12,15 +11,9 @@
 
 namespace lmdbio {
 
-Result<File> reopen_for_exact(int fd) noexcept {
-  Result<File> file = File::reopen_buffered(fd);
-  if (!file) return file.error();
-  if (const int e = ::posix_fadvise(file.value().fd(), 0, 0, POSIX_FADV_RANDOM); e != 0)
-    return Status::from_errno(e);
-  return file;
-}
+namespace {
 
-Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes) noexcept {
+Status bring(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept {
   // The kernel asks storage for as much as the call asks for.  Nobody wants the bytes here, so that they may
   // all go to one place, which stays in the processor's cache.
   constexpr std::size_t kPlace = 4096, kMost = std::size_t{1} << 20;
@@ -31,13 +24,21 @@ Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes
     const auto pieces =
         static_cast<std::size_t>(std::min<std::uint64_t>((end - at) / kPlace, kMost / kPlace));
     for (std::size_t i = 0; i < pieces; ++i) to[i] = {place, kPlace};
-    const ssize_t n = ::preadv(file.fd(), to, static_cast<int>(pieces), static_cast<off_t>(at));
+    const ssize_t n = ::preadv(fd, to, static_cast<int>(pieces), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Status::from_errno(errno);
     if (n == 0) break;
     at += static_cast<std::uint64_t>(n);
   }
   return {};
+}
+
+}  // namespace
+
+Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  Status st;
+  const bool open = file.with_fd([&](int fd) noexcept { st = bring(fd, offset, bytes); });
+  return open ? st : Status::from_errno(EBADF);
 }
 
 }  // namespace lmdbio

@@ -7,13 +7,10 @@
 
 namespace lmdbio {
 
-/// `fd`'s file opened anew for bring_exactly: the kernel reads nothing beyond what is asked for.  An error:
-/// as File::reopen_buffered.
-Result<File> reopen_for_exact(int fd) noexcept;
-
 /// The pages that hold the bytes [offset, offset + bytes) are in the page cache afterwards, as far as the
 /// file has them; each MiB is asked for in one call, so that storage gets few, large requests.  An errno: the
-/// read failed.  Blocks; allocates nothing; a cancellation point.  Threads may share the File.
+/// read failed.  `file`: File::Kind::exact.  Blocks; allocates nothing; a cancellation point.  Threads may share the
+/// File.
 Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes) noexcept;
 
 }  // namespace lmdbio

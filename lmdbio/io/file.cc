@@ -1,14 +1,20 @@
 #include "lmdbio/io/file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "lmdbio/base/align.h"
@@ -37,17 +43,19 @@ int open_retrying(const char* path, int flags) noexcept {
   return fd;
 }
 
-// The regular file behind `fd`, opened anew.
-Result<UniqueFd> reopen(int fd, int flags) noexcept {
-  struct stat before, after;
-  if (::fstat(fd, &before) != 0) return Status::from_errno(errno);
-  if (const Status s = regular(before); !s.ok()) return s;
-  char self[32];
-  (void)std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-  UniqueFd opened(open_retrying(self, flags));
+bool same_inode(const struct stat& st, const FileIdentity& id) noexcept {
+  return st.st_dev == id.dev && st.st_ino == id.ino;
+}
+
+// The file that `path` leads to, if it is `id`.  Others are not opened, which may have effects.
+Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id) noexcept {
+  struct stat st;
+  if (::stat(path, &st) != 0) return Status::from_errno(errno);
+  if (!same_inode(st, id)) return Status::from_errno(ESTALE);
+  UniqueFd opened(open_retrying(path, flags | O_NONBLOCK));
   if (!opened) return Status::from_errno(errno);
-  if (::fstat(opened.get(), &after) != 0) return Status::from_errno(errno);
-  if (before.st_dev != after.st_dev || before.st_ino != after.st_ino) return Status::from_errno(ESTALE);
+  if (::fstat(opened.get(), &st) != 0) return Status::from_errno(errno);
+  if (!same_inode(st, id)) return Status::from_errno(ESTALE);
   return opened;
 }
 
@@ -122,25 +130,163 @@ Result<File> File::from_fd(int fd, Take take) noexcept {
   return File(std::move(own), n, alignment);
 }
 
-Result<File> File::reopen_direct(int fd) noexcept {
-  Result<UniqueFd> opened = reopen(fd, O_DIRECT);
-  if (!opened) return opened.error();
-  const int n = opened.value().get();
-  const std::size_t alignment = told_alignment(n);
-  if (alignment == 0 || !direct_works(n, alignment)) return Status::from_errno(ENOTSUP);
-  return File(std::move(opened.value()), n, alignment);
+namespace {
+
+// What `kind` asks for beyond the open, of a descriptor that was just opened for it; the alignment of direct reads, else
+// 0.
+Result<std::size_t> prepare(int fd, File::Kind kind) noexcept {
+  if (kind == File::Kind::direct) {
+    const std::size_t alignment = told_alignment(fd);
+    if (alignment == 0 || !direct_works(fd, alignment)) return Status::from_errno(ENOTSUP);
+    return alignment;
+  }
+  if (kind == File::Kind::exact)
+    if (const int e = ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); e != 0) return Status::from_errno(e);
+  return std::size_t{0};
 }
 
-Result<File> File::reopen_buffered(int fd) noexcept {
-  Result<UniqueFd> opened = reopen(fd, 0);
+constexpr int flags_of(File::Kind kind) noexcept { return kind == File::Kind::direct ? O_DIRECT : 0; }
+
+}  // namespace
+
+Result<File> File::reopen(int fd, Kind kind) noexcept {
+  if (const Status s = regular_fd(fd); !s.ok()) return s;
+  const Result<FileIdentity> id = identity_of(fd);
+  if (!id) return id.error();
+  char self[48];
+  // Not /proc/self: that is the first thread's table.
+  (void)std::snprintf(self, sizeof self, "/proc/thread-self/fd/%d", fd);
+  Result<UniqueFd> opened = open_inode(self, flags_of(kind), id.value());
   if (!opened) return opened.error();
   const int n = opened.value().get();
-  return File(std::move(opened.value()), n, 0);
+  const Result<std::size_t> alignment = prepare(n, kind);
+  if (!alignment) return alignment.error();
+  return File(std::move(opened.value()), n, alignment.value());
 }
 
-Result<FileIdentity> File::identity() const noexcept {
+// --- kept files -------------------------------------------------------------------------------------------
+
+class File::Home {
+ public:
+  Home(Kind kind, int origin, std::string path, const FileIdentity& id)
+      : kind_(kind), origin_(origin), path_(std::move(path)), id_(id) {}
+  Home(const Home&) = delete;
+  Home& operator=(const Home&) = delete;
+  ~Home() {
+    if (const int n = fd(); n >= 0) (void)PrivateTable::run([n]() noexcept { UniqueFd(n).reset(); });
+  }
+
+  std::shared_ptr<Home> another(Kind kind) const { return std::make_shared<Home>(kind, origin_, path_, id_); }
+  /// Opens it for the process: `thread`, a thread of the program, has the program's descriptor.
+  Status open_first(pid_t thread) noexcept;
+  /// In a thread of the private table: the descriptor, opened if need be; -1: it cannot be.
+  int fd_here() noexcept;
+  std::size_t alignment() const noexcept { return alignment_; }
+  const std::shared_ptr<PrivateTable>& table() const noexcept { return table_; }
+
+ private:
+  /// The fork for which a descriptor was opened, and the descriptor + 1.
+  static std::uint64_t word(unsigned generation, int fd) noexcept {
+    return std::uint64_t{generation} << 32 | static_cast<std::uint32_t>(fd + 1);
+  }
+  /// -1: not opened in this process.
+  int fd() const noexcept {
+    const std::uint64_t now = opened_.load(std::memory_order_acquire);
+    return now >> 32 == PrivateTable::generation() ? static_cast<int>(static_cast<std::uint32_t>(now)) - 1 : -1;
+  }
+  Status open(pid_t thread) noexcept;
+
+  const Kind kind_;
+  const int origin_;        // the program's descriptor
+  const std::string path_;  // empty: not known
+  const FileIdentity id_;
+  std::shared_ptr<PrivateTable> table_;  // of the process that made it
+  std::size_t alignment_ = 0;
+  std::atomic<std::uint64_t> opened_{0};
+};
+
+// In a thread of the private table.
+Status File::Home::open(pid_t thread) noexcept {
+  std::uint64_t before = opened_.load(std::memory_order_acquire);
+  char program[64];
+  (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), origin_);
+  Result<UniqueFd> made = open_inode(program, flags_of(kind_), id_);
+  if (!made && !path_.empty() && made.error().raw() != EINVAL) {
+    Result<UniqueFd> by_path = open_inode(path_.c_str(), flags_of(kind_), id_);
+    if (by_path) made = std::move(by_path);
+  }
+  if (!made) return made.error();
+  const Result<std::size_t> ready = prepare(made.value().get(), kind_);
+  if (!ready) return ready.error();
+  if (alignment_ == 0) alignment_ = ready.value();
+  // Another thread of a forked child may have been faster.
+  if (opened_.compare_exchange_strong(before, word(PrivateTable::generation(), made.value().get())))
+    (void)made.value().release();
+  return {};
+}
+
+Status File::Home::open_first(pid_t thread) noexcept {
+  table_ = PrivateTable::get();
+  Status st = Status::from_errno(EBADF);
+  if (table_ != nullptr) (void)table_->call([&]() noexcept { st = open(thread); });
+  return st;
+}
+
+int File::Home::fd_here() noexcept {
+  assert(PrivateTable::inside());
+  if (const int there = fd(); there >= 0) return there;
+  return open(::getpid()).ok() ? fd() : -1;  // in a forked child, for the first time
+}
+
+Result<File> File::keep(int fd, const char* path, const FileIdentity& id, Kind kind) noexcept {
+  try {
+    return open_home(std::make_shared<Home>(kind, fd, path != nullptr ? path : "", id));
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+}
+
+Result<File> File::open_home(std::shared_ptr<Home> home) noexcept {
+  if (const Status st = home->open_first(static_cast<pid_t>(::syscall(SYS_gettid))); !st.ok()) return st;
+  File made(UniqueFd(), -1, home->alignment());
+  made.home_ = std::move(home);
+  return made;
+}
+
+Result<File> File::again(Kind kind) const noexcept {
+  if (home_ == nullptr) return reopen(fd_, kind);
+  try {
+    return open_home(home_->another(kind));
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+}
+
+Result<File> File::share() const noexcept {
+  if (home_ == nullptr) return from_fd(fd_, Take::duplicate);
+  File other(UniqueFd(), -1, direct_ ? alignment_ : 0);
+  other.home_ = home_;
+  return other;
+}
+
+int File::start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept {
+  if (home_ != nullptr) {
+    const std::shared_ptr<PrivateTable> table = PrivateTable::get();
+    return table != nullptr ? table->start(thread, nullptr, run, argument) : EAGAIN;
+  }
+  sigset_t all, before;
+  (void)::sigfillset(&all);
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
+  const int rc = ::pthread_create(&thread, nullptr, run, argument);
+  (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return rc;
+}
+
+int File::here() const noexcept { return home_->fd_here(); }
+
+Result<FileIdentity> identity_of(int fd) noexcept {
   struct stat st;
-  if (::fstat(fd_, &st) != 0) return Status::from_errno(errno);
+  if (::fstat(fd, &st) != 0) return Status::from_errno(errno);
   FileIdentity id;
   id.dev = st.st_dev;
   id.ino = st.st_ino;
@@ -149,12 +295,24 @@ Result<FileIdentity> File::identity() const noexcept {
   return id;
 }
 
-bool File::is_inode(const FileIdentity& id) const noexcept {
+Result<FileIdentity> File::identity() const noexcept {
+  Result<FileIdentity> id = Status::from_errno(EBADF);
+  (void)with_fd([&id](int fd) noexcept { id = identity_of(fd); });
+  return id;
+}
+
+bool is_inode(int fd, const FileIdentity& id) noexcept {
   struct statx st;
-  if (::statx(fd_, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0)
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0)
     return makedev(st.stx_dev_major, st.stx_dev_minor) == id.dev && st.stx_ino == id.ino;
-  const Result<FileIdentity> now = identity();
+  const Result<FileIdentity> now = identity_of(fd);
   return now && now.value().dev == id.dev && now.value().ino == id.ino;
+}
+
+bool File::is_inode(const FileIdentity& id) const noexcept {
+  bool is = false;
+  (void)with_fd([&](int fd) noexcept { is = lmdbio::is_inode(fd, id); });
+  return is;
 }
 
 std::uint64_t size_known_here(int fd) noexcept {
@@ -165,9 +323,9 @@ std::uint64_t size_known_here(int fd) noexcept {
 }
 
 Result<std::uint64_t> File::size() const noexcept {
-  struct stat st;
-  if (::fstat(fd_, &st) != 0) return Status::from_errno(errno);
-  return static_cast<std::uint64_t>(st.st_size);
+  const Result<FileIdentity> now = identity();
+  if (!now) return now.error();
+  return now.value().size;
 }
 
 }  // namespace lmdbio

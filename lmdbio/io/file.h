@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "lmdbio/base/result.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio {
 
@@ -23,10 +25,19 @@ struct FileIdentity {
 std::uint64_t size_known_here(int fd) noexcept;
 
 /// A regular file opened for reading.  Threads may share one.
+///
+/// Its descriptor lies in the table of the thread that opened it, or, if keep() made it, in the private table, where the
+/// program cannot close it (private_table.h).  In a forked child a kept file is opened anew when it is first used.
 class File {
  public:
   enum class Mode : unsigned char { direct_if_possible, buffered };
   enum class Take : unsigned char { borrow, duplicate };
+  /// How a file is read that is opened anew.
+  enum class Kind : unsigned char {
+    buffered,  ///< through the page cache
+    direct,    ///< past it
+    exact,     ///< through the page cache, and the kernel reads nothing beyond what is asked for
+  };
 
   /// Close-on-exec and read-only; needs read permission, not ownership.  A directory is EISDIR, anything else
   /// that is not a regular file EINVAL; other errors as open(2).  That direct reads do not work here is no
@@ -37,15 +48,44 @@ class File {
   static Result<File> from_fd(int fd, Take take) noexcept;
 
   /// The file behind an open descriptor opened anew by way of /proc, close-on-exec and read-only, whatever
-  /// has become of its name: with O_DIRECT and reads that work, or through the page cache.  Not that: ENOTSUP
-  /// or as open(2), among them EINVAL (no direct reads), ENOENT (no /proc), EACCES (read permission has gone
-  /// since); ESTALE if it is another file; as from_fd() for what is no regular file.  The caller falls back
-  /// to from_fd(). As any close(2), that of the File drops this process's POSIX record locks on the file, if
-  /// it has any.
-  static Result<File> reopen_direct(int fd) noexcept;
-  static Result<File> reopen_buffered(int fd) noexcept;
+  /// has become of its name, in the calling thread's table.  Direct: with O_DIRECT and reads that work.  Not that:
+  /// ENOTSUP or as open(2), among them EINVAL (no direct reads), ENOENT (no /proc), EACCES (read permission has gone
+  /// since); ESTALE if it is another file; as from_fd() for what is no regular file.  As any close(2), that of the
+  /// File drops this process's POSIX record locks on the file, if it has any in this table.
+  static Result<File> reopen(int fd, Kind kind) noexcept;
+  /// The file `id`, opened anew in the private table: by way of the program's descriptor `fd`, or, where that is no
+  /// longer this file, by `path` (may be null).  Errors as reopen(); EBADF: there is no private table; ESTALE: neither
+  /// is this file.  Waits for another thread.
+  static Result<File> keep(int fd, const char* path, const FileIdentity& id, Kind kind) noexcept;
+  /// This file opened anew, in the same table.
+  Result<File> again(Kind kind) const noexcept;
 
-  int fd() const noexcept { return fd_; }
+  /// Another owner of the same descriptor, or, of a file that is not kept, of a duplicate.
+  Result<File> share() const noexcept;
+  /// pthread_create(3) of a thread that can use fd(), all signals blocked.  0 or an errno.
+  int start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept;
+
+  /// Calls use(descriptor) where the descriptor is valid: here, or in a thread of the private table, for which it
+  /// waits.  False: it was not called, since the file could not be opened in this forked child.  Must not throw.
+  template <class F>
+  bool with_fd(F&& use) const noexcept {
+    if (home_ == nullptr) {
+      use(fd_);
+      return true;
+    }
+    bool used = false;
+    const bool ran = PrivateTable::run([&]() noexcept {
+      const int fd = here();
+      if (fd >= 0) use(fd);
+      used = fd >= 0;
+    });
+    return ran && used;
+  }
+  /// For a thread in whose table it is: a thread of the private table for a kept file.  -1: it could not be opened in
+  /// this forked child.
+  int fd() const noexcept { return home_ == nullptr ? fd_ : here(); }
+  /// keep() made it.
+  bool kept() const noexcept { return home_ != nullptr; }
   /// Reads go past the page cache.
   bool direct() const noexcept { return direct_; }
   /// What offset, length and memory of a read must be multiples of: 1 unless direct.
@@ -58,12 +98,22 @@ class File {
   bool is_inode(const FileIdentity& id) const noexcept;
 
  private:
+  /// Where a kept file is, and how it is opened again in a forked child.
+  class Home;
   File(UniqueFd owned, int fd, std::size_t direct_alignment) noexcept;
-
-  UniqueFd owned_;  // empty if borrowed
+  static Result<File> open_home(std::shared_ptr<Home> home) noexcept;
+  int here() const noexcept;
+  std::shared_ptr<Home> home_;  // null: the descriptor is the opening thread's
+  UniqueFd owned_;              // empty if borrowed or kept
   int fd_;
   bool direct_;
   std::size_t alignment_;
 };
+
+/// `fd` is an open descriptor of the inode `id`, as far as this machine knows: no server is asked.  What the program
+/// may have put under the number of a descriptor of ours is told by it.
+bool is_inode(int fd, const FileIdentity& id) noexcept;
+/// As File::identity().
+Result<FileIdentity> identity_of(int fd) noexcept;
 
 }  // namespace lmdbio

@@ -1,5 +1,6 @@
 #include "lmdbio/io/io_engine.h"
 
+#include <poll.h>
 #include <time.h>
 
 #include <algorithm>
@@ -214,6 +215,12 @@ int IoEngine::poll_timeout_ms() const noexcept {
   if (in_flight() == 0) return -1;
   if (ready_ != 0 || ready_fd() < 0) return 0;
   return pending_ != 0 && (below_ == 0 || retry_at_ns_ != 0) ? 1 : -1;
+}
+
+void IoEngine::wait_briefly(std::int64_t ns) noexcept {
+  pollfd ready = {ready_fd(), POLLIN, 0};
+  const int most = poll_timeout_ms(), wanted = static_cast<int>(ns / 1'000'000);
+  if (ready.fd >= 0) (void)::poll(&ready, 1, most < 0 ? wanted : std::min(most, wanted));
 }
 
 Status read_fully(IoEngine& engine, std::uint64_t offset, MutableBytes dst) noexcept {

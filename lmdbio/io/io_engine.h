@@ -74,6 +74,9 @@ class IoEngine {
   /// (completions are here already, or there is no ready_fd), 1 while a refused read waits for another try.
   int poll_timeout_ms() const noexcept;
 
+  /// Until there is something for reap(), a signal comes or `ns` have passed; may return before.
+  virtual void wait_briefly(std::int64_t ns) noexcept;
+
   /// For a forked child, before anything else is called there: the parent's reads and threads are not ours.
   /// Own descriptors are closed, nothing is waited for, no memory that the kernel or the parent's threads use
   /// is touched.  Then the engine can only be destroyed, which does not wait either.  Without it a child
@@ -106,6 +109,8 @@ class IoEngine {
   };
 
  private:
+  friend class HostedEngine;  // runs another engine's do_submit and do_reap in another thread
+
   /// Takes a prefix and returns its length.  Never more than depth reads are in flight, so an engine that
   /// keeps its depth need not refuse any.  An error: none was taken; EINTR and EAGAIN are tried again, others
   /// end the first.

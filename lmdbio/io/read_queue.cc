@@ -1,7 +1,5 @@
 #include "lmdbio/io/read_queue.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -66,7 +64,8 @@ Status ReadQueue::wait(ReadGroup& group) noexcept {
   return group.status;
 }
 
-Status ReadQueue::wait(ReadGroup& group, int wake_fd) noexcept {
+Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept {
+  constexpr std::int64_t kLook = 10'000'000;
   if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
@@ -75,11 +74,8 @@ Status ReadQueue::wait(ReadGroup& group, int wake_fd) noexcept {
     if (engine_->in_flight() != 0) reap(0);
     if (group.done()) return group.status;
     submit();
-    const int ready = engine_->ready_fd();
-    pollfd fds[2] = {{wake_fd, POLLIN, 0}, {ready, POLLIN, 0}};
-    const bool nothing = ready < 0 || engine_->in_flight() == 0;
-    (void)::poll(fds, nothing ? 1 : 2, nothing ? 0 : engine_->poll_timeout_ms());  // EINTR: looks again
-    if ((fds[0].revents & POLLIN) != 0) return Status::from_errno(ECANCELED);
+    if (cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
+    engine_->wait_briefly(kLook);
   }
 }
 

@@ -2,6 +2,7 @@
 // waited for.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -48,9 +49,8 @@ class ReadQueue {
   void pump() noexcept;
   /// Until the group is done, before all that is wanted and not submitted; then the group's status.
   Status wait(ReadGroup& group) noexcept;
-  /// The same, or ECANCELED as soon as poll(2) finds `wake_fd` readable: the group then goes on.  An engine
-  /// that reads within the call (ready_fd() is -1) is asked after each request.
-  Status wait(ReadGroup& group, int wake_fd) noexcept;
+  /// The same, or ECANCELED soon after `cancelled` is set: the group then goes on.
+  Status wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept;
   /// Until any one request ends, or none is in flight.
   void wait_any() noexcept;
   /// The group's bytes are wanted no more; waits for those in flight.

@@ -13,7 +13,6 @@
 #include <cstdio>
 
 #include "lmdbio/base/mapping.h"
-#include "lmdbio/io/file.h"
 
 namespace lmdbio {
 namespace {
@@ -48,7 +47,7 @@ bool ask_cachestat(int fd, const CachestatRange& range, Cachestat& stat) noexcep
 bool mincore_is_true(int fd, const struct stat& st) noexcept {
   if (st.st_uid == ::geteuid() && st.st_uid != kOverflowUid) return true;
   char self[32];
-  (void)std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  (void)std::snprintf(self, sizeof self, "/proc/thread-self/fd/%d", fd);
   return ::faccessat(AT_FDCWD, self, W_OK, AT_EACCESS) == 0;
 }
 
@@ -58,17 +57,23 @@ std::optional<double> by_cachestat(int fd, Pages p, std::uint64_t page) noexcept
   return p.share(stat.cache);
 }
 
-std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::uint64_t page) noexcept {
+// `mapped`: where the first of the pages is mapped, or null.
+std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::uint64_t page,
+                                 const std::byte* mapped) noexcept {
   if (!mincore_is_true(fd, st)) return {};  // who this is may have changed since the start
   const std::size_t bytes = (p.last - p.first) * page;
-  void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(p.first * page));
-  if (at == MAP_FAILED) return {};
-  const Mapping map(at, bytes);
+  Mapping map;
+  if (mapped == nullptr) {
+    void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(p.first * page));
+    if (at == MAP_FAILED) return {};
+    map = Mapping(at, bytes);
+    mapped = map.data();
+  }
   unsigned char present[4096];
   std::uint64_t there = 0;
   for (std::uint64_t i = 0; i < p.last - p.first; i += sizeof present) {
     const std::uint64_t n = std::min<std::uint64_t>(sizeof present, p.last - p.first - i);
-    if (::mincore(map.data() + i * page, n * page, present) != 0) return {};
+    if (::mincore(const_cast<std::byte*>(mapped) + i * page, n * page, present) != 0) return {};
     there += static_cast<std::uint64_t>(
         std::count_if(present, present + n, [](unsigned char c) { return (c & 1) != 0; }));
   }
@@ -102,9 +107,23 @@ std::optional<double> by_sampling(int fd, Pages p, std::uint64_t page) noexcept 
 
 Residency::Residency(int fd, Sampling sampling) noexcept : fd_(fd) {
   const int saved = errno;
+  choose(fd, sampling);
+  errno = saved;
+}
+
+Residency::Residency(const File& file, int programs_fd, Sampling sampling) noexcept
+    : file_(&file), fd_(programs_fd) {
+  const int saved = errno;
+  (void)file.with_fd([&](int fd) noexcept { choose(fd, sampling); });
+  errno = saved;
+}
+
+void Residency::choose(int fd, Sampling sampling) noexcept {
   struct stat st;
   Cachestat stat{};
   if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+    id_.dev = st.st_dev;
+    id_.ino = st.st_ino;
     if (ask_cachestat(fd, {0, 1}, stat))
       way_ = Way::cachestat;
     else if (mincore_is_true(fd, st))
@@ -112,23 +131,37 @@ Residency::Residency(int fd, Sampling sampling) noexcept : fd_(fd) {
     else if (sampling == Sampling::yes && try_byte(fd, 0) >= 0)
       way_ = Way::sampling;
   }
-  errno = saved;
 }
 
-std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes,
+                                       const std::byte* mapped) const noexcept {
   if (way_ == Way::none) return {};
   const int saved = errno;
   std::optional<double> result;
-  const std::uint64_t size = size_known_here(fd_);
+  // cachestat(2) and mincore(2) neither read nor map: where the program's descriptor becomes another file's between two
+  // calls, the answer is wrong, and costs time.
+  const bool harmless = way_ == Way::cachestat || (way_ == Way::mincore && mapped != nullptr);
+  if ((file_ == nullptr || harmless) && fd_ >= 0 && is_inode(fd_, id_))
+    result = ask(fd_, offset, bytes, mapped);
+  else if (file_ != nullptr)
+    (void)file_->with_fd([&](int fd) noexcept { result = ask(fd, offset, bytes, mapped); });
+  errno = saved;
+  return result;
+}
+
+std::optional<double> Residency::ask(int fd, std::uint64_t offset, std::uint64_t bytes,
+                                     const std::byte* mapped) const noexcept {
+  std::optional<double> result;
+  const std::uint64_t size = size_known_here(fd);
   if (offset < size && bytes != 0) {
     const std::uint64_t page = page_bytes();
     const std::uint64_t end = offset + std::min(bytes, size - offset);
     const Pages p{offset / page, (end + page - 1) / page};
-    if (way_ == Way::cachestat) result = by_cachestat(fd_, p, page);
-    if (struct stat st; way_ == Way::mincore && ::fstat(fd_, &st) == 0) result = by_mincore(fd_, st, p, page);
-    if (way_ == Way::sampling) result = by_sampling(fd_, p, page);
+    const std::byte* const at = mapped != nullptr ? mapped + p.first * page : nullptr;
+    if (way_ == Way::cachestat) result = by_cachestat(fd, p, page);
+    if (struct stat st; way_ == Way::mincore && ::fstat(fd, &st) == 0) result = by_mincore(fd, st, p, page, at);
+    if (way_ == Way::sampling) result = by_sampling(fd, p, page);
   }
-  errno = saved;
   return result;
 }
 

@@ -3,7 +3,6 @@
 #include <lmdb.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -230,15 +229,10 @@ Status Build::read_leaves(PageReads& own) {
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);
   std::vector<pthread_t> helpers;
   helpers.reserve(most);  // none may be lost
-  sigset_t all, before;
-  (void)::sigfillset(&all);
-  if (chunks > 1 && most > 1 && ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
-    while (helpers.size() + 1 < std::min(most, chunks)) {
-      pthread_t thread;
-      if (::pthread_create(&thread, nullptr, helper, this) != 0) break;  // fewer do
-      helpers.push_back(thread);
-    }
-    (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  while (helpers.size() + 1 < std::min(most, chunks)) {
+    pthread_t thread;
+    if (request_.file->start_thread(thread, helper, this) != 0) break;  // fewer do
+    helpers.push_back(thread);
   }
   work(own, true);
   for (const pthread_t t : helpers) (void)::pthread_join(t, nullptr);

@@ -153,7 +153,7 @@ Status Load::start(Shared& shared, Queues& queues, std::size_t least, std::uint6
 // Out of the mapping: where small pieces lie all over the file that takes half the time of reads.  False: the
 // file has become shorter.
 bool Load::copy(Shared& shared) noexcept {
-  const Result<std::uint64_t> size = shared.source.buffered.size();
+  const Result<std::uint64_t> size = shared.file_bytes();
   const Extent& last = stretches_.back().extent;
   if (!size || last.offset + last.bytes > size.value()) return false;
   const std::byte* const file = shared.mapped();

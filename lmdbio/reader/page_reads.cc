@@ -26,7 +26,7 @@ constexpr std::size_t kLargeRun = 64 << 10;
 }  // namespace
 
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
-  const Residency residency(request_.file->fd(), Residency::Sampling::yes);
+  const Residency residency(*request_.file, -1);
   const bool dear = std::strcmp(residency.how(), "preadv2") == 0;
   const std::size_t samples = std::min(wanted.size(), dear ? kDearSamples : kSamples);
   double cached = 0;
@@ -77,7 +77,7 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   slots_.clear();
   const File* file = request_.file;
   if (file->direct() != direct) {
-    Result<File> made = direct ? File::reopen_direct(file->fd()) : File::reopen_buffered(file->fd());
+    Result<File> made = file->again(direct ? File::Kind::direct : File::Kind::buffered);
     if (!made) return made.error();
     own_.emplace(std::move(made).value());
     file = &*own_;

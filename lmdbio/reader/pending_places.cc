@@ -1,6 +1,5 @@
 #include "lmdbio/reader/pending_places.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,17 +52,10 @@ PendingPlaces::PendingPlaces(const Source& source, File file, MakeEngine make_en
 }
 
 std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine) {
-  Result<File> file = File::from_fd(source.buffered.fd(), File::Take::duplicate);
+  Result<File> file = source.buffered.share();
   if (!file) return nullptr;
   std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, std::move(file).value(), make_engine));
-  sigset_t all, before;
-  (void)::sigfillset(&all);
-  bool started = false;
-  if (::pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
-    started = ::pthread_create(&made->thread_, nullptr, run, made.get()) == 0;
-    (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  if (started) return made;
+  if (made->file_.start_thread(made->thread_, run, made.get()) == 0) return made;
   made->ended_ = true;  // nobody to wait for
   made->thread_ = {};
   return nullptr;

@@ -19,15 +19,26 @@ Shared::Shared(Source from, std::uint64_t memory, Way how, EngineMaker maker)
       page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
       way(how),
       make_engine(std::move(maker)),
-      residency(source.buffered.fd()),
+      residency(source.buffered, source.programs_fd),
       pool(std::make_shared<BufferPool>(memory - memory / kLeafShare)),
       keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / source.page_size),
-      leaves(source.page_size, static_cast<std::size_t>(memory / kLeafShare / source.page_size)) {}
+      leaves(source.page_size, static_cast<std::size_t>(memory / kLeafShare / source.page_size)),
+      id_(source.buffered.identity()) {}
+
+Result<std::uint64_t> Shared::file_bytes() const noexcept {
+  // One call tells which file it is and how long it is.
+  if (const Result<FileIdentity> now = identity_of(source.programs_fd);
+      now && id_ && now.value().dev == id_.value().dev && now.value().ino == id_.value().ino)
+    return now.value().size;
+  return source.buffered.size();
+}
 
 const std::byte* Shared::mapped() noexcept {
   std::call_once(map_once_, [this]() noexcept {
-    Result<Mapping> made = Mapping::map_file(source.buffered.fd(), offset(source.pages), 1);
-    if (made) map_ = std::move(made).value();
+    (void)source.buffered.with_fd([this](int fd) noexcept {
+      Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), 1);
+      if (made) map_ = std::move(made).value();
+    });
   });
   return map_.data();
 }

@@ -53,6 +53,9 @@ struct Shared {
   /// from it what is in the page cache, after a look at the file's length: what has been cut off is SIGBUS.
   const std::byte* mapped() noexcept;
 
+  /// The file's length now.
+  Result<std::uint64_t> file_bytes() const noexcept;
+
   Source source;
   const unsigned page_shift;
   const Way way;
@@ -66,6 +69,7 @@ struct Shared {
   std::atomic<unsigned> streams{0};  ///< that are open
 
  private:
+  const Result<FileIdentity> id_;
   std::once_flag map_once_;
   Mapping map_;
 };

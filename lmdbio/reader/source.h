@@ -29,6 +29,8 @@ struct Source {
   /// As long as this lives no writer uses the snapshot's pages for others.  Goes with the Source, before the
   /// files do.
   std::shared_ptr<void> snapshot;
+  /// The program's descriptor of the file; -1: none.  It may be another file's by now.
+  int programs_fd = -1;
 };
 
 }  // namespace lmdbio::reader

@@ -1,6 +1,5 @@
 #include "lmdbio/reader/stream.h"
 
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,11 +29,10 @@ constexpr std::uint64_t kLoadsInMemory = 8;
 
 }  // namespace
 
-Stream::Stream(Reader& reader, Sequence sequence, UniqueFd wake)
+Stream::Stream(Reader& reader, Sequence sequence)
     : reader_(reader),
       shared_(reader.shared()),
       sequence_(std::move(sequence)),
-      wake_(std::move(wake)),
       pid_(::getpid()),
       queues_(shared_),
       plan_(sequence_.first()),
@@ -59,13 +57,7 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
     why = name + ": a field of the order is out of its range: position or last";
     return sequence.error();
   }
-  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) {
-    const Status st = Status::from_errno(errno);
-    why = reason(reader.shared(), "eventfd", st);
-    return st;
-  }
-  out.reset(new Stream(reader, std::move(sequence).value(), std::move(wake)));
+  out.reset(new Stream(reader, std::move(sequence).value()));
   return {};
 }
 
@@ -79,10 +71,7 @@ Stream::~Stream() {
 }
 
 void Stream::cancel() noexcept {
-  if (::getpid() != pid_) return;  // a child has the parent's descriptor
   cancelled_.store(true, std::memory_order_release);
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
 }
 
 std::uint64_t Stream::share() const noexcept {
@@ -195,7 +184,7 @@ Status Stream::await(Ahead& a, std::string& why) {
   ReadGroup& group = a.load->group();
   if (!group.done()) {
     const std::int64_t begun = now_ns();
-    const Status st = a.load->queue()->wait(group, wake_.get());
+    const Status st = a.load->queue()->wait(group, cancelled_);
     shared_.counters.waits.fetch_add(1, std::memory_order_relaxed);
     shared_.counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
                                        std::memory_order_relaxed);

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/reader/reader.h"
 #include "lmdbio/reader/sequence.h"
 
@@ -44,7 +43,7 @@ class Stream {
     bool finished = false;
   };
 
-  Stream(Reader& reader, Sequence sequence, UniqueFd wake);
+  Stream(Reader& reader, Sequence sequence);
   Status plan(std::unique_ptr<Ahead>& out, std::string& why);
   Status fill(std::string& why);
   Status start(Ahead& a, std::string& why);
@@ -57,7 +56,6 @@ class Stream {
   Reader& reader_;
   Shared& shared_;
   const Sequence sequence_;
-  const UniqueFd wake_;  ///< readable once cancelled
   const pid_t pid_;
   std::atomic<bool> cancelled_{false};
   Queues queues_;

@@ -43,8 +43,13 @@ void* failing_mremap(void* from, std::size_t bytes, void* to) noexcept {
   errno = ENOMEM;
   return MAP_FAILED;
 }
-void* failing_mmap(void* at, std::size_t bytes, int fd, std::uint64_t offset) noexcept {
-  if (!mmap_calls.now()) return real_calls.mmap(at, bytes, fd, offset);
+void* failing_duplicate(void* from, std::size_t bytes, void* to) noexcept {
+  if (!mmap_calls.now()) return real_calls.duplicate(from, bytes, to);
+  errno = ENOMEM;
+  return MAP_FAILED;
+}
+void* failing_reserve(void* at, std::size_t bytes) noexcept {
+  if (!mmap_calls.now()) return real_calls.reserve(at, bytes);
   errno = ENOMEM;
   return MAP_FAILED;
 }
@@ -91,7 +96,7 @@ const bool set = [] {
   ::setenv("LMDBIO_MEMORY", "8M", 1);
   engine_factory() = testing::ScriptedEngine::make;
   real_calls = window_calls();
-  window_calls() = {failing_mremap, failing_mmap};
+  window_calls() = {failing_mremap, failing_duplicate, failing_reserve};
   return true;
 }();
 

@@ -179,7 +179,7 @@ class Cold {
 
 bool direct_here() {
   const testing::TempFile probe(Bytes(database(kRecords[0]).bytes()));
-  return File::reopen_direct(probe.fd()).has_value();
+  return File::reopen(probe.fd(), File::Kind::direct).has_value();
 }
 
 class ToldTest : public ::testing::Test {

@@ -165,7 +165,7 @@ class Torture {
       if (!take(chunk)) continue;
       if (resident_[chunk]) {
         const std::uint64_t offset = chunk * kChunk;
-        if (window_.restore(buffered_.get(), offset, kChunk)) {
+        if (window_.restore(offset, kChunk)) {
           resident_[chunk] = false;
           ++reclaims_;
           // Who reads there next waits for the file system.
@@ -297,7 +297,7 @@ int run(const char* path, double seconds, const char* scratch) {
   const auto size = static_cast<std::uint64_t>(st.st_size);
   // Longer than the file, as maps are.
   Result<Window> window = Window::map(buffered.get(), 2 * size, kPage, false);
-  if (!window) return kMissing;
+  if (!window || !window.value().prepare_restore()) return kMissing;
   Torture torture(std::move(window).value(), std::move(buffered), std::move(direct), size, scratch);
   return torture.run(seconds);
 }

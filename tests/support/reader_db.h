@@ -111,7 +111,7 @@ class ReaderDb {
       if (i == 0 || m.txnid > newest.txnid) newest = m;
     }
     reader::Source s{std::move(buffered), std::nullopt, file(), file(), 0, 0, 0, {}, {}, {}, nullptr};
-    if (Result<File> direct = File::reopen_direct(s.buffered.fd()); direct)
+    if (Result<File> direct = File::reopen(s.buffered.fd(), File::Kind::direct); direct)
       s.direct.emplace(std::move(direct).value());
     s.page_size = page_size;
     s.pages = std::min<std::uint64_t>(newest.last_pg + 1, size / page_size);

@@ -42,16 +42,10 @@ class EngineScript {
   }
   /// From now on reads are taken and not answered, until release().
   void hold() {
-    std::uint64_t n;
-    [[maybe_unused]] const ssize_t got = ::read(gate_.get(), &n, sizeof n);
     seen_held_ = false;
     held_ = true;
   }
-  void release() {
-    held_ = false;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(gate_.get(), &one, sizeof one);
-  }
+  void release() { held_ = false; }
   /// Until a read waits for release().
   void wait_for_held() const {
     while (!seen_held_) ::sched_yield();
@@ -67,7 +61,6 @@ class EngineScript {
   mutable std::mutex mutex_;
   std::map<std::uint64_t, unsigned> at_;
   std::atomic<bool> held_{false}, seen_held_{false};
-  const UniqueFd gate_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // readable: not held
 };
 
 inline EngineScript& engine_script() {
@@ -83,7 +76,7 @@ class ScriptedEngine final : public IoEngine {
 
   int ready_fd() const noexcept override {
     const EngineScript& s = engine_script();
-    if (s.held_) return s.gate_.get();
+    if (s.held_) return -1;  // who polls looks from time to time
     return !ready_.empty() || inner_->poll_timeout_ms() >= 0 ? always_.get() : inner_->ready_fd();
   }
   void forget() noexcept override { inner_->forget(); }

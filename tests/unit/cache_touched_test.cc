@@ -7,9 +7,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/touched.h"
 #include "lmdbio/cache/window.h"
 
@@ -30,8 +32,8 @@ class Touched : public ::testing::Test {
       ASSERT_EQ(::write(fd_.get(), bytes.data(), kValue), static_cast<ssize_t>(kValue));
     ASSERT_EQ(::fdatasync(fd_.get()), 0);
     map();
-    sensor_ = TouchedPages::open();
-    if (!sensor_) GTEST_SKIP() << "/proc/self/pagemap is not to be had";
+    sensor_.emplace(TouchedPages::open());
+    if (!*sensor_) GTEST_SKIP() << "/proc/self/pagemap is not to be had";
   }
   void map() {
     Result<Mapping> mapped = Mapping::map_file(fd_.get(), kValue * kValues, Window::kHugePage);
@@ -47,7 +49,7 @@ class Touched : public ::testing::Test {
 
   UniqueFd fd_;
   Mapping map_;
-  TouchedPages sensor_;
+  std::optional<TouchedPages> sensor_;
 };
 
 // Cold and warm: those that were read, and no neighbour of theirs.
@@ -57,10 +59,10 @@ TEST_F(Touched, TellsWhichValuesWereRead) {
       map();
       if (!warm) (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
       for (std::size_t i = 0; i < kValues; ++i)
-        ASSERT_EQ(sensor_.look(sample(i)), TouchedPages::Page::absent);
+        ASSERT_EQ(sensor_->look(sample(i)), TouchedPages::Page::absent);
       for (std::size_t i = 1 % period; i < kValues; i += period) touch(i);
       for (std::size_t i = 0; i < kValues; ++i)
-        ASSERT_EQ(sensor_.look(sample(i)),
+        ASSERT_EQ(sensor_->look(sample(i)),
                   i % period == 1 % period ? TouchedPages::Page::touched : TouchedPages::Page::absent)
             << i << " of each " << period;
     }
@@ -72,7 +74,7 @@ TEST_F(Touched, FetchedIsNotTouched) {
   (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
   std::vector<char> bytes(kValue * kValues);
   ASSERT_EQ(::pread(fd_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  for (std::size_t i = 0; i < kValues; ++i) ASSERT_EQ(sensor_.look(sample(i)), TouchedPages::Page::absent);
+  for (std::size_t i = 0; i < kValues; ++i) ASSERT_EQ(sensor_->look(sample(i)), TouchedPages::Page::absent);
 }
 
 // Private memory says nothing: it was there before anybody read it.
@@ -80,17 +82,17 @@ TEST_F(Touched, PrivateMemoryIsUnknown) {
   const Result<Mapping> zeroed = Mapping::zeroed(4096);
   ASSERT_TRUE(zeroed);
   zeroed.value().data()[0] = std::byte{1};
-  EXPECT_EQ(sensor_.look(zeroed.value().data()), TouchedPages::Page::unknown);
+  EXPECT_EQ(sensor_->look(zeroed.value().data()), TouchedPages::Page::unknown);
 }
 
 // The descriptor is of the parent's tables.
 TEST_F(Touched, ForkedChildKnowsNothing) {
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(sensor_ ? 1 : 0);
+  if (child == 0) ::_exit(*sensor_ ? 1 : 0);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_TRUE(sensor_);
+  EXPECT_TRUE(*sensor_);
 }
 
 TEST_F(Touched, NothingOpenedIsUnknown) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,7 @@ TEST(WindowPieces, PublishedAndRestored) {
   testing::TempFile file(testing::pattern(kBytes));
   for (const bool no_readahead : {false, true}) {
     Window w = std::move(Window::map(file.fd(), 8 * kPiece, 4096, no_readahead).value());
+    ASSERT_TRUE(w.prepare_restore());
     const std::byte* const base = w.base();
     for (std::uint64_t piece = 0; piece < 4; ++piece) {
       Staging s = staged(piece * kPiece, kBytes, kMark);
@@ -158,12 +160,12 @@ TEST(WindowPieces, PublishedAndRestored) {
       EXPECT_FALSE(s);
       EXPECT_EQ(w.base(), base);
       EXPECT_TRUE(holds(w, kBytes, piece, kMark)) << piece;
-      ASSERT_TRUE(w.restore(file.fd(), piece * kPiece, kPiece));
+      ASSERT_TRUE(w.restore(piece * kPiece, kPiece));
       EXPECT_TRUE(holds(w, kBytes)) << piece;
       w.use_readahead(true);
     }
-    EXPECT_TRUE(w.restore(file.fd(), 8 * kPiece, kPiece)) << "beyond the window: nothing to do";
-    EXPECT_TRUE(w.restore(file.fd(), 0, 100 * kPiece)) << "all of it";
+    EXPECT_TRUE(w.restore(8 * kPiece, kPiece)) << "beyond the window: nothing to do";
+    EXPECT_TRUE(w.restore(0, 100 * kPiece)) << "all of it";
     EXPECT_TRUE(holds(w, kBytes));
   }
 }
@@ -172,6 +174,7 @@ TEST(WindowPieces, BehindTheTailTheFileStays) {
   constexpr std::size_t kBytes = kPiece + 4096;
   testing::TempFile file(testing::pattern(kBytes));
   Window w = std::move(Window::map(file.fd(), 4 * kPiece, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore());
   Staging s = staged(kPiece, kBytes);
   ASSERT_TRUE(w.publish(kPiece, 4096, s));
   file.append(testing::pattern(4096, kBytes));
@@ -182,16 +185,18 @@ TEST(WindowPieces, AWindowThatEndsInAPiece) {
   constexpr std::size_t kBytes = kPiece + 3 * 4096;
   testing::TempFile file(testing::pattern(kBytes));
   Window w = std::move(Window::map(file.fd(), kBytes, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore());
   Staging s = staged(kPiece, kBytes, kMark);
   ASSERT_TRUE(w.publish(kPiece, kPiece, s)) << "cut to the window";
   EXPECT_TRUE(holds(w, kBytes, 1, kMark));
-  ASSERT_TRUE(w.restore(file.fd(), kPiece, kPiece));
+  ASSERT_TRUE(w.restore(kPiece, kPiece));
   EXPECT_TRUE(holds(w, kBytes));
 }
 
 TEST(WindowPieces, PublishedMemoryIsReadOnly) {
   testing::TempFile file(testing::pattern(kPiece));
   Window w = std::move(Window::map(file.fd(), kPiece, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore());
   Staging s = staged(0, kPiece);
   ASSERT_TRUE(w.publish(0, kPiece, s));
   // The kernel writes there no more than we: no signal.
@@ -205,13 +210,13 @@ class WindowCallsFail : public ::testing::Test {
   WindowCallsFail() : before_(window_calls()) {}
   ~WindowCallsFail() override { window_calls() = before_; }
   static void* no_mremap(void*, std::size_t, void*) noexcept { return errno = ENOMEM, MAP_FAILED; }
-  static void* no_mmap(void*, std::size_t, int, std::uint64_t) noexcept { return errno = ENOMEM, MAP_FAILED; }
   const WindowCalls before_;
 };
 
 TEST_F(WindowCallsFail, NothingHasChanged) {
   testing::TempFile file(testing::pattern(2 * kPiece));
   Window w = std::move(Window::map(file.fd(), 2 * kPiece, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore());
   Staging s = staged(0, kPiece, kMark);
   window_calls().mremap = no_mremap;
   EXPECT_FALSE(w.publish(0, kPiece, s));
@@ -223,13 +228,39 @@ TEST_F(WindowCallsFail, NothingHasChanged) {
   s.data()[0] = testing::byte_at(0) ^ kMark;
   window_calls().mremap = before_.mremap;
   ASSERT_TRUE(w.publish(0, kPiece, s));
-  window_calls().mmap = no_mmap;
-  EXPECT_FALSE(w.restore(file.fd(), 0, kPiece));
-  EXPECT_FALSE(w.restore(file.fd(), 0, w.length()));
+  window_calls().duplicate = no_mremap;
+  EXPECT_FALSE(w.restore(0, kPiece));
+  EXPECT_FALSE(w.restore(0, w.length()));
   EXPECT_TRUE(holds(w, 2 * kPiece, 0, kMark));
-  window_calls().mmap = before_.mmap;
-  ASSERT_TRUE(w.restore(file.fd(), 0, kPiece));
+  window_calls().duplicate = before_.duplicate;
+  ASSERT_TRUE(w.restore(0, kPiece));
   EXPECT_TRUE(holds(w, 2 * kPiece));
+}
+
+TEST(WindowPieces, RestoredWithoutADescriptor) {
+  constexpr std::size_t kBytes = 2 * kPiece;
+  std::optional<testing::TempFile> file(std::in_place, testing::pattern(kBytes));
+  Window w = std::move(Window::map(file->fd(), kBytes, 4096, false).value());
+  EXPECT_TRUE(w.prepare_restore());
+  EXPECT_TRUE(w.prepare_restore()) << "again";
+  file.reset();  // closed and unlinked
+  Staging s = staged(kPiece, kBytes, kMark);
+  ASSERT_TRUE(w.publish(kPiece, kPiece, s));
+  EXPECT_TRUE(holds(w, kBytes, 1, kMark));
+  ASSERT_TRUE(w.restore(kPiece, kPiece));
+  EXPECT_TRUE(holds(w, kBytes));
+}
+
+TEST_F(WindowCallsFail, NotPreparedNothingIsRestored) {
+  testing::TempFile file(testing::pattern(kPiece));
+  Window w = std::move(Window::map(file.fd(), kPiece, 4096, false).value());
+  window_calls().duplicate = no_mremap;
+  EXPECT_FALSE(w.prepare_restore());
+  window_calls().duplicate = before_.duplicate;
+  Staging s = staged(0, kPiece, kMark);
+  ASSERT_TRUE(w.publish(0, kPiece, s));
+  EXPECT_FALSE(w.restore(0, kPiece));
+  EXPECT_TRUE(holds(w, kPiece, 0, kMark)) << "as it was";
 }
 
 TEST(WindowShared, OnlyWhatIsAlikeAndOnlyWhileItIsUsed) {
@@ -272,7 +303,7 @@ TEST(WindowAnonymous, PagesAppearByPublish) {
   }
   EXPECT_TRUE(holds(w, kBytes));
   EXPECT_FALSE(readable(kBytes)) << "beyond what was published";
-  ASSERT_TRUE(w.restore(file.fd(), kPiece, kPiece));
+  ASSERT_TRUE(w.restore(kPiece, kPiece));
   EXPECT_TRUE(readable(0));
   EXPECT_FALSE(readable(kPiece)) << "addresses without memory again";
   EXPECT_TRUE(readable(2 * kPiece));

@@ -20,7 +20,7 @@ class ExactRead : public ::testing::Test {
  protected:
   ExactRead() : temp_(testing::pattern(kFile)) { ::fsync(temp_.fd()); }
   void SetUp() override {
-    Result<File> opened = reopen_for_exact(temp_.fd());
+    Result<File> opened = File::reopen(temp_.fd(), File::Kind::exact);
     ASSERT_TRUE(opened);
     file_.emplace(std::move(opened).value());
     ::posix_fadvise(file_->fd(), 0, 0, POSIX_FADV_DONTNEED);
@@ -61,8 +61,8 @@ TEST(ExactReadOfNothing, Fails) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd a(ends[0]), b(ends[1]);
-  EXPECT_FALSE(reopen_for_exact(a.get()));
-  EXPECT_FALSE(reopen_for_exact(-1));
+  EXPECT_FALSE(File::reopen(a.get(), File::Kind::exact));
+  EXPECT_FALSE(File::reopen(-1, File::Kind::exact));
 }
 
 }  // namespace

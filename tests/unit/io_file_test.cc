@@ -133,7 +133,7 @@ TEST(File, ReopensWhatIsBehindADescriptor) {
   for (const bool direct : {false, true}) {
     int fd;
     {
-      Result<File> r = direct ? File::reopen_direct(t.fd()) : File::reopen_buffered(t.fd());
+      Result<File> r = File::reopen(t.fd(), direct ? File::Kind::direct : File::Kind::buffered);
       if (direct && !r && !File::open(t.path(), File::Mode::direct_if_possible).value().direct())
         GTEST_SKIP() << "no O_DIRECT in " << t.path();
       ASSERT_TRUE(r);
@@ -160,13 +160,14 @@ TEST(File, ReopensWhateverBecameOfTheName) {
   const std::string other = std::string(t.path()) + "_moved";
   ASSERT_EQ(::rename(t.path(), other.c_str()), 0);
   UniqueFd squatter(::open(t.path(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  EXPECT_EQ(File::reopen_buffered(t.fd()).value().identity().value().ino, ino);
+  EXPECT_EQ(File::reopen(t.fd(), File::Kind::buffered).value().identity().value().ino, ino);
   ASSERT_EQ(::unlink(other.c_str()), 0);
-  EXPECT_EQ(File::reopen_buffered(t.fd()).value().identity().value().ino, ino) << "deleted";
+  EXPECT_EQ(File::reopen(t.fd(), File::Kind::buffered).value().identity().value().ino, ino) << "deleted";
 }
 
 TEST(File, ReopensOrSaysWhyNot) {
-  for (const auto reopen : {File::reopen_buffered, File::reopen_direct}) {
+  for (const File::Kind kind : {File::Kind::buffered, File::Kind::direct, File::Kind::exact}) {
+    const auto reopen = [kind](int fd) { return File::reopen(fd, kind); };
     EXPECT_EQ(reopen(-1).error().raw(), EBADF);
     UniqueFd directory(::open("/", O_RDONLY | O_CLOEXEC));
     EXPECT_EQ(reopen(directory.get()).error().raw(), EISDIR);
@@ -181,7 +182,7 @@ TEST(File, ReopensOrSaysWhyNot) {
     EXPECT_EQ(child.exit_code, EACCES);
   }
   UniqueFd proc(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
-  EXPECT_TRUE(File::reopen_direct(proc.get()).has_error());
+  EXPECT_TRUE(File::reopen(proc.get(), File::Kind::direct).has_error());
 }
 
 TEST(File, MovesKeepTheDescriptor) {

@@ -1,0 +1,15 @@
+// An engine whose descriptors lie in the private table (private_table.h), for threads of the program.
+#pragma once
+
+#include "lmdbio/io/engine_select.h"
+#include "lmdbio/io/io_engine.h"
+
+namespace lmdbio {
+
+/// A thread of the private table, "lmdbio-ring", runs an engine as select_engine() chooses it for `file`, which is in that
+/// table; reads and results go through memory.  ready_fd() is -1: wait_briefly() waits.  A thread of the program may end
+/// with reads in flight.  Errors: as select_engine, EBADF where there is no private table (any more).
+Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth, EngineKind wanted,
+                                                const char** name) noexcept;
+
+}  // namespace lmdbio

@@ -1,0 +1,338 @@
+#include "lmdbio/io/private_table.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <mutex>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "lmdbio/base/futex.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/unique_fd.h"
+
+namespace lmdbio {
+
+namespace {
+
+// linux/close_range.h of 5.9 and later.
+constexpr unsigned kCloseRangeUnshare = 2;
+#ifdef SYS_close_range
+constexpr long kSysCloseRange = SYS_close_range;
+#else
+constexpr long kSysCloseRange = 436;
+#endif
+// Of 5.3 and 5.6; the numbers are the same on all machines.
+constexpr long kSysPidfdOpen = 434, kSysPidfdGetfd = 438;
+/// The sanitizers' runtimes write to standard error in any thread.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr unsigned kFirstClosed = 3;
+#else
+constexpr unsigned kFirstClosed = 0;
+#endif
+
+/// Threads that wait for descriptors' work to end, at most: further work waits for one of them.
+constexpr unsigned kMostThreads = 128;
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+
+thread_local constinit bool in_table = false;
+constinit std::atomic<unsigned> forks{0};
+
+constinit std::mutex the_mutex;  // guards what follows
+constinit std::weak_ptr<PrivateTable>* the_table = nullptr;
+/// Of a forked child: it stays until the process ends.
+constinit std::shared_ptr<PrivateTable>* childs_table = nullptr;
+constinit bool watches_forks = false;
+
+constinit cpu_set_t loaded_with{};
+constinit std::atomic<bool> has_affinity{false};
+
+/// All descriptors of the calling thread, which shares them with nobody.
+void close_all() noexcept {
+  if (DIR* const list = ::opendir("/proc/thread-self/fd"); list != nullptr) {
+    while (const dirent* const entry = ::readdir(list)) {
+      int fd = -1;
+      const std::string_view name = entry->d_name;
+      (void)std::from_chars(name.data(), name.data() + name.size(), fd);
+      if (fd >= static_cast<int>(kFirstClosed) && fd != ::dirfd(list)) (void)::close(fd);
+    }
+    (void)::closedir(list);
+    return;
+  }
+  const long most = ::sysconf(_SC_OPEN_MAX);
+  for (int fd = static_cast<int>(kFirstClosed); fd < static_cast<int>(std::clamp(most, 1024L, 1L << 20)); ++fd) (void)::close(fd);
+}
+
+/// The calling thread shares its descriptors with nobody afterwards, and has none of the program's.
+bool leave_programs_table() noexcept {
+  if (::syscall(kSysCloseRange, kFirstClosed, ~0u, kCloseRangeUnshare) != 0) {
+    if (::unshare(CLONE_FILES) != 0) return false;  // before Linux 5.9
+    close_all();
+  }
+  // So that nothing of ours gets the numbers to which others write.
+  for (int fd = 0; fd >= 0 && fd < 2;) fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  return true;
+}
+
+/// See set_standard_error_opener().
+int open_standard_error() noexcept {
+  if (!in_table) return kSharesDescriptors;
+  if (kFirstClosed > 2) return ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+  const UniqueFd process(static_cast<int>(::syscall(kSysPidfdOpen, ::getpid(), 0)));
+  if (process)
+    if (const long fd = ::syscall(kSysPidfdGetfd, process.get(), STDERR_FILENO, 0); fd >= 0)
+      return static_cast<int>(fd);
+  return ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+}
+
+/// In a forked child, which has one thread.  The table is the parent's, with its threads and descriptors: it is left as
+/// it is.  So is the lock, which another thread may have held.
+void after_fork_in_child() noexcept {
+  forks.fetch_add(1, std::memory_order_relaxed);
+  new (&the_mutex) std::mutex;
+  the_table = nullptr;
+  childs_table = nullptr;
+}
+
+}  // namespace
+
+void remember_affinity() noexcept {
+  if (::sched_getaffinity(0, sizeof loaded_with, &loaded_with) == 0) has_affinity.store(true, std::memory_order_release);
+}
+
+void use_remembered_affinity() noexcept {
+  if (has_affinity.load(std::memory_order_acquire))
+    (void)::sched_setaffinity(0, sizeof loaded_with, &loaded_with);  // not allowed there any more: as it is
+}
+
+void stay_loaded() noexcept {
+  static std::atomic<bool> done{false};
+  if (done.load(std::memory_order_relaxed) || done.exchange(true)) return;
+  Dl_info self;
+  if (::dladdr(reinterpret_cast<void*>(&stay_loaded), &self) == 0 || self.dli_fname == nullptr) return;
+  (void)::dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);  // not found: it is the program
+}
+
+struct PrivateTable::Core {
+  std::mutex mutex;  // guards all below but `started`
+  Job* first = nullptr;
+  Job* last = nullptr;
+  EventCount work;   // a job was queued, or the table ends
+  EventCount ended;  // a posted job has run
+  unsigned idle = 0, threads = 0;
+  bool ending = false;
+  pthread_t ids[kMostThreads]{};
+  OneShot started;
+  bool own_table = false;  // published by `started`
+
+  static void* run_first(void* self) noexcept;
+  static void* run(void* self) noexcept;
+  void serve() noexcept;
+  bool add_thread(void* (*body)(void*) noexcept) noexcept;
+};
+
+// With the mutex held; but for the first one, by a thread of the table.
+bool PrivateTable::Core::add_thread(void* (*body)(void*) noexcept) noexcept {
+  if (threads == kMostThreads) return false;
+  pthread_attr_t attributes;
+  if (::pthread_attr_init(&attributes) != 0) return false;
+  (void)::pthread_attr_setstacksize(&attributes, kStackBytes);
+  sigset_t all, before;
+  (void)::sigfillset(&all);
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
+  int rc = ::pthread_create(&ids[threads], &attributes, body, this);
+  if (rc == EINVAL) rc = ::pthread_create(&ids[threads], nullptr, body, this);  // much thread-local data
+  (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  (void)::pthread_attr_destroy(&attributes);
+  if (rc == 0) ++threads;
+  return rc == 0;
+}
+
+void* PrivateTable::Core::run_first(void* self) noexcept {
+  Core& core = *static_cast<Core*>(self);
+  core.own_table = leave_programs_table();
+  use_remembered_affinity();  // those that it starts inherit it
+  const bool own = core.own_table;
+  core.started.set();
+  return own ? run(self) : nullptr;
+}
+
+void* PrivateTable::Core::run(void* self) noexcept {
+  (void)::pthread_setname_np(::pthread_self(), "lmdbio-fd");
+  in_table = true;
+  static_cast<Core*>(self)->serve();
+  return nullptr;
+}
+
+void PrivateTable::Core::serve() noexcept {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    if (first != nullptr) {
+      Job& job = *first;
+      first = job.next_;
+      if (first == nullptr) last = nullptr;
+      job.next_ = nullptr;
+      job.queued_ = false;
+      ++job.running_;
+      // Jobs may block for long: somebody has to be there for the next one.
+      if (idle == 0) (void)add_thread(run);
+      OneShot* const done = job.done_;
+      lock.unlock();
+      job.run_(job.argument_);
+      if (done != nullptr) {
+        done->set();  // the job is the caller's again
+        lock.lock();
+        continue;
+      }
+      lock.lock();
+      --job.running_;
+      ended.notify();
+      continue;
+    }
+    if (ending) return;
+    const std::uint32_t seen = work.now();
+    ++idle;
+    lock.unlock();
+    constexpr std::int64_t kLong = 3'600'000'000'000;
+    work.wait(seen, kLong);
+    lock.lock();
+    --idle;
+  }
+}
+
+std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
+  try {
+    const std::lock_guard lock(the_mutex);
+    if (the_table == nullptr) the_table = new std::weak_ptr<PrivateTable>;
+    if (std::shared_ptr<PrivateTable> there = the_table->lock(); there != nullptr) return there;
+    auto core = std::make_unique<Core>();
+    stay_loaded();
+    if (!watches_forks && ::pthread_atfork(nullptr, nullptr, after_fork_in_child) != 0) return nullptr;
+    watches_forks = true;
+    set_standard_error_opener(open_standard_error);
+    if (!has_affinity.load(std::memory_order_acquire)) remember_affinity();
+    {
+      const std::lock_guard its(core->mutex);
+      if (!core->add_thread(Core::run_first)) return nullptr;
+    }
+    constexpr std::int64_t kLong = 3'600'000'000'000;
+    while (!core->started.is_set()) core->started.wait(kLong);
+    if (!core->own_table) {
+      (void)::pthread_join(core->ids[0], nullptr);
+      return nullptr;
+    }
+    const std::shared_ptr<PrivateTable> made(new PrivateTable(core.get()));
+    (void)core.release();
+    *the_table = made;
+    if (generation() != 0 && childs_table == nullptr) childs_table = new std::shared_ptr<PrivateTable>(made);
+    return made;
+  } catch (...) {  // out of memory
+    return nullptr;
+  }
+}
+
+bool PrivateTable::inside() noexcept { return in_table; }
+
+unsigned PrivateTable::generation() noexcept { return forks.load(std::memory_order_relaxed); }
+
+PrivateTable::~PrivateTable() {
+  if (generation() != born_) return;  // the parent's
+  Core& c = *core_;
+  {
+    const std::lock_guard lock(c.mutex);
+    c.ending = true;
+    c.work.notify();
+  }
+  // No job is running: who runs one holds the table.
+  if (in_table) {
+    pthread_t reaper;  // threads cannot wait for themselves
+    const auto join = [](void* core) -> void* {
+      std::unique_ptr<Core> its(static_cast<Core*>(core));
+      for (unsigned i = 0; i < its->threads; ++i) (void)::pthread_join(its->ids[i], nullptr);
+      return nullptr;
+    };
+    if (::pthread_create(&reaper, nullptr, join, &c) == 0) (void)::pthread_detach(reaper);
+    return;
+  }
+  for (unsigned i = 0; i < c.threads; ++i) (void)::pthread_join(c.ids[i], nullptr);
+  delete &c;
+}
+
+bool PrivateTable::call(void (*body)(void*) noexcept, void* argument) noexcept {
+  OneShot done;
+  Job job(body, argument);
+  job.done_ = &done;
+  post(job);
+  while (!done.is_set()) {
+    constexpr std::int64_t kLook = 250'000'000;
+    done.wait(kLook);
+    if (generation() != born_) return false;  // a handler has forked, and this is the child
+  }
+  return true;
+}
+
+void PrivateTable::post(Job& job) noexcept {
+  Core& c = *core_;
+  const std::lock_guard lock(c.mutex);
+  if (job.queued_) return;
+  job.queued_ = true;
+  job.next_ = nullptr;
+  (c.last != nullptr ? c.last->next_ : c.first) = &job;
+  c.last = &job;
+  c.work.notify_one();
+}
+
+void PrivateTable::retract(Job& job) noexcept {
+  Core& c = *core_;
+  std::unique_lock lock(c.mutex);
+  if (job.queued_) {
+    Job** at = &c.first;
+    Job* before = nullptr;
+    while (*at != &job) {
+      before = *at;
+      at = &(*at)->next_;
+    }
+    *at = job.next_;
+    if (c.last == &job) c.last = before;
+    job.queued_ = false;
+  }
+  while (job.running_ != 0) {
+    const std::uint32_t seen = c.ended.now();
+    lock.unlock();
+    constexpr std::int64_t kLook = 250'000'000;
+    c.ended.wait(seen, kLook);
+    lock.lock();
+  }
+}
+
+int PrivateTable::start(pthread_t& thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                        void* argument) noexcept {
+  struct Start {
+    void* (*body)(void*);
+    void* argument;
+  };
+  auto* const how = new (std::nothrow) Start{body, argument};
+  if (how == nullptr) return ENOMEM;
+  int rc = EAGAIN;
+  const auto run_body = [](void* s) -> void* {
+    in_table = true;
+    const Start its = *static_cast<Start*>(s);
+    delete static_cast<Start*>(s);
+    return its.body(its.argument);
+  };
+  // By a thread of the table: its own table is what a new thread shares.
+  const bool ran = call([&]() noexcept { rc = ::pthread_create(&thread, attributes, run_body, how); });
+  if (ran && rc != 0) delete how;
+  return ran ? rc : EAGAIN;
+}
+
+}  // namespace lmdbio
