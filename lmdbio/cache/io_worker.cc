@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/io/extents.h"
 
 namespace lmdbio::cache {
@@ -85,6 +86,7 @@ bool IoWorker::start() noexcept {
   } catch (...) {
     return false;
   }
+  note_own_thread();
   sigset_t all, before;
   (void)::sigfillset(&all);
   if (::pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
@@ -114,6 +116,7 @@ void* IoWorker::run(void* self) noexcept {
 }
 
 void IoWorker::loop() noexcept {
+  const AsyncSignalsBlocked always;  // they are already: locks need not ask the kernel
   for (;;) {
     bool worked = false;
     try {

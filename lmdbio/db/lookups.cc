@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/base/uncancelled.h"
@@ -62,6 +63,7 @@ class Lookups::Pages final : public PageSource {
 Lookups::~Lookups() { forget(); }
 
 void Lookups::forget() noexcept {
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
   for (std::unique_ptr<cache::Walk>* const w : {&leaf_walk_, &value_walk_}) {
     if (*w != nullptr) Prefetcher::existing()->remove(**w);
     w->reset();
@@ -76,6 +78,7 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   if (off_ && source.window == window_) return kNever;
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   if (source.window != window_) {
     forget();
     window_ = source.window;
@@ -163,6 +166,7 @@ bool Lookups::there(std::uint64_t at, std::uint64_t bytes) noexcept {
   if (const std::optional<double> share = env_->residency().share(at, bytes); share) return *share >= 1;
   // Nothing tells this user.  What is missing is there after the question: where data was missing lately the
   // question is for all of it, so that there is one request.
+  const AsyncSignalsAllowed program;
   const std::int64_t begun = now_ns();
   std::uint64_t asked = 1;
   if (sensor_.cold() && file_ != nullptr) {
@@ -199,7 +203,11 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     (void)Prefetcher::existing()->go_on(*value_walk_, {{}, extents_, {}}, ChunkIndex{1}, ChunkIndex{0});
   }
   const std::int64_t begun = now_ns();
-  const Status st = bring_exactly(*file_->exact, at, bytes);
+  Status st;
+  {
+    const AsyncSignalsAllowed program;
+    st = bring_exactly(*file_->exact, at, bytes);
+  }
   if (!st.ok()) file_->extent_failed.store(true, std::memory_order_relaxed);
   if (st.ok())
     Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));

@@ -1,12 +1,13 @@
 #include "lmdbio/io/read_queue.h"
 
-#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 
 namespace lmdbio {
 
@@ -25,7 +26,7 @@ ReadQueue::ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
 ReadQueue::~ReadQueue() {
   if (forgotten_) return;
   pending_.clear();
-  while (engine_->in_flight() != 0) reap(engine_->in_flight());
+  while (!forgotten_ && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
 
 std::size_t ReadQueue::room(const Extent& e) const noexcept {
@@ -62,8 +63,8 @@ Status ReadQueue::wait(ReadGroup& group) noexcept {
   if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
-  for (submit(); !group.done(); submit()) reap(1);
-  return group.status;
+  for (submit(); !group.done() && !forgotten_; submit()) reap_next(1);
+  return group.done() ? group.status : Status::from_errno(ECANCELED);
 }
 
 Status ReadQueue::wait(ReadGroup& group, int wake_fd) noexcept {
@@ -78,7 +79,8 @@ Status ReadQueue::wait(ReadGroup& group, int wake_fd) noexcept {
     const int ready = engine_->ready_fd();
     pollfd fds[2] = {{wake_fd, POLLIN, 0}, {ready, POLLIN, 0}};
     const bool nothing = ready < 0 || engine_->in_flight() == 0;
-    (void)::poll(fds, nothing ? 1 : 2, nothing ? 0 : engine_->poll_timeout_ms());  // EINTR: looks again
+    if (!poll(fds, nothing ? 1 : 2, nothing ? 0 : engine_->poll_timeout_ms()))
+      return Status::from_errno(ECANCELED);
     if ((fds[0].revents & POLLIN) != 0) return Status::from_errno(ECANCELED);
   }
 }
@@ -86,7 +88,7 @@ Status ReadQueue::wait(ReadGroup& group, int wake_fd) noexcept {
 void ReadQueue::wait_any() noexcept {
   if (forgotten_) return;
   submit();
-  if (engine_->in_flight() != 0) reap(1);
+  if (engine_->in_flight() != 0) reap_next(1);
 }
 
 void ReadQueue::drop(ReadGroup& group) noexcept {
@@ -96,14 +98,14 @@ void ReadQueue::drop(ReadGroup& group) noexcept {
     std::erase_if(pending_, [tag](const ReadOp& op) { return op.tag == tag; });
     group.left -= std::exchange(group.waiting, 0);
   }
-  while (!group.done()) reap(1);
+  while (!group.done() && !forgotten_) reap_next(1);
 }
 
 void ReadQueue::drop_all() noexcept {
   if (forgotten_) return;
   for (const ReadOp& op : pending_) --group_of(op.tag).left;
   pending_.clear();
-  while (engine_->in_flight() != 0) reap(engine_->in_flight());
+  while (!forgotten_ && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
 
 void ReadQueue::forget() noexcept {
@@ -144,6 +146,30 @@ void ReadQueue::reap(std::size_t min) noexcept {
     if (n.value() < std::size(done)) return;
     min = 0;
   }
+}
+
+// Waits for `min` of those in flight.  Where the caller blocks signals that is a poll(2), during which the
+// program's handlers run; it may end early.
+void ReadQueue::reap_next(std::size_t min) noexcept {
+  const int ready = engine_->ready_fd();
+  if (!AsyncSignalsBlocked::active() || ready < 0 || engine_->in_flight() == 0) return reap(min);
+  pollfd fd = {ready, POLLIN, 0};
+  if (!poll(&fd, 1, engine_->poll_timeout_ms())) return;
+  reap((fd.revents & POLLNVAL) != 0 ? min : 0);
+}
+
+// poll(2), with the program's signal mask; may end early.  False: a handler has forked, and this is the
+// child: the queue is forgotten.
+bool ReadQueue::poll(pollfd* fds, nfds_t n, int timeout_ms) noexcept {
+  const bool handlers = AsyncSignalsBlocked::active();
+  const pid_t self = handlers ? ::getpid() : 0;
+  {
+    const AsyncSignalsAllowed program;
+    (void)::poll(fds, n, timeout_ms);
+  }
+  if (!handlers || ::getpid() == self) return true;
+  forget();
+  return false;
 }
 
 void ReadQueue::end(ReadGroup& group, Status st) noexcept {

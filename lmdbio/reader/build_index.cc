@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/reader/index_packer.h"
 #include "lmdbio/reader/page_reads.h"
 #include "lmdbio/reader/scan_leaf.h"
@@ -230,6 +231,7 @@ Status Build::read_leaves(PageReads& own) {
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);
   std::vector<pthread_t> helpers;
   helpers.reserve(most);  // none may be lost
+  note_own_thread();
   sigset_t all, before;
   (void)::sigfillset(&all);
   if (chunks > 1 && most > 1 && ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
