@@ -31,4 +31,16 @@ void set_signal_mask(std::uint64_t mask) noexcept {
   (void)::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, nullptr, sizeof mask);
 }
 
+// A handler that runs between the test and the system call leaves the depth as it found it.
+void begin_blocking() noexcept {
+  SignalBlocking& s = signal_blocking;
+  if (s.depth == 0) s.before = block_async_signals();
+  ++s.depth;
+}
+
+void end_blocking() noexcept {
+  SignalBlocking& s = signal_blocking;
+  if (--s.depth == 0) set_signal_mask(s.before);
+}
+
 }  // namespace lmdbio::detail

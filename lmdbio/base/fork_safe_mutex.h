@@ -24,16 +24,9 @@ extern constinit std::atomic<bool> own_threads;
 std::uint64_t block_async_signals() noexcept;
 void set_signal_mask(std::uint64_t mask) noexcept;
 
-// A handler that runs between the test and the system call leaves the depth as it found it.
-inline void begin_blocking() noexcept {
-  SignalBlocking& s = signal_blocking;
-  if (s.depth == 0) s.before = block_async_signals();
-  ++s.depth;
-}
-inline void end_blocking() noexcept {
-  SignalBlocking& s = signal_blocking;
-  if (--s.depth == 0) set_signal_mask(s.before);
-}
+// Not inline: what need not block is to pay one branch.
+[[gnu::cold]] void begin_blocking() noexcept;
+[[gnu::cold]] void end_blocking() noexcept;
 
 }  // namespace detail
 
