@@ -5,12 +5,16 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 #include <string>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/io/file_system.h"
 #include "lmdbio/io/private_table.h"
 
@@ -53,6 +57,7 @@ bool start(Job& job) noexcept {
   pthread_attr_t attributes;
   if (::pthread_attr_init(&attributes) != 0) return false;
   (void)::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  note_own_thread();
   sigset_t all, before;
   ::sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
@@ -63,13 +68,39 @@ bool start(Job& job) noexcept {
   return rc == 0;
 }
 
+/// Waits for the thread, for at most so many seconds if not 0; the program's signal handlers run meanwhile.
+/// False: not opened yet, or a handler has forked and this is the child, which has no such thread.
+bool wait_for(Job& job, unsigned seconds) noexcept {
+  constexpr std::int64_t kSecond = 1'000'000'000, kLook = kSecond / 4;
+  const std::int64_t until = now_ns() + std::int64_t{seconds} * kSecond;
+  const pid_t self = ::getpid();
+  const AsyncSignalsAllowed program;
+  for (;;) {
+    std::int64_t next = now_ns() + kLook;
+    if (seconds != 0) next = std::min(next, until);
+    const timespec limit{next / kSecond, next % kSecond};
+    if (::sem_clockwait(&job.done, CLOCK_MONOTONIC, &limit) == 0) return true;
+    if (::getpid() != self || (seconds != 0 && now_ns() >= until)) return false;
+  }
+}
+
 }  // namespace
+
+int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
+                  mdb_mode_t mode) noexcept {
+  const AsyncSignalsAllowed program;
+  return stock.env_open(env, path, flags, mode);
+}
 
 int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
                  mdb_mode_t mode) noexcept {
-  const unsigned seconds = config().lock_seconds;
-  if (seconds == 0 || (flags & MDB_NOLOCK) != 0 || is_local_file_system(path))
-    return stock.env_open(env, path, flags, mode);
+  unsigned seconds = (flags & MDB_NOLOCK) != 0 ? 0 : config().lock_seconds;
+  if (seconds != 0) {
+    const AsyncSignalsAllowed program;  // a server may not answer
+    if (is_local_file_system(path)) seconds = 0;
+  }
+  // Where fork() takes malloc's locks a thread of its own allocates: this one may run a handler that forks.
+  if (seconds == 0 && !has_own_threads()) return open_as_stock(stock, env, path, flags, mode);
   Job* job = nullptr;
   try {
     job = new Job(stock, env, path, flags, mode);
@@ -79,15 +110,9 @@ int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned fl
   stay_loaded();
   if (!start(*job)) {  // no thread to be had: as stock
     delete job;
-    return stock.env_open(env, path, flags, mode);
+    return open_as_stock(stock, env, path, flags, mode);
   }
-  timespec until;
-  ::clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += static_cast<time_t>(seconds);
-  int waited;
-  do waited = ::sem_clockwait(&job->done, CLOCK_MONOTONIC, &until);
-  while (waited != 0 && errno == EINTR);
-  const int rc = waited == 0 ? job->rc : kLocksHang;
+  const int rc = wait_for(*job, seconds) ? job->rc : kLocksHang;
   job->let_go();
   return rc;
 }

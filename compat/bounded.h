@@ -10,9 +10,14 @@ namespace lmdbio::compat {
 /// What open_bounded answers when the time was over.  No code of LMDB's.
 inline constexpr int kLocksHang = -1;
 
-/// stock.env_open(env, ...).  On file systems of a network or of user space, where a lock may hang for ever,
-/// the call is made by a thread of its own, for LMDBIO_LOCK_SECONDS at most.  After kLocksHang `env` belongs
-/// to that thread: the caller forgets it (memory and descriptors of a call that never ends stay).
+/// stock.env_open(env, ...), inside of guarded(): the program's signal handlers run meanwhile.
+int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
+                  mdb_mode_t mode) noexcept;
+
+/// The same.  On file systems of a network or of user space, where a lock may hang for ever,
+/// the call is made by a thread of its own, for LMDBIO_LOCK_SECONDS at most; once LMDBIO has another thread
+/// that is so everywhere, without a limit.  After kLocksHang `env` belongs to that thread: the caller forgets
+/// it (memory and descriptors of a call that never ends stay).
 int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
                  mdb_mode_t mode) noexcept;
 

@@ -18,6 +18,7 @@
 #include "compat/guard.h"
 #include "compat/prove.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 
 namespace lmdbio::compat {
@@ -197,7 +198,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   MDB_env* real = env.real.load(std::memory_order_relaxed);
   const bool read_only = (flags & MDB_RDONLY) != 0 && env.engine == nullptr && !env.opened;
   if (!read_only) {
-    const int rc = stock.env_open(real, path, flags, mode);
+    const int rc = open_as_stock(stock, real, path, flags, mode);
     if (rc == 0) env.opened = true;
     return rc;
   }
@@ -210,7 +211,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   const bool no_room = !config().strict && !no_locks && !lock_file_has_room(path, flags);
   int rc = ENOSPC;
   if (config().strict)
-    rc = stock.env_open(real, path, flags, mode);
+    rc = open_as_stock(stock, real, path, flags, mode);
   else if (!no_room)
     rc = open_bounded(stock, real, path, flags, mode);
   if ((rc == EMFILE || rc == ENFILE) && env.proof) {  // ours was the one too many
@@ -249,6 +250,7 @@ MDB_env* companion(EnvHandle& env, int& error) noexcept {
   if (MDB_env* const real = env.real.load(std::memory_order_acquire); real != nullptr) return real;
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   Reopening state = Reopening::none;
   if (env.reopening.compare_exchange_strong(state, Reopening::now, std::memory_order_acq_rel)) {
     error = guarded_reopen(env);
@@ -256,6 +258,7 @@ MDB_env* companion(EnvHandle& env, int& error) noexcept {
     env.reopening.store(Reopening::done, std::memory_order_release);
     env.reopening.notify_all();
   } else {
+    const AsyncSignalsAllowed program;
     env.reopening.wait(Reopening::now, std::memory_order_acquire);
     error = env.reopen_error;
   }

@@ -4,6 +4,7 @@
 
 #include "compat/abi.h"
 #include "compat/guard.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -29,6 +30,7 @@ int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) {
 
 /// A cursor of the engine; its record has been looked up.  Null: out of memory.
 ReadCursor* make_read(ReadTxn& t, MDB_dbi dbi) noexcept {
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
   std::unique_ptr<db::Walker> dups;
   if (db::Cursor::wants_dups(t.txn, dbi)) {
     dups.reset(new (std::nothrow) db::Walker);
@@ -127,6 +129,7 @@ LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
 
 LMDBIO_ABI void mdb_cursor_close(MDB_cursor* cursor) {
   if (ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) [[likely]] {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
     free_cursor(c);
     return;
   }

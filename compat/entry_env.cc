@@ -134,6 +134,7 @@ LMDBIO_ABI void mdb_env_close(MDB_env* env) {
   if (e == nullptr) return LMDBIO_FORWARD(env_close, void(), env);
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   e->close_transactions();
   stats_environment_gone(*e);
   if (MDB_env* const real = e->passed(); real != nullptr) e->stock->env_close(real);

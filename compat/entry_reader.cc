@@ -132,6 +132,7 @@ struct Progress {
   void* context;
   static bool on(void* self, std::uint64_t done, std::uint64_t total) noexcept {
     const Progress& p = *static_cast<Progress*>(self);
+    const AsyncSignalsAllowed program;
     return p.call(p.context, "index", done, total) == 0;
   }
 };

@@ -6,6 +6,7 @@
 #include "compat/abi.h"
 #include "compat/companion.h"
 #include "compat/guard.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 
 using namespace lmdbio;
@@ -67,6 +68,7 @@ Status start(ReadTxn& t) {
 int begin_companion(ReadTxn& t) noexcept {
   int rc = 0;
   MDB_env* const real = companion(*t.env, rc);
+  const AsyncSignalsBlocked fork_safe(has_own_threads());  // the real library allocates
   return real != nullptr ? t.env->stock->txn_begin(real, nullptr, MDB_RDONLY, &t.companion) : rc;
 }
 
@@ -74,6 +76,7 @@ int begin_companion(ReadTxn& t) noexcept {
 [[gnu::cold]] int without_slot(ReadTxn& t, int rc) noexcept {
   EnvHandle& e = *t.env;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   if (!may_read_without_slot(e, rc)) return rc;
   if (MDB_env* const real = e.real.load(std::memory_order_relaxed);
       rc == MDB_READERS_FULL && real != nullptr) {
@@ -97,6 +100,7 @@ void end_companion(ReadTxn& t) noexcept {
   if (t.env->keep_companions) {
     stock.txn_reset(t.companion);
   } else {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
     stock.txn_abort(t.companion);
     t.companion = nullptr;
   }

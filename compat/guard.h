@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <new>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/status.h"
 #include "lmdbio/base/uncancelled.h"
@@ -17,12 +18,14 @@ inline Status as_status(int rc) noexcept {
   return rc == 0 ? Status() : rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
 }
 
-/// Runs `body`, which returns a Status.  Cancellation waits meanwhile.  Never around a user's comparator,
+/// Runs `body`, which returns a Status.  Cancellation and signal handlers wait
+/// meanwhile; what takes long is inside of AsyncSignalsAllowed.  Never around a user's comparator,
 /// which may throw or longjmp as through stock.
 template <class Body>
 int guarded(Body&& body) noexcept {
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   int rc = MDB_PANIC;
   try {
     rc = body().raw();

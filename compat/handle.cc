@@ -7,11 +7,12 @@
 #include <numeric>
 
 #include "compat/companion.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 
 namespace lmdbio::compat {
 
 namespace {
-constinit std::mutex mutex;
+constinit SignalSafeMutex mutex;
 }
 
 constinit EnvHandle* served_environments = nullptr;
@@ -74,6 +75,7 @@ ReadTxn* EnvHandle::take() noexcept {
     }
   }
   try {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
     auto* const t = new ReadTxn(*this, *engine);
     t->live.store(true, std::memory_order_relaxed);
     const std::lock_guard lock(mutex);

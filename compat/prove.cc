@@ -88,7 +88,11 @@ void KeptFd::reset() noexcept {
 
 Status prove_openable(const std::string& file, KeptFd& keep) {
   struct stat at;
-  if (::stat(file.c_str(), &at) != 0) return {};
+  {
+    const AsyncSignalsAllowed program;  // a server may not answer
+    if (::stat(file.c_str(), &at) != 0) return {};
+    if (!keep && S_ISREG(at.st_mode)) keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
+  }
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
     log_line(LogLevel::warn, "%s: not a file but a %s", file.c_str(),
              S_ISFIFO(at.st_mode)   ? "pipe"
@@ -96,7 +100,6 @@ Status prove_openable(const std::string& file, KeptFd& keep) {
                                     : "character device");
     return Status::from_mdb(MDB_INVALID);
   }
-  if (!keep && S_ISREG(at.st_mode)) keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
   if (!keep) return {};
   const Result<File> opened = File::from_fd(keep.get(), File::Take::borrow);
   if (!opened) return {};

@@ -13,6 +13,7 @@
 
 #include "compat/handle.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
@@ -28,7 +29,7 @@ struct Registry {
   std::vector<EnvHandle*> open;
   std::string closed;  ///< JSON objects, comma-separated, not yet written
 };
-constinit std::mutex mutex;  // guards `registry`
+constinit SignalSafeMutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;  ///< of the atexit handler; 0: not registered

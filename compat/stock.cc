@@ -14,6 +14,7 @@
 #include <string>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 
 namespace lmdbio::compat {
@@ -25,7 +26,7 @@ constinit std::atomic<const Stock*> libraries[kMaxLibraries]{};
 constinit std::atomic<unsigned> library_count{0};
 // Guards additions to the two lists; readers take none.  Not held while the loader is called, which has locks
 // of its own and may run a constructor that calls us.
-constinit std::mutex mutex;
+constinit SignalSafeMutex mutex;
 
 /// By caller's object, so that the rules run once for each.
 struct KnownCaller {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/io/extents.h"
 
 namespace lmdbio::cache {
@@ -105,6 +106,7 @@ void* IoWorker::run(void* self) noexcept {
 }
 
 void IoWorker::loop() noexcept {
+  const AsyncSignalsBlocked always;  // they are already: locks need not ask the kernel
   bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // none: it looks from time to time
   for (;;) {
     const std::uint32_t seen = work_.now();

@@ -229,7 +229,10 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
       worker_->wake();  // it lets go of the file
   }
   if (stopped == nullptr) return;
-  stopped->join();
+  {
+    const AsyncSignalsAllowed program;
+    stopped->join();
+  }
   delete stopped;
 }
 
@@ -386,7 +389,7 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
   return st;
 }
 
-void Prefetcher::wait(Walk& walk, std::unique_lock<std::mutex>& lock, std::uint64_t offset,
+void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset,
                       Stall& stall) noexcept {
   const std::int64_t now = now_ns();
   if (stall.begun == 0) stall.begun = now;
@@ -400,7 +403,10 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<std::mutex>& lock, std::uint6
   walk.waiting_ = true;
   lock.unlock();
   constexpr std::int64_t kLook = 250'000'000;
-  walk.settled_.wait(seen, kLook);
+  {
+    const AsyncSignalsAllowed program;
+    walk.settled_.wait(seen, kLook);
+  }
   lock.lock();
 }
 
@@ -802,6 +808,7 @@ void Prefetcher::nobody_reads(FileCache& file) noexcept {
 }
 
 Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
+  const AsyncSignalsBlocked fork_safe;  // a child would not have the staging that is read into
   std::unique_lock lock(mutex_);
   for (int tries = 0;;) {
     const ChunkState state = file.table.state(chunk);
@@ -810,7 +817,10 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
       const std::uint32_t seen = loaded_.now();
       lock.unlock();
       constexpr std::int64_t kLook = 20'000'000;
-      loaded_.wait(seen, kLook);
+      {
+        const AsyncSignalsAllowed program;
+        loaded_.wait(seen, kLook);
+      }
       lock.lock();
       continue;
     }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/walk.h"
@@ -131,7 +132,7 @@ class Prefetcher {
   Prefetcher();
   bool ensure_worker() noexcept;
   /// Waits for a while, with the lock released.  `offset`: of what is not there, for the log.
-  void wait(Walk& walk, std::unique_lock<std::mutex>& lock, std::uint64_t offset, Stall& stall) noexcept;
+  void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset, Stall& stall) noexcept;
   void end_wait(Walk& walk, const Stall& stall) noexcept;
   bool is_coming(Walk& walk, const WantedExtent& extent) const noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
@@ -174,7 +175,7 @@ class Prefetcher {
   std::uint64_t limit_now() noexcept;
   void complain_if_full(const FileCache& file) noexcept;
 
-  std::mutex mutex_;  // guards all below
+  SignalSafeMutex mutex_;  // guards all below
   std::vector<FileCache*> files_;
   std::vector<Walk*> walks_;
   std::size_t next_walk_ = 0;

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "lmdbio/base/fork_safe_mutex.h"
+
 namespace lmdbio::cache {
 
 namespace {
@@ -37,7 +39,7 @@ struct Shared {
   bool no_readahead;
   std::weak_ptr<Window> window;
 };
-constinit std::mutex shared_mutex;
+constinit SignalSafeMutex shared_mutex;
 constinit std::vector<Shared>* all_shared = nullptr;
 
 }  // namespace

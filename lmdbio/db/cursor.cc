@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "lmdbio/base/fork_safe_mutex.h"
+
 namespace lmdbio::db {
 
 using format::DbRecord;
@@ -47,6 +49,7 @@ void Cursor::attach(Txn& txn) noexcept {
 bool Cursor::renew(Txn& txn) {
   (void)txn.record(dbi_);
   if (dups_ == nullptr && wants_dups(txn, dbi_)) {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
     dups_.reset(new (std::nothrow) Walker);
     if (dups_ == nullptr) return false;
   }
@@ -206,7 +209,10 @@ Status Walker::enter_dups(const Node& node) {
 // `need` is the next one.
 Status Walker::pace(Pacer::Step kind, bool forward, const PageRun& need, const PageView& leaf) noexcept {
   if (need.first >= txn_->view().pages()) return {};  // damaged: whoever reads it will tell
-  if (*pacer_ == nullptr) pacer_->reset(new (std::nothrow) Pacer(txn_->env()));
+  if (*pacer_ == nullptr) {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
+    pacer_->reset(new (std::nothrow) Pacer(txn_->env()));
+  }
   if (*pacer_ == nullptr || !(*pacer_)->paces()) {
     run_ = FreeRun::everything();
     each_leaf_ = false;

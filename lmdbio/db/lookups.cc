@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/base/uncancelled.h"
@@ -60,6 +61,7 @@ class Lookups::Pages final : public PageSource {
 Lookups::~Lookups() { forget(); }
 
 void Lookups::forget() noexcept {
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
   for (std::unique_ptr<cache::Walk>* const w : {&leaf_walk_, &value_walk_}) {
     if (*w != nullptr) Prefetcher::existing()->remove(**w);
     w->reset();
@@ -74,6 +76,7 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   if (off_ && source.window == window_) return kNever;
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   if (source.window != window_) {
     forget();
     window_ = source.window;
@@ -191,7 +194,11 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     (void)Prefetcher::existing()->go_on(*value_walk_, {{}, extents_, {}}, ChunkIndex{1}, ChunkIndex{0});
   }
   const std::int64_t begun = now_ns();
-  const Status st = bring_exactly(*file_->exact, at, bytes);
+  Status st;
+  {
+    const AsyncSignalsAllowed program;
+    st = bring_exactly(*file_->exact, at, bytes);
+  }
   if (!st.ok()) file_->extent_failed.store(true, std::memory_order_relaxed);
   if (st.ok())
     Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
@@ -51,6 +52,7 @@ Pacer::Pacer(Env& env) noexcept : env_(&env) {
 Pacer::~Pacer() { forget(); }
 
 void Pacer::forget() noexcept {
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
   picking_.reset();
   if (walk_ != nullptr) {
     Prefetcher::existing()->remove(*walk_);
@@ -72,6 +74,7 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
   if (state_ == State::off) return {};
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   Status st;
   try {
     st = step_now(kind, place, need, view, run, leaves);
@@ -310,6 +313,7 @@ Status Pacer::go_on_by_keys(const WalkPlace& place, const PageRun& need, const c
       extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
   (void)prefetcher.go_on(*walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
   // The leaf itself: its fault is not the program's time.
+  const AsyncSignalsAllowed program;
   if (const std::byte* const page = view.at(format::Pgno{need.first}); page != nullptr)
     (void)*const_cast<const volatile std::byte*>(page);
   given_before_ = place.given_bytes;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/prefetcher.h"
@@ -150,6 +151,7 @@ void Told::drop_reads() noexcept {
   for (ReadQueue* const queue : {direct_.get(), buffered_.get()})
     if (queue != nullptr) queue->drop_all();
   groups_.clear();
+  (void)forked_here();
 }
 
 void Told::end() noexcept {
@@ -157,6 +159,7 @@ void Told::end() noexcept {
   if (forks_ != file_->prefetcher().forks()) after_fork();
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   drop_reads();
   count();
@@ -166,6 +169,13 @@ void Told::end() noexcept {
   arena_.clear();
   told_ = passed_ = 0;
   errno = saved;
+}
+
+// After a wait: a signal handler has forked in it, and this is the child.
+bool Told::forked_here() noexcept {
+  if (forks_ == file_->prefetcher().forks()) return false;
+  after_fork();
+  return true;
 }
 
 // In the child the parent's reads are nobody's; what was read before is here.
@@ -194,6 +204,7 @@ void Told::after_fork() noexcept {
 
 void Told::tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   if (lost()) return;
+  const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   counters_.keys += keys.size();
   try {
@@ -214,6 +225,7 @@ void Told::tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
       step_ *= 2;
       skipped_ = 0;
     }
+    if (forked_here()) return;
     if (direct_ != nullptr) direct_->pump();
     buffered_->pump();
   } catch (...) {  // out of memory: what is not on its way is left to lookups
@@ -449,6 +461,7 @@ bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView&
   if (!waits(direct_) && !waits(buffered_)) return true;
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   if (direct_ != nullptr) direct_->pump();
   if (buffered_ != nullptr) buffered_->pump();
@@ -460,6 +473,7 @@ bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView&
 bool Told::give_out(Entry& e, unsigned page_shift) noexcept {
   if (e.use != e.slab->use) return false;  // its memory was needed
   const int saved = errno;
+  const AsyncSignalsBlocked fork_safe(e.at >= e.slab->safe);
   const Busy busy(busy_);
   const bool there = e.at < e.slab->safe || wait_for_slab(e);
   errno = saved;
@@ -481,16 +495,18 @@ bool Told::wait_for_slab(Entry& e) noexcept {
   (void)direct_->wait(e.read->group);
   // All that was begun in the slab: it becomes inheritable as one.
   for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i) (void)direct_->wait(slab.reads[i]->group);
+  if (forked_here()) return false;
   count();
   return arena_.make_safe(slab);
 }
 
 bool Told::wait_for_page_cache(Entry& e) noexcept {
   const int saved = errno;
-  const Busy busy(busy_);
   const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
+  const Busy busy(busy_);
   ++counters_.waits;
-  const bool good = buffered_->wait(*e.group).ok();
+  const bool read = buffered_->wait(*e.group).ok(), good = !forked_here() && read;
   count();
   errno = saved;
   return good;

@@ -149,6 +149,7 @@ class Told {
   bool wait_for_page_cache(Entry& e) noexcept;
   void drop_reads() noexcept;
   void after_fork() noexcept;
+  bool forked_here() noexcept;
   void count() noexcept;
 
   const std::shared_ptr<ToldFile> file_;

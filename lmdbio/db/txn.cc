@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/descend.h"
@@ -164,7 +165,10 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   const Comparator& order = env_->dbx(dbi).key_order;
   // A program's own comparator is called as often as lookups need, and no more.
   if (key.mv_size == 0 || stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
-  if (lookups_ == nullptr) lookups_.reset(new (std::nothrow) Lookups(*env_));
+  if (lookups_ == nullptr) {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
+    lookups_.reset(new (std::nothrow) Lookups(*env_));
+  }
   if (lookups_ != nullptr)
     ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, {db, order, key, or_next});
 }
@@ -227,6 +231,7 @@ Status Txn::open_dbi(const char* name, unsigned flags, MDB_dbi& dbi) {
   if (const Status st = find_record(name, found); !st.ok())
     return st.raw() == MDB_NOTFOUND && create ? Status::from_errno(EACCES) : st;
 
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
   if (!env_->name_dbi(slot, name)) return Status::from_errno(ENOMEM);
   dbs_[slot] = found;
   dbi_state_[slot] = kNew | kValid | kUserValid;

@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/unique_fd.h"
 
 namespace lmdbio {
@@ -113,6 +114,7 @@ int ThreadsEngine::Pool::add_thread() noexcept {
   pthread_attr_t attributes;
   if (const int rc = ::pthread_attr_init(&attributes); rc != 0) return rc;
   (void)::pthread_attr_setstacksize(&attributes, kStackBytes);
+  note_own_thread();
   sigset_t all, before;
   ::sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads

@@ -274,6 +274,7 @@ int File::start_thread(pthread_t& thread, void* (*run)(void*), void* argument) c
     const std::shared_ptr<PrivateTable> table = PrivateTable::get();
     return table != nullptr ? table->start(thread, nullptr, run, argument) : EAGAIN;
   }
+  note_own_thread();
   sigset_t all, before;
   (void)::sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/private_table.h"
@@ -66,13 +67,15 @@ class File {
   int start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept;
 
   /// Calls use(descriptor) where the descriptor is valid: here, or in a thread of the private table, for which it
-  /// waits.  False: it was not called, since the file could not be opened in this forked child.  Must not throw.
+  /// waits, with the program's signals let through: no SignalSafeMutex may be held.  False: it was not called, since the
+  /// file could not be opened in this forked child.  Must not throw.
   template <class F>
   bool with_fd(F&& use) const noexcept {
     if (home_ == nullptr) {
       use(fd_);
       return true;
     }
+    const AsyncSignalsAllowed program;
     bool used = false;
     const bool ran = PrivateTable::run([&]() noexcept {
       const int fd = here();

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
@@ -143,6 +144,7 @@ struct PrivateTable::Core {
 // With the mutex held; but for the first one, by a thread of the table.
 bool PrivateTable::Core::add_thread(void* (*body)(void*) noexcept) noexcept {
   if (threads == kMostThreads) return false;
+  note_own_thread();
   pthread_attr_t attributes;
   if (::pthread_attr_init(&attributes) != 0) return false;
   (void)::pthread_attr_setstacksize(&attributes, kStackBytes);
@@ -210,6 +212,7 @@ void PrivateTable::Core::serve() noexcept {
 }
 
 std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
+  const AsyncSignalsBlocked allocates;
   try {
     const std::lock_guard lock(the_mutex);
     if (the_table == nullptr) the_table = new std::weak_ptr<PrivateTable>;

@@ -1,10 +1,13 @@
 #include "lmdbio/io/read_queue.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 
 namespace lmdbio {
 
@@ -23,7 +26,7 @@ ReadQueue::ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
 ReadQueue::~ReadQueue() {
   if (forgotten_) return;
   pending_.clear();
-  while (engine_->in_flight() != 0) reap(engine_->in_flight());
+  while (!forgotten_ && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
 
 std::size_t ReadQueue::room(const Extent& e) const noexcept {
@@ -60,8 +63,8 @@ Status ReadQueue::wait(ReadGroup& group) noexcept {
   if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
-  for (submit(); !group.done(); submit()) reap(1);
-  return group.status;
+  for (submit(); !group.done() && !forgotten_; submit()) reap_next(1);
+  return group.done() ? group.status : Status::from_errno(ECANCELED);
 }
 
 Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept {
@@ -75,14 +78,14 @@ Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noe
     if (group.done()) return group.status;
     submit();
     if (cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
-    engine_->wait_briefly(kLook);
+    if (!wait_briefly(kLook)) return Status::from_errno(ECANCELED);
   }
 }
 
 void ReadQueue::wait_any() noexcept {
   if (forgotten_) return;
   submit();
-  if (engine_->in_flight() != 0) reap(1);
+  if (engine_->in_flight() != 0) reap_next(1);
 }
 
 void ReadQueue::drop(ReadGroup& group) noexcept {
@@ -92,14 +95,14 @@ void ReadQueue::drop(ReadGroup& group) noexcept {
     std::erase_if(pending_, [tag](const ReadOp& op) { return op.tag == tag; });
     group.left -= std::exchange(group.waiting, 0);
   }
-  while (!group.done()) reap(1);
+  while (!group.done() && !forgotten_) reap_next(1);
 }
 
 void ReadQueue::drop_all() noexcept {
   if (forgotten_) return;
   for (const ReadOp& op : pending_) --group_of(op.tag).left;
   pending_.clear();
-  while (engine_->in_flight() != 0) reap(engine_->in_flight());
+  while (!forgotten_ && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
 
 void ReadQueue::forget() noexcept {
@@ -140,6 +143,27 @@ void ReadQueue::reap(std::size_t min) noexcept {
     if (n.value() < std::size(done)) return;
     min = 0;
   }
+}
+
+// Waits for `min` of those in flight.  Where the caller blocks signals the program's handlers run meanwhile, and it may
+// end early.
+void ReadQueue::reap_next(std::size_t min) noexcept {
+  if (!AsyncSignalsBlocked::active() || engine_->in_flight() == 0) return reap(min);
+  constexpr std::int64_t kLook = 250'000'000;
+  if (wait_briefly(kLook)) reap(0);
+}
+
+// With the program's signal mask.  False: a handler has forked, and this is the child: the queue is forgotten.
+bool ReadQueue::wait_briefly(std::int64_t ns) noexcept {
+  const bool handlers = AsyncSignalsBlocked::active();
+  const pid_t self = handlers ? ::getpid() : 0;
+  {
+    const AsyncSignalsAllowed program;
+    engine_->wait_briefly(ns);
+  }
+  if (!handlers || ::getpid() == self) return true;
+  forget();
+  return false;
 }
 
 void ReadQueue::end(ReadGroup& group, Status st) noexcept {

@@ -64,11 +64,15 @@ class ReadQueue {
   const IoEngine::Counters& counters() const noexcept { return engine_->counters(); }
   /// In a forked child, before anything else: the parent's reads are not ours.  Groups are never done then.
   void forget() noexcept;
+  /// Also where a signal handler has forked in a wait of the queue's, and this is the child.
+  bool forgotten() const noexcept { return forgotten_; }
 
  private:
   void put_first(const ReadGroup& group) noexcept;
   void submit() noexcept;
   void reap(std::size_t min) noexcept;
+  void reap_next(std::size_t min) noexcept;
+  bool wait_briefly(std::int64_t ns) noexcept;
   void end(ReadGroup& group, Status st) noexcept;
 
   std::unique_ptr<IoEngine> engine_;

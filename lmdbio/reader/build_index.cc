@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/reader/index_packer.h"
 #include "lmdbio/reader/page_reads.h"
 #include "lmdbio/reader/scan_leaf.h"

@@ -103,6 +103,7 @@ Status PageReads::read(std::span<const WantedPage> wanted, Take&& take, Tick&& t
     }
     if (!tick()) return Status::from_errno(ECANCELED);
     if (!any) queue_->wait_any();
+    if (queue_->forgotten()) return Status::from_errno(ECANCELED);
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/db/bulk_lookup.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/reader/open_places.h"
@@ -144,6 +145,7 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
   std::unique_lock lock(mutex_);
   while (!ended_) {
     if (cancelled.load(std::memory_order_relaxed)) return Status::from_errno(ECANCELED);
+    const AsyncSignalsAllowed program;  // no fork handler takes the mutex
     changed_.wait_for(lock, kLook);
   }
   if (!status_.ok()) why = why_;
@@ -153,7 +155,10 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
 bool PendingPlaces::guess(std::uint64_t ordinal, const std::atomic<bool>& cancelled,
                           RecordPlace& out) const noexcept {
   std::unique_lock lock(mutex_);
-  while (!looked_ && !cancelled.load(std::memory_order_relaxed)) changed_.wait_for(lock, kLook);
+  while (!looked_ && !cancelled.load(std::memory_order_relaxed)) {
+    const AsyncSignalsAllowed program;
+    changed_.wait_for(lock, kLook);
+  }
   if (!provenance_ || ended_) return false;
   const std::optional<Provenance::Guess> g = provenance_->guess(ordinal);
   if (!g) return false;

@@ -211,11 +211,11 @@ void Stream::go_back() noexcept {
 }
 
 Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
-  if (::getpid() != pid_) {
-    (void)reader_.ours(why);
-    return Status::from_errno(EINVAL);
-  }
   for (;;) {
+    if (::getpid() != pid_) {  // also after a wait, in which a signal handler may have forked
+      (void)reader_.ours(why);
+      return Status::from_errno(EINVAL);
+    }
     if (cancelled_.load(std::memory_order_acquire)) {
       why = shared_.source.name + ": cancelled";
       return Status::from_errno(ECANCELED);
