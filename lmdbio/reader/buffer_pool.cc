@@ -21,17 +21,43 @@ constexpr std::uint64_t kMuchLarger = 4;
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
-  if (pool_ != nullptr) pool_->give_back(std::move(memory_));
+  if (pool_ != nullptr) pool_->give_back(slot_);
   pool_ = std::move(other.pool_);
-  memory_ = std::move(other.memory_);
+  slot_ = other.slot_;
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (pool_ != nullptr) pool_->give_back(std::move(memory_));
+  if (pool_ != nullptr) pool_->give_back(slot_);
 }
 
-BufferPool::BufferPool(std::uint64_t limit) noexcept : limit_(limit), pid_(::getpid()) {}
+// Sequentially consistent, as the count of needs is: either the one who waits sees the change, or the change
+// sees who waits.
+void Buffer::hold() const noexcept {
+  if (pool_ == nullptr) return;
+  slot_->holds.fetch_add(1);
+  pool_->notify_needs();
+}
+
+void Buffer::unhold() const noexcept {
+  if (pool_ == nullptr) return;
+  slot_->holds.fetch_sub(1);
+  pool_->notify_needs();
+}
+
+BufferPool::BufferPool(std::uint64_t limit)
+    : limit_(limit), pid_(::getpid()), free_(std::make_unique<Slots>()), used_(std::make_unique<Slots>()) {}
+
+// In a child whose parent forked while another thread had the lock the lists cannot be walked.
+BufferPool::~BufferPool() {
+  if (::getpid() == pid_) return;
+  if (mutex_.try_lock()) {
+    mutex_.unlock();
+    return;
+  }
+  (void)free_.release();
+  (void)used_.release();
+}
 
 std::uint64_t BufferPool::buffer_bytes(std::uint64_t bytes) noexcept {
   if (bytes <= kSmallest) return kSmallest;
@@ -48,62 +74,128 @@ Result<Mapping> BufferPool::make(std::size_t bytes) noexcept {
   return made;
 }
 
-Result<Buffer> BufferPool::take(std::size_t bytes, std::uint64_t most) noexcept {
+// The smallest free buffer that has room.
+BufferPool::Slots::iterator BufferPool::find_free(std::size_t bytes) noexcept {
+  auto fits = free_->end();
+  for (auto at = free_->begin(); at != free_->end(); ++at)
+    if (at->memory.size() >= bytes && (fits == free_->end() || at->memory.size() < fits->memory.size()))
+      fits = at;
+  return fits;
+}
+
+Buffer BufferPool::give(Slots::iterator slot, std::size_t bytes) noexcept {
+  used_->splice(used_->end(), *free_, slot);
+  slot->asked = static_cast<std::size_t>(align_up(bytes, kSystemPage));
+  slot->holds.store(0);
+  counters_.used_bytes += slot->counted;
+  return Buffer(shared_from_this(), slot);
+}
+
+Result<Buffer> BufferPool::give_new(std::size_t size, std::size_t bytes) {
+  Result<Mapping> made = make(size);
+  if (!made) return made.error();
+  free_->emplace_front();
+  BufferSlot& slot = free_->front();
+  slot.memory = std::move(made).value();
+  slot.counted = slot.memory.size();
+  ++counters_.made;
+  counters_.bytes += slot.counted;
+  counters_.most_bytes = std::max(counters_.most_bytes, counters_.bytes);
+  return give(free_->begin(), bytes);
+}
+
+// Unmaps free buffers, the largest first, until there is room for `size` more bytes.
+bool BufferPool::drop_free(std::uint64_t size) noexcept {
+  while (counters_.bytes + size > limit_ && !free_->empty()) {
+    const auto largest = std::max_element(
+        free_->begin(), free_->end(),
+        [](const BufferSlot& a, const BufferSlot& b) { return a.memory.size() < b.memory.size(); });
+    counters_.bytes -= largest->counted;
+    free_->erase(largest);
+  }
+  return counters_.bytes + size <= limit_;
+}
+
+// The same with the ends of buffers in use that nobody asked for: the system gets their memory back.
+void BufferPool::drop_slack(std::uint64_t size) noexcept {
+  for (auto at = used_->begin(); at != used_->end() && counters_.bytes + size > limit_; ++at) {
+    if (at->counted <= at->asked) continue;
+    (void)::madvise(at->memory.data() + at->asked, at->memory.size() - at->asked, MADV_DONTNEED);
+    const std::uint64_t less = at->counted - at->asked;
+    at->counted = at->asked;
+    counters_.used_bytes -= less;
+    counters_.bytes -= less;
+  }
+}
+
+Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexcept {
+  request.ahead_in_the_way = false;
   if (::getpid() != pid_) return Status::from_errno(EINVAL);
-  const std::uint64_t allowed = std::min(most, limit_);
-  if (bytes > allowed) return Status::from_errno(ENOMEM);
-  std::uint64_t size = buffer_bytes(bytes);
-  if (size > allowed) size = align_up(bytes, kSystemPage);
+  const std::uint64_t allowed = std::min(request.most, limit_);
+  const std::uint64_t exact = align_up(bytes, kSystemPage);
+  if (exact > allowed) return Status::from_errno(ENOMEM);
+  const std::size_t liked = std::max(bytes, request.least);
+  std::uint64_t size = buffer_bytes(liked);
+  if (size > allowed) size = align_up(liked, kSystemPage);
   try {
     const std::lock_guard lock(mutex_);
-    const auto give = [&](Mapping memory) {
-      counters_.used_bytes += memory.size();
-      return Buffer(shared_from_this(), std::move(memory));
-    };
-    const auto unused = [&](std::vector<Mapping>::iterator at) {
-      Mapping memory = std::move(*at);
-      *at = std::move(free_.back());
-      free_.pop_back();
-      return memory;
-    };
-    const auto smaller = [](const Mapping& a, const Mapping& b) { return a.size() < b.size(); };
-    auto fits = free_.end();
-    for (auto at = free_.begin(); at != free_.end(); ++at)
-      if (at->size() >= bytes && (fits == free_.end() || at->size() < fits->size())) fits = at;
-    if (fits != free_.end() && fits->size() <= kMuchLarger * size &&
-        counters_.used_bytes + fits->size() <= allowed)
-      return give(unused(fits));
-    if (size > allowed || counters_.used_bytes > allowed - size) return Status::from_errno(ENOMEM);
+    if (!request.needed && needs() != 0) return Status::from_errno(ENOMEM);
+    if (const auto free = find_free(liked); free != free_->end() &&
+                                            free->memory.size() <= kMuchLarger * size &&
+                                            counters_.used_bytes + free->memory.size() <= allowed)
+      return give(free, bytes);
     // Buffers of other sizes make room.
-    while (counters_.bytes + size > limit_ && !free_.empty())
-      counters_.bytes -= unused(std::max_element(free_.begin(), free_.end(), smaller)).size();
-    if (counters_.bytes + size > limit_) return Status::from_errno(ENOMEM);
-    Result<Mapping> made = make(static_cast<std::size_t>(size));
-    if (!made) return made.error();
-    ++counters_.made;
-    counters_.bytes += made.value().size();
-    counters_.most_bytes = std::max(counters_.most_bytes, counters_.bytes);
-    return give(std::move(made).value());
+    if (size <= allowed && counters_.used_bytes <= allowed - size && drop_free(size))
+      return give_new(static_cast<std::size_t>(size), bytes);
+    if (!request.needed) return Status::from_errno(ENOMEM);
+    // What the program waits for gets all memory that holds nothing.
+    if (!drop_free(exact)) drop_slack(exact);
+    if (counters_.bytes + exact <= limit_) return give_new(static_cast<std::size_t>(exact), bytes);
+    std::uint64_t held = 0;
+    for (const BufferSlot& slot : *used_)
+      if (slot.holds.load() != 0) held += slot.counted;
+    request.ahead_in_the_way = held + exact <= limit_;
+    return Status::from_errno(ENOMEM);
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
 }
 
-void BufferPool::give_back(Mapping memory) noexcept {
-  if (!memory || ::getpid() != pid_) return;  // in a child another thread of the parent's may have the lock
-  const std::lock_guard lock(mutex_);
-  counters_.used_bytes -= memory.size();
-  const std::size_t size = memory.size();
-  try {
-    free_.push_back(std::move(memory));
-  } catch (...) {
-    counters_.bytes -= size;
+// In a child another thread of the parent's may have the lock: the memory goes, the slot stays.
+void BufferPool::give_back(Slots::iterator slot) noexcept {
+  if (::getpid() != pid_) {
+    slot->memory.reset();
+    return;
   }
+  Slots gone;
+  {
+    const std::lock_guard lock(mutex_);
+    counters_.used_bytes -= slot->counted;
+    const std::uint64_t more = slot->memory.size() - slot->counted;
+    if (counters_.bytes + more <= limit_) {
+      counters_.bytes += more;
+      counters_.most_bytes = std::max(counters_.most_bytes, counters_.bytes);
+      slot->counted += static_cast<std::size_t>(more);
+      free_->splice(free_->begin(), *used_, slot);
+    } else {
+      counters_.bytes -= slot->counted;
+      gone.splice(gone.begin(), *used_, slot);
+    }
+  }
+  notify_needs();
 }
 
 BufferPool::Counters BufferPool::counters() const noexcept {
   const std::lock_guard lock(mutex_);
   return counters_;
+}
+
+std::uint64_t BufferPool::held_bytes() const noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t sum = 0;
+  for (const BufferSlot& slot : *used_)
+    if (slot.holds.load() != 0) sum += slot.counted;
+  return sum;
 }
 
 }  // namespace lmdbio::reader

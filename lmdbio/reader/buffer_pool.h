@@ -1,21 +1,36 @@
-// Memory for batches: buffers that are used again and again, within a limit.
+// Memory for batches: buffers that are used again and again, within a limit.  What a program waits for has
+// precedence over what is read ahead.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
 
 namespace lmdbio::reader {
 
 class BufferPool;
 
+/// The pool's record of one buffer.
+struct BufferSlot {
+  Mapping memory;
+  std::size_t asked = 0;           ///< bytes that its user may write to, in whole pages
+  std::size_t counted = 0;         ///< bytes that count against the limit: all, or `asked`
+  std::atomic<unsigned> holds{0};  ///< 0 while the buffer is in use: it holds read-ahead
+};
+
 /// One buffer, page-aligned; from 2 MiB on 2 MiB-aligned and of huge pages where there are any.  Goes back to
 /// its pool at the end, from any thread.  Bytes are as the last user left them.
+///
+/// A buffer is read-ahead, which its owner can drop, unless somebody holds it: a batch that the program has,
+/// or a call that waits for its bytes.
 class Buffer {
  public:
   Buffer() noexcept = default;
@@ -23,17 +38,31 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  std::byte* data() const noexcept { return memory_.data(); }
-  /// At least what was asked for.
-  std::size_t size() const noexcept { return memory_.size(); }
+  std::byte* data() const noexcept { return pool_ != nullptr ? slot_->memory.data() : nullptr; }
+  /// At least what was asked for; bytes beyond that are not to be written to.
+  std::size_t size() const noexcept { return pool_ != nullptr ? slot_->memory.size() : 0; }
+
+  /// Any thread; each hold() is followed by one unhold().  Without a buffer: nothing.
+  void hold() const noexcept;
+  void unhold() const noexcept;
+  bool held() const noexcept { return pool_ != nullptr && slot_->holds.load() != 0; }
 
  private:
   friend class BufferPool;
-  Buffer(std::shared_ptr<BufferPool> pool, Mapping memory) noexcept
-      : pool_(std::move(pool)), memory_(std::move(memory)) {}
+  using Slot = std::list<BufferSlot>::iterator;
+  Buffer(std::shared_ptr<BufferPool> pool, Slot slot) noexcept : pool_(std::move(pool)), slot_(slot) {}
 
   std::shared_ptr<BufferPool> pool_;
-  Mapping memory_;
+  Slot slot_;
+};
+
+/// What take() is asked for.
+struct MemoryRequest {
+  std::uint64_t most = 0;  ///< bytes that may be in use then; the limit if that is less
+  std::size_t least = 0;   ///< bytes; a smaller buffer is given if there is no room for one of that size
+  bool needed = false;     ///< a program waits for it; otherwise it is read-ahead
+  /// Set by a failed take() of what is needed: it would have succeeded without read-ahead.
+  bool ahead_in_the_way = false;
 };
 
 /// Any thread.  Lives as long as its buffers do.  In a forked child nothing is taken; what an inherited
@@ -48,27 +77,61 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   };
 
   /// `limit`: bytes, for all buffers together.
-  explicit BufferPool(std::uint64_t limit) noexcept;
+  explicit BufferPool(std::uint64_t limit);
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+  ~BufferPool();
 
-  /// A free buffer or a new one of at least `bytes` (above 0).  ENOMEM: the system's, or those in use would
-  /// have more than `most` bytes, which is at most the limit.
-  Result<Buffer> take(std::size_t bytes, std::uint64_t most) noexcept;
+  /// A free buffer or a new one of at least `bytes` (above 0), held by nobody.  ENOMEM: the system's, or
+  /// those in use would have more than `most` bytes, or the request is read-ahead while somebody waits for
+  /// memory.
+  Result<Buffer> take(std::size_t bytes, MemoryRequest& request) noexcept;
   std::uint64_t limit() const noexcept { return limit_; }
   Counters counters() const noexcept;
+  /// Bytes of buffers that somebody holds.
+  std::uint64_t held_bytes() const noexcept;
+
+  /// While one exists, somebody waits for memory: nothing is given out for read-ahead.
+  class Need {
+   public:
+    explicit Need(BufferPool& pool) noexcept : pool_(pool) { pool_.needs_.fetch_add(1); }
+    Need(const Need&) = delete;
+    Need& operator=(const Need&) = delete;
+    ~Need() { pool_.needs_.fetch_sub(1); }
+
+   private:
+    BufferPool& pool_;
+  };
+  /// How many there are.
+  unsigned needs() const noexcept { return needs_.load(); }
+  /// Notified while there is a Need, when buffers come back or are held or not held any more.
+  EventCount& changes() noexcept { return changes_; }
+  void notify_needs() noexcept {
+    if (needs() != 0) changes_.notify();
+  }
 
   /// The size of a buffer for `bytes`: few different ones, so that they fit again.
   static std::uint64_t buffer_bytes(std::uint64_t bytes) noexcept;
 
  private:
   friend class Buffer;
-  void give_back(Mapping memory) noexcept;
+  using Slots = std::list<BufferSlot>;
+  void give_back(Slots::iterator slot) noexcept;
   Result<Mapping> make(std::size_t bytes) noexcept;
+  // The mutex is held.
+  Slots::iterator find_free(std::size_t bytes) noexcept;
+  Buffer give(Slots::iterator slot, std::size_t bytes) noexcept;
+  Result<Buffer> give_new(std::size_t size, std::size_t bytes);
+  bool drop_free(std::uint64_t size) noexcept;
+  void drop_slack(std::uint64_t size) noexcept;
 
   const std::uint64_t limit_;
   const pid_t pid_;
-  mutable std::mutex mutex_;  ///< guards what follows
-  std::vector<Mapping> free_;
-  Counters counters_;
+  std::atomic<unsigned> needs_{0};
+  EventCount changes_;
+  mutable std::mutex mutex_;  ///< guards what follows, but for the slots' holds
+  std::unique_ptr<Slots> free_, used_;
+  Counters counters_;  ///< of bytes that count
 };
 
 }  // namespace lmdbio::reader

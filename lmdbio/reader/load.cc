@@ -58,7 +58,7 @@ void Load::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
   if (shared.inside(page, pages)) wanted_.push_back({shared.offset(page), bytes});
 }
 
-void Load::plan(Shared& shared) {
+void Load::plan(Shared& shared, std::uint64_t most) {
   const std::size_t page = shared.source.page_size;
   std::vector<std::uint64_t> leaves;
   std::uint64_t last_kept = 0, last_read = 0, last_dup = 0;
@@ -92,7 +92,21 @@ void Load::plan(Shared& shared) {
     new_leaves_.push_back(leaves[i]);
   }
   cached_ = wanted_.empty() || (shared.way != Way::direct && in_page_cache(shared));
-  wanted_.resize(merge(wanted_, cached_ ? page : kGap));
+  wanted_.resize(merge(wanted_, page));
+  if (!cached_) wanted_.resize(merge(wanted_, largest_gap(most)));
+}
+
+// Of kGap, kGap / 2 and so on.
+std::uint64_t Load::largest_gap(std::uint64_t most) const noexcept {
+  for (std::uint64_t gap = kGap;; gap /= 2) {
+    std::uint64_t bytes = 0, end = 0;
+    for (const Extent& e : wanted_) {
+      if (bytes != 0 && e.offset - end <= gap) bytes += e.offset - end;
+      bytes += e.bytes;
+      end = e.offset + e.bytes;
+    }
+    if (bytes <= most || gap == 0) return gap;
+  }
 }
 
 // As far as can be told from a few places.
@@ -107,7 +121,8 @@ bool Load::in_page_cache(const Shared& shared) const noexcept {
   return least >= kMostly;
 }
 
-Status Load::start(Shared& shared, Queues& queues, std::size_t least, std::uint64_t most) noexcept {
+Status Load::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
+  memory.ahead_in_the_way = false;
   if (wanted_.empty()) return {};
   const bool copies = cached_ && shared.mapped() != nullptr;
   ReadQueue* queue = nullptr;
@@ -126,7 +141,7 @@ Status Load::start(Shared& shared, Queues& queues, std::size_t least, std::uint6
       stretches_.push_back({e, room + static_cast<std::size_t>(e.offset & (align - 1))});
       room += copies ? static_cast<std::size_t>(e.bytes) : queue->room(e);
     }
-    Result<Buffer> taken = shared.pool->take(std::max(room, least), most);
+    Result<Buffer> taken = shared.pool->take(room, memory);
     if (!taken) return taken.error();
     buffer_ = std::move(taken).value();
   } catch (...) {
@@ -136,7 +151,7 @@ Status Load::start(Shared& shared, Queues& queues, std::size_t least, std::uint6
     if (copy(shared)) return {};
     cached_ = false;  // reads will tell what is wrong
     buffer_ = {};
-    return start(shared, queues, least, most);
+    return start(shared, queues, memory);
   }
   for (const Stretch& s : stretches_) {
     const Status st = queue->add(group_, s.extent, buffer_.data() + align_down(s.at, align));

@@ -40,18 +40,23 @@ class Load {
   /// What the records will take, roughly and at most, in bytes of memory.
   std::uint64_t bytes() const noexcept { return bytes_ + ordinals_.size() * kRecordBytes; }
 
-  /// Finds out what has to be read, and whether it is in the page cache.  Once.  May throw bad_alloc.
-  void plan(Shared& shared);
+  /// Finds out what has to be read, and whether it is in the page cache.  Small gaps are read as well, as
+  /// long as that takes at most `most` bytes.  Once.  May throw bad_alloc.
+  void plan(Shared& shared, std::uint64_t most);
   /// There is nothing to wait for: it comes out of the page cache, or was kept.
   bool cached() const noexcept { return cached_; }
-  /// Takes a buffer of at least `least` bytes, within `most` bytes in use, and wants the reads of one of the
-  /// queues; what is in the page cache is copied at once.  ENOMEM, or as Queues::get: as it was.
-  Status start(Shared& shared, Queues& queues, std::size_t least, std::uint64_t most) noexcept;
+  /// Takes a buffer as `memory` says, and wants the reads of one of the queues; what is in the page cache is
+  /// copied at once.  ENOMEM, or as Queues::get: as it was.
+  Status start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept;
   /// Where its group is waited for; null: there is nothing to wait for.
   ReadQueue* queue() const noexcept { return queue_; }
   ReadGroup& group() noexcept { return group_; }
   /// Bytes of the buffer; 0: none was needed.
   std::size_t buffer_bytes() const noexcept { return buffer_.size(); }
+  /// Its buffer, once started: see Buffer.
+  void hold() const noexcept { buffer_.hold(); }
+  void unhold() const noexcept { buffer_.unhold(); }
+  bool held() const noexcept { return buffer_.held(); }
   /// All was read: leaf pages are kept for others.
   void finish(Shared& shared) noexcept;
 
@@ -70,6 +75,7 @@ class Load {
   };
 
   void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
+  std::uint64_t largest_gap(std::uint64_t most) const noexcept;
   bool in_page_cache(const Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
   bool keeps_leaf(const Shared& shared, const RecordPlace& p) const noexcept {
@@ -96,6 +102,18 @@ class Load {
   std::size_t last_stretch_ = 0;  ///< where the last find() ended
   std::uint64_t open_page_ = 0;   ///< of leaf_; 0: none
   format::PageView leaf_ = format::PageView::none();
+};
+
+/// Holds a load while a call needs it.
+class HeldLoad {
+ public:
+  explicit HeldLoad(std::shared_ptr<Load> load) noexcept : load_(std::move(load)) { load_->hold(); }
+  HeldLoad(const HeldLoad&) = delete;
+  HeldLoad& operator=(const HeldLoad&) = delete;
+  ~HeldLoad() { load_->unhold(); }
+
+ private:
+  const std::shared_ptr<Load> load_;
 };
 
 }  // namespace lmdbio::reader

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lmdbio/db/bulk_lookup.h"
+#include "lmdbio/reader/stream.h"
 
 namespace lmdbio::reader {
 
@@ -28,10 +29,10 @@ std::string reason(const Shared& shared, const std::string& what, Status st) {
 }
 
 std::string memory_reason(const Shared& shared, const Load& load) {
-  const BufferPool::Counters now = shared.pool->counters();
   return shared.source.name + ": out of memory: about " + std::to_string(load.bytes()) +
          " bytes are wanted, the limit is " + std::to_string(shared.pool->limit()) + ", and " +
-         std::to_string(now.used_bytes) + " are in batches that were not released or are being read";
+         std::to_string(shared.pool->held_bytes()) +
+         " are in batches that were not released or are being read";
 }
 
 Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
@@ -52,6 +53,7 @@ Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t
     }
     bytes += r.key.mv_size + r.value.mv_size;
   }
+  load->hold();
   batch->load = load;
   batch->count = n;
   batch->records = batch->rows.data();
@@ -165,9 +167,10 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
   }
   if (const Status st = places_->await(kNever, why); !st.ok()) return st;
   if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *load, why); !st.ok()) return st;
-  load->plan(*shared_);
+  load->plan(*shared_, shared_->pool->limit() / (2 * (std::uint64_t{shared_->streams.load()} + 1)));
   Borrowed queues(*this);
-  Status st = load->start(*shared_, *queues, 0, shared_->pool->limit());
+  Status st = start_needed(*shared_, *queues, *load, 0, {kNever});
+  const HeldLoad held(load);
   if (!st.ok()) {
     why = st.raw() == ENOMEM ? memory_reason(*shared_, *load) : reason(*shared_, "cannot be read", st);
     return st;

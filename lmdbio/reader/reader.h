@@ -19,8 +19,13 @@ namespace lmdbio::reader {
 /// What a program holds.  Its records' bytes are the Load's.
 struct Batch : lmdbio_batch {
   Batch() noexcept : lmdbio_batch{} {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() {
+    if (load != nullptr) load->unhold();
+  }
   std::vector<lmdbio_record> rows;
-  std::shared_ptr<Load> load;
+  std::shared_ptr<Load> load;  ///< held
 };
 
 class Reader {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/io/read_queue.h"
@@ -40,6 +41,8 @@ struct Counters {
   std::atomic<bool> index_loaded{false};          ///< from a file
 };
 
+class Stream;
+
 struct Shared {
   Shared(Source from, std::uint64_t memory, Way how, EngineMaker make_engine);
 
@@ -67,6 +70,10 @@ struct Shared {
   PageCache leaves;
   Counters counters;
   std::atomic<unsigned> streams{0};  ///< that are open
+  /// Of the limit, bytes for the next batches of streams that have nothing read ahead.
+  std::atomic<std::uint64_t> reserved{0};
+  std::mutex streams_mutex;           ///< guards `open_streams`
+  std::vector<Stream*> open_streams;  ///< the next one to drop read-ahead comes first
 
  private:
   const Result<FileIdentity> id_;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 
 namespace lmdbio::reader {
@@ -26,6 +27,8 @@ constexpr std::uint64_t kAheadBytes = 32 * kMiB;
 constexpr std::size_t kLeastAhead = 2;
 /// The part of a stream's memory that one load may have, where batches let it.
 constexpr std::uint64_t kLoadsInMemory = 8;
+/// Nanoseconds; then it is looked again.
+constexpr std::int64_t kForever = 3600'000'000'000;
 
 }  // namespace
 
@@ -37,6 +40,8 @@ Stream::Stream(Reader& reader, Sequence sequence)
       queues_(shared_),
       plan_(sequence_.first()),
       give_(plan_) {
+  const std::lock_guard lock(shared_.streams_mutex);
+  shared_.open_streams.push_back(this);
   shared_.streams.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -66,12 +71,66 @@ Stream::~Stream() {
     queues_.forget();
     return;
   }
+  {
+    const std::lock_guard lock(shared_.streams_mutex);
+    std::erase(shared_.open_streams, this);
+  }
+  (void)enter(true);
   shared_.streams.fetch_sub(1, std::memory_order_relaxed);
+  shared_.reserved.fetch_sub(reserved_, std::memory_order_relaxed);
   go_back();
 }
 
 void Stream::cancel() noexcept {
   cancelled_.store(true, std::memory_order_release);
+  shared_.pool->changes().notify();
+}
+
+// False: cancelled.
+bool Stream::enter(bool always) noexcept {
+  if (try_enter()) return true;
+  for (;;) {
+    const std::uint32_t seen = shared_.pool->changes().now();
+    if (turn_.exchange(kWaitedFor) == kFree) return true;
+    if (!always && cancelled_.load(std::memory_order_acquire)) return false;
+    {
+      const AsyncSignalsAllowed program;
+      shared_.pool->changes().wait(seen, kForever);
+    }
+    if (::getpid() != pid_) return true;  // a handler has forked: next() says so
+  }
+}
+
+bool Stream::try_enter() noexcept {
+  int expected = kFree;
+  return turn_.compare_exchange_strong(expected, kTaken);
+}
+
+void Stream::leave() noexcept {
+  reserve();
+  BufferPool& pool = *shared_.pool;
+  end_turn();
+  pool.notify_needs();
+}
+
+// Nothing of the stream is touched after that: another thread may end it.
+void Stream::end_turn() noexcept {
+  BufferPool& pool = *shared_.pool;
+  if (turn_.exchange(kFree) == kWaitedFor) pool.changes().notify();
+}
+
+// A stream that has nothing ahead will ask for its next batch.  What it keeps others from reading ahead is at
+// most its share: perhaps it is never asked again.
+void Stream::reserve() noexcept {
+  const std::uint64_t wanted = ahead_.empty() ? std::min(batch_bytes_, share()) : 0;
+  if (wanted == reserved_) return;
+  shared_.reserved.fetch_add(wanted - reserved_, std::memory_order_relaxed);
+  reserved_ = wanted;
+}
+
+std::uint64_t Stream::reserved_by_others() const noexcept {
+  const std::uint64_t all = shared_.reserved.load(std::memory_order_relaxed);
+  return std::min(all - std::min(all, reserved_), shared_.pool->limit());
 }
 
 std::uint64_t Stream::share() const noexcept {
@@ -121,44 +180,57 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   }
   if (made->batches.empty()) return {};
   if (singly_ && at == single_until_) singly_ = false;
-  load.plan(shared_);
+  load.plan(shared_, share() / 2);
   plan_ = at;
   begun_ = true;
   out = std::move(made);
   return {};
 }
 
-Status Stream::start(Ahead& a, std::string& why) {
+// What the program waits for may have all memory, and all that read-ahead has; what is read ahead leaves the
+// next batches of other streams theirs.
+Status Stream::start(Ahead& a, bool needed, std::string& why) {
   Load& load = *a.load;
   const std::uint64_t limit = shared_.pool->limit();
   const bool urgent = ahead_.size() <= kLeastAhead;  // this one included
   const auto least = static_cast<std::size_t>(load_target());
-  Status st = load.start(shared_, queues_, least, urgent ? limit : limit - limit / 4);
-  if (st.raw() == ENOMEM && urgent) st = load.start(shared_, queues_, 0, limit);
+  Status st;
+  if (needed && a.batches.size() == 1) {
+    st = start_needed(shared_, queues_, load, least, {cancelled_, this});
+  } else {
+    const std::uint64_t spared = needed ? 0 : std::max(urgent ? 0 : limit / 4, reserved_by_others());
+    MemoryRequest memory{.most = limit - spared, .least = least};
+    st = load.start(shared_, queues_, memory);
+    memory.least = 0;
+    if (st.raw() == ENOMEM && urgent) st = load.start(shared_, queues_, memory);
+  }
   if (!st.ok())
     why = st.raw() == ENOMEM ? memory_reason(shared_, load) : reason(shared_, "cannot be read", st);
   return st;
 }
 
-// As much as there is room for.  An error is of no interest while there are loads ahead.
-Status Stream::fill(std::string& why) {
+// As much as there is room for.  An error is of no interest while there are loads ahead.  `waits`: the
+// program does, for the next batch.
+Status Stream::fill(bool waits, std::string& why) {
   while (unstarted_ != nullptr || !enough_ahead()) {
     if (unstarted_ == nullptr) {
       if (const Status st = plan(unstarted_, why); !st.ok()) return st;
       if (unstarted_ == nullptr) break;
     }
     if (enough_ahead()) break;
+    const bool needed = waits && ahead_.empty();
     ahead_.emplace_back();  // before the reads begin: it may throw
     Status st;
     try {
-      st = start(*unstarted_, why);
+      st = start(*unstarted_, needed, why);
     } catch (...) {
       ahead_.pop_back();
       throw;
     }
     if (!st.ok()) {
       ahead_.pop_back();
-      if (st.raw() != ENOMEM || !ahead_.empty() || unstarted_->batches.size() == 1) {
+      // There may be room for less: for one batch.
+      if (st.raw() != ENOMEM || !needed || unstarted_->batches.size() == 1) {
         queues_.pump();
         return st;
       }
@@ -170,6 +242,7 @@ Status Stream::fill(std::string& why) {
     }
     cached_ = unstarted_->load->cached();
     unstarted_->cost = std::max<std::uint64_t>(unstarted_->load->buffer_bytes(), unstarted_->load->bytes());
+    batch_bytes_ = unstarted_->load->bytes() / unstarted_->batches.size();
     ahead_bytes_ += unstarted_->cost;
     ahead_.back() = std::move(unstarted_);
     shared_.counters.loads.fetch_add(1, std::memory_order_relaxed);
@@ -210,27 +283,121 @@ void Stream::go_back() noexcept {
   plan_ = give_;
 }
 
+// The newest loads go first: they are used last.  `kept` loads stay.
+bool Stream::droppable(std::size_t kept) const noexcept {
+  return ahead_.size() > kept && !ahead_.back()->load->held();
+}
+
+// Its turn is the caller's.  False: its reads are in flight, and `waiting` is null or was cancelled.
+bool Stream::drop_newest(const Caller* waiting) noexcept {
+  Ahead& a = *ahead_.back();
+  ReadGroup& group = a.load->group();
+  if (ReadQueue* const queue = a.load->queue(); !group.done()) {
+    if (group.waiting != group.left) queue->pump();
+    if (waiting != nullptr && group.waiting != group.left)
+      (void)queue->wait(group, waiting->cancelled);
+    else if (waiting != nullptr || group.waiting == group.left)
+      queue->drop(group);
+    if (!group.done()) return false;
+  }
+  ahead_bytes_ -= a.cost;
+  plan_ = a.batches[a.given].at;
+  unstarted_.reset();  // what was to come after it
+  ahead_.pop_back();
+  return true;
+}
+
+// First what is not next, then what is, then what has to be waited for.
+bool Stream::drop_of_others(Shared& shared, const Caller& caller) noexcept {
+  Stream* slow = nullptr;
+  {
+    const std::lock_guard lock(shared.streams_mutex);
+    std::vector<Stream*>& all = shared.open_streams;
+    for (const std::size_t kept : {1u, 0u}) {
+      for (auto at = all.begin(); at != all.end(); ++at) {
+        Stream* const s = *at;
+        if (s == caller.stream || s == slow || !s->try_enter()) continue;
+        if (s->droppable(kept) && s->drop_newest(nullptr)) {
+          std::rotate(at, at + 1, all.end());
+          s->leave();
+          if (slow != nullptr) slow->end_turn();
+          return true;
+        }
+        if (kept == 0 && slow == nullptr && s->droppable(0))
+          slow = s;
+        else
+          s->end_turn();
+      }
+    }
+  }
+  if (slow == nullptr) return false;
+  (void)slow->drop_newest(&caller);
+  slow->leave();
+  return true;
+}
+
+Status start_needed(Shared& shared, Queues& queues, Load& load, std::size_t least,
+                    const Stream::Caller& caller) noexcept {
+  BufferPool& pool = *shared.pool;
+  MemoryRequest memory{.most = pool.limit(), .least = least, .needed = true};
+  Status st = load.start(shared, queues, memory);
+  if (!memory.ahead_in_the_way) return st;
+  const BufferPool::Need need(pool);
+  for (;;) {
+    const std::uint32_t seen = pool.changes().now();
+    st = load.start(shared, queues, memory);
+    if (!memory.ahead_in_the_way) return st;
+    if (caller.cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
+    if (Stream::drop_of_others(shared, caller)) continue;
+    const pid_t self = ::getpid();
+    {
+      const AsyncSignalsAllowed program;
+      pool.changes().wait(seen, kForever);
+    }
+    if (::getpid() != self) return Status::from_errno(ECANCELED);  // a handler has forked
+  }
+}
+
 Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
+  if (::getpid() != pid_) {
+    (void)reader_.ours(why);
+    return Status::from_errno(EINVAL);
+  }
+  if (!enter(false)) {
+    why = shared_.source.name + ": cancelled";
+    return Status::from_errno(ECANCELED);
+  }
+  struct Leaver {
+    Stream& stream;
+    ~Leaver() { stream.leave(); }
+  } const leaver{*this};
+  return next_batch(out, why);
+}
+
+Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
   for (;;) {
     if (::getpid() != pid_) {  // also after a wait, in which a signal handler may have forked
       (void)reader_.ours(why);
       return Status::from_errno(EINVAL);
     }
     if (cancelled_.load(std::memory_order_acquire)) {
+      batch_bytes_ = 0;
       why = shared_.source.name + ": cancelled";
       return Status::from_errno(ECANCELED);
     }
-    const Status filled = fill(why);
+    const Status filled = fill(true, why);
     if (filled.raw() == ECANCELED) continue;
     if (ahead_.empty()) {
       if (!filled.ok()) {
         shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
         return filled;
       }
+      batch_bytes_ = 0;
       why.clear();
       return Status::from_mdb(MDB_NOTFOUND);
     }
     Ahead& a = *ahead_.front();
+    const HeldLoad held(a.load);
     if (a.load->guessed()) {
       if (const Status st = reader_.places().await(cancelled_, why); !st.ok()) {
         if (st.raw() == ECANCELED) continue;
@@ -274,7 +441,7 @@ Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
     }
     std::string ignored;
     if (!cached_) try {
-        (void)fill(ignored);  // what fails will fail again when its batch is due
+        (void)fill(false, ignored);  // what fails will fail again when its batch is due
       } catch (...) {
       }
     queues_.count();

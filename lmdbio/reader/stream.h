@@ -14,6 +14,10 @@ namespace lmdbio::reader {
 /// Batches are planned in loads: several small ones together, so that their reads are few and large, or one
 /// large one.  Reads of the loads ahead go on by themselves; each next() adds new ones and hands out the
 /// next batch of the oldest load.  No thread of its own.  One thread at a time, but for cancel().
+///
+/// Streams of a reader share its memory.  A call that lacks memory for the batch that it is to give drops
+/// what other streams have read ahead, with start_needed(): each stream has a turn, which next() takes and
+/// which other threads take to drop its loads.
 class Stream {
  public:
   /// The reader outlives it.  EINVAL: a field of `order` is out of its range; else as Reader::find.  May
@@ -33,6 +37,15 @@ class Stream {
   /// Any thread.
   void cancel() noexcept;
 
+  /// Who waits for memory.
+  struct Caller {
+    const std::atomic<bool>& cancelled;
+    const Stream* stream = nullptr;
+  };
+  /// Drops a load that another stream has read ahead, and may wait until its reads in flight end.  False:
+  /// there is none of a stream that is not in a call.
+  static bool drop_of_others(Shared& shared, const Caller& caller) noexcept;
+
  private:
   struct Ahead {
     std::shared_ptr<Load> load = std::make_shared<Load>();
@@ -45,28 +58,48 @@ class Stream {
 
   Stream(Reader& reader, Sequence sequence);
   Status plan(std::unique_ptr<Ahead>& out, std::string& why);
-  Status fill(std::string& why);
-  Status start(Ahead& a, std::string& why);
+  Status next_batch(std::unique_ptr<Batch>& out, std::string& why);
+  Status fill(bool waits, std::string& why);
+  Status start(Ahead& a, bool needed, std::string& why);
   Status await(Ahead& a, std::string& why);
   void go_back() noexcept;
   std::uint64_t share() const noexcept;
   std::uint64_t load_target() const noexcept;
   bool enough_ahead() const noexcept;
+  std::uint64_t reserved_by_others() const noexcept;
+  void reserve() noexcept;
+
+  bool enter(bool always) noexcept;
+  bool try_enter() noexcept;
+  void leave() noexcept;
+  void end_turn() noexcept;
+  bool droppable(std::size_t kept) const noexcept;
+  bool drop_newest(const Caller* waiting) noexcept;
 
   Reader& reader_;
   Shared& shared_;
   const Sequence sequence_;
   const pid_t pid_;
   std::atomic<bool> cancelled_{false};
+  enum Turn : int { kFree, kTaken, kWaitedFor };
+  std::atomic<int> turn_{kFree};  ///< who takes it has all that follows
   Queues queues_;
   std::deque<std::unique_ptr<Ahead>> ahead_;
   std::unique_ptr<Ahead> unstarted_;  ///< planned, there was no memory for it
   std::uint64_t ahead_bytes_ = 0;     ///< of `ahead_`
+  std::uint64_t batch_bytes_ = 0;     ///< of a batch, lately
+  std::uint64_t reserved_ = 0;        ///< of Shared::reserved
   Spot plan_, give_;                  ///< the next batch to plan, to give
   Spot single_until_{};               ///< batches before this one are read one by one
   bool singly_ = false;
   bool cached_ = false;  ///< the last load had nothing to wait for
   bool begun_ = false;
 };
+
+/// Starts a load that a program waits for, in a buffer of `least` bytes if there is room.  Read-ahead of
+/// other streams gives way; for that of a stream that is in a call, waits until the call ends.  ENOMEM: what
+/// is held leaves too little.  ECANCELED.  Else as Load::start.
+Status start_needed(Shared& shared, Queues& queues, Load& load, std::size_t least,
+                    const Stream::Caller& caller) noexcept;
 
 }  // namespace lmdbio::reader

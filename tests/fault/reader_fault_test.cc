@@ -239,16 +239,17 @@ TEST_F(ReaderFault, AFileThatShrinks) {
   }
 }
 
-/// Reads that are not answered before `open` says so.
+/// Reads that are not answered before `open` says so.  `gate`, if given, is readable from then on.
 class HeldEngine final : public IoEngine {
  public:
-  HeldEngine(const File& file, std::atomic<unsigned>& held, std::atomic<bool>& open)
+  HeldEngine(const File& file, std::atomic<unsigned>& held, std::atomic<bool>& open, int gate = -1)
       : IoEngine({file.alignment(), 8, file.direct()}),
         fd_(file.fd()),
         ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         held_(held),
-        open_(open) {}
-  int ready_fd() const noexcept override { return ready_.get(); }
+        open_(open),
+        gate_(gate) {}
+  int ready_fd() const noexcept override { return gate_ >= 0 ? gate_ : ready_.get(); }
 
  private:
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
@@ -270,6 +271,7 @@ class HeldEngine final : public IoEngine {
   std::vector<RawRead> reads_;
   std::atomic<unsigned>& held_;
   std::atomic<bool>& open_;
+  const int gate_;
 };
 
 TEST_F(ReaderFault, CancelWakesWhoWaits) {
@@ -295,6 +297,130 @@ TEST_F(ReaderFault, CancelWakesWhoWaits) {
   open.store(true);
   s.reset();
   EXPECT_EQ(r->shared().pool->counters().used_bytes, 0u);
+}
+
+/// Reads of the first stream are held; it has read ahead what leaves no room for a batch of 120 records.
+class ReadAheadInFlight : public ReaderFault {
+ protected:
+  static constexpr int kRunning = -1;
+  void SetUp() override {
+    ReaderFault::SetUp();
+    ASSERT_TRUE(gate);
+    reader = db.reader(
+        kMiB + kMiB / 2, Way::direct, [this](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+          return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open, gate.get()));
+        });
+    first = stream_of(*reader, order_of(LMDBIO_ORDER_SEQUENTIAL, 80));
+    second = stream_of(*reader, order_of(LMDBIO_ORDER_SEQUENTIAL, 120));
+  }
+  void answer() {
+    open.store(true, std::memory_order_release);
+    const std::uint64_t one = 1;
+    ASSERT_EQ(::write(gate.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  }
+  /// The first stream waits for its first batch, and has asked for those after it.
+  std::thread in_first(std::atomic<int>& rc) {
+    std::thread waits([this, &rc] {
+      std::unique_ptr<Batch> b;
+      std::string why;
+      rc = first->next(b, why).raw();
+    });
+    while (held.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+    return waits;
+  }
+  /// The second lacks memory.
+  std::thread in_second(std::atomic<int>& rc) {
+    std::thread waits([this, &rc] {
+      std::unique_ptr<Batch> b;
+      std::string why;
+      rc = second->next(b, why).raw();
+    });
+    while (reader->shared().pool->needs() == 0 && rc.load() == kRunning) std::this_thread::yield();
+    EXPECT_EQ(rc.load(), kRunning);
+    return waits;
+  }
+  void finish() {
+    std::unique_ptr<Batch> b;
+    std::string why;
+    for (Stream* const s : {first.get(), second.get()})
+      if (s != nullptr && s->next(b, why).ok())
+        for (std::size_t i = 0; i < b->count; ++i) expect_record(b->records[i], all);
+    b.reset();
+    first.reset();
+    second.reset();
+    EXPECT_EQ(reader->shared().pool->counters().used_bytes, 0u);
+    EXPECT_EQ(reader->shared().pool->needs(), 0u);
+  }
+
+  std::atomic<unsigned> held{0};
+  std::atomic<bool> open{false};
+  const UniqueFd gate{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::unique_ptr<Reader> reader;
+  std::unique_ptr<Stream> first, second;
+};
+
+TEST_F(ReadAheadInFlight, OfAStreamInACallIsWaitedFor) {
+  std::atomic<int> one{kRunning}, two{kRunning};
+  std::thread a = in_first(one), b = in_second(two);
+  answer();
+  a.join();
+  b.join();
+  EXPECT_EQ(one, 0);
+  EXPECT_EQ(two, 0);
+  finish();
+}
+
+TEST_F(ReadAheadInFlight, OfAStreamInACallDoesNotOutlastCancel) {
+  std::atomic<int> one{kRunning}, two{kRunning};
+  std::thread a = in_first(one), b = in_second(two);
+  second->cancel();
+  b.join();
+  EXPECT_EQ(two, ECANCELED);
+  answer();
+  a.join();
+  EXPECT_EQ(one, 0);
+  finish();
+}
+
+// After a cancelled call the stream is idle and its reads are in flight.
+TEST_F(ReadAheadInFlight, OfAnIdleStreamIsWaitedFor) {
+  std::atomic<int> one{kRunning}, two{kRunning};
+  std::thread a = in_first(one);
+  first->cancel();
+  a.join();
+  EXPECT_EQ(one, ECANCELED);
+  std::thread b = in_second(two);
+  answer();
+  b.join();
+  EXPECT_EQ(two, 0);
+  finish();
+}
+
+TEST_F(ReadAheadInFlight, OfAnIdleStreamDoesNotOutlastCancel) {
+  std::atomic<int> one{kRunning}, two{kRunning};
+  std::thread a = in_first(one);
+  first->cancel();
+  a.join();
+  std::thread b = in_second(two);
+  second->cancel();
+  b.join();
+  EXPECT_EQ(two, ECANCELED);
+  answer();
+  finish();
+}
+
+TEST_F(ReadAheadInFlight, OfAStreamThatIsClosed) {
+  std::atomic<int> one{kRunning}, two{kRunning};
+  std::thread a = in_first(one);
+  first->cancel();
+  a.join();
+  std::thread b = in_second(two);
+  std::thread closes([this] { first.reset(); });
+  answer();
+  closes.join();
+  b.join();
+  EXPECT_EQ(two, 0);
+  finish();
 }
 
 // With reads in flight that nobody will answer in the child.

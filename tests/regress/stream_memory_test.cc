@@ -1,0 +1,176 @@
+// Streams of one reader ran out of memory that only read-ahead of other streams had.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "tests/support/reader_db.h"
+
+namespace lmdbio::reader {
+namespace {
+
+using testing::expect_record;
+using testing::order_of;
+using testing::ReaderDb;
+using testing::Records;
+using testing::stream_of;
+
+constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+
+/// Batches of one record, each in a buffer of 1 MiB; four of them fit.
+class FourBatches : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kRecords = 24, kMemory = 4 * kMiB + kMiB / 2;
+  void SetUp() override {
+    db.fill(kRecords, [](std::uint64_t) -> std::size_t { return 1'040'000; });
+    all = db.walk();
+    reader = db.reader(kMemory, Way::direct);
+  }
+  void TearDown() override { EXPECT_LE(reader->shared().pool->counters().most_bytes, kMemory); }
+
+  std::unique_ptr<Stream> stream() { return stream_of(*reader, order_of(LMDBIO_ORDER_SEQUENTIAL, 1)); }
+  std::unique_ptr<Batch> next(Stream& s) {
+    std::unique_ptr<Batch> b;
+    const std::uint64_t at = s.position().position;
+    const Status st = s.next(b, why);
+    EXPECT_EQ(st.raw(), 0) << why;
+    if (b == nullptr) return b;
+    EXPECT_EQ(b->records[0].ordinal, at);
+    expect_record(b->records[0], all);
+    return b;
+  }
+
+  ReaderDb db;
+  Records all;
+  std::unique_ptr<Reader> reader;
+  std::string why;
+};
+
+TEST_F(FourBatches, ReadAheadOfIdleStreamsGivesWay) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<Batch>> held;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(stream());
+    held.push_back(next(*streams.back()));
+    ASSERT_NE(held.back(), nullptr) << i;
+  }
+  // The program holds all memory: that is an error, at once.
+  std::unique_ptr<Batch> b;
+  EXPECT_EQ(streams[0]->next(b, why).raw(), ENOMEM);
+  EXPECT_NE(why.find("not released"), std::string::npos) << why;
+  // Each stream goes on in its order, whatever it had to drop.
+  for (std::uint64_t round = 1; round < kRecords; ++round)
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      held[i].reset();
+      held[i] = next(*streams[i]);
+      ASSERT_NE(held[i], nullptr);
+    }
+  held.clear();
+  for (const auto& s : streams) EXPECT_EQ(s->next(b, why).raw(), MDB_NOTFOUND);
+}
+
+TEST_F(FourBatches, ReadsByOrdinalComeBeforeReadAhead) {
+  const auto s = stream();
+  std::vector<std::unique_ptr<Batch>> held;
+  held.push_back(next(*s));
+  for (const std::uint64_t i : {20u, 21u, 22u}) {
+    std::unique_ptr<Batch> b;
+    ASSERT_EQ(reader->read({&i, 1}, b, why).raw(), 0) << why;
+    expect_record(b->records[0], all);
+    held.push_back(std::move(b));
+  }
+  const std::uint64_t one_more = 23;
+  std::unique_ptr<Batch> b;
+  EXPECT_EQ(reader->read({&one_more, 1}, b, why).raw(), ENOMEM);
+  held.pop_back();
+  EXPECT_EQ(reader->read({&one_more, 1}, b, why).raw(), 0) << why;
+  held.clear();
+  b.reset();
+  for (std::uint64_t i = 1; i < kRecords; ++i) ASSERT_NE(next(*s), nullptr);
+}
+
+TEST_F(FourBatches, AStreamThatIsCancelledGivesItsMemory) {
+  const auto first = stream();
+  (void)next(*first);
+  first->cancel();
+  std::unique_ptr<Batch> b;
+  EXPECT_EQ(first->next(b, why).raw(), ECANCELED);
+  const std::vector<std::uint64_t> ordinals{1, 2, 3, 4};
+  EXPECT_EQ(reader->read(ordinals, b, why).raw(), 0) << why;
+}
+
+// Buffers are somewhat larger than what they are for.  The difference is no reason to fail.
+TEST(StreamMemory, RoundedSizesGiveWay) {
+  ReaderDb db;
+  db.fill(20, [](std::uint64_t) -> std::size_t { return 1'100'000; });
+  const Records all = db.walk();
+  const auto r = db.reader(16 * kMiB, Way::direct);
+  const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 1));
+  std::vector<std::unique_ptr<Batch>> kept;
+  std::string why;
+  int rc = 0;
+  while (rc == 0) {
+    std::unique_ptr<Batch> b;
+    rc = s->next(b, why).raw();
+    if (rc == 0) kept.push_back(std::move(b));
+  }
+  EXPECT_EQ(rc, ENOMEM);
+  EXPECT_EQ(kept.size(), 15 * kMiB / (270 * 4096));
+  for (const auto& b : kept) expect_record(b->records[0], all);
+  EXPECT_LE(r->shared().pool->counters().most_bytes, 15 * kMiB);
+}
+
+// Each thread has at most one batch, or one more while it asks for the next, and all of these fit.  A stream
+// that nobody asks any more has read ahead, too.
+TEST(StreamMemory, ThreadsThatHoldOneBatchNeverLackMemory) {
+  constexpr unsigned kThreads = 8, kRounds = 5;
+  ReaderDb db;
+  db.fill(400, [](std::uint64_t i) -> std::size_t { return 100 * kKiB + i * 7919 % (30 * kKiB); });
+  const Records all = db.walk();
+  for (const EngineKind kind : {EngineKind::automatic, EngineKind::threads, EngineKind::pread})
+    for (const bool holds : {false, true})
+      for (unsigned round = 0; round < kRounds; ++round) {
+        const std::uint64_t memory = (holds ? 12 : 8) * kMiB;
+        const auto r = db.reader(memory, Way::direct, ReaderDb::engines(kind));
+        const auto idle = stream_of(*r, order_of(LMDBIO_ORDER_SHUFFLE, 2));
+        {
+          std::unique_ptr<Batch> b;
+          std::string why;
+          ASSERT_EQ(idle->next(b, why).raw(), 0) << why;
+        }
+        std::atomic<unsigned> failed{0}, given{0};
+        std::vector<std::thread> threads;
+        for (unsigned k = 0; k < kThreads; ++k)
+          threads.emplace_back([&, k] {
+            lmdbio_order o = order_of(LMDBIO_ORDER_SHUFFLE, 4);
+            o.seed = k;
+            o.offset = k;
+            o.step = kThreads;
+            const auto s = stream_of(*r, o);
+            std::unique_ptr<Batch> held;
+            std::string why;
+            for (;;) {
+              std::unique_ptr<Batch> b;
+              const Status st = s->next(b, why);
+              if (st.raw() == MDB_NOTFOUND) break;
+              if (!st.ok()) {
+                failed.fetch_add(1);
+                ADD_FAILURE() << why;
+                return;
+              }
+              for (std::size_t i = 0; i < b->count; ++i) expect_record(b->records[i], all);
+              given.fetch_add(static_cast<unsigned>(b->count));
+              if (holds) held = std::move(b);
+            }
+          });
+        for (std::thread& t : threads) t.join();
+        EXPECT_EQ(failed.load(), 0u);
+        EXPECT_EQ(given.load(), 400u);
+        EXPECT_LE(r->shared().pool->counters().most_bytes, memory);
+        if (HasFailure()) return;
+      }
+}
+
+}  // namespace
+}  // namespace lmdbio::reader
