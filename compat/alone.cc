@@ -8,12 +8,11 @@ namespace {
 
 Status newest(EnvHandle& env, db::Snapshot& out) {
   if (env.engine->window() == nullptr) return Status::from_errno(ENOMEM);
-  const db::MetaSource source(env.engine->metas());
-  if (env.unmapped) lock_handles();
-  Status st = env.engine->refresh_metas();
-  if (st.ok()) st = source.renew(out.txnid);
-  if (st.ok()) st = db::read_snapshot(env.engine->metas(), source, out);
-  if (env.unmapped) unlock_handles();
+  db::MetaCopies metas;
+  if (const Status st = env.engine->read_metas(metas); !st.ok()) return st;
+  const db::MetaSource source(metas.pages());
+  Status st = source.renew(out.txnid);
+  if (st.ok()) st = db::read_snapshot(metas.pages(), source, out);
   return st.raw() != MDB_BAD_TXN ? st : Status::from_mdb(MDB_CORRUPTED);
 }
 

@@ -324,20 +324,16 @@ void look_back(ReadTxn& t) noexcept {
   t.by_metas = t.unprotected = false;
   EnvHandle& e = *t.env;
   if (t.used() == t.used_before) return;  // nothing was read
-  if (e.unmapped) {
-    lock_handles();
-    const Status seen = e.engine->refresh_metas();
-    unlock_handles();
-    if (!seen.ok()) return;
-  }
-  if (e.engine->window() == nullptr || !db::overtaken(e.engine->metas(), t.txn.id()) || e.overtaken.load())
+  db::MetaCopies metas;
+  if (e.engine->window() == nullptr || e.overtaken.load() || !e.engine->read_metas(metas).ok() ||
+      !db::overtaken(metas.pages(), t.txn.id()))
     return;
   int rc = 0;
   MDB_env* const real = companion(e, rc);
   if (real != nullptr && !e.lockless && slot_holds(*e.stock, real, t.txn.id())) return;
   if (e.overtaken.exchange(true)) return;
   std::uint64_t now = 0;
-  (void)db::MetaSource(e.engine->metas()).renew(now);
+  (void)db::MetaSource(metas.pages()).renew(now);
   log_line(LogLevel::warn,
            "%s: changed by a writer while it was read without locks: transaction %" PRIu64
            " was read, %" PRIu64 " is the newest; what was read may be mixed",

@@ -29,7 +29,9 @@ struct CompanionSource {
 
 /// The meta pages name no transaction that one could read.
 Status bad_metas(ReadTxn& t) noexcept {
-  const std::byte* const(&metas)[2] = t.env->engine->metas();
+  db::MetaCopies copies;
+  if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
+  const std::byte* const(&metas)[2] = copies.pages();
   log_line(LogLevel::warn,
            "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not two that follow one another",
            t.env->stats.path.c_str(), db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
@@ -54,12 +56,7 @@ Status start(ReadTxn& t) {
   } else if (!t.env->unmapped) {
     st = start_by_metas(t);
   } else {
-    // The copies of the metas are the environment's: one thread at a time.
-    if (t.env->idle()) t.env->engine->nobody_reads();
-    lock_handles();
-    st = t.env->engine->refresh_metas();
-    if (st.ok()) st = start_by_metas(t);
-    unlock_handles();
+    st = t.txn.begin_unmapped();
   }
   return st.raw() != MDB_BAD_TXN ? st : bad_metas(t);
 }

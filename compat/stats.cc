@@ -78,7 +78,7 @@ void append_reading(std::string& out, const EnvHandle& env) {
     out += "},";
     return;
   }
-  const cache::ReadStats s = cache::Prefetcher::existing()->stats(*file);
+  const cache::ReadStats s = env.engine->read_stats(*file);
   const cache::Way way = file->regime.way;
   out += "\"io\":{\"way\":";
   append_string(out, way == cache::Way::direct     ? "direct"

@@ -52,6 +52,24 @@ struct ReadStats {
   std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
   std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
   std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file, for lookups
+
+  /// Of another window on the same file.
+  void add(const ReadStats& s) noexcept {
+    asked += s.asked, read += s.read, wasted += s.wasted;
+    for (unsigned i = 0; i < kSizes; ++i) requests[i] += s.requests[i];
+    short_reads += s.short_reads, retries += s.retries;
+    chunks_read += s.chunks_read, chunks_cached += s.chunks_cached, extents += s.extents;
+    stalls += s.stalls, stall_ns += s.stall_ns;
+    published += s.published, reclaimed += s.reclaimed, publish_failed += s.publish_failed;
+    stale += s.stale, read_failed += s.read_failed, stole += s.stole, snapshots += s.snapshots;
+    most_resident = std::max(most_resident, s.most_resident);
+    most_areas = std::max(most_areas, s.most_areas);
+    key_walks += s.key_walks, stride_walks += s.stride_walks, predicted += s.predicted;
+    predicted_right += s.predicted_right, predicted_wrong += s.predicted_wrong,
+        sparse_plans += s.sparse_plans;
+    lookups_missed += s.lookups_missed, exact_reads += s.exact_reads, exact_bytes += s.exact_bytes;
+    leaves_fetched += s.leaves_fetched, loads_begun += s.loads_begun, loads_finished += s.loads_finished;
+  }
 };
 
 /// Made by Prefetcher::open.  Unless it says otherwise, members are constant or under the Prefetcher's lock.
@@ -108,7 +126,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   WholeLoad load;                                ///< for them
   std::uint64_t leaves_for = ~std::uint64_t{0};  ///< the snapshot whose leaf pages were claimed last
   unsigned leaves_claimed = 0;                   ///< times
-  Mapping had_memory;  ///< a byte a chunk of an anonymous window: 1 if it was ever published
 
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {

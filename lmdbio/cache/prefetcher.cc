@@ -57,7 +57,7 @@ struct Places {
   bool restore_all() noexcept { return file.window->restore(0, file.window->length()); }
 };
 
-/// For a forked child: one call for all.
+/// One call for all.
 struct WholeWindow : Places {
   bool restore(ChunkIndex) noexcept { return false; }
 };
@@ -164,11 +164,6 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->readahead = readahead;
     if (Result<File> exact = file->buffered.again(File::Kind::exact); exact)
       file->exact.emplace(std::move(exact).value());
-    if (file->anonymous) {
-      Result<Mapping> had = Mapping::zeroed(file->table.chunks());
-      if (!had) return had.error();
-      file->had_memory = std::move(had).value();
-    }
     file->drop_behind =
         regime.way == Way::buffered && mode == IoMode::automatic && used_bytes > memory.available / 4 * 3;
     (void)file->table.advance(snapshot, Places{*file, nullptr});
@@ -210,7 +205,7 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
       w->next_extent_ = 0;
     }
     file->load.kind = LoadKind::none;
-    if (file->anonymous) forget_all(*file);
+    if (file->anonymous) (void)empty(*file);
     while (!file->residents.empty() && reclaim(*file, file->residents.size() - 1)) {
     }
     if (!file->residents.empty()) {
@@ -266,10 +261,8 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
 }
 
 void Prefetcher::forget_residents(FileCache& file) noexcept {
-  if (!file.anonymous) {  // there the memory stays: nothing can be given back while transactions run
-    used_ -= file.residents.size() * file.chunk_bytes;
-    resident_areas_ -= 2 * file.residents.size();
-  }
+  used_ -= file.residents.size() * file.chunk_bytes;
+  resident_areas_ -= 2 * file.residents.size();
   file.stats.reclaimed += file.residents.size();
   file.residents.clear();
 }
@@ -740,13 +733,8 @@ bool Prefetcher::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
     return false;
   }
   if (file.anonymous) {
-    std::byte& had = file.had_memory.data()[raw(chunk)];
-    if (std::exchange(had, std::byte{1}) == std::byte{0}) {
-      used_ += file.chunk_bytes;
-      resident_areas_ += 2;
-      complain_if_full(file);
-    }
-    resident_areas_ -= 2;
+    used_ += file.chunk_bytes;
+    complain_if_full(file);
   }
   bool used = false;
   for (const Walk* const w : walks_) {
@@ -791,20 +779,18 @@ void Prefetcher::note_strides(FileCache& file, const ReadStats& more) noexcept {
   file.stats.predicted_wrong += more.predicted_wrong;
 }
 
-void Prefetcher::forget_all(FileCache& file) noexcept {
-  if (!file.window->restore(0, file.window->length())) return;
-  (void)file.table.drop_all(Places{file, nullptr});
-  file.residents.clear();
-  for (std::uint32_t i = 0; i < file.table.chunks(); ++i) {
-    if (std::exchange(file.had_memory.data()[i], std::byte{0}) == std::byte{0}) continue;
-    used_ -= file.chunk_bytes;
-    resident_areas_ -= 2;
+bool Prefetcher::empty(FileCache& file) noexcept {
+  for (Walk* const w : walks_) {  // of transactions that have ended
+    if (&w->file() != &file) continue;
+    w->plan_.clear();
+    w->extents_.clear();
+    w->next_extent_ = 0;
   }
-}
-
-void Prefetcher::nobody_reads(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (used_ > limit_ && file.users == 1) forget_all(file);
+  if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
+  used_ -= file.residents.size() * file.chunk_bytes;
+  resident_areas_ -= 2 * file.residents.size();
+  file.residents.clear();
+  return true;
 }
 
 Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
@@ -890,11 +876,9 @@ void Prefetcher::after_fork_in_child() noexcept {
   used_ = reserved_ = reserved_areas_ = 0;
   resident_areas_ = 0;
   for (const FileCache* const f : files_) {
-    for (std::uint32_t i = 0; f->anonymous && i < f->table.chunks(); ++i) {
-      if (f->had_memory.data()[i] == std::byte{0}) continue;
-      used_ += f->chunk_bytes;
-      resident_areas_ += 2;
-    }
+    if (!f->anonymous) continue;  // what these hold is inherited
+    used_ += f->residents.size() * f->chunk_bytes;
+    resident_areas_ += 2 * f->residents.size();
   }
   for (Walk* const w : walks_) {
     w->plan_.clear();

@@ -89,8 +89,12 @@ class Prefetcher {
   void note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept;
   /// Counts of walks that use each k-th value: what is to be added to the file's.
   void note_strides(FileCache& file, const ReadStats& more) noexcept;
-  /// Of a window without a mapping: no transaction runs in it, so what it holds may go if it is too much.
-  void nobody_reads(FileCache& file) noexcept;
+  /// Drops what a window without a mapping holds, and what is being read for it.  With lock() held; no
+  /// transaction reads it, and none begins as long as the lock is held.  False: no memory for that; what it
+  /// holds stays.
+  bool empty(FileCache& file) noexcept;
+  /// More memory is in use than the limit: what cannot be mapped is not bound by it.  With lock() held.
+  bool over_limit() const noexcept { return used_ > limit_; }
 
   /// `bytes` of private memory for what is not a chunk, within the same limit; at most three quarters of it.
   /// Chunks that no walk has planned give way.  False: there is no room.
@@ -105,7 +109,9 @@ class Prefetcher {
   std::uint64_t memory_used() noexcept;
   std::uint64_t memory_limit() const noexcept { return limit_; }
 
-  // Around a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.
+  // Around a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  They also
+  // guard what belongs to files and has to agree with them (db/unmapped_file.h): held for no read and no
+  // wait.
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }
   /// Windows are mappings of their files again, so that the child pins none of the parent's memory; the
@@ -160,7 +166,6 @@ class Prefetcher {
   void return_memory(FileCache& file) noexcept {
     if (!file.anonymous) used_ -= file.chunk_bytes;
   }
-  void forget_all(FileCache& file) noexcept;
   void settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept;
   bool goes_on(const Walk& walk) const noexcept;
   bool planned(const FileCache& file, ChunkIndex chunk) const noexcept;

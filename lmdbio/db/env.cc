@@ -15,8 +15,10 @@
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/told_file.h"
+#include "lmdbio/db/unmapped_file.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
 
@@ -25,15 +27,6 @@ namespace lmdbio::db {
 namespace {
 
 constexpr std::size_t kWhyBytes = 160;
-
-/// Of all environments: a cursor may be renewed to a transaction of another one.
-std::uint32_t next_window_number() noexcept {
-  static constinit std::atomic<std::uint32_t> last{0};
-  std::uint32_t n;
-  do n = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  while (n == 0);
-  return n;
-}
 
 FileIdentity identity_or_none(int fd) noexcept {
   const Result<FileIdentity> id = identity_of(fd);
@@ -116,10 +109,7 @@ Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
     const cache::WindowView metas = window->view(2);
     metas_[0] = metas.at(format::Pgno{0});
     metas_[1] = metas.at(format::Pgno{1});
-  } else if (unmapped_) {
-    metas_[0] = meta_copies_.get();
-    metas_[1] = meta_copies_.get() + page_size_;
-  } else if (!meta_pages_) {
+  } else if (!unmapped_ && !meta_pages_) {
     Result<Mapping> mapped = Mapping::map_file(fd_, 2 * page_size_, 1);
     if (!mapped) return mapped.error();
     meta_pages_ = std::move(mapped).value();
@@ -183,30 +173,31 @@ Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
 
 Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) {
   std::unique_ptr<Env> env(new Env(fd, options, true, true));
-  env->meta_copies_ = std::make_unique<std::byte[]>(2 * options.page_size);
-  if (const Status st = env->refresh_metas(); !st.ok()) return st;
+  Result<File> kept = File::keep(fd, env->origin().path, env->id_, File::Kind::buffered);
+  if (!kept) return kept.error();
+  env->kept_.emplace(std::move(kept).value());
   if (const Status st = env->remap(options.map_bytes, options.last_pg); !st.ok()) return st;
   return env;
 }
 
-Status Env::refresh_metas() noexcept {
-  if (!unmapped_) return {};
-  if (!kept_) {
-    Result<File> kept = File::keep(fd_, origin().path, id_, File::Kind::buffered);
-    if (!kept) return kept.error();
-    kept_.emplace(std::move(kept).value());
+Status Env::read_metas(MetaCopies& out) const noexcept {
+  if (!unmapped_) {
+    out.pages_[0] = metas_[0];
+    out.pages_[1] = metas_[1];
+    return {};
   }
+  const std::size_t bytes = page_size_ + format::kMetaBytes;
+  if (out.bytes_ == nullptr) out.bytes_.reset(new (std::nothrow) std::byte[bytes]);
+  if (out.bytes_ == nullptr) return Status::from_errno(ENOMEM);
+  out.pages_[0] = out.bytes_.get();
+  out.pages_[1] = out.bytes_.get() + page_size_;
+  const Uncancelled wait;
   Status st = Status::from_errno(EBADF);
   (void)kept_->with_fd([&](int) noexcept {
     PreadEngine engine(*kept_);
-    st = read_fully(engine, 0, {meta_copies_.get(), 2 * page_size_});
+    st = read_fully(engine, 0, {out.bytes_.get(), bytes});
   });
   return st;
-}
-
-void Env::nobody_reads() noexcept {
-  const auto file = read_ahead_so_far();
-  if (unmapped_ && file != nullptr) cache::Prefetcher::existing()->nobody_reads(*file);
 }
 
 Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
@@ -237,6 +228,14 @@ std::shared_ptr<cache::FileCache> Env::read_ahead(std::uint64_t used_pages) noex
   return read_ahead_so_far();
 }
 
+std::shared_ptr<cache::FileCache> Env::read_ahead(const cache::WindowView& view) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->cache_at(view.base()) : read_ahead(view.pages());
+}
+
+cache::ReadStats Env::read_stats(const cache::FileCache& file) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->stats() : cache::Prefetcher::existing()->stats(file);
+}
+
 std::shared_ptr<ToldFile> Env::told_file() noexcept {
   if (const auto* const there = told_file_.load(std::memory_order_acquire); there != nullptr) return *there;
   std::unique_ptr<std::shared_ptr<ToldFile>> made(new (std::nothrow) std::shared_ptr<ToldFile>);
@@ -249,6 +248,7 @@ std::shared_ptr<ToldFile> Env::told_file() noexcept {
 }
 
 void Env::close_read_ahead() noexcept {
+  unmapped_file_.reset();
   const std::unique_ptr<std::shared_ptr<cache::FileCache>> file(read_ahead_.exchange(nullptr));
   if (file != nullptr) cache::Prefetcher::existing()->close(*file);
 }
@@ -282,7 +282,10 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
     if (!made) return made.error();
     seen_.store(0, std::memory_order_relaxed);
     (void)adopt_window(std::make_shared<cache::Window>(std::move(made).value()));
-    return read_ahead(last_pg + 1) != nullptr ? Status() : Status::from_errno(ENOMEM);
+    std::shared_ptr<cache::FileCache> file = read_ahead(last_pg + 1);
+    if (file == nullptr) return Status::from_errno(ENOMEM);
+    unmapped_file_ = std::make_unique<UnmappedFile>(origin(), page_size_, name(), window_, std::move(file));
+    return {};
   }
   Result<std::shared_ptr<cache::Window>> window =
       map_window(fd_, id_, map_bytes, last_pg, page_size_, no_readahead_);

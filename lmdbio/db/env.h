@@ -23,6 +23,7 @@
 namespace lmdbio::db {
 
 class ToldFile;
+class UnmappedFile;
 
 /// Databases that exist without being opened: free and main.
 inline constexpr unsigned kCoreDbs = 2;
@@ -57,6 +58,17 @@ struct Behaviour {
 
   /// Of release 0.9.`patch`.
   static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
+};
+
+/// Both metas, for one caller: those of the mapping, or where there is none a copy of its own.
+class MetaCopies {
+ public:
+  const std::byte* const (&pages() const noexcept)[2] { return pages_; }
+
+ private:
+  friend class Env;
+  std::unique_ptr<std::byte[]> bytes_;
+  const std::byte* pages_[2]{};
 };
 
 class Env {
@@ -104,6 +116,10 @@ class Env {
   /// The cache of chunks under the present window; made at the first call, for a snapshot of `used_pages`.
   /// Null: there can be none.  Any thread.
   std::shared_ptr<cache::FileCache> read_ahead(std::uint64_t used_pages) noexcept;
+  /// The one under the window of `view`, of a transaction that runs.
+  std::shared_ptr<cache::FileCache> read_ahead(const cache::WindowView& view) noexcept;
+  /// Of `file`, the environment's, and of other windows on an unmapped file.
+  cache::ReadStats read_stats(const cache::FileCache& file) noexcept;
   /// What reading ahead came to; none: nobody has asked for it.
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
   /// How values are read that transactions are told of (told.h); made at the first call.  Null: they are not.
@@ -116,17 +132,17 @@ class Env {
   const cache::Window* window() const noexcept { return window_.get(); }
   /// Another number for each window of the process, also for one that environments share; never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
-  /// Where no file can be mapped: as they were at the last refresh_metas().
+  /// Of the mapping; null where the file cannot be mapped.
   const std::byte* const (&metas() const noexcept)[2] { return metas_; }
   /// Of the file, in the program's table; -1: the caller's bytes.
   int fd() const noexcept { return fd_; }
   /// Where the file can be opened anew, in a table of our own.
   cache::Origin origin() const noexcept { return {fd_, path_.empty() ? nullptr : path_.c_str(), id_}; }
   bool unmapped() const noexcept { return unmapped_; }
-  /// Reads the metas of an unmapped file again.  Not while another thread looks at them.
-  Status refresh_metas() noexcept;
-  /// No transaction runs: an unmapped file's pages may go if they are too much memory.
-  void nobody_reads() noexcept;
+  /// The metas as they are now: those of an unmapped file are read.  Any thread.
+  Status read_metas(MetaCopies& out) const noexcept;
+  /// Null: the file is mapped, or as window().
+  UnmappedFile* unmapped_file() const noexcept { return unmapped_file_.get(); }
   std::size_t page_size() const noexcept { return page_size_; }
   unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }
   const Behaviour& behaviour() const noexcept { return behaviour_; }
@@ -194,9 +210,9 @@ class Env {
   std::uint32_t window_number_ = 0;
   const Residency residency_;
   const bool paced_, unmapped_;
-  std::unique_ptr<std::byte[]> meta_copies_;  ///< of an unmapped file
-  std::optional<File> kept_;                  ///< likewise
-  std::shared_ptr<cache::Window> window_;
+  std::optional<File> kept_;  ///< of an unmapped file
+  std::shared_ptr<cache::Window> window_;  ///< of an unmapped file: the first one
+  std::unique_ptr<UnmappedFile> unmapped_file_;
   std::vector<std::shared_ptr<cache::Window>> old_;
   Mapping meta_pages_;  ///< apart from the window, where private memory may take their place
   // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.

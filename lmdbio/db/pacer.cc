@@ -189,7 +189,7 @@ bool Pacer::pick(const WalkPlace& place, const cache::WindowView& view) {
 
 bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
                          const cache::WindowView& view) {
-  std::shared_ptr<cache::FileCache> file = env_->read_ahead(view.pages());
+  std::shared_ptr<cache::FileCache> file = env_->read_ahead(view);
   if (file == nullptr) return false;
   if (file->regime.way == cache::Way::mapping) {
     if (config().io == IoMode::mmap) return false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/descend.h"
@@ -27,12 +28,15 @@ Txn::Txn(Env& env)
       dbi_state_(zeroed_array<unsigned char>(env.max_dbs())),
       env_(&env) {}
 
-Txn::~Txn() { forget_told(); }
+Txn::~Txn() {
+  forget_told();
+  if (entered_ != nullptr) leave_window();
+}
 
-void Txn::start() noexcept {
-  stamp_.set_window(env_->window_number());
+void Txn::start(std::uint32_t window, const cache::WindowView& view) noexcept {
+  stamp_.set_window(window);
   leaf_seen_ = nullptr;
-  view_ = env_->window()->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid)));
+  view_ = view;
   if (loader_ != nullptr) [[unlikely]]
     view_.load_by(loader_.get());
   std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
@@ -41,12 +45,43 @@ void Txn::start() noexcept {
   restart();
 }
 
-Status Txn::make_loader() noexcept {
+Status Txn::begin_unmapped() noexcept {
+  const Uncancelled wait;
+  UnmappedFile* const file = env_->unmapped_file();
   if (loader_ == nullptr) loader_.reset(new (std::nothrow) Loader);
-  if (loader_ == nullptr) return Status::from_errno(ENOMEM);
-  loader_->file = env_->read_ahead_so_far();
-  loader_->page_shift = env_->page_shift();
-  return loader_->file != nullptr ? Status() : Status::from_errno(ENOMEM);
+  if (file == nullptr || loader_ == nullptr) return Status::from_errno(ENOMEM);
+  if (const Status st = env_->read_metas(loader_->metas); !st.ok()) return st;
+  const MetaSource source(loader_->metas.pages());
+  Snapshot now;
+  if (const Status st = source.renew(now.txnid); !st.ok()) return st;
+  if (const Status st = read_snapshot(loader_->metas.pages(), source, now); !st.ok()) return st;
+  if (env_->outgrown(now.last_pg)) return Status::from_mdb(MDB_MAP_RESIZED);
+  const unsigned shift = env_->page_shift();
+  const int saved = errno;
+  const Result<UnmappedFile::Entry*> entered =
+      file->enter(now.txnid, (now.last_pg + 1) << shift, env_->file_pages(now.txnid) << shift);
+  errno = saved;
+  if (!entered) return entered.error();
+  entered_ = entered.value();
+  if (now.txnid == snapshot_.txnid && stamp_.window() == entered_->number) {
+    restart();
+    return {};
+  }
+  snapshot_ = now;
+  loader_->file = entered_->cache;
+  loader_->page_shift = shift;
+  // As much as was there when the window was made: chunks hold no more.
+  start(entered_->number,
+        entered_->window->view(std::min(now.last_pg + 1, entered_->cache->file_bytes.load() >> shift)));
+  return {};
+}
+
+// Its memory may go now.
+void Txn::leave_window() noexcept {
+  const int saved = errno;
+  const Uncancelled wait;
+  env_->unmapped_file()->leave(std::exchange(entered_, nullptr));
+  errno = saved;
 }
 
 bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
@@ -55,7 +90,10 @@ bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
   for (std::uint32_t c = raw(a); c <= raw(b); ++c) {
     if (file->resident_now(cache::ChunkIndex{c})) [[likely]]
       continue;
+    const int saved = errno;
+    const Uncancelled wait;
     failed = cache::Prefetcher::existing()->load(*file, cache::ChunkIndex{c});
+    errno = saved;
     if (!failed.ok()) return false;
   }
   failed = {};
@@ -95,6 +133,8 @@ void Txn::end(bool keep) noexcept {
   if (told_ != nullptr) [[unlikely]]
     forget_told();
   block(kFinished);
+  if (entered_ != nullptr) [[unlikely]]
+    leave_window();
 }
 
 void Txn::recycle() noexcept {

@@ -3,6 +3,7 @@
 
 #include <lmdb.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 
@@ -12,6 +13,7 @@
 #include "lmdbio/db/lookups.h"
 #include "lmdbio/db/snapshot.h"
 #include "lmdbio/db/told_counters.h"
+#include "lmdbio/db/unmapped_file.h"
 
 namespace lmdbio::db {
 
@@ -62,15 +64,12 @@ class Txn {
       block(kFinished);
       return st;
     }
-    if (env_->unmapped()) [[unlikely]] {
-      if (const Status st = make_loader(); !st.ok()) {
-        block(kFinished);
-        return st;
-      }
-    }
-    start();
+    start(env_->window_number(),
+          env_->window()->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
     return {};
   }
+  /// The same for a file that cannot be mapped, whose metas are read; the transaction has ended.
+  Status begin_unmapped() noexcept;
   /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
   void end(bool keep) noexcept;
   /// The transaction's memory goes to another user: its cursors answer MDB_BAD_TXN from now on, and records of named databases are forgotten (an unknown one is all zeros in a new transaction).
@@ -166,9 +165,9 @@ class Txn {
     blocked_ |= why;
     stamp_.bits |= Stamp::kBlocked;
   }
-  void start() noexcept;
+  void start(std::uint32_t window, const cache::WindowView& view) noexcept;
   void restart() noexcept;
-  Status make_loader() noexcept;
+  [[gnu::cold]] void leave_window() noexcept;
   [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
   [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
   Status unread() noexcept;
@@ -190,6 +189,7 @@ class Txn {
     std::shared_ptr<cache::FileCache> file;
     unsigned page_shift = 0;
     Status failed;  ///< of the last load
+    MetaCopies metas;
   };
 
   unsigned blocked_ = kFinished;
@@ -205,6 +205,7 @@ class Txn {
   Told* told_ = nullptr;  ///< null: the transaction was told nothing; else told_here_
   Counters counters_;
   Snapshot snapshot_;
+  UnmappedFile::Entry* entered_ = nullptr;  ///< while a transaction of an unmapped file runs
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Told> told_here_;   ///< kept for transactions that follow
   std::unique_ptr<Lookups> lookups_;  ///< null: none has asked yet

@@ -6,6 +6,7 @@
 //   versions                    and that a writer has been there (see commit)
 //   make DIR, evict DIR
 //   open DIR [MAPSIZE_MIB]      read-only, MDB_NOTLS; the next slot: 0, 1, ..
+//   same SLOT                   the next slot is of this one's environment
 //   begin SLOT, end SLOT        transaction and cursor
 //   close SLOT, cursor-close SLOT
 //   resize SLOT MIB             mdb_env_set_mapsize
@@ -16,15 +17,22 @@
 //   range SLOT KEY              MDB_SET_RANGE, then to the last
 //   twice SLOT                  to the end, and from the first again after MDB_NOTFOUND
 //   pair SLOT                   by a second cursor half a database behind
-//   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each K-th; from the
+//   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each
+//   K-th; from the
 //                               first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
 //   stride-back SLOT K R        from the last on, one turn
-//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their first 4 KiB
+//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their
+//   first 4 KiB
 //                               alone, - not, over and over
 //   turns, threads              all slots at once: one record each in turn; a thread each
-//   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end; the key
+//   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end;
+//   the key
 //                               after the last record now and then
 //   sets SLOT N STEP            likewise by MDB_SET, SET_KEY and SET_RANGE in turn
+//   hold SLOT N STEP            as gets, and remembers where the values are
+//   held SLOT                   which of these are as they were given
+//   forget SLOT                 no longer: how many they were
+//   short SLOT THREADS N        THREADS threads, N transactions each, of one lookup each
 //   fork SLOT N                 N children one after the other at once, each walks; the parent goes on
 //   cancel SLOT                 by a thread that is being cancelled all the time
 //   writer DIR, commit          a writable environment; a third of the records is rewritten
@@ -48,7 +56,7 @@
 
 #include "tests/procs/known.h"
 
-enum { kMost = 64, kErrno = 12345, kParts = 3, kPatience = 1000 };
+enum { kMost = 64, kErrno = 12345, kParts = 3, kPatience = 1000, kMostHeld = 4096 };
 #define LAST_KEY (~(uint64_t)0)
 
 struct Slot {
@@ -63,6 +71,12 @@ struct Slot {
 static struct Known known;
 static int versions;
 static struct Slot slots[kMost];
+static struct {
+  const struct Slot* slot;
+  uint64_t record;
+  MDB_val data;
+} holds[kMostHeld];
+static size_t held;
 static unsigned used;
 static MDB_env* writing;
 static uint64_t commits;
@@ -232,6 +246,79 @@ static long look_up_all(struct Slot* s, size_t n, size_t step, int by_cursor) {
     if (rc != (found ? 0 : MDB_NOTFOUND)) return failed_at(known.records + i, rc);
   }
   return (long)n;
+}
+
+static long hold(struct Slot* s, size_t n, size_t step) {
+  for (size_t turn = 0; turn < n; ++turn) {
+    const uint64_t i = (turn + 1) * step % known.records;
+    unsigned char name[8];
+    MDB_val key = known_key(i, &name), data;
+    const int rc = look_up(s, turn, &key, &data, 0);
+    if (rc != 0 || !right(s, i, &key, &data)) return failed_at(i, rc);
+    CHECK(held < kMostHeld);
+    holds[held].slot = s;
+    holds[held].record = i;
+    holds[held++].data = data;
+  }
+  return (long)n;
+}
+
+static long still_held(const struct Slot* s) {
+  long n = 0;
+  for (size_t k = 0; k < held; ++k) {
+    if (holds[k].slot != s) continue;
+    const uint64_t i = holds[k].record;
+    if (!is_known(i, version_of(i, s->version), holds[k].data.mv_data, holds[k].data.mv_size))
+      return failed_at(i, 0);
+    ++n;
+  }
+  return n;
+}
+
+static long forget(const struct Slot* s) {
+  size_t left = 0;
+  for (size_t k = 0; k < held; ++k)
+    if (holds[k].slot != s) holds[left++] = holds[k];
+  const size_t n = held - left;
+  held = left;
+  return (long)n;
+}
+
+struct Short {
+  const struct Slot* slot;
+  size_t n, first;
+};
+
+static void* short_transactions(void* arg) {
+  const struct Short* const a = arg;
+  struct Slot s = *a->slot;
+  for (size_t turn = 0; turn < a->n; ++turn) {
+    if (mdb_txn_begin(s.env, NULL, MDB_RDONLY, &s.txn) != 0) return (void*)-1L;
+    const uint64_t i = (a->first + turn * 997) % known.records;
+    unsigned char name[8];
+    MDB_val key = known_key(i, &name), data;
+    const int rc = look_up(&s, turn, &key, &data, 0);
+    if (rc != 0 || !right(&s, i, &key, &data)) return (void*)failed_at(i, rc);
+    mdb_txn_abort(s.txn);
+  }
+  return (void*)(long)a->n;
+}
+
+static long short_in_threads(const struct Slot* s, size_t threads, size_t n) {
+  pthread_t thread[kMost];
+  struct Short of[kMost];
+  long sum = 0;
+  CHECK(threads <= kMost);
+  for (size_t i = 0; i < threads; ++i) {
+    of[i] = (struct Short){s, n, known.records / threads * i};
+    CHECK(pthread_create(&thread[i], NULL, short_transactions, &of[i]) == 0);
+  }
+  for (size_t i = 0; i < threads; ++i) {
+    void* done;
+    CHECK(pthread_join(thread[i], &done) == 0);
+    sum = (long)done < 0 || sum < 0 ? -1 : sum + (long)done;
+  }
+  return sum;
 }
 
 static long walk_twice(struct Slot* s) {
@@ -489,6 +576,9 @@ static void run(const char* command) {
     MUST(mdb_env_create(&slots[used].env));
     if (numbers > 0) MUST(mdb_env_set_mapsize(slots[used].env, n[0] << 20));
     MUST(mdb_env_open(slots[used++].env, dir, MDB_RDONLY | MDB_NOTLS, 0644));
+  } else if (IS("same")) {
+    CHECK(used < kMost - 1);
+    slots[used++].env = s->env;
   } else if (IS("begin"))
     begin(s);
   else if (IS("end")) {
@@ -538,6 +628,10 @@ static void run(const char* command) {
     if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "uh-"));
     if (IS("gets")) got = look_up_all(s, n[1], n[2], 0);
     if (IS("sets")) got = look_up_all(s, n[1], n[2], 1);
+    if (IS("hold")) got = hold(s, n[1], n[2]);
+    if (IS("held")) got = still_held(s);
+    if (IS("forget")) got = forget(s);
+    if (IS("short")) got = short_in_threads(s, n[1], n[2]);
     if (IS("twice")) got = walk_twice(s);
     if (IS("pair")) got = walk_pair(s);
     if (IS("turns")) got = walk_in_turns();
