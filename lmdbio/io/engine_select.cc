@@ -12,6 +12,7 @@
 #include "lmdbio/io/engine_pread.h"
 #include "lmdbio/io/engine_threads.h"
 #include "lmdbio/io/engine_uring.h"
+#include "lmdbio/io/page_filler.h"
 
 namespace lmdbio {
 namespace {
@@ -55,6 +56,10 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
                                                 const char** name) noexcept {
   static std::atomic<bool> told{false};
   if (depth == 0) return Status::from_errno(EINVAL);
+  if (wanted == EngineKind::populate) {
+    if (name != nullptr) *name = "populate";
+    return populate_engine(file, depth, PageFiller::Bytes::unwanted);
+  }
   char why[160] = "";
   std::size_t used = 0;
   Status last;
