@@ -43,7 +43,8 @@ class IoWorker {
   enum class LaneKind : unsigned char {
     direct,
     buffered,
-    exact,  ///< buffered, and the kernel reads no more than what is asked for
+    exact,     ///< buffered, and the kernel reads no more than what is asked for
+    populate,  ///< chunks into the page cache, see PageFiller
   };
   /// One of the ways to read one file.
   struct Lane {
@@ -74,6 +75,7 @@ class IoWorker {
   void finished(std::size_t fill) noexcept;
   void sleep() noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
+  LaneKind lane_kind(const FileCache& file, const Prefetcher::Job& job) const noexcept;
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
   void count(Lane& lane) noexcept;
@@ -81,7 +83,7 @@ class IoWorker {
   Prefetcher& owner_;
   pthread_t thread_{};
   UniqueFd wake_;
-  bool stopping_ = false;  // under the Prefetcher's lock
+  bool stopping_ = false;                     // under the Prefetcher's lock
   std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;  ///< fills

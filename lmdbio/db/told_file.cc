@@ -6,6 +6,8 @@
 
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/file_system.h"
+#include "lmdbio/io/open_anew.h"
 
 namespace lmdbio::db {
 
@@ -28,22 +30,25 @@ std::shared_ptr<ToldFile> ToldFile::open(int fd) noexcept {
   if (fd < 0 || mode == IoMode::mmap) return nullptr;
   cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
   if (prefetcher == nullptr) return nullptr;
-  Result<File> buffered = File::reopen_buffered(fd);
-  if (!buffered) return nullptr;  // one that is shared with others must keep its read-ahead
-  const Result<std::uint64_t> size = buffered.value().size();
-  if (!size) return nullptr;
-  (void)::posix_fadvise(buffered.value().fd(), 0, 0, POSIX_FADV_RANDOM);
-  std::optional<File> direct;
   const std::uint64_t limit = prefetcher->memory_limit();
-  if (limit != 0 && mode != IoMode::buffered) {
-    if (Result<File> d = File::reopen_direct(fd); d && d.value().alignment() <= cache::ValueArena::kUnit)
-      direct = std::move(d).value();
-  }
+  Result<OpenedAnew> opened = open_anew(fd, {limit != 0 && mode != IoMode::buffered, false});
+  if (!opened) return nullptr;
+  OpenedAnew& files = opened.value();
+  const Result<std::uint64_t> size = files.buffered.size();
+  if (!size) return nullptr;
+  if (files.direct && files.direct->alignment() > cache::ValueArena::kUnit) files.direct.reset();
+  // One that is shared with others must keep its read-ahead, and is not good enough but for little.
+  if (files.own)
+    (void)::posix_fadvise(files.buffered.fd(), 0, 0, POSIX_FADV_RANDOM);
+  else if (!files.drops_cache)
+    return nullptr;
   const ToldWay way =
-      choose_told_way({mode, direct.has_value(), limit, size.value(), memory_facts().available});
+      choose_told_way({mode, files.direct.has_value(), limit, size.value(), memory_facts().available,
+                       is_local_file_system(fd), files.drops_cache});
+  if (way == ToldWay::page_cache) files.direct.reset();
   try {
     return std::shared_ptr<ToldFile>(
-        new ToldFile(*prefetcher, std::move(buffered).value(), std::move(direct), way, size.value()));
+        new ToldFile(*prefetcher, std::move(files.buffered), std::move(files.direct), way, size.value()));
   } catch (...) {
     return nullptr;
   }

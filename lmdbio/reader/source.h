@@ -29,6 +29,7 @@ struct Source {
   /// As long as this lives no writer uses the snapshot's pages for others.  Goes with the Source, before the
   /// files do.
   std::shared_ptr<void> snapshot;
+  bool fits_page_cache = false;  ///< comfortably: what is read of it is to be found there again
 };
 
 }  // namespace lmdbio::reader
