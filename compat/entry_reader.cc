@@ -17,6 +17,8 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/io/engine_select.h"
+#include "lmdbio/io/open_anew.h"
+#include "lmdbio/io/page_filler.h"
 #include "lmdbio/reader/open_places.h"
 #include "lmdbio/reader/reader.h"
 #include "lmdbio/reader/stream.h"
@@ -110,7 +112,8 @@ std::uint64_t memory_limit(const lmdbio_reader_options& options) noexcept {
   return std::max(limit, kLeastDefaultMemory);
 }
 
-reader::Way way() noexcept {
+/// Where the file fits the page cache it is read through that: later epochs, runs and processes find it.
+reader::Way way(bool fits) noexcept {
   switch (config().io) {
     case IoMode::direct:
       return reader::Way::direct;
@@ -120,10 +123,14 @@ reader::Way way() noexcept {
     case IoMode::automatic:
       break;
   }
-  return reader::Way::automatic;
+  return fits ? reader::Way::buffered : reader::Way::automatic;
 }
 
 Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
+  if (!file.direct() && config().engine == IoEngineChoice::automatic) {
+    auto filling = select_engine(file, depth, EngineKind::populate_copied, nullptr);
+    if (filling) return filling;
+  }
   return select_engine(file, depth, engine_kind(config().engine), nullptr);
 }
 
@@ -142,13 +149,13 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                    std::shared_ptr<Opened> opened, lmdbio_reader** out, std::string& why) {
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
-  const cache::Origin origin = env.engine->origin();
-  Result<File> buffered = File::keep(origin.fd, origin.path, origin.id, File::Kind::buffered);
-  if (!buffered) {
-    why = name + ": " + mdb_strerror(buffered.error().raw());
-    return buffered.error();
+  const Origin origin = env.engine->origin();
+  Result<OpenedAnew> files = open_anew(origin, {true, false});
+  if (!files) {
+    why = name + ": " + mdb_strerror(files.error().raw());
+    return files.error();
   }
-  reader::Source source{std::move(buffered).value(),
+  reader::Source source{std::move(files.value().buffered),
                         std::nullopt,
                         name,
                         data_file(env.setup.path.c_str(), env.setup.open_flags),
@@ -159,16 +166,19 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                         {},
                         {},
                         std::move(opened),
-                        origin.fd};
-  if (Result<File> direct = source.buffered.again(File::Kind::direct);
-      direct && direct.value().alignment() <= reader::kMostAlignment)
-    source.direct.emplace(std::move(direct).value());
+                        origin.fd,
+                        false};
+  if (files.value().direct && files.value().direct->alignment() <= reader::kMostAlignment)
+    source.direct = std::move(files.value().direct);
   source.page_size = env.engine->page_size();
   source.txnid = t.txn.id();
   source.pages = std::min(t.txn.snapshot().last_pg + 1, env.engine->file_pages(source.txnid));
   source.db = t.txn.record_now(dbi);
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
+
+  source.fits_page_cache = !files.value().drops_cache &&
+                           fits_comfortably(source.pages * source.page_size, memory_facts().available);
 
   Progress progress{options.progress, options.progress_context};
   reader::PlacesRequest request;
@@ -182,8 +192,9 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   bool loaded = false;
   if (const Status st = reader::open_places(source, request, places, loaded, why); !st.ok()) return st;
   auto made = std::make_unique<lmdbio_reader>();
+  const reader::Way how = way(source.fits_page_cache);
   made->core = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory_limit(options),
-                                                way(), make_engine);
+                                                how, make_engine);
   made->env = &env;
   made->core->shared().counters.index_loaded = loaded;
   stats_reader_made(env, made->core->shared());

@@ -32,8 +32,8 @@ struct Registry {
 constinit SignalSafeMutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
-constinit pid_t registered_pid = 0;  ///< of the atexit handler; 0: not registered
-constinit bool forked = false;       ///< environments may be the parent's: only used ones are told of
+constinit pid_t registered_pid = 0;             ///< of the atexit handler; 0: not registered
+constinit bool forked = false;  ///< environments may be the parent's: only used ones are told of
 
 void append_string(std::string& out, const char* s) {
   out += '"';
@@ -79,7 +79,7 @@ void append_reading(std::string& out, const EnvHandle& env) {
     return;
   }
   const cache::ReadStats s = env.engine->read_stats(*file);
-  const cache::Way way = file->regime.way;
+  const cache::Way way = file->way();
   out += "\"io\":{\"way\":";
   append_string(out, way == cache::Way::direct     ? "direct"
                      : way == cache::Way::buffered ? "buffered"
@@ -118,6 +118,8 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "predicted_right", s.predicted_right);
   append_number(out, "predicted_wrong", s.predicted_wrong);
   append_number(out, "sparse_plans", s.sparse_plans);
+  append_number(out, "vanished", s.vanished);
+  append_number(out, "went_direct", s.went_direct);
   append_number(out, "lookups_missed", s.lookups_missed);
   append_number(out, "exact_reads", s.exact_reads);
   append_number(out, "exact_bytes", s.exact_bytes);
@@ -161,9 +163,9 @@ void append_readers(std::string& out, const EnvStats& s) {
 }
 
 constexpr const char* kCursorOpNames[db::Counters::kCursorOps + 1] = {
-    "first",        "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
-    "last_dup",     "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
-    "prev_nodup",   "set",       "set_key",  "set_range",      "prev_multiple", "invalid"};
+    "first",      "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
+    "last_dup",   "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
+    "prev_nodup", "set",       "set_key",  "set_range",      "prev_multiple", "invalid"};
 
 void append_environment(std::string& out, EnvHandle& env) {
   const EnvStats& s = env.stats;
@@ -222,7 +224,9 @@ void append_environment(std::string& out, EnvHandle& env) {
   append_readers(out, s);
   rusage now{};
   (void)::getrusage(RUSAGE_SELF, &now);
-  const auto since = [](long later, long earlier) { return static_cast<std::uint64_t>(std::max(0L, later - earlier)); };
+  const auto since = [](long later, long earlier) {
+    return static_cast<std::uint64_t>(std::max(0L, later - earlier));
+  };
   if (s.opened_ns != 0) {
     // Of the whole process while the environment was open.
     append_number(out, "minor_faults", since(now.ru_minflt, s.usage.ru_minflt));

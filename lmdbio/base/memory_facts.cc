@@ -47,16 +47,22 @@ std::optional<std::uint64_t> number_in(const char* directory, const char* name) 
   return number(read_start(directory, name, text));
 }
 
-/// Page cache that is charged to a group: it counts as used there, but can be had.
+/// The value of a line "NAME VALUE" of memory.stat.
+std::optional<std::uint64_t> field_of(std::string_view stat, std::string_view name) noexcept {
+  std::size_t at = stat.find(name);
+  while (at != std::string_view::npos && at != 0 && stat[at - 1] != '\n') at = stat.find(name, at + 1);
+  return at == std::string_view::npos ? std::nullopt : number(stat.substr(at + name.size()));
+}
+
+/// Page cache that is charged to a group: it counts as used there, but can be had, the often used part (a
+/// file that is read a second time) like the rest.  With those below it: version 1 tells both, version 2
+/// this.
 std::uint64_t page_cache_in(const char* directory) noexcept {
   char text[4096];
   const std::string_view stat = read_start(directory, "/memory.stat", text);
-  for (const std::string_view field : {"inactive_file ", "total_inactive_file "}) {
-    std::size_t at = stat.find(field);
-    while (at != std::string_view::npos && at != 0 && stat[at - 1] != '\n') at = stat.find(field, at + 1);
-    if (at != std::string_view::npos) return number(stat.substr(at + field.size())).value_or(0);
-  }
-  return 0;
+  const auto inactive = field_of(stat, "total_inactive_file "), active = field_of(stat, "total_active_file ");
+  if (inactive || active) return inactive.value_or(0) + active.value_or(0);
+  return field_of(stat, "inactive_file ").value_or(0) + field_of(stat, "active_file ").value_or(0);
 }
 
 std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view field) noexcept {
@@ -114,7 +120,8 @@ MemoryFacts memory_facts(const char* root) noexcept {
     if (controllers.empty())
       apply_groups(facts, root, "/sys/fs/cgroup", group, "/memory.max", "/memory.current");
     else if (controllers.find("memory") != std::string_view::npos)
-      apply_groups(facts, root, "/sys/fs/cgroup/memory", group, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
+      apply_groups(facts, root, "/sys/fs/cgroup/memory", group, "/memory.limit_in_bytes",
+                   "/memory.usage_in_bytes");
   }
   errno = saved;
   return facts;

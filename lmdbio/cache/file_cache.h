@@ -22,12 +22,6 @@ namespace lmdbio::cache {
 /// A piece of the file that is wanted by itself, bytes.
 using WantedExtent = Extent;
 
-/// Where a file can be opened anew: the arguments of File::keep().
-struct Origin {
-  int fd;
-  const char* path;
-  FileIdentity id;
-};
 
 /// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
 struct ReadStats {
@@ -47,11 +41,13 @@ struct ReadStats {
   std::uint64_t stride_walks = 0;   ///< walks that were seen to use each k-th value
   std::uint64_t predicted = 0;  ///< values that such walks came to and that had been fetched as the next used
   std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of these: seen used, seen not used
-  std::uint64_t sparse_plans = 0;   ///< plans of walks whose needs do not follow one another in the file
-  std::uint64_t lookups_missed = 0;                ///< lookups that asked, and found something not in memory
-  std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
-  std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
+  std::uint64_t sparse_plans = 0;    ///< plans of walks whose needs do not follow one another in the file
+  std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
+  std::uint64_t exact_reads = 0, exact_bytes = 0;     ///< made for them, of what was missing and no more
+  std::uint64_t leaves_fetched = 0;                   ///< leaf pages fetched ahead of lookups
   std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file, for lookups
+  std::uint64_t vanished = 0;     ///< bytes brought into the page cache, and gone when a walk came to them
+  std::uint64_t went_direct = 0;  ///< the page cache was given up: memory went, or what was brought there did
 
   /// Of another window on the same file.
   void add(const ReadStats& s) noexcept {
@@ -90,13 +86,14 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         table(std::move(t)),
         anonymous(window->anonymous()),
         chunk_bytes(chunk),
-        name(std::move(n)) {}
+        name(std::move(n)),
+        way_now_(g.way) {}
 
   std::shared_ptr<Window> window;  ///< null once it is closed
   const File buffered;
   const std::optional<File> direct;
   const Residency residency;
-  const Regime regime;
+  const Regime regime;  ///< as it was decided at first; way() is what holds
   ChunkTable table;
   const bool anonymous;           ///< the window is
   const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
@@ -109,18 +106,24 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// The read of one has failed.  Its pages are in the page cache since, without their bytes: what counts
   /// pages takes them to be there, and a touch may end in a signal.  Any thread may read it.
   std::atomic<bool> extent_failed{false};
-  unsigned users = 0;                        ///< environments
-  /// Itself, where there was no memory to give its chunks back when it was closed: others may have the window,
-  /// and begin with a new snapshot.
+  /// The page cache is filled by reads: see PageFiller.  The I/O thread's.
+  bool cannot_populate = false;
+  /// What was brought into the page cache since memory was looked at, bytes; what walks came to since, and of
+  /// that, what was not there any more.
+  std::uint64_t filled = 0, came_to = 0, came_to_nothing = 0;
+  unsigned users = 0;  ///< environments
+  /// Itself, where there was no memory to give its chunks back when it was closed: others may have the
+  /// window, and begin with a new snapshot.
   std::shared_ptr<FileCache> kept;
   bool local = true, drop_behind = false;
-  unsigned readahead_walks = 0;     ///< see Prefetcher::use_readahead
-  bool comes_around = false;        ///< a walk has gone through it more than once
+  bool drops_cache = false;            ///< see OpenedAnew; constant
+  unsigned readahead_walks = 0;        ///< see Prefetcher::use_readahead
+  bool comes_around = false;           ///< a walk has gone through it more than once
   std::uint64_t least_latency_ns = 0;  ///< the fastest direct request so far; 0: none
-  std::int64_t changes_since_ns = 0;  ///< start of the current minute of snapshot changes
-  unsigned changes = 0;               ///< in it, of those that cost resident chunks
+  std::int64_t changes_since_ns = 0;   ///< start of the current minute of snapshot changes
+  unsigned changes = 0;                ///< in it, of those that cost resident chunks
   ReadStats stats;
-  std::optional<File> exact;                     ///< for bring_exactly; constant
+  std::optional<File> exact;                     ///< File::Kind::exact; constant
   std::uint64_t readahead = 0;                   ///< of the kernel, ahead of page faults, bytes; constant
   MissRecord misses;                             ///< of lookups
   WholeLoad load;                                ///< for them
@@ -132,12 +135,19 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     return ChunkIndex{static_cast<std::uint32_t>(at / chunk_bytes)};
   }
   /// Any thread, without the lock.
+  Way way() const noexcept { return way_now_.load(std::memory_order_relaxed); }
+  /// Under the lock: from the page cache to direct reads, and never back.
+  void go_direct() noexcept { way_now_.store(Way::direct, std::memory_order_relaxed); }
+  /// Any thread, without the lock.
   bool resident_now(ChunkIndex i) const noexcept { return table.state(i) == ChunkState::resident; }
   /// Bytes of the file that lie in a chunk; 0 beyond its end.
   std::uint64_t bytes_in(ChunkIndex i) const noexcept {
     const std::uint64_t size = file_bytes.load(std::memory_order_relaxed), at = offset(i);
     return at >= size ? 0 : std::min<std::uint64_t>(chunk_bytes, size - at);
   }
+
+ private:
+  std::atomic<Way> way_now_;
 };
 
 }  // namespace lmdbio::cache

@@ -12,13 +12,14 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/io/extents.h"
+#include "lmdbio/io/page_filler.h"
 
 namespace lmdbio::cache {
 
 namespace {
 
 /// Of a request.  Larger ones are split by the kernel; smaller ones cost more calls.
-constexpr std::size_t kRequest = std::size_t{1} << 20;
+constexpr std::size_t kRequest = std::size_t{1} << 20, kFillRequest = PageFiller::kPiece;
 /// Requests in flight on one file: as many as the longest plan has with the usual chunks.
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 /// Chunks and extents in flight, of all files.
@@ -183,10 +184,7 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
   const bool chunk = f.job.extent.bytes == 0;
   const bool publish = f.job.has_memory;
   try {
-    const LaneKind kind = publish && file.direct.has_value() ? LaneKind::direct
-                          : chunk || !file.exact             ? LaneKind::buffered
-                                                             : LaneKind::exact;
-    Lane* const l = lane(f.job.file, kind);
+    Lane* const l = lane(f.job.file, lane_kind(file, f.job));
     const std::size_t align = l->engine->caps().align;
     const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
     if (publish) {
@@ -196,19 +194,21 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
       else
         f.status = made.error();
     } else if (!scratch_) {
-      Result<Mapping> made = Mapping::zeroed(kScratches * kRequest);
+      Result<Mapping> made = Mapping::zeroed(kScratches * kFillRequest);
       if (made)
         scratch_ = std::move(made).value();
       else
         f.status = made.error();
     }
     if (f.status.ok())
-      split_aligned(wanted, align, file.file_bytes.load(std::memory_order_relaxed), kRequest, [&](const ReadPiece& r) {
-        std::byte* const to = publish ? f.staging.data() + (r.offset - wanted.offset)
-                                      : scratch_.data() + next_scratch_++ % kScratches * kRequest;
-        l->pending.push_back({r.offset, {to, r.bytes}, at, r.minimum});
-        ++f.ops;
-      });
+      split_aligned(wanted, align, file.file_bytes.load(std::memory_order_relaxed),
+                    l->kind == LaneKind::populate ? kFillRequest : kRequest, [&](const ReadPiece& r) {
+                      std::byte* const to =
+                          publish ? f.staging.data() + (r.offset - wanted.offset)
+                                  : scratch_.data() + next_scratch_++ % kScratches * kFillRequest;
+                      l->pending.push_back({r.offset, {to, r.bytes}, at, r.minimum});
+                      ++f.ops;
+                    });
   } catch (...) {
     f.status = Status::from_errno(ENOMEM);
   }
@@ -295,6 +295,7 @@ void IoWorker::finished(std::size_t at) noexcept {
                                     : !good                        ? Walk::Outcome::mapped
                                     : resident                     ? Walk::Outcome::ready
                                     : f.job.has_memory && !current ? Walk::Outcome::wanted
+                                    : !f.job.has_memory            ? Walk::Outcome::filled
                                                                    : Walk::Outcome::mapped;
       owner_.settle(file, f.job.chunk, outcome, f.status.raw());
     }
@@ -362,16 +363,29 @@ void IoWorker::drop_pages() noexcept {
   }
 }
 
+IoWorker::LaneKind IoWorker::lane_kind(const FileCache& file, const Prefetcher::Job& job) const noexcept {
+  if (job.has_memory) return file.direct.has_value() ? LaneKind::direct : LaneKind::buffered;
+  if (job.extent.bytes != 0) return file.exact ? LaneKind::exact : LaneKind::buffered;
+  return config().engine == IoEngineChoice::automatic && !file.cannot_populate ? LaneKind::populate
+                                                                               : LaneKind::buffered;
+}
+
 IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind kind) {
   for (const std::unique_ptr<Lane>& l : lanes_)
     if (l->file == file && l->kind == kind) return l.get();
+  const bool populates = kind == LaneKind::populate;
   const bool direct = kind == LaneKind::direct, exact = kind == LaneKind::exact;
   const File& f = direct ? *file->direct : exact ? *file->exact : file->buffered;
   const unsigned depth = direct ? kDirectDepth : file->local && !exact ? kBufferedLocalDepth : kBufferedDepth;
   const char* name = "";
-  Result<std::unique_ptr<IoEngine>> engine = make_engine(f, depth, engine_kind(engine_for(direct)), &name);
+  Result<std::unique_ptr<IoEngine>> engine =
+      make_engine(f, depth, populates ? EngineKind::populate : engine_kind(engine_for(direct)), &name);
+  if (!engine && populates) {
+    file->cannot_populate = true;
+    return lane(file, LaneKind::buffered);
+  }
   if (!engine) throw std::bad_alloc();
-  if (direct || file->regime.way != Way::direct) file->engine.store(name, std::memory_order_relaxed);
+  if (direct || file->way() != Way::direct) file->engine.store(name, std::memory_order_relaxed);
   auto made = std::make_unique<Lane>();
   made->file = file;
   made->kind = kind;

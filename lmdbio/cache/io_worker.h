@@ -44,7 +44,8 @@ class IoWorker {
   enum class LaneKind : unsigned char {
     direct,
     buffered,
-    exact,  ///< buffered, and the kernel reads no more than what is asked for
+    exact,     ///< buffered, and the kernel reads no more than what is asked for
+    populate,  ///< chunks into the page cache, see PageFiller
   };
   /// One of the ways to read one file.
   struct Lane {
@@ -77,6 +78,7 @@ class IoWorker {
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
+  LaneKind lane_kind(const FileCache& file, const Prefetcher::Job& job) const noexcept;
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
   void count(Lane& lane) noexcept;

@@ -20,8 +20,8 @@
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/io/engine_pread.h"
-#include "lmdbio/io/exact_read.h"
 #include "lmdbio/io/file_system.h"
+#include "lmdbio/io/open_anew.h"
 
 namespace lmdbio::cache {
 
@@ -42,6 +42,12 @@ constexpr std::uint64_t kFastest = 8;
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
 /// So many changes of snapshot a minute that cost chunks, and a file is left to its mapping until the next.
 constexpr unsigned kBusyWriter = 8;
+
+/// Of fills, between two looks at the memory that is left.
+constexpr std::uint64_t kLookEveryBytes = std::uint64_t{64} << 20;
+/// Of a chunk that was filled: what is looked for when a walk comes to it, bytes.
+constexpr std::uint64_t kSampleBytes = std::uint64_t{256} << 10;
+constexpr double kStillThere = 0.5;
 
 std::atomic<Prefetcher*> the_one{nullptr};
 
@@ -135,37 +141,36 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
         if (f->window == window) return join(*f);
       }
     }
-    Result<File> buffered = File::keep(origin.fd, origin.path, origin.id, File::Kind::buffered);
-    if (!buffered) return buffered.error();
-    std::optional<File> direct;
     const IoMode mode = config().io;
     // What is published has to be given back without a descriptor.
-    if (limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct) && window->prepare_restore()) {
-      if (Result<File> d = buffered.value().again(File::Kind::direct); d) direct = std::move(d).value();
-    }
-    const Result<std::uint64_t> size = buffered.value().size();
+    const bool wants_direct = limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct) && window->prepare_restore();
+    Result<OpenedAnew> opened = open_anew(origin, {wants_direct, true});
+    if (!opened) return opened.error();
+    OpenedAnew& files = opened.value();
+    const Result<std::uint64_t> size = files.buffered.size();
     if (!size) return size.error();
     bool local = true;
     std::uint64_t readahead = 0;
-    (void)buffered.value().with_fd([&](int fd) noexcept {
+    (void)files.buffered.with_fd([&](int fd) noexcept {
       local = is_local_file_system(fd);
       readahead = readahead_bytes(fd);
     });
     const MemoryFacts memory = memory_facts();
-    const Regime regime = choose_way({mode, local, direct.has_value(), !window->anonymous(), readahead,
-                                      limit_, used_bytes, memory.available});
+    const Regime regime = choose_way({mode, local, files.direct.has_value(), !window->anonymous(), readahead,
+                                      limit_, used_bytes, memory.available, files.drops_cache});
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
-    const auto file = std::make_shared<FileCache>(window, std::move(buffered).value(), std::move(direct), origin.fd,
-                                                  regime, std::move(table).value(), chunk_bytes_, name);
+    const auto file =
+        std::make_shared<FileCache>(window, std::move(files.buffered), std::move(files.direct), origin.fd, regime,
+                                    std::move(table).value(), chunk_bytes_, name);
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
-    if (Result<File> exact = file->buffered.again(File::Kind::exact); exact)
-      file->exact.emplace(std::move(exact).value());
-    file->drop_behind =
-        regime.way == Way::buffered && mode == IoMode::automatic && used_bytes > memory.available / 4 * 3;
+    file->drops_cache = files.drops_cache;
+    file->exact = std::move(files.exact);
+    file->drop_behind = regime.way == Way::buffered && mode == IoMode::automatic &&
+                        !fits_comfortably(used_bytes, memory.available);
     (void)file->table.advance(snapshot, Places{*file, nullptr});
     const std::lock_guard lock(mutex_);
     for (FileCache* const f : files_) {  // another thread was faster
@@ -283,13 +288,14 @@ void Prefetcher::remove(Walk& walk) noexcept {
 std::size_t Prefetcher::most_wishes(const FileCache& file) noexcept {
   const std::lock_guard lock(mutex_);
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
-  if (file.regime.way != Way::direct) return kUncounted;
+  if (file.way() != Way::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(limit_ / file.chunk_bytes);
-  const auto going = std::count_if(walks_.begin(), walks_.end(), [this](const Walk* w) { return goes_on(*w); });
+  const auto going =
+      std::count_if(walks_.begin(), walks_.end(), [this](const Walk* w) { return goes_on(*w); });
   const auto walks = static_cast<std::size_t>(std::max<std::ptrdiff_t>(going, 1));
   // More than arrives while one request is on its way only costs memory.
-  const std::size_t useful =
-      std::clamp(static_cast<std::size_t>(file.least_latency_ns * kFastest / file.chunk_bytes), kLeast, kMost);
+  const std::size_t useful = std::clamp(
+      static_cast<std::size_t>(file.least_latency_ns * kFastest / file.chunk_bytes), kLeast, kMost);
   return std::clamp<std::size_t>(chunks * 3 / 4 / walks, 1, useful);
 }
 
@@ -322,11 +328,14 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
         e.outcome = Walk::Outcome::wanted;
       if (e.outcome == Walk::Outcome::wanted && state == ChunkState::resident)
         e.outcome = Walk::Outcome::ready;
-      if (e.awaited && !walk.has_come_to(c)) file.stats.asked += file.bytes_in(c);
+      if (e.awaited && !walk.has_come_to(c)) {
+        file.stats.asked += file.bytes_in(c);
+        if (e.outcome == Walk::Outcome::filled) look_for_filled(file, c);
+      }
       plan.push_back(e);
     }
     for (const Walk::Entry& e : walk.plan_)  // what the walk has left
-      if (e.outcome == Walk::Outcome::mapped && file.drop_behind &&
+      if ((e.outcome == Walk::Outcome::mapped || e.outcome == Walk::Outcome::filled) && file.drop_behind &&
           std::find(wishes.chunks.begin(), wishes.chunks.end(), e.chunk) == wishes.chunks.end())
         drop_behind(file, e.chunk);
     walk.plan_.swap(plan);
@@ -347,11 +356,12 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
     if (e->awaited) r.used = true;
   }
   // Also where nothing new is wanted, but what is needed now is still being read.
-  const bool work = std::any_of(walk.plan_.begin(), walk.plan_.end(),
-                                [&walk](const Walk::Entry& e) {
-                                  return e.outcome == Walk::Outcome::wanted || (e.awaited && !walk.settled(e));
-                                }) ||
-                    !walk.extents_.empty();
+  const bool work =
+      std::any_of(walk.plan_.begin(), walk.plan_.end(),
+                  [&walk](const Walk::Entry& e) {
+                    return e.outcome == Walk::Outcome::wanted || (e.awaited && !walk.settled(e));
+                  }) ||
+      !walk.extents_.empty();
   if (!work) return {};
   if (file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs) {
     for (Walk::Entry& e : walk.plan_)
@@ -485,7 +495,8 @@ bool Prefetcher::next_job(Job& job, bool idle) {
         if (e.awaited && walk.waiting_) walk.settled_.notify();
         continue;
       }
-      const bool direct = file.regime.way == Way::direct;
+      if (file.filled >= kLookEveryBytes) look_at_memory(file);
+      const bool direct = file.way() == Way::direct;
       if (direct && !take_memory(file, e.awaited)) {
         if (!e.awaited) break;  // and what comes later in its plan
         if (idle) {
@@ -505,6 +516,7 @@ bool Prefetcher::next_job(Job& job, bool idle) {
       job.extent = {};
       job.has_memory = direct;
       job.whole = false;
+      if (!direct) file.filled += file.bytes_in(e.chunk);
       e.outcome = Walk::Outcome::filling;
       next_walk_ = at + 1;
       return true;
@@ -582,6 +594,42 @@ void Prefetcher::complain_if_full(const FileCache& file) noexcept {
            file.name.c_str(), limit_ >> 20);
 }
 
+void Prefetcher::look_at_memory(FileCache& file) noexcept {
+  file.filled = 0;
+  if (config().io != IoMode::automatic || file.anonymous || file.drop_behind) return;
+  if (!still_fits(file.file_bytes.load(std::memory_order_relaxed), memory_facts().available))
+    leave_page_cache(file, "there is no room for it in the page cache any more");
+}
+
+void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
+  if (config().io != IoMode::automatic || file.way() != Way::buffered) return;
+  const std::uint64_t bytes = file.bytes_in(chunk);
+  const auto share =
+      file.residency.share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
+  if (!share) return;
+  const bool gone = *share < kStillThere;
+  file.came_to += bytes;
+  if (gone) {
+    file.stats.vanished += bytes;
+    file.came_to_nothing += bytes;
+  }
+  if (too_much_vanished(file.came_to_nothing))
+    leave_page_cache(file, "what is brought into the page cache vanishes");
+  if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
+}
+
+// What is in the page cache is still taken from there.
+void Prefetcher::leave_page_cache(FileCache& file, const char* why) noexcept {
+  if (file.way() != Way::buffered) return;
+  if (!file.direct || limit_ == 0) {
+    file.drop_behind = true;
+    return;
+  }
+  file.go_direct();
+  ++file.stats.went_direct;
+  log_line(LogLevel::info, "%s: direct reads from now on: %s", file.name.c_str(), why);
+}
+
 bool Prefetcher::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.anonymous) return true;  // counted when it is published
   // What walks have left goes, unless it is likely to be found again.
@@ -629,16 +677,17 @@ bool Prefetcher::goes_on(const Walk& walk) const noexcept { return plans_ - walk
 
 bool Prefetcher::planned(const FileCache& file, ChunkIndex chunk) const noexcept {
   return std::any_of(walks_.begin(), walks_.end(), [&](const Walk* w) {
-    return &w->file() == &file && goes_on(*w) && std::any_of(w->plan_.begin(), w->plan_.end(),
-                                              [chunk](const Walk::Entry& e) { return e.chunk == chunk; });
+    return &w->file() == &file && goes_on(*w) &&
+           std::any_of(w->plan_.begin(), w->plan_.end(),
+                       [chunk](const Walk::Entry& e) { return e.chunk == chunk; });
   });
 }
 
 bool Prefetcher::reclaim_one(bool even_planned) noexcept {
   FileCache* best_file = nullptr;
   std::size_t best = 0;
-  // Never used and no longer planned; left, the newest but for those just left; the oldest of these; then, where
-  // a walk waits for memory, what is planned and not awaited, the last in its plan.
+  // Never used and no longer planned; left, the newest but for those just left; the oldest of these; then,
+  // where a walk waits for memory, what is planned and not awaited, the last in its plan.
   int best_rank = 0;
   std::uint64_t best_key = 0;
   for (FileCache* const f : files_) {

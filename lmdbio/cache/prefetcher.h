@@ -25,7 +25,7 @@ class IoWorker;
 struct Wishes {
   std::span<const ChunkIndex> chunks;  ///< no two the same
   std::span<const WantedExtent>
-      extents;  ///< pieces for which whole chunks would be waste: into the page cache
+      extents;                ///< pieces for which whole chunks would be waste: into the page cache
   WantedExtent awaited = {};  ///< one of them, that await() is about; 0 bytes: none
 };
 
@@ -162,6 +162,11 @@ class Prefetcher {
   bool begin_load(FileCache& file, std::uint64_t used_bytes) noexcept;
   /// An extent was read, or left alone; `error`: 0 or an errno.
   void extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept;
+  /// Once in 64 MiB of fills: there is no room for the file in the page cache any more.
+  void look_at_memory(FileCache& file) noexcept;
+  /// A walk came to a chunk that was brought into the page cache for it.
+  void look_for_filled(FileCache& file, ChunkIndex chunk) noexcept;
+  void leave_page_cache(FileCache& file, const char* why) noexcept;
   bool take_memory(FileCache& file, bool urgent) noexcept;
   void return_memory(FileCache& file) noexcept {
     if (!file.anonymous) used_ -= file.chunk_bytes;

@@ -40,14 +40,15 @@ std::uint64_t Prefetcher::lookup_missed(FileCache& file, std::uint64_t snapshot,
 bool Prefetcher::begin_load(FileCache& file, std::uint64_t used_bytes) noexcept {
   if (file.anonymous || file.load.begun >= kMostLoads) return false;
   const std::uint64_t taken = std::min(used_, limit_);
-  const LoadFacts facts{file.regime.way,
+  const LoadFacts facts{file.way(),
                         config().io == IoMode::direct,
                         file.local,
                         used_bytes,
                         file.chunk_bytes,
                         limit_ - taken,
                         most_areas_ - std::min(resident_areas_, most_areas_),
-                        memory_facts().available};
+                        memory_facts().available,
+                        file.drops_cache};
   const LoadKind kind = choose_load(facts);
   if (kind == LoadKind::none || !ensure_worker()) return false;
   file.load.kind = kind;
@@ -78,8 +79,7 @@ bool Prefetcher::next_of_load(Job& job, bool idle) {
           break;
         }
       } else if (load.next % kLookEvery == 0) {
-        const MemoryFacts memory = memory_facts();
-        if (memory.available < memory.total / 8) {
+        if (!still_fits(std::uint64_t{load.end} * file.chunk_bytes, memory_facts().available)) {
           load.kind = LoadKind::none;
           break;
         }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/memory_facts.h"
 
 namespace lmdbio::cache {
 
@@ -22,6 +23,7 @@ struct RegimeFacts {
   std::uint64_t limit = 0;      ///< bytes of private memory that may be used
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;  ///< memory that the page cache could grow by
+  bool drops_cache = false;     ///< each open of the file drops what the page cache has of it
 };
 
 struct Regime {
@@ -29,9 +31,9 @@ struct Regime {
   const char* why;  ///< for statistics; a literal
 };
 
-/// On a local file system the page cache is as fast, is shared by all processes and serves the next epoch, so
-/// what fits it goes there; by page faults alone if the kernel's read-ahead is large, which costs least
-/// (docs/decisions/0007).  Elsewhere its requests are too small and one at a time.
+/// The page cache is shared by all processes and serves the next epoch and the next run, so what fits it goes
+/// there; by page faults alone on a local file system if the kernel's read-ahead is large, which costs least
+/// (docs/decisions/0007).  Elsewhere its requests are too small and one at a time: it is filled ahead.
 constexpr Regime choose_way(const RegimeFacts& f) noexcept {
   if (!f.can_map) return {Way::direct, "the file cannot be mapped"};
   switch (f.setting) {
@@ -47,11 +49,17 @@ constexpr Regime choose_way(const RegimeFacts& f) noexcept {
   }
   if (f.limit == 0) return {Way::buffered, "LMDBIO_MEMORY=0"};
   if (!f.direct) return {Way::buffered, "no direct reads here"};
-  if (!f.local) return {Way::direct, "not a local file system"};
-  if (f.file_bytes > f.available / 4 * 3) return {Way::direct, "larger than the memory that is free"};
+  if (f.drops_cache) return {Way::direct, "each open of the file drops its page cache"};
+  if (!fits_comfortably(f.file_bytes, f.available))
+    return {Way::direct, "larger than the memory that is free"};
   constexpr std::uint64_t kEnough = std::uint64_t{2} << 20;
-  if (f.readahead >= kEnough) return {Way::mapping, "local file system, the kernel reads ahead far enough"};
-  return {Way::buffered, "local file system, fits the page cache"};
+  if (f.local && f.readahead >= kEnough)
+    return {Way::mapping, "local file system, the kernel reads ahead far enough"};
+  return {Way::buffered, "fits the page cache"};
 }
+
+/// Of the last 64 MiB that were brought into the page cache, so many bytes were gone again before a walk came
+/// to them: who goes on so reads the file twice.
+constexpr bool too_much_vanished(std::uint64_t bytes) noexcept { return bytes >= std::uint64_t{16} << 20; }
 
 }  // namespace lmdbio::cache

@@ -32,6 +32,7 @@ class Walk {
     filling,  ///< being read, perhaps for another walk
     ready,    ///< resident
     cached,   ///< it was found in the page cache
+    filled,   ///< it was brought into the page cache
     mapped,   ///< it is there by now, or could not be had otherwise
     failed,   ///< `error` is an errno
   };
@@ -69,7 +70,7 @@ class Walk {
   int extent_error_ = 0;  ///< of a piece of it: an errno
   EventCount settled_;
   bool waiting_ = false;
-  ChunkIndex at_{~0u};  ///< where it was last
+  ChunkIndex at_{~0u};      ///< where it was last
   std::uint64_t last_ = 0;  ///< when, on the Prefetcher's clock
 };
 

@@ -173,7 +173,7 @@ Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
 
 Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) {
   std::unique_ptr<Env> env(new Env(fd, options, true, true));
-  Result<File> kept = File::keep(fd, env->origin().path, env->id_, File::Kind::buffered);
+  Result<File> kept = File::keep(env->origin(), File::Kind::buffered);
   if (!kept) return kept.error();
   env->kept_.emplace(std::move(kept).value());
   if (const Status st = env->remap(options.map_bytes, options.last_pg); !st.ok()) return st;
@@ -310,7 +310,7 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
 // The program has closed the descriptor.  The file's length is in the file that is kept for reading ahead.
 Result<FileIdentity> Env::length_without_descriptor() noexcept {
   if (const auto file = read_ahead_so_far(); file != nullptr) return file->buffered.identity();
-  const Result<File> kept = File::keep(fd_, origin().path, id_, File::Kind::buffered);
+  const Result<File> kept = File::keep(origin(), File::Kind::shared);
   if (!kept) return kept.error();
   return kept.value().identity();
 }

@@ -137,7 +137,7 @@ class Env {
   /// Of the file, in the program's table; -1: the caller's bytes.
   int fd() const noexcept { return fd_; }
   /// Where the file can be opened anew, in a table of our own.
-  cache::Origin origin() const noexcept { return {fd_, path_.empty() ? nullptr : path_.c_str(), id_}; }
+  Origin origin() const noexcept { return {fd_, path_.empty() ? nullptr : path_.c_str(), id_}; }
   bool unmapped() const noexcept { return unmapped_; }
   /// The metas as they are now: those of an unmapped file are read.  Any thread.
   Status read_metas(MetaCopies& out) const noexcept;

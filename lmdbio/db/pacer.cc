@@ -114,7 +114,7 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
     if (goes_on.value()) return {};
     picking_.reset();
     leaves = false;
-    if (walk_->file().regime.way == cache::Way::mapping) {
+    if (walk_->file().way() == cache::Way::mapping) {
       forget();
       state_ = State::off;
       return {};
@@ -191,7 +191,7 @@ bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
                          const cache::WindowView& view) {
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view);
   if (file == nullptr) return false;
-  if (file->regime.way == cache::Way::mapping) {
+  if (file->way() == cache::Way::mapping) {
     if (config().io == IoMode::mmap) return false;
     if (!env_->no_readahead()) {  // page faults do it as well, unless values are left out
       walk_ = std::make_unique<cache::Walk>(std::move(file));
@@ -293,7 +293,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   run = {from, end - from};
   given_before_ = place.given_bytes;
   cached_ = config().io == IoMode::automatic && prefetcher.all_cached(*walk_) ? cached_ + 1 : 0;
-  if (cached_ >= kAllCached && file.regime.way == cache::Way::direct) forget();
+  if (cached_ >= kAllCached) forget();
   return {};
 }
 

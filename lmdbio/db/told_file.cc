@@ -1,9 +1,13 @@
 #include "lmdbio/db/told_file.h"
 
+#include <fcntl.h>
+
 #include <utility>
 
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/file_system.h"
+#include "lmdbio/io/open_anew.h"
 
 namespace lmdbio::db {
 
@@ -20,26 +24,33 @@ ToldFile::ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<F
   read_ = std::make_unique<std::atomic<std::uint64_t>[]>(pieces_ / 64 + 1);
 }
 
-std::shared_ptr<ToldFile> ToldFile::open(const cache::Origin& origin) noexcept {
+std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
   const IoMode mode = config().io;
   if (origin.fd < 0 || mode == IoMode::mmap) return nullptr;
   cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
   if (prefetcher == nullptr) return nullptr;
-  Result<File> buffered = File::keep(origin.fd, origin.path, origin.id, File::Kind::exact);
-  if (!buffered) return nullptr;
-  const Result<std::uint64_t> size = buffered.value().size();
-  if (!size) return nullptr;
-  std::optional<File> direct;
   const std::uint64_t limit = prefetcher->memory_limit();
-  if (limit != 0 && mode != IoMode::buffered) {
-    if (Result<File> d = buffered.value().again(File::Kind::direct); d && d.value().alignment() <= cache::ValueArena::kUnit)
-      direct = std::move(d).value();
-  }
+  Result<OpenedAnew> opened = open_anew(origin, {limit != 0 && mode != IoMode::buffered, false});
+  if (!opened) return nullptr;
+  OpenedAnew& files = opened.value();
+  const Result<std::uint64_t> size = files.buffered.size();
+  if (!size) return nullptr;
+  if (files.direct && files.direct->alignment() > cache::ValueArena::kUnit) files.direct.reset();
+  // One that is shared with others must keep its read-ahead, and is not good enough but for little.
+  if (files.own)
+    (void)files.buffered.with_fd(
+        [](int fd) noexcept { (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); });
+  else if (!files.drops_cache)
+    return nullptr;
+  bool local = true;
+  (void)files.buffered.with_fd([&local](int fd) noexcept { local = is_local_file_system(fd); });
   const ToldWay way =
-      choose_told_way({mode, direct.has_value(), limit, size.value(), memory_facts().available});
+      choose_told_way({mode, files.direct.has_value(), limit, size.value(), memory_facts().available,
+                       local, files.drops_cache});
+  if (way == ToldWay::page_cache) files.direct.reset();
   try {
     return std::shared_ptr<ToldFile>(
-        new ToldFile(*prefetcher, std::move(buffered).value(), std::move(direct), origin.fd, way, size.value()));
+        new ToldFile(*prefetcher, std::move(files.buffered), std::move(files.direct), origin.fd, way, size.value()));
   } catch (...) {
     return nullptr;
   }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/value_arena.h"
 #include "lmdbio/io/file.h"
@@ -20,6 +21,8 @@ struct ToldFacts {
   std::uint64_t limit = 0;  ///< bytes of private memory that may be used
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;  ///< memory that the page cache could grow by
+  bool local = true;            ///< the file system keeps its data on this machine
+  bool drops_cache = false;     ///< each open of the file drops what the page cache has of it
 };
 enum class ToldWay : unsigned char {
   nothing,     ///< page faults do it all
@@ -28,19 +31,21 @@ enum class ToldWay : unsigned char {
   arena_once,  ///< likewise the first time, then into the page cache: the file fits there
 };
 /// Direct reads are the fastest, but what they read is private to a transaction: a program that comes again
-/// to a file that fits the page cache is to find it there, as with stock.
+/// to a file that fits the page cache is to find it there, as with stock.  On this machine's disks the second
+/// time may bring it there; from afar it is read once.
 constexpr ToldWay choose_told_way(const ToldFacts& f) noexcept {
   if (f.setting == IoMode::mmap) return ToldWay::nothing;
   if (f.setting == IoMode::buffered || !f.direct || f.limit == 0) return ToldWay::page_cache;
   if (f.setting == IoMode::direct) return ToldWay::arena;
-  return f.file_bytes <= f.available / 4 * 3 ? ToldWay::arena_once : ToldWay::arena;
+  if (f.drops_cache || !fits_comfortably(f.file_bytes, f.available)) return ToldWay::arena;
+  return f.local ? ToldWay::arena_once : ToldWay::page_cache;
 }
 
 /// An environment's, shared with its transactions.  Any thread.
 class ToldFile {
  public:
   /// Null: the file cannot be opened anew, or no memory, or the configuration is against it.
-  static std::shared_ptr<ToldFile> open(const cache::Origin& origin) noexcept;
+  static std::shared_ptr<ToldFile> open(const Origin& origin) noexcept;
 
   ToldWay way() const noexcept { return way_; }
   const File& buffered() const noexcept { return buffered_; }  ///< of its own: without read-ahead

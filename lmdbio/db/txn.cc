@@ -47,6 +47,7 @@ void Txn::start(std::uint32_t window, const cache::WindowView& view) noexcept {
 
 Status Txn::begin_unmapped() noexcept {
   const Uncancelled wait;
+  const AsyncSignalsBlocked allocates;
   UnmappedFile* const file = env_->unmapped_file();
   if (loader_ == nullptr) loader_.reset(new (std::nothrow) Loader);
   if (file == nullptr || loader_ == nullptr) return Status::from_errno(ENOMEM);
@@ -80,6 +81,7 @@ Status Txn::begin_unmapped() noexcept {
 void Txn::leave_window() noexcept {
   const int saved = errno;
   const Uncancelled wait;
+  const AsyncSignalsBlocked allocates;
   env_->unmapped_file()->leave(std::exchange(entered_, nullptr));
   errno = saved;
 }
@@ -92,6 +94,7 @@ bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
       continue;
     const int saved = errno;
     const Uncancelled wait;
+  const AsyncSignalsBlocked allocates;
     failed = cache::Prefetcher::existing()->load(*file, cache::ChunkIndex{c});
     errno = saved;
     if (!failed.ok()) return false;

@@ -18,7 +18,7 @@ std::uint32_t next_window_number() noexcept {
   return n;
 }
 
-UnmappedFile::UnmappedFile(const cache::Origin& origin, std::size_t page_size, const char* name,
+UnmappedFile::UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
                            std::shared_ptr<cache::Window> first,
                            std::shared_ptr<cache::FileCache> first_cache)
     : origin_(origin),

@@ -35,7 +35,7 @@ class UnmappedFile {
   };
 
   /// `first`: the window with room for the whole map, and its cache, which the caller closes.  `origin` outlives it.
-  UnmappedFile(const cache::Origin& origin, std::size_t page_size, const char* name, std::shared_ptr<cache::Window> first,
+  UnmappedFile(const Origin& origin, std::size_t page_size, const char* name, std::shared_ptr<cache::Window> first,
                std::shared_ptr<cache::FileCache> first_cache);
   ~UnmappedFile();
   UnmappedFile(const UnmappedFile&) = delete;
@@ -65,7 +65,7 @@ class UnmappedFile {
   void drop_older(std::list<Entry>& gone) noexcept;
   void close(std::list<Entry>& gone) noexcept;
 
-  const cache::Origin origin_;
+  const Origin origin_;
   const std::size_t page_size_;
   const std::string name_;
   const std::uint64_t most_bytes_;  ///< of the first window

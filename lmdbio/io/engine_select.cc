@@ -13,6 +13,7 @@
 #include "lmdbio/io/engine_pread.h"
 #include "lmdbio/io/engine_threads.h"
 #include "lmdbio/io/engine_uring.h"
+#include "lmdbio/io/page_filler.h"
 
 namespace lmdbio {
 namespace {
@@ -58,6 +59,11 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
   if (depth == 0) return Status::from_errno(EINVAL);
   if (file.kept() && !PrivateTable::inside()) return hosted_engine(file, depth, wanted, name);
   if (file.fd() < 0) return Status::from_errno(EBADF);
+  if (wanted == EngineKind::populate || wanted == EngineKind::populate_copied) {
+    if (name != nullptr) *name = "populate";
+    return populate_engine(
+        file, depth, wanted == EngineKind::populate ? PageFiller::Bytes::unwanted : PageFiller::Bytes::copied);
+  }
   char why[160] = "";
   std::size_t used = 0;
   Status last;

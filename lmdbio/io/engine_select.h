@@ -9,7 +9,15 @@
 
 namespace lmdbio {
 
-enum class EngineKind : unsigned char { automatic, uring, threads, pread };  // the better ones first
+enum class EngineKind : unsigned char {
+  automatic,
+  uring,  // the better ones first
+  threads,
+  pread,
+  populate,  ///< bytes come into the page cache, not to where they are asked for: see PageFiller; no other
+             ///< instead
+  populate_copied,  ///< as populate, and to where they are asked for
+};
 /// That of LMDBIO_ENGINE.
 EngineKind engine_kind(IoEngineChoice choice) noexcept;
 

@@ -59,7 +59,8 @@ class Ring {
 // forked child, where their state is undefined, they are dropped as the bytes that they are.
 struct ThreadsEngine::Pool {
   int fd = -1;
-  UniqueFd ready;  // an eventfd, above 0 exactly while there are results
+  std::unique_ptr<PageFiller> filler;  // null: they read
+  UniqueFd ready;                      // an eventfd, above 0 exactly while there are results
 
   // The engine's thread only.
   std::unique_ptr<pthread_t[]> threads;
@@ -97,8 +98,13 @@ void ThreadsEngine::Pool::serve() noexcept {
     if (ending) break;
     const RawRead r = reads.pop();
     ::pthread_mutex_unlock(&mutex);
-    const ssize_t n = read_at(fd, r.dst, r.offset);
-    const RawResult result{r.slot, n < 0 ? -static_cast<long>(errno) : static_cast<long>(n)};
+    RawResult result{r.slot, 0};
+    if (filler != nullptr) {
+      result.res = filler->fill(r.offset, r.dst);
+    } else {
+      const ssize_t n = read_at(fd, r.dst, r.offset);
+      result.res = n < 0 ? -static_cast<long>(errno) : static_cast<long>(n);
+    }
     ::pthread_mutex_lock(&mutex);
     results.push(result);
     if (results.count() == 1) {
@@ -149,7 +155,7 @@ int ThreadsEngine::ready_fd() const noexcept { return pool_ != nullptr ? pool_->
 // The threads' stacks stay allocated: they are not ours to unmap.
 void ThreadsEngine::forget() noexcept { pool_.reset(); }
 
-Status ThreadsEngine::start(const File& file, unsigned most) noexcept {
+Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler) noexcept {
   std::unique_ptr<Pool> pool(new (std::nothrow) Pool);
   if (pool == nullptr || !pool->reads.make(caps().depth) || !pool->results.make(caps().depth))
     return Status::from_errno(ENOMEM);
@@ -159,6 +165,7 @@ Status ThreadsEngine::start(const File& file, unsigned most) noexcept {
   if (!pool->ready) return Status::from_errno(errno);
   pool->fd = file.fd();
   pool->most = most;
+  pool->filler = std::move(filler);
   if (const int rc = pool->add_thread(); rc != 0) return Status::from_errno(rc);
   pool_ = std::move(pool);
   return Status();
@@ -172,7 +179,8 @@ Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noe
   ::pthread_mutex_unlock(&p.mutex);
   for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
   // A thread that is about to become idle may be missed: one too many is started then, within the limit.
-  for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < p.most; --missing)
+  const unsigned most = p.filler != nullptr ? std::min(p.most, p.filler->threads()) : p.most;
+  for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < most; --missing)
     if (p.add_thread() != 0) p.most = p.started;
   return reads.size();
 }
@@ -193,13 +201,13 @@ Result<std::size_t> ThreadsEngine::do_reap(std::span<RawResult> out, std::size_t
   return n;
 }
 
-Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth,
-                                                 unsigned threads) noexcept {
+Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads,
+                                                 std::unique_ptr<PageFiller> filler) noexcept {
   if (depth == 0) return Status::from_errno(EINVAL);
   std::unique_ptr<ThreadsEngine> engine(new (std::nothrow) ThreadsEngine(file, depth));
   if (engine == nullptr) return Status::from_errno(ENOMEM);
   const unsigned most = threads != 0 ? threads : std::min(depth, ThreadsEngine::kMostThreads);
-  if (const Status s = engine->start(file, std::min(most, depth)); !s.ok()) return s;
+  if (const Status s = engine->start(file, std::min(most, depth), std::move(filler)); !s.ok()) return s;
   return std::unique_ptr<IoEngine>(std::move(engine));
 }
 

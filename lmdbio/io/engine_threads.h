@@ -5,6 +5,7 @@
 
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/io_engine.h"
+#include "lmdbio/io/page_filler.h"
 
 namespace lmdbio {
 
@@ -20,20 +21,22 @@ class ThreadsEngine final : public IoEngine {
   void forget() noexcept override;
 
  private:
-  friend Result<std::unique_ptr<IoEngine>> threads_engine(const File&, unsigned, unsigned) noexcept;
+  friend Result<std::unique_ptr<IoEngine>> threads_engine(const File&, unsigned, unsigned,
+                                                          std::unique_ptr<PageFiller>) noexcept;
   struct Pool;
 
   ThreadsEngine(const File& file, unsigned depth) noexcept;
-  Status start(const File& file, unsigned most) noexcept;
+  Status start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler) noexcept;
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
 
   std::unique_ptr<Pool> pool_;
 };
 
-/// `depth` reads in flight by at most `threads` threads (0: as many as the depth, kMostThreads at most).
+/// `depth` reads in flight by at most `threads` threads (0: as many as the depth, kMostThreads at most). With
+/// a `filler` they fill instead, as many at once as it wants.
 /// Errors: EINVAL for depth 0, ENOMEM, EAGAIN if there is not even one thread to be had, as eventfd(2).
-Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth,
-                                                 unsigned threads = 0) noexcept;
+Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
+                                                 std::unique_ptr<PageFiller> filler = nullptr) noexcept;
 
 }  // namespace lmdbio

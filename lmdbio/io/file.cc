@@ -59,6 +59,16 @@ Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id)
   return opened;
 }
 
+// Of the program's descriptor `fd`, in the calling thread's table, if it is `id`.
+Result<UniqueFd> duplicate_of_programs(int fd, const FileIdentity& id) noexcept {
+  UniqueFd made(PrivateTable::duplicate_of_programs(fd));
+  if (!made) return Status::from_errno(errno);
+  struct stat st;
+  if (::fstat(made.get(), &st) != 0) return Status::from_errno(errno);
+  if (!same_inode(st, id)) return Status::from_errno(ESTALE);
+  return made;
+}
+
 // The alignment of direct reads as the kernel tells it; 0: there are none.
 std::size_t told_alignment(int fd) noexcept {
 #ifdef STATX_DIOALIGN
@@ -210,7 +220,8 @@ Status File::Home::open(pid_t thread) noexcept {
   std::uint64_t before = opened_.load(std::memory_order_acquire);
   char program[64];
   (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), origin_);
-  Result<UniqueFd> made = open_inode(program, flags_of(kind_), id_);
+  Result<UniqueFd> made = kind_ == Kind::shared ? duplicate_of_programs(origin_, id_)
+                                                : open_inode(program, flags_of(kind_), id_);
   if (!made && !path_.empty() && made.error().raw() != EINVAL) {
     Result<UniqueFd> by_path = open_inode(path_.c_str(), flags_of(kind_), id_);
     if (by_path) made = std::move(by_path);
@@ -238,16 +249,18 @@ int File::Home::fd_here() noexcept {
   return open(::getpid()).ok() ? fd() : -1;  // in a forked child, for the first time
 }
 
-Result<File> File::keep(int fd, const char* path, const FileIdentity& id, Kind kind) noexcept {
+Result<File> File::keep(const Origin& origin, Kind kind) noexcept {
   try {
-    return open_home(std::make_shared<Home>(kind, fd, path != nullptr ? path : "", id));
+    return open_home(
+        std::make_shared<Home>(kind, origin.fd, origin.path != nullptr ? origin.path : "", origin.id));
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
 }
 
 Result<File> File::open_home(std::shared_ptr<Home> home) noexcept {
-  if (const Status st = home->open_first(static_cast<pid_t>(::syscall(SYS_gettid))); !st.ok()) return st;
+  const pid_t program = PrivateTable::inside() ? ::getpid() : static_cast<pid_t>(::syscall(SYS_gettid));
+  if (const Status st = home->open_first(program); !st.ok()) return st;
   File made(UniqueFd(), -1, home->alignment());
   made.home_ = std::move(home);
   return made;

@@ -21,6 +21,13 @@ struct FileIdentity {
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
+/// Where the program's file can be opened anew.
+struct Origin {
+  int fd;            ///< the program's descriptor: it may be another file's by now
+  const char* path;  ///< absolute; null: not known
+  FileIdentity id;   ///< which file it was
+};
+
 /// What this machine knows of the size of `fd`'s file, without a request to the server of a network file
 /// system (fstat(2) makes one whenever a read has changed the time of access); 0: it cannot be had.
 std::uint64_t size_known_here(int fd) noexcept;
@@ -38,6 +45,7 @@ class File {
     buffered,  ///< through the page cache
     direct,    ///< past it
     exact,     ///< through the page cache, and the kernel reads nothing beyond what is asked for
+    shared,    ///< a duplicate of the program's descriptor (Linux 5.6): nothing is opened
   };
 
   /// Close-on-exec and read-only; needs read permission, not ownership.  A directory is EISDIR, anything else
@@ -54,10 +62,10 @@ class File {
   /// since); ESTALE if it is another file; as from_fd() for what is no regular file.  As any close(2), that of the
   /// File drops this process's POSIX record locks on the file, if it has any in this table.
   static Result<File> reopen(int fd, Kind kind) noexcept;
-  /// The file `id`, opened anew in the private table: by way of the program's descriptor `fd`, or, where that is no
-  /// longer this file, by `path` (may be null).  Errors as reopen(); EBADF: there is no private table; ESTALE: neither
-  /// is this file.  Waits for another thread.
-  static Result<File> keep(int fd, const char* path, const FileIdentity& id, Kind kind) noexcept;
+  /// The file opened anew in the private table: by way of the program's descriptor, or, where that is no longer this
+  /// file, by its path.  Errors as reopen(); EBADF: there is no private table; ESTALE: neither is this file.  Waits
+  /// for another thread.
+  static Result<File> keep(const Origin& origin, Kind kind) noexcept;
   /// This file opened anew, in the same table.
   Result<File> again(Kind kind) const noexcept;
 

@@ -88,10 +88,7 @@ bool leave_programs_table() noexcept {
 int open_standard_error() noexcept {
   if (!in_table) return kSharesDescriptors;
   if (kFirstClosed > 2) return ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-  const UniqueFd process(static_cast<int>(::syscall(kSysPidfdOpen, ::getpid(), 0)));
-  if (process)
-    if (const long fd = ::syscall(kSysPidfdGetfd, process.get(), STDERR_FILENO, 0); fd >= 0)
-      return static_cast<int>(fd);
+  if (const int fd = PrivateTable::duplicate_of_programs(STDERR_FILENO); fd >= 0) return fd;
   return ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 }
 
@@ -244,6 +241,11 @@ std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
 }
 
 bool PrivateTable::inside() noexcept { return in_table; }
+
+int PrivateTable::duplicate_of_programs(int fd) noexcept {
+  const UniqueFd process(static_cast<int>(::syscall(kSysPidfdOpen, ::getpid(), 0)));
+  return process ? static_cast<int>(::syscall(kSysPidfdGetfd, process.get(), fd, 0)) : -1;
+}
 
 unsigned PrivateTable::generation() noexcept { return forks.load(std::memory_order_relaxed); }
 

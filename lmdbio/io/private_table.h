@@ -46,6 +46,10 @@ class PrivateTable {
   /// Counts forks: descriptors of another generation are the parent's, and not here.
   static unsigned generation() noexcept;
 
+  /// In a thread of the table: a duplicate of the program's descriptor, close-on-exec.  -1 and errno: there is none, or
+  /// the system does not allow it (before Linux 5.6, seccomp).
+  static int duplicate_of_programs(int fd) noexcept;
+
   ~PrivateTable();
   PrivateTable(const PrivateTable&) = delete;
   PrivateTable& operator=(const PrivateTable&) = delete;

@@ -57,7 +57,8 @@ Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   Mode mode = Mode::direct;
   if (io != IoMode::direct && in_page_cache(wanted))
     mode = Mode::cached;
-  else if (io == IoMode::mmap || io == IoMode::buffered)
+  else if (io == IoMode::mmap || io == IoMode::buffered ||
+           (io == IoMode::automatic && request_.through_page_cache))
     mode = Mode::buffered;
   if (queue_ != nullptr && (mode == mode_ || (mode == Mode::direct && mode_ == Mode::buffered))) return {};
   // What is in memory is copied by the call itself; what is not, and goes through the page cache, blocks.

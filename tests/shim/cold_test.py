@@ -16,6 +16,7 @@ import confined
 import shimtest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import cgroup  # noqa: E402
 import slowfs  # noqa: E402
 
 RECORDS, BYTES, EVERY = 6000, 24000, 4  # 36 MiB
@@ -383,8 +384,8 @@ class Cold(Walks):
 class Slow(Walks):
     """On a file system whose requests take 1 ms, and fail."""
 
-    def mount(self, **options):
-        return missing_part(self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], self.db(SMALL), **options).__enter__())
+    def mount(self, known=SMALL, **options):
+        return missing_part(self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], self.db(known), **options).__enter__())
 
     # Page faults are served from the page cache, so that only direct reads are faulty: a fault that fails is SIGBUS.
     def direct_on(self, fs, walk, extra=None, **faults):
@@ -423,7 +424,7 @@ class Slow(Walks):
             for walk, want in (("back 0", 1600), ("range 0 700", 900), ("pair 0", 3200), ("twice 0", 4800), ("walk 0", 1600)):
                 with self.subTest(memory=memory, walk=walk):
                     fs.set(reset=1)
-                    got, io = self.walk_on(fs, [walk], {"LMDBIO_MEMORY": memory})
+                    got, io = self.walk_on(fs, [walk], {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": memory})
                     self.assertEqual(got[walk.split()[0]], [f"right {want}"], got.out)
                     self.assertEqual((io["way"], got.err), ("direct", ""))
                     self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
@@ -432,6 +433,107 @@ class Slow(Walks):
                         self.assertLess(io["read"], size + 4 * MIB, io)
                     else:
                         self.assertLess(io["read"], turns * size * 1.3 + 4 * MIB, io)
+
+    def walk_through_page_cache(self, fs, walk, extra=None, status=0):
+        """A file that fits the memory that is free, as it is by default."""
+        got = self.run_cold([f"open {fs.path}", "begin 0", *walk, "end 0", "close 0"], {"LMDBIO_IO": "auto", **(extra or {})},
+                            known=SMALL, status=status)
+        return got, got.io()[0]
+
+    # Each byte is read from storage once, for all epochs, all runs and all processes; in large requests.
+    def test_page_cache_serves_epochs_and_runs(self):
+        fs = self.slow()
+        size = os.path.getsize(self.db(SMALL) + "/data.mdb")
+        self.run_cold([f"evict {fs.path}"], known=SMALL)
+        fs.set(reset=1)
+        got, io = self.walk_through_page_cache(fs, ["walk 0"])
+        self.assertEqual((got["walk"], io["way"], io["why"]), (["right 1600"], "buffered", "fits the page cache"))
+        self.assertEqual((io["published"], io["vanished"], io["went_direct"]), (0, 0, 0))
+        first = fs.counters()["read"]
+        self.assertLess(first["bytes"], 1.02 * size)
+        self.assertGreater(first["bytes"], 0.95 * size)
+        if io["requests"]["more"]:  # this kernel populates; without, requests are as large as its read-ahead
+            self.assertLess(first["numbered"] - first["sizes"].get("4096", 0), size / MIB + 24, first)
+        got, _ = self.walk_through_page_cache(fs, ["walk 0", "back 0", "twice 0", "pair 0"])
+        self.assertEqual(got["walk"] + got["twice"], ["right 1600", "right 4800"])
+        again = fs.counters()["read"]
+        self.assertEqual(again["bytes"] - first["bytes"], 4096 * (again["direct"] - first["direct"]), again)
+        for variables in ({"LMDBIO_ENGINE": "threads"}, {"LMDBIO_ENGINE": "pread"}):
+            got = self.run_cold([f"evict {fs.path}", f"open {fs.path}", "begin 0", "walk 0", "walk 0", "end 0", "close 0"],
+                                {"LMDBIO_IO": "auto", **variables}, known=SMALL)
+            self.assertEqual(got["walk"], ["right 1600"] * 2)
+
+    # What was filled is gone when the walk comes to it: direct reads from then on, and no fill a second time.
+    def test_filled_pages_that_vanish(self):
+        fs = self.slow(known=KNOWN)
+        size = os.path.getsize(self.db() + "/data.mdb")
+        stats = os.path.join(self.dir, "stats")
+        program = Program(self, "preload", {"LMDBIO_IO": "auto", "LMDBIO_MEMORY": "64M", "LMDBIO_STATS": stats})
+        for command in (KNOWN, f"evict {fs.path}", f"open {fs.path}", "begin 0"):
+            self.assertEqual(program.do(command), "0")
+        fs.set(reset=1)
+        self.assertEqual(program.do("part 0 20"), "right 20")
+        while fs.counters()["read"]["bytes"] < 30 * MIB:  # as far as it is filled ahead
+            pass
+        self.assertEqual(program.do(f"evict {fs.path}"), "0")
+        self.assertEqual(program.do("rest 0"), f"right {RECORDS - 20}")
+        self.assertEqual(program.do("walk 0"), ALL)
+        self.assertEqual(program.do("end 0") + program.do("close 0"), "00")
+        self.assertEqual(program.end(), 0)
+        io = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]][0]
+        self.assertEqual((io["way"], io["went_direct"]), ("direct", 1), io)
+        self.assertGreaterEqual(io["vanished"], 16 * MIB)
+        self.assertLess(fs.counters()["read"]["bytes"], 2.2 * size)
+
+    # An explicit setting wins.
+    def test_settings_win(self):
+        fs = self.slow()
+        for setting, way in (("direct", "direct"), ("buffered", "buffered"), ("auto", "buffered")):
+            got, io = self.walk_on(fs, ["walk 0"], {"LMDBIO_IO": setting})
+            self.assertEqual((got["walk"], io["way"]), (["right 1600"], way))
+
+    # A file of twice the memory that a group may use is read directly, as if there were no page cache.
+    def test_larger_than_the_groups_memory(self):
+        fs = self.slow(known=KNOWN)
+        self.run_cold([f"evict {fs.path}"])
+        stats = os.path.join(self.dir, "group")
+        try:
+            with cgroup.Memory(18 * MIB) as group:
+                done = subprocess.run([shimtest.program("cold"), KNOWN, f"open {fs.path}", "begin 0", "walk 0", "end 0", "close 0"],
+                                      env=shimtest.environment("preload", {"LMDBIO_STATS": stats, "LMDBIO_MEMORY": "8M"}),
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100,
+                                      preexec_fn=group.enter)
+        except cgroup.Missing as why:
+            self.skipTest(str(why))
+        self.assertIn(ALL, done.stdout, done.stderr)
+        io = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]][0]
+        self.assertEqual((io["way"], io["why"]), ("direct", "larger than the memory that is free"))
+
+    # Each open drops the page cache: nothing is brought there.
+    def test_file_system_that_drops_the_page_cache_at_open(self):
+        fs = self.slow(cold_open=1)
+        got, io = self.walk_on(fs, ["walk 0", "walk 0"], {"LMDBIO_MEMORY": "64M"})
+        self.assertEqual((got["walk"], io["way"]), (["right 1600"] * 2, "direct"), io)
+        self.assertEqual(io["why"], "each open of the file drops its page cache")
+        self.assertGreater(io["published"], 0)
+        got, io = self.walk_on(fs, ["walk 0"], {"LMDBIO_IO": "buffered"})
+        self.assertEqual((got["walk"], io["way"]), (["right 1600"], "buffered"))
+
+    # No read succeeds: the calls say so, as for direct reads, and the next ones get the bytes.
+    def test_fills_that_fail(self):
+        fs = self.slow()
+        for engine in ("auto", "threads"):
+            with self.subTest(engine=engine):
+                program = Program(self, "preload", {"LMDBIO_IO": "auto", "LMDBIO_ENGINE": engine})
+                for command in (SMALL, f"evict {fs.path}", f"open {fs.path}", "begin 0"):
+                    self.assertEqual(program.do(command), "0")
+                self.assertEqual(program.do("part 0 1"), "right 1")
+                program.do(f"evict {fs.path}")
+                fs.set(reset=1, fail_at=2)
+                self.assertRegex(program.do("rest 0"), r"^right 1599")
+                fs.set(fail_at=0)
+                self.assertEqual(program.do("walk 0"), "right 1600")
+                self.assertEqual(program.do("end 0") + program.do("close 0"), "00")
 
     def test_signals(self):
         fs = self.slow(delay_us=1000)

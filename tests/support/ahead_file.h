@@ -32,7 +32,7 @@ class AheadFile {
   ~AheadFile() { close(); }
 
   void open(std::uint64_t snapshot = 1) {
-    const cache::Origin origin{temp_.fd(), temp_.path(), identity_of(temp_.fd()).value()};
+    const Origin origin{temp_.fd(), temp_.path(), identity_of(temp_.fd()).value()};
     auto made = prefetcher().open(window_, origin, "file", contents_.size(), snapshot);
     ASSERT_TRUE(made);
     cache_ = std::move(made).value();

@@ -19,7 +19,8 @@ class Machine {
   Machine() : root_(::testing::TempDir() + "lmdbio_facts_XXXXXX") {
     EXPECT_NE(::mkdtemp(root_.data()), nullptr);
     write("proc/meminfo",
-          "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\nBuffers: 1 kB\n");
+          "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\nBuffers: 1 "
+          "kB\n");
   }
   ~Machine() { std::filesystem::remove_all(root_); }
   void write(const std::string& path, const std::string& text) {
@@ -68,13 +69,36 @@ TEST(MemoryFacts, GroupsOfVersionTwo) {
   m.write(base + "a/memory.current", std::to_string(1536 * kMiB) + "\n");
   EXPECT_EQ(m.facts().total, 2 * kGiB) << "the one above limits as well";
   EXPECT_EQ(m.facts().available, 512 * kMiB);
-  m.write(base + "a/memory.stat", "anon 1\nactive_file 7\ninactive_file " + std::to_string(kGiB) + "\nslab 5\n");
+  m.write(base + "a/memory.stat",
+          "anon 1\nactive_file 0\ninactive_file " + std::to_string(kGiB) + "\nslab 5\n");
   EXPECT_EQ(m.facts().available, 1536 * kMiB) << "page cache can be had";
   m.write(base + "a/memory.stat", "inactive_file " + std::to_string(64 * kGiB) + "\n");
   EXPECT_EQ(m.facts().available, 2 * kGiB) << "not more than is used";
   m.write(base + "a/memory.current", std::to_string(3 * kGiB) + "\n");
   m.write(base + "a/memory.stat", "inactive_file x\n");
   EXPECT_EQ(m.facts().available, 0u) << "over its limit";
+}
+
+// A file that is read a second time moves to the active list, and is no less free for that.
+TEST(MemoryFacts, PageCacheThatIsOftenUsedCountsAsFree) {
+  Machine m;
+  const auto mib = [](std::uint64_t n) { return std::to_string(n * kMiB) + "\n"; };
+  m.write("proc/self/cgroup", "0::/a\n");
+  m.write("sys/fs/cgroup/a/memory.max", mib(2048));
+  m.write("sys/fs/cgroup/a/memory.current", mib(1900));
+  m.write("sys/fs/cgroup/a/memory.stat", "anon 1\nfile 4711\ninactive_anon 5\nactive_anon 6\ninactive_file " +
+                                             mib(300) + "active_file " + mib(1500));
+  EXPECT_EQ(m.facts().available, 1948 * kMiB);
+  m.write("sys/fs/cgroup/a/memory.stat", "active_file " + mib(1500));
+  EXPECT_EQ(m.facts().available, 1648 * kMiB);
+  m.write("proc/self/cgroup", "3:memory:/b\n");
+  m.write("sys/fs/cgroup/memory/b/memory.limit_in_bytes", mib(1024));
+  m.write("sys/fs/cgroup/memory/b/memory.usage_in_bytes", mib(1000));
+  // Its own part, then with the groups below it: those count too.
+  m.write("sys/fs/cgroup/memory/b/memory.stat", "inactive_file " + mib(1) + "active_file " + mib(2) +
+                                                    "total_inactive_file " + mib(100) + "total_active_file " +
+                                                    mib(200));
+  EXPECT_EQ(m.facts().available, 324 * kMiB);
 }
 
 TEST(MemoryFacts, AFullGroupAboveATighterOne) {
@@ -98,7 +122,8 @@ TEST(MemoryFacts, GroupsOfVersionOne) {
   EXPECT_EQ(m.facts().total, 16 * kGiB);
   m.write(base + "docker/c1/memory.limit_in_bytes", std::to_string(kGiB) + "\n");
   m.write(base + "docker/c1/memory.usage_in_bytes", std::to_string(900 * kMiB) + "\n");
-  m.write(base + "docker/c1/memory.stat", "cache 1\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
+  m.write(base + "docker/c1/memory.stat",
+          "cache 1\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
   EXPECT_EQ(m.facts().total, kGiB);
   EXPECT_EQ(m.facts().available, 224 * kMiB);
 }

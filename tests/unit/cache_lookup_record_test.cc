@@ -90,9 +90,12 @@ TEST(ChooseLoad, Pages) {
     f.way = way;
     f.memory_left = 0;
     EXPECT_EQ(choose_load(f), LoadKind::pages);
-    f.available = 2 * kGiB - 2;
+    f.used_bytes = 3 * kGiB;
     EXPECT_EQ(choose_load(f), LoadKind::pages);
-    f.available = 2 * kGiB - 4;
+    f.drops_cache = true;
+    EXPECT_EQ(choose_load(f), LoadKind::none);
+    f.drops_cache = false;
+    ++f.used_bytes;
     EXPECT_EQ(choose_load(f), LoadKind::none);
   }
 }

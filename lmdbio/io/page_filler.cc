@@ -1,0 +1,126 @@
+#include "lmdbio/io/page_filler.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/io/engine_threads.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
+namespace lmdbio {
+namespace {
+
+/// Pieces below are read: a fill brings kPiece, which for scattered ones is too much.
+constexpr std::size_t kLeast = std::size_t{512} << 10;
+/// In flight, where the kernel fills and where reads do.
+constexpr unsigned kFills = 8, kReads = 32;
+constexpr std::size_t kPage = 4096;
+
+bool kernel_is(unsigned major, unsigned minor) noexcept {
+  struct utsname u;
+  if (::uname(&u) != 0) return false;
+  unsigned a = 0, b = 0;
+  const char* const end = u.release + std::strlen(u.release);
+  const auto first = std::from_chars(u.release, end, a);
+  if (first.ec != std::errc() || first.ptr == end) return false;
+  if (std::from_chars(first.ptr + 1, end, b).ec != std::errc()) return false;
+  return a > major || (a == major && b >= minor);
+}
+
+}  // namespace
+
+PageFiller::PageFiller(const File& file, Mapping map, std::uint64_t size, Bytes bytes) noexcept
+    : fd_(file.fd()),
+      map_(std::move(map)),
+      size_(size),
+      bytes_(bytes),
+      residency_(fd_, Residency::Sampling::no) {}
+
+Result<std::unique_ptr<PageFiller>> PageFiller::make(const File& file, Bytes bytes) noexcept {
+  const Result<std::uint64_t> size = file.size();
+  if (!size) return size.error();
+  if (size.value() == 0 || file.direct()) return Status::from_errno(EINVAL);
+  Result<Mapping> map = Mapping::map_file(file.fd(), size.value(), kPiece);
+  if (!map) return map.error();
+  Mapping& m = map.value();
+  // The kernel reads as far as a huge page goes, and because of MADV_RANDOM not one more.
+  if (::madvise(m.data(), m.size(), MADV_HUGEPAGE) != 0 || ::madvise(m.data(), m.size(), MADV_RANDOM) != 0)
+    return Status::from_errno(errno);
+  (void)::madvise(m.data(), m.size(), MADV_DONTDUMP);
+  std::unique_ptr<PageFiller> made(new (std::nothrow)
+                                       PageFiller(file, std::move(map).value(), size.value(), bytes));
+  if (made == nullptr) return Status::from_errno(ENOMEM);
+  return made;
+}
+
+unsigned PageFiller::threads() const noexcept {
+  return works() && bytes_ == Bytes::unwanted ? kFills : kReads;
+}
+
+// Errors are EFAULT and EHWPOISON whatever storage said, ENOMEM, EINVAL before Linux 5.14, EPERM by a filter:
+// a read finds out.
+bool PageFiller::populate(std::uint64_t offset, std::size_t bytes) noexcept {
+  for (;;) {
+    if (::madvise(map_.data() + offset, bytes, MADV_POPULATE_READ) == 0) return true;
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno == EINVAL || errno == ENOSYS || errno == EPERM)
+      trust_.store(Trust::refused, std::memory_order_relaxed);
+    return false;
+  }
+}
+
+// The first piece that is not there: one page of it is asked for.  Not its first, which may be a meta page.
+// False: it is not there yet.
+bool PageFiller::prove(std::uint64_t offset, std::size_t bytes) noexcept {
+  const std::optional<double> before = residency_.share(offset, bytes);
+  constexpr double kSome = 0.1, kMost = 0.5;
+  const std::uint64_t middle = offset + align_down(bytes / 2, kPage);
+  if (!before) {
+    trust_.store(kernel_is(5, 18) ? Trust::proven : Trust::refused, std::memory_order_relaxed);
+    return works();
+  }
+  if (*before > kSome || residency_.share(middle, kPage) != 0.0) return true;  // tells nothing
+  if (!populate(middle, kPage)) return false;
+  const bool large = residency_.share(offset, bytes).value_or(0) >= kMost;
+  trust_.store(large ? Trust::proven : Trust::refused, std::memory_order_relaxed);
+  return large;
+}
+
+long PageFiller::fill(std::uint64_t offset, MutableBytes to) noexcept {
+  const std::uint64_t first = align_down(offset, kPage);
+  const bool inside = offset < size_ && to.size() <= align_up(size_, kPage) - offset;
+  if (inside && to.size() >= kLeast && works()) {
+    const auto bytes = static_cast<std::size_t>(
+        std::min(align_up(offset + to.size(), kPage), align_up(size_, kPage)) - first);
+    const bool goes = trust_.load(std::memory_order_relaxed) == Trust::proven || prove(first, bytes);
+    const bool there = goes && populate(first, bytes);
+    // Pages that are mapped here would stay in memory longer than others.
+    if (goes) (void)::madvise(map_.data() + first, bytes, MADV_DONTNEED);
+    if (there && bytes_ == Bytes::unwanted)
+      return static_cast<long>(std::min<std::uint64_t>(to.size(), size_ - offset));
+  }
+  // Not pread(2): bytes that nobody looks at may all go to one place, which ThreadSanitizer calls a race.
+  const long n = ::syscall(SYS_pread64, fd_, to.data(), to.size(), static_cast<off_t>(offset));
+  return n < 0 ? -static_cast<long>(errno) : n;
+}
+
+Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth,
+                                                  PageFiller::Bytes bytes) noexcept {
+  Result<std::unique_ptr<PageFiller>> filler = PageFiller::make(file, bytes);
+  if (!filler) return filler.error();
+  return threads_engine(file, depth, 0, std::move(filler).value());
+}
+
+}  // namespace lmdbio
