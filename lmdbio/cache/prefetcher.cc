@@ -163,7 +163,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     const std::uint64_t readahead = readahead_bytes(fd);
     const MemoryFacts memory = memory_facts();
     const Regime regime = choose_way({mode, local, files.direct.has_value(), !window->anonymous(), readahead,
-                                      limit_, used_bytes, memory.available, files.drops_cache});
+                                      limit_, used_bytes, memory.available});
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
@@ -174,7 +174,6 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
-    file->drops_cache = files.drops_cache;
     file->exact = std::move(files.exact);
     if (file->anonymous) {
       Result<Mapping> had = Mapping::zeroed(file->table.chunks());
@@ -624,7 +623,7 @@ void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
     file.stats.vanished += bytes;
     file.came_to_nothing += bytes;
   }
-  if (too_much_vanished(file.came_to_nothing))
+  if (too_much_vanished(file.came_to_nothing, file.stats.vanished))
     leave_page_cache(file, "what is brought into the page cache vanishes");
   if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
 }
