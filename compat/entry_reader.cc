@@ -177,8 +177,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
-  source.fits_page_cache = !files.value().drops_cache &&
-                           fits_comfortably(source.pages * source.page_size, memory_facts().available);
+  source.fits_page_cache = fits_comfortably(source.pages * source.page_size, memory_facts().available);
 
   Progress progress{options.progress, options.progress_context};
   reader::PlacesRequest request;

@@ -116,7 +116,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// window, and begin with a new snapshot.
   std::shared_ptr<FileCache> kept;
   bool local = true, drop_behind = false;
-  bool drops_cache = false;            ///< see OpenedAnew; constant
   unsigned readahead_walks = 0;        ///< see Prefetcher::use_readahead
   bool comes_around = false;           ///< a walk has gone through it more than once
   std::uint64_t least_latency_ns = 0;  ///< the fastest direct request so far; 0: none

@@ -49,7 +49,6 @@ struct LoadFacts {
   std::uint64_t memory_left = 0;  ///< bytes below the limit that are not taken
   std::uint64_t areas_left = 0;   ///< memory areas that may still be made
   std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes
-  bool drops_cache = false;       ///< each open of the file drops what the page cache has of it
 };
 
 /// How a database that is looked up all over is loaded as a whole: into the page cache, which all processes
@@ -61,7 +60,7 @@ constexpr LoadKind choose_load(const LoadFacts& f) noexcept {
   const bool direct =
       f.way == Way::direct && chunks * f.chunk_bytes <= f.memory_left && 2 * chunks <= f.areas_left;
   if (direct && f.forced) return LoadKind::chunks;
-  if (fits_comfortably(f.used_bytes, f.available) && !f.drops_cache) return LoadKind::pages;
+  if (fits_comfortably(f.used_bytes, f.available)) return LoadKind::pages;
   return direct ? LoadKind::chunks : LoadKind::none;
 }
 

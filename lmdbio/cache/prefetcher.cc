@@ -157,7 +157,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     });
     const MemoryFacts memory = memory_facts();
     const Regime regime = choose_way({mode, local, files.direct.has_value(), !window->anonymous(), readahead,
-                                      limit_, used_bytes, memory.available, files.drops_cache});
+                                      limit_, used_bytes, memory.available});
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
@@ -167,7 +167,6 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
-    file->drops_cache = files.drops_cache;
     file->exact = std::move(files.exact);
     file->drop_behind = regime.way == Way::buffered && mode == IoMode::automatic &&
                         !fits_comfortably(used_bytes, memory.available);
@@ -613,7 +612,7 @@ void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
     file.stats.vanished += bytes;
     file.came_to_nothing += bytes;
   }
-  if (too_much_vanished(file.came_to_nothing))
+  if (too_much_vanished(file.came_to_nothing, file.stats.vanished))
     leave_page_cache(file, "what is brought into the page cache vanishes");
   if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
 }

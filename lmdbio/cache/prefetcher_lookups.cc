@@ -47,8 +47,7 @@ bool Prefetcher::begin_load(FileCache& file, std::uint64_t used_bytes) noexcept 
                         file.chunk_bytes,
                         limit_ - taken,
                         most_areas_ - std::min(resident_areas_, most_areas_),
-                        memory_facts().available,
-                        file.drops_cache};
+                        memory_facts().available};
   const LoadKind kind = choose_load(facts);
   if (kind == LoadKind::none || !ensure_worker()) return false;
   file.load.kind = kind;

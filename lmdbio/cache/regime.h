@@ -23,7 +23,6 @@ struct RegimeFacts {
   std::uint64_t limit = 0;      ///< bytes of private memory that may be used
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;  ///< memory that the page cache could grow by
-  bool drops_cache = false;     ///< each open of the file drops what the page cache has of it
 };
 
 struct Regime {
@@ -49,7 +48,6 @@ constexpr Regime choose_way(const RegimeFacts& f) noexcept {
   }
   if (f.limit == 0) return {Way::buffered, "LMDBIO_MEMORY=0"};
   if (!f.direct) return {Way::buffered, "no direct reads here"};
-  if (f.drops_cache) return {Way::direct, "each open of the file drops its page cache"};
   if (!fits_comfortably(f.file_bytes, f.available))
     return {Way::direct, "larger than the memory that is free"};
   constexpr std::uint64_t kEnough = std::uint64_t{2} << 20;
@@ -58,8 +56,11 @@ constexpr Regime choose_way(const RegimeFacts& f) noexcept {
   return {Way::buffered, "fits the page cache"};
 }
 
-/// Of the last 64 MiB that were brought into the page cache, so many bytes were gone again before a walk came
-/// to them: who goes on so reads the file twice.
-constexpr bool too_much_vanished(std::uint64_t bytes) noexcept { return bytes >= std::uint64_t{16} << 20; }
+/// What was brought into the page cache and was gone again before a walk came to it, bytes: of the last 64
+/// MiB that walks came to, and in all.  Who goes on so reads the file twice; but once in a while another
+/// process may drop it (see OpenedAnew::drops_cache).
+constexpr bool too_much_vanished(std::uint64_t lately, std::uint64_t in_all) noexcept {
+  return lately >= std::uint64_t{16} << 20 && in_all >= std::uint64_t{32} << 20;
+}
 
 }  // namespace lmdbio::cache

@@ -22,7 +22,7 @@ struct ToldFacts {
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;  ///< memory that the page cache could grow by
   bool local = true;            ///< the file system keeps its data on this machine
-  bool drops_cache = false;     ///< each open of the file drops what the page cache has of it
+  bool shared = false;          ///< there is no descriptor without read-ahead: opens drop the page cache
 };
 enum class ToldWay : unsigned char {
   nothing,     ///< page faults do it all
@@ -37,7 +37,7 @@ constexpr ToldWay choose_told_way(const ToldFacts& f) noexcept {
   if (f.setting == IoMode::mmap) return ToldWay::nothing;
   if (f.setting == IoMode::buffered || !f.direct || f.limit == 0) return ToldWay::page_cache;
   if (f.setting == IoMode::direct) return ToldWay::arena;
-  if (f.drops_cache || !fits_comfortably(f.file_bytes, f.available)) return ToldWay::arena;
+  if (f.shared || !fits_comfortably(f.file_bytes, f.available)) return ToldWay::arena;
   return f.local ? ToldWay::arena_once : ToldWay::page_cache;
 }
 

@@ -92,9 +92,6 @@ TEST(ChooseLoad, Pages) {
     EXPECT_EQ(choose_load(f), LoadKind::pages);
     f.used_bytes = 3 * kGiB;
     EXPECT_EQ(choose_load(f), LoadKind::pages);
-    f.drops_cache = true;
-    EXPECT_EQ(choose_load(f), LoadKind::none);
-    f.drops_cache = false;
     ++f.used_bytes;
     EXPECT_EQ(choose_load(f), LoadKind::none);
   }
