@@ -5,6 +5,7 @@
 //   known RECORDS BYTES EVERY   what databases hold from now on (tests/procs/known.h)
 //   versions                    and that a writer has been there (see commit)
 //   make DIR, evict DIR
+//   scatter DIR PARTS           all records again, in so many commits: neighbours come to lie far apart
 //   open DIR [MAPSIZE_MIB]      read-only, MDB_NOTLS; the next slot: 0, 1, ..
 //   begin SLOT, end SLOT        transaction and cursor
 //   close SLOT, cursor-close SLOT
@@ -16,13 +17,16 @@
 //   range SLOT KEY              MDB_SET_RANGE, then to the last
 //   twice SLOT                  to the end, and from the first again after MDB_NOTFOUND
 //   pair SLOT                   by a second cursor half a database behind
-//   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each K-th; from the
+//   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each
+//   K-th; from the
 //                               first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
 //   stride-back SLOT K R        from the last on, one turn
-//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their first 4 KiB
+//   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their
+//   first 4 KiB
 //                               alone, - not, over and over
 //   turns, threads              all slots at once: one record each in turn; a thread each
-//   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end; the key
+//   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end;
+//   the key
 //                               after the last record now and then
 //   sets SLOT N STEP            likewise by MDB_SET, SET_KEY and SET_RANGE in turn
 //   fork SLOT N                 N children one after the other at once, each walks; the parent goes on
@@ -378,6 +382,32 @@ static void begin(struct Slot* s) {
   memcpy(&s->version, data.mv_data, 8);
 }
 
+// The bytes stay the same.
+static void scatter(const char* dir, size_t parts) {
+  MDB_env* env;
+  MDB_dbi dbi;
+  char* const value = malloc(known.bytes + 8);
+  CHECK(value != NULL);
+  MUST(mdb_env_create(&env));
+  MUST(mdb_env_set_mapsize(env, (known.bytes + 8192) * known.records * 2 + (64u << 20)));
+  MUST(mdb_env_open(env, dir, MDB_NOSYNC | MDB_NOMETASYNC, 0644));
+  for (size_t part = 0; part < parts; ++part) {
+    MDB_txn* txn;
+    MUST(mdb_txn_begin(env, NULL, 0, &txn));
+    MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
+    for (size_t i = 0; i < known.records; ++i) {
+      if (mixed(i + 1) % parts != part) continue;
+      unsigned char name[8];
+      MDB_val key = known_key(i, &name), data = {known_size(&known, i), value};
+      fill_known(i, 0, value, data.mv_size);
+      MUST(mdb_put(txn, dbi, &key, &data, 0));
+    }
+    MUST(mdb_txn_commit(txn));
+  }
+  mdb_env_close(env);
+  free(value);
+}
+
 static int commit(void) {
   MDB_txn* txn;
   MDB_dbi dbi;
@@ -482,6 +512,8 @@ static void run(const char* command) {
     versions = 1;
   else if (IS("make"))
     make_known(dir, &known);
+  else if (IS("scatter"))
+    scatter(dir, n[0]);
   else if (IS("evict"))
     evict(dir);
   else if (IS("open")) {
