@@ -437,8 +437,9 @@ bool Prefetcher::is_coming(Walk& walk, const WantedExtent& extent) const noexcep
   const auto is_part = [&extent](const WantedExtent& e) { return overlap(e, extent); };
   const auto wanted = walk.extents_.begin() + static_cast<std::ptrdiff_t>(walk.next_extent_);
   const FileCache& file = walk.file();
-  return std::any_of(wanted, walk.extents_.end(),
-                     [&](const WantedExtent& e) { return is_part(e) && walk.issued(e) != e.offset + 1; }) ||
+  return std::any_of(
+             wanted, walk.extents_.end(),
+             [&](const WantedExtent& e) { return is_part(e) && walk.asked_.first_missing(e).bytes != 0; }) ||
          std::any_of(file.reading.begin(), file.reading.end(), is_part);
 }
 
@@ -460,7 +461,13 @@ Status Prefetcher::await(Walk& walk) noexcept {
 
 void Prefetcher::forget_extents(Walk& walk) noexcept {
   const std::lock_guard lock(mutex_);
-  walk.issued_ = {};
+  walk.asked_.clear();
+}
+
+std::uint64_t Prefetcher::asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept {
+  const std::lock_guard lock(mutex_);
+  const FileCache& file = walk.file();
+  return walk.asked_.bytes_of({file.offset(chunk), file.chunk_bytes});
 }
 
 bool Prefetcher::ensure_worker() noexcept {
@@ -539,11 +546,14 @@ bool Prefetcher::next_extent(Job& job) {
     const std::size_t at = (next_walk_ + k) % walks_.size();
     Walk& walk = *walks_[at];
     while (walk.next_extent_ < walk.extents_.size()) {
-      const WantedExtent e = walk.extents_[walk.next_extent_++];
-      std::uint64_t& issued = walk.issued(e);
-      if (issued == e.offset + 1 || e.bytes == 0) continue;
+      // Other plans had other bounds: what is asked for is what none of them has asked for.
+      const WantedExtent e = walk.asked_.first_missing(walk.extents_[walk.next_extent_]);
+      if (e.bytes == 0) {
+        ++walk.next_extent_;
+        continue;
+      }
+      walk.asked_.add(e);
       walk.file().reading.push_back(e);
-      issued = e.offset + 1;
       job.file = walk.file().shared_from_this();
       job.extent = e;
       job.has_memory = job.whole = false;
@@ -560,7 +570,7 @@ void Prefetcher::extent_ended(FileCache& file, const WantedExtent& extent, int e
   if (error != 0) file.extent_failed.store(true, std::memory_order_relaxed);
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
-    if (error != 0 && w->issued(extent) == extent.offset + 1) w->issued(extent) = 0;
+    if (error != 0) w->asked_.remove(extent);
     if (w->awaited_.bytes == 0 || !overlap(w->awaited_, extent)) continue;
     if (error != 0) w->extent_error_ = error;
     if (w->waiting_) w->settled_.notify();
@@ -932,7 +942,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     w->plan_.clear();
     w->extents_.clear();
     w->next_extent_ = 0;
-    w->issued_ = {};
+    w->asked_.clear();
     w->waiting_ = false;
   }
   mutex_.unlock();

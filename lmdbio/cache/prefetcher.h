@@ -61,6 +61,8 @@ class Prefetcher {
   bool is_reading(const FileCache& file, const WantedExtent& extent) noexcept;
   /// Extents that the walk has wished for before are to be looked for anew.
   void forget_extents(Walk& walk) noexcept;
+  /// Of a chunk, what the walk has had read as extents.
+  std::uint64_t asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept;
   /// All of them are in the page cache: the walk needs no reads.
   bool all_cached(const Walk& walk) noexcept;
   /// How many chunks a walk may wish for.

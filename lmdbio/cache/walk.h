@@ -10,6 +10,7 @@
 
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/result.h"
+#include "lmdbio/cache/asked_pages.h"
 #include "lmdbio/cache/file_cache.h"
 
 namespace lmdbio::cache {
@@ -46,11 +47,6 @@ class Walk {
     return e.outcome != Outcome::wanted && e.outcome != Outcome::filling;
   }
 
-  /// Where an extent's mark of having been asked for is.
-  std::uint64_t& issued(const WantedExtent& e) noexcept {
-    return issued_[(e.offset >> 12) * 0x9E3779B97F4A7C15u >> 54];
-  }
-
   /// Counts each chunk once, but for walks that go far and come back.
   bool has_come_to(ChunkIndex c) noexcept {
     if (std::find(come_to_.begin(), come_to_.end(), raw(c)) != come_to_.end()) return true;
@@ -63,7 +59,7 @@ class Walk {
   std::vector<Entry> plan_;  ///< in the order of need
   std::vector<WantedExtent> extents_;
   std::size_t next_extent_ = 0;
-  std::array<std::uint64_t, 1024> issued_{};  ///< offsets + 1 of extents asked for lately, by hash
+  AskedPages asked_;  ///< of extents, until they are to be looked for anew
   std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
   unsigned next_come_to_ = 0;
   WantedExtent awaited_;  ///< bytes not 0: the walk waits for it

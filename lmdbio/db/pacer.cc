@@ -34,16 +34,53 @@ constexpr double kCachedShare = 0.9;
 constexpr std::uint64_t kReadingSpeed = 50;
 constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< values of fewer bytes say nothing
 constexpr unsigned kUnread = 2, kAllCached = 4;
-/// Of a sparse walk: needs between two plans.
+/// Of a sparse walk: needs between two plans, at most; half of what is planned is to be left.
 constexpr unsigned kSparseSteps = 16;
 /// An extent is a value at most so large; what follows is the mapping's.
 constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
 /// A step that took longer has waited for data.
 constexpr std::int64_t kStallNs = 50'000;
+/// Where extents of so many bytes were passed, those before may have left the page cache.
+constexpr std::uint64_t kPassed = std::uint64_t{64} << 20;
+/// So many chunks in a row that a walk comes to for the first time: it is less scattered than was thought.
+constexpr unsigned kFresh = 8;
 /// Chunks ahead at the start, at the edge of a tree and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
 
 }  // namespace
+
+class Pacer::Exact final : public ExactChunks {
+ public:
+  explicit Exact(const Pacer& pacer) noexcept : pacer_(pacer) {}
+  /// What was left, or read in pieces: as a whole it would be read twice.
+  bool is_exact(std::uint32_t chunk) override {
+    if (chunk == last_) return exact_;
+    const cache::FileCache& file = pacer_.walk_->file();
+    last_ = chunk;
+    exact_ =
+        !file.anonymous && !pacer_.is_planned(ChunkIndex{chunk}) &&
+        (pacer_.trail_.been_in(chunk) ||
+         Prefetcher::existing()->asked_bytes(*pacer_.walk_, ChunkIndex{chunk}) >= file.chunk_bytes / kPart);
+    return exact_;
+  }
+
+ private:
+  /// A walk whose use of values is being found out has begun with a few by themselves (StrideWalk).
+  static constexpr std::uint64_t kPart = 2;
+  const Pacer& pacer_;
+  std::uint32_t last_ = ~0u;
+  bool exact_ = false;
+};
+
+// It is there, or it is still what the walk waits for.
+bool Pacer::is_planned(ChunkIndex chunk) const noexcept {
+  return walk_->file().table.state(chunk) != cache::ChunkState::file ||
+         std::find(chunks_.begin(), chunks_.end(), chunk) != chunks_.end();
+}
+
+bool Pacer::comes_back_to(ChunkIndex chunk) const noexcept {
+  return trail_.been_in(cache::raw(chunk)) && !is_planned(chunk);
+}
 
 Pacer::Pacer(Env& env) noexcept : env_(&env) {
   if (!env.paced()) state_ = State::off;
@@ -102,6 +139,11 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
     if (state_ != State::picking) (void)pick(place, view);
   } else if (kind == Step::edge && state_ == State::stream) {
     (void)pick(place, view);  // another turn may use other values
+  }
+  passed_ += need.pages << view.shift();
+  if (trail_.turns_at(place, kind == Step::edge) && passed_ >= kPassed) {
+    passed_ = 0;
+    Prefetcher::existing()->forget_extents(*walk_);
   }
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
@@ -207,7 +249,10 @@ bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
   walk_ = std::make_unique<cache::Walk>(file);
   Prefetcher::existing()->add(*walk_);
   state_ = State::stream;
-  history_ = {need.first, 0, ~std::uint64_t{0}, 0};
+  history_ = {need.first, 0, ~std::uint64_t{0}, 0, 0};
+  trail_ = Trail();
+  chunks_.clear();
+  passed_ = fresh_ = 0;
   horizon_ = kind == Step::edge && !file->local ? kFirstHorizon : kJumpHorizon;
   left_ns_ = 0;
   given_before_ = 0;
@@ -259,9 +304,16 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
       place.index = place.forward ? 0 : leaf.count() - 1u;
     }
   }
+  const ChunkIndex a{geometry.chunk_of(need.first)};
+  const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
+  if (comes_back_to(a) || comes_back_to(b)) {
+    history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
+    fresh_ = 0;
+  }
   const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
-  fold_plan(need, plan_, place.forward, history_, geometry, horizon_, folded_);
+  Exact exact(*this);
+  fold_plan(need, plan_, place.forward, history_, geometry, horizon_, exact, folded_);
   history_ = folded_.history;
 
   chunks_.clear();
@@ -270,15 +322,13 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
   if (file.anonymous) extents_.clear();  // what cannot be mapped cannot be had from the page cache
-  const ChunkIndex a{geometry.chunk_of(need.first)};
-  ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (!folded_.dense_now) {
     if (const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, ChunkIndex{1}, ChunkIndex{0});
         !st.ok())
       return st;
     if (folded_.chunks.empty()) {
       prefetcher.note_sparse(file);
-      replan_in_ = kSparseSteps;
+      replan_in_ = static_cast<unsigned>(std::min<std::size_t>(kSparseSteps, plan_.runs.size() / 2));
     }
     run = {need.first, need.pages};
     left_ns_ = 0;
@@ -286,6 +336,13 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   }
   const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, a, b);
   if (!st.ok()) return st;
+  for (std::uint32_t c = cache::raw(a); c <= cache::raw(b); ++c) {
+    if (!trail_.been_in(c) && ++fresh_ >= kFresh) {
+      fresh_ = 0;
+      history_.scattered -= history_.scattered != 0;
+    }
+    trail_.enter(c);
+  }
   left_ns_ = now_ns();
   horizon_ = next_horizon(horizon_, left_ns_ - now > kStallNs, most);
   const std::uint64_t per_chunk = geometry.pages_a_chunk();

@@ -14,6 +14,7 @@
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/planner.h"
 #include "lmdbio/db/stride_walk.h"
+#include "lmdbio/db/trail.h"
 
 namespace lmdbio::db {
 
@@ -60,11 +61,15 @@ class Pacer {
     picking,   ///< likewise, and it is being found out which of them the program reads
   };
 
+  class Exact;
+
   Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                   FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   bool read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
+  bool is_planned(cache::ChunkIndex chunk) const noexcept;
+  bool comes_back_to(cache::ChunkIndex chunk) const noexcept;
   bool start_stream(Step kind, const WalkPlace& place, const PageRun& need, const cache::WindowView& view);
   bool pick(const WalkPlace& place, const cache::WindowView& view);
   Status go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
@@ -83,6 +88,9 @@ class Pacer {
   // stream
   std::size_t horizon_ = 0;  ///< chunks
   WalkHistory history_;
+  Trail trail_;
+  std::uint64_t passed_ = 0;          ///< bytes of needs since extents were last to be looked for anew
+  unsigned fresh_ = 0;                ///< chunks in a row to which it came for the first time
   std::int64_t left_ns_ = 0;          ///< when the walker was let go last
   std::uint64_t given_before_ = 0;    ///< bytes of values, then
   unsigned unread_ = 0, cached_ = 0;  ///< steps in a row: too fast to have read; all in the page cache

@@ -141,13 +141,14 @@ struct Stretch {
 class Folder {
  public:
   Folder(bool forward, const WalkHistory& history, const ChunkGeometry& geometry, std::size_t horizon,
-         FoldedPlan& out)
+         ExactChunks& exact, FoldedPlan& out)
       : forward_(forward),
         history_(history),
         geometry_(geometry),
         horizon_(horizon),
         near_(geometry.pages_a_chunk() / 4),
-        dense_(geometry.pages_a_chunk() / 16),
+        dense_(geometry.pages_a_chunk() / 16 << history.scattered),
+        exact_(exact),
         out_(out) {}
 
   void run(const PageRun& need, const Plan& plan) {
@@ -160,8 +161,13 @@ class Folder {
     member_.push_back(join(need));
     const Stretch now = stretches_[member_[0]];
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
+    if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
 
-    out_.dense_now = is_dense(0);
+    out_.dense_now = is_dense(0) && need.pages != 0;
+    for (std::uint64_t c = geometry_.chunk_of(need.first),
+                       last = geometry_.chunk_of(need.first + need.pages - 1);
+         c <= last && out_.dense_now; ++c)
+      out_.dense_now = !exact_.is_exact(static_cast<std::uint32_t>(c));
     out_.history = history_;
     if (out_.dense_now || member_[0] == 0) {  // it goes on where it was, or somewhere for long
       out_.history.end_page = now.end;
@@ -173,7 +179,7 @@ class Folder {
     const std::size_t last = plan.runs.empty() ? 0 : plan.runs.size();
     const PageRun& edge = plan.runs.empty() ? need : plan.runs.back();
     if (is_dense(last) && !plan.complete)
-      go_on_from(forward_ ? edge.first + edge.pages - 1 : edge.first);
+      go_on_from(forward_ ? edge.first + edge.pages - 1 : edge.first, false);
     else if (is_dense(last) && history_.first_page != ~std::uint64_t{0})
       start_again();
     std::erase_if(out_.alone, [this](const PageRun& r) {
@@ -197,6 +203,18 @@ class Folder {
     return stretches_.size() - 1;
   }
 
+  /// Much is known, and most of it lies in short stretches: there, that some needs follow one another says
+  /// nothing of the rest of a chunk.
+  bool is_scattered() const noexcept {
+    std::uint64_t all = 0, in_long = 0;
+    for (std::size_t i = 0; i < stretches_.size(); ++i) {
+      const std::uint64_t pages = stretches_[i].pages - (i == 0 ? history_.run_pages : 0);
+      all += pages;
+      if (stretches_[i].pages >= geometry_.pages_a_chunk() / 2) in_long += pages;
+    }
+    return all >= geometry_.pages_a_chunk() && in_long < all / 2;
+  }
+
   bool is_dense(std::size_t need) const noexcept {
     return stretches_[member_[need]].pages >= dense_ || geometry_.file_pages <= 2 * geometry_.pages_a_chunk();
   }
@@ -205,14 +223,21 @@ class Folder {
     if (r.pages == 0 || r.first >= geometry_.file_pages) return;
     const std::uint64_t last = std::min(r.first + r.pages, geometry_.file_pages) - 1;
     const std::uint32_t a = geometry_.chunk_of(r.first), b = geometry_.chunk_of(last);
-    if (!is_dense(need)) {
+    if (!is_dense(need) || (need == 0 && !out_.dense_now)) {
       bool in_chunks = true;
       for (std::uint32_t c = a; c <= b && in_chunks; ++c) in_chunks = has(c);
       if (!in_chunks) out_.alone.push_back({r.first, last - r.first + 1});
       return;
     }
+    const std::uint64_t per_chunk = geometry_.pages_a_chunk();
     for (std::uint32_t k = 0; k <= b - a; ++k) {
-      if (!add(forward_ ? a + k : b - k)) return;
+      const std::uint32_t c = forward_ ? a + k : b - k;
+      if (!has(c) && exact_.is_exact(c)) {
+        const std::uint64_t from = std::max(r.first, c * per_chunk);
+        out_.alone.push_back({from, std::min(last + 1, (c + std::uint64_t{1}) * per_chunk) - from});
+      } else if (!add(c)) {
+        return;
+      }
     }
   }
 
@@ -227,10 +252,11 @@ class Folder {
   }
 
   /// In file order beyond what is known.
-  void go_on_from(std::uint64_t page) {
+  void go_on_from(std::uint64_t page, bool another_turn) {
     const std::uint32_t last = geometry_.chunk_of(std::max(geometry_.file_pages, std::uint64_t{1}) - 1);
     std::uint32_t c = std::min(geometry_.chunk_of(page), last);
-    while (add(c)) {
+    std::size_t passed = 0;  // of chunks that are exact: no more than could be had
+    while (!another_turn && exact_.is_exact(c) ? ++passed <= horizon_ : add(c)) {
       if (forward_ ? c == last : c == 0) return;
       c = forward_ ? c + 1 : c - 1;
     }
@@ -240,14 +266,16 @@ class Folder {
   void start_again() {
     constexpr std::size_t kFirstTime = 2;
     if (history_.epochs == 0) horizon_ = std::min(horizon_, out_.chunks.size() + kFirstTime);
-    go_on_from(history_.first_page);
+    go_on_from(history_.first_page, true);
   }
 
   const bool forward_;
   const WalkHistory& history_;
   const ChunkGeometry& geometry_;
   std::size_t horizon_;
-  const std::uint64_t near_, dense_;  ///< pages
+  const std::uint64_t near_;  ///< pages
+  std::uint64_t dense_;       ///< likewise: so many in a row are much
+  ExactChunks& exact_;
   FoldedPlan& out_;
   std::vector<Stretch> stretches_;
   std::vector<std::size_t> member_;
@@ -256,8 +284,8 @@ class Folder {
 }  // namespace
 
 void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
-               const ChunkGeometry& geometry, std::size_t horizon, FoldedPlan& out) {
-  Folder(forward, history, geometry, horizon, out).run(need, plan);
+               const ChunkGeometry& geometry, std::size_t horizon, ExactChunks& exact, FoldedPlan& out) {
+  Folder(forward, history, geometry, horizon, exact, out).run(need, plan);
 }
 
 }  // namespace lmdbio::db

@@ -76,6 +76,8 @@ struct WalkHistory {
   std::uint64_t run_pages = 0;                   ///< how much it needed in a row up to there
   std::uint64_t first_page = ~std::uint64_t{0};  ///< where it started: at the edge of a tree; ~0 elsewhere
   unsigned epochs = 0;                           ///< times that it has started there again
+  unsigned scattered = 0;  ///< 0 to kMostScattered: as many doublings of what is much in a row
+  static constexpr unsigned kMostScattered = 5;
 };
 
 struct ChunkGeometry {
@@ -87,6 +89,15 @@ struct ChunkGeometry {
   std::uint64_t pages_a_chunk() const noexcept { return std::uint64_t{1} << (chunk_shift - page_shift); }
 };
 
+/// Tells chunks that are not to be read as a whole: what is needed of them is read exactly.
+class ExactChunks {
+ public:
+  virtual bool is_exact(std::uint32_t chunk) = 0;
+
+ protected:
+  ~ExactChunks() = default;
+};
+
 struct FoldedPlan {
   std::vector<std::uint32_t> chunks;  ///< in the order of need, no two the same
   std::vector<PageRun> alone;         ///< what to read exactly
@@ -94,9 +105,10 @@ struct FoldedPlan {
   WalkHistory history;                ///< what it is once the walk has had its first need
 };
 
-/// `need`: what the walk needs now, it comes first.  At most `horizon` chunks, 1 or more.
+/// `need`: what the walk needs now, it comes first.  At most `horizon` chunks, 1 or more.  `exact` is not
+/// asked about chunks for another turn of the walk.
 void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
-               const ChunkGeometry& geometry, std::size_t horizon, FoldedPlan& out);
+               const ChunkGeometry& geometry, std::size_t horizon, ExactChunks& exact, FoldedPlan& out);
 
 /// How many chunks to be ahead, after `now`: twice as many after each wait of the walk (`stalled`), 2 to
 /// `most` (1 if there may be no more).

@@ -5,6 +5,7 @@
 //   known RECORDS BYTES EVERY   what databases hold from now on (tests/procs/known.h)
 //   versions                    and that a writer has been there (see commit)
 //   make DIR, evict DIR
+//   scatter DIR PARTS           all records again, in so many commits: neighbours come to lie far apart
 //   open DIR [MAPSIZE_MIB]      read-only, MDB_NOTLS; the next slot: 0, 1, ..
 //   same SLOT                   the next slot is of this one's environment
 //   begin SLOT, end SLOT        transaction and cursor
@@ -465,6 +466,32 @@ static void begin(struct Slot* s) {
   memcpy(&s->version, data.mv_data, 8);
 }
 
+// The bytes stay the same.
+static void scatter(const char* dir, size_t parts) {
+  MDB_env* env;
+  MDB_dbi dbi;
+  char* const value = malloc(known.bytes + 8);
+  CHECK(value != NULL);
+  MUST(mdb_env_create(&env));
+  MUST(mdb_env_set_mapsize(env, (known.bytes + 8192) * known.records * 2 + (64u << 20)));
+  MUST(mdb_env_open(env, dir, MDB_NOSYNC | MDB_NOMETASYNC, 0644));
+  for (size_t part = 0; part < parts; ++part) {
+    MDB_txn* txn;
+    MUST(mdb_txn_begin(env, NULL, 0, &txn));
+    MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
+    for (size_t i = 0; i < known.records; ++i) {
+      if (mixed(i + 1) % parts != part) continue;
+      unsigned char name[8];
+      MDB_val key = known_key(i, &name), data = {known_size(&known, i), value};
+      fill_known(i, 0, value, data.mv_size);
+      MUST(mdb_put(txn, dbi, &key, &data, 0));
+    }
+    MUST(mdb_txn_commit(txn));
+  }
+  mdb_env_close(env);
+  free(value);
+}
+
 static int commit(void) {
   MDB_txn* txn;
   MDB_dbi dbi;
@@ -569,6 +596,8 @@ static void run(const char* command) {
     versions = 1;
   else if (IS("make"))
     make_known(dir, &known);
+  else if (IS("scatter"))
+    scatter(dir, n[0]);
   else if (IS("evict"))
     evict(dir);
   else if (IS("open")) {

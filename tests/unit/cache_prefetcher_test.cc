@@ -147,6 +147,39 @@ TEST_F(Ahead, ExtentsAreReadOnceAndDoNoHarm) {
   EXPECT_TRUE(file.all_right());
 }
 
+// Whatever their bounds in each of the plans, and however many there are.
+TEST_F(Ahead, NoPageOfExtentsIsReadTwice) {
+  constexpr std::uint64_t kValue = 4 * 4096, kValues = 1500;
+  AheadFile file(kValues * kValue);
+  AheadWalk walk(file);
+  for (std::uint64_t from = 0; from < kValues; from += 100) {
+    std::vector<WantedExtent> extents;
+    for (std::uint64_t i = from; i < kValues; ++i) {
+      const std::uint64_t at = i * 7 % kValues * kValue;
+      if (i % 3 == 0 && !extents.empty() && extents.back().offset + extents.back().bytes == at)
+        extents.back().bytes += kValue;
+      else
+        extents.push_back({at, kValue});
+    }
+    if (from % 200 == 0) extents.push_back({from / 2 * kValue, 100 * kValue});
+    ASSERT_TRUE(
+        prefetcher().go_on(walk.walk(), {{}, extents, extents.back()}, ChunkIndex{1}, ChunkIndex{0}).ok());
+    ASSERT_TRUE(prefetcher().await(walk.walk()).ok());
+  }
+  for (;;) {  // until all of them were read
+    const WantedExtent last{0, kValues * kValue};
+    ASSERT_TRUE(prefetcher().go_on(walk.walk(), {{}, {&last, 1}, last}, ChunkIndex{1}, ChunkIndex{0}).ok());
+    ASSERT_TRUE(prefetcher().await(walk.walk()).ok());
+    if (file.stats().read == kValues * kValue) break;
+    ASSERT_LT(file.stats().read, kValues * kValue);
+  }
+  prefetcher().forget_extents(walk.walk());
+  const WantedExtent again{8192, 4096};
+  ASSERT_TRUE(prefetcher().go_on(walk.walk(), {{}, {&again, 1}, again}, ChunkIndex{1}, ChunkIndex{0}).ok());
+  ASSERT_TRUE(prefetcher().await(walk.walk()).ok());
+  EXPECT_EQ(file.stats().read, kValues * kValue + 4096);
+}
+
 TEST_F(Ahead, ANewSnapshotIsSeen) {
   AheadFile file(6 * kAheadChunk + kTail);
   AheadWalk walk(file);

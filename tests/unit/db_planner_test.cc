@@ -25,6 +25,15 @@ constexpr std::uint64_t kAll = std::uint64_t{1} << 40;
 
 enum class Order : unsigned char { leaf_first, values_first, backwards };
 
+class Marked final : public ExactChunks {
+ public:
+  explicit Marked(std::set<std::uint32_t> chunks = {}) : chunks_(std::move(chunks)) {}
+  bool is_exact(std::uint32_t chunk) override { return chunks_.count(chunk) != 0; }
+
+ private:
+  std::set<std::uint32_t> chunks_;
+};
+
 /// What a tree is made of; pages get their numbers in an order of its own.
 struct Shape {
   unsigned depth, fan, entries;
@@ -374,7 +383,8 @@ TEST(PlanWalk, DamagedPages) {
           ASSERT_LE(plan.runs.size(), kLimits.runs);
           ASSERT_LE(source.asked, kLimits.pages);
           FoldedPlan folded;
-          fold_plan({2, 1}, plan, forward, {}, geometry, 8, folded);
+          Marked none;
+          fold_plan({2, 1}, plan, forward, {}, geometry, 8, none, folded);
           ASSERT_LE(folded.chunks.size(), 8u);
           for (const std::uint32_t c : folded.chunks) ASSERT_LE(c, geometry.chunk_of(geometry.file_pages - 1));
           for (const PageRun& r : folded.alone) ASSERT_LE(r.first + r.pages, geometry.file_pages);
@@ -407,7 +417,8 @@ TEST(PlanWalk, CyclesAndHugeValuesEnd) {
       EXPECT_LE(source.asked, 1000u);
       EXPECT_LE(plan.runs.size(), 512u);
       FoldedPlan folded;
-      fold_plan({3, 1}, plan, forward, {}, {12, kShift, f.pages()}, 4, folded);
+      Marked none;
+      fold_plan({3, 1}, plan, forward, {}, {12, kShift, f.pages()}, 4, none, folded);
       EXPECT_EQ(folded.chunks, std::vector<std::uint32_t>{0});
     }
     Where v;
@@ -420,7 +431,8 @@ TEST(PlanWalk, CyclesAndHugeValuesEnd) {
     EXPECT_TRUE(plan.complete) << "it is bounded by the tree";
     for (const PageRun& need : {PageRun{3, 1}, PageRun{~std::uint64_t{0}, 8}, PageRun{~std::uint64_t{0} - 2, 1}}) {
       FoldedPlan folded;
-      fold_plan(need, plan, forward, {}, {12, kShift, f.pages()}, 4, folded);
+      Marked none;
+      fold_plan(need, plan, forward, {}, {12, kShift, f.pages()}, 4, none, folded);
       for (const std::uint32_t c : folded.chunks) EXPECT_EQ(c, 0u);
       for (const PageRun& r : folded.alone) EXPECT_LE(r.first + r.pages, f.pages());
     }
@@ -436,12 +448,14 @@ using Chunks = std::vector<std::uint32_t>;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
 FoldedPlan fold(PageRun need, const std::vector<PageRun>& runs, bool forward, std::size_t horizon,
-                bool complete = false, WalkHistory history = {}, ChunkGeometry geometry = kGeometry) {
+                bool complete = false, WalkHistory history = {}, ChunkGeometry geometry = kGeometry,
+                std::set<std::uint32_t> exact = {}) {
   Plan plan;
   plan.runs = runs;
   plan.complete = complete;
   FoldedPlan out;
-  fold_plan(need, plan, forward, history, geometry, horizon, out);
+  Marked marked(std::move(exact));
+  fold_plan(need, plan, forward, history, geometry, horizon, marked, out);
   return out;
 }
 
@@ -488,6 +502,46 @@ TEST(FoldPlan, HistoryMakesANeedDense) {
   EXPECT_EQ(f.history.end_page, 100u) << "and forgotten only by the next stretch";
 }
 
+TEST(FoldPlan, ShortStretchesSayNothingOfTheRestOfAChunk) {
+  // Three pages here, three there: each would be much in a row.
+  std::vector<PageRun> runs;
+  for (std::uint64_t i = 0; i < 16; ++i) runs.push_back({40 + i * 7 % 16 * 36, 3});
+  for (const bool forward : {true, false}) {
+    const FoldedPlan f = fold({10, 3}, runs, forward, 8);
+    EXPECT_FALSE(f.dense_now);
+    EXPECT_TRUE(f.chunks.empty()) << f.chunks.front();
+    EXPECT_EQ(f.alone.size(), 17u);
+  }
+  runs.resize(4);
+  EXPECT_TRUE(fold({10, 3}, runs, true, 8).dense_now) << "little is known";
+  runs.push_back({128, 64});
+  EXPECT_TRUE(fold({10, 3}, runs, true, 8).dense_now) << "most of it in one stretch";
+}
+
+TEST(FoldPlan, AScatteredWalkNeedsMoreInARow) {
+  WalkHistory h;
+  EXPECT_TRUE(fold({100, 10}, {}, true, 4, false, h).dense_now);
+  h.scattered = 3;
+  const FoldedPlan f = fold({100, 10}, {}, true, 4, false, h);
+  EXPECT_FALSE(f.dense_now);
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{100, 10}}));
+  EXPECT_TRUE(fold({100, 10}, {{110, 10}}, true, 4, false, h).dense_now);
+}
+
+TEST(FoldPlan, ExactChunksAreNotReadAsAWhole) {
+  FoldedPlan f = fold({100, 10}, {{110, 50}}, true, 4, false, {}, kGeometry, {4, 5});
+  EXPECT_TRUE(f.dense_now);
+  EXPECT_EQ(f.chunks, (Chunks{3, 6, 7, 8})) << "on behind them";
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{128, 32}}));
+  f = fold({100, 10}, {{110, 50}}, true, 2, false, {}, kGeometry, {3});
+  EXPECT_FALSE(f.dense_now);
+  EXPECT_EQ(f.chunks, (Chunks{4, 5}));
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{100, 10}, {110, 18}}));
+  WalkHistory h{600, 100, 70, 1, 0};
+  EXPECT_EQ(fold({600, 20}, {}, true, 5, true, h, kGeometry, {2, 3}).chunks, (Chunks{18, 19, 2, 3, 4}))
+      << "another turn";
+}
+
 TEST(FoldPlan, TheEndOfATreeLeadsToItsStart) {
   const PageRun need{600, 20};
   EXPECT_EQ(fold(need, {}, true, 6, true).chunks, (Chunks{18, 19})) << "not known to have one";
@@ -517,9 +571,13 @@ TEST(FoldPlan, WhatAlwaysHolds) {
       r = {at, 1 + rng.below(rng.percent(10) ? 100 : 6)};
     }
     const WalkHistory history{page(), rng.below(100), rng.percent(50) ? kNowhere : rng.below(kFilePages),
-                              static_cast<unsigned>(rng.below(2))};
+                              static_cast<unsigned>(rng.below(2)),
+                              static_cast<unsigned>(rng.below(WalkHistory::kMostScattered + 1))};
+    std::set<std::uint32_t> exact;
+    for (std::uint64_t n = rng.percent(30) ? rng.below(20) : 0; n > 0; --n)
+      exact.insert(static_cast<std::uint32_t>(rng.below(20)));
     const std::size_t horizon = 1 + rng.below(9);
-    const FoldedPlan f = fold(need, runs, forward, horizon, rng.percent(40), history);
+    const FoldedPlan f = fold(need, runs, forward, horizon, rng.percent(40), history, kGeometry, exact);
     ASSERT_LE(f.chunks.size(), horizon);
     std::set<std::uint32_t> unique(f.chunks.begin(), f.chunks.end());
     ASSERT_EQ(unique.size(), f.chunks.size());

@@ -1,0 +1,52 @@
+// Where a walk has been since it turned.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lmdbio/db/planner.h"
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::db {
+
+/// The chunks that a walk has been let into.  A walk that goes on in one direction comes to no page twice, so
+/// that a chunk to which it comes back is one of which it uses pieces, at different times.
+class Trail {
+ public:
+  /// The walk comes to `place`.  True: it has turned, at an edge, by its direction or by a jump against it.
+  /// What it left it may need anew, and the trail is empty.
+  bool turns_at(const WalkPlace& place, bool edge) noexcept {
+    const std::size_t depth = std::min(place.taken.size(), taken_.size());
+    const bool knows = depth == depth_ && !edge && place.forward == forward_;
+    const bool goes_on =
+        knows &&
+        (forward_ ? !std::lexicographical_compare(place.taken.begin(), place.taken.end(), taken_.begin(),
+                                                  taken_.begin() + static_cast<std::ptrdiff_t>(depth))
+                  : !std::lexicographical_compare(taken_.begin(),
+                                                  taken_.begin() + static_cast<std::ptrdiff_t>(depth),
+                                                  place.taken.begin(), place.taken.end()));
+    std::copy_n(place.taken.begin(), depth, taken_.begin());
+    depth_ = depth;
+    forward_ = place.forward;
+    if (!goes_on) been_.clear();
+    return !goes_on;
+  }
+
+  bool been_in(std::uint32_t chunk) const noexcept { return chunk < been_.size() && been_[chunk]; }
+  /// May throw bad_alloc.
+  void enter(std::uint32_t chunk) {
+    if (chunk >= been_.size()) been_.resize(std::size_t{chunk} + 1);
+    been_[chunk] = true;
+  }
+
+ private:
+  std::array<std::uint16_t, format::kMaxDepth> taken_{};
+  std::size_t depth_ = ~std::size_t{0};
+  bool forward_ = true;
+  std::vector<bool> been_;
+};
+
+}  // namespace lmdbio::db
