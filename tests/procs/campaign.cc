@@ -235,10 +235,16 @@ bool open(Database& d) {
   return false;
 }
 
+void pause_ms(long ms) {
+  const timespec moment{0, ms * 1000000};
+  nanosleep(&moment, nullptr);
+}
+
 /// An open that meets a fault is tried again.
 void open_surely(Database& d) {
   for (int tries = 0; !open(d); ++tries) {
     step();
+    pause_ms(10);
     if (tries > 2000) fault("error", "%s cannot be opened", d.dir.c_str());
   }
 }
@@ -1137,8 +1143,7 @@ int run() {
   // well.
   Victims victims;
   while (seconds_now() - begun < settings.seconds) {
-    const timespec moment{0, 20000000};
-    nanosleep(&moment, nullptr);
+    pause_ms(20);
     if (!may(kCloseSelf) || descriptors_closed || (seconds_now() - begun) * 5 < settings.seconds ||
         board->values < 200)
       continue;

@@ -106,6 +106,7 @@ def draw(seed, may, seconds):
     s["LMDBIO_MEMORY"] = r.choice(["8M", "16M", "64M", "25%", "0"])
     s["LMDBIO_ENGINE"] = r.choice(["auto", "auto", "uring", "threads", "threads" if has["unload"] else "pread"])
     s["storage"] = "unmapped" if has["unmapped"] else "slow" if has["slow"] else "local"
+    burst = r.random() < .5
     fault, every = r.choice(["EIO", "EINTR", "short"]), r.randint(20, 400)
     delay, cold_open, raw = r.choice([0, 200, 1000, 1000]), r.random() < .1, r.random() < .2
     s["mount"] = {"delay_us": delay, "cold_open": int(cold_open), "raw_direct": int(raw)}
@@ -113,7 +114,7 @@ def draw(seed, may, seconds):
     if has["faults"] and s["storage"] != "local":
         # A short answer to the page cache means the end of the file: only where nothing goes through it.
         s["fault"] = "EIO" if fault == "short" and s["storage"] != "unmapped" else fault
-        s["every"] = every
+        s["every"], s["burst"] = every, burst
     # Faults are the writer's too, where it uses the same mount.
     s["writer"] = has["writer"] and not (s["fault"] and s["storage"] == "slow")
     s["evict"], s["cgroup"] = has["evict"], has["cgroup"] and not sanitized
@@ -148,7 +149,7 @@ def told(s):
              f"{s['processes']}x{s['threads']}"]
     parts += [w for w in ("writer", "evict", "cgroup") if s[w]]
     if s["fault"]:
-        parts.append(f"{s['fault']}/{s['every']}")
+        parts.append(f"{s['fault']}/{s['every']}" + ("+bursts" if s["burst"] else ""))
     return " ".join(parts) + " " + ",".join(a for a in s["actors"] if a not in WAYS and a != "nomem")
 
 
@@ -161,7 +162,8 @@ class Failed(Exception):
 class Reader:
     """A process, its counters and its output."""
 
-    def __init__(self, name, argv, env, group):
+    def __init__(self, name, argv, env, group, seconds=0):
+        self.begun, self.seconds = time.monotonic(), seconds
         self.name, self.board, self.out = name, name + ".board", name + ".out"
         self.steps, self.moved = -1, time.monotonic()
         with open(self.out, "ab") as out:
@@ -265,7 +267,7 @@ class Run:
                 f"threads={s['threads']}", f"notls={s['notls']}", f"fault={number}", f"scratch={self.where}",
                 f"progress={name}.board", "actors=" + ",".join(s["actors"])]
         argv += [f"db={root}/{i}:{model}" for i, model in enumerate(s["databases"])]
-        return Reader(name, argv, self.environment(), self.cgroup)
+        return Reader(name, argv, self.environment(), self.cgroup, seconds)
 
     def evict(self, databases=None):
         for i in range(databases or len(self.s["databases"])):
@@ -309,7 +311,7 @@ class Run:
     def watch(self):
         """Until all readers are done.  A reader that a fault has ended by SIGBUS, as stock would be, is started again."""
         s = self.s
-        begun, next_eviction = time.monotonic(), 0.0
+        begun, next_eviction, next_burst, failing = time.monotonic(), 0.0, 1.0, False
         turns = [0] * s["processes"]
         live = {i: self.start(i, 0, s["seconds"]) for i in range(s["processes"])}
         self.readers = list(live.values())
@@ -319,6 +321,11 @@ class Run:
             if s["evict"] and now >= next_eviction:
                 self.evict()
                 next_eviction = now + self.rng.choice([.05, .3, 1, 3])
+            # A page fault asks again what read-ahead did not get: it fails where all requests do for a while.
+            if s["fault"] in ("EIO", "EINTR") and s["burst"] and now >= next_burst:
+                failing = not failing
+                self.fs.set(fail_from=int(failing))
+                next_burst = now + (self.rng.choice([.05, .2]) if failing else self.rng.choice([.3, 1, 3]))
             for i, reader in list(live.items()):
                 status = reader.process.poll()
                 if status is None:
@@ -331,11 +338,11 @@ class Run:
                     self.counters["page faults that failed"] += 1
                 elif wrong := classify(status, reader.text()):
                     raise Failed(*wrong)
-                elif now + 1 >= s["seconds"]:
+                elif time.monotonic() - reader.begun < reader.seconds - 1:
+                    raise Failed("harness", f"{reader.name} ended early")
+                else:
                     del live[i]
                     continue
-                else:
-                    raise Failed("harness", f"{reader.name} ended after {now:.1f} s")
                 if now + 1 >= s["seconds"] or turns[i] == 99:
                     del live[i]
                     continue
