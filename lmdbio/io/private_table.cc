@@ -64,13 +64,14 @@ void close_all() noexcept {
       int fd = -1;
       const std::string_view name = entry->d_name;
       (void)std::from_chars(name.data(), name.data() + name.size(), fd);
-      if (fd >= static_cast<int>(kFirstClosed) && fd != ::dirfd(list)) (void)::close(fd);
+      if (fd >= static_cast<int>(kFirstClosed) && fd != ::dirfd(list)) UniqueFd(fd).reset();
     }
     (void)::closedir(list);
     return;
   }
   const long most = ::sysconf(_SC_OPEN_MAX);
-  for (int fd = static_cast<int>(kFirstClosed); fd < static_cast<int>(std::clamp(most, 1024L, 1L << 20)); ++fd) (void)::close(fd);
+  for (int fd = static_cast<int>(kFirstClosed); fd < static_cast<int>(std::clamp(most, 1024L, 1L << 20)); ++fd)
+    UniqueFd(fd).reset();
 }
 
 /// The calling thread shares its descriptors with nobody afterwards, and has none of the program's.

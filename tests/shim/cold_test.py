@@ -207,7 +207,7 @@ class Cold(Walks):
         prefix = missing_part(self, confined.without_threads)
         for variables in ({}, {"LMDBIO_ENGINE": "threads"}, {"LMDBIO_IO": "buffered"}):
             got, io = self.walked(variables, prefix, walk=("walk 0", "back 0"), reads=False)
-            self.assertEqual((got.err, io["published"]), ("", 0))
+            self.assertEqual((got.err, io.get("published", 0)), ("", 0))
 
     def test_few_descriptors(self):
         for left in range(1, 9):
@@ -380,7 +380,8 @@ class Cold(Walks):
         again = [f"open {path}", "begin {0}", "walk {0}", "tasks", "end {0}", "close {0}", "tasks"]
         got = self.run_cold([c.format(i) for i in range(3) for c in again], {"LMDBIO_ENGINE": "pread"})
         self.assertEqual(got["tasks"][1::2], ["1"] * 3, got.out)
-        self.assertEqual(set(got["tasks"][::2]), {"2"}, got.out)
+        # The thread that reads, and those of the private table.
+        self.assertTrue(all(2 < int(n) < 6 for n in got["tasks"][::2]), got.out)
 
 
 class Slow(Walks):

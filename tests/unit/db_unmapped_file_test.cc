@@ -57,8 +57,8 @@ class Unmapped : public ::testing::Test {
   Unmapped() : contents_(testing::pattern(kBytes)), temp_(contents_) {
     engine_script().reset();
     auto window = std::make_shared<cache::Window>(cache::Window::reserve(kMap, kPage).value());
-    first_ = std::move(prefetcher().open(window, temp_.fd(), "file", kBytes, 0).value());
-    file_ = std::make_unique<UnmappedFile>(temp_.fd(), kPage, "file", window, first_);
+    first_ = std::move(prefetcher().open(window, origin(), "file", kBytes, 0).value());
+    file_ = std::make_unique<UnmappedFile>(origin(), kPage, "file", window, first_);
   }
   ~Unmapped() override {
     file_.reset();
@@ -66,6 +66,7 @@ class Unmapped : public ::testing::Test {
     EXPECT_EQ(prefetcher().memory_used(), 0u) << "all files are closed";
   }
 
+  Origin origin() const { return {temp_.fd(), temp_.path(), identity_of(temp_.fd()).value()}; }
   UnmappedFile::Entry* enter(std::uint64_t txnid) {
     const Result<UnmappedFile::Entry*> e = file_->enter(txnid, kBytes, kBytes);
     return e ? e.value() : nullptr;
