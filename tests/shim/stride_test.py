@@ -126,7 +126,7 @@ class Strides(cold_test.Walks):
                 self.assertEqual((io["stride_walks"], io["predicted"]), (0, 0))
                 # Four values by themselves, the rest in chunks; what is read ahead over the end of the walk is wasted.
                 self.assertLessEqual(read - io["wasted"], size * all_of_it // RECORDS + 20 * MIB, io)
-                self.assertGreaterEqual(io["published"] * io["chunk_bytes"], 0.9 * size * all_of_it // RECORDS)
+                self.assertGreaterEqual(io["chunks_read"] * io["chunk_bytes"], 0.9 * size * all_of_it // RECORDS)
                 self.assertLessEqual(io["extents"], 60)
 
     def test_not_told_apart(self):
@@ -138,7 +138,7 @@ class Strides(cold_test.Walks):
                 self.assertEqual(len(got[command.split()[0]]), 1)
                 self.assertEqual((io["stride_walks"], io["predicted"]), (0, 0))
                 if command == "walk 0":
-                    self.assertGreaterEqual(io["published"] * io["chunk_bytes"], 0.95 * size)
+                    self.assertGreaterEqual(io["chunks_read"] * io["chunk_bytes"], 0.95 * size)
                     self.assertLessEqual(read - io["wasted"], size + 20 * MIB)
 
     # The first values can be told apart and are used, most others are too small.
@@ -181,14 +181,13 @@ class Strides(cold_test.Walks):
                 self.right(got, then.split()[0], n)
                 self.assertEqual(io["stride_walks"], 1)
                 # The scan is streamed but for its first few values; a stream reads ahead over the end of the walk.
-                self.assertGreaterEqual(io["published"] * io["chunk_bytes"], 0.9 * n * LARGE - 16 * MIB)
+                self.assertGreaterEqual(io["chunks_read"] * io["chunk_bytes"], 0.9 * n * LARGE - 16 * MIB)
                 self.assertLessEqual(read - io["wasted"], self.needed(50) + 1.02 * self.needed(n) + 48 * MIB, io)
 
     def test_stride_after_a_scan(self):
         got, io, read = self.used_on(["walk 0", "stride 0 8 3"])
         self.right(got, "stride", 150)
-        self.assertEqual((io["stride_walks"], io["predicted_wrong"]), (1, 0))
-        self.assertLessEqual(read, 1.02 * self.needed(RECORDS) + 1.15 * self.needed(150) + 70 * MIB, io)
+        self.assertLessEqual(read, 1.02 * self.needed(RECORDS))  # the scan has left it in the page cache
 
     def test_another_period(self):
         got, io, read = self.used_on(["use-at 0 400 u-------", "use-at 0 400 u---------------", "use-at 0 400 u--"])
