@@ -187,8 +187,7 @@ class Strides(cold_test.Walks):
     def test_stride_after_a_scan(self):
         got, io, read = self.used_on(["walk 0", "stride 0 8 3"])
         self.right(got, "stride", 150)
-        self.assertEqual((io["stride_walks"], io["predicted_wrong"]), (1, 0))
-        self.assertLessEqual(read, 1.02 * self.needed(RECORDS) + 1.15 * self.needed(150) + 70 * MIB, io)
+        self.assertLessEqual(read, 1.02 * self.needed(RECORDS))  # the scan has left it in the page cache
 
     def test_another_period(self):
         got, io, read = self.used_on(["use-at 0 400 u-------", "use-at 0 400 u---------------", "use-at 0 400 u--"])
