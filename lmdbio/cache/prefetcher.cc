@@ -143,7 +143,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     }
     const IoMode mode = config().io;
     // What is published has to be given back without a descriptor.
-    const bool wants_direct = limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct) && window->prepare_restore();
+    const bool wants_direct = limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct) &&
+                              window->prepare_restore(used_bytes);
     Result<OpenedAnew> opened = open_anew(origin, {wants_direct, true});
     if (!opened) return opened.error();
     OpenedAnew& files = opened.value();
@@ -245,6 +246,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   const std::size_t residents = file.residents.size();
   if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
+  if (file.direct) (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
   if (file.load.kind == LoadKind::chunks) file.load.kind = LoadKind::none;
   if (residents == 0) return {};
   forget_residents(file);

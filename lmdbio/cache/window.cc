@@ -128,6 +128,7 @@ bool Window::publish(std::uint64_t offset, std::size_t bytes, Staging& staging) 
   const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   bytes = align_up(bytes, page);
   if (offset + bytes > mapping_.size()) bytes = mapping_.size() - offset;
+  if (!anonymous_ && offset + bytes > twin_.size()) return false;
   if (::mprotect(from, staging.size(), PROT_READ) != 0) return false;
   if (::madvise(from, staging.size(), MADV_DOFORK) == 0 &&
       calls.mremap(from, bytes, mapping_.data() + offset) != MAP_FAILED) {
@@ -149,11 +150,15 @@ void Window::use_readahead(bool on) noexcept {
     if (*m) (void)::madvise(m->data(), m->size(), on ? MADV_NORMAL : MADV_RANDOM);
 }
 
-bool Window::prepare_restore() noexcept {
-  if (twin_ || anonymous_) return true;
-  Result<Mapping> range = Mapping::reserve(mapping_.size(), kHugePage);
+bool Window::prepare_restore(std::uint64_t bytes) noexcept {
+  constexpr std::uint64_t kUnit = 8 * kHugePage;  // a multiple of what is published at once
+  bytes = std::min<std::uint64_t>(align_up(bytes, kUnit), mapping_.size());
+  if (anonymous_ || (twin_ && bytes <= twin_.size())) return true;
+  Result<Mapping> range = Mapping::reserve(bytes, kHugePage);
   if (!range) return false;
-  if (calls.duplicate(mapping_.data(), mapping_.size(), range.value().data()) == MAP_FAILED) return false;
+  // Pieces of mapping_ may be private memory by now.
+  void* const from = twin_ ? twin_.data() : mapping_.data();
+  if (calls.duplicate(from, bytes, range.value().data()) == MAP_FAILED) return false;
   twin_ = std::move(range).value();
   return true;
 }
@@ -163,7 +168,9 @@ bool Window::restore(std::uint64_t offset, std::uint64_t bytes) noexcept {
   bytes = std::min<std::uint64_t>(bytes, mapping_.size() - offset);
   std::byte* const at = mapping_.data() + offset;
   if (anonymous_) return calls.reserve(at, bytes) != MAP_FAILED;
-  return twin_ && calls.duplicate(twin_.data() + offset, bytes, at) != MAP_FAILED;
+  if (offset >= twin_.size()) return true;  // nothing was published there
+  bytes = std::min<std::uint64_t>(bytes, twin_.size() - offset);
+  return calls.duplicate(twin_.data() + offset, bytes, at) != MAP_FAILED;
 }
 
 }  // namespace lmdbio::cache

@@ -142,11 +142,12 @@ class Window {
 
   /// The first `bytes` of `staging` become the window's at `offset`, a multiple of kHugePage, read-only; they
   /// are what the file holds there.  What is left of the staging is unmapped.  False: no memory for it
-  /// (vm.max_map_count): nothing has changed, the staging is as it was.
+  /// (vm.max_map_count), or not prepared: nothing has changed, the staging is as it was.
   bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
-  /// Makes restore() work, before the first publish(): a second mapping of the file, which costs addresses alone.  No
-  /// descriptor is needed then: the program may have closed it.  False: no addresses.  Not for an anonymous window.
-  bool prepare_restore() noexcept;
+  /// Makes publish() and restore() work for the first `bytes` of the file, by a second mapping of it, which costs
+  /// addresses alone: no descriptor is needed then, which the program may have closed.  For more bytes it is called
+  /// again.  False: no addresses.  Of an anonymous window nothing needs to be prepared.
+  bool prepare_restore(std::uint64_t bytes) noexcept;
   /// The piece becomes a mapping of the window's file again; of an anonymous window addresses without memory.  False:
   /// nothing has changed.
   bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
@@ -156,7 +157,7 @@ class Window {
  private:
   Window() = default;
   Mapping mapping_;
-  Mapping twin_;  ///< of prepare_restore(): the file as mapping_ maps it
+  Mapping twin_;  ///< of prepare_restore(): the start of the file as mapping_ maps it
   const std::byte* base_ = nullptr;
   std::uint64_t length_ = 0;
   unsigned shift_ = 12;

@@ -297,7 +297,7 @@ int run(const char* path, double seconds, const char* scratch) {
   const auto size = static_cast<std::uint64_t>(st.st_size);
   // Longer than the file, as maps are.
   Result<Window> window = Window::map(buffered.get(), 2 * size, kPage, false);
-  if (!window || !window.value().prepare_restore()) return kMissing;
+  if (!window || !window.value().prepare_restore(size)) return kMissing;
   Torture torture(std::move(window).value(), std::move(buffered), std::move(direct), size, scratch);
   return torture.run(seconds);
 }

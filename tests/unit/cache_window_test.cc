@@ -151,7 +151,7 @@ TEST(WindowPieces, PublishedAndRestored) {
   testing::TempFile file(testing::pattern(kBytes));
   for (const bool no_readahead : {false, true}) {
     Window w = std::move(Window::map(file.fd(), 8 * kPiece, 4096, no_readahead).value());
-    ASSERT_TRUE(w.prepare_restore());
+    ASSERT_TRUE(w.prepare_restore(w.length()));
     const std::byte* const base = w.base();
     for (std::uint64_t piece = 0; piece < 4; ++piece) {
       Staging s = staged(piece * kPiece, kBytes, kMark);
@@ -174,7 +174,7 @@ TEST(WindowPieces, BehindTheTailTheFileStays) {
   constexpr std::size_t kBytes = kPiece + 4096;
   testing::TempFile file(testing::pattern(kBytes));
   Window w = std::move(Window::map(file.fd(), 4 * kPiece, 4096, false).value());
-  ASSERT_TRUE(w.prepare_restore());
+  ASSERT_TRUE(w.prepare_restore(w.length()));
   Staging s = staged(kPiece, kBytes);
   ASSERT_TRUE(w.publish(kPiece, 4096, s));
   file.append(testing::pattern(4096, kBytes));
@@ -185,7 +185,7 @@ TEST(WindowPieces, AWindowThatEndsInAPiece) {
   constexpr std::size_t kBytes = kPiece + 3 * 4096;
   testing::TempFile file(testing::pattern(kBytes));
   Window w = std::move(Window::map(file.fd(), kBytes, 4096, false).value());
-  ASSERT_TRUE(w.prepare_restore());
+  ASSERT_TRUE(w.prepare_restore(w.length()));
   Staging s = staged(kPiece, kBytes, kMark);
   ASSERT_TRUE(w.publish(kPiece, kPiece, s)) << "cut to the window";
   EXPECT_TRUE(holds(w, kBytes, 1, kMark));
@@ -196,7 +196,7 @@ TEST(WindowPieces, AWindowThatEndsInAPiece) {
 TEST(WindowPieces, PublishedMemoryIsReadOnly) {
   testing::TempFile file(testing::pattern(kPiece));
   Window w = std::move(Window::map(file.fd(), kPiece, 4096, false).value());
-  ASSERT_TRUE(w.prepare_restore());
+  ASSERT_TRUE(w.prepare_restore(w.length()));
   Staging s = staged(0, kPiece);
   ASSERT_TRUE(w.publish(0, kPiece, s));
   // The kernel writes there no more than we: no signal.
@@ -216,7 +216,7 @@ class WindowCallsFail : public ::testing::Test {
 TEST_F(WindowCallsFail, NothingHasChanged) {
   testing::TempFile file(testing::pattern(2 * kPiece));
   Window w = std::move(Window::map(file.fd(), 2 * kPiece, 4096, false).value());
-  ASSERT_TRUE(w.prepare_restore());
+  ASSERT_TRUE(w.prepare_restore(w.length()));
   Staging s = staged(0, kPiece, kMark);
   window_calls().mremap = no_mremap;
   EXPECT_FALSE(w.publish(0, kPiece, s));
@@ -241,8 +241,7 @@ TEST(WindowPieces, RestoredWithoutADescriptor) {
   constexpr std::size_t kBytes = 2 * kPiece;
   std::optional<testing::TempFile> file(std::in_place, testing::pattern(kBytes));
   Window w = std::move(Window::map(file->fd(), kBytes, 4096, false).value());
-  EXPECT_TRUE(w.prepare_restore());
-  EXPECT_TRUE(w.prepare_restore()) << "again";
+  ASSERT_TRUE(w.prepare_restore(kBytes));
   file.reset();  // closed and unlinked
   Staging s = staged(kPiece, kBytes, kMark);
   ASSERT_TRUE(w.publish(kPiece, kPiece, s));
@@ -251,16 +250,33 @@ TEST(WindowPieces, RestoredWithoutADescriptor) {
   EXPECT_TRUE(holds(w, kBytes));
 }
 
-TEST_F(WindowCallsFail, NotPreparedNothingIsRestored) {
+TEST_F(WindowCallsFail, NotPreparedNothingIsPublished) {
   testing::TempFile file(testing::pattern(kPiece));
   Window w = std::move(Window::map(file.fd(), kPiece, 4096, false).value());
   window_calls().duplicate = no_mremap;
-  EXPECT_FALSE(w.prepare_restore());
+  EXPECT_FALSE(w.prepare_restore(kPiece));
   window_calls().duplicate = before_.duplicate;
   Staging s = staged(0, kPiece, kMark);
+  EXPECT_FALSE(w.publish(0, kPiece, s));
+  EXPECT_TRUE(s);
+  EXPECT_TRUE(w.restore(0, kPiece)) << "nothing was published";
+  EXPECT_TRUE(holds(w, kPiece)) << "as it was";
+}
+
+TEST(WindowPieces, PreparedForMoreWhileSomeIsPublished) {
+  constexpr std::size_t kBytes = 12 * kPiece;
+  testing::TempFile file(testing::pattern(kBytes));
+  Window w = std::move(Window::map(file.fd(), kBytes, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore(1));
+  Staging s = staged(0, kBytes, kMark), late = staged(11 * kPiece, kBytes);
   ASSERT_TRUE(w.publish(0, kPiece, s));
-  EXPECT_FALSE(w.restore(0, kPiece));
-  EXPECT_TRUE(holds(w, kPiece, 0, kMark)) << "as it was";
+  EXPECT_FALSE(w.publish(11 * kPiece, kPiece, late));
+  ASSERT_TRUE(w.prepare_restore(kBytes));
+  EXPECT_TRUE(holds(w, kBytes, 0, kMark));
+  ASSERT_TRUE(w.publish(11 * kPiece, kPiece, late));
+  ASSERT_TRUE(w.restore(0, kPiece));
+  ASSERT_TRUE(w.restore(11 * kPiece, kPiece));
+  EXPECT_TRUE(holds(w, kBytes)) << "the file's own bytes, not what had been published";
 }
 
 TEST(WindowShared, OnlyWhatIsAlikeAndOnlyWhileItIsUsed) {
