@@ -33,14 +33,13 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of an ar
 static const struct {
   const char* name;
   long number;
-} kCalls[] = {CALL(clone),          CALL(clone3),    CALL(close),
-              CALL(fcntl),          CALL(flock),     CALL(fstat),
-              CALL(fstatfs),        CALL(ftruncate), CALL(io_uring_enter),
-              CALL(io_uring_setup), CALL(lseek),     CALL(madvise),
-              CALL(mincore),        CALL(mmap),      CALL(mprotect),
-              CALL(mremap),         CALL(openat),    CALL(perf_event_open),
-              CALL(pread64),        CALL(preadv2),   CALL(process_vm_readv),
-              CALL(read),           CALL(statfs),    CALL(userfaultfd)};
+} kCalls[] = {
+    CALL(clone),          CALL(clone3),  CALL(close),      CALL(close_range),      CALL(fcntl),
+    CALL(flock),          CALL(fstat),   CALL(fstatfs),    CALL(ftruncate),        CALL(io_uring_enter),
+    CALL(io_uring_setup), CALL(lseek),   CALL(madvise),    CALL(mincore),          CALL(mmap),
+    CALL(mprotect),       CALL(mremap),  CALL(openat),     CALL(perf_event_open),  CALL(pidfd_getfd),
+    CALL(pidfd_open),     CALL(pread64), CALL(preadv2),    CALL(process_vm_readv), CALL(read),
+    CALL(statfs),         CALL(unshare), CALL(userfaultfd)};
 
 enum { kMostInstructions = 512 };
 static struct sock_filter program[kMostInstructions];
