@@ -81,12 +81,17 @@ void KeptFd::keep(UniqueFd fd) noexcept {
   id_ = id.value();
 }
 
-void KeptFd::reset() noexcept {
+void KeptFd::check() noexcept {
   if (fd_ && !is_inode(fd_.get(), id_)) (void)fd_.release();
+}
+
+void KeptFd::reset() noexcept {
+  check();
   fd_.reset();
 }
 
 Status prove_openable(const std::string& file, KeptFd& keep) {
+  keep.check();  // a forked child's is its parent's
   struct stat at;
   {
     const AsyncSignalsAllowed program;  // a server may not answer

@@ -29,6 +29,8 @@ class KeptFd {
   void keep(UniqueFd fd) noexcept;
   int get() const noexcept { return fd_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+  /// Forgets it, if the program has put another file under the number.
+  void check() noexcept;
   /// Closes it, if it is the file that it was.
   void reset() noexcept;
 

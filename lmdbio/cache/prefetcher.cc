@@ -143,8 +143,11 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     }
     const IoMode mode = config().io;
     // What is published has to be given back without a descriptor.
-    const bool wants_direct = limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct) &&
-                              window->prepare_restore(used_bytes);
+    bool wants_direct = limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct);
+    if (wants_direct) {
+      const std::lock_guard lock(mutex_);
+      wants_direct = window->prepare_restore(used_bytes);
+    }
     Result<OpenedAnew> opened = open_anew(origin, {wants_direct, true});
     if (!opened) return opened.error();
     OpenedAnew& files = opened.value();
@@ -308,6 +311,14 @@ bool Prefetcher::all_cached(const Walk& walk) noexcept {
 }
 
 Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept {
+  walk.came_to_filled_.reset();
+  const Status st = plan_and_wait(walk, wishes, first, last);
+  // Before the program touches it, which brings it back.
+  if (walk.came_to_filled_) look_for_filled(walk.file(), *walk.came_to_filled_);
+  return st;
+}
+
+Status Prefetcher::plan_and_wait(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept {
   FileCache& file = walk.file();
   std::unique_lock lock(mutex_);
   if (file.users == 0) return {};
@@ -331,7 +342,7 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
         e.outcome = Walk::Outcome::ready;
       if (e.awaited && !walk.has_come_to(c)) {
         file.stats.asked += file.bytes_in(c);
-        if (e.outcome == Walk::Outcome::filled) look_for_filled(file, c);
+        if (e.outcome == Walk::Outcome::filled) walk.came_to_filled_ = c;
       }
       plan.push_back(e);
     }
@@ -615,9 +626,11 @@ void Prefetcher::look_at_memory(FileCache& file) noexcept {
 void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
   if (config().io != IoMode::automatic || file.way() != Way::buffered) return;
   const std::uint64_t bytes = file.bytes_in(chunk);
-  const auto share =
-      file.residency.share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
-  if (!share) return;
+  // Without the lock: the question may go to another thread.
+  const auto share = file.residency.share(file.offset(chunk) + bytes / 2,
+                                          std::min(kSampleBytes, bytes - bytes / 2));
+  const std::lock_guard lock(mutex_);
+  if (!share || file.users == 0) return;
   const bool gone = *share < kStillThere;
   file.came_to += bytes;
   if (gone) {
@@ -879,6 +892,7 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
       return Status::from_errno(ENOMEM);
     }
     (void)take_memory(file, true);
+    const unsigned forks = this->forks();
     lock.unlock();
     Result<Staging> made = Staging::make(file.chunk_bytes);
     Status st = made ? Status() : made.error();
@@ -892,6 +906,10 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
       });
     }
     lock.lock();
+    if (forks != this->forks()) {  // a handler has forked, and this is the child: the chunk is not being read
+      staging.forget();
+      continue;
+    }
     const bool published = finish(file, chunk, generation, st.ok(), staging);
     loaded_.notify();
     // Walks that wait for it: what was not published they read for themselves.

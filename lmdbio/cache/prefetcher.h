@@ -167,6 +167,7 @@ class Prefetcher {
   /// Once in 64 MiB of fills: there is no room for the file in the page cache any more.
   void look_at_memory(FileCache& file) noexcept;
   /// A walk came to a chunk that was brought into the page cache for it.
+  Status plan_and_wait(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
   void look_for_filled(FileCache& file, ChunkIndex chunk) noexcept;
   void leave_page_cache(FileCache& file, const char* why) noexcept;
   bool take_memory(FileCache& file, bool urgent) noexcept;

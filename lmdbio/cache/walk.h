@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -67,6 +68,7 @@ class Walk {
   EventCount settled_;
   bool waiting_ = false;
   ChunkIndex at_{~0u};      ///< where it was last
+  std::optional<ChunkIndex> came_to_filled_;  ///< of a go_on(): a chunk that was brought into the page cache for it
   std::uint64_t last_ = 0;  ///< when, on the Prefetcher's clock
 };
 

@@ -21,9 +21,18 @@ namespace {
 void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
   return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
-// An old size of 0 duplicates a shared mapping (mremap(2)).
+// An old size of 0 duplicates a shared mapping (mremap(2)).  Elsewhere first: older kernels unmap the target before they
+// find out that there is no room for one more.  Moving needs none.
 void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
-  return ::mremap(from, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+  void* const copy = ::mremap(from, 0, bytes, MREMAP_MAYMOVE);
+  if (copy == MAP_FAILED) return copy;
+  void* const moved = move_mapping(copy, bytes, to);
+  if (moved == MAP_FAILED) {
+    const int failed = errno;
+    Mapping(copy, bytes).reset();
+    errno = failed;
+  }
+  return moved;
 }
 // Not by way of mmap(3): the thread sanitizer takes that for a write into the range, which others read.
 void* reserve_at(void* at, std::size_t bytes) noexcept {

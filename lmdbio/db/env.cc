@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -298,21 +299,32 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   std::uint64_t bytes = window_->length();  // of the caller's bytes
   if (fd_ >= 0) {
     // One call tells which file it is and how long it is.
-    Result<FileIdentity> now = identity_of(fd_);
-    if (!now || now.value().dev != id_.dev || now.value().ino != id_.ino) now = length_without_descriptor();
-    bytes = now ? now.value().size : 0;
+    const Result<FileIdentity> now = identity_of(fd_);
+    const bool same = now && now.value().dev == id_.dev && now.value().ino == id_.ino;
+    bytes = same ? now.value().size : length_without_descriptor(txnid);
   }
   const std::uint64_t pages = std::min(bytes >> std::countr_zero(page_size_), kPageMask);
   seen_.store((txnid & kTxnidMask) << kPageBits | pages, std::memory_order_relaxed);
   return pages;
 }
 
-// The program has closed the descriptor.  The file's length is in the file that is kept for reading ahead.
-Result<FileIdentity> Env::length_without_descriptor() noexcept {
-  if (const auto file = read_ahead_so_far(); file != nullptr) return file->buffered.identity();
-  const Result<File> kept = File::keep(origin(), File::Kind::shared);
-  if (!kept) return kept.error();
-  return kept.value().identity();
+// The program has closed the descriptor.  The file that is kept for reading ahead knows the length; where there can be
+// none, as much is there as was, or as the snapshot says, if the kernel can read its last page.
+std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
+  const std::uint64_t known = seen_.load(std::memory_order_relaxed) & kPageMask;
+  if (kept_)
+    if (const Result<std::uint64_t> size = kept_->size(); size) return size.value();
+  if (const auto file = read_ahead(std::max(known, format::kMetaPages)); file != nullptr)
+    if (const Result<std::uint64_t> size = file->buffered.size(); size) return size.value();
+  const std::byte* const meta = metas_[txnid & 1];
+  if (meta == nullptr || window_ == nullptr) return known << page_shift();
+  const std::uint64_t last = load<format::MetaRecord>(meta + format::kPageHeader).last_pg;
+  if (last < known || last >= window_->length() >> page_shift()) return known << page_shift();
+  std::byte any;
+  const iovec to{&any, 1};
+  const iovec from{const_cast<std::byte*>(window_->base()) + (last << page_shift()), 1};
+  const bool there = ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == 1;
+  return (there ? last + 1 : known) << page_shift();
 }
 
 std::optional<double> Env::cached_share(std::uint64_t offset, std::uint64_t bytes,

@@ -186,7 +186,7 @@ class Env {
  private:
   Env(int fd, const Options& options, bool paced, bool unmapped = false);
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
-  Result<FileIdentity> length_without_descriptor() noexcept;
+  std::uint64_t length_without_descriptor(std::uint64_t txnid) noexcept;
   LogLevel damage_level() noexcept;
   Status adopt_window(std::shared_ptr<cache::Window> window) noexcept;
   void close_read_ahead() noexcept;

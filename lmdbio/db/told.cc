@@ -118,9 +118,11 @@ bool Told::ready(const Txn& txn) {
   const std::uint64_t bytes = view.pages() << view.shift();
   if (buffered_ == nullptr) {
     const Result<std::uint64_t> size = file_->buffered().size();
+    if (forks_ != file_->prefetcher().forks()) return false;  // a handler has forked meanwhile
     if (!size || !make_queues(std::max(size.value(), bytes))) return false;
   } else if (bytes > queue_bytes_) {
     const Result<std::uint64_t> size = file_->buffered().size();
+    if (forks_ != file_->prefetcher().forks()) return false;  // a handler has forked meanwhile
     if (!size || !make_queues(std::max(size.value(), bytes))) return false;
   }
   if (!scratch_) {
@@ -287,7 +289,7 @@ void Told::tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std
   const unsigned shift = view.shift();
   std::erase_if(wanted_, [&](const Wanted& w) {
     const std::uint64_t pages = format::overflow_pages(w.bytes, shift);
-    const double there = file_->residency().share(w.page << shift, pages << shift).value_or(0);
+    const double there = file_->residency().share(w.page << shift, pages << shift, txn.view().base()).value_or(0);
     if (there < kCached) return false;
     ++counters_.cached;
     return true;

@@ -120,7 +120,6 @@ void HostedEngine::Host::serve() noexcept {
     sleep(seen);
   }
   engine_.reset();  // by a thread of the table, where its descriptors are
-  bell_fd_.reset();
 }
 
 // True: nothing more will come.
@@ -233,6 +232,7 @@ void HostedEngine::Host::stop() noexcept {
   wake();
   (void)::pthread_join(thread_, nullptr);
   table_->retract(ringing_);
+  (void)table_->call([this]() noexcept { bell_fd_.reset(); });
 }
 
 HostedEngine::~HostedEngine() {
@@ -252,7 +252,12 @@ Status HostedEngine::start(const File& file, EngineKind wanted, const char** nam
   }
 }
 
-void HostedEngine::wait_briefly(std::int64_t ns) noexcept { host_->wait(ns); }
+void HostedEngine::wait_briefly(std::int64_t ns) noexcept {
+  constexpr std::int64_t kTryAgain = 1'000'000;
+  if (ready_ != 0 || in_flight() == 0) return;
+  // A read that was refused waits here for another try, and nobody tells of that.
+  host_->wait(pending_ != 0 && (below_ == 0 || retry_at_ns_ != 0) ? std::min(ns, kTryAgain) : ns);
+}
 
 Result<std::size_t> HostedEngine::do_submit(std::span<const RawRead> reads) noexcept {
   host_->push(reads);

@@ -56,6 +56,9 @@ Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id)
   if (!opened) return Status::from_errno(errno);
   if (::fstat(opened.get(), &st) != 0) return Status::from_errno(errno);
   if (!same_inode(st, id)) return Status::from_errno(ESTALE);
+  // It was for a pipe that came in between; io_uring of some kernels takes it as an order not to wait.
+  if (const int now = ::fcntl(opened.get(), F_GETFL); now >= 0)
+    (void)::fcntl(opened.get(), F_SETFL, now & ~O_NONBLOCK);
   return opened;
 }
 

@@ -53,6 +53,7 @@ constinit std::weak_ptr<PrivateTable>* the_table = nullptr;
 /// Of a forked child: it stays until the process ends.
 constinit std::shared_ptr<PrivateTable>* childs_table = nullptr;
 constinit bool watches_forks = false;
+constinit bool refused = false;  // by the system
 
 constinit cpu_set_t loaded_with{};
 constinit std::atomic<bool> has_affinity{false};
@@ -122,7 +123,7 @@ void stay_loaded() noexcept {
 }
 
 struct PrivateTable::Core {
-  std::mutex mutex;  // guards all below but `started`
+  SignalSafeMutex mutex;  // guards all below but `started`
   Job* first = nullptr;
   Job* last = nullptr;
   EventCount work;   // a job was queued, or the table ends
@@ -169,6 +170,7 @@ void* PrivateTable::Core::run_first(void* self) noexcept {
 void* PrivateTable::Core::run(void* self) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-fd");
   in_table = true;
+  const AsyncSignalsBlocked always;  // they are already: the lock need not ask the kernel
   static_cast<Core*>(self)->serve();
   return nullptr;
 }
@@ -215,6 +217,7 @@ std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
     const std::lock_guard lock(the_mutex);
     if (the_table == nullptr) the_table = new std::weak_ptr<PrivateTable>;
     if (std::shared_ptr<PrivateTable> there = the_table->lock(); there != nullptr) return there;
+    if (refused) return nullptr;
     auto core = std::make_unique<Core>();
     stay_loaded();
     if (!watches_forks && ::pthread_atfork(nullptr, nullptr, after_fork_in_child) != 0) return nullptr;
@@ -229,6 +232,7 @@ std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
     while (!core->started.is_set()) core->started.wait(kLong);
     if (!core->own_table) {
       (void)::pthread_join(core->ids[0], nullptr);
+      refused = true;
       return nullptr;
     }
     const std::shared_ptr<PrivateTable> made(new PrivateTable(core.get()));

@@ -24,9 +24,9 @@ ReadQueue::ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
     : engine_(std::move(engine)), file_bytes_(file_bytes), most_request_(most_request) {}
 
 ReadQueue::~ReadQueue() {
-  if (forgotten_) return;
+  if (forgotten()) return;
   pending_.clear();
-  while (!forgotten_ && engine_->in_flight() != 0) reap_next(engine_->in_flight());
+  while (!forgotten() && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
 
 std::size_t ReadQueue::room(const Extent& e) const noexcept {
@@ -52,7 +52,7 @@ Status ReadQueue::add(ReadGroup& group, const Extent& extent, std::byte* to) noe
 }
 
 void ReadQueue::pump() noexcept {
-  if (forgotten_) return;
+  if (forgotten()) return;
   submit();
   if (engine_->in_flight() == 0) return;
   reap(0);
@@ -60,16 +60,16 @@ void ReadQueue::pump() noexcept {
 }
 
 Status ReadQueue::wait(ReadGroup& group) noexcept {
-  if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
+  if (forgotten()) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
-  for (submit(); !group.done() && !forgotten_; submit()) reap_next(1);
+  for (submit(); !group.done() && !forgotten(); submit()) reap_next(1);
   return group.done() ? group.status : Status::from_errno(ECANCELED);
 }
 
 Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept {
   constexpr std::int64_t kLook = 10'000'000;
-  if (forgotten_) return group.done() ? group.status : Status::from_errno(ECANCELED);
+  if (forgotten()) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
   for (;;) {
@@ -83,26 +83,31 @@ Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noe
 }
 
 void ReadQueue::wait_any() noexcept {
-  if (forgotten_) return;
+  if (forgotten()) return;
   submit();
   if (engine_->in_flight() != 0) reap_next(1);
 }
 
 void ReadQueue::drop(ReadGroup& group) noexcept {
-  if (forgotten_) return;
+  if (forgotten()) return;
   if (group.waiting != 0) {
     const std::uint64_t tag = tag_of(group);
     std::erase_if(pending_, [tag](const ReadOp& op) { return op.tag == tag; });
     group.left -= std::exchange(group.waiting, 0);
   }
-  while (!group.done() && !forgotten_) reap_next(1);
+  while (!group.done() && !forgotten()) reap_next(1);
 }
 
 void ReadQueue::drop_all() noexcept {
-  if (forgotten_) return;
+  if (forgotten()) return;
   for (const ReadOp& op : pending_) --group_of(op.tag).left;
   pending_.clear();
-  while (!forgotten_ && engine_->in_flight() != 0) reap_next(engine_->in_flight());
+  while (!forgotten() && engine_->in_flight() != 0) reap_next(engine_->in_flight());
+}
+
+bool ReadQueue::forgotten() noexcept {
+  if (!forgotten_ && born_ != PrivateTable::generation()) forget();
+  return forgotten_;
 }
 
 void ReadQueue::forget() noexcept {
@@ -119,6 +124,7 @@ void ReadQueue::put_first(const ReadGroup& group) noexcept {
 }
 
 void ReadQueue::submit() noexcept {
+  if (forgotten()) return;
   while (!pending_.empty()) {
     ReadOp ops[32];  // a deque's pieces are not one span
     const std::size_t n = std::min(pending_.size(), std::size(ops));

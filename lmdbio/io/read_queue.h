@@ -10,6 +10,7 @@
 
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/io_engine.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio {
 
@@ -65,7 +66,7 @@ class ReadQueue {
   /// In a forked child, before anything else: the parent's reads are not ours.  Groups are never done then.
   void forget() noexcept;
   /// Also where a signal handler has forked in a wait of the queue's, and this is the child.
-  bool forgotten() const noexcept { return forgotten_; }
+  bool forgotten() noexcept;
 
  private:
   void put_first(const ReadGroup& group) noexcept;
@@ -80,6 +81,7 @@ class ReadQueue {
   const std::size_t most_request_;
   std::deque<ReadOp> pending_;  ///< tags: addresses of groups
   bool forgotten_ = false;
+  const unsigned born_ = PrivateTable::generation();
 };
 
 }  // namespace lmdbio

@@ -26,6 +26,13 @@ constexpr std::size_t kLargeRun = 64 << 10;
 }  // namespace
 
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
+  bool there = false;
+  // All questions in one change of threads.
+  (void)request_.file->with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
+  return there;
+}
+
+bool PageReads::samples_are_cached(std::span<const WantedPage> wanted) noexcept {
   const Residency residency(*request_.file, -1);
   const bool dear = std::strcmp(residency.how(), "preadv2") == 0;
   const std::size_t samples = std::min(wanted.size(), dear ? kDearSamples : kSamples);

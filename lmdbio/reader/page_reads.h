@@ -54,6 +54,7 @@ class PageReads {
   static constexpr std::size_t kRequest = 256 << 10, kGap = 16 << 10;
 
   bool in_page_cache(std::span<const WantedPage> wanted) noexcept;
+  bool samples_are_cached(std::span<const WantedPage> wanted) noexcept;
   Status choose(std::span<const WantedPage> wanted) noexcept;
   Status open(bool direct, EngineKind kind, unsigned depth) noexcept;
   /// Page `end` is near enough to the one before it for one request.

@@ -199,9 +199,9 @@ class Cold(Walks):
                 self.assertEqual(got["walk"], [ALL, ALL], got.out)
 
     def test_address_space(self):
-        for room in (200, 40, 12, 4, 1):
+        for room in (600, 200, 40, 12, 4, 1):
             with self.subTest(room=room):
-                self.walked(before=(f"room {room}",), walk=("walk 0", "back 0", "pair 0"), reads=room >= 200)
+                self.walked(before=(f"room {room}",), walk=("walk 0", "back 0", "pair 0"), reads=room >= 600)
 
     def test_no_thread(self):
         prefix = missing_part(self, confined.without_threads)
