@@ -151,7 +151,7 @@ bool IoWorker::take_jobs() {
         (void)job.file->table.finish(job.chunk, job.generation, false, Prefetcher::NoPlaces{});
         if (job.has_memory) owner_.return_memory(*job.file);
         ++job.file->stats.chunks_cached;
-        if (job.whole) owner_.load_went_on(*job.file, true);
+        if (job.whole) owner_.load_went_on(job, true);
         owner_.settle(*job.file, job.chunk, Walk::Outcome::cached, 0);
         continue;
       }
@@ -285,7 +285,7 @@ void IoWorker::finished(std::size_t at) noexcept {
       // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
       if (f.job.whole) {
         if (resident) file.residents.back().used = true;  // by lookups, which are not asked
-        owner_.load_went_on(file, good && (resident || !f.job.has_memory));
+        owner_.load_went_on(f.job, good && (resident || !f.job.has_memory));
       }
       const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
       if (failed) ++file.stats.read_failed;

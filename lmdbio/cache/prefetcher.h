@@ -129,6 +129,7 @@ class Prefetcher {
     WantedExtent extent;      ///< bytes not 0: this, not a chunk
     bool has_memory = false;  ///< of a chunk to publish
     bool whole = false;       ///< of a WholeLoad
+    unsigned load = 0;        ///< of which one: WholeLoad::begun
   };
 
   /// A wait of a program for data.
@@ -160,7 +161,7 @@ class Prefetcher {
   bool next_extent(Job& job);
   bool next_of_load(Job& job, bool idle);
   /// A chunk of a WholeLoad is done with.  `good`: it is where it was to be.
-  void load_went_on(FileCache& file, bool good) noexcept;
+  void load_went_on(const Job& job, bool good) noexcept;
   bool begin_load(FileCache& file, std::uint64_t used_bytes) noexcept;
   /// An extent was read, or left alone; `error`: 0 or an errno.
   void extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept;

@@ -89,6 +89,7 @@ bool Prefetcher::next_of_load(Job& job, bool idle) {
       job.extent = {};
       job.has_memory = chunks;
       job.whole = true;
+      job.load = load.begun;
       if (chunks) used_ += file.chunk_bytes;
       ++load.reading;
       ++load.next;
@@ -102,11 +103,12 @@ bool Prefetcher::next_of_load(Job& job, bool idle) {
   return false;
 }
 
-void Prefetcher::load_went_on(FileCache& file, bool good) noexcept {
+void Prefetcher::load_went_on(const Job& job, bool good) noexcept {
+  FileCache& file = *job.file;
   WholeLoad& load = file.load;
   if (load.reading > 0) --load.reading;
   if (load.kind == LoadKind::none) return;
-  if (!good) {
+  if (!good && job.load == load.begun) {  // what is left of an earlier one says nothing
     load.kind = LoadKind::none;
   } else if (load.next >= load.end && load.reading == 0) {
     load.kind = LoadKind::none;
