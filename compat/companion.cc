@@ -159,7 +159,8 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   }
   if (made == nullptr) return nullptr;
   mdb_filehandle_t fd = -1;
-  if (env.stock->env_get_fd(made, &fd) != 0 || ::fstat(fd, &at) != 0 || !is_inherited(env, at)) {  // replaced since
+  if (env.stock->env_get_fd(made, &fd) != 0 || ::fstat(fd, &at) != 0 ||
+      !is_inherited(env, at)) {  // replaced since
     env.stock->env_close(made);
     rc = ESTALE;
     return nullptr;

@@ -158,7 +158,8 @@ LMDBIO_ABI MDB_txn* mdb_cursor_txn(MDB_cursor* cursor) {
 
 LMDBIO_ABI MDB_dbi mdb_cursor_dbi(MDB_cursor* cursor) {
   if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) return c->cursor.dbi();
-  if (const ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) return c->stock->cursor_dbi(c->real);
+  if (const ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr)
+    return c->stock->cursor_dbi(c->real);
   return LMDBIO_FORWARD(cursor_dbi, 0, cursor);
 }
 

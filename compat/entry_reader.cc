@@ -153,7 +153,9 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   Result<OpenedAnew> files = open_anew(origin, {true, false});
   if (!files) {
     if (PrivateTable::get() == nullptr) {
-      why = name + ": the system does not allow a table of descriptors of our own (close_range and unshare are refused)";
+      why = name +
+            ": the system does not allow a table of descriptors of our own (close_range and unshare are "
+            "refused)";
       return Status::from_errno(ENOTSUP);
     }
     why = name + ": " + mdb_strerror(files.error().raw());

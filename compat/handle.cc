@@ -95,7 +95,8 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
     std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
     if (place.load(std::memory_order_relaxed) != nullptr) continue;
     ReadTxn* none = nullptr;
-    if (place.compare_exchange_strong(none, t, std::memory_order_release, std::memory_order_relaxed)) [[likely]]
+    if (place.compare_exchange_strong(none, t, std::memory_order_release, std::memory_order_relaxed))
+        [[likely]]
       return;
   }
   const std::lock_guard lock(mutex);

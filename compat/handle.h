@@ -36,7 +36,8 @@ inline std::uint64_t tag_of(const void* handle) noexcept {
 /// `handle` as a T of ours, or null: a null handle, or one of stock's.
 template <class T>
 inline T* as(const void* handle) noexcept {
-  return handle != nullptr && tag_of(handle) == T::kTag ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
+  return handle != nullptr && tag_of(handle) == T::kTag ? static_cast<T*>(const_cast<void*>(handle))
+                                                        : nullptr;
 }
 
 struct EnvHandle;
@@ -48,11 +49,11 @@ struct ReadTxn {
   explicit ReadTxn(EnvHandle& e, db::Env& engine) : env(&e), txn(engine) {}
 
   std::uint64_t tag = kTag;
-  EnvHandle* env;                ///< null: the environment was closed under it
-  MDB_txn* companion = nullptr;  ///< reset while the handle is spare, or null
+  EnvHandle* env;                 ///< null: the environment was closed under it
+  MDB_txn* companion = nullptr;   ///< reset while the handle is spare, or null
   std::atomic<bool> live{false};  ///< the program holds it
-  bool by_metas = false;         ///< runs without a reader slot: the companion, if there is one, is not begun
-  bool unprotected = false;      ///< runs without locks: at its end it is seen whether a writer overtook it
+  bool by_metas = false;     ///< runs without a reader slot: the companion, if there is one, is not begun
+  bool unprotected = false;  ///< runs without locks: at its end it is seen whether a writer overtook it
   std::uint64_t used_before = 0;  ///< used() when it began to be that
   std::uint64_t begun = 0, renewed = 0;
   /// Lookups and positionings so far: those of a transaction that ended count on.
@@ -133,7 +134,7 @@ struct EnvHandle {
   std::atomic<MDB_env*> real{nullptr};
   std::unique_ptr<db::Env> engine;  ///< null: pass-through
   int fd = -1;  ///< of the data file; the real environment's that was open when the engine began
-  bool keep_companions = false;     ///< a reset companion is not seen in the reader table
+  bool keep_companions = false;  ///< a reset companion is not seen in the reader table
   bool opened = false;
   bool tried = false;     ///< an open failed in the real library
   bool refused = false;   ///< one was refused before that
@@ -205,8 +206,8 @@ void unlock_handles() noexcept;
 
 inline constexpr std::size_t kCursorHandleBytes = std::max(sizeof(ReadCursor), sizeof(ForwardCursor));
 
-/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Nothing throws and nothing is cleaned up on
-/// the way: calls that may run a comparator come before.
+/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Nothing throws and nothing is cleaned up
+/// on the way: calls that may run a comparator come before.
 template <class T, class... Args>
 T* make_cursor(void* room, Args&&... args) noexcept {
   return ::new (room) T(std::forward<Args>(args)...);

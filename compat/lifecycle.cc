@@ -18,7 +18,8 @@ namespace {
 constinit std::atomic<bool> registered{false};
 constinit cache::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; under the other locks
 
-// No other thread holds a lock of ours at the fork, so the child finds them free.  Ranks: docs/concurrency.md.
+// No other thread holds a lock of ours at the fork, so the child finds them free.  Ranks:
+// docs/concurrency.md.
 void before_fork() {
   lock_stats();
   lock_handles();

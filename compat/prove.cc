@@ -96,7 +96,8 @@ Status prove_openable(const std::string& file, KeptFd& keep) {
   {
     const AsyncSignalsAllowed program;  // a server may not answer
     if (::stat(file.c_str(), &at) != 0) return {};
-    if (!keep && S_ISREG(at.st_mode)) keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
+    if (!keep && S_ISREG(at.st_mode))
+      keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
   }
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
     log_line(LogLevel::warn, "%s: not a file but a %s", file.c_str(),

@@ -90,7 +90,8 @@ const Stock* add_path(const char* path) noexcept {
   void* const handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return nullptr;
   // Not us, nor our other artifact: that would call back here.
-  void* const create = ::dlsym(handle, "lmdbio_version") == nullptr ? ::dlsym(handle, "mdb_env_create") : nullptr;
+  void* const create =
+      ::dlsym(handle, "lmdbio_version") == nullptr ? ::dlsym(handle, "mdb_env_create") : nullptr;
   const Stock* const s = create != nullptr && !is_ours(create) ? add_library(handle, create) : nullptr;
   if (s == nullptr) ::dlclose(handle);
   return s;
@@ -112,14 +113,17 @@ const Stock* configured() noexcept {
 const Stock* callers_own(const void* return_address) noexcept {
   Dl_info info;
   link_map* map = nullptr;
-  if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 || map == nullptr)
+  if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
+      map == nullptr)
     return nullptr;
-  if (map->l_name == nullptr || map->l_name[0] == '\0') return nullptr;  // the program binds its own at link time
+  if (map->l_name == nullptr || map->l_name[0] == '\0')
+    return nullptr;  // the program binds its own at link time
   void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;
   void* const create = ::dlsym(handle, "mdb_env_create");
   const Stock* s = nullptr;
-  if (create != nullptr && object_of(create) == info.dli_fbase && !is_ours(create)) s = add_library(handle, create);
+  if (create != nullptr && object_of(create) == info.dli_fbase && !is_ours(create))
+    s = add_library(handle, create);
   if (s == nullptr) ::dlclose(handle);  // else kept: the table points into it
   return s;
 }
@@ -133,7 +137,8 @@ const Stock* by_search_order() noexcept {
     void* const handle = ::dladdr(create, &info) != 0 && info.dli_fname != nullptr
                              ? ::dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)
                              : nullptr;
-    if (const Stock* const s = add_library(handle != nullptr ? handle : RTLD_NEXT, create); s != nullptr) return s;
+    if (const Stock* const s = add_library(handle != nullptr ? handle : RTLD_NEXT, create); s != nullptr)
+      return s;
   }
   return add_path("liblmdb.so.0");
 }
@@ -146,7 +151,7 @@ const Stock* by_search_order() noexcept {
     if (const Stock* const s = add_library(RTLD_NEXT, create); s != nullptr) return s;
   }
   Dl_info info;
-  struct stat self{};
+  struct stat self {};
   if (::dladdr(reinterpret_cast<const void*>(&object_of), &info) == 0 || ::stat(info.dli_fname, &self) != 0)
     return nullptr;
   void* const handle = ::dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
@@ -158,11 +163,12 @@ const Stock* by_search_order() noexcept {
     auto* const dirs = reinterpret_cast<Dl_serinfo*>(room.get());
     if (dirs != nullptr) {
       *dirs = size;
-      const bool listed = ::dlinfo(handle, RTLD_DI_SERINFOSIZE, dirs) == 0 && ::dlinfo(handle, RTLD_DI_SERINFO, dirs) == 0;
+      const bool listed =
+          ::dlinfo(handle, RTLD_DI_SERINFOSIZE, dirs) == 0 && ::dlinfo(handle, RTLD_DI_SERINFO, dirs) == 0;
       for (unsigned i = 0; listed && found == nullptr && i < dirs->dls_cnt; ++i) {
         char path[4096];
         const int n = std::snprintf(path, sizeof path, "%s/liblmdb.so.0", dirs->dls_serpath[i].dls_name);
-        struct stat other{};
+        struct stat other {};
         if (path[0] != '/' || n >= static_cast<int>(sizeof path) || ::stat(path, &other) != 0) continue;
         if (other.st_dev == self.st_dev && other.st_ino == self.st_ino) continue;
         found = add_path(path);

@@ -40,8 +40,8 @@ class EventCount {
   std::atomic<std::uint32_t> count_{0};
 };
 
-/// One event that one thread waits for.  set() touches nothing of it once the waiter can see the event, so the waiter may
-/// free it at once.
+/// One event that one thread waits for.  set() touches nothing of it once the waiter can see the event, so
+/// the waiter may free it at once.
 class OneShot {
  public:
   bool is_set() const noexcept { return word_.load(std::memory_order_acquire) != 0; }

@@ -12,15 +12,15 @@ inline constexpr unsigned kLogLines = 20;
 void set_log_level(LogLevel level) noexcept;
 bool log_enabled(LogLevel level) noexcept;
 
-/// Opens the program's standard error for a thread that does not share the program's descriptors: a descriptor that
-/// log_line() closes, -1: there is none; kSharesDescriptors: the thread does share them.
+/// Opens the program's standard error for a thread that does not share the program's descriptors: a
+/// descriptor that log_line() closes, -1: there is none; kSharesDescriptors: the thread does share them.
 using StandardErrorOpener = int (*)() noexcept;
 inline constexpr int kSharesDescriptors = -2;
 void set_standard_error_opener(StandardErrorOpener opener) noexcept;
 
-/// Writes "lmdbio: <text>\n" to the program's descriptor 2 in one write(2).  Text is cut at about 1000 bytes, control
-/// characters become '?'.  No allocation, no lock, errno preserved, any thread; not for signal handlers. Does
-/// not read config().
+/// Writes "lmdbio: <text>\n" to the program's descriptor 2 in one write(2).  Text is cut at about 1000 bytes,
+/// control characters become '?'.  No allocation, no lock, errno preserved, any thread; not for signal
+/// handlers. Does not read config().
 void log_line(LogLevel level, const char* fmt, ...) noexcept __attribute__((format(printf, 2, 3)));
 
 }  // namespace lmdbio

@@ -22,7 +22,6 @@ namespace lmdbio::cache {
 /// A piece of the file that is wanted by itself, bytes.
 using WantedExtent = Extent;
 
-
 /// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
 struct ReadStats {
   static constexpr unsigned kSizes = 5;  ///< requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more

@@ -86,11 +86,11 @@ class IoWorker {
   Prefetcher& owner_;
   std::shared_ptr<PrivateTable> table_;
   pthread_t thread_{};
-  EventCount work_;                    ///< there is work, or it is to stop
-  std::atomic<bool> polling_{false};   ///< it waits in poll(2), which a futex does not end
-  UniqueFd bell_;                      ///< ends it: an eventfd of the private table
+  EventCount work_;                   ///< there is work, or it is to stop
+  std::atomic<bool> polling_{false};  ///< it waits in poll(2), which a futex does not end
+  UniqueFd bell_;                     ///< ends it: an eventfd of the private table
   PrivateTable::Job ringing_{&ring, this};
-  bool stopping_ = false;  // under the Prefetcher's lock
+  bool stopping_ = false;                     // under the Prefetcher's lock
   std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;  ///< fills

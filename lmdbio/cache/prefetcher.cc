@@ -57,9 +57,7 @@ struct Places {
   bool publish(ChunkIndex i) noexcept {
     return file.window->publish(file.offset(i), file.bytes_in(i), *staging);
   }
-  bool restore(ChunkIndex i) noexcept {
-    return file.window->restore(file.offset(i), file.chunk_bytes);
-  }
+  bool restore(ChunkIndex i) noexcept { return file.window->restore(file.offset(i), file.chunk_bytes); }
   bool restore_all() noexcept { return file.window->restore(0, file.window->length()); }
 };
 
@@ -131,8 +129,9 @@ Prefetcher::Prefetcher() {
   most_areas_ = areas_to_use();
 }
 
-Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window>& window, const Origin& origin,
-                                                    const char* name, std::uint64_t used_bytes,
+Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window>& window,
+                                                    const Origin& origin, const char* name,
+                                                    std::uint64_t used_bytes,
                                                     std::uint64_t snapshot) noexcept {
   try {
     {
@@ -166,8 +165,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
     const auto file =
-        std::make_shared<FileCache>(window, std::move(files.buffered), std::move(files.direct), origin.fd, regime,
-                                    std::move(table).value(), chunk_bytes_, name);
+        std::make_shared<FileCache>(window, std::move(files.buffered), std::move(files.direct), origin.fd,
+                                    regime, std::move(table).value(), chunk_bytes_, name);
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
@@ -249,7 +248,8 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   const std::size_t residents = file.residents.size();
   if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
-  if (file.direct) (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
+  if (file.direct)
+    (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
   if (file.load.kind == LoadKind::chunks) file.load.kind = LoadKind::none;
   if (residents == 0) return {};
   forget_residents(file);
@@ -318,7 +318,8 @@ Status Prefetcher::go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, Chu
   return st;
 }
 
-Status Prefetcher::plan_and_wait(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept {
+Status Prefetcher::plan_and_wait(Walk& walk, const Wishes& wishes, ChunkIndex first,
+                                 ChunkIndex last) noexcept {
   FileCache& file = walk.file();
   std::unique_lock lock(mutex_);
   if (file.users == 0) return {};
@@ -627,8 +628,8 @@ void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
   if (config().io != IoMode::automatic || file.way() != Way::buffered) return;
   const std::uint64_t bytes = file.bytes_in(chunk);
   // Without the lock: the question may go to another thread.
-  const auto share = file.residency.share(file.offset(chunk) + bytes / 2,
-                                          std::min(kSampleBytes, bytes - bytes / 2));
+  const auto share =
+      file.residency.share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
   const std::lock_guard lock(mutex_);
   if (!share || file.users == 0) return;
   const bool gone = *share < kStillThere;

@@ -38,8 +38,7 @@ TouchedPages TouchedPages::open() noexcept {
 void TouchedPages::open_here() noexcept {
   UniqueFd fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!fd) return;
-  page_shift_ =
-      static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
+  page_shift_ = static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
   // Two pages whose state is known: what imitates /proc may answer anything.
   const Result<Mapping> full = Mapping::zeroed(1), empty = Mapping::reserve(1, 1);
   if (!full || !empty) return;
@@ -73,7 +72,9 @@ void TouchedPages::look(std::span<const std::byte* const> addresses, std::span<P
       if (addresses[i] == nullptr) continue;
       const auto bits = entry(fd_, reinterpret_cast<std::uintptr_t>(addresses[i]) >> page_shift_);
       if (!bits) continue;
-      pages[i] = (*bits & kPresent) == 0 ? Page::absent : (*bits & kOfFile) != 0 ? Page::touched : Page::unknown;
+      pages[i] = (*bits & kPresent) == 0  ? Page::absent
+                 : (*bits & kOfFile) != 0 ? Page::touched
+                                          : Page::unknown;
     }
   });
 }

@@ -28,11 +28,12 @@ class TouchedPages {
   TouchedPages() noexcept = default;
   TouchedPages(TouchedPages&& other) noexcept;
   ~TouchedPages();
-  /// Takes a descriptor of the private table.  Knows nothing where the kernel does not tell, or tells what is not true.
+  /// Takes a descriptor of the private table.  Knows nothing where the kernel does not tell, or tells what is
+  /// not true.
   static TouchedPages open() noexcept;
   explicit operator bool() const noexcept;
-  /// Looks at the pages that hold `addresses`; null: unknown.  Reads nothing from the addresses themselves.  About 1 us
-  /// each, and two changes of threads for all.
+  /// Looks at the pages that hold `addresses`; null: unknown.  Reads nothing from the addresses themselves.
+  /// About 1 us each, and two changes of threads for all.
   void look(std::span<const std::byte* const> addresses, std::span<Page> pages) const noexcept;
   Page look(const std::byte* address) const noexcept;
 

@@ -67,8 +67,9 @@ class Walk {
   int extent_error_ = 0;  ///< of a piece of it: an errno
   EventCount settled_;
   bool waiting_ = false;
-  ChunkIndex at_{~0u};      ///< where it was last
-  std::optional<ChunkIndex> came_to_filled_;  ///< of a go_on(): a chunk that was brought into the page cache for it
+  ChunkIndex at_{~0u};  ///< where it was last
+  std::optional<ChunkIndex>
+      came_to_filled_;      ///< of a go_on(): a chunk that was brought into the page cache for it
   std::uint64_t last_ = 0;  ///< when, on the Prefetcher's clock
 };
 

@@ -21,8 +21,8 @@ namespace {
 void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
   return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
-// An old size of 0 duplicates a shared mapping (mremap(2)).  Elsewhere first: older kernels unmap the target before they
-// find out that there is no room for one more.  Moving needs none.
+// An old size of 0 duplicates a shared mapping (mremap(2)).  Elsewhere first: older kernels unmap the target
+// before they find out that there is no room for one more.  Moving needs none.
 void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
   void* const copy = ::mremap(from, 0, bytes, MREMAP_MAYMOVE);
   if (copy == MAP_FAILED) return copy;

@@ -144,12 +144,12 @@ class Window {
   /// are what the file holds there.  What is left of the staging is unmapped.  False: no memory for it
   /// (vm.max_map_count), or not prepared: nothing has changed, the staging is as it was.
   bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
-  /// Makes publish() and restore() work for the first `bytes` of the file, by a second mapping of it, which costs
-  /// addresses alone: no descriptor is needed then, which the program may have closed.  For more bytes it is called
-  /// again.  False: no addresses.  Of an anonymous window nothing needs to be prepared.
+  /// Makes publish() and restore() work for the first `bytes` of the file, by a second mapping of it, which
+  /// costs addresses alone: no descriptor is needed then, which the program may have closed.  For more bytes
+  /// it is called again.  False: no addresses.  Of an anonymous window nothing needs to be prepared.
   bool prepare_restore(std::uint64_t bytes) noexcept;
-  /// The piece becomes a mapping of the window's file again; of an anonymous window addresses without memory.  False:
-  /// nothing has changed.
+  /// The piece becomes a mapping of the window's file again; of an anonymous window addresses without memory.
+  /// False: nothing has changed.
   bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Takes back what `no_readahead` asked for, or asks for it again.  Without it: nothing.
   void use_readahead(bool on) noexcept;

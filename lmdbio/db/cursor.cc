@@ -29,7 +29,8 @@ Cursor::Cursor(Txn& txn, MDB_dbi dbi) : dbi_(dbi) {
   attach(txn);
 }
 
-Cursor::Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept : dbi_(dbi), dups_(std::move(dups)) {
+Cursor::Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept
+    : dbi_(dbi), dups_(std::move(dups)) {
   attach(txn);
 }
 
@@ -201,7 +202,8 @@ Status Walker::enter_dups(const Node& node) {
     d.flags_ = kPositioned;
   }
   // Unsigned int items of size_t's size are compared as those, from here on.
-  if (d.own_order_.order == Order::uint && d.own_db_.pad == sizeof(std::size_t)) d.own_order_.order = Order::word;
+  if (d.own_order_.order == Order::uint && d.own_db_.pad == sizeof(std::size_t))
+    d.own_order_.order = Order::word;
   return {};
 }
 
@@ -343,7 +345,8 @@ Status Walker::to_key(const MDB_val& key) {
 // The leaf behind entry `taken` may be entered without asking the pacer.
 bool Walker::next_is_free(const PageView& parent, unsigned taken) const noexcept {
   Node next;
-  return taken + 1 < parent.count() && parent.node(taken + 1, next) && run_.covers(format::raw(next.child()), 0);
+  return taken + 1 < parent.count() && parent.node(taken + 1, next) &&
+         run_.covers(format::raw(next.child()), 0);
 }
 
 // To the next or previous leaf; nothing changes where there is none.
@@ -404,8 +407,9 @@ Status Walker::sibling(bool right) {
         ahead_.off();
       else if (db_->overflow_pages == 0 && (pacer_ == nullptr || next_is_free(parent, taken)))
         ahead_.walked(txn_->view(), parent, taken, page);
-      else  // Loads nothing of the next leaf: it may not be in memory.  Among overflow pages it lies far away, and
-            // touching it would end the kernel's read-ahead of the values (31 major faults in 0.5 GB, not 4).
+      else  // Loads nothing of the next leaf: it may not be in memory.  Among overflow pages it lies far
+            // away, and touching it would end the kernel's read-ahead of the values (31 major faults in 0.5
+            // GB, not 4).
         ahead_.jumped(txn_->view(), parent, taken, page, index);
       return {};
     }
@@ -520,7 +524,8 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   }
   if (dups_ != nullptr && (db_->flags & MDB_DUPSORT) != 0) {
     Node n;
-    // Behind the last entry (a failed MDB_SET leaves the cursor there) stock looks at bytes that are no entry.
+    // Behind the last entry (a failed MDB_SET leaves the cursor there) stock looks at bytes that are no
+    // entry.
     const bool here = node(leaf_.index, n);
     if (here && (n.flags() & format::kDupData) != 0) {
       if (op == MDB_NEXT || op == MDB_NEXT_DUP) {
@@ -589,7 +594,8 @@ Status Walker::prev(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
 Status Walker::search_leaf(const MDB_val& key, Place& place, std::size_t common) {
   // Duplicates are searched in stock's sequence: it shows where they were written in another order.
   const bool ok = order_->order == Order::memn && !is_dups_
-                      ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size, common, place)
+                      ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size,
+                                          common, place)
                       : search_page(leaf_.page, *order_, key, db_->pad, place);
   if (!ok) return bad_leaf();
   leaf_.index = static_cast<std::uint16_t>(place.index);
@@ -604,8 +610,8 @@ Status Walker::to_place(const MDB_val& key, Place& place) {
   }
   PageView page;  // the checks of root(); the page itself is loaded again, from the cache
   if (const Status st = root(page); !st.ok()) return st;
-  if (const Status st = detail::descend_memn(*txn_, *db_, static_cast<const std::byte*>(key.mv_data), key.mv_size,
-                                             *this, page, place);
+  if (const Status st = detail::descend_memn(*txn_, *db_, static_cast<const std::byte*>(key.mv_data),
+                                             key.mv_size, *this, page, place);
       !st.ok())
     return st;
   leaf_ = {page, static_cast<std::uint16_t>(place.index)};

@@ -142,11 +142,13 @@ constexpr std::uint64_t kWorthPacing = std::uint64_t{1} << 20;
 
 /// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to
 /// `last_pg`, with room to grow.
-Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes, std::uint64_t last_pg,
-                                                  std::size_t page_size, bool no_readahead) {
+Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes,
+                                                  std::uint64_t last_pg, std::size_t page_size,
+                                                  bool no_readahead) {
   struct stat sb;
   if (::fstat(fd, &sb) != 0) return Status::from_errno(errno);
-  if (sb.st_dev != id.dev || sb.st_ino != id.ino) return Status::from_errno(EBADF);  // the program has closed it
+  if (sb.st_dev != id.dev || sb.st_ino != id.ino)
+    return Status::from_errno(EBADF);  // the program has closed it
   const auto file_pages = static_cast<std::uint64_t>(sb.st_size) / page_size;
   const std::uint64_t length = std::max(std::min(last_pg + 1, file_pages), format::kMetaPages) * page_size;
   const std::uint64_t wanted =
@@ -161,8 +163,8 @@ Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id
 }  // namespace
 
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
-  Result<std::shared_ptr<cache::Window>> window =
-      map_window(fd, identity_or_none(fd), options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
+  Result<std::shared_ptr<cache::Window>> window = map_window(
+      fd, identity_or_none(fd), options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
   struct stat sb;
   const IoMode io = config().io;
@@ -308,8 +310,8 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   return pages;
 }
 
-// The program has closed the descriptor.  The file that is kept for reading ahead knows the length; where there can be
-// none, as much is there as was, or as the snapshot says, if the kernel can read its last page.
+// The program has closed the descriptor.  The file that is kept for reading ahead knows the length; where
+// there can be none, as much is there as was, or as the snapshot says, if the kernel can read its last page.
 std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   const std::uint64_t known = seen_.load(std::memory_order_relaxed) & kPageMask;
   if (kept_)

@@ -36,7 +36,7 @@ inline constexpr unsigned kPersistentFlags = 0x7fff, kSlotValid = 0x8000;
 ///
 /// Zero bytes are an unused slot.
 struct Dbx {
-  char* name;  ///< owned by the environment; null: not open
+  char* name;    ///< owned by the environment; null: not open
   bool ordered;  ///< key_order was set: for the main database that waits for the first dbi_open
   Comparator key_order, dup_order;
 
@@ -52,9 +52,9 @@ Status prove_metas(const File& file, std::span<char> why) noexcept;
 
 /// What differed between releases of 0.9, where a program can see it.  Default: the newest.  docs/abi.md.
 struct Behaviour {
-  bool dup_edges_keep_eof = false;    ///< before 0.9.30, MDB_FIRST_DUP and LAST_DUP leave a cursor at its end
-  bool no_data_no_dups = false;       ///< before 0.9.27, moves without data leave the duplicates unset
-  bool lost_dbi_is_not_found = false; ///< before 0.9.32, a named database that is gone is MDB_NOTFOUND
+  bool dup_edges_keep_eof = false;  ///< before 0.9.30, MDB_FIRST_DUP and LAST_DUP leave a cursor at its end
+  bool no_data_no_dups = false;     ///< before 0.9.27, moves without data leave the duplicates unset
+  bool lost_dbi_is_not_found = false;  ///< before 0.9.32, a named database that is gone is MDB_NOTFOUND
 
   /// Of release 0.9.`patch`.
   static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
@@ -110,7 +110,8 @@ class Env {
   /// As MDB_NORDAHEAD.
   bool no_readahead() const noexcept { return no_readahead_; }
   /// As Residency::share().  May open the file (read_ahead).
-  std::optional<double> cached_share(std::uint64_t offset, std::uint64_t bytes, const cache::WindowView& view) noexcept;
+  std::optional<double> cached_share(std::uint64_t offset, std::uint64_t bytes,
+                                     const cache::WindowView& view) noexcept;
   /// How long a read of one byte takes, nanoseconds; none: it fails.  May open the file.
   std::optional<std::int64_t> time_read(std::uint64_t offset, const cache::WindowView& view) noexcept;
   /// The cache of chunks under the present window; made at the first call, for a snapshot of `used_pages`.
@@ -191,8 +192,8 @@ class Env {
   Status adopt_window(std::shared_ptr<cache::Window> window) noexcept;
   void close_read_ahead() noexcept;
 
-  // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a reader
-  // that sleeps through exactly 2^24 commits keeps its length) and pages.  0: nothing seen.
+  // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a
+  // reader that sleeps through exactly 2^24 commits keeps its length) and pages.  0: nothing seen.
   static constexpr unsigned kPageBits = 40;
   static constexpr std::uint64_t kPageMask = (std::uint64_t{1} << kPageBits) - 1, kTxnidMask = (1u << 24) - 1;
 
@@ -210,7 +211,7 @@ class Env {
   std::uint32_t window_number_ = 0;
   const Residency residency_;
   const bool paced_, unmapped_;
-  std::optional<File> kept_;  ///< of an unmapped file
+  std::optional<File> kept_;               ///< of an unmapped file
   std::shared_ptr<cache::Window> window_;  ///< of an unmapped file: the first one
   std::unique_ptr<UnmappedFile> unmapped_file_;
   std::vector<std::shared_ptr<cache::Window>> old_;
@@ -218,7 +219,7 @@ class Env {
   // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.
   std::atomic<std::shared_ptr<cache::FileCache>*> read_ahead_{nullptr};
   std::atomic<std::shared_ptr<ToldFile>*> told_file_{nullptr};  ///< likewise
-  std::atomic<std::uint64_t> newest_{0};  ///< snapshot
+  std::atomic<std::uint64_t> newest_{0};                        ///< snapshot
   const std::byte* metas_[2]{};
   std::atomic<std::uint64_t> seen_{0};
   ZeroedArray<Dbx> dbx_;

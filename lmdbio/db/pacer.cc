@@ -209,7 +209,8 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
     there = there_from(forward ? at + kFar : at - kFar, kFarBytes);
   if (!there) {  // nothing tells: then time does.  Far first: near is what the kernel has just read ahead
     const std::uint64_t last = end - view.page_size();
-    there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar), view) && read_at_once(at, view);
+    there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar), view) &&
+            read_at_once(at, view);
   }
   looked_ns_ = now;
   wide_ = *there ? least : 0;

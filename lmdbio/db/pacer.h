@@ -83,7 +83,7 @@ class Pacer {
   std::shared_ptr<cache::FileCache> readahead_;  ///< off, but for what the kernel was asked to do; or null
   // watching
   std::int64_t looked_ns_ = 0;
-  std::uint64_t wide_ = 0;  ///< pages granted around a place that was in memory
+  std::uint64_t wide_ = 0;               ///< pages granted around a place that was in memory
   std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
   // stream
   std::size_t horizon_ = 0;  ///< chunks

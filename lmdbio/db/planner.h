@@ -26,10 +26,10 @@ struct WalkPlace {
   format::PageView leaf = format::PageView::none();
   unsigned index = 0;  ///< of the entry that is needed now
   bool forward = true;
-  bool values = true;             ///< overflow pages are needed as well
-  bool apart = false;             ///< each run is to be one page or one value, also where they touch
-  std::uint64_t period = 1;       ///< of the values each so many-th; 1: all, 2 or more: `skip` first
-  std::uint64_t skip = 0;  ///< with a period: entries from the place's own on before the first needed one
+  bool values = true;        ///< overflow pages are needed as well
+  bool apart = false;        ///< each run is to be one page or one value, also where they touch
+  std::uint64_t period = 1;  ///< of the values each so many-th; 1: all, 2 or more: `skip` first
+  std::uint64_t skip = 0;    ///< with a period: entries from the place's own on before the first needed one
   std::uint64_t value_pages = 0;  ///< overflow pages a record, on average
   std::uint64_t given_bytes = 0;  ///< sizes of all values that the transaction has given out so far
 };

@@ -87,7 +87,8 @@ class StrideWalk {
   // Pages that are looked at together.
   std::vector<const std::byte*> looks_;
   std::vector<cache::TouchedPages::Page> looked_;
-  cache::TouchedPages::Page next_page_ = cache::TouchedPages::Page::unknown;  ///< of the value that is given next
+  cache::TouchedPages::Page next_page_ =
+      cache::TouchedPages::Page::unknown;  ///< of the value that is given next
 };
 
 }  // namespace lmdbio::db

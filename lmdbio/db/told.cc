@@ -289,7 +289,8 @@ void Told::tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std
   const unsigned shift = view.shift();
   std::erase_if(wanted_, [&](const Wanted& w) {
     const std::uint64_t pages = format::overflow_pages(w.bytes, shift);
-    const double there = file_->residency().share(w.page << shift, pages << shift, txn.view().base()).value_or(0);
+    const double there =
+        file_->residency().share(w.page << shift, pages << shift, txn.view().base()).value_or(0);
     if (there < kCached) return false;
     ++counters_.cached;
     return true;

@@ -38,19 +38,17 @@ std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
   if (files.direct && files.direct->alignment() > cache::ValueArena::kUnit) files.direct.reset();
   // One that is shared with others must keep its read-ahead, and is not good enough but for little.
   if (files.own)
-    (void)files.buffered.with_fd(
-        [](int fd) noexcept { (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); });
+    (void)files.buffered.with_fd([](int fd) noexcept { (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); });
   else if (!files.drops_cache)
     return nullptr;
   bool local = true;
   (void)files.buffered.with_fd([&local](int fd) noexcept { local = is_local_file_system(fd); });
-  const ToldWay way =
-      choose_told_way({mode, files.direct.has_value(), limit, size.value(), memory_facts().available,
-                       local, files.drops_cache});
+  const ToldWay way = choose_told_way({mode, files.direct.has_value(), limit, size.value(),
+                                       memory_facts().available, local, files.drops_cache});
   if (way == ToldWay::page_cache) files.direct.reset();
   try {
-    return std::shared_ptr<ToldFile>(
-        new ToldFile(*prefetcher, std::move(files.buffered), std::move(files.direct), origin.fd, way, size.value()));
+    return std::shared_ptr<ToldFile>(new ToldFile(*prefetcher, std::move(files.buffered),
+                                                  std::move(files.direct), origin.fd, way, size.value()));
   } catch (...) {
     return nullptr;
   }

@@ -57,8 +57,8 @@ class ToldFile {
   bool to_arena(std::uint64_t offset) noexcept;
 
  private:
-  ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd, ToldWay way,
-           std::uint64_t bytes);
+  ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd,
+           ToldWay way, std::uint64_t bytes);
 
   static constexpr unsigned kPieceShift = 12;  ///< of the file that a bit stands for
 

@@ -94,7 +94,7 @@ bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
       continue;
     const int saved = errno;
     const Uncancelled wait;
-  const AsyncSignalsBlocked allocates;
+    const AsyncSignalsBlocked allocates;
     failed = cache::Prefetcher::existing()->load(*file, cache::ChunkIndex{c});
     errno = saved;
     if (!failed.ok()) return false;
@@ -171,8 +171,7 @@ Status Txn::look_up(MDB_dbi dbi) {
   const Dbx& slot = env_->dbx(dbi);
   const format::DbRecord& main = dbs_[kMainDbi];
   if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
-  const auto lost =
-      Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
+  const auto lost = Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
   if (!slot.named() || *slot.name == '\0') return lost;  // closed meanwhile: no key is empty
 
   format::DbRecord found;
@@ -325,7 +324,8 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   detail::NoPath path;
   Status st;
   if (order.order == Order::memn) [[likely]]
-    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf, place);
+    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf,
+                              place);
   else
     st = detail::descend_any(*this, db, order, key, leaf, place);
   if (!st.ok()) [[unlikely]]

@@ -72,7 +72,8 @@ class Txn {
   Status begin_unmapped() noexcept;
   /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
   void end(bool keep) noexcept;
-  /// The transaction's memory goes to another user: its cursors answer MDB_BAD_TXN from now on, and records of named databases are forgotten (an unknown one is all zeros in a new transaction).
+  /// The transaction's memory goes to another user: its cursors answer MDB_BAD_TXN from now on, and records
+  /// of named databases are forgotten (an unknown one is all zeros in a new transaction).
   void recycle() noexcept;
 
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
@@ -84,13 +85,16 @@ class Txn {
   bool finished() const noexcept { return (blocked_ & kFinished) != 0; }
   Env& env() noexcept { return *env_; }
   const cache::WindowView& view() const noexcept { return view_; }
-  /// What a cursor remembers of its transaction: whether it is still the same use of this memory, and the same
-  /// window.
+  /// What a cursor remembers of its transaction: whether it is still the same use of this memory, and the
+  /// same window.
   struct Stamp {
     std::uint64_t bits;
-    static constexpr std::uint64_t kBlocked = std::uint64_t{1} << 63;  ///< never of a cursor's: one compare for both
+    static constexpr std::uint64_t kBlocked = std::uint64_t{1}
+                                              << 63;  ///< never of a cursor's: one compare for both
     std::uint32_t use() const noexcept { return static_cast<std::uint32_t>((bits & ~kBlocked) >> 32); }
-    std::uint32_t window() const noexcept { return static_cast<std::uint32_t>(bits); }  ///< 0: no snapshot was read
+    std::uint32_t window() const noexcept {
+      return static_cast<std::uint32_t>(bits);
+    }  ///< 0: no snapshot was read
     void set_window(std::uint32_t n) noexcept { bits = (bits & ~std::uint64_t{0xffffffff}) | n; }
     void next_use() noexcept { bits = (bits & kBlocked) | ((bits + (std::uint64_t{1} << 32)) & ~kBlocked); }
   };
@@ -178,7 +182,8 @@ class Txn {
   Status look_up(MDB_dbi dbi);
   Status find_record(const char* name, format::DbRecord& out);
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
-  [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node);
+  [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data,
+                                     const format::Node* node);
   [[gnu::noinline]] Status find_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold]] void forget_told() noexcept;
 

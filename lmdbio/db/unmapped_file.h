@@ -34,9 +34,10 @@ class UnmappedFile {
     unsigned readers = 0;  ///< transactions
   };
 
-  /// `first`: the window with room for the whole map, and its cache, which the caller closes.  `origin` outlives it.
-  UnmappedFile(const Origin& origin, std::size_t page_size, const char* name, std::shared_ptr<cache::Window> first,
-               std::shared_ptr<cache::FileCache> first_cache);
+  /// `first`: the window with room for the whole map, and its cache, which the caller closes.  `origin`
+  /// outlives it.
+  UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
+               std::shared_ptr<cache::Window> first, std::shared_ptr<cache::FileCache> first_cache);
   ~UnmappedFile();
   UnmappedFile(const UnmappedFile&) = delete;
   UnmappedFile& operator=(const UnmappedFile&) = delete;

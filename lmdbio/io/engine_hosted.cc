@@ -275,8 +275,8 @@ Result<std::size_t> HostedEngine::do_reap(std::span<RawResult> out, std::size_t 
 Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept {
   if (depth == 0) return Status::from_errno(EINVAL);
-  std::unique_ptr<HostedEngine> engine(
-      new (std::nothrow) HostedEngine({file.alignment(), depth, file.direct()}));
+  std::unique_ptr<HostedEngine> engine(new (std::nothrow)
+                                           HostedEngine({file.alignment(), depth, file.direct()}));
   if (engine == nullptr) return Status::from_errno(ENOMEM);
   if (const Status st = engine->start(file, wanted, name); !st.ok()) return st;
   return std::unique_ptr<IoEngine>(std::move(engine));

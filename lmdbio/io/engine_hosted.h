@@ -6,9 +6,10 @@
 
 namespace lmdbio {
 
-/// A thread of the private table, "lmdbio-ring", runs an engine as select_engine() chooses it for `file`, which is in that
-/// table; reads and results go through memory.  ready_fd() is -1: wait_briefly() waits.  A thread of the program may end
-/// with reads in flight.  Errors: as select_engine, EBADF where there is no private table (any more).
+/// A thread of the private table, "lmdbio-ring", runs an engine as select_engine() chooses it for `file`,
+/// which is in that table; reads and results go through memory.  ready_fd() is -1: wait_briefly() waits.  A
+/// thread of the program may end with reads in flight.  Errors: as select_engine, EBADF where there is no
+/// private table (any more).
 Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept;
 

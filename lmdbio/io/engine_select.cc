@@ -62,7 +62,8 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
   if (wanted == EngineKind::populate || wanted == EngineKind::populate_copied) {
     if (name != nullptr) *name = "populate";
     return populate_engine(
-        file, depth, wanted == EngineKind::populate ? PageFiller::Bytes::unwanted : PageFiller::Bytes::copied);
+        file, depth,
+        wanted == EngineKind::populate ? PageFiller::Bytes::unwanted : PageFiller::Bytes::copied);
   }
   char why[160] = "";
   std::size_t used = 0;

@@ -9,8 +9,8 @@ namespace lmdbio {
 
 /// The pages that hold the bytes [offset, offset + bytes) are in the page cache afterwards, as far as the
 /// file has them; each MiB is asked for in one call, so that storage gets few, large requests.  An errno: the
-/// read failed.  `file`: File::Kind::exact.  Blocks; allocates nothing; a cancellation point.  Threads may share the
-/// File.
+/// read failed.  `file`: File::Kind::exact.  Blocks; allocates nothing; a cancellation point.  Threads may
+/// share the File.
 Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes) noexcept;
 
 }  // namespace lmdbio

@@ -145,8 +145,8 @@ Result<File> File::from_fd(int fd, Take take) noexcept {
 
 namespace {
 
-// What `kind` asks for beyond the open, of a descriptor that was just opened for it; the alignment of direct reads, else
-// 0.
+// What `kind` asks for beyond the open, of a descriptor that was just opened for it; the alignment of direct
+// reads, else 0.
 Result<std::size_t> prepare(int fd, File::Kind kind) noexcept {
   if (kind == File::Kind::direct) {
     const std::size_t alignment = told_alignment(fd);
@@ -205,7 +205,8 @@ class File::Home {
   /// -1: not opened in this process.
   int fd() const noexcept {
     const std::uint64_t now = opened_.load(std::memory_order_acquire);
-    return now >> 32 == PrivateTable::generation() ? static_cast<int>(static_cast<std::uint32_t>(now)) - 1 : -1;
+    return now >> 32 == PrivateTable::generation() ? static_cast<int>(static_cast<std::uint32_t>(now)) - 1
+                                                   : -1;
   }
   Status open(pid_t thread) noexcept;
 
@@ -223,8 +224,8 @@ Status File::Home::open(pid_t thread) noexcept {
   std::uint64_t before = opened_.load(std::memory_order_acquire);
   char program[64];
   (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), origin_);
-  Result<UniqueFd> made = kind_ == Kind::shared ? duplicate_of_programs(origin_, id_)
-                                                : open_inode(program, flags_of(kind_), id_);
+  Result<UniqueFd> made =
+      kind_ == Kind::shared ? duplicate_of_programs(origin_, id_) : open_inode(program, flags_of(kind_), id_);
   if (!made && !path_.empty() && made.error().raw() != EINVAL) {
     Result<UniqueFd> by_path = open_inode(path_.c_str(), flags_of(kind_), id_);
     if (by_path) made = std::move(by_path);

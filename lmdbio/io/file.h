@@ -34,8 +34,9 @@ std::uint64_t size_known_here(int fd) noexcept;
 
 /// A regular file opened for reading.  Threads may share one.
 ///
-/// Its descriptor lies in the table of the thread that opened it, or, if keep() made it, in the private table, where the
-/// program cannot close it (private_table.h).  In a forked child a kept file is opened anew when it is first used.
+/// Its descriptor lies in the table of the thread that opened it, or, if keep() made it, in the private
+/// table, where the program cannot close it (private_table.h).  In a forked child a kept file is opened anew
+/// when it is first used.
 class File {
  public:
   enum class Mode : unsigned char { direct_if_possible, buffered };
@@ -57,14 +58,15 @@ class File {
   static Result<File> from_fd(int fd, Take take) noexcept;
 
   /// The file behind an open descriptor opened anew by way of /proc, close-on-exec and read-only, whatever
-  /// has become of its name, in the calling thread's table.  Direct: with O_DIRECT and reads that work.  Not that:
-  /// ENOTSUP or as open(2), among them EINVAL (no direct reads), ENOENT (no /proc), EACCES (read permission has gone
-  /// since); ESTALE if it is another file; as from_fd() for what is no regular file.  As any close(2), that of the
-  /// File drops this process's POSIX record locks on the file, if it has any in this table.
+  /// has become of its name, in the calling thread's table.  Direct: with O_DIRECT and reads that work.  Not
+  /// that: ENOTSUP or as open(2), among them EINVAL (no direct reads), ENOENT (no /proc), EACCES (read
+  /// permission has gone since); ESTALE if it is another file; as from_fd() for what is no regular file.  As
+  /// any close(2), that of the File drops this process's POSIX record locks on the file, if it has any in
+  /// this table.
   static Result<File> reopen(int fd, Kind kind) noexcept;
-  /// The file opened anew in the private table: by way of the program's descriptor, or, where that is no longer this
-  /// file, by its path.  Errors as reopen(); EBADF: there is no private table; ESTALE: neither is this file.  Waits
-  /// for another thread.
+  /// The file opened anew in the private table: by way of the program's descriptor, or, where that is no
+  /// longer this file, by its path.  Errors as reopen(); EBADF: there is no private table; ESTALE: neither is
+  /// this file.  Waits for another thread.
   static Result<File> keep(const Origin& origin, Kind kind) noexcept;
   /// This file opened anew, in the same table.
   Result<File> again(Kind kind) const noexcept;
@@ -74,9 +76,9 @@ class File {
   /// pthread_create(3) of a thread that can use fd(), all signals blocked.  0 or an errno.
   int start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept;
 
-  /// Calls use(descriptor) where the descriptor is valid: here, or in a thread of the private table, for which it
-  /// waits, with the program's signals let through: no SignalSafeMutex may be held.  False: it was not called, since the
-  /// file could not be opened in this forked child.  Must not throw.
+  /// Calls use(descriptor) where the descriptor is valid: here, or in a thread of the private table, for
+  /// which it waits, with the program's signals let through: no SignalSafeMutex may be held.  False: it was
+  /// not called, since the file could not be opened in this forked child.  Must not throw.
   template <class F>
   bool with_fd(F&& use) const noexcept {
     if (home_ == nullptr) {
@@ -92,8 +94,8 @@ class File {
     });
     return ran && used;
   }
-  /// For a thread in whose table it is: a thread of the private table for a kept file.  -1: it could not be opened in
-  /// this forked child.
+  /// For a thread in whose table it is: a thread of the private table for a kept file.  -1: it could not be
+  /// opened in this forked child.
   int fd() const noexcept { return home_ == nullptr ? fd_ : here(); }
   /// keep() made it.
   bool kept() const noexcept { return home_ != nullptr; }
@@ -121,8 +123,8 @@ class File {
   std::size_t alignment_;
 };
 
-/// `fd` is an open descriptor of the inode `id`, as far as this machine knows: no server is asked.  What the program
-/// may have put under the number of a descriptor of ours is told by it.
+/// `fd` is an open descriptor of the inode `id`, as far as this machine knows: no server is asked.  What the
+/// program may have put under the number of a descriptor of ours is told by it.
 bool is_inode(int fd, const FileIdentity& id) noexcept;
 /// As File::identity().
 Result<FileIdentity> identity_of(int fd) noexcept;

@@ -22,9 +22,9 @@ struct WhatToOpen {
   bool direct = false, exact = false;
 };
 
-/// The file of `origin` opened anew in the private table.  Whether opens drop its page cache is found out on FUSE alone,
-/// once a file and process, by the open that is made anyway; where they do, no more is opened than `direct`.  Errors: as
-/// File::keep.
+/// The file of `origin` opened anew in the private table.  Whether opens drop its page cache is found out on
+/// FUSE alone, once a file and process, by the open that is made anyway; where they do, no more is opened
+/// than `direct`.  Errors: as File::keep.
 Result<OpenedAnew> open_anew(const Origin& origin, WhatToOpen what) noexcept;
 
 }  // namespace lmdbio

@@ -71,7 +71,8 @@ void close_all() noexcept {
     return;
   }
   const long most = ::sysconf(_SC_OPEN_MAX);
-  for (int fd = static_cast<int>(kFirstClosed); fd < static_cast<int>(std::clamp(most, 1024L, 1L << 20)); ++fd)
+  for (int fd = static_cast<int>(kFirstClosed); fd < static_cast<int>(std::clamp(most, 1024L, 1L << 20));
+       ++fd)
     UniqueFd(fd).reset();
 }
 
@@ -94,8 +95,8 @@ int open_standard_error() noexcept {
   return ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 }
 
-/// In a forked child, which has one thread.  The table is the parent's, with its threads and descriptors: it is left as
-/// it is.  So is the lock, which another thread may have held.
+/// In a forked child, which has one thread.  The table is the parent's, with its threads and descriptors: it
+/// is left as it is.  So is the lock, which another thread may have held.
 void after_fork_in_child() noexcept {
   forks.fetch_add(1, std::memory_order_relaxed);
   new (&the_mutex) std::mutex;
@@ -106,7 +107,8 @@ void after_fork_in_child() noexcept {
 }  // namespace
 
 void remember_affinity() noexcept {
-  if (::sched_getaffinity(0, sizeof loaded_with, &loaded_with) == 0) has_affinity.store(true, std::memory_order_release);
+  if (::sched_getaffinity(0, sizeof loaded_with, &loaded_with) == 0)
+    has_affinity.store(true, std::memory_order_release);
 }
 
 void use_remembered_affinity() noexcept {

@@ -1,9 +1,10 @@
 // Threads with a table of file descriptors of their own.
 //
-// A program may close any descriptor at any time (a daemon closes all of them) and open another file under its number.
-// What LMDBIO reads from is therefore opened in a second table, which the program's threads do not share: close_range(2)
-// with CLOSE_RANGE_UNSHARE gives a thread an empty one, and every thread that it starts shares that.  Closing a
-// descriptor there drops no POSIX record lock of the program either: locks belong to a table.
+// A program may close any descriptor at any time (a daemon closes all of them) and open another file under
+// its number. What LMDBIO reads from is therefore opened in a second table, which the program's threads do
+// not share: close_range(2) with CLOSE_RANGE_UNSHARE gives a thread an empty one, and every thread that it
+// starts shares that.  Closing a descriptor there drops no POSIX record lock of the program either: locks
+// belong to a table.
 #pragma once
 
 #include <pthread.h>
@@ -32,30 +33,31 @@ class PrivateTable {
     friend class PrivateTable;
     void (*run_)(void*) noexcept;
     void* argument_;
-    Job* next_ = nullptr;     // under the table's lock
-    bool queued_ = false;     // likewise
-    unsigned running_ = 0;    // likewise; threads that are in it
-    OneShot* done_ = nullptr; // of call()
+    Job* next_ = nullptr;      // under the table's lock
+    bool queued_ = false;      // likewise
+    unsigned running_ = 0;     // likewise; threads that are in it
+    OneShot* done_ = nullptr;  // of call()
   };
 
-  /// The process's table; starts its first thread if there is none.  Null: no thread can be had, or the system refuses a
-  /// table of its own (seccomp).  Any thread.
+  /// The process's table; starts its first thread if there is none.  Null: no thread can be had, or the
+  /// system refuses a table of its own (seccomp).  Any thread.
   static std::shared_ptr<PrivateTable> get() noexcept;
   /// The calling thread is one of the table's.
   static bool inside() noexcept;
   /// Counts forks: descriptors of another generation are the parent's, and not here.
   static unsigned generation() noexcept;
 
-  /// In a thread of the table: a duplicate of the program's descriptor, close-on-exec.  -1 and errno: there is none, or
-  /// the system does not allow it (before Linux 5.6, seccomp).
+  /// In a thread of the table: a duplicate of the program's descriptor, close-on-exec.  -1 and errno: there
+  /// is none, or the system does not allow it (before Linux 5.6, seccomp).
   static int duplicate_of_programs(int fd) noexcept;
 
   ~PrivateTable();
   PrivateTable(const PrivateTable&) = delete;
   PrivateTable& operator=(const PrivateTable&) = delete;
 
-  /// Runs body() on a thread of the table and waits for it; in such a thread at once.  False: in a forked child that was
-  /// made meanwhile; the body may have run in the parent.  Costs two changes of threads.  body must not throw.
+  /// Runs body() on a thread of the table and waits for it; in such a thread at once.  False: in a forked
+  /// child that was made meanwhile; the body may have run in the parent.  Costs two changes of threads.  body
+  /// must not throw.
   template <class F>
   bool call(F&& body) noexcept {
     if (inside()) {
@@ -80,7 +82,8 @@ class PrivateTable {
   /// The job is not run any more, and no thread is in it.  Not from within a job.
   void retract(Job& job) noexcept;
   /// pthread_create(3) of a thread that shares the table: all signals blocked.  0 or an errno.
-  int start(pthread_t& thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) noexcept;
+  int start(pthread_t& thread, const pthread_attr_t* attributes, void* (*body)(void*),
+            void* argument) noexcept;
 
  private:
   struct Core;
@@ -91,8 +94,9 @@ class PrivateTable {
   const unsigned born_;
 };
 
-/// Threads of LMDBIO run where the process was allowed to run when the library was loaded, not where the thread that
-/// happened to start them is bound.  Called by the library's constructor; else the first thread's start does it.
+/// Threads of LMDBIO run where the process was allowed to run when the library was loaded, not where the
+/// thread that happened to start them is bound.  Called by the library's constructor; else the first thread's
+/// start does it.
 void remember_affinity() noexcept;
 /// For the calling thread: the mask that was remembered.
 void use_remembered_affinity() noexcept;

@@ -151,15 +151,16 @@ void ReadQueue::reap(std::size_t min) noexcept {
   }
 }
 
-// Waits for `min` of those in flight.  Where the caller blocks signals the program's handlers run meanwhile, and it may
-// end early.
+// Waits for `min` of those in flight.  Where the caller blocks signals the program's handlers run meanwhile,
+// and it may end early.
 void ReadQueue::reap_next(std::size_t min) noexcept {
   if (!AsyncSignalsBlocked::active() || engine_->in_flight() == 0) return reap(min);
   constexpr std::int64_t kLook = 250'000'000;
   if (wait_briefly(kLook)) reap(0);
 }
 
-// With the program's signal mask.  False: a handler has forked, and this is the child: the queue is forgotten.
+// With the program's signal mask.  False: a handler has forked, and this is the child: the queue is
+// forgotten.
 bool ReadQueue::wait_briefly(std::int64_t ns) noexcept {
   const bool handlers = AsyncSignalsBlocked::active();
   const pid_t self = handlers ? ::getpid() : 0;

@@ -138,8 +138,8 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   if (way_ == Way::none) return {};
   const int saved = errno;
   std::optional<double> result;
-  // cachestat(2) and mincore(2) neither read nor map: where the program's descriptor becomes another file's between two
-  // calls, the answer is wrong, and costs time.
+  // cachestat(2) and mincore(2) neither read nor map: where the program's descriptor becomes another file's
+  // between two calls, the answer is wrong, and costs time.
   const bool harmless = way_ == Way::cachestat || (way_ == Way::mincore && mapped != nullptr);
   if ((file_ == nullptr || harmless) && fd_ >= 0 && is_inode(fd_, id_))
     result = ask(fd_, offset, bytes, mapped);
@@ -159,7 +159,8 @@ std::optional<double> Residency::ask(int fd, std::uint64_t offset, std::uint64_t
     const Pages p{offset / page, (end + page - 1) / page};
     const std::byte* const at = mapped != nullptr ? mapped + p.first * page : nullptr;
     if (way_ == Way::cachestat) result = by_cachestat(fd, p, page);
-    if (struct stat st; way_ == Way::mincore && ::fstat(fd, &st) == 0) result = by_mincore(fd, st, p, page, at);
+    if (struct stat st; way_ == Way::mincore && ::fstat(fd, &st) == 0)
+      result = by_mincore(fd, st, p, page, at);
     if (way_ == Way::sampling) result = by_sampling(fd, p, page);
   }
   return result;

@@ -14,19 +14,19 @@ class Residency {
  public:
   enum class Sampling : bool { no, yes };
 
-  /// `fd`: a regular file opened for reading, without O_DIRECT.  Where the number has become another file's, nothing
-  /// tells any more.  With sampling, where
-  /// nothing else tells, a few single bytes are tried by preadv2(RWF_NOWAIT): that also starts read-ahead
-  /// where it finds nothing, so what was asked about tends to be there the next time.
+  /// `fd`: a regular file opened for reading, without O_DIRECT.  Where the number has become another file's,
+  /// nothing tells any more.  With sampling, where nothing else tells, a few single bytes are tried by
+  /// preadv2(RWF_NOWAIT): that also starts read-ahead where it finds nothing, so what was asked about tends
+  /// to be there the next time.
   explicit Residency(int fd, Sampling sampling = Sampling::yes) noexcept;
-  /// For a kept file, which outlives this.  `programs_fd`: the program's descriptor of the same file, or -1: as long as
-  /// it is one, cachestat costs no change of threads.
+  /// For a kept file, which outlives this.  `programs_fd`: the program's descriptor of the same file, or -1:
+  /// as long as it is one, cachestat costs no change of threads.
   Residency(const File& file, int programs_fd, Sampling sampling = Sampling::yes) noexcept;
 
   /// Of the bytes [offset, offset + bytes) that are inside the file now, the share that is in the page cache,
   /// 0 to 1, in whole pages; none if none is inside, or nothing tells (any more).  cachestat costs well below
-  /// 0.1 ms per 4 MiB, mincore a few times that.  `mapped`: the file's first byte in a shared mapping that reaches as
-  /// far, or null: mincore then maps the range for the time of the call.  Allocates nothing.
+  /// 0.1 ms per 4 MiB, mincore a few times that.  `mapped`: the file's first byte in a shared mapping that
+  /// reaches as far, or null: mincore then maps the range for the time of the call.  Allocates nothing.
   std::optional<double> share(std::uint64_t offset, std::uint64_t bytes,
                               const std::byte* mapped = nullptr) const noexcept;
   /// The call that tells: "cachestat", "mincore", "preadv2" (samples), "" if none does.

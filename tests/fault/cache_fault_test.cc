@@ -161,8 +161,8 @@ struct ReadFault {
   bool shown;      // callers see it
 };
 constexpr ReadFault kReadFaults[] = {
-    {"EIO", EIO, 1, true},       {"ESTALE", ESTALE, 1, true}, {"ENOMEM", ENOMEM, 1, false}, {"short", 0, 1, false},
-    {"EINTR", EINTR, 1, false},  {"EAGAIN", EAGAIN, 3, false},
+    {"EIO", EIO, 1, true},  {"ESTALE", ESTALE, 1, true}, {"ENOMEM", ENOMEM, 1, false},
+    {"short", 0, 1, false}, {"EINTR", EINTR, 1, false},  {"EAGAIN", EAGAIN, 3, false},
 };
 
 TEST_F(CacheFault, EachRead) {

@@ -1,5 +1,5 @@
-// Walks over a database that is read ahead, while each single read fails in turn: the call that needs the bytes
-// gives the errno once, and the next one goes on with the very record.
+// Walks over a database that is read ahead, while each single read fails in turn: the call that needs the
+// bytes gives the errno once, and the next one goes on with the very record.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -98,7 +98,8 @@ FileImage database(const Records& r) {
 class Cold {
  public:
   explicit Cold(const testing::TempFile& file, std::uint64_t bytes)
-      : env_(std::move(Env::open(file.fd(), {kPage, bytes, 1, false, {}, ~std::uint64_t{0} - 1, "cold.mdb"}).value())),
+      : env_(std::move(
+            Env::open(file.fd(), {kPage, bytes, 1, false, {}, ~std::uint64_t{0} - 1, "cold.mdb"}).value())),
         txn_(*env_) {
     const MetaSource source(env_->metas());
     std::uint64_t txnid = 0;

@@ -171,7 +171,8 @@ static long walk_from(struct Slot* s, uint64_t from) {
 }
 
 // Of a value that is not used the bytes are not touched.
-static int right_or_unused(const struct Slot* s, uint64_t i, const MDB_val* key, const MDB_val* data, int use) {
+static int right_or_unused(const struct Slot* s, uint64_t i, const MDB_val* key, const MDB_val* data,
+                           int use) {
   return use ? right(s, i, key, data) : number_of(key) == i && data->mv_size == known_size(&known, i);
 }
 
@@ -198,7 +199,8 @@ static long walk_stride_back(struct Slot* s, size_t period, size_t first) {
   for (size_t step = 0; step < known.records; ++step) {
     const int use = step >= first && (step - first) % period == 0;
     const int rc = get(s->cursor, &key, &data, step == 0 ? MDB_LAST : MDB_PREV);
-    if (rc != 0 || !right_or_unused(s, known.records - 1 - step, &key, &data, use)) return failed_at(step, rc);
+    if (rc != 0 || !right_or_unused(s, known.records - 1 - step, &key, &data, use))
+      return failed_at(step, rc);
     done += (size_t)use;
   }
   s->at = 1;
@@ -654,7 +656,8 @@ static void run(const char* command) {
     if (IS("rest")) got = go_on(s, known.records);
     if (IS("back")) got = walk_back(s);
     if (IS("range")) got = walk_from(s, n[1]);
-    if (IS("stride")) got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
+    if (IS("stride"))
+      got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
     if (IS("stride-back")) got = walk_stride_back(s, n[1], n[2]);
     if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "uh-"));
     if (IS("gets")) got = look_up_all(s, n[1], n[2], 0);

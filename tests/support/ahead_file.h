@@ -20,7 +20,8 @@ constexpr std::size_t kAheadChunk = std::size_t{2} << 20;
 
 class AheadFile {
  public:
-  explicit AheadFile(std::size_t bytes, bool anonymous = false, std::uint64_t map_bytes = std::uint64_t{64} << 20)
+  explicit AheadFile(std::size_t bytes, bool anonymous = false,
+                     std::uint64_t map_bytes = std::uint64_t{64} << 20)
       : contents_(pattern(bytes)), temp_(contents_) {
     if (anonymous) {
       window_ = std::make_shared<cache::Window>(cache::Window::reserve(map_bytes, kAheadPage).value());
@@ -68,7 +69,9 @@ class AheadFile {
     ASSERT_EQ(::pwrite(temp_.fd(), contents_.data(), contents_.size(), 0),
               static_cast<ssize_t>(contents_.size()));
   }
-  Status advance(std::uint64_t snapshot) { return prefetcher().advance(*window_, snapshot, contents_.size()); }
+  Status advance(std::uint64_t snapshot) {
+    return prefetcher().advance(*window_, snapshot, contents_.size());
+  }
 
  private:
   std::vector<std::byte> contents_;

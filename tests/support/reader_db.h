@@ -110,7 +110,8 @@ class ReaderDb {
       page_size = format::page_size(m);
       if (i == 0 || m.txnid > newest.txnid) newest = m;
     }
-    reader::Source s{std::move(buffered), std::nullopt, file(), file(), 0, 0, 0, {}, {}, {}, nullptr, -1, false};
+    reader::Source s{
+        std::move(buffered), std::nullopt, file(), file(), 0, 0, 0, {}, {}, {}, nullptr, -1, false};
     if (Result<File> direct = File::reopen(s.buffered.fd(), File::Kind::direct); direct)
       s.direct.emplace(std::move(direct).value());
     s.page_size = page_size;

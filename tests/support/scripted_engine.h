@@ -136,8 +136,8 @@ class ScriptedEngine final : public IoEngine {
   const UniqueFd always_{::eventfd(1, EFD_CLOEXEC)};
 };
 
-/// From now on all reads are scripted and direct, with so much memory (LMDBIO_MEMORY).  Before anything asks for the
-/// configuration: the initializer of a test's constant.  True.
+/// From now on all reads are scripted and direct, with so much memory (LMDBIO_MEMORY).  Before anything asks
+/// for the configuration: the initializer of a test's constant.  True.
 inline bool script_all_reads(const char* memory) {
   ::setenv("LMDBIO_IO", "direct", 1);
   ::setenv("LMDBIO_MEMORY", memory, 1);

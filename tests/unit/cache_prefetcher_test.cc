@@ -74,7 +74,8 @@ TEST_F(Ahead, Configured) {
 TEST_F(Ahead, WalksBothWays) {
   AheadFile file(10 * kAheadChunk + kTail);
   for (const bool forward : {true, false}) {
-    for (const std::size_t ahead : {std::size_t{0}, std::size_t{1}, std::size_t{3}, std::size_t{7}, std::size_t{20}}) {
+    for (const std::size_t ahead :
+         {std::size_t{0}, std::size_t{1}, std::size_t{3}, std::size_t{7}, std::size_t{20}}) {
       AheadWalk walk(file);
       for (std::uint32_t k = 0; k < file.chunks(); ++k) {
         const std::uint32_t c = forward ? k : file.chunks() - 1 - k;
@@ -108,7 +109,8 @@ TEST_F(Ahead, ThreeWalksOverTwoFiles) {
       }
     }
   };
-  std::thread a(body, std::cref(first), true), b(body, std::cref(first), false), c(body, std::cref(second), true);
+  std::thread a(body, std::cref(first), true), b(body, std::cref(first), false),
+      c(body, std::cref(second), true);
   a.join();
   b.join();
   c.join();
@@ -139,8 +141,11 @@ TEST_F(Ahead, EachChunkIsReadOnce) {
 TEST_F(Ahead, ExtentsAreReadOnceAndDoNoHarm) {
   AheadFile file(4 * kAheadChunk + kTail);
   AheadWalk walk(file);
-  const std::vector<WantedExtent> extents = {
-      {0, 1}, {5000, 4096}, {4 * kAheadChunk + kTail - 1, 1 << 20}, {std::uint64_t{1} << 40, 4096}, {4096, 0}};
+  const std::vector<WantedExtent> extents = {{0, 1},
+                                             {5000, 4096},
+                                             {4 * kAheadChunk + kTail - 1, 1 << 20},
+                                             {std::uint64_t{1} << 40, 4096},
+                                             {4096, 0}};
   for (int round = 0; round < 3; ++round)
     ASSERT_TRUE(prefetcher().go_on(walk.walk(), {{}, extents}, ChunkIndex{1}, ChunkIndex{0}).ok());
   ASSERT_TRUE(walk.go(0).ok());
@@ -321,7 +326,8 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
 #if !defined(__SANITIZE_THREAD__)  // which knows no threads of a child's own
     engine_script().reset();
     for (std::uint32_t c = 0; c < file.chunks(); ++c)
-      if (!walk.go(c).ok() || !file.right(c) || !file.cache()->resident_now(ChunkIndex{c}) || !within_limit()) bad |= 8;
+      if (!walk.go(c).ok() || !file.right(c) || !file.cache()->resident_now(ChunkIndex{c}) || !within_limit())
+        bad |= 8;
 #endif
     file.close();
     if (prefetcher().memory_used() != 0) bad |= 16;

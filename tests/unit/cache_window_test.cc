@@ -81,7 +81,8 @@ TEST(WindowView, NothingWithoutAWindow) {
 TEST(Window, ViewIsCutToTheWindow) {
   const std::vector<std::byte> bytes(3 * 512 + 511);
   const Window w = Window::over(bytes, 512);
-  for (const std::uint64_t pages : {std::uint64_t{0}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{4}, kMax})
+  for (const std::uint64_t pages :
+       {std::uint64_t{0}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{4}, kMax})
     EXPECT_EQ(w.view(pages).pages(), std::min<std::uint64_t>(pages, 3)) << pages;
 }
 

@@ -43,8 +43,8 @@ struct Shape {
 
 struct Event {
   std::uint64_t first, pages;
-  int leaf;       ///< of a leaf or a value: which one; -1: a branch
-  int entry;      ///< of a value; -1: a page of the tree
+  int leaf;   ///< of a leaf or a value: which one; -1: a branch
+  int entry;  ///< of a value; -1: a page of the tree
 };
 
 struct Tree {
@@ -244,8 +244,9 @@ TEST(PlanWalk, TheOrderOfNeedFromEverywhere) {
               const int leaf = w.leaf_number;
               const Sequence want =
                   expected(all, leaf, static_cast<int>(index), forward, values, gone, 16, complete);
-              ASSERT_EQ(flat(plan.runs), want) << "depth " << shape.depth << " leaf " << leaf << " entry "
-                                               << index << " forward " << forward << " missing " << gone.size();
+              ASSERT_EQ(flat(plan.runs), want)
+                  << "depth " << shape.depth << " leaf " << leaf << " entry " << index << " forward "
+                  << forward << " missing " << gone.size();
               ASSERT_EQ(plan.complete, complete);
               ASSERT_LE(source.asked, pages);
               ++plans;
@@ -353,7 +354,8 @@ TEST(PlanWalk, WithoutALeaf) {
   Plan plan;
   plan_walk(w.place(0, true, true), source, {kAll, 512, 16}, kShift, plan);
   ASSERT_FALSE(plan.runs.empty());
-  EXPECT_EQ(flat(plan.runs)[0] * kPage, static_cast<std::uint64_t>(from[2].leaf.bytes() - tree.image.bytes().data()));
+  EXPECT_EQ(flat(plan.runs)[0] * kPage,
+            static_cast<std::uint64_t>(from[2].leaf.bytes() - tree.image.bytes().data()));
   EXPECT_TRUE(plan.complete);
 }
 
@@ -368,8 +370,8 @@ TEST(PlanWalk, DamagedPages) {
     for (std::size_t at = 0; at < 24; at += 2) offsets.push_back(at);
     for (std::size_t at = kPage - 64; at < kPage; at += 2) offsets.push_back(at);
     for (const std::size_t at : offsets) {
-      for (const std::uint16_t value : {std::uint16_t{0}, std::uint16_t{1}, std::uint16_t{2}, std::uint16_t{0x22},
-                                        std::uint16_t{0x7fff}, std::uint16_t{0xffff}}) {
+      for (const std::uint16_t value : {std::uint16_t{0}, std::uint16_t{1}, std::uint16_t{2},
+                                        std::uint16_t{0x22}, std::uint16_t{0x7fff}, std::uint16_t{0xffff}}) {
         const testing::ExactBytes damaged(tree.image.bytes());
         put(damaged.data() + page * kPage + at, value);
         for (const bool forward : {true, false}) {
@@ -386,7 +388,8 @@ TEST(PlanWalk, DamagedPages) {
           Marked none;
           fold_plan({2, 1}, plan, forward, {}, geometry, 8, none, folded);
           ASSERT_LE(folded.chunks.size(), 8u);
-          for (const std::uint32_t c : folded.chunks) ASSERT_LE(c, geometry.chunk_of(geometry.file_pages - 1));
+          for (const std::uint32_t c : folded.chunks)
+            ASSERT_LE(c, geometry.chunk_of(geometry.file_pages - 1));
           for (const PageRun& r : folded.alone) ASSERT_LE(r.first + r.pages, geometry.file_pages);
         }
       }
@@ -397,8 +400,8 @@ TEST(PlanWalk, DamagedPages) {
 TEST(PlanWalk, CyclesAndHugeValuesEnd) {
   FileImage f(kPage);
   f.branch({{"", 2}, {"b", 2}, {"c", 2}});  // itself, at each level
-  f.leaf({FileImage::big("a", ~std::uint64_t{0}, 0xffffffff), FileImage::big("b", ~std::uint64_t{0} - 3, 2000),
-          FileImage::big("c", 0, 0)});
+  f.leaf({FileImage::big("a", ~std::uint64_t{0}, 0xffffffff),
+          FileImage::big("b", ~std::uint64_t{0} - 3, 2000), FileImage::big("c", 0, 0)});
   f.branch({{"", 3}, {"b", 3}, {"c", 3}, {"d", 3}});  // one leaf, again and again
   const testing::ExactBytes bytes(f.bytes());
   PageView self, leaf, same;
@@ -429,7 +432,8 @@ TEST(PlanWalk, CyclesAndHugeValuesEnd) {
     Plan plan;
     plan_walk(v.place(forward ? 0 : 2, forward, true), source, {kAll, 512, 16}, kShift, plan);
     EXPECT_TRUE(plan.complete) << "it is bounded by the tree";
-    for (const PageRun& need : {PageRun{3, 1}, PageRun{~std::uint64_t{0}, 8}, PageRun{~std::uint64_t{0} - 2, 1}}) {
+    for (const PageRun& need :
+         {PageRun{3, 1}, PageRun{~std::uint64_t{0}, 8}, PageRun{~std::uint64_t{0} - 2, 1}}) {
       FoldedPlan folded;
       Marked none;
       fold_plan(need, plan, forward, {}, {12, kShift, f.pages()}, 4, none, folded);
@@ -557,9 +561,7 @@ TEST(FoldPlan, TheEndOfATreeLeadsToItsStart) {
 
 TEST(FoldPlan, WhatAlwaysHolds) {
   test::Rng rng(20261);
-  const auto page = [&rng] {
-    return rng.percent(3) ? rng.next() : rng.below(kFilePages + 40);
-  };
+  const auto page = [&rng] { return rng.percent(3) ? rng.next() : rng.below(kFilePages + 40); };
   for (int round = 0; round < 40'000; ++round) {
     SCOPED_TRACE(round);
     const bool forward = rng.percent(50);
@@ -567,7 +569,8 @@ TEST(FoldPlan, WhatAlwaysHolds) {
     std::vector<PageRun> runs(rng.below(12));
     std::uint64_t at = need.first;
     for (PageRun& r : runs) {
-      at = rng.percent(60) ? (forward ? at + rng.below(12) : at - std::min<std::uint64_t>(at, rng.below(12))) : page();
+      at = rng.percent(60) ? (forward ? at + rng.below(12) : at - std::min<std::uint64_t>(at, rng.below(12)))
+                           : page();
       r = {at, 1 + rng.below(rng.percent(10) ? 100 : 6)};
     }
     const WalkHistory history{page(), rng.below(100), rng.percent(50) ? kNowhere : rng.below(kFilePages),
@@ -589,7 +592,8 @@ TEST(FoldPlan, WhatAlwaysHolds) {
     }
     const auto covered = [&](std::uint64_t p) {
       return unique.count(kGeometry.chunk_of(p)) != 0 ||
-             std::any_of(f.alone.begin(), f.alone.end(), [p](const PageRun& r) { return p - r.first < r.pages; });
+             std::any_of(f.alone.begin(), f.alone.end(),
+                         [p](const PageRun& r) { return p - r.first < r.pages; });
     };
     if (f.dense_now) {
       const std::uint64_t first = forward ? need.first : need.first + need.pages - 1;
@@ -608,7 +612,8 @@ TEST(FoldPlan, WhatAlwaysHolds) {
     ASSERT_EQ(f.history.first_page, history.first_page);
     if (f.chunks.size() < horizon) {
       for (const PageRun& r : runs)
-        for (std::uint64_t p = r.first; p - r.first < r.pages && p < kFilePages; ++p) ASSERT_TRUE(covered(p)) << p;
+        for (std::uint64_t p = r.first; p - r.first < r.pages && p < kFilePages; ++p)
+          ASSERT_TRUE(covered(p)) << p;
     }
   }
 }
