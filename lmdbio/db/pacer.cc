@@ -49,9 +49,9 @@ constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
 
 }  // namespace
 
-class Pacer::Exact final : public ExactChunks {
+class Pacer::Facts final : public ChunkFacts {
  public:
-  explicit Exact(const Pacer& pacer) noexcept : pacer_(pacer) {}
+  explicit Facts(const Pacer& pacer) noexcept : pacer_(pacer) {}
   /// What was left, or read in pieces: as a whole it would be read twice.
   bool is_exact(std::uint32_t chunk) override {
     if (chunk == last_) return exact_;
@@ -62,6 +62,9 @@ class Pacer::Exact final : public ExactChunks {
         (pacer_.trail_.been_in(chunk) ||
          Prefetcher::existing()->asked_bytes(*pacer_.walk_, ChunkIndex{chunk}) >= file.chunk_bytes / kPart);
     return exact_;
+  }
+  bool is_here(std::uint32_t chunk) override {
+    return pacer_.walk_->file().table.state(ChunkIndex{chunk}) != cache::ChunkState::file;
   }
 
  private:
@@ -313,8 +316,8 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   }
   const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
-  Exact exact(*this);
-  fold_plan(need, plan_, place.forward, history_, geometry, horizon_, exact, folded_);
+  Facts facts(*this);
+  fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
   history_ = folded_.history;
 
   chunks_.clear();
@@ -323,7 +326,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
   if (file.anonymous) extents_.clear();  // what cannot be mapped cannot be had from the page cache
-  if (!folded_.dense_now) {
+  if (!folded_.in_chunks_now) {
     if (const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, ChunkIndex{1}, ChunkIndex{0});
         !st.ok())
       return st;

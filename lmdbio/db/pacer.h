@@ -61,7 +61,7 @@ class Pacer {
     picking,   ///< likewise, and it is being found out which of them the program reads
   };
 
-  class Exact;
+  class Facts;
 
   Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                   FreeRun& run, bool& leaves);

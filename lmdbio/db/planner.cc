@@ -141,14 +141,14 @@ struct Stretch {
 class Folder {
  public:
   Folder(bool forward, const WalkHistory& history, const ChunkGeometry& geometry, std::size_t horizon,
-         ExactChunks& exact, FoldedPlan& out)
+         ChunkFacts& facts, FoldedPlan& out)
       : forward_(forward),
         history_(history),
         geometry_(geometry),
         horizon_(horizon),
         near_(geometry.pages_a_chunk() / 4),
         dense_(geometry.pages_a_chunk() / 16 << history.scattered),
-        exact_(exact),
+        facts_(facts),
         out_(out) {}
 
   void run(const PageRun& need, const Plan& plan) {
@@ -163,19 +163,22 @@ class Folder {
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
     if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
 
-    out_.dense_now = is_dense(0) && need.pages != 0;
-    for (std::uint64_t c = geometry_.chunk_of(need.first),
-                       last = geometry_.chunk_of(need.first + need.pages - 1);
-         c <= last && out_.dense_now; ++c)
-      out_.dense_now = !exact_.is_exact(static_cast<std::uint32_t>(c));
+    const std::uint64_t end = std::min(need.first + need.pages, geometry_.file_pages);
+    bool dense_now = is_dense(0) && need.pages != 0, here_now = need.first < end;
+    for (std::uint64_t p = need.first; p < end && (dense_now || here_now);) {
+      const std::uint32_t c = geometry_.chunk_of(p);
+      dense_now = dense_now && !facts_.is_exact(c);
+      here_now = here_now && facts_.is_here(c);
+      p = (c + std::uint64_t{1}) * geometry_.pages_a_chunk();
+    }
+    out_.in_chunks_now = dense_now || here_now;
     out_.history = history_;
-    if (out_.dense_now || member_[0] == 0) {  // it goes on where it was, or somewhere for long
+    if (dense_now || member_[0] == 0) {  // it goes on where it was, or somewhere for long
       out_.history.end_page = now.end;
       out_.history.run_pages = now.pages;
     }
     place(need, 0);
-    for (std::size_t i = 0; i < plan.runs.size() && out_.chunks.size() < horizon_; ++i)
-      place(plan.runs[i], i + 1);
+    for (std::size_t i = 0; i < plan.runs.size() && !is_full(); ++i) place(plan.runs[i], i + 1);
     const std::size_t last = plan.runs.empty() ? 0 : plan.runs.size();
     const PageRun& edge = plan.runs.empty() ? need : plan.runs.back();
     if (is_dense(last) && !plan.complete)
@@ -223,16 +226,14 @@ class Folder {
     if (r.pages == 0 || r.first >= geometry_.file_pages) return;
     const std::uint64_t last = std::min(r.first + r.pages, geometry_.file_pages) - 1;
     const std::uint32_t a = geometry_.chunk_of(r.first), b = geometry_.chunk_of(last);
-    if (!is_dense(need) || (need == 0 && !out_.dense_now)) {
-      bool in_chunks = true;
-      for (std::uint32_t c = a; c <= b && in_chunks; ++c) in_chunks = has(c);
-      if (!in_chunks) out_.alone.push_back({r.first, last - r.first + 1});
+    if (need == 0 ? !out_.in_chunks_now : !is_dense(need)) {
+      place_short({r.first, last - r.first + 1}, a, b);
       return;
     }
     const std::uint64_t per_chunk = geometry_.pages_a_chunk();
     for (std::uint32_t k = 0; k <= b - a; ++k) {
       const std::uint32_t c = forward_ ? a + k : b - k;
-      if (!has(c) && exact_.is_exact(c)) {
+      if (!has(c) && facts_.is_exact(c)) {
         const std::uint64_t from = std::max(r.first, c * per_chunk);
         out_.alone.push_back({from, std::min(last + 1, (c + std::uint64_t{1}) * per_chunk) - from});
       } else if (!add(c)) {
@@ -241,12 +242,35 @@ class Folder {
     }
   }
 
+  /// What is not here is read by itself.
+  void place_short(const PageRun& r, std::uint32_t a, std::uint32_t b) {
+    const std::uint64_t per_chunk = geometry_.pages_a_chunk(), end = r.first + r.pages;
+    std::uint64_t from = r.first;
+    for (std::uint32_t c = a; c <= b; ++c) {
+      if (!has(c) && !keep(c)) continue;
+      const std::uint64_t begin = std::max(from, c * per_chunk);
+      if (begin > from) out_.alone.push_back({from, begin - from});
+      from = (c + std::uint64_t{1}) * per_chunk;
+    }
+    if (from < end) out_.alone.push_back({from, end - from});
+  }
+
+  /// It stays where it is, though nothing new is read for it.
+  bool keep(std::uint32_t c) {
+    constexpr std::size_t kMostKept = 64;
+    if (!facts_.is_here(c) || kept_ >= kMostKept) return false;
+    ++kept_;
+    out_.chunks.push_back(c);
+    return true;
+  }
+
+  bool is_full() const noexcept { return out_.chunks.size() >= horizon_ + kept_; }
   bool has(std::uint32_t c) const noexcept {
     return std::find(out_.chunks.begin(), out_.chunks.end(), c) != out_.chunks.end();
   }
   bool add(std::uint32_t c) {
     if (has(c)) return true;
-    if (out_.chunks.size() >= horizon_) return false;
+    if (is_full()) return false;
     out_.chunks.push_back(c);
     return true;
   }
@@ -256,7 +280,7 @@ class Folder {
     const std::uint32_t last = geometry_.chunk_of(std::max(geometry_.file_pages, std::uint64_t{1}) - 1);
     std::uint32_t c = std::min(geometry_.chunk_of(page), last);
     std::size_t passed = 0;  // of chunks that are exact: no more than could be had
-    while (!another_turn && exact_.is_exact(c) ? ++passed <= horizon_ : add(c)) {
+    while (!another_turn && facts_.is_exact(c) ? ++passed <= horizon_ : add(c)) {
       if (forward_ ? c == last : c == 0) return;
       c = forward_ ? c + 1 : c - 1;
     }
@@ -264,18 +288,18 @@ class Folder {
 
   /// The walk ends, and may start again: the first time a little is made ready for that.
   void start_again() {
-    constexpr std::size_t kFirstTime = 2;
-    if (history_.epochs == 0) horizon_ = std::min(horizon_, out_.chunks.size() + kFirstTime);
+    constexpr std::size_t kFirstTime = 1;
+    if (history_.epochs == 0) horizon_ = std::min(horizon_, out_.chunks.size() - kept_ + kFirstTime);
     go_on_from(history_.first_page, true);
   }
 
   const bool forward_;
   const WalkHistory& history_;
   const ChunkGeometry& geometry_;
-  std::size_t horizon_;
+  std::size_t horizon_, kept_ = 0;
   const std::uint64_t near_;  ///< pages
   std::uint64_t dense_;       ///< likewise: so many in a row are much
-  ExactChunks& exact_;
+  ChunkFacts& facts_;
   FoldedPlan& out_;
   std::vector<Stretch> stretches_;
   std::vector<std::size_t> member_;
@@ -284,8 +308,8 @@ class Folder {
 }  // namespace
 
 void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
-               const ChunkGeometry& geometry, std::size_t horizon, ExactChunks& exact, FoldedPlan& out) {
-  Folder(forward, history, geometry, horizon, exact, out).run(need, plan);
+               const ChunkGeometry& geometry, std::size_t horizon, ChunkFacts& facts, FoldedPlan& out) {
+  Folder(forward, history, geometry, horizon, facts, out).run(need, plan);
 }
 
 }  // namespace lmdbio::db

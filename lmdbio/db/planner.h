@@ -89,26 +89,29 @@ struct ChunkGeometry {
   std::uint64_t pages_a_chunk() const noexcept { return std::uint64_t{1} << (chunk_shift - page_shift); }
 };
 
-/// Tells chunks that are not to be read as a whole: what is needed of them is read exactly.
-class ExactChunks {
+/// What is known of chunks when a plan is folded.
+class ChunkFacts {
  public:
+  /// It is not to be read as a whole: what is needed of it is read exactly.
   virtual bool is_exact(std::uint32_t chunk) = 0;
+  /// It is in memory, or being read: what is needed of it needs no read of its own.
+  virtual bool is_here(std::uint32_t chunk) = 0;
 
  protected:
-  ~ExactChunks() = default;
+  ~ChunkFacts() = default;
 };
 
 struct FoldedPlan {
   std::vector<std::uint32_t> chunks;  ///< in the order of need, no two the same
   std::vector<PageRun> alone;         ///< what to read exactly
-  bool dense_now = true;              ///< the first need lies in a chunk that is to be read
+  bool in_chunks_now = true;          ///< the first need lies in chunks of these
   WalkHistory history;                ///< what it is once the walk has had its first need
 };
 
-/// `need`: what the walk needs now, it comes first.  At most `horizon` chunks, 1 or more.  `exact` is not
-/// asked about chunks for another turn of the walk.
+/// `need`: what the walk needs now, it comes first.  At most `horizon` chunks, 1 or more, and up to 64 that
+/// are here and hold short needs.  `facts` is not asked about chunks for another turn of the walk.
 void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
-               const ChunkGeometry& geometry, std::size_t horizon, ExactChunks& exact, FoldedPlan& out);
+               const ChunkGeometry& geometry, std::size_t horizon, ChunkFacts& facts, FoldedPlan& out);
 
 /// How many chunks to be ahead, after `now`: twice as many after each wait of the walk (`stalled`), 2 to
 /// `most` (1 if there may be no more).

@@ -25,13 +25,15 @@ constexpr std::uint64_t kAll = std::uint64_t{1} << 40;
 
 enum class Order : unsigned char { leaf_first, values_first, backwards };
 
-class Marked final : public ExactChunks {
+class Marked final : public ChunkFacts {
  public:
-  explicit Marked(std::set<std::uint32_t> chunks = {}) : chunks_(std::move(chunks)) {}
-  bool is_exact(std::uint32_t chunk) override { return chunks_.count(chunk) != 0; }
+  explicit Marked(std::set<std::uint32_t> exact = {}, std::set<std::uint32_t> here = {})
+      : exact_(std::move(exact)), here_(std::move(here)) {}
+  bool is_exact(std::uint32_t chunk) override { return exact_.count(chunk) != 0; }
+  bool is_here(std::uint32_t chunk) override { return here_.count(chunk) != 0; }
 
  private:
-  std::set<std::uint32_t> chunks_;
+  std::set<std::uint32_t> exact_, here_;
 };
 
 /// What a tree is made of; pages get their numbers in an order of its own.
@@ -453,12 +455,12 @@ constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
 FoldedPlan fold(PageRun need, const std::vector<PageRun>& runs, bool forward, std::size_t horizon,
                 bool complete = false, WalkHistory history = {}, ChunkGeometry geometry = kGeometry,
-                std::set<std::uint32_t> exact = {}) {
+                std::set<std::uint32_t> exact = {}, std::set<std::uint32_t> here = {}) {
   Plan plan;
   plan.runs = runs;
   plan.complete = complete;
   FoldedPlan out;
-  Marked marked(std::move(exact));
+  Marked marked(std::move(exact), std::move(here));
   fold_plan(need, plan, forward, history, geometry, horizon, marked, out);
   return out;
 }
@@ -481,28 +483,28 @@ TEST(FoldPlan, ALargeNeedHasTheHorizonToItself) {
 
 TEST(FoldPlan, ScatteredNeedsAreReadByThemselves) {
   const FoldedPlan f = fold({100, 1}, {{300, 1}, {50, 1}, {600, 1}}, true, 8);
-  EXPECT_FALSE(f.dense_now);
+  EXPECT_FALSE(f.in_chunks_now);
   EXPECT_TRUE(f.chunks.empty());
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{100, 1}, {300, 1}, {50, 1}, {600, 1}}));
   const FoldedPlan g = fold({100, 8}, {{300, 1}, {108, 8}, {110, 1}}, true, 1);
-  EXPECT_TRUE(g.dense_now);
+  EXPECT_TRUE(g.in_chunks_now);
   EXPECT_EQ(g.chunks, (Chunks{3}));
   const FoldedPlan small = fold({1, 1}, {{40, 1}}, true, 8, false, {}, {17, 12, 64});
-  EXPECT_TRUE(small.dense_now) << "a file of two chunks is read as it is";
+  EXPECT_TRUE(small.in_chunks_now) << "a file of two chunks is read as it is";
   EXPECT_EQ(small.chunks, (Chunks{0, 1}));
 }
 
 TEST(FoldPlan, HistoryMakesANeedDense) {
   WalkHistory h{100, 200, kNowhere, 0};
   FoldedPlan f = fold({104, 1}, {}, true, 2, false, h);
-  EXPECT_TRUE(f.dense_now);
+  EXPECT_TRUE(f.in_chunks_now);
   EXPECT_EQ(f.history.end_page, 105u);
   EXPECT_EQ(f.history.run_pages, 201u);
   f = fold({90, 1}, {}, false, 2, false, {92, 200, kNowhere, 0});
-  EXPECT_TRUE(f.dense_now);
+  EXPECT_TRUE(f.in_chunks_now);
   EXPECT_EQ(f.history.end_page, 90u);
   f = fold({300, 1}, {}, true, 2, false, h);
-  EXPECT_FALSE(f.dense_now) << "far from it";
+  EXPECT_FALSE(f.in_chunks_now) << "far from it";
   EXPECT_EQ(f.history.end_page, 100u) << "and forgotten only by the next stretch";
 }
 
@@ -512,33 +514,33 @@ TEST(FoldPlan, ShortStretchesSayNothingOfTheRestOfAChunk) {
   for (std::uint64_t i = 0; i < 16; ++i) runs.push_back({40 + i * 7 % 16 * 36, 3});
   for (const bool forward : {true, false}) {
     const FoldedPlan f = fold({10, 3}, runs, forward, 8);
-    EXPECT_FALSE(f.dense_now);
+    EXPECT_FALSE(f.in_chunks_now);
     EXPECT_TRUE(f.chunks.empty()) << f.chunks.front();
     EXPECT_EQ(f.alone.size(), 17u);
   }
   runs.resize(4);
-  EXPECT_TRUE(fold({10, 3}, runs, true, 8).dense_now) << "little is known";
+  EXPECT_TRUE(fold({10, 3}, runs, true, 8).in_chunks_now) << "little is known";
   runs.push_back({128, 64});
-  EXPECT_TRUE(fold({10, 3}, runs, true, 8).dense_now) << "most of it in one stretch";
+  EXPECT_TRUE(fold({10, 3}, runs, true, 8).in_chunks_now) << "most of it in one stretch";
 }
 
 TEST(FoldPlan, AScatteredWalkNeedsMoreInARow) {
   WalkHistory h;
-  EXPECT_TRUE(fold({100, 10}, {}, true, 4, false, h).dense_now);
+  EXPECT_TRUE(fold({100, 10}, {}, true, 4, false, h).in_chunks_now);
   h.scattered = 3;
   const FoldedPlan f = fold({100, 10}, {}, true, 4, false, h);
-  EXPECT_FALSE(f.dense_now);
+  EXPECT_FALSE(f.in_chunks_now);
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{100, 10}}));
-  EXPECT_TRUE(fold({100, 10}, {{110, 10}}, true, 4, false, h).dense_now);
+  EXPECT_TRUE(fold({100, 10}, {{110, 10}}, true, 4, false, h).in_chunks_now);
 }
 
 TEST(FoldPlan, ExactChunksAreNotReadAsAWhole) {
   FoldedPlan f = fold({100, 10}, {{110, 50}}, true, 4, false, {}, kGeometry, {4, 5});
-  EXPECT_TRUE(f.dense_now);
+  EXPECT_TRUE(f.in_chunks_now);
   EXPECT_EQ(f.chunks, (Chunks{3, 6, 7, 8})) << "on behind them";
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{128, 32}}));
   f = fold({100, 10}, {{110, 50}}, true, 2, false, {}, kGeometry, {3});
-  EXPECT_FALSE(f.dense_now);
+  EXPECT_FALSE(f.in_chunks_now);
   EXPECT_EQ(f.chunks, (Chunks{4, 5}));
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{100, 10}, {110, 18}}));
   WalkHistory h{600, 100, 70, 1, 0};
@@ -546,11 +548,27 @@ TEST(FoldPlan, ExactChunksAreNotReadAsAWhole) {
       << "another turn";
 }
 
+TEST(FoldPlan, WhatIsHereIsNotReadAgain) {
+  const std::vector<PageRun> runs{{300, 1}, {50, 1}, {310, 20}, {600, 1}};
+  FoldedPlan f = fold({100, 1}, runs, true, 2, false, {}, kGeometry, {}, {1, 9, 18});
+  EXPECT_FALSE(f.in_chunks_now);
+  EXPECT_EQ(f.chunks, (Chunks{9, 1, 10, 18})) << "chunk 10 is read, the others are kept";
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{100, 1}}));
+  f = fold({100, 1}, runs, true, 2, false, {}, kGeometry, {}, {3});
+  EXPECT_TRUE(f.in_chunks_now) << "one page of a chunk that is here";
+  EXPECT_EQ(f.chunks.front(), 3u);
+  EXPECT_EQ(f.history.run_pages, 0u) << "and still a short need";
+  f = fold({126, 4}, {{254, 4}}, true, 2, false, {100, 0, kNowhere, 0, 3}, kGeometry, {}, {4, 7});
+  EXPECT_FALSE(f.in_chunks_now) << "only a part of it is here";
+  EXPECT_EQ(f.chunks, (Chunks{4, 7}));
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{126, 2}, {256, 2}}));
+}
+
 TEST(FoldPlan, TheEndOfATreeLeadsToItsStart) {
   const PageRun need{600, 20};
   EXPECT_EQ(fold(need, {}, true, 6, true).chunks, (Chunks{18, 19})) << "not known to have one";
   WalkHistory h{600, 100, 70, 0};
-  EXPECT_EQ(fold(need, {}, true, 6, true, h).chunks, (Chunks{18, 19, 2, 3})) << "two the first time";
+  EXPECT_EQ(fold(need, {}, true, 6, true, h).chunks, (Chunks{18, 19, 2})) << "one the first time";
   h.epochs = 1;
   EXPECT_EQ(fold(need, {}, true, 6, true, h).chunks, (Chunks{18, 19, 2, 3, 4, 5}));
   EXPECT_EQ(fold(need, {}, true, 3, true, h).chunks, (Chunks{18, 19, 2}));
@@ -579,9 +597,14 @@ TEST(FoldPlan, WhatAlwaysHolds) {
     std::set<std::uint32_t> exact;
     for (std::uint64_t n = rng.percent(30) ? rng.below(20) : 0; n > 0; --n)
       exact.insert(static_cast<std::uint32_t>(rng.below(20)));
+    std::set<std::uint32_t> here;
+    for (std::uint64_t n = rng.percent(30) ? rng.below(20) : 0; n > 0; --n)
+      if (const auto c = static_cast<std::uint32_t>(rng.below(20)); exact.count(c) == 0) here.insert(c);
     const std::size_t horizon = 1 + rng.below(9);
-    const FoldedPlan f = fold(need, runs, forward, horizon, rng.percent(40), history, kGeometry, exact);
-    ASSERT_LE(f.chunks.size(), horizon);
+    const FoldedPlan f = fold(need, runs, forward, horizon, rng.percent(40), history, kGeometry, exact, here);
+    const auto to_read = static_cast<std::size_t>(std::count_if(
+        f.chunks.begin(), f.chunks.end(), [&here](std::uint32_t c) { return here.count(c) == 0; }));
+    ASSERT_LE(to_read, horizon);
     std::set<std::uint32_t> unique(f.chunks.begin(), f.chunks.end());
     ASSERT_EQ(unique.size(), f.chunks.size());
     for (const std::uint32_t c : f.chunks) ASSERT_LT(c, 20u);
@@ -595,12 +618,14 @@ TEST(FoldPlan, WhatAlwaysHolds) {
              std::any_of(f.alone.begin(), f.alone.end(),
                          [p](const PageRun& r) { return p - r.first < r.pages; });
     };
-    if (f.dense_now) {
+    if (f.in_chunks_now) {
       const std::uint64_t first = forward ? need.first : need.first + need.pages - 1;
       ASSERT_FALSE(f.chunks.empty());
       ASSERT_EQ(f.chunks[0], kGeometry.chunk_of(first));
-      ASSERT_EQ(f.history.end_page, forward ? need.first + need.pages : need.first);
-      ASSERT_GE(f.history.run_pages, need.pages);
+      if (here.count(kGeometry.chunk_of(need.first)) == 0) {
+        ASSERT_EQ(f.history.end_page, forward ? need.first + need.pages : need.first);
+        ASSERT_GE(f.history.run_pages, need.pages);
+      }
     } else {
       const bool goes_on = f.history.run_pages != history.run_pages;  // too short to be read whole, so far
       ASSERT_EQ(f.history.run_pages, history.run_pages + (goes_on ? need.pages : 0));
