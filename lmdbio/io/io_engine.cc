@@ -132,16 +132,22 @@ void IoEngine::settle(const RawResult& r) noexcept {
     finish(r.slot, Status::from_errno(EIO));
   } else {
     counters_.bytes += got;
-    s.done += got;
-    s.again = 0;
-    if (got == rest || (s.op.minimum != 0 && s.done >= s.op.minimum)) {
+    if (got == rest || (s.op.minimum != 0 && s.done + got >= s.op.minimum)) {
+      s.done += got;
       finish(r.slot, Status());
-    } else if (got % caps_.align != 0) {
-      finish(r.slot, Status::from_errno(EIO));  // only the end of the file cuts a direct read inside a block
-    } else {
-      ++counters_.short_reads;
-      pending_list_[pending_++] = r.slot;
+      return;
     }
+    // Direct reads begin at blocks: what a server cut inside of one is read again.  At the end of the file
+    // that brings no more.
+    const std::size_t blocks = got - got % caps_.align;
+    if (blocks == 0 && s.again == kCutTries) {
+      finish(r.slot, Status::from_errno(EIO));
+      return;
+    }
+    s.again = blocks == 0 ? s.again + 1 : 0;
+    s.done += blocks;
+    ++counters_.short_reads;
+    pending_list_[pending_++] = r.slot;
   }
 }
 

@@ -92,6 +92,8 @@ class IoEngine {
   /// EFAULT is what io_uring answers for memory that is not there, and for reads through the page cache whose
   /// submitting thread has ended.
   static constexpr unsigned kFaultTries = 2;
+  /// How often a read that was cut short within its first block is tried again.
+  static constexpr unsigned kCutTries = 2;
 
  protected:
   explicit IoEngine(Caps caps) noexcept;

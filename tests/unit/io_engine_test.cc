@@ -438,14 +438,23 @@ TEST(IoEngine, ShortReadsAreContinued) {
   EXPECT_EQ(e.counters().retries, 1u);
 }
 
-TEST(IoEngine, AlignedShortReadsAreContinuedOthersAreTheEnd) {
+TEST(IoEngine, DirectReadsGoOnAtABlock) {
   const AlignedBuffer b(2048, 512);
-  ScriptedEngine continued({512}, {512, 4, true});
-  EXPECT_TRUE(read_fully(continued, 0, b.bytes()).ok());
-  EXPECT_EQ(continued.asked, (Asked{{0, 2048}, {512, 1536}}));
-  ScriptedEngine ended({512, 100}, {512, 4, true});
-  EXPECT_EQ(read_fully(ended, 0, b.bytes()).raw(), EIO);
-  EXPECT_EQ(ended.asked.size(), 2u);
+  ScriptedEngine at_a_block({512}, {512, 4, true});
+  EXPECT_TRUE(read_fully(at_a_block, 0, b.bytes()).ok());
+  EXPECT_EQ(at_a_block.asked, (Asked{{0, 2048}, {512, 1536}}));
+  ScriptedEngine inside({1, 700, 512, 1, 300}, {512, 4, true});
+  EXPECT_TRUE(read_fully(inside, 512, b.bytes()).ok());
+  EXPECT_EQ(inside.asked,
+            (Asked{{512, 2048}, {512, 2048}, {1024, 1536}, {1536, 1024}, {1536, 1024}, {1536, 1024}}));
+  for (std::size_t i = 0; i < 2048; ++i) ASSERT_EQ(b.bytes()[i], byte_at(512 + i)) << i;
+}
+
+TEST(IoEngine, ADirectReadEndsWithTheFile) {
+  const AlignedBuffer b(2048, 512);
+  ScriptedEngine ended({512, 100, 100, 100}, {512, 4, true});
+  EXPECT_EQ(read_fully(ended, 0, b.bytes()).raw(), EIO) << "three answers with less than a block";
+  EXPECT_EQ(ended.asked.size(), 2u + IoEngine::kCutTries);
 }
 
 TEST(IoEngine, EndOfFileAfterAPart) {
@@ -518,7 +527,7 @@ TEST(IoEngine, AMinimumEndsAtTheFirstShortAnswerThatReachesIt) {
   EXPECT_EQ(twice.asked, (Asked{{0, 2048}, {512, 1536}}));
   ScriptedEngine ended({512, 0}, {512, 4, true});
   EXPECT_EQ(read(ended, 513).status.raw(), EIO);
-  ScriptedEngine inside({512, 100}, {512, 4, true});
+  ScriptedEngine inside({512, 100, 100, 100}, {512, 4, true});
   EXPECT_EQ(read(inside, 613).status.raw(), EIO);
 }
 
