@@ -2,9 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,14 +27,11 @@ struct Job {
   unsigned flags;
   mdb_mode_t mode;
   int rc = 0;
-  sem_t done{};
+  OneShot done;
   std::atomic<unsigned> owners{2};
 
   Job(const Stock& s, MDB_env* e, const char* p, unsigned f, mdb_mode_t m)
-      : stock(s), env(e), path(p), flags(f), mode(m) {
-    ::sem_init(&done, 0, 0);
-  }
-  ~Job() { ::sem_destroy(&done); }
+      : stock(s), env(e), path(p), flags(f), mode(m) {}
   void let_go() noexcept {
     if (owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
@@ -48,7 +43,7 @@ void* run(void* argument) {
   job.rc = job.stock.env_open(job.env, job.path.c_str(), job.flags, job.mode);
   // Perhaps nobody waits any more: the environment stays as it is.  Closing it would drop this process's
   // locks on the same file, which another environment may hold by now.
-  ::sem_post(&job.done);
+  job.done.set();
   job.let_go();
   return nullptr;
 }
@@ -75,13 +70,12 @@ bool wait_for(Job& job, unsigned seconds) noexcept {
   const std::int64_t until = now_ns() + std::int64_t{seconds} * kSecond;
   const pid_t self = ::getpid();
   const AsyncSignalsAllowed program;
-  for (;;) {
-    std::int64_t next = now_ns() + kLook;
-    if (seconds != 0) next = std::min(next, until);
-    const timespec limit{next / kSecond, next % kSecond};
-    if (::sem_clockwait(&job.done, CLOCK_MONOTONIC, &limit) == 0) return true;
-    if (::getpid() != self || (seconds != 0 && now_ns() >= until)) return false;
+  while (!job.done.is_set()) {
+    const std::int64_t now = now_ns();
+    if (::getpid() != self || (seconds != 0 && now >= until)) return false;
+    job.done.wait(seconds != 0 ? std::min(kLook, until - now) : kLook);
   }
+  return true;
 }
 
 }  // namespace

@@ -156,6 +156,17 @@ bool ok(int rc, const char* call) {
     board->errors.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
+  // The real LMDB's answer for a file that cannot be mapped stands where it cannot be read either.
+  if (rc == ENODEV && settings.fault_errno != 0) {
+    board->errors.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  // With its descriptors the process has given up its locks: who opens the database next, a child perhaps,
+  // starts the table of readers anew, with the real LMDB too.
+  if (rc == MDB_BAD_RSLOT && descriptors_closed) {
+    board->refusals.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
   fault("error", "%s: %s (%d)", call, mdb_strerror(rc), rc);
 }
 /// The same for readers, which may need to open files.

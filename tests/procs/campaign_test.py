@@ -35,6 +35,8 @@ import cgroup  # noqa: E402
 import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
+SUPPRESSIONS = os.path.join(HERE, "..", "support", "tsan.supp")  # also of the preset tsan
+
 # Of campaign.cc.  WAYS only read; a run has several of them.
 WAYS = ["walk", "back", "stride", "seek", "get", "prefetch", "dups"]
 EVENTS = {"renew": .7, "old": .6, "reopen": .4, "stream": .6, "cancel": .5, "readeropen": .4, "nomem": 1, "fork": .5,
@@ -252,10 +254,7 @@ class Run:
         extra = {n: self.s[n] for n in ("LMDBIO_IO", "LMDBIO_MEMORY", "LMDBIO_ENGINE")}
         extra["LMDBIO_STATS"] = os.path.join(self.where, "stats")
         env = shimtest.environment("linked" if self.s["kind"] == "unload" else self.s["mode"], extra)
-        env["TSAN_OPTIONS"] = env.get("TSAN_OPTIONS", "") + f" suppressions={HERE}/campaign_tsan.supp"
-        if shimtest.CONFIG["sanitize"] == "thread":
-            # The runtime does not know sem_clockwait, by which an open with a time limit ends.
-            env["LMDBIO_LOCK_SECONDS"] = "0"
+        env["TSAN_OPTIONS"] = env.get("TSAN_OPTIONS", "") + f" suppressions={SUPPRESSIONS} history_size=4"
         # What a killed or unloaded part leaves open is no leak.
         env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         if self.s["fault"] and self.s["storage"] == "slow":
