@@ -14,10 +14,12 @@
 namespace lmdbio {
 
 /// A count of events.  A waiter reads it, looks whether there is anything to do, and waits for it to change.
-/// Needs no destruction, may be used after a fork.  Any thread.
+/// Needs no destruction, may be used after a fork.  Any thread.  Reading and counting are sequentially
+/// consistent: who announces how it waits and then reads, and who counts and then looks for that, do not miss
+/// each other.
 class EventCount {
  public:
-  std::uint32_t now() const noexcept { return count_.load(std::memory_order_acquire); }
+  std::uint32_t now() const noexcept { return count_.load(std::memory_order_seq_cst); }
   /// Until the count is no longer `seen`, or `timeout_ns` have passed, or a signal came.  errno preserved.
   void wait(std::uint32_t seen, std::int64_t timeout_ns) noexcept {
     const int saved = errno;
@@ -31,7 +33,7 @@ class EventCount {
 
  private:
   void wake(int waiters) noexcept {
-    count_.fetch_add(1, std::memory_order_release);
+    count_.fetch_add(1, std::memory_order_seq_cst);
     const int saved = errno;
     (void)::syscall(SYS_futex, &count_, FUTEX_WAKE_PRIVATE, waiters, nullptr, nullptr, 0);
     errno = saved;

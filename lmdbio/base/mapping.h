@@ -14,6 +14,9 @@
 
 namespace lmdbio {
 
+/// Of the kernel, bytes.
+inline std::size_t system_page() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
 /// Moved-from and default-made: owns nothing, data() is null, size() 0.
 class Mapping {
  public:
@@ -110,8 +113,6 @@ class Mapping {
   }
 
  private:
-  static std::size_t system_page() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
-
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -17,7 +17,7 @@ class AskedPages {
  public:
   static constexpr std::uint64_t kPage = 4096;
 
-  /// The first piece of `e` none of whose pages is in the set, as long as it goes on; 0 bytes: all are.
+  /// The first contiguous part of `e` that is not in the set; 0 bytes: all of `e` is in it.
   Extent first_missing(const Extent& e) const noexcept {
     if (e.bytes == 0) return {};
     const std::uint64_t last = last_page(e), from = end_of(true, e.offset / kPage, last);

@@ -111,8 +111,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// that, what was not there any more.
   std::uint64_t filled = 0, came_to = 0, came_to_nothing = 0;
   unsigned users = 0;  ///< environments
-  /// Itself, where there was no memory to give its chunks back when it was closed: others may have the
-  /// window, and begin with a new snapshot.
+  /// A reference to itself, where there was no memory to give its chunks back when it was closed: who still
+  /// uses the window, under a new snapshot perhaps, needs to know of them.
   std::shared_ptr<FileCache> kept;
   bool local = true, drop_behind = false;
   unsigned readahead_walks = 0;        ///< see Prefetcher::use_readahead

@@ -298,6 +298,7 @@ void IoWorker::finished(std::size_t at) noexcept {
                                     : !f.job.has_memory            ? Walk::Outcome::filled
                                                                    : Walk::Outcome::mapped;
       owner_.settle(file, f.job.chunk, outcome, f.status.raw());
+      if (file.anonymous) owner_.loaded_.notify();
     }
   }
   f.staging = Staging();

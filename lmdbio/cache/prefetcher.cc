@@ -954,8 +954,8 @@ void Prefetcher::after_fork_in_child() noexcept {
   forks_.fetch_add(1, std::memory_order_relaxed);
   used_ = reserved_ = reserved_areas_ = 0;
   resident_areas_ = 0;
-  for (const FileCache* const f : files_) {
-    if (!f->anonymous) continue;  // what these hold is inherited
+  for (const FileCache* const f :
+       files_) {  // inherited: of files that cannot be mapped, or that could not be restored
     used_ += f->residents.size() * f->chunk_bytes;
     resident_areas_ += 2 * f->residents.size();
   }

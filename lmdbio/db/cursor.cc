@@ -405,7 +405,8 @@ Status Walker::sibling(bool right) {
       leaf_ = {page, index};
       if (!right)
         ahead_.off();
-      else if (db_->overflow_pages == 0 && (pacer_ == nullptr || next_is_free(parent, taken)))
+      else if (db_->overflow_pages == 0 && !txn_->view().loads() &&
+               (pacer_ == nullptr || next_is_free(parent, taken)))
         ahead_.walked(txn_->view(), parent, taken, page);
       else  // Loads nothing of the next leaf: it may not be in memory.  Among overflow pages it lies far
             // away, and touching it would end the kernel's read-ahead of the values (31 major faults in 0.5

@@ -15,6 +15,7 @@
 #include <new>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
@@ -298,6 +299,7 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
 }
 
 std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
+  const int saved = errno;
   std::uint64_t bytes = window_->length();  // of the caller's bytes
   if (fd_ >= 0) {
     // One call tells which file it is and how long it is.
@@ -307,12 +309,15 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   }
   const std::uint64_t pages = std::min(bytes >> std::countr_zero(page_size_), kPageMask);
   seen_.store((txnid & kTxnidMask) << kPageBits | pages, std::memory_order_relaxed);
+  errno = saved;
   return pages;
 }
 
 // The program has closed the descriptor.  The file that is kept for reading ahead knows the length; where
 // there can be none, as much is there as was, or as the snapshot says, if the kernel can read its last page.
 std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
+  const Uncancelled wait;
+  const AsyncSignalsBlocked allocates;
   const std::uint64_t known = seen_.load(std::memory_order_relaxed) & kPageMask;
   if (kept_)
     if (const Result<std::uint64_t> size = kept_->size(); size) return size.value();

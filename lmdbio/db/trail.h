@@ -12,8 +12,8 @@
 
 namespace lmdbio::db {
 
-/// The chunks that a walk has been let into.  A walk that goes on in one direction comes to no page twice, so
-/// that a chunk to which it comes back is one of which it uses pieces, at different times.
+/// The chunks that a walk has been let into.  A walk in one direction comes to no page twice: if it returns
+/// to a chunk without having turned, it uses parts of that chunk at different times.
 class Trail {
  public:
   /// The walk comes to `place`.  True: it has turned, at an edge, by its direction or by a jump against it.

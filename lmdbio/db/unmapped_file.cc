@@ -108,7 +108,10 @@ Result<UnmappedFile::Entry*> UnmappedFile::enter(std::uint64_t txnid, std::uint6
       entry = find(txnid);
       if (entry != nullptr) {
         // Atomic with the count of readers: no transaction begins between the decision and the drop.
-        if (entry->readers == 0 && prefetcher_.over_limit()) (void)prefetcher_.empty(*entry->cache);
+        // What transactions and cursors remember of the window's pages is then gone, and its number tells
+        // them.
+        if (entry->readers == 0 && prefetcher_.over_limit() && prefetcher_.empty(*entry->cache))
+          entry->number = next_window_number();
       } else {
         entries_.splice(entries_.end(), made);
         entry = reuse(txnid, used_bytes, file_bytes);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 
 namespace lmdbio {
 namespace {
@@ -226,7 +227,7 @@ Status File::Home::open(pid_t thread) noexcept {
   (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), origin_);
   Result<UniqueFd> made =
       kind_ == Kind::shared ? duplicate_of_programs(origin_, id_) : open_inode(program, flags_of(kind_), id_);
-  if (!made && !path_.empty() && made.error().raw() != EINVAL) {
+  if (!made && kind_ != Kind::shared && !path_.empty() && made.error().raw() != EINVAL) {
     Result<UniqueFd> by_path = open_inode(path_.c_str(), flags_of(kind_), id_);
     if (by_path) made = std::move(by_path);
   }
@@ -242,9 +243,10 @@ Status File::Home::open(pid_t thread) noexcept {
 
 Status File::Home::open_first(pid_t thread) noexcept {
   table_ = PrivateTable::get();
-  Status st = Status::from_errno(EBADF);
-  if (table_ != nullptr) (void)table_->call([&]() noexcept { st = open(thread); });
-  return st;
+  if (table_ == nullptr) return Status::from_errno(EBADF);
+  const AsyncSignalsAllowed program;  // a server may not answer
+  Status st;
+  return table_->call([&]() noexcept { st = open(thread); }) ? st : Status::from_errno(EBADF);
 }
 
 int File::Home::fd_here() noexcept {

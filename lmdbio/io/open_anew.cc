@@ -10,8 +10,11 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <utility>
 
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/private_table.h"
@@ -92,20 +95,12 @@ class Witness {
 
 // In a thread of the private table.
 Result<OpenedAnew> open_here(const Origin& origin, WhatToOpen what) noexcept {
-  Result<File> shared = File::keep(origin, File::Kind::shared);
-  if (!shared) {  // nothing can be found out without opening it: as on file systems where that costs nothing
-    Result<File> own = File::keep(origin, File::Kind::buffered);
-    if (!own) return own.error();
-    OpenedAnew out{std::move(own).value(), true, std::nullopt, std::nullopt, false};
-    if (what.direct)
-      if (Result<File> direct = File::keep(origin, File::Kind::direct); direct)
-        out.direct.emplace(std::move(direct).value());
-    if (what.exact)
-      if (Result<File> exact = File::keep(origin, File::Kind::exact); exact)
-        out.exact.emplace(std::move(exact).value());
-    return out;
-  }
-  OpenedAnew out{std::move(shared).value(), false, std::nullopt, std::nullopt, false};
+  // A duplicate costs no open.  Where the system does not give one, the first open finds nothing out.
+  Result<File> first = File::keep(origin, File::Kind::shared);
+  const bool duplicated = first.has_value();
+  if (!duplicated) first = File::keep(origin, File::Kind::buffered);
+  if (!first) return first.error();
+  OpenedAnew out{std::move(first).value(), !duplicated, std::nullopt, std::nullopt, false};
   AtOpen known = AtOpen::keeps;
   const int fd = out.buffered.fd();
   if (on_fuse(fd)) known = memory.find(origin.id);
@@ -114,13 +109,13 @@ Result<OpenedAnew> open_here(const Origin& origin, WhatToOpen what) noexcept {
   if (what.direct)
     if (Result<File> direct = File::keep(origin, File::Kind::direct); direct)
       out.direct.emplace(std::move(direct).value());
-  if (known != AtOpen::drops && !(witness && witness->is_gone())) {
+  if (duplicated && known != AtOpen::drops && !(witness && witness->is_gone())) {
     if (Result<File> own = File::keep(origin, File::Kind::buffered); own) {
       out.buffered = std::move(own).value();
       out.own = true;
     }
   }
-  if (witness && *witness && (out.direct || out.own)) {
+  if (witness && *witness && (out.direct || (duplicated && out.own))) {
     known = witness->is_gone() ? AtOpen::drops : AtOpen::keeps;
     memory.keep(origin.id, known);
   }
@@ -134,9 +129,19 @@ Result<OpenedAnew> open_here(const Origin& origin, WhatToOpen what) noexcept {
 }  // namespace
 
 Result<OpenedAnew> open_anew(const Origin& origin, WhatToOpen what) noexcept {
-  Result<OpenedAnew> out = Status::from_errno(EBADF);
-  (void)PrivateTable::run([&]() noexcept { out = open_here(origin, what); });
-  return out;
+  if (PrivateTable::inside()) return open_here(origin, what);
+  const std::shared_ptr<PrivateTable> table = PrivateTable::get();
+  if (table == nullptr) return Status::from_errno(EBADF);
+  std::unique_ptr<Result<OpenedAnew>> out(new (std::nothrow) Result<OpenedAnew>(Status::from_errno(EBADF)));
+  if (out == nullptr) return Status::from_errno(ENOMEM);
+  bool ran;
+  {
+    const AsyncSignalsAllowed program;  // a server may not answer
+    ran = table->call([&]() noexcept { *out = open_here(origin, what); });
+  }
+  if (ran) return std::move(*out);
+  (void)out.release();  // a handler has forked, and this is the child: the parent's thread was writing it
+  return Status::from_errno(EBADF);
 }
 
 }  // namespace lmdbio

@@ -26,7 +26,6 @@ namespace {
 constexpr std::size_t kLeast = std::size_t{512} << 10;
 /// In flight, where the kernel fills and where reads do.
 constexpr unsigned kFills = 8, kReads = 32;
-constexpr std::size_t kPage = 4096;
 
 bool kernel_is(unsigned major, unsigned minor) noexcept {
   struct utsname u;
@@ -85,25 +84,27 @@ bool PageFiller::populate(std::uint64_t offset, std::size_t bytes) noexcept {
 // False: it is not there yet.
 bool PageFiller::prove(std::uint64_t offset, std::size_t bytes) noexcept {
   const std::optional<double> before = residency_.share(offset, bytes);
+  const std::size_t page = system_page();
   constexpr double kSome = 0.1, kMost = 0.5;
-  const std::uint64_t middle = offset + align_down(bytes / 2, kPage);
+  const std::uint64_t middle = offset + align_down(bytes / 2, page);
   if (!before) {
     trust_.store(kernel_is(5, 18) ? Trust::proven : Trust::refused, std::memory_order_relaxed);
     return works();
   }
-  if (*before > kSome || residency_.share(middle, kPage) != 0.0) return true;  // tells nothing
-  if (!populate(middle, kPage)) return false;
+  if (*before > kSome || residency_.share(middle, page) != 0.0) return true;  // tells nothing
+  if (!populate(middle, page)) return false;
   const bool large = residency_.share(offset, bytes).value_or(0) >= kMost;
   trust_.store(large ? Trust::proven : Trust::refused, std::memory_order_relaxed);
   return large;
 }
 
 long PageFiller::fill(std::uint64_t offset, MutableBytes to) noexcept {
-  const std::uint64_t first = align_down(offset, kPage);
-  const bool inside = offset < size_ && to.size() <= align_up(size_, kPage) - offset;
+  const std::size_t page = system_page();
+  const std::uint64_t first = align_down(offset, page);
+  const bool inside = offset < size_ && to.size() <= align_up(size_, page) - offset;
   if (inside && to.size() >= kLeast && works()) {
-    const auto bytes = static_cast<std::size_t>(
-        std::min(align_up(offset + to.size(), kPage), align_up(size_, kPage)) - first);
+    const auto bytes =
+        static_cast<std::size_t>(std::min(align_up(offset + to.size(), page), align_up(size_, page)) - first);
     const bool goes = trust_.load(std::memory_order_relaxed) == Trust::proven || prove(first, bytes);
     const bool there = goes && populate(first, bytes);
     // Pages that are mapped here would stay in memory longer than others.

@@ -24,7 +24,7 @@ class PageFiller {
   /// What large fills should be multiples of, and as large as.
   static constexpr std::size_t kPiece = std::size_t{2} << 20;
   enum class Bytes : bool {
-    unwanted,  ///< where a read would leave them is not touched, or holds anything
+    unwanted,  ///< the memory that a read is given holds nothing in particular afterwards
     copied,    ///< as a read leaves them
   };
 

@@ -215,13 +215,14 @@ void PrivateTable::Core::serve() noexcept {
 
 std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
   const AsyncSignalsBlocked allocates;
+  stay_loaded();  // before the lock: the loader, which has one of its own, may be waiting for it in a
+                  // constructor
   try {
     const std::lock_guard lock(the_mutex);
     if (the_table == nullptr) the_table = new std::weak_ptr<PrivateTable>;
     if (std::shared_ptr<PrivateTable> there = the_table->lock(); there != nullptr) return there;
     if (refused) return nullptr;
     auto core = std::make_unique<Core>();
-    stay_loaded();
     if (!watches_forks && ::pthread_atfork(nullptr, nullptr, after_fork_in_child) != 0) return nullptr;
     watches_forks = true;
     set_standard_error_opener(open_standard_error);

@@ -44,7 +44,8 @@ class PrivateTable {
   static std::shared_ptr<PrivateTable> get() noexcept;
   /// The calling thread is one of the table's.
   static bool inside() noexcept;
-  /// Counts forks: descriptors of another generation are the parent's, and not here.
+  /// How many forks led to this process since the library was loaded.  A descriptor of another generation is
+  /// the parent's: its number means nothing here.
   static unsigned generation() noexcept;
 
   /// In a thread of the table: a duplicate of the program's descriptor, close-on-exec.  -1 and errno: there

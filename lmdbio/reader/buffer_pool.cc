@@ -13,7 +13,6 @@ namespace lmdbio::reader {
 namespace {
 
 constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kSmallest = std::uint64_t{64} << 10;
-constexpr std::uint64_t kSystemPage = 4096;
 /// A free buffer that is larger by more is left alone while there is room for a new one.
 constexpr std::uint64_t kMuchLarger = 4;
 
@@ -85,7 +84,7 @@ BufferPool::Slots::iterator BufferPool::find_free(std::size_t bytes) noexcept {
 
 Buffer BufferPool::give(Slots::iterator slot, std::size_t bytes) noexcept {
   used_->splice(used_->end(), *free_, slot);
-  slot->asked = static_cast<std::size_t>(align_up(bytes, kSystemPage));
+  slot->asked = static_cast<std::size_t>(align_up(bytes, system_page()));
   slot->holds.store(0);
   counters_.used_bytes += slot->counted;
   return Buffer(shared_from_this(), slot);
@@ -132,11 +131,11 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
   request.ahead_in_the_way = false;
   if (::getpid() != pid_) return Status::from_errno(EINVAL);
   const std::uint64_t allowed = std::min(request.most, limit_);
-  const std::uint64_t exact = align_up(bytes, kSystemPage);
+  const std::uint64_t exact = align_up(bytes, system_page());
   if (exact > allowed) return Status::from_errno(ENOMEM);
   const std::size_t liked = std::max(bytes, request.least);
   std::uint64_t size = buffer_bytes(liked);
-  if (size > allowed) size = align_up(liked, kSystemPage);
+  if (size > allowed) size = align_up(liked, system_page());
   try {
     const std::lock_guard lock(mutex_);
     if (!request.needed && needs() != 0) return Status::from_errno(ENOMEM);

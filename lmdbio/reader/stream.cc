@@ -187,8 +187,8 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   return {};
 }
 
-// What the program waits for may have all memory, and all that read-ahead has; what is read ahead leaves the
-// next batches of other streams theirs.
+// A batch that the program waits for may use all memory, read-ahead's too.  Read-ahead leaves room for the
+// next batch of every other stream.
 Status Stream::start(Ahead& a, bool needed, std::string& why) {
   Load& load = *a.load;
   const std::uint64_t limit = shared_.pool->limit();

@@ -161,6 +161,29 @@ class Unmapped(Walks):
                             {"LMDBIO_IO": "auto", "LMDBIO_MEMORY": "8M"}, known=SMALL)
         self.assertEqual(got["short"], ["right 12000"] * 3, got.out)
 
+    # A walk looks into the next leaf before it comes to it: not where that may lie in a chunk that is not read yet.
+    def test_walks_over_the_border_of_a_chunk(self):
+        records, chunk_pages = 60000, 512  # LMDBIO_MEMORY is small, and so are chunks
+        known = f"known {records} 200 0"
+        path = self.db(known)
+        fs = self.mount(path)
+        pages = os.path.getsize(path + "/data.mdb") // 4096
+        for page in range(chunk_pages - 44, chunk_pages, 4):
+            start = records * page // pages
+            with self.subTest(start=start):
+                got = self.run_cold([f"open {fs.path}", "begin 0", f"range 0 {start}", "end 0", "close 0"],
+                                    {"LMDBIO_IO": "auto", "LMDBIO_MEMORY": "8M"}, known=known)
+                self.assertEqual(got["range"], [f"right {records - start}"], got.out)
+
+    # A window that was emptied between two transactions of one snapshot is another one for what is remembered of it.
+    def test_a_window_emptied_between_transactions(self):
+        known = "known 60000 200 0"
+        fs = self.mount(self.db(known))
+        got = self.run_cold([f"open {fs.path}", *["begin 0", "walk 0", "gets 0 59000 500", "end 0", "begin 0",
+                                                  "gets 0 100 500", "end 0"] * 2, "close 0"],
+                            {"LMDBIO_IO": "auto", "LMDBIO_MEMORY": "8M"}, known=known)
+        self.assertEqual(got["gets"], ["right 59000", "right 100"] * 2, got.out)
+
     # An errno, and the same call again gives the record: also where a page is looked up.
     def test_failing_reads(self):
         fs = self.mount(self.db(SMALL), raw_direct=1)
