@@ -114,12 +114,13 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// A reference to itself, where there was no memory to give its chunks back when it was closed: who still
   /// uses the window, under a new snapshot perhaps, needs to know of them.
   std::shared_ptr<FileCache> kept;
-  bool local = true, drop_behind = false;
-  unsigned readahead_walks = 0;        ///< see Prefetcher::use_readahead
-  bool comes_around = false;           ///< a walk has gone through it more than once
-  std::uint64_t least_latency_ns = 0;  ///< the fastest direct request so far; 0: none
-  std::int64_t changes_since_ns = 0;   ///< start of the current minute of snapshot changes
-  unsigned changes = 0;                ///< in it, of those that cost resident chunks
+  bool local = true;
+  std::atomic<bool> drop_behind{false};  ///< what walks have left is taken out of the page cache
+  unsigned readahead_walks = 0;          ///< see Prefetcher::use_readahead
+  bool comes_around = false;             ///< a walk has gone through it more than once
+  std::uint64_t least_latency_ns = 0;    ///< the fastest direct request so far; 0: none
+  std::int64_t changes_since_ns = 0;     ///< start of the current minute of snapshot changes
+  unsigned changes = 0;                  ///< in it, of those that cost resident chunks
   ReadStats stats;
   std::optional<File> exact;                     ///< File::Kind::exact; constant
   std::uint64_t readahead = 0;                   ///< of the kernel, ahead of page faults, bytes; constant

@@ -310,12 +310,16 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   }
   const ChunkIndex a{geometry.chunk_of(need.first)};
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
-  if (comes_back_to(a) || comes_back_to(b)) {
+  // What was read of a chunk that is gone by now was read in vain, in part; the page cache keeps it.
+  const bool loses = file.way() == cache::Way::direct || file.drop_behind;
+  if (loses && (comes_back_to(a) || comes_back_to(b))) {
     history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
     fresh_ = 0;
   }
   const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
+  // A chunk too many stays in the page cache for later; private memory would be read for nothing.
+  if (file.way() == cache::Way::direct) plan_.leaf_pages = 0;
   Facts facts(*this);
   fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
   history_ = folded_.history;

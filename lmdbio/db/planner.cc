@@ -25,14 +25,19 @@ class Planner {
   void run() {
     out_.runs.clear();
     out_.complete = false;
+    out_.leaf_pages = 0;
     depth_ = static_cast<unsigned>(place_.branches.size());
     for (unsigned i = 0; i < depth_; ++i) {
       branch_[i] = place_.branches[i];
       taken_[i] = place_.taken[i];
     }
-    if (!leaf(place_.leaf, place_.index)) return;
+    if (!leaf(place_.leaf, place_.index)) {
+      out_.leaf_pages = leaf_pages_;
+      return;
+    }
     while (next_leaf()) {
     }
+    out_.leaf_pages = leaf_pages_;
   }
 
  private:
@@ -154,6 +159,8 @@ class Folder {
   void run(const PageRun& need, const Plan& plan) {
     out_.chunks.clear();
     out_.alone.clear();
+    // One leaf in between may lie elsewhere.
+    near_leaf_ = std::clamp(3 * plan.leaf_pages, near_, std::max(near_, geometry_.pages_a_chunk() / 2));
     // Which stretch each need belongs to, and how long those become.
     stretches_.clear();
     member_.clear();
@@ -179,8 +186,12 @@ class Folder {
     }
     place(need, 0);
     for (std::size_t i = 0; i < plan.runs.size() && !is_full(); ++i) place(plan.runs[i], i + 1);
-    const std::size_t last = plan.runs.empty() ? 0 : plan.runs.size();
-    const PageRun& edge = plan.runs.empty() ? need : plan.runs.back();
+    std::size_t last = plan.runs.size();
+    for (unsigned apart = 0; plan.leaf_pages != 0 && last > 0 && apart < kMostApart; ++apart) {
+      if (plan.runs[last - 1].pages != 1 || is_dense(last)) break;
+      --last;
+    }
+    const PageRun& edge = last == 0 ? need : plan.runs[last - 1];
     if (is_dense(last) && !plan.complete)
       go_on_from(forward_ ? edge.first + edge.pages - 1 : edge.first, false);
     else if (is_dense(last) && history_.first_page != ~std::uint64_t{0})
@@ -191,13 +202,15 @@ class Folder {
   }
 
  private:
+  static constexpr unsigned kMostApart = 4;  ///< leaves at the end of a plan that lie apart from the rest
+
   std::size_t join(const PageRun& r) {
     constexpr std::size_t kOpen = 4;  // stretches that go on side by side: values here, leaves there
     const std::uint64_t from = forward_ ? r.first : r.first + r.pages,
                         to = forward_ ? r.first + r.pages : r.first;
     for (std::size_t i = stretches_.size(); i > 0 && stretches_.size() - i < kOpen; --i) {
       Stretch& s = stretches_[i - 1];
-      if ((from > s.end ? from - s.end : s.end - from) > near_) continue;
+      if ((from > s.end ? from - s.end : s.end - from) > (r.pages == 1 ? near_leaf_ : near_)) continue;
       s.end = to;
       s.pages += r.pages;
       return i - 1;
@@ -297,8 +310,9 @@ class Folder {
   const WalkHistory& history_;
   const ChunkGeometry& geometry_;
   std::size_t horizon_, kept_ = 0;
-  const std::uint64_t near_;  ///< pages
-  std::uint64_t dense_;       ///< likewise: so many in a row are much
+  std::uint64_t near_leaf_ = 0;  ///< pages
+  const std::uint64_t near_;     ///< pages
+  std::uint64_t dense_;          ///< likewise: so many in a row are much
   ChunkFacts& facts_;
   FoldedPlan& out_;
   std::vector<Stretch> stretches_;

@@ -56,6 +56,8 @@ class PageSource {
 struct Plan {
   std::vector<PageRun> runs;  ///< in the order of need; the leaf of the place itself is not among them
   bool complete = false;      ///< the walk ends with them
+  std::uint64_t leaf_pages =
+      0;  ///< of all values of a leaf, as far as known: so far apart lie leaves, likely
 };
 
 struct PlanLimits {

@@ -125,14 +125,15 @@ void stay_loaded() noexcept {
 }
 
 struct PrivateTable::Core {
-  SignalSafeMutex mutex;  // guards all below but `started`
+  SignalSafeMutex mutex;  // guards all below but `busy` and `started`
   Job* first = nullptr;
   Job* last = nullptr;
   EventCount work;   // a job was queued, or the table ends
   EventCount ended;  // a posted job has run
-  unsigned idle = 0, threads = 0;
+  unsigned threads = 0;
   bool ending = false;
   pthread_t ids[kMostThreads]{};
+  std::atomic<unsigned> busy{0};  // threads that run a job
   OneShot started;
   bool own_table = false;  // published by `started`
 
@@ -188,10 +189,11 @@ void PrivateTable::Core::serve() noexcept {
       job.queued_ = false;
       ++job.running_;
       // Jobs may block for long: somebody has to be there for the next one.
-      if (idle == 0) (void)add_thread(run);
+      if (busy.fetch_add(1, std::memory_order_relaxed) + 1 >= threads) (void)add_thread(run);
       OneShot* const done = job.done_;
       lock.unlock();
       job.run_(job.argument_);
+      busy.fetch_sub(1, std::memory_order_relaxed);
       if (done != nullptr) {
         done->set();  // the job is the caller's again
         lock.lock();
@@ -204,12 +206,10 @@ void PrivateTable::Core::serve() noexcept {
     }
     if (ending) return;
     const std::uint32_t seen = work.now();
-    ++idle;
     lock.unlock();
     constexpr std::int64_t kLong = 3'600'000'000'000;
     work.wait(seen, kLong);
     lock.lock();
-    --idle;
   }
 }
 

@@ -455,8 +455,10 @@ constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
 FoldedPlan fold(PageRun need, const std::vector<PageRun>& runs, bool forward, std::size_t horizon,
                 bool complete = false, WalkHistory history = {}, ChunkGeometry geometry = kGeometry,
-                std::set<std::uint32_t> exact = {}, std::set<std::uint32_t> here = {}) {
+                std::set<std::uint32_t> exact = {}, std::set<std::uint32_t> here = {},
+                std::uint64_t leaf_pages = 0) {
   Plan plan;
+  plan.leaf_pages = leaf_pages;
   plan.runs = runs;
   plan.complete = complete;
   FoldedPlan out;
@@ -562,6 +564,21 @@ TEST(FoldPlan, WhatIsHereIsNotReadAgain) {
   EXPECT_FALSE(f.in_chunks_now) << "only a part of it is here";
   EXPECT_EQ(f.chunks, (Chunks{4, 7}));
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{126, 2}, {256, 2}}));
+}
+
+// Leaves of which only the place is known, among values that are not known: here and there one lies
+// elsewhere.
+TEST(FoldPlan, LeavesThatLieApart) {
+  const std::vector<PageRun> runs{{115, 1}, {120, 1}, {40, 1}, {130, 1}, {60, 1}};
+  const auto folded = [&runs](std::uint64_t leaf_pages) {
+    return fold({100, 10}, runs, true, 4, false, {}, kGeometry, {}, {}, leaf_pages);
+  };
+  FoldedPlan f = folded(4);
+  EXPECT_EQ(f.chunks, (Chunks{3, 4, 5, 6})) << "130 goes on where 120 was, and the walk behind it";
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{40, 1}, {60, 1}}));
+  f = folded(0);
+  EXPECT_EQ(f.chunks, (Chunks{3})) << "no values between leaves";
+  EXPECT_EQ(f.alone, (std::vector<PageRun>{{40, 1}, {130, 1}, {60, 1}}));
 }
 
 TEST(FoldPlan, TheEndOfATreeLeadsToItsStart) {
