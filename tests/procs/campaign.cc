@@ -38,6 +38,7 @@
 #include <shared_mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/procs/campaign_model.h"
@@ -300,7 +301,7 @@ class Snapshot {
     recheck();
     mdb_txn_reset(txn_);
     const u64 before = d_.newest;
-    if (!ok(mdb_txn_renew(txn_), "mdb_txn_renew")) {
+    if (!ok(mdb_txn_renew(txn_), "mdb_txn_renew") || !has_snapshot()) {
       close_cursor();
       mdb_txn_abort(txn_);
       txn_ = nullptr;
@@ -398,7 +399,18 @@ class Snapshot {
       txn_ = nullptr;
       return;
     }
+    if (!has_snapshot()) {
+      mdb_txn_abort(std::exchange(txn_, nullptr));
+      return;
+    }
     begun(before);
+  }
+  /// Whoever starts the table of readers anew writes 0 for the newest transaction first; without locks, which
+  /// go with the descriptors, that is seen (mdb_env_setup_locks, mdb_txn_renew0).
+  bool has_snapshot() {
+    if (mdb_txn_id(txn_) != 0 || !descriptors_closed) return true;
+    board->refusals.fetch_add(1, std::memory_order_relaxed);
+    return false;
   }
   void begun(u64 before) {
     t_ = mdb_txn_id(txn_) - 1;
