@@ -25,17 +25,14 @@ class Planner {
   void run() {
     out_.runs.clear();
     out_.complete = false;
-    out_.leaf_pages = 0;
     depth_ = static_cast<unsigned>(place_.branches.size());
     for (unsigned i = 0; i < depth_; ++i) {
       branch_[i] = place_.branches[i];
       taken_[i] = place_.taken[i];
     }
-    if (!leaf(place_.leaf, place_.index)) {
-      out_.leaf_pages = leaf_pages_;
-      return;
-    }
-    while (next_leaf()) {
+    if (leaf(place_.leaf, place_.index)) {
+      while (next_leaf()) {
+      }
     }
     out_.leaf_pages = leaf_pages_;
   }
