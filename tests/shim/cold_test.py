@@ -608,7 +608,8 @@ class Slow(Walks):
                 self.assertEqual(program.do("walk 0"), "wrong")
                 self.assertGreater(fs.counters()["faults"]["read_error"], 100)
                 fs.set(fail_from=0)
-                self.assertRegex(program.do("rest 0"), r"^right \d+$")
+                # Reads that were on their way just then may still tell their errors.
+                self.assertRegex(program.do("rest 0"), r"^right \d+( errors \d)?$")
                 self.assertEqual(program.do("walk 0"), "right 1600")
                 self.assertEqual(program.do("end 0") + program.do("close 0"), "00")
 
