@@ -102,9 +102,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::vector<Resident> residents;           ///< as table.residents()
   std::vector<WantedExtent> reading;         ///< extents that are being read
   std::vector<Extent> dropping;              ///< pieces that the page cache is to drop
-  /// The read of one has failed.  Its pages are in the page cache since, without their bytes: what counts
-  /// pages takes them to be there, and a touch may end in a signal.  Any thread may read it.
-  std::atomic<bool> extent_failed{false};
+  /// A read has failed.  Since then pages may be in the page cache without their bytes: what counts pages
+  /// takes them to be there, and a touch may end in a signal.  Any thread.
+  std::atomic<bool> read_failed{false};
   /// The page cache is filled by reads: see PageFiller.  The I/O thread's.
   bool cannot_populate = false;
   /// What was brought into the page cache since memory was looked at, bytes; what walks came to since, and of

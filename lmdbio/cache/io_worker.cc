@@ -157,7 +157,7 @@ bool IoWorker::take_jobs() {
       }
     }
     if (job.extent.bytes >= kWorthLooking && config().io == IoMode::automatic &&
-        !job.file->extent_failed.load(std::memory_order_relaxed)) {
+        !job.file->read_failed.load(std::memory_order_relaxed)) {
       if (const auto share = job.file->residency.share(job.extent.offset, job.extent.bytes); share == 1.0) {
         lock.lock();
         owner_.extent_ended(*job.file, job.extent, 0);
@@ -289,7 +289,7 @@ void IoWorker::finished(std::size_t at) noexcept {
       }
       const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
       if (failed) ++file.stats.read_failed;
-      if (failed && !f.job.has_memory) file.extent_failed.store(true, std::memory_order_relaxed);
+      if (failed) file.read_failed.store(true, std::memory_order_relaxed);
       // What was begun before a change of snapshot is to be read again, for those who still want it.
       const Walk::Outcome outcome = failed                         ? Walk::Outcome::failed
                                     : !good                        ? Walk::Outcome::mapped

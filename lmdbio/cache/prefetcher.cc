@@ -581,7 +581,7 @@ bool Prefetcher::next_extent(Job& job) {
 void Prefetcher::extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept {
   if (const auto e = std::find(file.reading.begin(), file.reading.end(), extent); e != file.reading.end())
     file.reading.erase(e);
-  if (error != 0) file.extent_failed.store(true, std::memory_order_relaxed);
+  if (error != 0) file.read_failed.store(true, std::memory_order_relaxed);
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
     if (error != 0) w->asked_.remove(extent);

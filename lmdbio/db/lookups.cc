@@ -45,7 +45,7 @@ class Lookups::Pages final : public PageSource {
     if (!of_.there(view_, at, view_.page_size())) return false;
     // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
     if (of_.file_ != nullptr && !of_.file_->resident_now(of_.file_->chunk_at(at)) &&
-        of_.file_->extent_failed.load(std::memory_order_relaxed) && !of_.env_->time_read(at, view_))
+        of_.file_->read_failed.load(std::memory_order_relaxed) && !of_.env_->time_read(at, view_))
       return false;
     if (of_.file_ != nullptr && Prefetcher::existing()->is_reading(*of_.file_, {at, view_.page_size()}))
       return false;
@@ -199,7 +199,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     const AsyncSignalsAllowed program;
     st = bring_exactly(*file_->exact, at, bytes);
   }
-  if (!st.ok()) file_->extent_failed.store(true, std::memory_order_relaxed);
+  if (!st.ok()) file_->read_failed.store(true, std::memory_order_relaxed);
   if (st.ok())
     Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();

@@ -10,6 +10,7 @@
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/pages_there.h"
+#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -46,6 +47,8 @@ constexpr std::uint64_t kPassed = std::uint64_t{64} << 20;
 constexpr unsigned kFresh = 8;
 /// Chunks ahead at the start, at the edge of a tree and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
+/// Needs in a row that are read by themselves after a read ahead has failed, at most.
+constexpr unsigned kMostAlone = 64;
 
 }  // namespace
 
@@ -116,13 +119,44 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;
   Status st;
-  try {
-    st = step_now(kind, place, need, view, run, leaves);
-  } catch (...) {  // out of memory: page faults do it
-    run = FreeRun::everything();
+  bool alone = alone_ != 0 && state_ == State::stream;
+  if (alone) {
+    --alone_;
+  } else {
+    try {
+      st = step_now(kind, place, need, view, run, leaves);
+    } catch (...) {  // out of memory: page faults do it
+      run = FreeRun::everything();
+    }
+    // What cannot be mapped has no page cache to be read into.
+    alone = !st.ok() && walk_ != nullptr && !walk_->file().anonymous;
+    alone_next_ = alone ? std::min(2 * alone_next_ + 1, kMostAlone) : 0;
+    alone_ = alone_next_;
+  }
+  // What has failed was a larger piece, or was on its way before it was needed: storage may be at fault
+  // elsewhere in it, or may be well again; and some file systems tell of a file's growth before they let it
+  // be read.
+  if (alone) {
+    st = read_need(need, view);
+    run = {need.first, need.pages};
   }
   if (!st.ok()) run = {};  // the next call asks again
   errno = saved;
+  return st;
+}
+
+// Into the page cache.  A page fault that fails would end in a signal.  That the pages are there by now does
+// not tell that their bytes are: the kernel reads ahead of faults, and forgets that it failed.
+Status Pacer::read_need(const PageRun& need, const cache::WindowView& view) const noexcept {
+  cache::FileCache& file = walk_->file();
+  Status st;
+  if (file.anonymous) return st;  // that has no page cache
+  {
+    const AsyncSignalsAllowed program;
+    st = bring_exactly(file.exact ? *file.exact : file.buffered, need.first << view.shift(),
+                       need.pages << view.shift());
+  }
+  if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);
   return st;
 }
 
@@ -278,7 +312,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   if (replan_in_ > 0) {
     --replan_in_;
     run = {need.first, need.pages};
-    return {};
+    return read_need(need, view);
   }
   // A value given means that bytes are skipped only if values have pages of their own.
   if (kind == Step::value && left_ns_ != 0) {
@@ -340,7 +374,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     }
     run = {need.first, need.pages};
     left_ns_ = 0;
-    return {};
+    return read_need(need, view);
   }
   const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, a, b);
   if (!st.ok()) return st;
@@ -377,6 +411,7 @@ Status Pacer::go_on_by_keys(const WalkPlace& place, const PageRun& need, const c
     for (std::uint64_t i = 0; i < r.pages; ++i)
       extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
   (void)prefetcher.go_on(*walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
+  if (const Status st = read_need(need, view); !st.ok()) return st;
   // The leaf itself: its fault is not the program's time.
   const AsyncSignalsAllowed program;
   if (const std::byte* const page = view.at(format::Pgno{need.first}); page != nullptr)

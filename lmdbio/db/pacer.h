@@ -67,6 +67,7 @@ class Pacer {
                   FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   bool read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept;
+  Status read_need(const PageRun& need, const cache::WindowView& view) const noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
   bool is_planned(cache::ChunkIndex chunk) const noexcept;
   bool comes_back_to(cache::ChunkIndex chunk) const noexcept;
@@ -89,12 +90,13 @@ class Pacer {
   std::size_t horizon_ = 0;  ///< chunks
   WalkHistory history_;
   Trail trail_;
-  std::uint64_t passed_ = 0;          ///< bytes of needs since extents were last to be looked for anew
-  unsigned fresh_ = 0;                ///< chunks in a row to which it came for the first time
-  std::int64_t left_ns_ = 0;          ///< when the walker was let go last
-  std::uint64_t given_before_ = 0;    ///< bytes of values, then
-  unsigned unread_ = 0, cached_ = 0;  ///< steps in a row: too fast to have read; all in the page cache
-  unsigned replan_in_ = 0;            ///< steps of a sparse walk until the next plan
+  std::uint64_t passed_ = 0;             ///< bytes of needs since extents were last to be looked for anew
+  unsigned fresh_ = 0;                   ///< chunks in a row to which it came for the first time
+  std::int64_t left_ns_ = 0;             ///< when the walker was let go last
+  std::uint64_t given_before_ = 0;       ///< bytes of values, then
+  unsigned unread_ = 0, cached_ = 0;     ///< steps in a row: too fast to have read; all in the page cache
+  unsigned replan_in_ = 0;               ///< steps of a sparse walk until the next plan
+  unsigned alone_ = 0, alone_next_ = 0;  ///< after a failed read: needs to be read by themselves; at the next
   Plan plan_;
   FoldedPlan folded_;
   std::vector<cache::ChunkIndex> chunks_;

@@ -25,7 +25,7 @@ class PagesThere final : public PageSource {
       if (cache::Prefetcher::existing()->is_reading(file_, {at, view_.page_size()})) return false;
       if (file_.residency.share(at, view_.page_size(), view_.base()).value_or(0) < 1) return false;
       // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
-      if (file_.extent_failed.load(std::memory_order_relaxed) && !reads(at)) return false;
+      if (file_.read_failed.load(std::memory_order_relaxed) && !reads(at)) return false;
     }
     const std::byte* const bytes = view_.at(format::Pgno{page});
     return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);

@@ -1,12 +1,17 @@
-// Walks over a database that is read ahead, while each single read fails in turn: the call that needs the
-// bytes gives the errno once, and the next one goes on with the very record.
+// Walks over a database that is read ahead, while each single read fails in turn.  What a call needs is then
+// read by itself; if that fails too, the call gives the errno once, and the next one goes on with the very
+// record.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -24,6 +29,24 @@
 #include "tests/support/file_image.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/temp_file.h"
+
+namespace {
+
+/// After each read of an engine that failed, the next read of a need fails, too.
+std::atomic<bool> needs_fail{false};
+std::atomic<unsigned> failures_seen{0};
+
+}  // namespace
+
+// How needs are read comes here: the product is linked into this program.
+extern "C" ssize_t preadv(int fd, const iovec* to, int pieces, off_t offset) {
+  if (const unsigned failed = lmdbio::testing::engine_script().failed;
+      failures_seen.exchange(failed) < failed && needs_fail) {
+    errno = EIO;
+    return -1;
+  }
+  return ::syscall(SYS_preadv, fd, to, pieces, static_cast<unsigned long>(offset), 0UL);
+}
 
 namespace lmdbio::db {
 namespace {
@@ -124,7 +147,7 @@ bool is_record(const MDB_val& k, const MDB_val& v, unsigned i, const Records& r)
 
 class DbCold : public ::testing::TestWithParam<Records> {
  protected:
-  DbCold() : data_(data_of(GetParam())), image_(data_.image), file_(data_.file) { engine_script().reset(); }
+  DbCold() : data_(data_of(GetParam())), image_(data_.image), file_(data_.file) { reset(false); }
   static void TearDownTestSuite() { all_data().clear(); }
   const Records& records() const { return GetParam(); }
 
@@ -159,11 +182,17 @@ class DbCold : public ::testing::TestWithParam<Records> {
     return errors;
   }
 
+  static void reset(bool for_needs) {
+    engine_script().reset();
+    needs_fail = for_needs;
+    failures_seen = 0;
+  }
+
   void each_read(MDB_cursor_op first, MDB_cursor_op step) {
     unsigned k = 1, seen = 0;
     for (;; k += kStep) {
       ASSERT_LT(k, 200u);
-      engine_script().reset();
+      reset(true);
       engine_script().error = EIO;
       engine_script().fail_nth = k;
       const std::vector<int> errors = walk(first, step);
@@ -214,9 +243,35 @@ TEST_P(DbCold, EachReadBackward) { each_read(MDB_LAST, MDB_PREV); }
 TEST_P(DbCold, EachReadOfNextFromNowhere) { each_read(MDB_NEXT, MDB_NEXT); }
 TEST_P(DbCold, EachReadOfPrevFromNowhere) { each_read(MDB_PREV, MDB_PREV); }
 
+// The failed read was one of much more than was needed, or began before that.
+TEST_P(DbCold, NeedsAreReadByThemselves) {
+  for (unsigned k = 1;; k += kStep) {
+    ASSERT_LT(k, 200u);
+    reset(false);
+    engine_script().error = EIO;
+    engine_script().fail_nth = k;
+    EXPECT_TRUE(walk(MDB_FIRST, MDB_NEXT).empty()) << "read " << k;
+    if (engine_script().failed == 0) break;
+  }
+}
+
+// A chunk that cannot be read costs some reads that fail, not one for each of its records.
+TEST_P(DbCold, NoReadSucceeds) {
+  engine_script().error = EIO;
+  engine_script().fail_times = ~0u;
+  engine_script().fail_nth = 1;
+  const std::uint64_t chunks = image_.bytes().size() / (std::uint64_t{2} << 20) + 1;
+  EXPECT_TRUE(walk(MDB_FIRST, MDB_NEXT).empty());
+  EXPECT_GT(engine_script().failed, 0u);
+  constexpr unsigned kReadsAChunk = 64;
+  EXPECT_LE(engine_script().failed, kReadsAChunk * chunks) << "of " << records().count << " records";
+  EXPECT_TRUE(walk(MDB_LAST, MDB_PREV).empty());
+}
+
 // While all reads fail, calls that need one say so or find the bytes by the mapping, and the cursor stays
 // where it is.
 TEST_P(DbCold, AllReadsFailForAWhile) {
+  needs_fail = true;
   Cold cold(file_, image_.bytes().size());
   Cursor c(cold.txn(), kMainDbi);
   const unsigned last = records().count - 1;

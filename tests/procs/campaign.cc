@@ -150,15 +150,16 @@ class Acting {
 
 bool may(Actor a) { return settings.actors[a]; }
 
+/// Reads fail here.  The real LMDB's answer for a file that cannot be mapped, ENODEV, stands where it cannot
+/// be read either.
+bool is_of_faults(int rc) {
+  return settings.fault_errno != 0 && (rc == settings.fault_errno || rc == ENODEV);
+}
+
 /// True: the call succeeded.  False: reads fail here, and this one has.
 bool ok(int rc, const char* call) {
   if (rc == 0) return true;
-  if (settings.fault_errno != 0 && rc == settings.fault_errno) {
-    board->errors.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  // The real LMDB's answer for a file that cannot be mapped stands where it cannot be read either.
-  if (rc == ENODEV && settings.fault_errno != 0) {
+  if (is_of_faults(rc)) {
     board->errors.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
@@ -176,7 +177,7 @@ bool reader_ok(int rc, const char* call) {
     board->refusals.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  if (rc != 0 && rc != settings.fault_errno)
+  if (rc != 0 && !is_of_faults(rc))
     fault("error", "%s: %s (%d): %s", call, mdb_strerror(rc), rc, lmdbio_error());
   return ok(rc, call);
 }

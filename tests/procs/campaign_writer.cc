@@ -42,7 +42,10 @@ class Writer {
     state_ = create ? 0 : mdb_txn_id(txn) - 1;
     must(mdb_txn_commit(txn), "txn_commit");
   }
-  ~Writer() { mdb_env_close(env_); }
+  ~Writer() {
+    mdb_txn_abort(held_);
+    mdb_env_close(env_);
+  }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
@@ -60,10 +63,7 @@ class Writer {
     ++state_;
     return true;
   }
-  void hold() {
-    MDB_txn* txn;
-    must(mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn), "txn_begin");
-  }
+  void hold() { must(mdb_txn_begin(env_, nullptr, MDB_RDONLY, &held_), "txn_begin"); }
 
  private:
   int write(MDB_txn* txn, std::uint64_t t) {
@@ -94,6 +94,7 @@ class Writer {
 
   const Model& model_;
   MDB_env* env_ = nullptr;
+  MDB_txn* held_ = nullptr;
   MDB_dbi records_ = 0, dups_ = 0;
   std::uint64_t state_ = 0;
 };
