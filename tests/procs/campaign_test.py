@@ -254,8 +254,9 @@ class Run:
         if self.s["kind"] != "unload" or shimtest.CONFIG["sanitize"] != "thread":
             extra["LMDBIO_STATS"] = os.path.join(self.where, "stats")
         env = shimtest.environment("linked" if self.s["kind"] == "unload" else self.s["mode"], extra)
-        env["TSAN_OPTIONS"] = env.get("TSAN_OPTIONS", "") + f" suppressions={SUPPRESSIONS} history_size=4"
         # What a killed or unloaded part leaves open is no leak.
+        env["TSAN_OPTIONS"] = (env.get("TSAN_OPTIONS", "") +
+                               f" suppressions={SUPPRESSIONS} history_size=4 report_thread_leaks=0")
         env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         if self.s["fault"] and self.s["storage"] == "slow":
             env["ASAN_OPTIONS"] += ":handle_sigbus=0"
