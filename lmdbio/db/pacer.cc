@@ -160,6 +160,17 @@ Status Pacer::read_need(const PageRun& need, const cache::WindowView& view) cons
   return st;
 }
 
+// A need in no chunk of the plan, as its extent is: of a large value what follows is the mapping's.
+Status Pacer::read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept {
+  const cache::FileCache& file = walk_->file();
+  const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
+  const ChunkIndex a = file.chunk_at(start.first << view.shift());
+  const ChunkIndex b = file.chunk_at((start.first + start.pages - 1) << view.shift());
+  for (std::uint32_t c = raw(a); c <= raw(b); ++c)
+    if (!file.resident_now(ChunkIndex{c})) return read_need(start, view);
+  return {};
+}
+
 Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                        FreeRun& run, bool& leaves) {
   const std::int64_t now = now_ns();
@@ -312,7 +323,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   if (replan_in_ > 0) {
     --replan_in_;
     run = {need.first, need.pages};
-    return read_need(need, view);
+    return read_exactly(need, view);
   }
   // A value given means that bytes are skipped only if values have pages of their own.
   if (kind == Step::value && left_ns_ != 0) {
@@ -374,7 +385,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     }
     run = {need.first, need.pages};
     left_ns_ = 0;
-    return read_need(need, view);
+    return read_exactly(need, view);
   }
   const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, a, b);
   if (!st.ok()) return st;

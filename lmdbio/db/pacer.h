@@ -67,6 +67,7 @@ class Pacer {
                   FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   bool read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept;
+  Status read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept;
   Status read_need(const PageRun& need, const cache::WindowView& view) const noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
   bool is_planned(cache::ChunkIndex chunk) const noexcept;
