@@ -25,10 +25,12 @@ void before_fork() {
   lock_handles();
   lock_stock();
   cache::lock_shared_windows();
+  cache::Prefetcher::lock_creation();
   prefetcher = cache::Prefetcher::existing();
   if (prefetcher != nullptr) prefetcher->lock();
 }
 void unlock_others() {
+  cache::Prefetcher::unlock_creation();
   cache::unlock_shared_windows();
   unlock_stock();
   unlock_handles();
@@ -47,14 +49,20 @@ void after_fork_in_child() {
   unlock_others();
 }
 
-// A program may bind threads later, and the one that happens to start ours.
-[[gnu::constructor]] void loaded() noexcept { remember_affinity(); }
+// Before the program has threads.  A fork while another thread makes the first use of the library would run
+// without handlers that are registered then, and the child may need what that thread has locked.  A program
+// may bind threads later, and the one that happens to start ours.
+[[gnu::constructor]] void loaded() noexcept {
+  first_use();
+  remember_affinity();
+}
 
 }  // namespace
 
 void first_use() noexcept {
   if (registered.load(std::memory_order_relaxed) || registered.exchange(true)) return;
   (void)::pthread_atfork(before_fork, after_fork, after_fork_in_child);
+  (void)PrivateTable::watch_forks();
 }
 
 }  // namespace lmdbio::compat

@@ -3,7 +3,8 @@
 
 namespace lmdbio::compat {
 
-/// At the first mdb_env_create: registers the fork handlers.  Any thread, any number of times.
+/// When the library is loaded, or at an mdb_env_create before its constructor ran: registers the fork
+/// handlers. Any thread, any number of times.
 void first_use() noexcept;
 
 }  // namespace lmdbio::compat

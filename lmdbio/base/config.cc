@@ -1,5 +1,6 @@
 #include "lmdbio/base/config.h"
 
+#include <atomic>
 #include <charconv>
 #include <climits>
 #include <cstddef>
@@ -173,24 +174,35 @@ void complain_in_log(const ConfigEntry& e, const char* value) {
 
 const char* from_environment(const char* name) { return ::secure_getenv(name); }
 
-// Built in place and never destroyed: other destructors may still read it at exit.
+constinit const Config kDefaults;
+// Never destroyed: other destructors may still read it at exit.
+constinit std::atomic<const Config*> the_config{nullptr};
+
+// Without a lock: a fork may happen while another thread is in here.
 const Config& build() noexcept {
-  alignas(Config) static std::byte place[sizeof(Config)];
-  Config* c = nullptr;
+  const Config* made = &kDefaults;
   try {
-    c = ::new (static_cast<void*>(place)) Config(parse_config(from_environment, complain_in_log));
-  } catch (...) {
-    c = ::new (static_cast<void*>(place)) Config;
+    made = new Config(parse_config(from_environment, nullptr));
+  } catch (...) {  // out of memory
   }
-  set_log_level(c->log_level);
-  return *c;
+  const Config* first = nullptr;
+  if (!the_config.compare_exchange_strong(first, made, std::memory_order_acq_rel)) {
+    if (made != &kDefaults) delete made;
+    return *first;
+  }
+  try {
+    (void)parse_config(from_environment, complain_in_log);
+  } catch (...) {
+  }
+  set_log_level(made->log_level);
+  return *made;
 }
 
 }  // namespace
 
 const Config& config() noexcept {
-  static const Config& c = build();
-  return c;
+  const Config* const c = the_config.load(std::memory_order_acquire);
+  return c != nullptr ? *c : build();
 }
 
 std::span<const ConfigEntry> config_table() noexcept { return kTable; }

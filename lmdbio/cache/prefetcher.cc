@@ -7,15 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
+#include <mutex>
 #include <new>
 #include <string_view>
 #include <utility>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/io_worker.h"
@@ -49,7 +52,8 @@ constexpr std::uint64_t kLookEveryBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{256} << 10;
 constexpr double kStillThere = 0.5;
 
-std::atomic<Prefetcher*> the_one{nullptr};
+constinit SignalSafeMutex creation;  // guards what follows where it is set
+constinit std::atomic<Prefetcher*> the_one{nullptr};
 
 struct Places {
   FileCache& file;
@@ -109,14 +113,16 @@ std::uint64_t areas_to_use() noexcept {
 }  // namespace
 
 Prefetcher* Prefetcher::get() noexcept {
-  if (Prefetcher* const p = the_one.load(std::memory_order_acquire); p != nullptr) return p;
+  if (Prefetcher* const p = existing(); p != nullptr) return p;
+  const std::lock_guard lock(creation);
+  if (Prefetcher* const p = existing(); p != nullptr) return p;
   auto* const made = new (std::nothrow) Prefetcher;
-  Prefetcher* none = nullptr;
-  if (made == nullptr) return nullptr;
-  if (the_one.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
-  delete made;
-  return none;
+  the_one.store(made, std::memory_order_release);
+  return made;
 }
+
+void Prefetcher::lock_creation() noexcept { creation.lock(); }
+void Prefetcher::unlock_creation() noexcept { creation.unlock(); }
 
 Prefetcher* Prefetcher::existing() noexcept { return the_one.load(std::memory_order_acquire); }
 

@@ -35,6 +35,9 @@ class Prefetcher {
   static Prefetcher* get() noexcept;
   /// Null: nobody has called get().
   static Prefetcher* existing() noexcept;
+  /// Across a fork: a child would find the one that another thread is making, and has locked.
+  static void lock_creation() noexcept;
+  static void unlock_creation() noexcept;
 
   /// The cache of the file under `window`, made at the first call for this window.  `used_bytes`: of the
   /// file, by a database.  `snapshot`: the newest known.  An error: it cannot be read ahead.

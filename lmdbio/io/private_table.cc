@@ -52,8 +52,8 @@ constinit std::mutex the_mutex;  // guards what follows
 constinit std::weak_ptr<PrivateTable>* the_table = nullptr;
 /// Of a forked child: it stays until the process ends.
 constinit std::shared_ptr<PrivateTable>* childs_table = nullptr;
-constinit bool watches_forks = false;
 constinit bool refused = false;  // by the system
+constinit std::atomic<bool> watches_forks{false};
 
 constinit cpu_set_t loaded_with{};
 constinit std::atomic<bool> has_affinity{false};
@@ -223,8 +223,7 @@ std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
     if (std::shared_ptr<PrivateTable> there = the_table->lock(); there != nullptr) return there;
     if (refused) return nullptr;
     auto core = std::make_unique<Core>();
-    if (!watches_forks && ::pthread_atfork(nullptr, nullptr, after_fork_in_child) != 0) return nullptr;
-    watches_forks = true;
+    if (!watch_forks()) return nullptr;
     set_standard_error_opener(open_standard_error);
     if (!has_affinity.load(std::memory_order_acquire)) remember_affinity();
     {
@@ -253,6 +252,13 @@ bool PrivateTable::inside() noexcept { return in_table; }
 int PrivateTable::duplicate_of_programs(int fd) noexcept {
   const UniqueFd process(static_cast<int>(::syscall(kSysPidfdOpen, ::getpid(), 0)));
   return process ? static_cast<int>(::syscall(kSysPidfdGetfd, process.get(), fd, 0)) : -1;
+}
+
+bool PrivateTable::watch_forks() noexcept {
+  if (watches_forks.exchange(true)) return true;
+  const bool done = ::pthread_atfork(nullptr, nullptr, after_fork_in_child) == 0;
+  if (!done) watches_forks.store(false);
+  return done;
 }
 
 unsigned PrivateTable::generation() noexcept { return forks.load(std::memory_order_relaxed); }

@@ -44,6 +44,8 @@ class PrivateTable {
   static std::shared_ptr<PrivateTable> get() noexcept;
   /// The calling thread is one of the table's.
   static bool inside() noexcept;
+  /// Registers the fork handler, after those that are to run before it.  False: out of memory.
+  static bool watch_forks() noexcept;
   /// How many forks led to this process since the library was loaded.  A descriptor of another generation is
   /// the parent's: its number means nothing here.
   static unsigned generation() noexcept;

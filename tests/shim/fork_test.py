@@ -122,6 +122,16 @@ class Inherited(shimtest.Case):
     def test_fork_while_threads_open_and_begin(self):
         self.each(["busy:100"], self.silent)
 
+    def test_fork_during_the_first_use(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("a child of a process with threads that reads is beyond the sanitizers' runtimes")
+        for engine in ("uring", "threads"):
+            with self.subTest(engine=engine):
+                got = shimtest.run("preload", ["first_fork", self.fresh(), "200"],
+                                   {"LMDBIO_IO": "direct", "LMDBIO_ENGINE": engine}, timeout=900)
+                self.assertEqual((got.out, got.err),
+                                 ("processes of which parent and child read right: 200 of 200\n", ""))
+
 
 if __name__ == "__main__":
     shimtest.ignore_leaks = True
