@@ -44,13 +44,15 @@ class ResidencyTest : public ::testing::Test {
   }
   // Cold, warm, half: what each way is to tell.  0, or the number of the check that failed.
   int check(const char* how, bool exact) const {
+    // A sample starts the read of its page, which may be over before the same call looks.
+    const double cold = exact ? 0.0 : 0.5;
     const Residency r(fd_.get());
     if (std::strcmp(r.how(), how) != 0) {
       ::dprintf(2, "by \"%s\"\n", r.how());
       return 1;
     }
     evict();
-    if (r.share(0, kFile).value_or(9) > 0.01) return 2;
+    if (r.share(0, kFile).value_or(9) > cold) return 2;
     evict();
     read(0, kFile);
     if (r.share(0, kFile) != 1.0) return 3;
@@ -61,7 +63,7 @@ class ResidencyTest : public ::testing::Test {
     read(0, kFile / 2);
     if (exact && r.share(0, kFile) != 0.5) return 7;
     if (r.share(0, kFile / 2) != 1.0 || r.share(kFile / 4, 100) != 1.0) return 8;
-    if (r.share(kFile / 2, kFile / 2).value_or(9) > 0.01) return 9;
+    if (r.share(kFile / 2, kFile / 2).value_or(9) > cold) return 9;
     return kRight;
   }
   bool can_be_evicted() const {
