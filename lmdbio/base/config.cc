@@ -175,7 +175,7 @@ void complain_in_log(const ConfigEntry& e, const char* value) {
 const char* from_environment(const char* name) { return ::secure_getenv(name); }
 
 constinit const Config kDefaults;
-// Never destroyed: other destructors may still read it at exit.
+// What it points to is never destroyed: other destructors may still read it at exit.
 constinit std::atomic<const Config*> the_config{nullptr};
 
 // Without a lock: a fork may happen while another thread is in here.

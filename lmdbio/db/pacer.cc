@@ -151,10 +151,10 @@ Status Pacer::read_need(const PageRun& need, const cache::WindowView& view) cons
   cache::FileCache& file = walk_->file();
   Status st;
   if (file.anonymous) return st;  // that has no page cache
-  {
+  const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
+  if (!file.residency.is_read(at, bytes, view.base())) {
     const AsyncSignalsAllowed program;
-    st = bring_exactly(file.exact ? *file.exact : file.buffered, need.first << view.shift(),
-                       need.pages << view.shift());
+    st = bring_exactly(file.exact ? *file.exact : file.buffered, at, bytes);
   }
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);
   return st;

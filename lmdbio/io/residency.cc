@@ -124,9 +124,11 @@ void Residency::choose(int fd, Sampling sampling) noexcept {
   if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
     id_.dev = st.st_dev;
     id_.ino = st.st_ino;
+    uid_ = ::geteuid();
+    mincore_told_truth_ = mincore_is_true(fd, st);
     if (ask_cachestat(fd, {0, 1}, stat))
       way_ = Way::cachestat;
-    else if (mincore_is_true(fd, st))
+    else if (mincore_told_truth_)
       way_ = Way::mincore;
     else if (sampling == Sampling::yes && try_byte(fd, 0) >= 0)
       way_ = Way::sampling;
@@ -147,6 +149,21 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
     (void)file_->with_fd([&](int fd) noexcept { result = ask(fd, offset, bytes, mapped); });
   errno = saved;
   return result;
+}
+
+bool Residency::is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept {
+  if (!mincore_told_truth_ || ::geteuid() != uid_) return false;
+  const int saved = errno;
+  const std::uint64_t page = page_bytes(), end = (offset + bytes + page - 1) / page;
+  unsigned char present[256];
+  bool all = true;
+  for (std::uint64_t at = offset / page; all && at < end; at += sizeof present) {
+    const std::uint64_t n = std::min<std::uint64_t>(sizeof present, end - at);
+    all = ::mincore(const_cast<std::byte*>(mapped) + at * page, n * page, present) == 0 &&
+          std::all_of(present, present + n, [](unsigned char c) { return (c & 1) != 0; });
+  }
+  errno = saved;
+  return all;
 }
 
 std::optional<double> Residency::ask(int fd, std::uint64_t offset, std::uint64_t bytes,

@@ -29,6 +29,10 @@ class Residency {
   /// reaches as far, or null: mincore then maps the range for the time of the call.  Allocates nothing.
   std::optional<double> share(std::uint64_t offset, std::uint64_t bytes,
                               const std::byte* mapped = nullptr) const noexcept;
+  /// All of these bytes are in the page cache and none of their pages waits for its read or has failed it,
+  /// which share() counts as there.  False as well where mincore(2), which tells, tells this user nothing.
+  /// `mapped` as in share(), not null.
+  bool is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept;
   /// The call that tells: "cachestat", "mincore", "preadv2" (samples), "" if none does.
   const char* how() const noexcept;
   /// It may read from the file.
@@ -44,6 +48,8 @@ class Residency {
   int fd_;                      ///< with a file_: the program's
   FileIdentity id_;             ///< of both
   Way way_ = Way::none;
+  bool mincore_told_truth_ = false;  ///< to whom this was at the start, and is as long as that is
+  unsigned uid_ = 0;
 };
 
 }  // namespace lmdbio

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <string>
 
+#include "lmdbio/base/mapping.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/file_system.h"
 #include "lmdbio/io/residency.h"
@@ -102,6 +104,23 @@ TEST_F(ResidencyTest, MincoreOfWhoMayWrite) {
 // To whom mincore(2) would say that all is there.
 TEST_F(ResidencyTest, SamplesOfAnybody) {
   expect_in_child("preadv2", false, [] { return forbid(kCachestat, EPERM) && drop_privileges(); });
+}
+
+TEST_F(ResidencyTest, WhatIsRead) {
+  if (!can_be_evicted()) GTEST_SKIP() << "a file in memory cannot be evicted";
+  const auto child = in_child([&] {
+    const Residency r(fd_.get());
+    const Mapping map(::mmap(nullptr, kFile, PROT_READ, MAP_SHARED, fd_.get(), 0), kFile);
+    evict();
+    if (r.is_read(0, 1, map.data())) return 1;
+    read(0, kFile / 2);
+    if (!r.is_read(0, kFile / 2, map.data()) || !r.is_read(kFile / 4 + 1, 9000, map.data())) return 2;
+    if (r.is_read(0, kFile / 2 + 1, map.data()) || r.is_read(kFile - 1, 1, map.data())) return 3;
+    if (!drop_privileges()) return kNotHere;
+    return r.is_read(0, 1, map.data()) ? 4 : kRight;
+  });
+  if (child.exit_code == kNotHere) GTEST_SKIP() << "cannot be prepared here";
+  EXPECT_EQ(child.exit_code, kRight);
 }
 
 TEST_F(ResidencyTest, NothingTells) {
