@@ -112,20 +112,6 @@ std::uint64_t memory_limit(const lmdbio_reader_options& options) noexcept {
   return std::max(limit, kLeastDefaultMemory);
 }
 
-/// Where the file fits the page cache it is read through that: later epochs, runs and processes find it.
-reader::Way way(bool fits) noexcept {
-  switch (config().io) {
-    case IoMode::direct:
-      return reader::Way::direct;
-    case IoMode::buffered:
-    case IoMode::mmap:
-      return reader::Way::buffered;
-    case IoMode::automatic:
-      break;
-  }
-  return fits ? reader::Way::buffered : reader::Way::automatic;
-}
-
 Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
   if (!file.direct() && config().engine == IoEngineChoice::automatic) {
     auto filling = select_engine(file, depth, EngineKind::populate_copied, nullptr);
@@ -173,7 +159,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                         {},
                         std::move(opened),
                         origin.fd,
-                        false};
+                        memory_facts().available};
   if (files.value().direct && files.value().direct->alignment() <= reader::kMostAlignment)
     source.direct = std::move(files.value().direct);
   source.page_size = env.engine->page_size();
@@ -182,8 +168,6 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.db = t.txn.record_now(dbi);
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
-
-  source.fits_page_cache = fits_comfortably(source.pages * source.page_size, memory_facts().available);
 
   Progress progress{options.progress, options.progress_context};
   reader::PlacesRequest request;
@@ -197,9 +181,13 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   bool loaded = false;
   if (const Status st = reader::open_places(source, request, places, loaded, why); !st.ok()) return st;
   auto made = std::make_unique<lmdbio_reader>();
-  const reader::Way how = way(source.fits_page_cache);
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes = source.pages * source.page_size;
+  facts.available = source.available;
+  const ReadDecision read = choose_read_path(Access::reader, facts);
   made->core = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory_limit(options),
-                                                how, make_engine);
+                                                read, make_engine);
   made->env = &env;
   made->core->shared().counters.index_loaded = loaded;
   stats_reader_made(env, made->core->shared());

@@ -79,13 +79,10 @@ void append_reading(std::string& out, const EnvHandle& env) {
     return;
   }
   const cache::ReadStats s = env.engine->read_stats(*file);
-  const cache::Way way = file->way();
   out += "\"io\":{\"way\":";
-  append_string(out, way == cache::Way::direct     ? "direct"
-                     : way == cache::Way::buffered ? "buffered"
-                                                   : "mmap");
+  append_string(out, name_of(file->path()));
   out += ",\"why\":";
-  append_string(out, file->regime.why);
+  append_string(out, file->decision.reason);
   out += ",\"engine\":";
   append_string(out, file->engine.load(std::memory_order_relaxed));
   out += ",\"residency\":";

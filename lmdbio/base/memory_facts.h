@@ -10,16 +10,6 @@ struct MemoryFacts {
   std::uint64_t available = 0;  ///< bytes that could be taken without swapping; all page cache could be
 };
 
-/// A file of `file_bytes` belongs in the page cache where `available` bytes could be taken: the rest of the
-/// machine has room beside it.
-constexpr bool fits_comfortably(std::uint64_t file_bytes, std::uint64_t available) noexcept {
-  return file_bytes <= available / 4 * 3;
-}
-/// The same for a file that was found to fit, later: what is free goes up and down a little.
-constexpr bool still_fits(std::uint64_t file_bytes, std::uint64_t available) noexcept {
-  return file_bytes <= available / 8 * 7;
-}
-
 /// From /proc/meminfo, and memory.max and memory.current (v1: limit_in_bytes, usage_in_bytes) of the
 /// process's cgroup and those above it.  What cannot be read does not limit; without /proc both are from
 /// sysinfo(2). About 50 us; no allocation.  Any thread.  `root`: where /proc and /sys are, for tests.

@@ -11,10 +11,10 @@
 
 #include "lmdbio/cache/chunk_table.h"
 #include "lmdbio/cache/lookup_record.h"
-#include "lmdbio/cache/regime.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/file.h"
+#include "lmdbio/io/read_path.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::cache {
@@ -75,24 +75,24 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
   };
 
-  FileCache(std::shared_ptr<Window> w, File b, std::optional<File> d, int programs_fd, Regime g, ChunkTable t,
-            std::size_t chunk, std::string n)
+  FileCache(std::shared_ptr<Window> w, File b, std::optional<File> d, int programs_fd, ReadDecision how,
+            ChunkTable t, std::size_t chunk, std::string n)
       : window(std::move(w)),
         buffered(std::move(b)),
         direct(std::move(d)),
         residency(buffered, programs_fd),
-        regime(g),
+        decision(how),
         table(std::move(t)),
         anonymous(window->anonymous()),
         chunk_bytes(chunk),
         name(std::move(n)),
-        way_now_(g.way) {}
+        path_now_(how.path) {}
 
   std::shared_ptr<Window> window;  ///< null once it is closed
   const File buffered;
   const std::optional<File> direct;
   const Residency residency;
-  const Regime regime;  ///< as it was decided at first; way() is what holds
+  const ReadDecision decision;  ///< as it was at first; path() is what holds
   ChunkTable table;
   const bool anonymous;           ///< the window is
   const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
@@ -134,9 +134,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     return ChunkIndex{static_cast<std::uint32_t>(at / chunk_bytes)};
   }
   /// Any thread, without the lock.
-  Way way() const noexcept { return way_now_.load(std::memory_order_relaxed); }
+  ReadPath path() const noexcept { return path_now_.load(std::memory_order_relaxed); }
   /// Under the lock: from the page cache to direct reads, and never back.
-  void go_direct() noexcept { way_now_.store(Way::direct, std::memory_order_relaxed); }
+  void go_direct() noexcept { path_now_.store(ReadPath::direct, std::memory_order_relaxed); }
   /// Any thread, without the lock.
   bool resident_now(ChunkIndex i) const noexcept { return table.state(i) == ChunkState::resident; }
   /// Bytes of the file that lie in a chunk; 0 beyond its end.
@@ -146,7 +146,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   }
 
  private:
-  std::atomic<Way> way_now_;
+  std::atomic<ReadPath> path_now_;
 };
 
 }  // namespace lmdbio::cache

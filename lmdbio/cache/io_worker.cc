@@ -24,8 +24,6 @@ constexpr std::size_t kRequest = std::size_t{1} << 20, kFillRequest = PageFiller
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 /// Chunks and extents in flight, of all files.
 constexpr std::size_t kMostFills = 128;
-/// A chunk with this share of its pages in the page cache is left there.
-constexpr double kCached = 0.9;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
@@ -144,9 +142,9 @@ bool IoWorker::take_jobs() {
     if (stopping_ || !owner_.next_job(job, idle())) break;
     lock.unlock();
     any = true;
-    if (job.extent.bytes == 0 && !job.file->anonymous && config().io == IoMode::automatic) {
+    if (job.extent.bytes == 0 && job.file->decision.uses_resident) {
       const std::uint64_t at = job.file->offset(job.chunk), bytes = job.file->bytes_in(job.chunk);
-      if (const auto share = job.file->residency.share(at, bytes); share && *share >= kCached) {
+      if (const auto share = job.file->residency.share(at, bytes); share && *share >= kMostlyResident) {
         lock.lock();
         (void)job.file->table.finish(job.chunk, job.generation, false, Prefetcher::NoPlaces{});
         if (job.has_memory) owner_.return_memory(*job.file);
@@ -156,7 +154,7 @@ bool IoWorker::take_jobs() {
         continue;
       }
     }
-    if (job.extent.bytes >= kWorthLooking && config().io == IoMode::automatic &&
+    if (job.extent.bytes >= kWorthLooking && job.file->decision.uses_resident &&
         !job.file->read_failed.load(std::memory_order_relaxed)) {
       if (const auto share = job.file->residency.share(job.extent.offset, job.extent.bytes); share == 1.0) {
         lock.lock();
@@ -386,7 +384,7 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind 
     return lane(file, LaneKind::buffered);
   }
   if (!engine) throw std::bad_alloc();
-  if (direct || file->way() != Way::direct) file->engine.store(name, std::memory_order_relaxed);
+  if (direct || file->path() != ReadPath::direct) file->engine.store(name, std::memory_order_relaxed);
   auto made = std::make_unique<Lane>();
   made->file = file;
   made->kind = kind;

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "lmdbio/cache/regime.h"
+#include "lmdbio/io/read_path.h"
 
 namespace lmdbio::cache {
 
@@ -34,36 +34,6 @@ class MissRecord {
   std::uint64_t snapshot_ = 0, misses_ = 0, parts_ = 0;
 };
 
-enum class LoadKind : unsigned char {
-  none,
-  pages,   ///< into the page cache
-  chunks,  ///< published over the window
-};
-
-struct LoadFacts {
-  Way way = Way::mapping;
-  bool forced = false;  ///< LMDBIO_IO=direct
-  bool local = true;
-  std::uint64_t used_bytes = 0;  ///< of the file, by the database
-  std::uint64_t chunk_bytes = 1;
-  std::uint64_t memory_left = 0;  ///< bytes below the limit that are not taken
-  std::uint64_t areas_left = 0;   ///< memory areas that may still be made
-  std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes
-};
-
-/// How a database that is looked up all over is loaded as a whole: into the page cache, which all processes
-/// share, which outlives snapshots, and which costs no memory of its own to be made (1 GiB at 1 ms a request,
-/// beside lookups: 0.5 s, by chunks 0.9 s where the host has to find the memory first).  What does not fit
-/// there may still fit our own.
-constexpr LoadKind choose_load(const LoadFacts& f) noexcept {
-  const std::uint64_t chunks = f.used_bytes / f.chunk_bytes + 1;
-  const bool direct =
-      f.way == Way::direct && chunks * f.chunk_bytes <= f.memory_left && 2 * chunks <= f.areas_left;
-  if (direct && f.forced) return LoadKind::chunks;
-  if (fits_comfortably(f.used_bytes, f.available)) return LoadKind::pages;
-  return direct ? LoadKind::chunks : LoadKind::none;
-}
-
 /// Whether lookups that go all over a file of `used_bytes` have paid enough for a load of it to begin.  On
 /// storage that is far away their reads and the load's do not stand in each other's way, and the load is over
 /// before long. On this machine's disk they do: lookups wait several times as long while it runs, which pays
@@ -84,7 +54,7 @@ constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, 
 
 /// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
 struct WholeLoad {
-  LoadKind kind = LoadKind::none;              ///< none: no load is going on
+  ReadPath path = ReadPath::none;              ///< none: no load is going on
   std::uint32_t next = 0, end = 0;             ///< chunks
   unsigned reading = 0;                        ///< chunks
   std::uint64_t snapshot = ~std::uint64_t{0};  ///< for which this was decided last

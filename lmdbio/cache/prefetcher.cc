@@ -148,7 +148,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     }
     const IoMode mode = config().io;
     // What is published has to be given back without a descriptor.
-    bool wants_direct = limit_ != 0 && (mode == IoMode::automatic || mode == IoMode::direct);
+    bool wants_direct = may_read_directly(Access::walk, mode, limit_);
     if (wants_direct) {
       const std::lock_guard lock(mutex_);
       wants_direct = window->prepare_restore(used_bytes);
@@ -164,21 +164,27 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
       local = is_local_file_system(fd);
       readahead = readahead_bytes(fd);
     });
-    const MemoryFacts memory = memory_facts();
-    const Regime regime = choose_way({mode, local, files.direct.has_value(), !window->anonymous(), readahead,
-                                      limit_, used_bytes, memory.available});
+    ReadFacts facts;
+    facts.setting = mode;
+    facts.local = local;
+    facts.direct_works = files.direct.has_value();
+    facts.can_map = !window->anonymous();
+    facts.kernel_readahead = readahead;
+    facts.memory_limit = limit_;
+    facts.file_bytes = used_bytes;
+    facts.available = memory_facts().available;
+    const ReadDecision decision = choose_read_path(Access::walk, facts);
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk_bytes_ - 1) / chunk_bytes_));
     if (!table) return table.error();
     const auto file =
         std::make_shared<FileCache>(window, std::move(files.buffered), std::move(files.direct), origin.fd,
-                                    regime, std::move(table).value(), chunk_bytes_, name);
+                                    decision, std::move(table).value(), chunk_bytes_, name);
     file->file_bytes.store(size.value(), std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
     file->exact = std::move(files.exact);
-    file->drop_behind = regime.way == Way::buffered && mode == IoMode::automatic &&
-                        !fits_comfortably(used_bytes, memory.available);
+    file->drop_behind = decision.drops_behind;
     (void)file->table.advance(snapshot, Places{*file, nullptr});
     const std::lock_guard lock(mutex_);
     for (FileCache* const f : files_) {  // another thread was faster
@@ -188,10 +194,10 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->users = 1;
     if (log_enabled(LogLevel::info))
       log_line(LogLevel::info, "%s: %s: %s", name,
-               regime.way == Way::direct     ? "direct reads"
-               : regime.way == Way::buffered ? "buffered reads"
-                                             : "page faults",
-               regime.why);
+               decision == ReadPath::direct       ? "direct reads"
+               : decision == ReadPath::page_cache ? "buffered reads"
+                                                  : "page faults",
+               decision.reason);
     return file;
   } catch (...) {
     return Status::from_errno(ENOMEM);
@@ -217,7 +223,7 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
       w->extents_.clear();
       w->next_extent_ = 0;
     }
-    file->load.kind = LoadKind::none;
+    file->load.path = ReadPath::none;
     if (file->anonymous) (void)empty(*file);
     while (!file->residents.empty() && reclaim(*file, file->residents.size() - 1)) {
     }
@@ -256,7 +262,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
   if (file.direct)
     (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
-  if (file.load.kind == LoadKind::chunks) file.load.kind = LoadKind::none;
+  if (file.load.path == ReadPath::direct) file.load.path = ReadPath::none;
   if (residents == 0) return {};
   forget_residents(file);
   ++file.stats.snapshots;
@@ -298,7 +304,7 @@ void Prefetcher::remove(Walk& walk) noexcept {
 std::size_t Prefetcher::most_wishes(const FileCache& file) noexcept {
   const std::lock_guard lock(mutex_);
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
-  if (file.way() != Way::direct) return kUncounted;
+  if (file.path() != ReadPath::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(limit_ / file.chunk_bytes);
   const auto going =
       std::count_if(walks_.begin(), walks_.end(), [this](const Walk* w) { return goes_on(*w); });
@@ -522,7 +528,7 @@ bool Prefetcher::next_job(Job& job, bool idle) {
         continue;
       }
       if (file.filled >= kLookEveryBytes) look_at_memory(file);
-      const bool direct = file.way() == Way::direct;
+      const bool direct = file.path() == ReadPath::direct;
       if (direct && !take_memory(file, e.awaited)) {
         if (!e.awaited) break;  // and what comes later in its plan
         if (idle) {
@@ -552,7 +558,7 @@ bool Prefetcher::next_job(Job& job, bool idle) {
 }
 
 void Prefetcher::give_up() noexcept {
-  for (FileCache* const f : files_) f->load.kind = LoadKind::none;
+  for (FileCache* const f : files_) f->load.path = ReadPath::none;
   for (Walk* const w : walks_) {
     for (Walk::Entry& e : w->plan_)
       if (e.outcome == Walk::Outcome::wanted) e.outcome = Walk::Outcome::mapped;
@@ -625,13 +631,13 @@ void Prefetcher::complain_if_full(const FileCache& file) noexcept {
 
 void Prefetcher::look_at_memory(FileCache& file) noexcept {
   file.filled = 0;
-  if (config().io != IoMode::automatic || file.anonymous || file.drop_behind) return;
-  if (!still_fits(file.file_bytes.load(std::memory_order_relaxed), memory_facts().available))
+  if (!file.decision.uses_resident || file.drop_behind) return;
+  if (!still_fits_page_cache(file.file_bytes.load(std::memory_order_relaxed), memory_facts().available))
     leave_page_cache(file, "there is no room for it in the page cache any more");
 }
 
 void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
-  if (config().io != IoMode::automatic || file.way() != Way::buffered) return;
+  if (!file.decision.uses_resident || file.path() != ReadPath::page_cache) return;
   const std::uint64_t bytes = file.bytes_in(chunk);
   // Without the lock: the question may go to another thread.
   const auto share =
@@ -644,14 +650,14 @@ void Prefetcher::look_for_filled(FileCache& file, ChunkIndex chunk) noexcept {
     file.stats.vanished += bytes;
     file.came_to_nothing += bytes;
   }
-  if (too_much_vanished(file.came_to_nothing, file.stats.vanished))
+  if (page_cache_loses(file.came_to_nothing, file.stats.vanished))
     leave_page_cache(file, "what is brought into the page cache vanishes");
   if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
 }
 
 // What is in the page cache is still taken from there.
 void Prefetcher::leave_page_cache(FileCache& file, const char* why) noexcept {
-  if (file.way() != Way::buffered) return;
+  if (file.path() != ReadPath::page_cache) return;
   if (!file.direct || limit_ == 0) {
     file.drop_behind = true;
     return;

@@ -27,7 +27,7 @@ std::uint64_t Prefetcher::lookup_missed(FileCache& file, std::uint64_t snapshot,
   ++file.stats.lookups_missed;
   if (file.users == 0) return 0;
   if (far) file.misses.note(snapshot, at, used_bytes);
-  if (file.load.kind != LoadKind::none) return 0;
+  if (file.load.path != ReadPath::none) return 0;
   if (file.misses.all_over() && file.load.snapshot != snapshot &&
       load_is_due(file.local, used_bytes, file.load.missed_ns)) {
     file.load.snapshot = snapshot;
@@ -40,17 +40,17 @@ std::uint64_t Prefetcher::lookup_missed(FileCache& file, std::uint64_t snapshot,
 bool Prefetcher::begin_load(FileCache& file, std::uint64_t used_bytes) noexcept {
   if (file.anonymous || file.load.begun >= kMostLoads) return false;
   const std::uint64_t taken = std::min(used_, limit_);
-  const LoadFacts facts{file.way(),
-                        config().io == IoMode::direct,
-                        file.local,
-                        used_bytes,
-                        file.chunk_bytes,
-                        limit_ - taken,
-                        most_areas_ - std::min(resident_areas_, most_areas_),
-                        memory_facts().available};
-  const LoadKind kind = choose_load(facts);
-  if (kind == LoadKind::none || !ensure_worker()) return false;
-  file.load.kind = kind;
+  const std::uint64_t chunks = used_bytes / file.chunk_bytes + 1;
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes = used_bytes;
+  facts.available = memory_facts().available;
+  facts.walks = file.path();
+  facts.room_for_all = chunks * file.chunk_bytes <= limit_ - taken &&
+                       2 * chunks <= most_areas_ - std::min(resident_areas_, most_areas_);
+  const ReadPath path = choose_read_path(Access::load, facts).path;
+  if (path == ReadPath::none || !ensure_worker()) return false;
+  file.load.path = path;
   file.load.next = 0;
   file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
   ++file.load.begun;
@@ -65,21 +65,21 @@ bool Prefetcher::next_of_load(Job& job, bool idle) {
   for (FileCache* const f : files_) {
     FileCache& file = *f;
     WholeLoad& load = file.load;
-    if (load.kind == LoadKind::none) continue;
+    if (load.path == ReadPath::none) continue;
     const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
-    const bool chunks = load.kind == LoadKind::chunks;
+    const bool chunks = load.path == ReadPath::direct;
     for (; load.next < load.end && load.reading < std::max<std::uint64_t>(ahead / file.chunk_bytes, 1);
          ++load.next) {
       const ChunkIndex c{load.next};
       if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
       if (chunks) {  // for what walks hold there is no claim
         if (resident_areas_ + 2 > most_areas_ || used_ + file.chunk_bytes > limit_now()) {
-          if (idle) load.kind = LoadKind::none;
+          if (idle) load.path = ReadPath::none;
           break;
         }
       } else if (load.next % kLookEvery == 0) {
-        if (!still_fits(std::uint64_t{load.end} * file.chunk_bytes, memory_facts().available)) {
-          load.kind = LoadKind::none;
+        if (!still_fits_page_cache(std::uint64_t{load.end} * file.chunk_bytes, memory_facts().available)) {
+          load.path = ReadPath::none;
           break;
         }
       }
@@ -95,8 +95,8 @@ bool Prefetcher::next_of_load(Job& job, bool idle) {
       ++load.next;
       return true;
     }
-    if (load.kind != LoadKind::none && load.next >= load.end && load.reading == 0) {
-      load.kind = LoadKind::none;
+    if (load.path != ReadPath::none && load.next >= load.end && load.reading == 0) {
+      load.path = ReadPath::none;
       ++file.stats.loads_finished;
     }
   }
@@ -107,11 +107,11 @@ void Prefetcher::load_went_on(const Job& job, bool good) noexcept {
   FileCache& file = *job.file;
   WholeLoad& load = file.load;
   if (load.reading > 0) --load.reading;
-  if (load.kind == LoadKind::none) return;
+  if (load.path == ReadPath::none) return;
   if (!good && job.load == load.begun) {  // what is left of an earlier one says nothing
-    load.kind = LoadKind::none;
+    load.path = ReadPath::none;
   } else if (load.next >= load.end && load.reading == 0) {
-    load.kind = LoadKind::none;
+    load.path = ReadPath::none;
     ++file.stats.loads_finished;
   }
 }

@@ -138,9 +138,6 @@ namespace {
 constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40, kMuchRoom = std::uint64_t{1} << 40,
                         kLittleRoom = std::uint64_t{1} << 30;
 
-/// Smaller files are read by a few faults.
-constexpr std::uint64_t kWorthPacing = std::uint64_t{1} << 20;
-
 /// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to
 /// `last_pg`, with room to grow.
 Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes,
@@ -168,9 +165,11 @@ Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
       fd, identity_or_none(fd), options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
   struct stat sb;
-  const IoMode io = config().io;
-  const bool large = ::fstat(fd, &sb) == 0 && static_cast<std::uint64_t>(sb.st_size) >= kWorthPacing;
-  std::unique_ptr<Env> env(new Env(fd, options, io != IoMode::mmap && (large || io != IoMode::automatic)));
+  ReadFacts facts;
+  facts.setting = config().io;
+  if (::fstat(fd, &sb) == 0) facts.file_bytes = static_cast<std::uint64_t>(sb.st_size);
+  const bool paced = !(choose_read_path(Access::lookup, facts) == ReadPath::page_faults);
+  std::unique_ptr<Env> env(new Env(fd, options, paced));
   if (const Status st = env->adopt_window(std::move(window).value()); !st.ok()) return st;
   return env;
 }

@@ -26,11 +26,8 @@ constexpr std::uint64_t kLookBytes = std::uint64_t{1} << 20, kFarBytes = std::ui
 constexpr std::uint64_t kFree = std::uint64_t{4} << 20, kMostFree = std::uint64_t{64} << 20;
 /// A look that found everything there is good for so long; it costs about 10 us.
 constexpr std::int64_t kLookNs = 2'000'000;
-/// Files that are not worth a thread.
-constexpr std::uint64_t kSmallFile = std::uint64_t{1} << 20;
 /// Where no call tells what is in memory, the time of a read of one byte does: it takes longer if it is not.
 constexpr std::int64_t kFaultNs = 40'000;
-constexpr double kCachedShare = 0.9;
 /// No program reads values faster, bytes a nanosecond: one that goes on faster skips them.
 constexpr std::uint64_t kReadingSpeed = 50;
 constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< values of fewer bytes say nothing
@@ -204,7 +201,7 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
     if (goes_on.value()) return {};
     picking_.reset();
     leaves = false;
-    if (walk_->file().way() == cache::Way::mapping) {
+    if (walk_->file().path() == ReadPath::page_faults) {
       forget();
       state_ = State::off;
       return {};
@@ -241,7 +238,7 @@ void Pacer::start_over(bool forward, const PageRun& need) noexcept {
 // taken.
 bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
                       const cache::WindowView& view) noexcept {
-  if (config().io != IoMode::automatic || env_->unmapped()) return false;
+  if (!walks_use_resident(config().io, !env_->unmapped())) return false;
   const std::uint64_t least = kFree >> view.shift(), most = kMostFree >> view.shift();
   if (wide_ != 0 && now - looked_ns_ < kLookNs) {
     wide_ = std::min(2 * wide_, most);
@@ -250,7 +247,7 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
   const std::uint64_t end = view.pages() << view.shift(), at = need.first << view.shift();
   const auto there_from = [&](std::uint64_t from, std::uint64_t bytes) -> std::optional<bool> {
     const std::optional<double> share = env_->cached_share(from, std::min(bytes, end - from), view);
-    return share ? std::optional<bool>(*share >= kCachedShare) : std::nullopt;
+    return share ? std::optional<bool>(*share >= kMostlyResident) : std::nullopt;
   };
   std::optional<bool> there = there_from(forward ? at : at - std::min(at, kLookBytes), kLookBytes);
   if (there == true && (forward ? end - at > kFar : at > kFar))
@@ -282,8 +279,7 @@ bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
                          const cache::WindowView& view) {
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view);
   if (file == nullptr) return false;
-  if (file->way() == cache::Way::mapping) {
-    if (config().io == IoMode::mmap) return false;
+  if (file->path() == ReadPath::page_faults) {
     if (!env_->no_readahead()) {  // page faults do it as well, unless values are left out
       walk_ = std::make_unique<cache::Walk>(std::move(file));
       Prefetcher::existing()->add(*walk_);
@@ -356,7 +352,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   const ChunkIndex a{geometry.chunk_of(need.first)};
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   // What was read of a chunk that is gone by now was read in vain, in part; the page cache keeps it.
-  const bool loses = file.way() == cache::Way::direct || file.drop_behind;
+  const bool loses = file.path() == ReadPath::direct || file.drop_behind;
   if (loses && (comes_back_to(a) || comes_back_to(b))) {
     history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
     fresh_ = 0;
@@ -364,7 +360,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
   // A chunk too many stays in the page cache for later; private memory would be read for nothing.
-  if (file.way() == cache::Way::direct) plan_.leaf_pages = 0;
+  if (file.path() == ReadPath::direct) plan_.leaf_pages = 0;
   Facts facts(*this);
   fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
   history_ = folded_.history;
@@ -402,7 +398,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   const std::uint64_t from = std::uint64_t{raw(a)} * per_chunk, end = (std::uint64_t{raw(b)} + 1) * per_chunk;
   run = {from, end - from};
   given_before_ = place.given_bytes;
-  cached_ = config().io == IoMode::automatic && prefetcher.all_cached(*walk_) ? cached_ + 1 : 0;
+  cached_ = file.decision.uses_resident && prefetcher.all_cached(*walk_) ? cached_ + 1 : 0;
   if (cached_ >= kAllCached) forget();
   return {};
 }

@@ -55,10 +55,13 @@ StrideWalk::~StrideWalk() { report(); }
 std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace& place,
                                               const cache::WindowView& view) noexcept {
   const cache::FileCache& file = walk.file();
-  if (config().io != IoMode::automatic || file.anonymous) return nullptr;
-  if (config().memory_percent == 0 && config().memory_bytes == 0) return nullptr;
   if (place.value_pages << view.shift() < 2 * kAround) return nullptr;
-  if (*file.residency.how() == '\0') return nullptr;  // plans need to know which leaf pages are there
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.can_map = !file.anonymous;
+  facts.memory_limit = config().memory_percent + config().memory_bytes;
+  facts.residency_is_told = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
+  if (choose_read_path(Access::stride, facts) == ReadPath::none) return nullptr;
   TouchedPages touched = TouchedPages::open();
   if (!touched) return nullptr;
   Prefetcher::existing()->forget_extents(walk);

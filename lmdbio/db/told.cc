@@ -26,8 +26,6 @@ constexpr std::uint64_t kMostMerged = std::uint64_t{1} << 20;
 /// Pages of trees that are kept, bytes: a share of the limit.
 constexpr std::uint64_t kTreeShare = 16, kMostTree = std::uint64_t{32} << 20,
                         kLeastTree = std::uint64_t{128} << 10;
-/// A value with this share of its pages in the page cache is left there.
-constexpr double kCached = 0.9;
 /// Where all is in the page cache, one key in so many is looked at.
 constexpr unsigned kMostStep = 8;
 /// Keys that are remembered.
@@ -291,7 +289,7 @@ void Told::tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std
     const std::uint64_t pages = format::overflow_pages(w.bytes, shift);
     const double there =
         file_->residency().share(w.page << shift, pages << shift, txn.view().base()).value_or(0);
-    if (there < kCached) return false;
+    if (there < kMostlyResident) return false;
     ++counters_.cached;
     return true;
   });

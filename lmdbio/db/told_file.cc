@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/file_system.h"
@@ -12,25 +13,27 @@
 namespace lmdbio::db {
 
 ToldFile::ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd,
-                   ToldWay way, std::uint64_t bytes)
+                   ReadPath path, std::uint64_t bytes)
     : prefetcher_(prefetcher),
       buffered_(std::move(buffered)),
       direct_(std::move(direct)),
       residency_(buffered_, programs_fd, Residency::Sampling::no),
-      way_(way),
+      path_(path),
       slabs_(prefetcher) {
-  if (way_ != ToldWay::arena_once) return;
+  if (path_ != ReadPath::direct_once) return;
   pieces_ = static_cast<std::size_t>(bytes >> kPieceShift) + 1;
   read_ = std::make_unique<std::atomic<std::uint64_t>[]>(pieces_ / 64 + 1);
 }
 
 std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
-  const IoMode mode = config().io;
-  if (origin.fd < 0 || mode == IoMode::mmap) return nullptr;
+  if (origin.fd < 0) return nullptr;
   cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
   if (prefetcher == nullptr) return nullptr;
-  const std::uint64_t limit = prefetcher->memory_limit();
-  Result<OpenedAnew> opened = open_anew(origin, {limit != 0 && mode != IoMode::buffered, false});
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.memory_limit = prefetcher->memory_limit();
+  Result<OpenedAnew> opened =
+      open_anew(origin, {may_read_directly(Access::prefetch, facts.setting, facts.memory_limit), false});
   if (!opened) return nullptr;
   OpenedAnew& files = opened.value();
   const Result<std::uint64_t> size = files.buffered.size();
@@ -41,21 +44,24 @@ std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
     (void)files.buffered.with_fd([](int fd) noexcept { (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); });
   else if (!files.drops_cache)
     return nullptr;
-  bool local = true;
-  (void)files.buffered.with_fd([&local](int fd) noexcept { local = is_local_file_system(fd); });
-  const ToldWay way = choose_told_way({mode, files.direct.has_value(), limit, size.value(),
-                                       memory_facts().available, local, files.drops_cache});
-  if (way == ToldWay::page_cache) files.direct.reset();
+  (void)files.buffered.with_fd([&facts](int fd) noexcept { facts.local = is_local_file_system(fd); });
+  facts.direct_works = files.direct.has_value();
+  facts.opens_drop_cache = files.drops_cache;
+  facts.file_bytes = size.value();
+  facts.available = memory_facts().available;
+  const ReadPath path = choose_read_path(Access::prefetch, facts).path;
+  if (path == ReadPath::page_faults) return nullptr;
+  if (path == ReadPath::page_cache) files.direct.reset();
   try {
     return std::shared_ptr<ToldFile>(new ToldFile(*prefetcher, std::move(files.buffered),
-                                                  std::move(files.direct), origin.fd, way, size.value()));
+                                                  std::move(files.direct), origin.fd, path, size.value()));
   } catch (...) {
     return nullptr;
   }
 }
 
 bool ToldFile::to_arena(std::uint64_t offset) noexcept {
-  if (way_ != ToldWay::arena_once) return way_ == ToldWay::arena;
+  if (path_ != ReadPath::direct_once) return path_ == ReadPath::direct;
   const std::uint64_t piece = offset >> kPieceShift;
   if (piece >= pieces_) return true;  // the file has grown since: not known
   const std::uint64_t bit = std::uint64_t{1} << (piece % 64);

@@ -25,9 +25,9 @@ struct IndexRequest {
   std::size_t page_size = 0;     ///< bytes
   format::DbRecord record{};     ///< of the database, in a snapshot that is held
   MakeEngine make_engine = select_engine;
-  bool through_page_cache = false;  ///< what is cold too: it is to be found there again
-  unsigned threads = 0;             ///< at most, the caller's included; 0: as many as pay
-  std::uint64_t chunk_pages = 0;    ///< leaf pages that a thread takes at a time; 0: as many as pay
+  std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes: see choose_read_path
+  unsigned threads = 0;           ///< at most, the caller's included; 0: as many as pay
+  std::uint64_t chunk_pages = 0;  ///< leaf pages that a thread takes at a time; 0: as many as pay
   /// May be null.  Called now and then in the caller's thread with the leaf pages read and those known; false
   /// cancels.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;

@@ -13,7 +13,6 @@ constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 /// Extents that are asked about, and bytes of each: is it in the page cache?
 constexpr std::size_t kSamples = 4;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
-constexpr double kMostly = 0.9;
 
 }  // namespace
 
@@ -91,7 +90,7 @@ void Load::plan(Shared& shared, std::uint64_t most) {
     want(shared, leaves[i], page);
     new_leaves_.push_back(leaves[i]);
   }
-  cached_ = wanted_.empty() || (shared.way != Way::direct && in_page_cache(shared));
+  cached_ = wanted_.empty() || (shared.read.uses_resident && in_page_cache(shared));
   wanted_.resize(merge(wanted_, page));
   if (!cached_) wanted_.resize(merge(wanted_, largest_gap(most)));
 }
@@ -113,12 +112,12 @@ std::uint64_t Load::largest_gap(std::uint64_t most) const noexcept {
 bool Load::in_page_cache(const Shared& shared) const noexcept {
   double least = 1;
   const std::size_t n = std::min(wanted_.size(), kSamples);
-  for (std::size_t i = 0; i < n && least >= kMostly; ++i) {
+  for (std::size_t i = 0; i < n && least >= kMostlyResident; ++i) {
     const Extent& e = wanted_[(wanted_.size() - 1) * i / std::max<std::size_t>(n - 1, 1)];
     const auto share = shared.residency.share(e.offset, std::min(e.bytes, kSampleBytes));
     least = std::min(least, share.value_or(0));
   }
-  return least >= kMostly;
+  return least >= kMostlyResident;
 }
 
 Status Load::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
@@ -127,7 +126,7 @@ Status Load::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexce
   const bool copies = cached_ && shared.mapped() != nullptr;
   ReadQueue* queue = nullptr;
   if (!copies) {
-    const Result<ReadQueue*> got = queues.get(!cached_ && shared.way != Way::buffered);
+    const Result<ReadQueue*> got = queues.get(!cached_ && shared.read.path == ReadPath::direct);
     if (!got) return got.error();
     queue = got.value();
   }

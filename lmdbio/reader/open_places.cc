@@ -58,7 +58,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   build.file_pages = source.pages;
   build.page_size = source.page_size;
   build.record = source.db;
-  build.through_page_cache = source.fits_page_cache;
+  build.available = source.available;
   build.progress = request.progress;
   build.context = request.context;
   IndexProblem problem;

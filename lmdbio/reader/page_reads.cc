@@ -10,6 +10,7 @@
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/io/read_path.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::reader {
@@ -18,8 +19,6 @@ namespace {
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
 /// Pages that are asked about, where the question reads nothing and where it starts read-ahead.
 constexpr std::size_t kSamples = 32, kDearSamples = 4;
-/// Share of them that must be in the page cache for it to be read from there.
-constexpr double kCached = 0.9;
 /// Bytes that lie together, on average, for which memory in huge pages pays.
 constexpr std::size_t kLargeRun = 64 << 10;
 
@@ -44,7 +43,7 @@ bool PageReads::samples_are_cached(std::span<const WantedPage> wanted) noexcept 
     if (!share) return false;
     cached += *share;
   }
-  return cached >= kCached * static_cast<double>(samples);
+  return cached >= kMostlyResident * static_cast<double>(samples);
 }
 
 Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
@@ -58,14 +57,17 @@ Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
 }
 
 Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
-  const IoMode io = config().io;
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes = request_.file_pages * request_.page_size;
+  facts.available = request_.available;
+  const ReadDecision decision = choose_read_path(Access::index, facts);
   const EngineKind kind = engine_kind(config().engine);
   const bool automatic = kind == EngineKind::automatic;
   Mode mode = Mode::direct;
-  if (io != IoMode::direct && in_page_cache(wanted))
+  if (decision.uses_resident && in_page_cache(wanted))
     mode = Mode::cached;
-  else if (io == IoMode::mmap || io == IoMode::buffered ||
-           (io == IoMode::automatic && request_.through_page_cache))
+  else if (decision == ReadPath::page_cache)
     mode = Mode::buffered;
   if (queue_ != nullptr && (mode == mode_ || (mode == Mode::direct && mode_ == Mode::buffered))) return {};
   // What is in memory is copied by the call itself; what is not, and goes through the page cache, blocks.

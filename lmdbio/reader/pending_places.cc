@@ -46,7 +46,7 @@ PendingPlaces::PendingPlaces(const Source& source, File file, MakeEngine make_en
   request_.file_pages = source.pages;
   request_.page_size = source.page_size;
   request_.record = source.db;
-  request_.through_page_cache = source.fits_page_cache;
+  request_.available = source.available;
   request_.make_engine = make_engine;
   request_.progress = go_on;
   request_.on_leaves = on_leaves;

@@ -109,9 +109,9 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
   return {};
 }
 
-Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, Way way,
+Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
                EngineMaker make_engine)
-    : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), way,
+    : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), read,
                                        std::move(make_engine))),
       places_(std::move(places)),
       pid_(::getpid()) {}
@@ -197,7 +197,8 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
   if (const Status st = places_->await(kNever, why); !st.ok()) return st;
   ordinals.assign(keys.size(), kNoRecord);
   Borrowed queues(*this);
-  const Result<ReadQueue*> queue = queues->get(shared_->way == Way::direct);
+  const Result<ReadQueue*> queue =
+      queues->get(shared_->read == ReadPath::direct && !shared_->read.uses_resident);
   if (!queue) {
     why = reason(*shared_, "cannot be read", queue.error());
     return queue.error();

@@ -31,7 +31,7 @@ struct Batch : lmdbio_batch {
 class Reader {
  public:
   /// `memory`: bytes for batches and leaf pages; at least kLeastMemory is taken.  May throw bad_alloc.
-  Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, Way way,
+  Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
          EngineMaker make_engine);
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;

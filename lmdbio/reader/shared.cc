@@ -14,10 +14,10 @@ constexpr std::uint64_t kLeafShare = 16;
 
 }  // namespace
 
-Shared::Shared(Source from, std::uint64_t memory, Way how, EngineMaker maker)
+Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker maker)
     : source(std::move(from)),
       page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
-      way(how),
+      read(how),
       make_engine(std::move(maker)),
       residency(source.buffered, source.programs_fd),
       pool(std::make_shared<BufferPool>(memory - memory / kLeafShare)),

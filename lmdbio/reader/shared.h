@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/io/read_path.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
 #include "lmdbio/reader/buffer_pool.h"
@@ -16,9 +17,6 @@
 #include "lmdbio/reader/source.h"
 
 namespace lmdbio::reader {
-
-/// How the file is read: see LMDBIO_IO.
-enum class Way : unsigned char { automatic, direct, buffered };
 
 /// An engine for reads of `file`, which outlives it.
 using EngineMaker = std::function<Result<std::unique_ptr<IoEngine>>(const File& file, unsigned depth)>;
@@ -44,7 +42,7 @@ struct Counters {
 class Stream;
 
 struct Shared {
-  Shared(Source from, std::uint64_t memory, Way how, EngineMaker make_engine);
+  Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker make_engine);
 
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
   /// Run of `pages` pages from `first` on that a tree may have.
@@ -61,7 +59,7 @@ struct Shared {
 
   Source source;
   const unsigned page_shift;
-  const Way way;
+  const ReadDecision read;
   const EngineMaker make_engine;
   const Residency residency;
   const std::shared_ptr<BufferPool> pool;

@@ -31,7 +31,7 @@ struct Source {
   std::shared_ptr<void> snapshot;
   /// The program's descriptor of the file; -1: none.  It may be another file's by now.
   int programs_fd = -1;
-  bool fits_page_cache = false;  ///< comfortably: what is read of it is to be found there again
+  std::uint64_t available = 0;  ///< memory that the page cache could grow by when this was made, bytes
 };
 
 }  // namespace lmdbio::reader

@@ -14,6 +14,7 @@ namespace lmdbio::reader {
 namespace {
 
 using testing::expect_record;
+using testing::kDirectly;
 using testing::order_of;
 using testing::ReaderDb;
 using testing::Records;
@@ -102,7 +103,7 @@ class ReaderPending : public ::testing::Test {
     Source s = db.source();
     std::unique_ptr<Places> p = PendingPlaces::start(s, GatedEngine::make);
     EXPECT_NE(p, nullptr);
-    return std::make_unique<Reader>(std::move(s), std::move(p), std::uint64_t{64} << 20, Way::direct,
+    return std::make_unique<Reader>(std::move(s), std::move(p), std::uint64_t{64} << 20, kDirectly,
                                     ReaderDb::engines());
   }
   /// Opens the gate once `records` were guessed, or none will be.

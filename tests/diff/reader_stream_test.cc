@@ -12,6 +12,9 @@ namespace lmdbio::reader {
 namespace {
 
 using testing::expect_record;
+using testing::kAsResident;
+using testing::kDirectly;
+using testing::kThroughPageCache;
 using testing::order_of;
 using testing::ReaderDb;
 using testing::Records;
@@ -61,8 +64,8 @@ TEST(ReaderStream, EqualsAWalkOfGeneratedDatabases) {
       for (const test::DbSpec& d : spec.dbs)
         if (d.name.empty()) main = &d;
       const Records all = db.walk(main);
-      constexpr Way kWays[] = {Way::automatic, Way::direct, Way::buffered};
-      const auto r = db.reader(seed % 2 != 0 ? kMiB * 64 : kMiB, kWays[seed % 3]);
+      constexpr ReadDecision kPaths[] = {kAsResident, kDirectly, kThroughPageCache};
+      const auto r = db.reader(seed % 2 != 0 ? kMiB * 64 : kMiB, kPaths[seed % 3]);
       ASSERT_EQ(r->count(), all.size());
       test::Rng rng(seed);
       for (const lmdbio_order_kind kind :
@@ -273,8 +276,8 @@ TEST(ReaderStream, SmallAndWithoutEnd) {
   ReaderDb db;
   db.fill(50, [](std::uint64_t) -> std::size_t { return 30; });
   const Records all = db.walk();
-  for (const Way way : {Way::automatic, Way::direct}) {
-    const auto r = db.reader(64 * kMiB, way);
+  for (const ReadDecision& read : {kAsResident, kDirectly}) {
+    const auto r = db.reader(64 * kMiB, read);
     const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SHUFFLE, 7, 0));
     std::unique_ptr<Batch> b;
     std::string why;
@@ -289,8 +292,8 @@ TEST(ReaderStream, SmallAndWithoutEnd) {
 }
 
 TEST_F(OfOne, BuffersAreUsedAgain) {
-  for (const Way way : {Way::automatic, Way::direct}) {
-    const auto r = db->reader(32 * kMiB, way);
+  for (const ReadDecision& read : {kAsResident, kDirectly}) {
+    const auto r = db->reader(32 * kMiB, read);
     const auto run = [&](lmdbio_order_kind kind, std::uint64_t epochs) {
       const auto s = stream_of(*r, order_of(kind, 32, epochs));
       std::unique_ptr<Batch> b;
@@ -313,7 +316,7 @@ TEST_F(OfOne, BuffersAreUsedAgain) {
 }
 
 TEST_F(OfOne, BatchesThatAreKept) {
-  auto r = db->reader(2 * kMiB, Way::direct);
+  auto r = db->reader(2 * kMiB, kDirectly);
   auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 16));
   std::vector<std::unique_ptr<Batch>> kept;
   std::string why;
@@ -343,7 +346,7 @@ TEST_F(OfOne, BatchesThatAreKept) {
 }
 
 TEST_F(OfOne, ABatchLargerThanTheMemory) {
-  const auto r = db->reader(kMiB, Way::direct);
+  const auto r = db->reader(kMiB, kDirectly);
   const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 1000));
   std::unique_ptr<Batch> b;
   std::string why;
@@ -358,7 +361,7 @@ TEST_F(OfOne, ABatchLargerThanTheMemory) {
 }
 
 TEST_F(OfOne, WindowsAreReadInOrder) {
-  const auto r = db->reader(64 * kMiB, Way::direct);
+  const auto r = db->reader(64 * kMiB, kDirectly);
   lmdbio_order o = order_of(LMDBIO_ORDER_WINDOW_SHUFFLE, 8);
   o.window = 200;
   const std::uint64_t bytes = std::filesystem::file_size(db->file());
@@ -368,11 +371,11 @@ TEST_F(OfOne, WindowsAreReadInOrder) {
 }
 
 TEST_F(OfOne, SequentialReadsAreFewAndLarge) {
-  const auto r = db->reader(64 * kMiB, Way::direct);
+  const auto r = db->reader(64 * kMiB, kDirectly);
   if (!r->shared().source.direct) GTEST_SKIP() << "no direct reads";
   const std::uint64_t bytes = std::filesystem::file_size(db->file());
   for (const std::uint64_t batch : {1u, 16u, 500u}) {
-    const auto fresh = db->reader(64 * kMiB, Way::direct);
+    const auto fresh = db->reader(64 * kMiB, kDirectly);
     EXPECT_EQ(read_all(*fresh, order_of(LMDBIO_ORDER_SEQUENTIAL, batch), *all).size(), kRecords);
     EXPECT_LE(fresh->shared().counters.requests.load(), bytes / kMiB * 5 / 4 + 8) << batch;
     EXPECT_LT(fresh->shared().counters.bytes_read.load(), bytes + bytes / 20) << batch;
@@ -424,8 +427,8 @@ TEST_F(OfOne, StreamsInThreadsAndAFreedThread) {
 
 TEST_F(OfOne, EachEngineAndWay) {
   for (const EngineKind kind : {EngineKind::uring, EngineKind::threads, EngineKind::pread})
-    for (const Way way : {Way::automatic, Way::direct, Way::buffered}) {
-      const auto r = db->reader(16 * kMiB, way, ReaderDb::engines(kind));
+    for (const ReadDecision& read : {kAsResident, kDirectly, kThroughPageCache}) {
+      const auto r = db->reader(16 * kMiB, read, ReaderDb::engines(kind));
       EXPECT_EQ(read_all(*r, order_of(LMDBIO_ORDER_SHUFFLE, 33, 2), *all).size(), 2 * kRecords);
     }
 }

@@ -422,16 +422,5 @@ TEST_F(ToldTest, ARunWithoutItsHeaderIsNotTaken) {
   EXPECT_EQ(db.counters().dropped, 30u);
 }
 
-TEST(ToldWay, IsChosenByFacts) {
-  constexpr std::uint64_t kG = std::uint64_t{1} << 30;
-  EXPECT_EQ(choose_told_way({IoMode::mmap, true, kG, kG, 4 * kG}), ToldWay::nothing);
-  EXPECT_EQ(choose_told_way({IoMode::buffered, true, kG, kG, 4 * kG}), ToldWay::page_cache);
-  EXPECT_EQ(choose_told_way({IoMode::direct, true, kG, kG, 4 * kG}), ToldWay::arena);
-  EXPECT_EQ(choose_told_way({IoMode::direct, true, 0, kG, 4 * kG}), ToldWay::page_cache);
-  EXPECT_EQ(choose_told_way({IoMode::automatic, false, kG, kG, 4 * kG}), ToldWay::page_cache);
-  EXPECT_EQ(choose_told_way({IoMode::automatic, true, kG, kG, 4 * kG}), ToldWay::arena_once);
-  EXPECT_EQ(choose_told_way({IoMode::automatic, true, kG, 4 * kG, 4 * kG}), ToldWay::arena);
-}
-
 }  // namespace
 }  // namespace lmdbio::db

@@ -18,6 +18,9 @@ using testing::expect_record;
 using testing::Fault;
 using testing::FaultPlan;
 using testing::FaultyEngine;
+using testing::kAsResident;
+using testing::kDirectly;
+using testing::kThroughPageCache;
 using testing::order_of;
 using testing::ReaderDb;
 using testing::Records;
@@ -94,7 +97,7 @@ TEST_F(ReaderFault, AnyOneFailureIsToldOrSurvived) {
       for (;; k += k < 20 ? 1 : 17) {
         plan.nth = k;
         Faults faults(plan);
-        const auto r = db.reader(16 * kMiB, Way::direct, faults.maker());
+        const auto r = db.reader(16 * kMiB, kDirectly, faults.maker());
         bool fired;
         {
           const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SHUFFLE, batch));
@@ -119,7 +122,7 @@ TEST_F(ReaderFault, AnyOneFailureIsToldOrSurvived) {
 
 TEST_F(ReaderFault, FailuresInARowAreToldEachTime) {
   Faults faults(FaultPlan{Fault::fail, 2, EIO, 60});
-  const auto r = db.reader(16 * kMiB, Way::direct, faults.maker());
+  const auto r = db.reader(16 * kMiB, kDirectly, faults.maker());
   const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
   const std::vector<int> errors = read_all(*s, kRecords);
   EXPECT_GT(errors.size(), 1u);
@@ -128,7 +131,7 @@ TEST_F(ReaderFault, FailuresInARowAreToldEachTime) {
 
 TEST_F(ReaderFault, AFailedCallLeavesTheReaderWhole) {
   Faults faults(testing::fail_nth(1, EIO));
-  const auto r = db.reader(16 * kMiB, Way::direct, faults.maker());
+  const auto r = db.reader(16 * kMiB, kDirectly, faults.maker());
   const std::uint64_t some[] = {1, 2, 399};
   std::unique_ptr<Batch> b;
   std::string why;
@@ -140,7 +143,7 @@ TEST_F(ReaderFault, AFailedCallLeavesTheReaderWhole) {
 
 TEST_F(ReaderFault, NoEngine) {
   const auto r = db.reader(
-      16 * kMiB, Way::direct,
+      16 * kMiB, kDirectly,
       [](const File&, unsigned) -> Result<std::unique_ptr<IoEngine>> { return Status::from_errno(EPERM); });
   const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
   std::unique_ptr<Batch> b;
@@ -172,7 +175,7 @@ TEST_F(ReaderFault, DamagedPages) {
     {
       const auto r =
           std::make_unique<Reader>(db.source(), ReaderDb::places_of(*places), 8 * kMiB,
-                                   rng.percent(50) ? Way::direct : Way::buffered, ReaderDb::engines());
+                                   rng.percent(50) ? kDirectly : kThroughPageCache, ReaderDb::engines());
       lmdbio_order o = order_of(LMDBIO_ORDER_SEQUENTIAL, 1);
       auto s = stream_of(*r, o);
       std::unique_ptr<Batch> b;
@@ -207,8 +210,8 @@ TEST_F(ReaderFault, DamagedPages) {
 }
 
 TEST_F(ReaderFault, AFileThatShrinks) {
-  for (const Way way : {Way::direct, Way::buffered, Way::automatic}) {
-    const auto r = db.reader(16 * kMiB, way);
+  for (const ReadDecision& read : {kDirectly, kThroughPageCache, kAsResident}) {
+    const auto r = db.reader(16 * kMiB, read);
     const std::uint64_t size = std::filesystem::file_size(db.file());
     const std::string copy = db.file() + ".whole";
     std::filesystem::copy_file(db.file(), copy);
@@ -278,7 +281,7 @@ TEST_F(ReaderFault, CancelWakesWhoWaits) {
   std::atomic<unsigned> held{0};
   std::atomic<bool> open{false};
   const auto r =
-      db.reader(16 * kMiB, Way::direct, [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+      db.reader(16 * kMiB, kDirectly, [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
         return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
       });
   auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
@@ -307,7 +310,7 @@ class ReadAheadInFlight : public ReaderFault {
     ReaderFault::SetUp();
     ASSERT_TRUE(gate);
     reader = db.reader(
-        kMiB + kMiB / 2, Way::direct, [this](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+        kMiB + kMiB / 2, kDirectly, [this](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
           return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open, gate.get()));
         });
     first = stream_of(*reader, order_of(LMDBIO_ORDER_SEQUENTIAL, 80));
@@ -427,10 +430,9 @@ TEST_F(ReadAheadInFlight, OfAStreamThatIsClosed) {
 TEST_F(ReaderFault, AChildDoesNotWait) {
   std::atomic<unsigned> held{0};
   std::atomic<bool> open{false};
-  auto r =
-      db.reader(16 * kMiB, Way::direct, [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
-        return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
-      });
+  auto r = db.reader(16 * kMiB, kDirectly, [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+    return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
+  });
   auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
   std::thread waits([&] {
     std::unique_ptr<Batch> b;

@@ -11,6 +11,7 @@ namespace lmdbio::reader {
 namespace {
 
 using testing::expect_record;
+using testing::kDirectly;
 using testing::order_of;
 using testing::ReaderDb;
 using testing::Records;
@@ -25,7 +26,7 @@ class FourBatches : public ::testing::Test {
   void SetUp() override {
     db.fill(kRecords, [](std::uint64_t) -> std::size_t { return 1'040'000; });
     all = db.walk();
-    reader = db.reader(kMemory, Way::direct);
+    reader = db.reader(kMemory, kDirectly);
   }
   void TearDown() override { EXPECT_LE(reader->shared().pool->counters().most_bytes, kMemory); }
 
@@ -105,7 +106,7 @@ TEST(StreamMemory, RoundedSizesGiveWay) {
   ReaderDb db;
   db.fill(20, [](std::uint64_t) -> std::size_t { return 1'100'000; });
   const Records all = db.walk();
-  const auto r = db.reader(16 * kMiB, Way::direct);
+  const auto r = db.reader(16 * kMiB, kDirectly);
   const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 1));
   std::vector<std::unique_ptr<Batch>> kept;
   std::string why;
@@ -132,7 +133,7 @@ TEST(StreamMemory, ThreadsThatHoldOneBatchNeverLackMemory) {
     for (const bool holds : {false, true})
       for (unsigned round = 0; round < kRounds; ++round) {
         const std::uint64_t memory = (holds ? 12 : 8) * kMiB;
-        const auto r = db.reader(memory, Way::direct, ReaderDb::engines(kind));
+        const auto r = db.reader(memory, kDirectly, ReaderDb::engines(kind));
         const auto idle = stream_of(*r, order_of(LMDBIO_ORDER_SHUFFLE, 2));
         {
           std::unique_ptr<Batch> b;

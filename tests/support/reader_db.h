@@ -25,6 +25,10 @@
 
 namespace lmdbio::testing {
 
+/// How readers read: directly but for what is in the page cache; directly; through the page cache.
+inline constexpr ReadDecision kAsResident{ReadPath::direct, true, false, ""},
+    kDirectly{ReadPath::direct, false, false, ""}, kThroughPageCache{ReadPath::page_cache, true, false, ""};
+
 using Records = std::vector<std::pair<std::string, std::string>>;
 
 inline std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
@@ -158,11 +162,11 @@ class ReaderDb {
   }
 
   std::unique_ptr<reader::Reader> reader(std::uint64_t memory = std::uint64_t{64} << 20,
-                                         reader::Way way = reader::Way::automatic,
+                                         ReadDecision read = kAsResident,
                                          reader::EngineMaker maker = engines()) const {
     reader::Source s = source();
     std::unique_ptr<reader::Places> p = places(s);
-    return std::make_unique<reader::Reader>(std::move(s), std::move(p), memory, way, std::move(maker));
+    return std::make_unique<reader::Reader>(std::move(s), std::move(p), memory, read, std::move(maker));
   }
 
  private:

@@ -51,52 +51,6 @@ TEST(MissRecord, TinyAndOddSizes) {
   }
 }
 
-LoadFacts facts() {
-  LoadFacts f;
-  f.way = Way::direct;
-  f.local = false;
-  f.used_bytes = kGiB - 1;
-  f.chunk_bytes = 4 << 20;
-  f.memory_left = kGiB;
-  f.areas_left = 1000;
-  f.available = 4 * kGiB;
-  return f;
-}
-
-TEST(ChooseLoad, Chunks) {
-  LoadFacts f = facts();
-  f.available = kGiB;  // not enough for the page cache
-  EXPECT_EQ(choose_load(f), LoadKind::chunks);
-  f.memory_left = kGiB - 1;
-  EXPECT_EQ(choose_load(f), LoadKind::none);
-  f.memory_left = kGiB;
-  f.areas_left = 511;
-  EXPECT_EQ(choose_load(f), LoadKind::none);
-  f.areas_left = 512;
-  EXPECT_EQ(choose_load(f), LoadKind::chunks);
-}
-
-TEST(ChooseLoad, ForcedChunks) {
-  LoadFacts f = facts();
-  f.forced = true;
-  EXPECT_EQ(choose_load(f), LoadKind::chunks);
-  f.memory_left = kGiB - 1;  // what does not fit there may fit the page cache
-  EXPECT_EQ(choose_load(f), LoadKind::pages);
-}
-
-TEST(ChooseLoad, Pages) {
-  for (const Way way : {Way::mapping, Way::buffered, Way::direct}) {
-    LoadFacts f = facts();
-    f.way = way;
-    f.memory_left = 0;
-    EXPECT_EQ(choose_load(f), LoadKind::pages);
-    f.used_bytes = 3 * kGiB;
-    EXPECT_EQ(choose_load(f), LoadKind::pages);
-    ++f.used_bytes;
-    EXPECT_EQ(choose_load(f), LoadKind::none);
-  }
-}
-
 TEST(LoadIsDue, OnceLookupsHavePaid) {
   EXPECT_TRUE(load_is_due(false, kGiB, 0));
   EXPECT_FALSE(load_is_due(true, kGiB, 0));

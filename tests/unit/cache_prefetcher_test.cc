@@ -350,7 +350,7 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
   ::testing::internal::CaptureStderr();
   {
     AheadFile file(9 * kAheadChunk + kTail, true);
-    EXPECT_EQ(file.cache()->regime.way, Way::direct);
+    EXPECT_EQ(file.cache()->decision.path, ReadPath::direct);
     for (std::uint32_t c = 0; c < file.chunks(); c += 2)
       ASSERT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{c}).ok());
     AheadWalk walk(file);

@@ -1,0 +1,221 @@
+// How a file is read: the one place that decides, from facts and from the kind of access.  Pure functions.
+//
+// | access   | page faults            | page cache                          | direct |
+// |----------|------------------------|-------------------------------------|-------------------------------------|
+// | walk     | LMDBIO_IO=mmap; local, | LMDBIO_IO=buffered; no private      | LMDBIO_IO=direct; the file does
+// not | |          | fits, kernel reads     | memory; no O_DIRECT; the file fits  | fit; it cannot be mapped
+// | |          | 2 MiB or more ahead    |                                     | | | stride   | | automatic,
+// mapped, private memory   |                                     | | lookup   | LMDBIO_IO=mmap; small  |
+// otherwise                           |                                     | | load     | | the file fits |
+// walks are direct and all chunks     | |          |                        | | have room | | prefetch |
+// LMDBIO_IO=mmap         | LMDBIO_IO=buffered; no private      | LMDBIO_IO=direct; the file does not | | | |
+// memory; no O_DIRECT; the file fits  | fit, or opens drop its page cache;  | |          | | and is not local
+// | once: it fits and is local          | | reader,  |                        | LMDBIO_IO=buffered or mmap;
+// the     | LMDBIO_IO=direct; the file does not | | index    |                        | file fits | fit |
+//
+// What fits the memory that is free goes through the page cache, since other processes, later epochs and
+// later runs find it there; by page faults alone on a local file system whose kernel reads far ahead, which
+// costs least (docs/decisions/0007).  An explicit LMDBIO_IO wins.
+#pragma once
+
+#include <cstdint>
+
+#include "lmdbio/base/config.h"
+
+namespace lmdbio {
+
+/// Who reads.
+enum class Access : unsigned char {
+  walk,      ///< a cursor goes from record to record
+  stride,    ///< a walk of which it is found out which values the program uses
+  lookup,    ///< single keys
+  load,      ///< the whole file, in the background, since lookups go all over it
+  prefetch,  ///< the keys of lmdbio_prefetch
+  reader,    ///< records by ordinal
+  index,     ///< all leaf pages, once, for the record index
+};
+
+enum class ReadPath : unsigned char {
+  none,         ///< this access reads nothing
+  page_faults,  ///< the mapping's page faults do it all
+  page_cache,   ///< reads into the page cache, ahead of the program
+  direct,       ///< reads past the page cache, into private memory
+  direct_once,  ///< likewise the first time; what is read a second time goes into the page cache
+};
+
+/// The value of the statistics' field "way".
+constexpr const char* name_of(ReadPath path) noexcept {
+  switch (path) {
+    case ReadPath::none:
+      return "none";
+    case ReadPath::page_faults:
+      return "mmap";
+    case ReadPath::page_cache:
+      return "buffered";
+    case ReadPath::direct:
+    case ReadPath::direct_once:
+      return "direct";
+  }
+  return "";
+}
+
+/// Pages of which so large a share is in the page cache are taken from there.
+inline constexpr double kMostlyResident = 0.9;
+/// The kernel's read-ahead of page faults, bytes, that is as good as reads of our own on a local file system.
+inline constexpr std::uint64_t kEnoughReadahead = std::uint64_t{2} << 20;
+/// Files below this size, bytes, are left to page faults.
+inline constexpr std::uint64_t kWorthReadingAhead = std::uint64_t{1} << 20;
+
+/// A file of `file_bytes` belongs in the page cache where `available` bytes could be taken: the rest of the
+/// machine has room beside it.
+constexpr bool fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
+  return file_bytes <= available / 4 * 3;
+}
+/// The same for a file that was found to fit, later: what is free goes up and down a little.
+constexpr bool still_fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
+  return file_bytes <= available / 8 * 7;
+}
+/// Bytes that were brought into the page cache and were gone again before a walk came to them: of the last 64
+/// MiB that walks came to, and in all.  Who goes on so reads the file twice; but once in a while another
+/// process may drop it (OpenedAnew::drops_cache).
+constexpr bool page_cache_loses(std::uint64_t lately, std::uint64_t in_all) noexcept {
+  return lately >= std::uint64_t{16} << 20 && in_all >= std::uint64_t{32} << 20;
+}
+
+/// Walks take what is in the page cache from there; looked at before anything else is known of a file.
+constexpr bool walks_use_resident(IoMode setting, bool can_map) noexcept {
+  return setting == IoMode::automatic && can_map;
+}
+
+/// What is known of a file and of the memory there is for it.  What an access does not ask for may be left
+/// out.
+struct ReadFacts {
+  IoMode setting = IoMode::automatic;  ///< LMDBIO_IO
+  bool local = true;                   ///< the file system keeps its data on this machine
+  bool direct_works = false;           ///< O_DIRECT
+  bool can_map = true;
+  bool opens_drop_cache = false;       ///< each open of the file drops its page cache
+  std::uint64_t kernel_readahead = 0;  ///< of page faults, bytes
+  std::uint64_t memory_limit = 0;      ///< of private memory, bytes
+  std::uint64_t file_bytes = 0;
+  std::uint64_t available = 0;             ///< memory that the page cache could grow by, bytes
+  ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
+  bool room_for_all = false;               ///< private memory and VMAs for all of its chunks (load)
+  bool residency_is_told = true;           ///< something tells what is in the page cache (stride)
+};
+
+struct ReadDecision {
+  ReadPath path = ReadPath::page_faults;
+  /// What is in the page cache is taken from there, whatever the path.
+  bool uses_resident = true;
+  /// A walk that goes through the page cache takes out what it has left: the file does not fit.
+  bool drops_behind = false;
+  const char* reason = "";  ///< for the log and the statistics; a literal
+  friend constexpr bool operator==(const ReadDecision& a, ReadPath b) noexcept { return a.path == b; }
+};
+
+namespace detail {
+
+constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {
+  const bool automatic = f.setting == IoMode::automatic, fits = fits_page_cache(f.file_bytes, f.available);
+  const bool resident = walks_use_resident(f.setting, f.can_map), behind = automatic && !fits;
+  if (!f.can_map) return {ReadPath::direct, false, false, "the file cannot be mapped"};
+  switch (f.setting) {
+    case IoMode::mmap:
+      return {ReadPath::page_faults, resident, false, "LMDBIO_IO=mmap"};
+    case IoMode::buffered:
+      return {ReadPath::page_cache, resident, false, "LMDBIO_IO=buffered"};
+    case IoMode::direct:
+      if (f.memory_limit != 0) return {ReadPath::direct, resident, false, "LMDBIO_IO=direct"};
+      return {ReadPath::page_cache, resident, false, "LMDBIO_IO=direct, but LMDBIO_MEMORY=0"};
+    case IoMode::automatic:
+      break;
+  }
+  if (f.memory_limit == 0) return {ReadPath::page_cache, resident, behind, "LMDBIO_MEMORY=0"};
+  if (!f.direct_works) return {ReadPath::page_cache, resident, behind, "no direct reads here"};
+  if (!fits) return {ReadPath::direct, resident, false, "larger than the memory that is free"};
+  if (f.local && f.kernel_readahead >= kEnoughReadahead)
+    return {ReadPath::page_faults, resident, false, "local file system, the kernel reads ahead far enough"};
+  return {ReadPath::page_cache, resident, false, "fits the page cache"};
+}
+
+// Which values a program uses is seen from its page tables, so they have to come by the mapping.
+constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
+  if (f.setting != IoMode::automatic) return {ReadPath::none, false, false, "LMDBIO_IO"};
+  if (!f.can_map) return {ReadPath::none, false, false, "the file cannot be mapped"};
+  if (f.memory_limit == 0) return {ReadPath::none, false, false, "LMDBIO_MEMORY=0"};
+  if (!f.residency_is_told) return {ReadPath::none, false, false, "nothing tells what is in the page cache"};
+  return {ReadPath::page_cache, true, false, "values that are used show in the page tables"};
+}
+
+constexpr ReadDecision lookup_path(const ReadFacts& f) noexcept {
+  if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
+  if (f.setting == IoMode::automatic && f.file_bytes < kWorthReadingAhead)
+    return {ReadPath::page_faults, true, false, "a small file"};
+  return {ReadPath::page_cache, true, false, "what is missing is read"};
+}
+
+// The page cache is shared by all processes, outlives snapshots, and costs no memory of its own to be made (1
+// GiB at 1 ms a request, beside lookups: 0.5 s; by chunks 0.9 s where the host has to find the memory first).
+constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
+  const bool chunks = f.walks == ReadPath::direct && f.room_for_all;
+  if (chunks && f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
+  if (fits_page_cache(f.file_bytes, f.available))
+    return {ReadPath::page_cache, true, false, "fits the page cache"};
+  if (chunks) return {ReadPath::direct, false, false, "fits private memory"};
+  return {ReadPath::none, false, false, "fits nowhere"};
+}
+
+// Direct reads are the fastest, but what they read is private to a transaction: a program that comes again to
+// a file that fits is to find it in the page cache, as with stock.  On this machine's disks the second time
+// may bring it there; from afar it is read once.
+constexpr ReadDecision prefetch_path(const ReadFacts& f) noexcept {
+  if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
+  if (f.setting == IoMode::buffered) return {ReadPath::page_cache, true, false, "LMDBIO_IO=buffered"};
+  if (!f.direct_works) return {ReadPath::page_cache, true, false, "no direct reads here"};
+  if (f.memory_limit == 0) return {ReadPath::page_cache, true, false, "LMDBIO_MEMORY=0"};
+  if (f.setting == IoMode::direct) return {ReadPath::direct, true, false, "LMDBIO_IO=direct"};
+  if (f.opens_drop_cache) return {ReadPath::direct, true, false, "opens drop the page cache"};
+  if (!fits_page_cache(f.file_bytes, f.available))
+    return {ReadPath::direct, true, false, "larger than the memory that is free"};
+  if (f.local) return {ReadPath::direct_once, true, false, "fits the page cache, local file system"};
+  return {ReadPath::page_cache, true, false, "fits the page cache"};
+}
+
+constexpr ReadDecision reader_path(const ReadFacts& f) noexcept {
+  if (f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
+  if (f.setting != IoMode::automatic) return {ReadPath::page_cache, true, false, "LMDBIO_IO"};
+  if (fits_page_cache(f.file_bytes, f.available))
+    return {ReadPath::page_cache, true, false, "fits the page cache"};
+  return {ReadPath::direct, true, false, "larger than the memory that is free"};
+}
+
+}  // namespace detail
+
+/// The reasons in the order of their weight; the table is at the top.
+constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) noexcept {
+  switch (access) {
+    case Access::walk:
+      return detail::walk_path(facts);
+    case Access::stride:
+      return detail::stride_path(facts);
+    case Access::lookup:
+      return detail::lookup_path(facts);
+    case Access::load:
+      return detail::load_path(facts);
+    case Access::prefetch:
+      return detail::prefetch_path(facts);
+    case Access::reader:
+    case Access::index:
+      return detail::reader_path(facts);
+  }
+  return {};
+}
+
+/// Whether opening the file with O_DIRECT could be of use.
+constexpr bool may_read_directly(Access access, IoMode setting, std::uint64_t memory_limit) noexcept {
+  if (access == Access::reader || access == Access::index) return true;
+  return memory_limit != 0 && (setting == IoMode::automatic || setting == IoMode::direct);
+}
+
+}  // namespace lmdbio
