@@ -19,9 +19,6 @@
 
 namespace lmdbio::cache {
 
-/// A piece of the file that is wanted by itself, bytes.
-using WantedExtent = Extent;
-
 /// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
 struct ReadStats {
   static constexpr unsigned kSizes = 5;  ///< requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more
@@ -100,7 +97,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
-  std::vector<WantedExtent> reading;         ///< extents that are being read
+  std::vector<Extent> reading;               ///< extents that are being read
   std::vector<Extent> dropping;              ///< pieces that the page cache is to drop
   /// A read has failed.  Since then pages may be in the page cache without their bytes: what counts pages
   /// takes them to be there, and a touch may end in a signal.  Any thread.

@@ -11,6 +11,7 @@
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/cache/whole_load.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/page_filler.h"
 
@@ -64,6 +65,13 @@ bool lacks_means(Status st) noexcept {
       return false;
   }
 }
+
+/// Of a chunk that is not published.
+struct NoPlaces {
+  bool publish(ChunkIndex) noexcept { return false; }
+  bool restore(ChunkIndex) noexcept { return false; }
+  bool restore_all() noexcept { return false; }
+};
 
 constinit EngineFactory make_engine = select_engine;
 
@@ -137,30 +145,15 @@ bool IoWorker::take_jobs() {
   drop_lanes();
   bool any = false;
   while (in_flight_ < kMostFills) {
-    Prefetcher::Job job;
-    std::unique_lock lock(owner_.mutex_);
-    if (stopping_ || !owner_.next_job(job, idle())) break;
-    lock.unlock();
-    any = true;
-    if (job.extent.bytes == 0 && job.file->decision.uses_resident) {
-      const std::uint64_t at = job.file->offset(job.chunk), bytes = job.file->bytes_in(job.chunk);
-      if (const auto share = job.file->residency.share(at, bytes); share && *share >= kMostlyResident) {
-        lock.lock();
-        (void)job.file->table.finish(job.chunk, job.generation, false, Prefetcher::NoPlaces{});
-        if (job.has_memory) owner_.return_memory(*job.file);
-        ++job.file->stats.chunks_cached;
-        if (job.whole) owner_.load_went_on(job, true);
-        owner_.settle(*job.file, job.chunk, Walk::Outcome::cached, 0);
-        continue;
-      }
+    ReadJob job;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      if (stopping_ || !owner_.next_job(job, idle())) break;
     }
-    if (job.extent.bytes >= kWorthLooking && job.file->decision.uses_resident &&
-        !job.file->read_failed.load(std::memory_order_relaxed)) {
-      if (const auto share = job.file->residency.share(job.extent.offset, job.extent.bytes); share == 1.0) {
-        lock.lock();
-        owner_.extent_ended(*job.file, job.extent, 0);
-        continue;
-      }
+    any = true;
+    if (is_there(job)) {
+      leave(job);
+      continue;
     }
     begin(std::move(job));
     submit();
@@ -168,7 +161,31 @@ bool IoWorker::take_jobs() {
   return any;
 }
 
-void IoWorker::begin(Prefetcher::Job&& job) noexcept {
+// In the page cache.
+bool IoWorker::is_there(const ReadJob& job) const noexcept {
+  const FileCache& file = *job.file;
+  if (!file.decision.uses_resident) return false;
+  if (const ChunkJob* const c = job.chunk(); c != nullptr)
+    return file.residency.share(file.offset(c->chunk), file.bytes_in(c->chunk)).value_or(0) >=
+           kMostlyResident;
+  const Extent& e = job.extent()->extent;
+  return e.bytes >= kWorthLooking && !file.read_failed.load(std::memory_order_relaxed) &&
+         file.residency.share(e.offset, e.bytes) == 1.0;
+}
+
+void IoWorker::leave(const ReadJob& job) noexcept {
+  FileCache& file = *job.file;
+  const std::lock_guard lock(owner_.mutex_);
+  const ChunkJob* const c = job.chunk();
+  if (c == nullptr) return owner_.schedule_.extent_ended(file, job.extent()->extent, 0);
+  (void)file.table.finish(c->chunk, c->generation, false, NoPlaces{});
+  if (c->publishes) owner_.chunks_.return_memory(file);
+  ++file.stats.chunks_cached;
+  if (c->load != 0) whole_load_went_on(file, *c, true);
+  owner_.schedule_.settle(file, c->chunk, Outcome::cached, 0);
+}
+
+void IoWorker::begin(ReadJob&& job) noexcept {
   std::size_t at = 0;
   while (fills_[at].busy) ++at;
   Fill& f = fills_[at];
@@ -179,12 +196,13 @@ void IoWorker::begin(Prefetcher::Job&& job) noexcept {
   f.read_failed = false;
   ++in_flight_;
   FileCache& file = *f.job.file;
-  const bool chunk = f.job.extent.bytes == 0;
-  const bool publish = f.job.has_memory;
+  const ChunkJob* const chunk = f.job.chunk();
+  const bool publish = chunk != nullptr && chunk->publishes;
   try {
     Lane* const l = lane(f.job.file, lane_kind(file, f.job));
     const std::size_t align = l->engine->caps().align;
-    const Extent wanted = chunk ? Extent{file.offset(f.job.chunk), file.bytes_in(f.job.chunk)} : f.job.extent;
+    const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
+                                           : f.job.extent()->extent;
     if (publish) {
       Result<Staging> made = Staging::make(file.chunk_bytes);
       if (made)
@@ -258,51 +276,59 @@ bool IoWorker::reap() noexcept {
 
 void IoWorker::finished(std::size_t at) noexcept {
   Fill& f = fills_[at];
-  FileCache& file = *f.job.file;
   {
     const std::lock_guard lock(owner_.mutex_);
-    if (f.job.extent.bytes != 0) {
-      ++file.stats.extents;
-      const bool failed = !f.status.ok() && f.read_failed && !lacks_means(f.status);
-      if (failed) ++file.stats.read_failed;
-      owner_.extent_ended(file, f.job.extent, failed ? f.status.raw() : 0);
-    } else {
-      const bool good = f.status.ok();
-      const bool current = f.job.generation == file.table.generation();
-      bool resident = false;
-      if (f.job.has_memory) {
-        resident = owner_.finish(file, f.job.chunk, f.job.generation, good, f.staging);
-        if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
-      } else {
-        (void)file.table.finish(f.job.chunk, f.job.generation, false, Prefetcher::NoPlaces{});
-      }
-      ++file.stats.chunks_read;
-      if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.sent_ns);
-          good && f.job.has_memory && (file.least_latency_ns == 0 || ns < file.least_latency_ns))
-        file.least_latency_ns = ns;
-      // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
-      if (f.job.whole) {
-        if (resident) file.residents.back().used = true;  // by lookups, which are not asked
-        owner_.load_went_on(f.job, good && (resident || !f.job.has_memory));
-      }
-      const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
-      if (failed) ++file.stats.read_failed;
-      if (failed) file.read_failed.store(true, std::memory_order_relaxed);
-      // What was begun before a change of snapshot is to be read again, for those who still want it.
-      const Walk::Outcome outcome = failed                         ? Walk::Outcome::failed
-                                    : !good                        ? Walk::Outcome::mapped
-                                    : resident                     ? Walk::Outcome::ready
-                                    : f.job.has_memory && !current ? Walk::Outcome::wanted
-                                    : !f.job.has_memory            ? Walk::Outcome::filled
-                                                                   : Walk::Outcome::mapped;
-      owner_.settle(file, f.job.chunk, outcome, f.status.raw());
-      if (file.anonymous) owner_.loaded_.notify();
-    }
+    if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
+      chunk_ended(f, *c);
+    else
+      extent_ended(f, *f.job.extent());
   }
   f.staging = Staging();
   f.job = {};
   f.busy = false;
   --in_flight_;
+}
+
+void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
+  FileCache& file = *f.job.file;
+  ++file.stats.extents;
+  const bool failed = !f.status.ok() && f.read_failed && !lacks_means(f.status);
+  if (failed) ++file.stats.read_failed;
+  owner_.schedule_.extent_ended(file, job.extent, failed ? f.status.raw() : 0);
+}
+
+void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
+  FileCache& file = *f.job.file;
+  const bool good = f.status.ok();
+  const bool current = job.generation == file.table.generation();
+  bool resident = false;
+  if (job.publishes) {
+    resident = owner_.chunks_.finish(file, job.chunk, job.generation, good, f.staging);
+    if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
+  } else {
+    (void)file.table.finish(job.chunk, job.generation, false, NoPlaces{});
+  }
+  ++file.stats.chunks_read;
+  if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.sent_ns);
+      good && job.publishes && (file.least_latency_ns == 0 || ns < file.least_latency_ns))
+    file.least_latency_ns = ns;
+  if (job.load != 0) {
+    if (resident) file.residents.back().used = true;  // by lookups, which are not asked
+    whole_load_went_on(file, job, good && (resident || !job.publishes));
+  }
+  // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
+  const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
+  if (failed) ++file.stats.read_failed;
+  if (failed) file.read_failed.store(true, std::memory_order_relaxed);
+  // What was begun before a change of snapshot is to be read again, for those who still want it.
+  const Outcome outcome = failed                      ? Outcome::failed
+                          : !good                     ? Outcome::mapped
+                          : resident                  ? Outcome::ready
+                          : job.publishes && !current ? Outcome::wanted
+                          : !job.publishes            ? Outcome::filled
+                                                      : Outcome::mapped;
+  owner_.schedule_.settle(file, job.chunk, outcome, f.status.raw());
+  if (file.anonymous) owner_.loaded_.notify();
 }
 
 // Counters of the engine go to the file.
@@ -362,9 +388,10 @@ void IoWorker::drop_pages() noexcept {
   }
 }
 
-IoWorker::LaneKind IoWorker::lane_kind(const FileCache& file, const Prefetcher::Job& job) const noexcept {
-  if (job.has_memory) return file.direct.has_value() ? LaneKind::direct : LaneKind::buffered;
-  if (job.extent.bytes != 0) return file.exact ? LaneKind::exact : LaneKind::buffered;
+IoWorker::LaneKind IoWorker::lane_kind(const FileCache& file, const ReadJob& job) const noexcept {
+  const ChunkJob* const c = job.chunk();
+  if (c == nullptr) return file.exact ? LaneKind::exact : LaneKind::buffered;
+  if (c->publishes) return file.direct.has_value() ? LaneKind::direct : LaneKind::buffered;
   return config().engine == IoEngineChoice::automatic && !file.cannot_populate ? LaneKind::populate
                                                                                : LaneKind::buffered;
 }

@@ -58,7 +58,7 @@ class IoWorker {
   };
   /// What is being read.
   struct Fill {
-    Prefetcher::Job job;
+    ReadJob job;
     Staging staging;   ///< empty: into the page cache
     unsigned ops = 0;  ///< not finished
     Status status;
@@ -70,15 +70,19 @@ class IoWorker {
   static void* run(void* self) noexcept;
   void loop() noexcept;
   bool take_jobs();
-  void begin(Prefetcher::Job&& job) noexcept;
+  bool is_there(const ReadJob& job) const noexcept;
+  void leave(const ReadJob& job) noexcept;
+  void begin(ReadJob&& job) noexcept;
   void submit() noexcept;
   bool reap() noexcept;
   void drop_pages() noexcept;
   void finished(std::size_t fill) noexcept;
+  void extent_ended(const Fill& f, const ExtentJob& job) noexcept;
+  void chunk_ended(Fill& f, const ChunkJob& job) noexcept;
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
-  LaneKind lane_kind(const FileCache& file, const Prefetcher::Job& job) const noexcept;
+  LaneKind lane_kind(const FileCache& file, const ReadJob& job) const noexcept;
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
   void count(Lane& lane) noexcept;

@@ -1,33 +1,28 @@
-// Reads ahead for all walks of the process: wishes in, chunks and page cache out, within one limit of memory.
+// Reads ahead for all walks of the process: plans in, chunks and page cache out, within one limit of memory.
 //
-// One lock guards walks, chunk states and the count of memory; it is held for no read and no wait, only for
-// the system calls that publish and reclaim.  One thread does the reading (IoWorker), from the first file
-// that needs it to the last that is closed.
+// One lock guards what the parts below have: the walks and their plans (Schedule), chunks and memory
+// (ChunkCache), what files have been read.  It is held for no read and no wait, only for the system calls
+// that publish and give back.  One thread does the reading (IoWorker), from the first file that needs it to
+// the last that is closed.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/result.h"
+#include "lmdbio/cache/chunk_cache.h"
 #include "lmdbio/cache/file_cache.h"
+#include "lmdbio/cache/read_job.h"
+#include "lmdbio/cache/read_plan.h"
+#include "lmdbio/cache/schedule.h"
 #include "lmdbio/cache/walk.h"
 
 namespace lmdbio::cache {
 
 class IoWorker;
-
-/// What a walk wants, in the order in which it will come to it.
-struct Wishes {
-  std::span<const ChunkIndex> chunks;  ///< no two the same
-  std::span<const WantedExtent>
-      extents;                ///< pieces for which whole chunks would be waste: into the page cache
-  WantedExtent awaited = {};  ///< one of them, that await() is about; 0 bytes: none
-};
 
 class Prefetcher {
  public:
@@ -53,23 +48,22 @@ class Prefetcher {
 
   void add(Walk& walk) noexcept;
   void remove(Walk& walk) noexcept;
-  /// New wishes of a walk instead of the old ones, then waits until the chunks from `first` to `last` are
-  /// there, or are the mapping's to give.  They are among the wishes.  An errno: a read failed; the next call
-  /// tries again.
-  Status go_on(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
-  /// Waits until the awaited extent of the last go_on() has been read, or cannot be.  An errno: the read
-  /// failed; the next go_on() that wishes for it tries again.
-  Status await(Walk& walk) noexcept;
+  /// The walk's plan from now on, instead of the one before.  The ticket is for what it needs now; who needs
+  /// nothing may drop it.
+  Ticket submit(Walk& walk, const ReadPlan& plan) noexcept;
+  /// Waits until what the plan needs is there, or is the mapping's to give.  An errno: its read failed; the
+  /// next plan that needs it tries again.
+  Status wait(const Ticket& ticket) noexcept;
   /// A part of it is in an extent that is being read.
-  bool is_reading(const FileCache& file, const WantedExtent& extent) noexcept;
+  bool is_reading(const FileCache& file, const Extent& extent) noexcept;
   /// Extents that the walk has wished for before are to be looked for anew.
   void forget_extents(Walk& walk) noexcept;
   /// Of a chunk, what the walk has had read as extents.
   std::uint64_t asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept;
   /// All of them are in the page cache: the walk needs no reads.
   bool all_cached(const Walk& walk) noexcept;
-  /// How many chunks a walk may wish for.
-  std::size_t most_wishes(const FileCache& file) noexcept;
+  /// How many chunks a plan may have.
+  std::size_t most_chunks(const FileCache& file) noexcept;
 
   /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
   Status load(FileCache& file, ChunkIndex chunk) noexcept;
@@ -99,7 +93,7 @@ class Prefetcher {
   /// holds stays.
   bool empty(FileCache& file) noexcept;
   /// More memory is in use than the limit: what cannot be mapped is not bound by it.  With lock() held.
-  bool over_limit() const noexcept { return used_ > limit_; }
+  bool over_limit() const noexcept { return chunks_.budget().over_limit(); }
 
   /// `bytes` of private memory for what is not a chunk, within the same limit; at most three quarters of it.
   /// Chunks that no walk has planned give way.  False: there is no room.
@@ -112,7 +106,7 @@ class Prefetcher {
   ReadStats stats(const FileCache& file) noexcept;
   /// Bytes of memory that hold chunks or are staging, the limit.
   std::uint64_t memory_used() noexcept;
-  std::uint64_t memory_limit() const noexcept { return limit_; }
+  std::uint64_t memory_limit() const noexcept { return chunks_.budget().limit(); }
 
   // Around a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  They also
   // guard what belongs to files and has to agree with them (db/unmapped_file.h): held for no read and no
@@ -125,88 +119,28 @@ class Prefetcher {
 
  private:
   friend class IoWorker;
-  struct Job {
-    std::shared_ptr<FileCache> file;
-    ChunkIndex chunk{};
-    ChunkTable::Generation generation{};
-    WantedExtent extent;      ///< bytes not 0: this, not a chunk
-    bool has_memory = false;  ///< of a chunk to publish
-    bool whole = false;       ///< of a WholeLoad
-    unsigned load = 0;        ///< of which one: WholeLoad::begun
-  };
-
   /// A wait of a program for data.
   struct Stall {
     std::int64_t begun = 0;
     bool told = false;
   };
 
-  Prefetcher();
+  Prefetcher() = default;
   bool ensure_worker() noexcept;
   /// Waits for a while, with the lock released.  `offset`: of what is not there, for the log.
   void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset, Stall& stall) noexcept;
   void end_wait(Walk& walk, const Stall& stall) noexcept;
-  bool is_coming(Walk& walk, const WantedExtent& extent) const noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
-
-  /// For chunks that are not published.
-  struct NoPlaces {
-    bool publish(ChunkIndex) noexcept { return false; }
-    bool restore(ChunkIndex) noexcept { return false; }
-    bool restore_all() noexcept { return false; }
-  };
+  bool has_busy_writer(const FileCache& file) const noexcept;
 
   // For the worker, with the lock held.
   /// It is out of memory: what walks want is the mapping's to give.
   void give_up() noexcept;
-  /// `idle`: nothing is being read, so no memory will come free by itself.
-  bool next_job(Job& job, bool idle);
-  bool next_extent(Job& job);
-  bool next_of_load(Job& job, bool idle);
-  /// A chunk of a WholeLoad is done with.  `good`: it is where it was to be.
-  void load_went_on(const Job& job, bool good) noexcept;
-  bool begin_load(FileCache& file, std::uint64_t used_bytes) noexcept;
-  /// An extent was read, or left alone; `error`: 0 or an errno.
-  void extent_ended(FileCache& file, const WantedExtent& extent, int error) noexcept;
-  /// Once in 64 MiB of fills: there is no room for the file in the page cache any more.
-  void look_at_memory(FileCache& file) noexcept;
-  /// A walk came to a chunk that was brought into the page cache for it.
-  Status plan_and_wait(Walk& walk, const Wishes& wishes, ChunkIndex first, ChunkIndex last) noexcept;
-  void look_for_filled(FileCache& file, ChunkIndex chunk) noexcept;
-  void leave_page_cache(FileCache& file, const char* why) noexcept;
-  bool take_memory(FileCache& file, bool urgent) noexcept;
-  void return_memory(FileCache& file) noexcept {
-    if (!file.anonymous) used_ -= file.chunk_bytes;
-  }
-  void settle(FileCache& file, ChunkIndex chunk, Walk::Outcome outcome, int error) noexcept;
-  bool goes_on(const Walk& walk) const noexcept;
-  bool planned(const FileCache& file, ChunkIndex chunk) const noexcept;
-  bool reclaim_one(bool even_planned) noexcept;
-  bool reclaim(FileCache& file, std::size_t resident) noexcept;
-  /// All of them are the file's mapping again.
-  void forget_residents(FileCache& file) noexcept;
-  void drop_behind(FileCache& file, ChunkIndex chunk) noexcept;
-  /// Of a chunk whose memory was taken: it is published, or its memory is given back with the staging.
-  bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
-              Staging& staging) noexcept;
-  std::uint64_t limit_now() noexcept;
-  void complain_if_full(const FileCache& file) noexcept;
+  bool next_job(ReadJob& job, bool idle);
 
   SignalSafeMutex mutex_;  // guards all below
-  std::vector<FileCache*> files_;
-  std::vector<Walk*> walks_;
-  std::size_t next_walk_ = 0;
-  std::uint64_t plans_ = 0;                            ///< counts go_on(): the clock of the reclaiming policy
-  std::uint64_t used_ = 0;                             ///< bytes: staging, resident chunks and reserved_
-  std::uint64_t reserved_ = 0;                         ///< bytes: of reserve()
-  std::uint64_t reserved_areas_ = 0;                   ///< of resident_areas_, likewise
-  std::uint64_t resident_areas_ = 0, most_areas_ = 0;  ///< VMAs
-  std::int64_t checked_ns_ = 0;                        ///< see limit_now()
-  std::uint64_t grow_to_ = 0;                          ///< likewise
-  bool told_full_ = false;
-  std::uint64_t limit_ = 0;  ///< bytes
-  bool limit_is_share_ = false;
-  std::size_t chunk_bytes_ = 0;
+  Schedule schedule_;
+  ChunkCache chunks_{schedule_};
   IoWorker* worker_ = nullptr;
   EventCount loaded_;  ///< load() has ended somewhere
   std::atomic<unsigned> forks_{0};

@@ -1,22 +1,28 @@
-// What one walk over a file wants next: the planner's wishes, and what became of them.
+// One walk over a file: its plan, and what became of each part of it.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
 #include <vector>
 
 #include "lmdbio/base/futex.h"
-#include "lmdbio/base/result.h"
 #include "lmdbio/cache/asked_pages.h"
 #include "lmdbio/cache/file_cache.h"
 
 namespace lmdbio::cache {
 
-class Prefetcher;
+/// What became of a chunk of a plan.
+enum class Outcome : unsigned char {
+  wanted,   ///< nobody has begun to read it
+  filling,  ///< being read, perhaps for another walk
+  ready,    ///< resident
+  cached,   ///< it was found in the page cache
+  filled,   ///< it was brought into the page cache
+  mapped,   ///< it is there by now, or could not be had otherwise
+  failed,   ///< with an errno
+};
 
 /// One cursor's.  Made and used by one thread at a time; the I/O thread reads and answers under the
 /// Prefetcher's lock.
@@ -26,27 +32,16 @@ class Walk {
   FileCache& file() const noexcept { return *file_; }
 
  private:
+  friend class Schedule;
   friend class Prefetcher;
-  friend class IoWorker;
 
-  enum class Outcome : unsigned char {
-    wanted,   ///< nobody has begun to read it
-    filling,  ///< being read, perhaps for another walk
-    ready,    ///< resident
-    cached,   ///< it was found in the page cache
-    filled,   ///< it was brought into the page cache
-    mapped,   ///< it is there by now, or could not be had otherwise
-    failed,   ///< `error` is an errno
-  };
   struct Entry {
     ChunkIndex chunk{};
     Outcome outcome = Outcome::wanted;
     bool awaited = false;  ///< the walk cannot go on without
-    int error = 0;
+    int error = 0;         ///< of Outcome::failed
+    bool settled() const noexcept { return outcome != Outcome::wanted && outcome != Outcome::filling; }
   };
-  bool settled(const Entry& e) const noexcept {
-    return e.outcome != Outcome::wanted && e.outcome != Outcome::filling;
-  }
 
   /// Counts each chunk once, but for walks that go far and come back.
   bool has_come_to(ChunkIndex c) noexcept {
@@ -54,23 +49,26 @@ class Walk {
     come_to_[next_come_to_++ % come_to_.size()] = raw(c);
     return false;
   }
+  void clear_plan() noexcept {
+    plan_.clear();
+    extents_.clear();
+    next_extent_ = 0;
+  }
 
   const std::shared_ptr<FileCache> file_;
   // Below: under the Prefetcher's lock.
   std::vector<Entry> plan_;  ///< in the order of need
-  std::vector<WantedExtent> extents_;
+  std::vector<Extent> extents_;
   std::size_t next_extent_ = 0;
   AskedPages asked_;  ///< of extents, until they are to be looked for anew
   std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
   unsigned next_come_to_ = 0;
-  WantedExtent awaited_;  ///< bytes not 0: the walk waits for it
+  Extent awaited_;        ///< bytes not 0: the walk waits for it
   int extent_error_ = 0;  ///< of a piece of it: an errno
   EventCount settled_;
   bool waiting_ = false;
-  ChunkIndex at_{~0u};  ///< where it was last
-  std::optional<ChunkIndex>
-      came_to_filled_;      ///< of a go_on(): a chunk that was brought into the page cache for it
-  std::uint64_t last_ = 0;  ///< when, on the Prefetcher's clock
+  ChunkIndex at_{~0u};      ///< where it was last
+  std::uint64_t last_ = 0;  ///< when, on the schedule's clock
 };
 
 }  // namespace lmdbio::cache

@@ -14,7 +14,6 @@
 
 namespace lmdbio::db {
 
-using cache::ChunkIndex;
 using cache::Prefetcher;
 
 namespace {
@@ -191,7 +190,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     extents_.clear();
     for (std::uint64_t more = piece; more < bytes; more += piece)
       extents_.push_back({at + more, std::min(piece, bytes - more)});
-    (void)Prefetcher::existing()->go_on(*value_walk_, {{}, extents_, {}}, ChunkIndex{1}, ChunkIndex{0});
+    (void)Prefetcher::existing()->submit(*value_walk_, {{}, extents_, {}, {}});
   }
   const std::int64_t begun = now_ns();
   Status st;
@@ -241,8 +240,7 @@ void Lookups::go_on_listing(const cache::WindowView& view) {
     for (const std::uint64_t p : wanted)
       if (p < view.pages()) extents_.push_back({p << view.shift(), view.page_size()});
     extents_.resize(merge(extents_, 0));
-    if (!extents_.empty())
-      (void)prefetcher.go_on(*leaf_walk_, {{}, extents_, {}}, ChunkIndex{1}, ChunkIndex{0});
+    if (!extents_.empty()) (void)prefetcher.submit(*leaf_walk_, {{}, extents_, {}, {}});
   }
   if (step == LeafLister::Step::done) prefetcher.note_leaves(*file_, wanted.size());
   if (step == LeafLister::Step::wait && ++waits_ < kMostWaits) return;

@@ -123,7 +123,7 @@ class Lookups {
   unsigned waits_ = 0;
   std::unique_ptr<cache::Walk> leaf_walk_, value_walk_;
   std::vector<std::uint64_t> missing_;
-  std::vector<cache::WantedExtent> extents_;
+  std::vector<Extent> extents_;
 };
 
 }  // namespace lmdbio::db

@@ -339,7 +339,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   }
   const unsigned chunk_shift = static_cast<unsigned>(std::countr_zero(file.chunk_bytes));
   const ChunkGeometry geometry{chunk_shift, view.shift(), view.pages()};
-  const std::size_t most = prefetcher.most_wishes(file);
+  const std::size_t most = prefetcher.most_chunks(file);
   horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
   PagesThere there(file, view);
   if (kind != Step::value) {  // what the leaf holds is known if it is there
@@ -372,9 +372,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
   if (file.anonymous) extents_.clear();  // what cannot be mapped cannot be had from the page cache
   if (!folded_.in_chunks_now) {
-    if (const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, ChunkIndex{1}, ChunkIndex{0});
-        !st.ok())
-      return st;
+    (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
       prefetcher.note_sparse(file);
       replan_in_ = static_cast<unsigned>(std::min<std::size_t>(kSparseSteps, plan_.runs.size() / 2));
@@ -383,7 +381,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     left_ns_ = 0;
     return read_exactly(need, view);
   }
-  const Status st = prefetcher.go_on(*walk_, {chunks_, extents_}, a, b);
+  const Status st = prefetcher.wait(prefetcher.submit(*walk_, {chunks_, extents_, {a, b}, {}}));
   if (!st.ok()) return st;
   for (std::uint32_t c = cache::raw(a); c <= cache::raw(b); ++c) {
     if (!trail_.been_in(c) && ++fresh_ >= kFresh) {
@@ -417,7 +415,7 @@ Status Pacer::go_on_by_keys(const WalkPlace& place, const PageRun& need, const c
   for (const PageRun& r : plan_.runs)
     for (std::uint64_t i = 0; i < r.pages; ++i)
       extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
-  (void)prefetcher.go_on(*walk_, {{}, extents_}, ChunkIndex{1}, ChunkIndex{0});
+  (void)prefetcher.submit(*walk_, {{}, extents_, {}, {}});
   if (const Status st = read_need(need, view); !st.ok()) return st;
   // The leaf itself: its fault is not the program's time.
   const AsyncSignalsAllowed program;

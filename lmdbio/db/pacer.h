@@ -101,7 +101,7 @@ class Pacer {
   Plan plan_;
   FoldedPlan folded_;
   std::vector<cache::ChunkIndex> chunks_;
-  std::vector<cache::WantedExtent> extents_;
+  std::vector<Extent> extents_;
 };
 
 }  // namespace lmdbio::db

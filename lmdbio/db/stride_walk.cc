@@ -282,7 +282,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   cache::FileCache& file = walk_.file();
   extents_.clear();
   const auto extent_of = [&view](const PageRun& r) {
-    return cache::WantedExtent{r.first << view.shift(), r.pages << view.shift()};
+    return Extent{r.first << view.shift(), r.pages << view.shift()};
   };
   const bool waits =
       first != nullptr && !is_resident(first->first << view.shift(), first->pages << view.shift());
@@ -309,16 +309,13 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   for (const PageRun& r : plan_.runs) {
     if (r.first >= view.pages() || r.pages > view.pages() - r.first)
       continue;  // damage: the walk itself will tell
-    const cache::WantedExtent e = extent_of(r);
+    const Extent e = extent_of(r);
     if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
   }
-  if (const Status st =
-          prefetcher.go_on(walk_, {{}, extents_, waits ? extents_.front() : cache::WantedExtent()},
-                           ChunkIndex{1}, ChunkIndex{0});
-      !st.ok())
-    return st;
+  const cache::Ticket ticket =
+      prefetcher.submit(walk_, {{}, extents_, {}, waits ? extents_.front() : Extent()});
   report();
-  return waits ? prefetcher.await(walk_) : Status();
+  return prefetcher.wait(ticket);
 }
 
 void StrideWalk::report() noexcept {

@@ -83,7 +83,7 @@ class StrideWalk {
   bool counted_ = false, keys_counted_ = false;
   cache::ReadStats stats_;  ///< not yet in the file's
   Plan plan_;
-  std::vector<cache::WantedExtent> extents_;
+  std::vector<Extent> extents_;
   // Pages that are looked at together.
   std::vector<const std::byte*> looks_;
   std::vector<cache::TouchedPages::Page> looked_;

@@ -16,6 +16,11 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+/// They have a byte in common.
+constexpr bool overlap(const Extent& a, const Extent& b) noexcept {
+  return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
 /// Sorts them and merges in place those that overlap, touch or leave at most `gap` bytes between them; empty
 /// ones go.  How many are left: they are the first ones.  An extent reaches to 2^64 - 1 at most; what is
 /// beyond is cut.

@@ -229,16 +229,15 @@ TEST_F(CacheFault, AReadThatFailsAgainAndAgain) {
 // A piece that is awaited: its failure is told whether its read ends before the wait or after, and tried
 // again.
 TEST_F(CacheFault, AnAwaitedPiece) {
-  const std::vector<WantedExtent> pieces = {{8192, 4096}, {40960, 40000}};
-  const auto await = [&](AheadWalk& walk, const WantedExtent& piece) {
+  const std::vector<Extent> pieces = {{8192, 4096}, {40960, 40000}};
+  const auto await = [&](AheadWalk& walk, const Extent& piece) {
     Prefetcher& all = AheadFile::prefetcher();
-    if (const Status st = all.go_on(walk.walk(), {{}, pieces, piece}, ChunkIndex{1}, ChunkIndex{0}); !st.ok())
-      return st;
+    const Ticket ticket = all.submit(walk.walk(), {{}, pieces, {}, piece});
     while (engine_script().reads < pieces.size()) ::sched_yield();
-    return all.await(walk.walk());
+    return all.wait(ticket);
   };
   for (const bool before : {false, true}) {
-    for (const WantedExtent& piece : pieces) {
+    for (const Extent& piece : pieces) {
       reset();
       AheadFile file(3 * kAheadChunk);
       AheadWalk walk(file);
@@ -264,9 +263,8 @@ TEST_F(CacheFault, AnAwaitedPiece) {
   engine_script().fail_make = true;
   AheadFile file(3 * kAheadChunk);
   AheadWalk walk(file);
-  ASSERT_TRUE(
-      AheadFile::prefetcher().go_on(walk.walk(), {{}, pieces, pieces[0]}, ChunkIndex{1}, ChunkIndex{0}).ok());
-  EXPECT_TRUE(AheadFile::prefetcher().await(walk.walk()).ok());
+  Prefetcher& all = AheadFile::prefetcher();
+  EXPECT_TRUE(all.wait(all.submit(walk.walk(), {{}, pieces, {}, pieces[0]})).ok());
 }
 
 // No engine: for want of memory or descriptors, which are not the data's failures.

@@ -91,12 +91,13 @@ class AheadWalk {
   /// To `chunk`, with wishes for `ahead` more in a direction.
   Status go(std::uint32_t chunk, bool forward = true, std::size_t ahead = 2) {
     const std::vector<cache::ChunkIndex> w = wishes(chunk, forward, ahead);
-    return AheadFile::prefetcher().go_on(walk_, {w, {}}, cache::ChunkIndex{chunk}, cache::ChunkIndex{chunk});
+    return AheadFile::prefetcher().wait(AheadFile::prefetcher().submit(
+        walk_, {w, {}, {cache::ChunkIndex{chunk}, cache::ChunkIndex{chunk}}, {}}));
   }
   /// Wishes, without waiting for any.
   Status wish(std::uint32_t chunk, std::size_t ahead) {
     const std::vector<cache::ChunkIndex> w = wishes(chunk, true, ahead);
-    return AheadFile::prefetcher().go_on(walk_, {w, {}}, cache::ChunkIndex{1}, cache::ChunkIndex{0});
+    return AheadFile::prefetcher().wait(AheadFile::prefetcher().submit(walk_, {w, {}, {}, {}}));
   }
   cache::Walk& walk() { return walk_; }
 

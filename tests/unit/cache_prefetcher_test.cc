@@ -141,13 +141,13 @@ TEST_F(Ahead, EachChunkIsReadOnce) {
 TEST_F(Ahead, ExtentsAreReadOnceAndDoNoHarm) {
   AheadFile file(4 * kAheadChunk + kTail);
   AheadWalk walk(file);
-  const std::vector<WantedExtent> extents = {{0, 1},
-                                             {5000, 4096},
-                                             {4 * kAheadChunk + kTail - 1, 1 << 20},
-                                             {std::uint64_t{1} << 40, 4096},
-                                             {4096, 0}};
+  const std::vector<Extent> extents = {{0, 1},
+                                       {5000, 4096},
+                                       {4 * kAheadChunk + kTail - 1, 1 << 20},
+                                       {std::uint64_t{1} << 40, 4096},
+                                       {4096, 0}};
   for (int round = 0; round < 3; ++round)
-    ASSERT_TRUE(prefetcher().go_on(walk.walk(), {{}, extents}, ChunkIndex{1}, ChunkIndex{0}).ok());
+    EXPECT_TRUE(prefetcher().submit(walk.walk(), {{}, extents, {}, {}}).ready()) << "nothing is needed";
   ASSERT_TRUE(walk.go(0).ok());
   EXPECT_TRUE(file.all_right());
 }
@@ -158,7 +158,7 @@ TEST_F(Ahead, NoPageOfExtentsIsReadTwice) {
   AheadFile file(kValues * kValue);
   AheadWalk walk(file);
   for (std::uint64_t from = 0; from < kValues; from += 100) {
-    std::vector<WantedExtent> extents;
+    std::vector<Extent> extents;
     for (std::uint64_t i = from; i < kValues; ++i) {
       const std::uint64_t at = i * 7 % kValues * kValue;
       if (i % 3 == 0 && !extents.empty() && extents.back().offset + extents.back().bytes == at)
@@ -167,21 +167,17 @@ TEST_F(Ahead, NoPageOfExtentsIsReadTwice) {
         extents.push_back({at, kValue});
     }
     if (from % 200 == 0) extents.push_back({from / 2 * kValue, 100 * kValue});
-    ASSERT_TRUE(
-        prefetcher().go_on(walk.walk(), {{}, extents, extents.back()}, ChunkIndex{1}, ChunkIndex{0}).ok());
-    ASSERT_TRUE(prefetcher().await(walk.walk()).ok());
+    ASSERT_TRUE(prefetcher().wait(prefetcher().submit(walk.walk(), {{}, extents, {}, extents.back()})).ok());
   }
   for (;;) {  // until all of them were read
-    const WantedExtent last{0, kValues * kValue};
-    ASSERT_TRUE(prefetcher().go_on(walk.walk(), {{}, {&last, 1}, last}, ChunkIndex{1}, ChunkIndex{0}).ok());
-    ASSERT_TRUE(prefetcher().await(walk.walk()).ok());
+    const Extent last{0, kValues * kValue};
+    ASSERT_TRUE(prefetcher().wait(prefetcher().submit(walk.walk(), {{}, {&last, 1}, {}, last})).ok());
     if (file.stats().read == kValues * kValue) break;
     ASSERT_LT(file.stats().read, kValues * kValue);
   }
   prefetcher().forget_extents(walk.walk());
-  const WantedExtent again{8192, 4096};
-  ASSERT_TRUE(prefetcher().go_on(walk.walk(), {{}, {&again, 1}, again}, ChunkIndex{1}, ChunkIndex{0}).ok());
-  ASSERT_TRUE(prefetcher().await(walk.walk()).ok());
+  const Extent again{8192, 4096};
+  ASSERT_TRUE(prefetcher().wait(prefetcher().submit(walk.walk(), {{}, {&again, 1}, {}, again})).ok());
   EXPECT_EQ(file.stats().read, kValues * kValue + 4096);
 }
 

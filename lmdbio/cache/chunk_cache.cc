@@ -1,0 +1,195 @@
+#include "lmdbio/cache/chunk_cache.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/memory_facts.h"
+
+namespace lmdbio::cache {
+
+namespace {
+
+constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
+/// With less memory than this, chunks are small.
+constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
+/// Of a chunk in the midst of its file's mapping; of what is reserved: a part of it is inherited by forks,
+/// and the rest is not.
+constexpr std::uint64_t kChunkVmas = 2, kReservedVmas = 2;
+
+struct Places {
+  FileCache& file;
+  Staging* staging;
+  bool publish(ChunkIndex i) noexcept {
+    return file.window->publish(file.offset(i), file.bytes_in(i), *staging);
+  }
+  bool restore(ChunkIndex i) noexcept { return file.window->restore(file.offset(i), file.chunk_bytes); }
+  bool restore_all() noexcept { return file.window->restore(0, file.window->length()); }
+};
+
+/// One call for all.
+struct WholeWindow : Places {
+  bool restore(ChunkIndex) noexcept { return false; }
+};
+
+}  // namespace
+
+ChunkCache::ChunkCache(ChunkPlans& plans) noexcept : plans_(plans) {
+  const Config& c = config();
+  MemoryBudget::Settings s;
+  s.limit_is_share = c.memory_percent != 0;
+  s.limit = s.limit_is_share ? memory_facts().total / 100 * c.memory_percent : c.memory_bytes;
+  chunk_bytes_ = s.limit < kLittleMemory ? kSmallChunk : kUsualChunk;
+  if (s.limit < 2 * chunk_bytes_) s.limit = 0;
+  s.vmas = vmas_to_use();
+  budget_ = MemoryBudget(s);
+}
+
+bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
+  if (file.anonymous) return true;  // counted when it is published
+  const std::uint64_t size = file.file_bytes.load(std::memory_order_relaxed);
+  if (evicts_behind(size, file.comes_around, budget_.limit())) {
+    const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
+                                         [](const auto& x, const auto& y) { return x.left < y.left; });
+    if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kJustLeft &&
+        !plans_.is_planned(file, oldest->chunk))
+      (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
+  }
+  while (!budget_.has_room(file.chunk_bytes, kChunkVmas))
+    if (!evict_one(false) && !(urgent && evict_one(true))) return false;
+  budget_.take(MemoryUse::chunks, file.chunk_bytes, 0);
+  return true;
+}
+
+void ChunkCache::return_memory(const FileCache& file) noexcept {
+  if (!file.anonymous) budget_.give_back(MemoryUse::chunks, file.chunk_bytes, 0);
+}
+
+bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes) noexcept {
+  if (!budget_.within_share(use, bytes) || budget_.vmas_left() < kReservedVmas) return false;
+  while (!budget_.has_room(bytes, kReservedVmas))
+    if (!evict_one(false)) return false;
+  budget_.take(use, bytes, kReservedVmas);
+  return true;
+}
+
+void ChunkCache::give_back(MemoryUse use, std::uint64_t bytes) noexcept {
+  budget_.give_back(use, bytes, kReservedVmas);
+}
+
+bool ChunkCache::evict_one(bool even_planned) noexcept {
+  FileCache* best_file = nullptr;
+  std::size_t best = 0;
+  EvictionRank best_rank;
+  for (FileCache* const f : files_) {
+    if (f->anonymous) continue;
+    for (std::size_t i = 0; i < f->residents.size(); ++i) {
+      const FileCache::Resident& r = f->residents[i];
+      EvictionFacts facts;
+      facts.used = r.used;
+      facts.age = plans_.clock() - r.left;
+      facts.published = r.left;
+      plans_.look_up(*f, r.chunk, facts);
+      const EvictionRank rank = eviction_rank(facts);
+      if (rank.rank < kLeastUnplanned && !even_planned) continue;
+      if (best_file != nullptr && rank <= best_rank) continue;
+      best_rank = rank;
+      best_file = f;
+      best = i;
+    }
+  }
+  if (best_file == nullptr) return false;
+  if (best_rank.rank < kLeastUnplanned) ++best_file->stats.stole;
+  return evict(*best_file, best);
+}
+
+bool ChunkCache::evict(FileCache& file, std::size_t resident) noexcept {
+  const FileCache::Resident r = file.residents[resident];
+  if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
+  file.residents.erase(file.residents.begin() + static_cast<std::ptrdiff_t>(resident));
+  budget_.give_back(MemoryUse::chunks, file.chunk_bytes, kChunkVmas);
+  ++file.stats.reclaimed;
+  if (!r.used) file.stats.wasted += file.bytes_in(r.chunk);
+  plans_.chunk_went(file, r.chunk);
+  return true;
+}
+
+bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
+                        Staging& staging) noexcept {
+  try {
+    file.residents.reserve(file.residents.size() + 1);
+  } catch (...) {
+    good = false;
+  }
+  const bool open = file.users != 0;
+  if (!file.table.finish(chunk, generation, good && open, Places{file, &staging})) {
+    staging = Staging();
+    return_memory(file);
+    return false;
+  }
+  budget_.take(MemoryUse::chunks, file.anonymous ? file.chunk_bytes : 0, kChunkVmas);
+  if (file.anonymous) complain_if_full(file);
+  EvictionFacts facts;
+  plans_.look_up(file, chunk, facts);
+  file.residents.push_back({chunk, facts.awaited, plans_.clock()});
+  ++file.stats.published;
+  file.stats.most_areas = std::max(file.stats.most_areas, budget_.vmas());
+  file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());
+  return true;
+}
+
+void ChunkCache::complain_if_full(const FileCache& file) noexcept {
+  if (!budget_.over_limit() || std::exchange(told_full_, true)) return;
+  log_line(LogLevel::warn,
+           "%s: cannot be mapped, and what was read of it needs more memory than LMDBIO_MEMORY (%" PRIu64
+           " MiB)",
+           file.name.c_str(), budget_.limit() >> 20);
+}
+
+Result<std::size_t> ChunkCache::advance(FileCache& file, std::uint64_t snapshot) noexcept {
+  const std::size_t residents = file.residents.size();
+  if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
+  if (residents != 0) forget_residents(file);
+  return residents;
+}
+
+bool ChunkCache::give_all_back(FileCache& file) noexcept {
+  if (file.anonymous) (void)empty(file);
+  while (!file.residents.empty() && evict(file, file.residents.size() - 1)) {
+  }
+  if (file.residents.empty()) return true;
+  if (!file.table.drop_all(Places{file, nullptr}).ok()) return false;
+  forget_residents(file);
+  return true;
+}
+
+bool ChunkCache::empty(FileCache& file) noexcept {
+  if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
+  budget_.give_back(MemoryUse::chunks, file.residents.size() * file.chunk_bytes,
+                    kChunkVmas * file.residents.size());
+  file.residents.clear();
+  return true;
+}
+
+// All of them are the file's mapping again.
+void ChunkCache::forget_residents(FileCache& file) noexcept {
+  budget_.give_back(MemoryUse::chunks, file.residents.size() * file.chunk_bytes,
+                    kChunkVmas * file.residents.size());
+  file.stats.reclaimed += file.residents.size();
+  file.residents.clear();
+}
+
+void ChunkCache::after_fork() noexcept {
+  budget_.forget_all();
+  for (FileCache* const f : files_) {
+    f->table.forget_fills();
+    // Also where a piece could not be told from the file: one call for all.
+    if (!f->anonymous && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
+    // Inherited: of files that cannot be mapped, or that could not be restored.
+    budget_.take(MemoryUse::chunks, f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
+  }
+}
+
+}  // namespace lmdbio::cache

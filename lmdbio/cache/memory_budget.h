@@ -1,0 +1,94 @@
+// The private memory of the process: one limit, who has taken how much of it, and the VMAs it costs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "lmdbio/base/memory_facts.h"
+
+namespace lmdbio::cache {
+
+/// What private memory is for.
+enum class MemoryUse : unsigned char {
+  chunks,    ///< staging, and chunks that are published
+  prefetch,  ///< values and tree pages of transactions that prefetch
+};
+inline constexpr std::size_t kMemoryUses = 2;
+
+/// No lock of its own: the Prefetcher's.
+class MemoryBudget {
+ public:
+  struct Settings {
+    std::uint64_t limit = 0;      ///< bytes
+    bool limit_is_share = false;  ///< of the machine's memory, not a number that somebody has set
+    std::uint64_t vmas = 0;       ///< that may be made
+  };
+  /// Of memory_facts(), replaced by tests.
+  using Facts = MemoryFacts (*)() noexcept;
+
+  MemoryBudget() = default;
+  explicit MemoryBudget(const Settings& s, Facts facts = current_facts) noexcept;
+
+  std::uint64_t limit() const noexcept { return limit_; }
+  std::uint64_t used() const noexcept { return used_; }
+  std::uint64_t used(MemoryUse use) const noexcept { return by_use_[index(use)]; }
+  std::uint64_t vmas() const noexcept { return vmas_; }
+  /// More is in use than the limit: what cannot be mapped is not bound by it.
+  bool over_limit() const noexcept { return used_ > limit_; }
+  /// Below the limit, whatever the machine has left.
+  std::uint64_t left() const noexcept { return limit_ - std::min(used_, limit_); }
+  std::uint64_t vmas_left() const noexcept { return most_vmas_ - std::min(vmas_, most_vmas_); }
+  /// No use may have more than its share of the limit: the others would starve.
+  bool within_share(MemoryUse use, std::uint64_t more) const noexcept {
+    return used(use) + more <= share(use);
+  }
+  /// Bytes.
+  std::uint64_t share(MemoryUse use) const noexcept {
+    return use == MemoryUse::prefetch ? limit_ / 4 * 3 : limit_;
+  }
+
+  /// `bytes` and `vmas` more are within what may be used now.  May look at the machine's memory: about 50 us,
+  /// at most once in 10 ms.
+  bool has_room(std::uint64_t bytes, std::uint64_t vmas) noexcept {
+    return vmas_ + vmas <= most_vmas_ && used_ + bytes <= limit_now(bytes);
+  }
+  /// Counts, without a question.
+  void take(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
+    used_ += bytes;
+    by_use_[index(use)] += bytes;
+    vmas_ += vmas;
+    vmas_by_use_[index(use)] += vmas;
+  }
+  /// No more than was taken: what a forked child has inherited is not counted there.
+  void give_back(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
+    bytes = std::min(bytes, by_use_[index(use)]);
+    vmas = std::min(vmas, vmas_by_use_[index(use)]);
+    used_ -= bytes;
+    by_use_[index(use)] -= bytes;
+    vmas_ -= vmas;
+    vmas_by_use_[index(use)] -= vmas;
+  }
+  /// In a forked child.
+  void forget_all() noexcept;
+
+ private:
+  static constexpr std::size_t index(MemoryUse use) noexcept { return static_cast<std::size_t>(use); }
+  static MemoryFacts current_facts() noexcept { return memory_facts(); }
+  std::uint64_t limit_now(std::uint64_t more) noexcept;
+
+  Facts facts_ = current_facts;
+  std::uint64_t limit_ = 0, most_vmas_ = 0;
+  bool limit_is_share_ = false;
+  std::uint64_t used_ = 0, vmas_ = 0;
+  std::array<std::uint64_t, kMemoryUses> by_use_{}, vmas_by_use_{};
+  std::int64_t checked_ns_ = 0;  ///< see limit_now()
+  std::uint64_t grow_to_ = 0;    ///< likewise
+};
+
+/// A quarter of the VMAs that the kernel lets a process map and that it has not mapped yet: /proc/self/maps
+/// and vm.max_map_count.
+std::uint64_t vmas_to_use() noexcept;
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,59 @@
+#include "lmdbio/cache/path_change.h"
+
+#include <algorithm>
+
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/memory_facts.h"
+
+namespace lmdbio::cache {
+
+namespace {
+
+/// Of fills, between two looks at the memory that is left; of chunks that walks came to, what counts as
+/// lately.
+constexpr std::uint64_t kLookEveryBytes = std::uint64_t{64} << 20;
+/// Of a chunk that was filled: what is looked for when a walk comes to it, bytes.
+constexpr std::uint64_t kSampleBytes = std::uint64_t{256} << 10;
+constexpr double kStillThere = 0.5;
+
+// What is in the page cache is still taken from there.
+void leave_page_cache(FileCache& file, std::uint64_t limit, const char* why) noexcept {
+  if (file.path() != ReadPath::page_cache) return;
+  if (!file.direct || limit == 0) {
+    file.drop_behind = true;
+    return;
+  }
+  file.go_direct();
+  ++file.stats.went_direct;
+  log_line(LogLevel::info, "%s: direct reads from now on: %s", file.name.c_str(), why);
+}
+
+}  // namespace
+
+void look_at_memory(FileCache& file, std::uint64_t limit) noexcept {
+  if (file.filled < kLookEveryBytes) return;
+  file.filled = 0;
+  if (!file.decision.uses_resident || file.drop_behind) return;
+  if (!still_fits_page_cache(file.file_bytes.load(std::memory_order_relaxed), memory_facts().available))
+    leave_page_cache(file, limit, "there is no room for it in the page cache any more");
+}
+
+std::optional<double> filled_share(const FileCache& file, ChunkIndex chunk) noexcept {
+  if (!file.decision.uses_resident || file.path() != ReadPath::page_cache) return {};
+  const std::uint64_t bytes = file.bytes_in(chunk);
+  return file.residency.share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
+}
+
+void note_filled(FileCache& file, ChunkIndex chunk, double share, std::uint64_t limit) noexcept {
+  const std::uint64_t bytes = file.bytes_in(chunk);
+  file.came_to += bytes;
+  if (share < kStillThere) {
+    file.stats.vanished += bytes;
+    file.came_to_nothing += bytes;
+  }
+  if (page_cache_loses(file.came_to_nothing, file.stats.vanished))
+    leave_page_cache(file, limit, "what is brought into the page cache vanishes");
+  if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
+}
+
+}  // namespace lmdbio::cache

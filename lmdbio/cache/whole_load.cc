@@ -1,0 +1,94 @@
+#include "lmdbio/cache/whole_load.h"
+
+#include <algorithm>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/memory_facts.h"
+
+namespace lmdbio::cache {
+
+namespace {
+
+/// Of a load, in flight, bytes: enough for storage that is far away, little enough not to keep a program's
+/// own reads waiting.
+constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
+/// Loads of one file at most: a writer that goes on makes each worth less.
+constexpr unsigned kMostLoads = 8;
+/// A load into the page cache looks at the memory that is left once in so many chunks.
+constexpr std::uint32_t kLookEvery = 16;
+
+void end_if_done(FileCache& file) noexcept {
+  WholeLoad& load = file.load;
+  if (load.path == ReadPath::none || load.next < load.end || load.reading != 0) return;
+  load.path = ReadPath::none;
+  ++file.stats.loads_finished;
+}
+
+}  // namespace
+
+bool plan_whole_load(FileCache& file, std::uint64_t used_bytes, const MemoryBudget& budget) noexcept {
+  if (file.anonymous || file.load.begun >= kMostLoads) return false;
+  const std::uint64_t chunks = used_bytes / file.chunk_bytes + 1;
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes = used_bytes;
+  facts.available = memory_facts().available;
+  facts.walks = file.path();
+  facts.room_for_all = chunks * file.chunk_bytes <= budget.left() && 2 * chunks <= budget.vmas_left();
+  const ReadPath path = choose_read_path(Access::load, facts).path;
+  if (path == ReadPath::none) return false;
+  file.load.path = path;
+  file.load.next = 0;
+  file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
+  ++file.load.begun;
+  file.load.missed_ns = 0;
+  ++file.stats.loads_begun;
+  file.comes_around = true;  // chunks are kept: lookups come to any of them again
+  return true;
+}
+
+bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
+  MemoryBudget& budget = cache.budget();
+  for (FileCache* const f : cache.files()) {
+    FileCache& file = *f;
+    WholeLoad& load = file.load;
+    if (load.path == ReadPath::none) continue;
+    const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
+    const bool publishes = load.path == ReadPath::direct;
+    for (; load.next < load.end && load.reading < std::max<std::uint64_t>(ahead / file.chunk_bytes, 1);
+         ++load.next) {
+      const ChunkIndex c{load.next};
+      if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
+      if (publishes) {  // for what walks hold there is no claim
+        if (!budget.has_room(file.chunk_bytes, 2)) {
+          if (idle) load.path = ReadPath::none;
+          break;
+        }
+      } else if (load.next % kLookEvery == 0) {
+        if (!still_fits_page_cache(std::uint64_t{load.end} * file.chunk_bytes, memory_facts().available)) {
+          load.path = ReadPath::none;
+          break;
+        }
+      }
+      job.what = ChunkJob{c, file.table.start(c), publishes, load.begun};
+      job.file = file.shared_from_this();
+      if (publishes) budget.take(MemoryUse::chunks, file.chunk_bytes, 0);
+      ++load.reading;
+      ++load.next;
+      return true;
+    }
+    end_if_done(file);
+  }
+  return false;
+}
+
+void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcept {
+  WholeLoad& load = file.load;
+  if (load.reading > 0) --load.reading;
+  if (!good && job.load == load.begun)  // what is left of an earlier one says nothing
+    load.path = ReadPath::none;
+  else
+    end_if_done(file);
+}
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,115 @@
+// One limit for all private memory: what each use takes and gives back, shares, VMAs, and a machine whose
+// memory goes.
+#include <gtest/gtest.h>
+
+#include "lmdbio/cache/memory_budget.h"
+
+namespace lmdbio::cache {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+using Use = MemoryUse;
+
+std::uint64_t machine_left = 0;
+unsigned looks = 0;
+MemoryFacts machine() noexcept {
+  ++looks;
+  return {8192 * kMiB, machine_left};
+}
+
+TEST(MemoryBudget, Counts) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  EXPECT_EQ(b.limit(), 64 * kMiB);
+  EXPECT_TRUE(b.has_room(64 * kMiB, 100));
+  EXPECT_FALSE(b.has_room(64 * kMiB + 1, 0));
+  EXPECT_FALSE(b.has_room(0, 101));
+  b.take(Use::chunks, 40 * kMiB, 10);
+  b.take(Use::prefetch, 20 * kMiB, 2);
+  EXPECT_EQ(b.used(), 60 * kMiB);
+  EXPECT_EQ(b.used(Use::chunks), 40 * kMiB);
+  EXPECT_EQ(b.used(Use::prefetch), 20 * kMiB);
+  EXPECT_EQ(b.vmas(), 12u);
+  EXPECT_EQ(b.left(), 4 * kMiB);
+  EXPECT_EQ(b.vmas_left(), 88u);
+  EXPECT_FALSE(b.over_limit());
+  b.give_back(Use::chunks, 40 * kMiB, 10);
+  b.give_back(Use::prefetch, 20 * kMiB, 2);
+  EXPECT_EQ(b.used(), 0u);
+  EXPECT_EQ(b.vmas(), 0u);
+}
+
+// What cannot be mapped takes what it needs.
+TEST(MemoryBudget, MoreThanTheLimit) {
+  MemoryBudget b({4 * kMiB, false, 2});
+  b.take(Use::chunks, 8 * kMiB, 4);
+  EXPECT_TRUE(b.over_limit());
+  EXPECT_EQ(b.left(), 0u);
+  EXPECT_EQ(b.vmas_left(), 0u);
+  EXPECT_FALSE(b.has_room(0, 1));
+}
+
+TEST(MemoryBudget, NoUseGivesBackWhatAnotherTook) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  b.take(Use::chunks, 10 * kMiB, 4);
+  b.give_back(Use::prefetch, 10 * kMiB, 4);
+  EXPECT_EQ(b.used(), 10 * kMiB);
+  EXPECT_EQ(b.vmas(), 4u);
+  b.give_back(Use::chunks, 20 * kMiB, 40);
+  EXPECT_EQ(b.used(), 0u);
+  EXPECT_EQ(b.vmas(), 0u);
+}
+
+TEST(MemoryBudget, SharesOfUses) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  EXPECT_TRUE(b.within_share(Use::chunks, 64 * kMiB));
+  EXPECT_TRUE(b.within_share(Use::prefetch, 48 * kMiB));
+  EXPECT_FALSE(b.within_share(Use::prefetch, 48 * kMiB + 1));
+  b.take(Use::prefetch, 40 * kMiB, 2);
+  EXPECT_FALSE(b.within_share(Use::prefetch, 8 * kMiB + 1));
+  EXPECT_TRUE(b.within_share(Use::prefetch, 8 * kMiB));
+}
+
+// A limit that nobody has set grows no further where others need the memory; one that was set holds.
+TEST(MemoryBudget, AMachineThatIsFull) {
+  machine_left = 100 * kMiB;
+  looks = 0;
+  MemoryBudget set({4096 * kMiB, false, 100}, machine), share({4096 * kMiB, true, 100}, machine);
+  for (MemoryBudget* const b : {&set, &share}) b->take(Use::chunks, 300 * kMiB, 2);
+  EXPECT_TRUE(set.has_room(kMiB, 0));
+  EXPECT_EQ(looks, 0u);
+  EXPECT_FALSE(share.has_room(kMiB, 0));
+  EXPECT_EQ(looks, 1u);
+  EXPECT_FALSE(share.has_room(kMiB, 0));
+  share.give_back(Use::chunks, 200 * kMiB, 0);
+  EXPECT_TRUE(share.has_room(kMiB, 0)) << "a little is always there";
+}
+
+TEST(MemoryBudget, AMachineWithRoom) {
+  machine_left = 4096 * kMiB;
+  looks = 0;
+  MemoryBudget share({4096 * kMiB, true, 100}, machine);
+  share.take(Use::chunks, 300 * kMiB, 2);
+  EXPECT_TRUE(share.has_room(64 * kMiB, 0));
+  EXPECT_TRUE(share.has_room(64 * kMiB, 0));
+  EXPECT_EQ(looks, 1u) << "what was found is good for a while";
+}
+
+TEST(MemoryBudget, AForkedChildHasTakenNothing) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  b.take(Use::chunks, 10 * kMiB, 4);
+  b.take(Use::prefetch, 10 * kMiB, 4);
+  b.forget_all();
+  EXPECT_EQ(b.used(), 0u);
+  b.give_back(Use::prefetch, 10 * kMiB, 4);
+  EXPECT_EQ(b.used(), 0u);
+  EXPECT_EQ(b.vmas(), 0u);
+}
+
+TEST(MemoryBudget, VmasOfThisProcess) {
+  const std::uint64_t n = vmas_to_use();
+  EXPECT_GT(n, 0u);
+  EXPECT_LT(n, std::uint64_t{1} << 32);
+}
+
+}  // namespace
+}  // namespace lmdbio::cache
