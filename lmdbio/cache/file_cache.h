@@ -15,16 +15,17 @@
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/read_path.h"
+#include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::cache {
 
 /// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
 struct ReadStats {
-  static constexpr unsigned kSizes = 5;  ///< requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more
-  std::uint64_t asked = 0;               ///< of chunks and extents that walks came to need
-  std::uint64_t read = 0;                ///< that the engines gave
-  std::uint64_t wasted = 0;              ///< of chunks published and reclaimed before any walk came to them
+  static constexpr unsigned kSizes = ReadQueue::kSizeClasses;
+  std::uint64_t asked = 0;   ///< of chunks and extents that walks came to need
+  std::uint64_t read = 0;    ///< that the engines gave
+  std::uint64_t wasted = 0;  ///< of chunks published and reclaimed before any walk came to them
   std::uint64_t requests[kSizes]{};
   std::uint64_t short_reads = 0, retries = 0;
   std::uint64_t chunks_read = 0, chunks_cached = 0, extents = 0;

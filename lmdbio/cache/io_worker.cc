@@ -19,8 +19,8 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Of a request.  Larger ones are split by the kernel; smaller ones cost more calls.
-constexpr std::size_t kRequest = std::size_t{1} << 20, kFillRequest = PageFiller::kPiece;
+/// Of a request that fills the page cache.
+constexpr std::size_t kFillRequest = PageFiller::kPiece;
 /// Requests in flight on one file: as many as the longest plan has with the usual chunks.
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 /// Chunks and extents in flight, of all files.
@@ -39,12 +39,6 @@ IoEngineChoice engine_for(bool direct) noexcept {
   const IoEngineChoice wanted = config().engine;
   // Reads into the page cache block in the kernel: a ring would hand them to threads of its own.
   return wanted == IoEngineChoice::automatic && !direct ? IoEngineChoice::threads : wanted;
-}
-
-unsigned size_class(std::size_t bytes) noexcept {
-  constexpr std::size_t kBounds[] = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
-  return static_cast<unsigned>(std::lower_bound(std::begin(kBounds), std::end(kBounds), bytes) -
-                               std::begin(kBounds));
 }
 
 /// A read was not made for want of memory, or because this kind of read is refused.
@@ -125,9 +119,8 @@ void IoWorker::loop() noexcept {
       owner_.give_up();
       owner_.unlock();
     }
-    submit();
     drop_pages();
-    if (reap() || worked) continue;
+    if (pump() || worked) continue;
     owner_.lock();
     const bool ends = stopping_ && idle();
     owner_.unlock();
@@ -156,7 +149,6 @@ bool IoWorker::take_jobs() {
       continue;
     }
     begin(std::move(job));
-    submit();
   }
   return any;
 }
@@ -191,16 +183,14 @@ void IoWorker::begin(ReadJob&& job) noexcept {
   Fill& f = fills_[at];
   f.job = std::move(job);
   f.busy = true;
-  f.ops = 1;  // this function's own, so that a fill ends once
-  f.status = {};
-  f.read_failed = false;
+  f.group = {};
   ++in_flight_;
   FileCache& file = *f.job.file;
   const ChunkJob* const chunk = f.job.chunk();
   const bool publish = chunk != nullptr && chunk->publishes;
+  Status st;
   try {
     Lane* const l = lane(f.job.file, lane_kind(file, f.job));
-    const std::size_t align = l->engine->caps().align;
     const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
                                            : f.job.extent()->extent;
     if (publish) {
@@ -208,68 +198,37 @@ void IoWorker::begin(ReadJob&& job) noexcept {
       if (made)
         f.staging = std::move(made).value();
       else
-        f.status = made.error();
+        st = made.error();
     } else if (!scratch_) {
       Result<Mapping> made = Mapping::zeroed(kScratches * kFillRequest);
       if (made)
         scratch_ = std::move(made).value();
       else
-        f.status = made.error();
+        st = made.error();
     }
-    if (f.status.ok())
-      split_aligned(wanted, align, file.file_bytes.load(std::memory_order_relaxed),
-                    l->kind == LaneKind::populate ? kFillRequest : kRequest, [&](const ReadPiece& r) {
-                      std::byte* const to =
-                          publish ? f.staging.data() + (r.offset - wanted.offset)
-                                  : scratch_.data() + next_scratch_++ % kScratches * kFillRequest;
-                      l->pending.push_back({r.offset, {to, r.bytes}, at, r.minimum});
-                      ++f.ops;
-                    });
+    l->queue->set_file_bytes(file.file_bytes.load(std::memory_order_relaxed));
+    if (st.ok())
+      st = publish ? l->queue->add(f.group, wanted, f.staging.data())
+                   : l->queue->add_unread(f.group, wanted, {scratch_.data(), scratch_.size()});
+    l->queue->submit();
   } catch (...) {
-    f.status = Status::from_errno(ENOMEM);
+    st = Status::from_errno(ENOMEM);
   }
-  if (--f.ops == 0) finished(at);
+  if (!st.ok()) f.group.status = st;
+  if (f.group.done()) finished(at);
 }
 
-void IoWorker::submit() noexcept {
+// True: something has ended.
+bool IoWorker::pump() noexcept {
   for (const std::unique_ptr<Lane>& l : lanes_) {
-    while (!l->pending.empty()) {
-      // A deque's pieces are not one span: one at a time, as many as the engine takes.
-      const ReadOp op = l->pending.front();
-      const Result<std::size_t> taken = l->engine->submit({&op, 1});
-      if (taken && taken.value() == 0) break;
-      ++l->sizes[size_class(op.dst.size())];
-      fills_[op.tag].sent_ns = now_ns();
-      l->pending.pop_front();
-      if (!taken) {
-        Fill& f = fills_[op.tag];
-        f.status = taken.error();
-        if (--f.ops == 0) finished(op.tag);
-        continue;
-      }
-    }
-  }
-}
-
-bool IoWorker::reap() noexcept {
-  bool any = false;
-  for (const std::unique_ptr<Lane>& l : lanes_) {
-    for (;;) {
-      Completion done[32];
-      const Result<std::size_t> n = l->engine->reap(done, 0);
-      if (!n || n.value() == 0) break;
-      any = true;
-      for (const Completion& c : std::span(done, n.value())) {
-        Fill& f = fills_[c.tag];
-        if (!c.status.ok() && (f.status.ok() || !f.read_failed)) f.status = c.status;
-        f.read_failed = f.read_failed || !c.status.ok();
-        if (--f.ops == 0) {
-          count(*l);
-          finished(c.tag);
-        }
-      }
-    }
+    l->queue->pump();
     count(*l);
+  }
+  bool any = false;
+  for (std::size_t i = 0; i < fills_.size(); ++i) {
+    if (!fills_[i].busy || !fills_[i].group.done()) continue;
+    finished(i);
+    any = true;
   }
   return any;
 }
@@ -292,14 +251,14 @@ void IoWorker::finished(std::size_t at) noexcept {
 void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
   FileCache& file = *f.job.file;
   ++file.stats.extents;
-  const bool failed = !f.status.ok() && f.read_failed && !lacks_means(f.status);
+  const bool failed = !f.group.status.ok() && !lacks_means(f.group.status);
   if (failed) ++file.stats.read_failed;
-  owner_.schedule_.extent_ended(file, job.extent, failed ? f.status.raw() : 0);
+  owner_.schedule_.extent_ended(file, job.extent, failed ? f.group.status.raw() : 0);
 }
 
 void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
   FileCache& file = *f.job.file;
-  const bool good = f.status.ok();
+  const bool good = f.group.status.ok();
   const bool current = job.generation == file.table.generation();
   bool resident = false;
   if (job.publishes) {
@@ -309,7 +268,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
     (void)file.table.finish(job.chunk, job.generation, false, NoPlaces{});
   }
   ++file.stats.chunks_read;
-  if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.sent_ns);
+  if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.group.sent_ns);
       good && job.publishes && (file.least_latency_ns == 0 || ns < file.least_latency_ns))
     file.least_latency_ns = ns;
   if (job.load != 0) {
@@ -317,7 +276,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
     whole_load_went_on(file, job, good && (resident || !job.publishes));
   }
   // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
-  const bool failed = !good && ((f.read_failed && !lacks_means(f.status)) || file.anonymous);
+  const bool failed = !good && (!lacks_means(f.group.status) || file.anonymous);
   if (failed) ++file.stats.read_failed;
   if (failed) file.read_failed.store(true, std::memory_order_relaxed);
   // What was begun before a change of snapshot is to be read again, for those who still want it.
@@ -327,18 +286,18 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
                           : job.publishes && !current ? Outcome::wanted
                           : !job.publishes            ? Outcome::filled
                                                       : Outcome::mapped;
-  owner_.schedule_.settle(file, job.chunk, outcome, f.status.raw());
-  if (file.anonymous) owner_.loaded_.notify();
+  owner_.schedule_.settle(file, job.chunk, outcome, f.group.status.raw());
 }
 
 // Counters of the engine go to the file.
 void IoWorker::count(Lane& l) noexcept {
-  const IoEngine::Counters now = l.engine->counters();
+  const IoEngine::Counters now = l.queue->counters();
   if (now.requests == l.counted.requests && now.bytes == l.counted.bytes) return;
   const std::lock_guard lock(owner_.mutex_);
   ReadStats& stats = l.file->stats;
   stats.read += now.bytes - l.counted.bytes;
-  for (unsigned i = 0; i < ReadStats::kSizes; ++i) stats.requests[i] += std::exchange(l.sizes[i], 0);
+  const ReadQueue::Sizes sizes = l.queue->take_sizes();
+  for (unsigned i = 0; i < ReadStats::kSizes; ++i) stats.requests[i] += sizes[i];
   stats.short_reads += now.short_reads - l.counted.short_reads;
   stats.retries += now.retries - l.counted.retries;
   l.counted = now;
@@ -358,10 +317,10 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   std::size_t n = 1;
   int timeout = bell_ ? -1 : kLookMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
-    if (l->engine->in_flight() == 0) continue;
-    const int wait = l->engine->poll_timeout_ms();
+    if (l->queue->in_flight() == 0) continue;
+    const int wait = l->queue->poll_timeout_ms();
     if (wait >= 0 && (timeout < 0 || wait < timeout)) timeout = wait;
-    if (const int fd = l->engine->ready_fd(); fd >= 0 && n < kMost)
+    if (const int fd = l->queue->ready_fd(); fd >= 0 && n < kMost)
       fds[n++] = {fd, POLLIN, 0};
     else
       timeout = 1;
@@ -415,7 +374,8 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind 
   auto made = std::make_unique<Lane>();
   made->file = file;
   made->kind = kind;
-  made->engine = std::move(engine).value();
+  made->queue = std::make_unique<ReadQueue>(std::move(engine).value(), 0,
+                                            populates ? kFillRequest : ReadQueue::kMostRequest);
   const std::lock_guard lock(owner_.mutex_);  // a forked child looks at the list
   lanes_.push_back(std::move(made));
   return lanes_.back().get();
@@ -427,7 +387,7 @@ void IoWorker::drop_lanes() noexcept {
     Lane& l = *lanes_[i];
     std::unique_ptr<Lane> gone;  // after the lock
     const std::lock_guard lock(owner_.mutex_);
-    if (l.file->users == 0 && l.pending.empty() && l.engine->in_flight() == 0) {
+    if (l.file->users == 0 && l.queue->waiting() == 0 && l.queue->in_flight() == 0) {
       gone = std::move(lanes_[i]);
       lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {

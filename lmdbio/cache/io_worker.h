@@ -1,11 +1,10 @@
-// The thread that reads ahead.
+// The thread that reads ahead: pumps the queues of all files.
 #pragma once
 
 #include <pthread.h>
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -14,8 +13,8 @@
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/engine_select.h"
-#include "lmdbio/io/io_engine.h"
 #include "lmdbio/io/private_table.h"
+#include "lmdbio/io/read_queue.h"
 
 namespace lmdbio::cache {
 
@@ -51,20 +50,15 @@ class IoWorker {
   struct Lane {
     std::shared_ptr<FileCache> file;
     LaneKind kind;
-    std::unique_ptr<IoEngine> engine;
-    std::deque<ReadOp> pending;                ///< tags: indices of fills_
-    std::uint64_t sizes[ReadStats::kSizes]{};  ///< of reads since
-    IoEngine::Counters counted;                ///< of the engine's, those that are in the file's statistics
+    std::unique_ptr<ReadQueue> queue;
+    IoEngine::Counters counted;  ///< of the queue's, those that are in the file's statistics
   };
   /// What is being read.
   struct Fill {
     ReadJob job;
-    Staging staging;   ///< empty: into the page cache
-    unsigned ops = 0;  ///< not finished
-    Status status;
-    bool read_failed = false;  ///< `status` is of a read, not of what it takes to read
+    Staging staging;  ///< empty: into the page cache
+    ReadGroup group;
     bool busy = false;
-    std::int64_t sent_ns = 0;  ///< its last request
   };
 
   static void* run(void* self) noexcept;
@@ -73,8 +67,7 @@ class IoWorker {
   bool is_there(const ReadJob& job) const noexcept;
   void leave(const ReadJob& job) noexcept;
   void begin(ReadJob&& job) noexcept;
-  void submit() noexcept;
-  bool reap() noexcept;
+  bool pump() noexcept;
   void drop_pages() noexcept;
   void finished(std::size_t fill) noexcept;
   void extent_ended(const Fill& f, const ExtentJob& job) noexcept;
@@ -99,7 +92,6 @@ class IoWorker {
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;  ///< fills
   Mapping scratch_;            ///< where reads into the page cache leave their bytes: nobody looks at them
-  std::size_t next_scratch_ = 0;
 };
 
 }  // namespace lmdbio::cache

@@ -190,6 +190,8 @@ bool Schedule::next_extent(ReadJob& job) {
       }
       walk.asked_.add(e);
       walk.file().reading.push_back(e);
+      // It may fail at once, and is missing again then: that is for the next plan.
+      if (walk.asked_.first_missing(walk.extents_[walk.next_extent_]).bytes == 0) ++walk.next_extent_;
       job.file = walk.file().shared_from_this();
       job.what = ExtentJob{e};
       next_walk_ = at + 1;

@@ -4,14 +4,22 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/futex.h"
 
 namespace lmdbio {
 
 namespace {
+
+unsigned size_class(std::size_t bytes) noexcept {
+  constexpr std::size_t kBounds[] = {4 << 10, 64 << 10, 256 << 10, 1 << 20};
+  return static_cast<unsigned>(std::lower_bound(std::begin(kBounds), std::end(kBounds), bytes) -
+                               std::begin(kBounds));
+}
 
 ReadGroup& group_of(std::uint64_t tag) noexcept {
   return *reinterpret_cast<ReadGroup*>(static_cast<std::uintptr_t>(tag));
@@ -34,12 +42,12 @@ std::size_t ReadQueue::room(const Extent& e) const noexcept {
   return static_cast<std::size_t>(align_up(e.offset + e.bytes, align) - align_down(e.offset, align));
 }
 
-Status ReadQueue::add(ReadGroup& group, const Extent& extent, std::byte* to) noexcept {
-  const std::uint64_t start = align_down(extent.offset, alignment());
+template <class Place>
+Status ReadQueue::add_pieces(ReadGroup& group, const Extent& extent, Place&& place) noexcept {
   const std::size_t before = pending_.size();
   try {
     split_aligned(extent, alignment(), file_bytes_, most_request_, [&](const ReadPiece& r) {
-      pending_.push_back({r.offset, {to + (r.offset - start), r.bytes}, tag_of(group), r.minimum});
+      pending_.push_back({r.offset, {place(r.offset), r.bytes}, tag_of(group), r.minimum});
     });
   } catch (...) {
     pending_.resize(before);
@@ -49,6 +57,17 @@ Status ReadQueue::add(ReadGroup& group, const Extent& extent, std::byte* to) noe
   group.left += added;
   group.waiting += added;
   return {};
+}
+
+Status ReadQueue::add(ReadGroup& group, const Extent& extent, std::byte* to) noexcept {
+  const std::uint64_t start = align_down(extent.offset, alignment());
+  return add_pieces(group, extent, [&](std::uint64_t at) { return to + (at - start); });
+}
+
+Status ReadQueue::add_unread(ReadGroup& group, const Extent& extent, MutableBytes scratch) noexcept {
+  return add_pieces(group, extent, [&](std::uint64_t) {
+    return scratch.data() + next_unread_++ % (scratch.size() / most_request_) * most_request_;
+  });
 }
 
 void ReadQueue::pump() noexcept {
@@ -131,7 +150,13 @@ void ReadQueue::submit() noexcept {
     std::copy_n(pending_.begin(), n, ops);
     const Result<std::size_t> taken = engine_->submit({ops, n});
     const std::size_t gone = taken ? taken.value() : 1;
-    for (std::size_t i = 0; i < gone; ++i) --group_of(ops[i].tag).waiting;
+    const std::int64_t now = gone != 0 ? now_ns() : 0;
+    for (std::size_t i = 0; i < gone; ++i) {
+      ReadGroup& group = group_of(ops[i].tag);
+      --group.waiting;
+      group.sent_ns = now;
+      ++sizes_[size_class(ops[i].dst.size())];
+    }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(gone));
     if (!taken)
       end(group_of(ops[0].tag), taken.error());

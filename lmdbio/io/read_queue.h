@@ -1,12 +1,17 @@
-// Reads of one file in the caller's own time: any number is wanted, the engine is kept full, groups are
-// waited for.
+// Reads of one file: any number is wanted, the engine is kept full, groups are waited for.  All reads of the
+// library go through it: they are split, aligned, retried and counted in one place.
+//
+// Two drivers.  A program's thread waits for what it needs and pumps meanwhile (readers, prefetching
+// transactions, index builds).  The I/O thread pumps the queues of all walks and sleeps in poll(2) between.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/io_engine.h"
@@ -16,9 +21,10 @@ namespace lmdbio {
 
 /// Reads that are waited for together.  Stays where it is while `left` is not 0.
 struct ReadGroup {
-  unsigned left = 0;     ///< requests that have not ended
-  unsigned waiting = 0;  ///< of those, not submitted yet
-  Status status;         ///< of the first that failed; the group's bytes are unspecified then
+  unsigned left = 0;         ///< requests that have not ended
+  unsigned waiting = 0;      ///< of those, not submitted yet
+  Status status;             ///< of the first that failed; the group's bytes are unspecified then
+  std::int64_t sent_ns = 0;  ///< CLOCK_MONOTONIC, when its last request was submitted
   bool done() const noexcept { return left == 0; }
 };
 
@@ -26,6 +32,9 @@ struct ReadGroup {
 /// engine's until the group is done, or the queue is gone.
 class ReadQueue {
  public:
+  /// Requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more.
+  static constexpr unsigned kSizeClasses = 5;
+  using Sizes = std::array<std::uint64_t, kSizeClasses>;
   /// Of a request, bytes.
   static constexpr std::size_t kMostRequest = std::size_t{1} << 20;
 
@@ -46,7 +55,14 @@ class ReadQueue {
   /// offset rounded down to the alignment).  `to`: aligned, with room(extent).  Nothing is submitted yet.
   /// ENOMEM: nothing is wanted.
   Status add(ReadGroup& group, const Extent& extent, std::byte* to) noexcept;
-  /// Submits what there is room for and takes what has come.  Never waits.
+  /// The same for bytes that nobody looks at: those of a request come to some place in `scratch`, which has
+  /// room for the largest request, or for a few of them.
+  Status add_unread(ReadGroup& group, const Extent& extent, MutableBytes scratch) noexcept;
+  /// The file has grown, or shrunk.
+  void set_file_bytes(std::uint64_t bytes) noexcept { file_bytes_ = bytes; }
+  /// Submits what there is room for.  Never waits.
+  void submit() noexcept;
+  /// The same, and takes what has come.
   void pump() noexcept;
   /// Until the group is done, before all that is wanted and not submitted; then the group's status.
   Status wait(ReadGroup& group) noexcept;
@@ -63,23 +79,31 @@ class ReadQueue {
   std::size_t in_flight() const noexcept { return engine_->in_flight(); }
   std::size_t waiting() const noexcept { return pending_.size(); }
   const IoEngine::Counters& counters() const noexcept { return engine_->counters(); }
+  /// Requests submitted since the last call, by their size.
+  Sizes take_sizes() noexcept { return std::exchange(sizes_, Sizes{}); }
+  /// For poll(2), as IoEngine says.
+  int ready_fd() const noexcept { return engine_->ready_fd(); }
+  int poll_timeout_ms() const noexcept { return engine_->poll_timeout_ms(); }
   /// In a forked child, before anything else: the parent's reads are not ours.  Groups are never done then.
   void forget() noexcept;
   /// Also where a signal handler has forked in a wait of the queue's, and this is the child.
   bool forgotten() noexcept;
 
  private:
+  template <class Place>
+  Status add_pieces(ReadGroup& group, const Extent& extent, Place&& place) noexcept;
   void put_first(const ReadGroup& group) noexcept;
-  void submit() noexcept;
   void reap(std::size_t min) noexcept;
   void reap_next(std::size_t min) noexcept;
   bool wait_briefly(std::int64_t ns) noexcept;
   void end(ReadGroup& group, Status st) noexcept;
 
   std::unique_ptr<IoEngine> engine_;
-  const std::uint64_t file_bytes_;
+  std::uint64_t file_bytes_;
   const std::size_t most_request_;
   std::deque<ReadOp> pending_;  ///< tags: addresses of groups
+  Sizes sizes_{};
+  std::size_t next_unread_ = 0;
   bool forgotten_ = false;
   const unsigned born_ = PrivateTable::generation();
 };

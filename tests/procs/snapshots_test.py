@@ -30,6 +30,11 @@ class Snapshots(shimtest.Case):
                 readers.append((mode, stats, self.start(mode, "read", db, *shape, stats=None if mode == "stock" else stats)))
             for mode, stats, reader in readers:
                 out, _ = reader.communicate(timeout=150)
+                # mdb_txn_begin of 0.9 copies the meta page of its snapshot without a look whether the writer, two
+                # commits later, has written it again.
+                if mode == "stock" and reader.returncode == 1 and "mdb_txn_id(txn)" in out:
+                    print("\na reader of stock's met a meta page of a later commit", file=sys.stderr)
+                    continue
                 self.assertEqual(reader.returncode, 0, f"{mode}: {out}")
                 words = out.split()
                 said = dict(zip(words[::2], map(int, words[1::2])))

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,19 +20,6 @@
 // Forking beside threads is what is tested.
 extern "C" const char* __tsan_default_options();
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
-
-namespace {
-std::atomic<bool> hold_pread{false}, pread_held{false};
-}
-
-// Prefetcher::load() comes here: it reads by itself.
-extern "C" ssize_t pread(int fd, void* to, size_t n, off_t at) {
-  while (hold_pread) {
-    pread_held = true;
-    ::sched_yield();
-  }
-  return ::syscall(SYS_pread64, fd, to, n, at);
-}
 
 namespace lmdbio::cache {
 namespace {
@@ -377,17 +363,28 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
 
 TEST_F(Ahead, AWalkWaitsForAChunkThatAnotherThreadLoads) {
   AheadFile file(3 * kAheadChunk, true);
-  hold_pread = true;
+  engine_script().hold();
   std::thread loads([&] { EXPECT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{0}).ok()); });
-  while (!pread_held) ::sched_yield();
+  engine_script().wait_for_held();
   AheadWalk walk(file);
   ASSERT_TRUE(walk.wish(0, 1).ok());
-  while (!file.cache()->resident_now(ChunkIndex{1})) ::sched_yield();  // the thread has seen chunk 0 before
-  std::thread lets_go([] { hold_pread = false; });
+  std::thread lets_go([] { engine_script().release(); });
   EXPECT_TRUE(walk.go(0).ok());
   EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{0}));
   lets_go.join();
   loads.join();
+  for (const auto& [at, times] : engine_script().attempts()) EXPECT_EQ(times, 1u) << "byte " << at;
+}
+
+// A read that fails is told to who loads, and tried again by the next one.
+TEST_F(Ahead, ALoadThatFails) {
+  AheadFile file(3 * kAheadChunk, true);
+  engine_script().error = EIO;
+  engine_script().fail_nth = 1;
+  EXPECT_EQ(prefetcher().load(*file.cache(), ChunkIndex{1}).raw(), EIO);
+  EXPECT_FALSE(file.cache()->resident_now(ChunkIndex{1}));
+  EXPECT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{1}).ok());
+  EXPECT_TRUE(file.right(1));
 }
 
 }  // namespace
