@@ -148,9 +148,6 @@ void append_readers(std::string& out, const EnvStats& s) {
   append_number(out, "loads_cached", all.loads_cached);
   append_number(out, "leaf_hits", all.leaf_hits);
   append_number(out, "leaf_misses", all.leaf_misses);
-  append_number(out, "guessed", all.guessed);
-  append_number(out, "guessed_right", all.right);
-  append_number(out, "guessed_wrong", all.wrong);
   append_number(out, "waits", all.waits);
   append_number(out, "wait_us", all.wait_ns / 1000);
   append_number(out, "failed", all.failed);
@@ -331,9 +328,6 @@ void ReaderTotals::add(const reader::Shared& s) noexcept {
   loads_cached += get(c.loads_cached);
   leaf_hits += get(c.leaf_hits);
   leaf_misses += get(c.leaf_misses);
-  guessed += get(c.guessed);
-  right += get(c.right);
-  wrong += get(c.wrong);
   waits += get(c.waits);
   wait_ns += get(c.wait_ns);
   failed += get(c.failed);

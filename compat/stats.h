@@ -42,7 +42,6 @@ struct ReaderTotals {
   std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
   std::uint64_t loads = 0, loads_cached = 0, waits = 0, wait_ns = 0, failed = 0;
   std::uint64_t leaf_hits = 0, leaf_misses = 0;
-  std::uint64_t guessed = 0, right = 0, wrong = 0;
   std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
   void add(const reader::Shared& s) noexcept;
 };

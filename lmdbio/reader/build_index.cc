@@ -185,9 +185,9 @@ Status Build::expand(PageReads& reads, std::span<const std::uint64_t> pages,
 
 Status Build::find_leaves(PageReads& reads) {
   std::vector<std::uint64_t> level{format::raw(request_.record.root)};
-  std::vector<Range> by_branch{{0, 1}};
   for (unsigned depth = request_.record.depth; depth > 1; --depth) {
     std::vector<std::uint64_t> below;
+    std::vector<Range> by_branch;
     const Status st = expand(reads, level, below, by_branch, true);
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return status_;
@@ -198,12 +198,6 @@ Status Build::find_leaves(PageReads& reads) {
       return corrupted(format::raw(request_.record.root), "the tree has more pages than the file");
   }
   leaves_ = std::move(level);
-  if (request_.on_leaves != nullptr) {
-    std::vector<std::uint64_t> branches;
-    branches.reserve(by_branch.size());
-    for (const Range& r : by_branch) branches.push_back(r.begin);
-    request_.on_leaves(request_.context, leaves_, branches);
-  }
   return {};
 }
 

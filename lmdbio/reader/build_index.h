@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "lmdbio/base/result.h"
 #include "lmdbio/format/layout.h"
@@ -31,10 +30,6 @@ struct IndexRequest {
   /// May be null.  Called now and then in the caller's thread with the leaf pages read and those known; false
   /// cancels.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
-  /// May be null.  Called once in the caller's thread, before any leaf page is read: the numbers of the leaf
-  /// pages in order, and which of them, by index, are the first below their branch pages.
-  void (*on_leaves)(void* context, std::span<const std::uint64_t> leaves,
-                    std::span<const std::uint64_t> branches) noexcept = nullptr;
   void* context = nullptr;
 };
 

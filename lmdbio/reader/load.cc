@@ -26,26 +26,6 @@ void Load::add(std::uint64_t ordinal, const RecordPlace& place, const Shared& sh
   last_leaf_ = place.leaf;
 }
 
-void Load::add_guess(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared) {
-  guesses_.push_back(places_.size());
-  add(ordinal, place, shared);
-}
-
-bool Load::confirm(const Places& places, Counters& counters) noexcept {
-  for (const std::size_t i : guesses_) {
-    RecordPlace actual;
-    places.places(ordinals_[i], {&actual, 1});
-    if (!places.check(places_[i], actual)) {
-      counters.wrong.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-    places_[i] = actual;
-  }
-  counters.right.fetch_add(guesses_.size(), std::memory_order_relaxed);
-  guesses_.clear();
-  return true;
-}
-
 void Load::add_missing() {
   places_.emplace_back();
   ordinals_.push_back(kNoRecord);

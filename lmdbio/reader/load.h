@@ -27,12 +27,6 @@ class Load {
   /// The next record.  May throw bad_alloc.
   void add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared);
   void add_missing();
-  /// Likewise where the record may be: confirm() has to agree.
-  void add_guess(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared);
-  bool guessed() const noexcept { return !guesses_.empty(); }
-  /// The guesses become what `places`, which knows by now, says.  False: one was wrong, so that what was read
-  /// is of no use.
-  bool confirm(const Places& places, Counters& counters) noexcept;
   std::size_t records() const noexcept { return ordinals_.size(); }
   std::uint64_t ordinal(std::size_t i) const noexcept { return ordinals_[i]; }
   /// Bytes that this takes by itself.
@@ -87,7 +81,6 @@ class Load {
 
   std::vector<std::uint64_t> ordinals_;
   std::vector<RecordPlace> places_;
-  std::vector<std::size_t> guesses_;  ///< indices of places_
   std::uint64_t bytes_ = 0, last_leaf_ = 0;
 
   std::vector<Extent> wanted_;

@@ -1,5 +1,4 @@
-// The record index while it is being made: by a thread of its own, so that reads can begin at guessed places
-// meanwhile.
+// The record index while a thread of its own makes it, so that opening a reader does not wait for it.
 #pragma once
 
 #include <pthread.h>
@@ -9,12 +8,10 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include "lmdbio/reader/build_index.h"
 #include "lmdbio/reader/places.h"
-#include "lmdbio/reader/provenance.h"
 #include "lmdbio/reader/source.h"
 
 namespace lmdbio::reader {
@@ -29,7 +26,6 @@ class PendingPlaces final : public Places {
   PendingPlaces& operator=(const PendingPlaces&) = delete;
 
   std::uint64_t records() const noexcept override { return request_.record.entries; }
-  bool known() const noexcept override { return index_.load(std::memory_order_acquire) != nullptr; }
   Status await(const std::atomic<bool>& cancelled, std::string& why) const override;
   void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
     index_.load(std::memory_order_acquire)->places(first, out);
@@ -38,22 +34,15 @@ class PendingPlaces final : public Places {
                     std::uint64_t& out) const override {
     return index_.load(std::memory_order_acquire)->ordinal_of(leaf, slot, page, out);
   }
-  bool guess(std::uint64_t ordinal, const std::atomic<bool>& cancelled,
-             RecordPlace& out) const noexcept override;
-  bool check(const RecordPlace& guessed, const RecordPlace& actual) const noexcept override;
 
  private:
   PendingPlaces(const Source& source, File file, MakeEngine make_engine);
   static void* run(void* self) noexcept;
   static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
-  static void on_leaves(void* self, std::span<const std::uint64_t> leaves,
-                        std::span<const std::uint64_t> branches) noexcept;
   void make() noexcept;
-  void learn(std::span<const std::uint64_t> leaves, std::span<const std::uint64_t> branches);
 
   const File file_;
   const std::string name_;
-  const unsigned page_shift_;
   IndexRequest request_;
   const pid_t pid_;
   pthread_t thread_{};
@@ -62,9 +51,7 @@ class PendingPlaces final : public Places {
   std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it is there
   mutable std::mutex mutex_;                        ///< guards all below
   mutable std::condition_variable changed_;
-  mutable std::optional<Provenance> provenance_;
-  bool looked_ = false;  ///< there is a provenance_, or will be none
-  bool ended_ = false;   ///< the thread's work
+  bool ended_ = false;  ///< the thread's work
   Status status_;
   std::string why_;
 };

@@ -19,17 +19,10 @@ class Places {
  public:
   virtual ~Places() = default;
   virtual std::uint64_t records() const noexcept = 0;
-  /// False: nothing below can be asked yet, but await() and guess().
-  virtual bool known() const noexcept { return true; }
-  /// Until it is known.  ECANCELED: `cancelled` was set meanwhile.  Another error: it never will be, and
-  /// `why` says what is wrong, in one line that names the file.  May throw bad_alloc.
+  /// Until it is known where records are; nothing below can be asked before.  Costs next to nothing once it
+  /// is.  ECANCELED: `cancelled` was set meanwhile.  Another error: it never will be, and `why` says what is
+  /// wrong, in one line that names the file.  May throw bad_alloc.
   virtual Status await(const std::atomic<bool>&, std::string&) const { return {}; }
-  /// Before it is known: where the record may be.  True: reading can begin there, but nothing of it may be
-  /// given out before check() has agreed.  Waits for some pages of the tree at most,
-  /// or until `cancelled`.
-  virtual bool guess(std::uint64_t, const std::atomic<bool>&, RecordPlace&) const noexcept { return false; }
-  /// Once it is known: whether a guess was right.  To be asked once for each.
-  virtual bool check(const RecordPlace&, const RecordPlace&) const noexcept { return false; }
   /// Of out.size() records from `first` on, all of them below records().  What it says of pages need not be
   /// true: each use is checked.
   virtual void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept = 0;

@@ -64,31 +64,9 @@ Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t
   return {};
 }
 
-namespace {
-
-/// All of them are guesses.
-bool add_guesses(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
-                 const std::atomic<bool>& cancelled, Load& load) {
-  std::vector<RecordPlace> some(ordinals.size());
-  for (std::size_t i = 0; i < ordinals.size(); ++i)
-    if (ordinals[i] == kNoRecord || !places.guess(ordinals[i], cancelled, some[i])) return false;
-  for (std::size_t i = 0; i < ordinals.size(); ++i) load.add_guess(ordinals[i], some[i], shared);
-  shared.counters.guessed.fetch_add(ordinals.size(), std::memory_order_relaxed);
-  return true;
-}
-
-}  // namespace
-
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Load& load, std::string& why) {
-  if (!places.known()) {
-    if (add_guesses(places, shared, ordinals, cancelled, load)) {
-      if (load.own_bytes() <= shared.pool->limit()) return {};
-      why = memory_reason(shared, load);
-      return Status::from_errno(ENOMEM);
-    }
-    if (const Status st = places.await(cancelled, why); !st.ok()) return st;
-  }
+  if (const Status st = places.await(cancelled, why); !st.ok()) return st;
   RecordPlace some[64];
   for (std::size_t i = 0; i < ordinals.size();) {
     if (ordinals[i] == kNoRecord) {
@@ -165,7 +143,6 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
           std::to_string(count());
     return Status::from_errno(EINVAL);
   }
-  if (const Status st = places_->await(kNever, why); !st.ok()) return st;
   if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *load, why); !st.ok()) return st;
   load->plan(*shared_, shared_->pool->limit() / (2 * (std::uint64_t{shared_->streams.load()} + 1)));
   Borrowed queues(*this);

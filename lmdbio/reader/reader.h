@@ -68,9 +68,8 @@ class Reader {
 Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why);
 
-/// Adds records, kNoRecord among them, to `load`, guesses if places are not known yet; where nothing can be
-/// guessed, waits until they are.  Once they take more memory than there can be: ENOMEM.  May throw
-/// bad_alloc.
+/// Adds records, kNoRecord among them, to `load`; waits until it is known where they are.  Once they take
+/// more memory than there can be: ENOMEM.  Else as Places::await.  May throw bad_alloc.
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Load& load, std::string& why);
 

@@ -33,10 +33,7 @@ struct Counters {
   std::atomic<std::uint64_t> waits{0}, wait_ns{0};
   std::atomic<std::uint64_t> failed{0};                     ///< batches that could not be given
   std::atomic<std::uint64_t> leaf_hits{0}, leaf_misses{0};  ///< leaf pages for keys: kept ones, others
-  std::atomic<std::uint64_t> guessed{
-      0};  ///< records that were read at places guessed before the index was there
-  std::atomic<std::uint64_t> right{0}, wrong{0};  ///< of those, as the index said
-  std::atomic<bool> index_loaded{false};          ///< from a file
+  std::atomic<bool> index_loaded{false};                    ///< from a file
 };
 
 class Stream;

@@ -398,18 +398,6 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
     }
     Ahead& a = *ahead_.front();
     const HeldLoad held(a.load);
-    if (a.load->guessed()) {
-      if (const Status st = reader_.places().await(cancelled_, why); !st.ok()) {
-        if (st.raw() == ECANCELED) continue;
-        go_back();
-        shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
-        return st;
-      }
-      if (!a.load->confirm(reader_.places(), shared_.counters)) {
-        go_back();
-        continue;
-      }
-    }
     if (const Status st = await(a, why); !st.ok()) {
       if (!a.load->group().done()) continue;  // cancelled
       // One of several batches is to blame: they are read again one by one.
