@@ -121,7 +121,8 @@ FileImage damaged(const Database& db, const Site& site, std::uint64_t number, bo
 class Cold {
  public:
   Cold(const testing::TempFile& file, bool mapped) : mapped_(mapped) {
-    const Env::Options options{kPage, kMap, 1, false, {}, ~std::uint64_t{0} - 1, "hostile.mdb"};
+    // Without read-ahead: page faults on the way down are to bring no more than their page.
+    const Env::Options options{kPage, kMap, 1, true, {}, ~std::uint64_t{0} - 1, "hostile.mdb"};
     auto made = mapped ? Env::open(file.fd(), options) : Env::open_unmapped(file.fd(), options);
     env_ = std::move(made).value();
     txn_ = std::make_unique<Txn>(*env_);
