@@ -250,7 +250,7 @@ Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span
   for (const ColumnSizes& c : h.columns) {
     const std::uint64_t frames = c.values / PackedColumn::kFrame + (c.values % PackedColumn::kFrame != 0);
     if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) ||
-        c.distance_bytes > size)
+        c.frame_bytes > size || c.distance_bytes > size)  // else their sum may wrap around
       return damaged(why, "a column");
     sum += align_up(c.frame_bytes, 8) + align_up(c.distance_bytes, 8);
     // A distance has 8 bytes at most.

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -343,6 +344,99 @@ TEST_F(ToldTest, ALookupWaitsForAReadThatIsOnItsWay) {
   later.join();
   db.end();
   EXPECT_GE(db.counters().waits, 1u);
+}
+
+/// What a thread does that is cancelled while it waits.
+struct Cancelled {
+  Cold& db;
+  unsigned record;     ///< that it looks up; kEnds: it ends the transaction
+  bool cleans_up;      ///< its cleanup handler ends the transaction
+  bool right = false;  ///< the call went to its end, with the right answer
+  static constexpr unsigned kEnds = ~0u;
+
+  static void* run(void* self) {
+    auto& c = *static_cast<Cancelled*>(self);
+    const auto ends = [](void* s) { static_cast<Cancelled*>(s)->db.end(); };
+    pthread_cleanup_push(ends, self);
+    if (c.record == kEnds)
+      c.db.end();
+    else
+      c.right = c.db.get(c.record) != nullptr;
+    if (c.record == kEnds) c.right = true;
+    if (c.cleans_up) ::pthread_testcancel();
+    pthread_cleanup_pop(0);
+    ::pthread_testcancel();
+    return nullptr;
+  }
+};
+
+// No call is a cancellation point: who is cancelled in one ends when the program asks for it, and leaves all
+// whole.
+TEST_F(ToldTest, ACancelledThreadWaitsToTheEnd) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers' runtimes write to the stack of a cancelled thread";
+#endif
+  const Records& r = kRecords[2];
+  // In the arena; beyond it, in the page cache; at the end of the transaction.
+  for (const unsigned record : {0u, r.count - 1, Cancelled::kEnds}) {
+    for (const bool cleans_up : {true, false}) {
+      Cold db(r);
+      db.tell(0, 1), db.tell(100, 101);  // the ways down, so that they are kept
+      engine_script().hold();
+      db.tell(0, r.count);
+      engine_script().hold();  // who looks from here on is the thread
+      Cancelled what{db, record, cleans_up};
+      pthread_t thread;
+      ASSERT_EQ(::pthread_create(&thread, nullptr, Cancelled::run, &what), 0);
+      engine_script().wait_for_held();
+      ASSERT_EQ(::pthread_cancel(thread), 0);
+      engine_script().hold();
+      engine_script().wait_for_held();  // it waits on
+      engine_script().release();
+      void* how = nullptr;
+      ASSERT_EQ(::pthread_join(thread, &how), 0);
+      EXPECT_EQ(how, PTHREAD_CANCELED);
+      EXPECT_TRUE(what.right) << record;
+      if (!cleans_up) {
+        for (unsigned i = 0; record != Cancelled::kEnds && i < r.count; ++i)
+          EXPECT_NE(db.get(i), nullptr) << record << " " << i;
+        db.end();
+      }
+      db.begin();
+      db.tell(0, 30);
+      for (unsigned i = 0; i < 30; ++i) EXPECT_NE(db.get(i), nullptr) << record << " " << i;
+      db.end();
+      EXPECT_EQ(db.counters().dropped, 0u) << db.text();
+    }
+  }
+}
+
+// io_uring gives up what a thread that has ended was reading: by EFAULT where it was read through the page
+// cache.
+TEST_F(ToldTest, ReadsOfAThreadThatHasEndedAreTakenByAnother) {
+  const Records& r = kRecords[2];
+  for (const int given_up : {0, ECANCELED, EFAULT}) {
+    Cold db(r);
+    db.tell(0, 1), db.tell(100, 101);
+    engine_script().reset();
+    engine_script().hold();
+    engine_script().error = given_up;
+    engine_script().fail_times = ~0u;
+    engine_script().fail_nth = given_up != 0 ? 1 : 0;
+    std::thread([&] { db.tell(0, r.count); }).join();
+    EXPECT_GT(engine_script().reads, 10u);
+    EXPECT_EQ(engine_script().failed, given_up != 0 ? engine_script().reads.load() : 0u);
+    engine_script().fail_nth = 0;
+    engine_script().release();
+    unsigned right = 0;
+    std::thread([&] {
+      for (unsigned i = 0; i < r.count; ++i) right += db.get(i) != nullptr;
+    }).join();
+    EXPECT_EQ(right, r.count) << given_up;
+    db.end();
+    EXPECT_EQ(db.counters().dropped, 0u) << given_up << ": " << db.text();
+    EXPECT_EQ(db.counters().hits, r.count) << given_up << ": " << db.text();
+  }
 }
 
 TEST_F(ToldTest, AForkedChildKeepsWhatWasGivenOutAndReadsTheRestItself) {

@@ -4,7 +4,9 @@
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <thread>
 
@@ -457,6 +459,145 @@ TEST_F(ReaderFault, AChildDoesNotWait) {
   EXPECT_EQ(status, 0);
   open.store(true);
   s.reset();
+}
+
+// As before, but a thread of the parent is inside: in next(), in read(), in next() for want of memory.
+class InsideAtTheFork : public ReadAheadInFlight {
+ protected:
+  /// A forked child closes all, and its other calls are refused.
+  void close_in_child() {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      std::unique_ptr<Batch> b;
+      std::string why;
+      const std::uint64_t zero = 0;
+      first->cancel();
+      const bool refused = first->next(b, why).raw() == EINVAL && second->next(b, why).raw() == EINVAL &&
+                           reader->read({&zero, 1}, b, why).raw() == EINVAL;
+      second.reset();
+      first.reset();
+      reader.reset();
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+};
+
+TEST_F(InsideAtTheFork, Streams) {
+  std::atomic<int> one{kRunning}, two{kRunning};
+  std::thread a = in_first(one);
+  close_in_child();
+  std::thread b = in_second(two);
+  close_in_child();
+  EXPECT_EQ(one, kRunning);
+  EXPECT_EQ(two, kRunning);
+  answer();
+  a.join();
+  b.join();
+  EXPECT_EQ(one, 0);
+  EXPECT_EQ(two, 0);
+  finish();
+}
+
+TEST_F(InsideAtTheFork, ReadsByOrdinals) {
+  const std::uint64_t some[] = {1, 7, 399};
+  std::unique_ptr<Batch> got;
+  std::atomic<int> rc{kRunning};
+  std::thread reads([&] {
+    std::string why;
+    rc = reader->read(some, got, why).raw();
+  });
+  while (held.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+  close_in_child();
+  EXPECT_EQ(rc, kRunning);
+  answer();
+  reads.join();
+  ASSERT_EQ(rc, 0);
+  for (std::size_t i = 0; i < std::size(some); ++i) {
+    EXPECT_EQ(got->records[i].ordinal, some[i]);
+    expect_record(got->records[i], all);
+  }
+  got.reset();
+  finish();
+}
+
+/// Answers one read at a time, the oldest first; what another thread has submitted was given up, as io_uring
+/// does when a thread ends.
+class OrphaningEngine final : public IoEngine {
+ public:
+  OrphaningEngine(const File& file, int error, std::atomic<unsigned>& given_up)
+      : IoEngine({file.alignment(), 64, file.direct()}), fd_(file.fd()), error_(error), given_up_(given_up) {}
+  int ready_fd() const noexcept override { return always_.get(); }
+
+ private:
+  /// Not used again, as the system's are.
+  static unsigned this_thread() noexcept {
+    static std::atomic<unsigned> threads{0};
+    thread_local const unsigned number = ++threads;
+    return number;
+  }
+  struct Taken {
+    RawRead read;
+    unsigned by;
+  };
+  Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
+    for (const RawRead& r : reads) reads_.push_back({r, this_thread()});
+    return reads.size();
+  }
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t) noexcept override {
+    if (reads_.empty() || out.empty()) return std::size_t{0};
+    const Taken t = reads_.front();
+    reads_.pop_front();
+    if (t.by != this_thread()) {
+      ++given_up_;
+      out[0] = {t.read.slot, -static_cast<long>(error_)};
+    } else {
+      out[0] = {t.read.slot,
+                ::pread(fd_, t.read.dst.data(), t.read.dst.size(), static_cast<off_t>(t.read.offset))};
+    }
+    return std::size_t{1};
+  }
+  const int fd_, error_;
+  std::deque<Taken> reads_;
+  std::atomic<unsigned>& given_up_;
+  const UniqueFd always_{::eventfd(1, EFD_CLOEXEC)};
+};
+
+// Each batch is asked for by a thread of its own, which ends, and given back by another one.
+TEST(ReaderThreads, ReadsOfThoseThatHaveEndedAreTakenByOthers) {
+  constexpr std::uint64_t kRecords = 1500;  // many loads
+  ReaderDb db;
+  db.fill(kRecords, [](std::uint64_t) -> std::size_t { return 9000; });
+  const Records all = db.walk();
+  for (const int error : {0, ECANCELED, EFAULT}) {
+    for (const ReadDecision& read : {kDirectly, kThroughPageCache}) {
+      std::atomic<unsigned> given_up{0};
+      const EngineMaker orphaning = [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+        return std::unique_ptr<IoEngine>(std::make_unique<OrphaningEngine>(f, error, given_up));
+      };
+      const auto r = db.reader(16 * kMiB, read, error != 0 ? orphaning : ReaderDb::engines());
+      const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SHUFFLE, 50));
+      if (const UniqueFd file(::open(db.file().c_str(), O_RDONLY | O_CLOEXEC)); file) {
+        (void)::fdatasync(file.get());
+        (void)::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+      }
+      std::uint64_t n = 0;
+      for (int rc = 0; rc == 0;) {
+        std::unique_ptr<Batch> b;
+        std::string why;
+        std::thread([&] { rc = s->next(b, why).raw(); }).join();
+        ASSERT_TRUE(rc == 0 || rc == MDB_NOTFOUND) << rc << " " << why;
+        for (std::size_t i = 0; b != nullptr && i < b->count; ++i) expect_record(b->records[i], all);
+        n += b != nullptr ? b->count : 0;
+        std::thread([&] { b.reset(); }).join();
+      }
+      EXPECT_EQ(n, kRecords);
+      EXPECT_EQ(given_up != 0, error != 0) << "reads were in flight when a thread ended";
+    }
+  }
 }
 
 }  // namespace

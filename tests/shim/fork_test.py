@@ -132,6 +132,15 @@ class Inherited(shimtest.Case):
                 self.assertEqual((got.out, got.err),
                                  ("processes of which parent and child read right: 200 of 200\n", ""))
 
+    def test_fork_while_a_thread_has_a_lock(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("a child of a process with threads that reads is beyond the sanitizers' runtimes")
+        for engine in ("uring", "threads"):
+            with self.subTest(engine=engine):
+                got = shimtest.run("preload", ["fork_locks", self.fresh()],
+                                   {"LMDBIO_IO": "direct", "LMDBIO_ENGINE": engine}, timeout=900)
+                self.assertEqual((got.returncode, got.out), (0, "all children read right\n"), got.err)
+
 
 if __name__ == "__main__":
     shimtest.ignore_leaks = True

@@ -1,6 +1,7 @@
 // The engines of the thread that reads ahead, as tests want them: counted, failing at the k-th read, held up.
 #pragma once
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -118,6 +119,7 @@ class ScriptedEngine final : public IoEngine {
     EngineScript& s = engine_script();
     if (s.held_) {
       s.seen_held_ = true;
+      ::pthread_testcancel();  // as system calls that wait
       return std::size_t{0};
     }
     Completion got[64];

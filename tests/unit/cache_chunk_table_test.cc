@@ -401,6 +401,15 @@ TEST(ChunkTable, StatesAndCalls) {
   EXPECT_TRUE(t.advance(6, stuck).ok()) << "an older one changes nothing";
 }
 
+// Plans of damaged trees name pages anywhere.
+TEST(ChunkTable, WhatLiesBeyondTheLastIsTheFiles) {
+  ChunkTable t = ChunkTable::make(4096).value();  // whole pages of memory: nothing of its own behind them
+  std::string calls;
+  EXPECT_TRUE(t.finish(ChunkIndex{4095}, t.start(ChunkIndex{4095}), true, Recorder{&calls}));
+  for (const std::uint32_t i : {4096u, 8191u, 1u << 20, 1u << 31, ~0u})
+    EXPECT_EQ(t.state(ChunkIndex{i}), ChunkState::file) << i;
+}
+
 TEST(ChunkTable, AChildForgetsWhatItsParentReads) {
   ChunkTable t = ChunkTable::make(4).value();
   std::string calls;

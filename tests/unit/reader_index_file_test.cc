@@ -6,8 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -340,6 +344,141 @@ TEST_F(SmallTree, ColumnsThatDoNotFitAreRefused) {
   ASSERT_EQ(save_index(bad, tag, path, mode_of(0644)).raw(), 0);
   EXPECT_EQ(load(tag), MDB_CORRUPTED);
   EXPECT_THAT(why, HasSubstr("do not fit"));
+}
+
+/// Whatever the bytes, under a right checksum: an answer, and no place outside of the file.
+class HostileIndexFile : public SmallTree {
+ protected:
+  static constexpr std::size_t kHeader = 280, kFileBytes = 16, kColumns = 136, kColumn = 24;
+
+  HostileIndexFile() : good(saved()) {}
+  template <class T>
+  static void set(std::string& bytes, std::size_t at, T value) {
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+  }
+  /// The answer to these bytes.
+  int answer(std::string bytes) {
+    const std::size_t body = bytes.size() - sizeof(std::uint64_t);
+    set(bytes, body, std::uint64_t{XXH3_64bits(bytes.data(), body)});
+    if (!file_) file_.reset(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    EXPECT_EQ(::pwrite(file_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    EXPECT_EQ(::ftruncate(file_.get(), static_cast<off_t>(bytes.size())), 0);
+    const int rc = load(tag);
+    EXPECT_TRUE(rc == 0 || rc == MDB_CORRUPTED || rc == ESTALE || rc == MDB_VERSION_MISMATCH)
+        << rc << ' ' << why;
+    if (rc != 0) {
+      EXPECT_STRNE(why, "");
+      return rc;
+    }
+    EXPECT_TRUE(loaded.consistent(tag.file_pages, tag.page_size));
+    EXPECT_EQ(loaded.records(), index.records());
+    for (std::uint64_t i = 0; i < loaded.records(); ++i) {
+      const RecordPlace at = loaded.place(i);
+      EXPECT_LT(at.leaf, tag.file_pages);
+      EXPECT_LT(at.dup_leaf, tag.file_pages);
+      EXPECT_LE(at.overflow + format::overflow_pages(at.value_bytes, 9), tag.file_pages + 1);
+      if (const auto got = open->record(at)) bytes_seen += got->first.size() + got->second.size();
+    }
+    return rc;
+  }
+
+  const std::string good;
+  std::size_t bytes_seen = 0;
+
+ private:
+  UniqueFd file_;
+};
+
+TEST_F(HostileIndexFile, EachNumberOfTheHeader) {
+  ASSERT_EQ(answer(good), 0) << why;
+  const auto each = [&]<class T>(T) {
+    for (std::size_t at = 0; at + sizeof(T) <= kHeader; at += sizeof(T)) {
+      T was;
+      std::memcpy(&was, good.data() + at, sizeof was);
+      constexpr T kMost = static_cast<T>(~T{0}), kHigh = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
+      const T some[] = {0,
+                        1,
+                        127,
+                        128,
+                        kMost,
+                        static_cast<T>(kMost - 7),
+                        kHigh,
+                        static_cast<T>(kHigh - 1),
+                        static_cast<T>(was + 1),
+                        static_cast<T>(was - 1),
+                        static_cast<T>(was + 8),
+                        static_cast<T>(was - 8),
+                        static_cast<T>(was * 2),
+                        static_cast<T>(was / 2),
+                        static_cast<T>(was | kHigh)};
+      for (const T value : some) {
+        std::string bad = good;
+        set(bad, at, value);
+        // What it takes is what it was: the numbers of pages are for people, distances end in padding.
+        if (answer(std::move(bad)) != 0) continue;
+        for (std::uint64_t n = 0; n < index.records(); ++n)
+          ASSERT_EQ(loaded.place(n), index.place(n)) << at << ": " << value;
+      }
+    }
+  };
+  each(std::uint64_t{});
+  each(std::uint32_t{});
+}
+
+TEST_F(HostileIndexFile, EachByteOfTheColumns) {
+  for (std::size_t at = kHeader; at < good.size() - sizeof(std::uint64_t); ++at) {
+    for (const int flip : {1 << at % 8, 0x80, 0xff}) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ flip);
+      (void)answer(std::move(bad));
+    }
+  }
+  EXPECT_GT(bytes_seen, 0u);
+}
+
+TEST_F(HostileIndexFile, EachNumberOfTheColumns) {
+  for (std::size_t at = kHeader; at + 16 <= good.size(); at += 8) {
+    for (const std::uint64_t value :
+         {std::uint64_t{0}, std::uint64_t{57}, std::uint64_t{58}, std::uint64_t{63}, ~std::uint64_t{0},
+          ~std::uint64_t{63}, std::uint64_t{1} << 63, (std::uint64_t{good.size()} * 8) << 6 | 57}) {
+      std::string bad = good;
+      set(bad, at, value);
+      (void)answer(std::move(bad));
+    }
+  }
+}
+
+TEST_F(HostileIndexFile, ShortenedWithAHeaderThatSaysSo) {
+  for (std::size_t n = kHeader + sizeof(std::uint64_t); n < good.size(); n += 8) {
+    std::string bad = good.substr(0, n);
+    set(bad, kFileBytes, std::uint64_t{n});
+    EXPECT_NE(answer(std::move(bad)), 0) << n;
+  }
+}
+
+// Sizes that fit the file by their sum alone, which is one of 64 bits.
+TEST_F(HostileIndexFile, ColumnsWhoseSizesWrapAround) {
+  constexpr std::uint64_t kMost = ~std::uint64_t{0}, kFrames = (std::uint64_t{1} << 57) - 2, kFrame = 24;
+  tag.record.entries = kMost;  // the database says so, too
+  std::string bad = good;
+  set(bad, 48, kMost);
+  set(bad, 88, kMost);
+  // What six columns of these have in all is 2^64 and as much as the file has; distances of nothing.
+  const std::uint64_t rest = std::uint64_t{0} - 4 * kFrames * kFrame - 6 * PackedColumn::kSlack;
+  std::size_t size = kHeader + sizeof(std::uint64_t);
+  while ((rest + size - kHeader - sizeof(std::uint64_t)) % kFrame != 0) size += 8;
+  const std::uint64_t frames = (rest + size - kHeader - sizeof(std::uint64_t)) / kFrame;
+  for (std::size_t i = 0; i < 6; ++i) {
+    const std::uint64_t n = i < 4 ? kFrames : i == 4 ? frames / 2 : frames - frames / 2;
+    ASSERT_LE(n, kFrames);
+    set(bad, kColumns + i * kColumn, n * PackedColumn::kFrame - (PackedColumn::kFrame - 1));
+    set(bad, kColumns + i * kColumn + 8, n * kFrame);
+    set(bad, kColumns + i * kColumn + 16, std::uint64_t{PackedColumn::kSlack});
+  }
+  bad.resize(kHeader);
+  bad.resize(size);
+  set(bad, kFileBytes, std::uint64_t{size});
+  EXPECT_EQ(answer(std::move(bad)), MDB_CORRUPTED);
 }
 
 TEST_F(SmallTree, NamesTellDatabasesApart) {
