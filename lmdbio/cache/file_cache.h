@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
 #include "lmdbio/cache/lookup_record.h"
 #include "lmdbio/cache/window.h"
@@ -121,6 +122,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   unsigned changes = 0;                  ///< in it, of those that cost resident chunks
   ReadStats stats;
   std::optional<File> exact;                     ///< File::Kind::exact; constant
+  std::unique_ptr<ChunkSource> source;           ///< constant once a walk has begun; the I/O thread's
   std::uint64_t readahead = 0;                   ///< of the kernel, ahead of page faults, bytes; constant
   MissRecord misses;                             ///< of lookups
   WholeLoad load;                                ///< for them

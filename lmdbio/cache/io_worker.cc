@@ -25,6 +25,8 @@ constexpr std::size_t kFillRequest = PageFiller::kPiece;
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 /// Chunks and extents in flight, of all files.
 constexpr std::size_t kMostFills = 128;
+/// The source of a chunk that somebody else is reading is asked again after so long.
+constexpr int kAskAgainMs = 5;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
@@ -114,6 +116,7 @@ void IoWorker::loop() noexcept {
     bool worked = false;
     try {
       worked = take_jobs();
+      worked = ask_again() || worked;
     } catch (...) {  // out of memory: those who wait are not kept
       owner_.lock();
       owner_.give_up();
@@ -143,38 +146,83 @@ bool IoWorker::take_jobs() {
       const std::lock_guard lock(owner_.mutex_);
       if (stopping_ || !owner_.next_job(job, idle())) break;
     }
-    any = true;
-    if (is_there(job)) {
-      leave(job);
-      continue;
-    }
-    begin(std::move(job));
+    any = take(std::move(job)) || any;
   }
   return any;
 }
 
-// In the page cache.
-bool IoWorker::is_there(const ReadJob& job) const noexcept {
-  const FileCache& file = *job.file;
-  if (!file.decision.uses_resident) return false;
-  if (const ChunkJob* const c = job.chunk(); c != nullptr)
-    return file.residency.share(file.offset(c->chunk), file.bytes_in(c->chunk)).value_or(0) >=
-           kMostlyResident;
-  const Extent& e = job.extent()->extent;
-  return e.bytes >= kWorthLooking && !file.read_failed.load(std::memory_order_relaxed) &&
-         file.residency.share(e.offset, e.bytes) == 1.0;
+// True: something was begun, or is done with.
+bool IoWorker::take(ReadJob&& job) {
+  if (const ExtentJob* const e = job.extent(); e != nullptr) {
+    if (is_resident(*job.file, *e))
+      leave(job, Outcome::cached);
+    else
+      begin(std::move(job));
+    return true;
+  }
+  switch (job.file->source->claim(job.chunk()->chunk)) {
+    case ChunkSource::Answer::ready:
+      leave(job, Outcome::cached);
+      return true;
+    case ChunkSource::Answer::yours:
+      begin(std::move(job));
+      return true;
+    case ChunkSource::Answer::wait:
+      break;
+  }
+  try {
+    others_.push_back(job);
+  } catch (...) {
+    leave(job, Outcome::mapped);
+  }
+  return false;
 }
 
-void IoWorker::leave(const ReadJob& job) noexcept {
+// What others are reading: whether it is there by now.  True: something has changed.
+bool IoWorker::ask_again() {
+  if (others_.empty()) return false;
+  std::size_t closed = 0;  // of files that were closed, those at the front
+  {
+    const std::lock_guard lock(owner_.mutex_);
+    const auto open = std::partition(others_.begin(), others_.end(),
+                                     [this](const ReadJob& j) { return stopping_ || j.file->users == 0; });
+    closed = static_cast<std::size_t>(open - others_.begin());
+  }
+  const std::int64_t now = now_ns();
+  if (closed == 0 && now - asked_ns_ < kAskAgainMs * std::int64_t{1'000'000}) return false;
+  asked_ns_ = now;
+  std::vector<ReadJob> jobs;
+  jobs.swap(others_);
+  bool any = closed != 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (i < closed)
+      leave(jobs[i], Outcome::mapped);
+    else if (in_flight_ < kMostFills)
+      any = take(std::move(jobs[i])) || any;
+    else
+      others_.push_back(std::move(jobs[i]));
+  }
+  return any;
+}
+
+// Reading it from the page cache would cost more than the question.
+bool IoWorker::is_resident(const FileCache& file, const ExtentJob& job) const noexcept {
+  const Extent& e = job.extent;
+  return file.decision.uses_resident && e.bytes >= kWorthLooking &&
+         !file.read_failed.load(std::memory_order_relaxed) && file.residency.share(e.offset, e.bytes) == 1.0;
+}
+
+// Nothing is read for it.
+void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   FileCache& file = *job.file;
   const std::lock_guard lock(owner_.mutex_);
   const ChunkJob* const c = job.chunk();
   if (c == nullptr) return owner_.schedule_.extent_ended(file, job.extent()->extent, 0);
   (void)file.table.finish(c->chunk, c->generation, false, NoPlaces{});
   if (c->publishes) owner_.chunks_.return_memory(file);
-  ++file.stats.chunks_cached;
-  if (c->load != 0) whole_load_went_on(file, *c, true);
-  owner_.schedule_.settle(file, c->chunk, Outcome::cached, 0);
+  if (outcome == Outcome::cached) ++file.stats.chunks_cached;
+  if (c->load != 0) whole_load_went_on(file, *c, outcome == Outcome::cached);
+  owner_.schedule_.settle(file, c->chunk, outcome, 0);
 }
 
 void IoWorker::begin(ReadJob&& job) noexcept {
@@ -235,6 +283,8 @@ bool IoWorker::pump() noexcept {
 
 void IoWorker::finished(std::size_t at) noexcept {
   Fill& f = fills_[at];
+  if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
+    f.job.file->source->filled(c->chunk, f.group.status.ok());
   {
     const std::lock_guard lock(owner_.mutex_);
     if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
@@ -316,6 +366,7 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
   int timeout = bell_ ? -1 : kLookMs;
+  if (!others_.empty()) timeout = kAskAgainMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->queue->in_flight() == 0) continue;
     const int wait = l->queue->poll_timeout_ms();

@@ -64,8 +64,10 @@ class IoWorker {
   static void* run(void* self) noexcept;
   void loop() noexcept;
   bool take_jobs();
-  bool is_there(const ReadJob& job) const noexcept;
-  void leave(const ReadJob& job) noexcept;
+  bool take(ReadJob&& job);
+  bool is_resident(const FileCache& file, const ExtentJob& job) const noexcept;
+  bool ask_again();
+  void leave(const ReadJob& job, Outcome outcome) noexcept;
   void begin(ReadJob&& job) noexcept;
   bool pump() noexcept;
   void drop_pages() noexcept;
@@ -74,7 +76,7 @@ class IoWorker {
   void chunk_ended(Fill& f, const ChunkJob& job) noexcept;
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
-  bool idle() const noexcept { return in_flight_ == 0; }
+  bool idle() const noexcept { return in_flight_ == 0 && others_.empty(); }
   LaneKind lane_kind(const FileCache& file, const ReadJob& job) const noexcept;
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
@@ -90,8 +92,10 @@ class IoWorker {
   bool stopping_ = false;                     // under the Prefetcher's lock
   std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;
-  std::size_t in_flight_ = 0;  ///< fills
-  Mapping scratch_;            ///< where reads into the page cache leave their bytes: nobody looks at them
+  std::size_t in_flight_ = 0;    ///< fills
+  std::vector<ReadJob> others_;  ///< chunks that somebody else is reading
+  std::int64_t asked_ns_ = 0;    ///< when their source was asked last
+  Mapping scratch_;              ///< where reads into the page cache leave their bytes: nobody looks at them
 };
 
 }  // namespace lmdbio::cache

@@ -133,6 +133,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->local = local;
     file->readahead = readahead;
     file->exact = std::move(files.exact);
+    file->source = file_source(*file);
+    if (file->source == nullptr) return Status::from_errno(ENOMEM);
     file->drop_behind = decision.drops_behind;
     (void)file->table.advance(snapshot, NoPlaces{});
     const std::lock_guard lock(mutex_);

@@ -1,0 +1,49 @@
+// A source of chunks as tests want it: each claim is counted and answered as told.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "lmdbio/cache/chunk_source.h"
+
+namespace lmdbio::testing {
+
+/// What became of the chunks; outlives the source.  Any thread.
+struct SourceScript {
+  using Answer = cache::ChunkSource::Answer;
+  /// Of the `n`-th claim of a chunk, from 0.
+  std::function<Answer(std::uint32_t chunk, unsigned n)> answer;
+
+  struct Seen {
+    unsigned claims = 0, good = 0, failed = 0;
+  };
+  Seen of(std::uint32_t chunk) const {
+    const std::lock_guard lock(mutex);
+    const auto at = seen.find(chunk);
+    return at == seen.end() ? Seen() : at->second;
+  }
+  mutable std::mutex mutex;
+  std::map<std::uint32_t, Seen> seen;  ///< under the mutex
+};
+
+class ScriptedSource final : public cache::ChunkSource {
+ public:
+  explicit ScriptedSource(SourceScript& script) : script_(script) {}
+  Answer claim(cache::ChunkIndex chunk) noexcept override {
+    const std::lock_guard lock(script_.mutex);
+    return script_.answer(raw(chunk), script_.seen[raw(chunk)].claims++);
+  }
+  void filled(cache::ChunkIndex chunk, bool good) noexcept override {
+    const std::lock_guard lock(script_.mutex);
+    SourceScript::Seen& s = script_.seen[raw(chunk)];
+    ++(good ? s.good : s.failed);
+  }
+
+ private:
+  SourceScript& script_;
+};
+
+}  // namespace lmdbio::testing

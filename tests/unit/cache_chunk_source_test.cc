@@ -1,0 +1,142 @@
+// Walks whose chunks come from somewhere else: what a source says is ready is not read, what is its caller's
+// to read is read once and reported, and what others read is waited for, until they have or never will.
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <memory>
+#include <thread>
+
+#include "lmdbio/cache/io_worker.h"
+#include "tests/support/ahead_file.h"
+#include "tests/support/scripted_engine.h"
+#include "tests/support/scripted_source.h"
+
+namespace lmdbio::cache {
+namespace {
+
+using testing::AheadFile;
+using testing::AheadWalk;
+using testing::engine_script;
+using testing::kAheadChunk;
+using testing::ScriptedSource;
+using testing::SourceScript;
+using Answer = ChunkSource::Answer;
+
+const bool set = testing::script_all_reads("16M");
+
+class Source : public ::testing::Test {
+ protected:
+  Source() { engine_script().reset(); }
+  ~Source() override { EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed"; }
+  void use(const AheadFile& file) { file.cache()->source = std::make_unique<ScriptedSource>(script_); }
+  static void walk_all(const AheadFile& file) {
+    AheadWalk walk(file);
+    for (std::uint32_t c = 0; c < file.chunks(); ++c) {
+      ASSERT_TRUE(walk.go(c).ok()) << c;
+      EXPECT_TRUE(file.right(c)) << c;
+    }
+  }
+  SourceScript script_;
+};
+
+TEST_F(Source, WhatIsYoursIsReadOnceAndReported) {
+  ASSERT_TRUE(set);
+  script_.answer = [](std::uint32_t, unsigned) { return Answer::yours; };
+  AheadFile file(5 * kAheadChunk + 777);
+  use(file);
+  walk_all(file);
+  EXPECT_EQ(file.stats().chunks_read, file.chunks());
+  for (std::uint32_t c = 0; c < file.chunks(); ++c) {
+    EXPECT_EQ(script_.of(c).claims, 1u) << c;
+    EXPECT_EQ(script_.of(c).good, 1u) << c;
+    EXPECT_EQ(script_.of(c).failed, 0u) << c;
+  }
+}
+
+TEST_F(Source, WhatIsReadyIsNotRead) {
+  script_.answer = [](std::uint32_t c, unsigned) { return c % 2 != 0 ? Answer::ready : Answer::yours; };
+  AheadFile file(6 * kAheadChunk);
+  use(file);
+  walk_all(file);
+  EXPECT_EQ(file.stats().chunks_read, 3u);
+  EXPECT_EQ(file.stats().chunks_cached, 3u);
+  for (std::uint32_t c = 1; c < file.chunks(); c += 2) EXPECT_EQ(script_.of(c).good, 0u) << c;
+}
+
+TEST_F(Source, WhatOthersReadIsWaitedFor) {
+  script_.answer = [](std::uint32_t, unsigned n) { return n < 3 ? Answer::wait : Answer::ready; };
+  AheadFile file(4 * kAheadChunk);
+  use(file);
+  walk_all(file);
+  EXPECT_EQ(file.stats().chunks_read, 0u);
+  EXPECT_EQ(engine_script().reads, 0u);
+  for (std::uint32_t c = 0; c < file.chunks(); ++c) EXPECT_EQ(script_.of(c).claims, 4u) << c;
+}
+
+// Who was to read it has gone.
+TEST_F(Source, WhatOthersDoNotReadAfterAll) {
+  script_.answer = [](std::uint32_t c, unsigned n) { return c == 2 && n < 5 ? Answer::wait : Answer::yours; };
+  AheadFile file(4 * kAheadChunk);
+  use(file);
+  walk_all(file);
+  EXPECT_EQ(file.stats().chunks_read, 4u);
+  EXPECT_EQ(script_.of(2).claims, 6u);
+  EXPECT_EQ(script_.of(2).good, 1u);
+}
+
+TEST_F(Source, AReadThatFailsIsReportedAndTriedAgain) {
+  script_.answer = [](std::uint32_t, unsigned) { return Answer::yours; };
+  AheadFile file(2 * kAheadChunk);
+  use(file);
+  engine_script().error = EIO;
+  engine_script().fail_nth = 1;
+  AheadWalk walk(file);
+  EXPECT_EQ(walk.go(0, true, 0).raw(), EIO);
+  EXPECT_EQ(script_.of(0).failed, 1u);
+  EXPECT_TRUE(walk.go(0, true, 0).ok());
+  EXPECT_EQ(script_.of(0).claims, 2u);
+  EXPECT_EQ(script_.of(0).good, 1u);
+}
+
+// Others never come to an end: a walk that does not need the chunk is not kept, and the file can be closed.
+TEST_F(Source, ClosedWhileOthersRead) {
+  script_.answer = [](std::uint32_t c, unsigned) { return c == 1 ? Answer::wait : Answer::yours; };
+  for (const bool another : {false, true}) {  // the I/O thread ends with the file, or goes on
+    AheadFile other(2 * kAheadChunk);
+    if (!another) other.close();
+    AheadFile file(3 * kAheadChunk);
+    use(file);
+    {
+      AheadWalk walk(file);
+      ASSERT_TRUE(walk.go(0).ok());
+      const unsigned before = script_.of(1).claims;
+      while (script_.of(1).claims < before + 3) ::sched_yield();
+      EXPECT_TRUE(walk.go(2, true, 0).ok());
+    }
+    file.close();
+    if (another) {
+      AheadWalk walk(other);
+      EXPECT_TRUE(walk.go(0).ok());
+    }
+  }
+}
+
+// A new snapshot: what was claimed before it is not shown as what is in the file now.
+TEST_F(Source, ANewSnapshotMeanwhile) {
+  std::atomic<bool> there{false};
+  script_.answer = [&](std::uint32_t, unsigned) { return there ? Answer::yours : Answer::wait; };
+  AheadFile file(2 * kAheadChunk);
+  use(file);
+  AheadWalk walk(file);
+  ASSERT_TRUE(walk.wish(0, 1).ok());
+  while (script_.of(0).claims < 2) ::sched_yield();
+  file.change(std::byte{0x5a});
+  ASSERT_TRUE(file.advance(2).ok());
+  there = true;
+  ASSERT_TRUE(walk.go(0).ok());
+  EXPECT_TRUE(file.all_right());
+}
+
+}  // namespace
+}  // namespace lmdbio::cache
