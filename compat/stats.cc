@@ -72,9 +72,8 @@ void append_reading(std::string& out, const EnvHandle& env) {
   if (env.engine == nullptr) return;
   if (file == nullptr) {
     out += "\"io\":{\"way\":\"mmap\",\"why\":";
-    append_string(out, env.engine->paced()           ? "nothing met data that was not in memory"
-                       : config().io == IoMode::mmap ? "LMDBIO_IO=mmap"
-                                                     : "a small file");
+    append_string(
+        out, env.engine->paced() ? "nothing met data that was not in memory" : env.engine->unpaced_reason());
     out += "},";
     return;
   }

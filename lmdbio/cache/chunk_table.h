@@ -37,6 +37,13 @@ concept ChunkPlaces = requires(T places, ChunkIndex i) {
   { places.restore_all() } -> std::same_as<bool>;
 };
 
+/// Of chunks that are not published.
+struct NoPlaces {
+  bool publish(ChunkIndex) noexcept { return false; }
+  bool restore(ChunkIndex) noexcept { return false; }
+  bool restore_all() noexcept { return false; }
+};
+
 /// No lock of its own: calls of all threads come one after the other.
 class ChunkTable {
  public:

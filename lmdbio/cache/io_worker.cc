@@ -62,13 +62,6 @@ bool lacks_means(Status st) noexcept {
   }
 }
 
-/// Of a chunk that is not published.
-struct NoPlaces {
-  bool publish(ChunkIndex) noexcept { return false; }
-  bool restore(ChunkIndex) noexcept { return false; }
-  bool restore_all() noexcept { return false; }
-};
-
 constinit EngineFactory make_engine = select_engine;
 
 }  // namespace

@@ -1,20 +1,11 @@
 #include "lmdbio/cache/prefetcher.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cinttypes>
-#include <cstdio>
 #include <mutex>
 #include <new>
-#include <string_view>
 #include <utility>
 
 #include "lmdbio/base/config.h"
@@ -40,34 +31,7 @@ constexpr unsigned kBusyWriter = 8;
 constinit SignalSafeMutex creation;  // guards what follows where it is set
 constinit std::atomic<Prefetcher*> the_one{nullptr};
 
-/// A chunk table has no places yet when it gets its first snapshot.
-struct NoPlaces {
-  bool publish(ChunkIndex) noexcept { return false; }
-  bool restore(ChunkIndex) noexcept { return false; }
-  bool restore_all() noexcept { return false; }
-};
-
 constexpr int kLoadTries = 8;
-/// What the kernel reads ahead on the device or mount of `fd`; 0: it does not tell.
-std::uint64_t readahead_bytes(int fd) noexcept {
-  struct stat at;
-  if (::fstat(fd, &at) != 0) return 0;
-  char path[64], text[32];
-  (void)std::snprintf(path, sizeof path, "/sys/class/bdi/%u:%u/read_ahead_kb", major(at.st_dev),
-                      minor(at.st_dev));
-  UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) {  // a partition: its disk's
-    (void)std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/../queue/read_ahead_kb", major(at.st_dev),
-                        minor(at.st_dev));
-    file = UniqueFd(::open(path, O_RDONLY | O_CLOEXEC));
-  }
-  if (!file) return 0;
-  const ssize_t n = ::read(file.get(), text, sizeof text);
-  std::uint64_t kib = 0;
-  if (n > 0) (void)std::from_chars(text, text + n, kib);
-  return kib << 10;
-}
-
 }  // namespace
 
 Prefetcher* Prefetcher::get() noexcept {
@@ -111,7 +75,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     std::uint64_t readahead = 0;
     (void)files.buffered.with_fd([&](int fd) noexcept {
       local = is_local_file_system(fd);
-      readahead = readahead_bytes(fd);
+      readahead = kernel_readahead(fd);
     });
     ReadFacts facts;
     facts.setting = mode;

@@ -23,6 +23,7 @@
 #include "lmdbio/db/unmapped_file.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -88,7 +89,7 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
   return {};
 }
 
-Env::Env(int fd, const Options& options, bool paced, bool unmapped)
+Env::Env(int fd, const Options& options, const ReadDecision& lookups, bool unmapped)
     : fd_(fd),
       id_(identity_or_none(fd)),
       path_(fd >= 0 ? path_of(fd) : ""),
@@ -98,8 +99,9 @@ Env::Env(int fd, const Options& options, bool paced, bool unmapped)
       behaviour_(options.behaviour),
       name_(options.name),
       residency_(fd),
-      paced_(paced),
+      paced_(lookups.path != ReadPath::page_faults),
       unmapped_(unmapped),
+      why_paced_(lookups.reason),
       dbx_(zeroed_array<Dbx>(max_dbs_)),
       slot_flags_(zeroed_array<std::uint16_t>(max_dbs_)) {
   dbx_[kFreeDbi].key_order = {Order::word};
@@ -168,14 +170,15 @@ Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
   ReadFacts facts;
   facts.setting = config().io;
   if (::fstat(fd, &sb) == 0) facts.file_bytes = static_cast<std::uint64_t>(sb.st_size);
-  const bool paced = !(choose_read_path(Access::lookup, facts) == ReadPath::page_faults);
-  std::unique_ptr<Env> env(new Env(fd, options, paced));
+  std::unique_ptr<Env> env(new Env(fd, options, choose_read_path(Access::lookup, facts)));
   if (const Status st = env->adopt_window(std::move(window).value()); !st.ok()) return st;
   return env;
 }
 
 Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) {
-  std::unique_ptr<Env> env(new Env(fd, options, true, true));
+  ReadFacts facts;
+  facts.can_map = false;
+  std::unique_ptr<Env> env(new Env(fd, options, choose_read_path(Access::lookup, facts), true));
   Result<File> kept = File::keep(env->origin(), File::Kind::buffered);
   if (!kept) return kept.error();
   env->kept_.emplace(std::move(kept).value());
@@ -205,7 +208,7 @@ Status Env::read_metas(MetaCopies& out) const noexcept {
 
 Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
   if (bytes.size() < 2 * options.page_size) return Status::from_mdb(MDB_INVALID);
-  std::unique_ptr<Env> env(new Env(-1, options, false));
+  std::unique_ptr<Env> env(new Env(-1, options, ReadDecision()));
   (void)env->adopt_window(std::make_shared<cache::Window>(cache::Window::over(bytes, options.page_size)));
   return env;
 }
@@ -344,16 +347,7 @@ std::optional<double> Env::cached_share(std::uint64_t offset, std::uint64_t byte
 
 std::optional<std::int64_t> Env::time_read(std::uint64_t offset, const cache::WindowView& view) noexcept {
   const std::shared_ptr<cache::FileCache> file = read_ahead(view.pages());
-  ssize_t n = -1;
-  std::int64_t ns = 0;
-  if (file != nullptr)
-    (void)file->buffered.with_fd([&](int fd) noexcept {
-      std::byte any;
-      const std::int64_t begun = now_ns();
-      n = ::pread(fd, &any, 1, static_cast<off_t>(offset));
-      ns = now_ns() - begun;
-    });
-  return n == 1 ? std::optional(ns) : std::nullopt;
+  return file != nullptr ? time_byte(file->buffered, offset) : std::nullopt;
 }
 
 LogLevel Env::damage_level() noexcept { return reported_.exchange(true) ? LogLevel::debug : LogLevel::warn; }

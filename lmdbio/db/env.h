@@ -107,6 +107,8 @@ class Env {
 
   /// Walks may be read ahead of: there is a file, worth it, and the configuration lets us.
   bool paced() const noexcept { return paced_; }
+  /// Why not; a literal.
+  const char* unpaced_reason() const noexcept { return why_paced_; }
   /// As MDB_NORDAHEAD.
   bool no_readahead() const noexcept { return no_readahead_; }
   /// As Residency::share().  May open the file (read_ahead).
@@ -185,7 +187,7 @@ class Env {
   void close_dbi(unsigned dbi) noexcept;
 
  private:
-  Env(int fd, const Options& options, bool paced, bool unmapped = false);
+  Env(int fd, const Options& options, const ReadDecision& lookups, bool unmapped = false);
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
   std::uint64_t length_without_descriptor(std::uint64_t txnid) noexcept;
   LogLevel damage_level() noexcept;
@@ -211,6 +213,7 @@ class Env {
   std::uint32_t window_number_ = 0;
   const Residency residency_;
   const bool paced_, unmapped_;
+  const char* const why_paced_;
   std::optional<File> kept_;               ///< of an unmapped file
   std::shared_ptr<cache::Window> window_;  ///< of an unmapped file: the first one
   std::unique_ptr<UnmappedFile> unmapped_file_;

@@ -1,12 +1,11 @@
 // The pages of a tree that a plan may look at.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
 
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/planner.h"
+#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -25,22 +24,13 @@ class PagesThere final : public PageSource {
       if (cache::Prefetcher::existing()->is_reading(file_, {at, view_.page_size()})) return false;
       if (file_.residency.share(at, view_.page_size(), view_.base()).value_or(0) < 1) return false;
       // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
-      if (file_.read_failed.load(std::memory_order_relaxed) && !reads(at)) return false;
+      if (file_.read_failed.load(std::memory_order_relaxed) && !time_byte(file_.buffered, at)) return false;
     }
     const std::byte* const bytes = view_.at(format::Pgno{page});
     return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
   }
 
  private:
-  bool reads(std::uint64_t at) const noexcept {
-    ssize_t n = -1;
-    (void)file_.buffered.with_fd([&](int fd) noexcept {
-      std::byte any;
-      n = ::pread(fd, &any, 1, static_cast<off_t>(at));
-    });
-    return n == 1;
-  }
-
   cache::FileCache& file_;
   const cache::WindowView& view_;
   unsigned tries_;

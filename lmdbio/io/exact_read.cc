@@ -1,6 +1,7 @@
 #include "lmdbio/io/exact_read.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/futex.h"
 
 namespace lmdbio {
 
@@ -39,6 +41,18 @@ Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes
   Status st;
   const bool open = file.with_fd([&](int fd) noexcept { st = bring(fd, offset, bytes); });
   return open ? st : Status::from_errno(EBADF);
+}
+
+std::optional<std::int64_t> time_byte(const File& file, std::uint64_t offset) noexcept {
+  ssize_t n = -1;
+  std::int64_t ns = 0;
+  (void)file.with_fd([&](int fd) noexcept {
+    std::byte any;
+    const std::int64_t begun = now_ns();
+    n = ::pread(fd, &any, 1, static_cast<off_t>(offset));
+    ns = now_ns() - begun;
+  });
+  return n == 1 ? std::optional(ns) : std::nullopt;
 }
 
 }  // namespace lmdbio

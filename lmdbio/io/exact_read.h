@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "lmdbio/io/file.h"
 
@@ -12,5 +13,9 @@ namespace lmdbio {
 /// read failed.  `file`: File::Kind::exact.  Blocks; allocates nothing; a cancellation point.  Threads may
 /// share the File.
 Status bring_exactly(const File& file, std::uint64_t offset, std::uint64_t bytes) noexcept;
+
+/// Reads the byte at `offset`: how long that took, nanoseconds; none if it cannot be read.  Much less where
+/// the page cache has it than elsewhere.  `file`: for reads through the page cache.  Blocks.
+std::optional<std::int64_t> time_byte(const File& file, std::uint64_t offset) noexcept;
 
 }  // namespace lmdbio

@@ -1,17 +1,25 @@
 // How a file is read: the one place that decides, from facts and from the kind of access.  Pure functions.
 //
-// | access   | page faults            | page cache                          | direct |
-// |----------|------------------------|-------------------------------------|-------------------------------------|
-// | walk     | LMDBIO_IO=mmap; local, | LMDBIO_IO=buffered; no private      | LMDBIO_IO=direct; the file does
-// not | |          | fits, kernel reads     | memory; no O_DIRECT; the file fits  | fit; it cannot be mapped
-// | |          | 2 MiB or more ahead    |                                     | | | stride   | | automatic,
-// mapped, private memory   |                                     | | lookup   | LMDBIO_IO=mmap; small  |
-// otherwise                           |                                     | | load     | | the file fits |
-// walks are direct and all chunks     | |          |                        | | have room | | prefetch |
-// LMDBIO_IO=mmap         | LMDBIO_IO=buffered; no private      | LMDBIO_IO=direct; the file does not | | | |
-// memory; no O_DIRECT; the file fits  | fit, or opens drop its page cache;  | |          | | and is not local
-// | once: it fits and is local          | | reader,  |                        | LMDBIO_IO=buffered or mmap;
-// the     | LMDBIO_IO=direct; the file does not | | index    |                        | file fits | fit |
+// | access   | path        | when                                                                       |
+// |----------|-------------|----------------------------------------------------------------------------|
+// | walk     | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
+// |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits                   |
+// |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped                           |
+// | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is told       |
+// |          | none        | otherwise: the walk reads all values                                       |
+// | lookup   | page faults | LMDBIO_IO=mmap; a small file                                               |
+// |          | direct      | cannot be mapped                                                           |
+// |          | page cache  | otherwise                                                                  |
+// | load     | direct      | LMDBIO_IO=direct or does not fit; and walks are direct, all chunks have    |
+// |          |             | room                                                                       |
+// |          | page cache  | fits                                                                       |
+// |          | none        | otherwise                                                                  |
+// | prefetch | page faults | LMDBIO_IO=mmap                                                             |
+// |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits and is not local  |
+// |          | direct      | LMDBIO_IO=direct; does not fit; opens drop its page cache                  |
+// |          | direct once | fits and is local                                                          |
+// | reader,  | page cache  | LMDBIO_IO=buffered or mmap; fits                                           |
+// | index    | direct      | LMDBIO_IO=direct; does not fit                                             |
 //
 // What fits the memory that is free goes through the page cache, since other processes, later epochs and
 // later runs find it there; by page faults alone on a local file system whose kernel reads far ahead, which
@@ -149,6 +157,7 @@ constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
 }
 
 constexpr ReadDecision lookup_path(const ReadFacts& f) noexcept {
+  if (!f.can_map) return {ReadPath::direct, false, false, "the file cannot be mapped"};
   if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
   if (f.setting == IoMode::automatic && f.file_bytes < kWorthReadingAhead)
     return {ReadPath::page_faults, true, false, "a small file"};

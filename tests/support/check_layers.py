@@ -40,6 +40,18 @@ OWNED = [
     (re.compile(r"(?<![\w>.])(?<!\w::)(?:::)?munmap\s*\("), "lmdbio/base/mapping.h"),
     (re.compile(r"(?<![\w:])::close\s*\("), "lmdbio/base/unique_fd.h"),
 ]
+# What is decided, or done to a database file, in one place only: pattern, the folders and files that may, what to say.
+ONLY = [
+    (re.compile(r"::preadv?2?\s*\(|\bSYS_preadv?\w*|\bMADV_POPULATE_READ\b"),
+     ["lmdbio/io", "lmdbio/cli",       # a command reads the file that it is given
+      "lmdbio/reader/index_file.cc",   # a sidecar file
+      "lmdbio/cache/touched.cc"],      # /proc/self/pagemap
+     "reads a file outside lmdbio/io"),
+    (re.compile(r"\bIoMode::\w+|[=<>]\s*0\.9\d?(?![\w.])"),
+     ["lmdbio/io/read_path.h", "lmdbio/base/config.h", "lmdbio/base/config.cc"],
+     "decides how a file is read outside lmdbio/io/read_path.h"),
+    (re.compile(r"\bO_DIRECT\b"), ["lmdbio/io"], "opens for direct reads outside lmdbio/io"),
+]
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
@@ -108,6 +120,10 @@ def check_layers(root):
                 if path != owner:
                     wrong += [f"{path}:{text.count(chr(10), 0, m.start()) + 1}: only {owner} calls "
                               f"{m.group(0).rstrip('( ').lstrip(':')}" for m in pattern.finditer(text)]
+            for pattern, places, what in ONLY:
+                if not any(under(path, p) for p in places):
+                    wrong += [f"{path}:{text.count(chr(10), 0, m.start()) + 1}: {what}: {m.group(0)}"
+                              for m in pattern.finditer(text)]
     return wrong
 
 
@@ -163,6 +179,11 @@ def selftest():
     expect(check_layers, {"lmdbio/new/n.h": ""}, "in no layer")
     expect(check_layers, {"lmdbio/io/j.cc": "/*\n*/ ::munmap(p, n);\n  ::close(fd);\n  f.close();\n  x->munmap();\n"},
            "j.cc:2: only lmdbio/base/mapping.h calls munmap", "j.cc:3: only lmdbio/base/unique_fd.h calls close")
+    expect(check_layers, {"lmdbio/db/j.cc": "n = ::pread(fd, p, 1, 0);\n// ::pread(\n", "lmdbio/io/k.cc": "::pread(fd, p, 1, 0);"},
+           "lmdbio/db/j.cc:1: reads a file outside lmdbio/io: ::pread(")
+    expect(check_layers, {"lmdbio/cache/j.cc": "if (config().io == IoMode::direct) f();\ndouble kCached = 0.9;\nconst char* v = \"0.9.24\";"},
+           "decides how a file is read", "decides how a file is read")
+    expect(check_layers, {"compat/j.cc": "open(p, O_DIRECT);"}, "opens for direct reads")
     expect(check_registered, {"tests/unit/CMakeLists.txt": "t(a SOURCES a_test.cc)", "tests/unit/a_test.cc": ""})
     expect(check_registered, {"tests/unit/CMakeLists.txt": "# t(a SOURCES a_test.cc)", "tests/unit/a_test.cc": ""},
            "tests/unit/a_test.cc: not named")

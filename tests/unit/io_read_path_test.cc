@@ -94,6 +94,7 @@ constexpr Row kRows[] = {
     {Access::lookup, kAuto, kLocal, page_cache},
     {Access::lookup, kAuto, kSmall, page_faults},
     {Access::lookup, kMmap, kLarge, page_faults},
+    {Access::lookup, kMmap, kUnmappable, direct},
     {Access::lookup, kDirect, kSmall, page_cache},
     {Access::lookup, kBuffered, kSmall, page_cache},
     // The load of a whole file.
