@@ -100,6 +100,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
   std::vector<Extent> reading;               ///< extents that are being read
+  std::atomic<bool> reads_extents{false};    ///< there are any; any thread, without the lock
   std::vector<Extent> dropping;              ///< pieces that the page cache is to drop
   /// A read has failed.  Since then pages may be in the page cache without their bytes: what counts pages
   /// takes them to be there, and a touch may end in a signal.  Any thread.

@@ -202,11 +202,6 @@ std::size_t Prefetcher::most_chunks(const FileCache& file) noexcept {
   return std::clamp<std::size_t>(chunks * 3 / 4 / schedule_.going(), 1, useful);
 }
 
-bool Prefetcher::all_cached(const Walk& walk) noexcept {
-  const std::lock_guard lock(mutex_);
-  return schedule_.all_cached(walk);
-}
-
 // So many changes of snapshot that cost chunks: the file is left to its mapping until the minute is over.
 bool Prefetcher::has_busy_writer(const FileCache& file) const noexcept {
   return !file.anonymous && file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs;
@@ -219,6 +214,7 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
   const std::lock_guard lock(mutex_);
   if (file.users == 0) return ticket;
   if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // the mapping gives what is needed
+  ticket.all_cached_ = schedule_.all_cached(walk);
   if (!schedule_.has_work(walk)) return ticket;
   if (has_busy_writer(file) || !ensure_worker()) {
     schedule_.leave_to_mapping(walk);
@@ -229,7 +225,7 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
   return ticket;
 }
 
-Status Prefetcher::wait(const Ticket& ticket) noexcept {
+Status Prefetcher::wait(Ticket& ticket) noexcept {
   if (ticket.walk_ == nullptr) return {};
   Walk& walk = *ticket.walk_;
   FileCache& file = walk.file();
@@ -247,6 +243,7 @@ Status Prefetcher::wait(const Ticket& ticket) noexcept {
     }
     end_wait(walk, stall);
     error = schedule_.take_error(walk);
+    ticket.all_cached_ = schedule_.all_cached(walk);
     if (error == 0) error = walk.extent_error_;
     walk.awaited_ = {};
   }
@@ -289,6 +286,7 @@ void Prefetcher::end_wait(Walk& walk, const Stall& stall) noexcept {
 }
 
 bool Prefetcher::is_reading(const FileCache& file, const Extent& extent) noexcept {
+  if (!file.reads_extents.load(std::memory_order_relaxed)) return false;
   const std::lock_guard lock(mutex_);
   return std::any_of(file.reading.begin(), file.reading.end(),
                      [&extent](const Extent& e) { return overlap(e, extent); });
@@ -297,9 +295,11 @@ bool Prefetcher::is_reading(const FileCache& file, const Extent& extent) noexcep
 void Prefetcher::forget_extents(Walk& walk) noexcept {
   const std::lock_guard lock(mutex_);
   walk.asked_.clear();
+  walk.has_asked_ = false;
 }
 
 std::uint64_t Prefetcher::asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept {
+  if (!walk.has_asked_.load(std::memory_order_relaxed)) return 0;
   const std::lock_guard lock(mutex_);
   const FileCache& file = walk.file();
   return walk.asked_.bytes_of({file.offset(chunk), file.chunk_bytes});
@@ -404,6 +404,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     f->stats = {};
     f->load = {};
     f->reading.clear();
+    f->reads_extents = false;
     f->dropping.clear();
   }
   forks_.fetch_add(1, std::memory_order_relaxed);

@@ -53,15 +53,14 @@ class Prefetcher {
   Ticket submit(Walk& walk, const ReadPlan& plan) noexcept;
   /// Waits until what the plan needs is there, or is the mapping's to give.  An errno: its read failed; the
   /// next plan that needs it tries again.
-  Status wait(const Ticket& ticket) noexcept;
+  Status wait(Ticket& ticket) noexcept;
+  Status wait(Ticket&& ticket) noexcept { return wait(ticket); }
   /// A part of it is in an extent that is being read.
   bool is_reading(const FileCache& file, const Extent& extent) noexcept;
   /// Extents that the walk has wished for before are to be looked for anew.
   void forget_extents(Walk& walk) noexcept;
   /// Of a chunk, what the walk has had read as extents.
   std::uint64_t asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept;
-  /// All of them are in the page cache: the walk needs no reads.
-  bool all_cached(const Walk& walk) noexcept;
   /// How many chunks a plan may have.
   std::size_t most_chunks(const FileCache& file) noexcept;
 

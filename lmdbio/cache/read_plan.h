@@ -33,11 +33,13 @@ class [[nodiscard]] Ticket {
   Ticket() = default;
   /// All that is needed is there, or is the mapping's to give: wait() does not wait.
   bool ready() const noexcept { return !pending_; }
+  /// After wait(): all chunks of the plan were found in the page cache, so that the walk needs no reads.
+  bool all_cached() const noexcept { return all_cached_; }
 
  private:
   friend class Prefetcher;
   Walk* walk_ = nullptr;
-  bool pending_ = false;
+  bool pending_ = false, all_cached_ = false;
   std::optional<ChunkIndex> filled_;  ///< the walk comes to it, and it was brought into the page cache for it
 };
 

@@ -189,7 +189,9 @@ bool Schedule::next_extent(ReadJob& job) {
         continue;
       }
       walk.asked_.add(e);
+      walk.has_asked_.store(true, std::memory_order_relaxed);
       walk.file().reading.push_back(e);
+      walk.file().reads_extents.store(true, std::memory_order_relaxed);
       // It may fail at once, and is missing again then: that is for the next plan.
       if (walk.asked_.first_missing(walk.extents_[walk.next_extent_]).bytes == 0) ++walk.next_extent_;
       job.file = walk.file().shared_from_this();
@@ -218,6 +220,7 @@ void Schedule::settle(FileCache& file, ChunkIndex chunk, Outcome outcome, int er
 void Schedule::extent_ended(FileCache& file, const Extent& extent, int error) noexcept {
   if (const auto e = std::find(file.reading.begin(), file.reading.end(), extent); e != file.reading.end())
     file.reading.erase(e);
+  file.reads_extents.store(!file.reading.empty(), std::memory_order_relaxed);
   if (error != 0) file.read_failed.store(true, std::memory_order_relaxed);
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
@@ -253,6 +256,7 @@ void Schedule::after_fork() noexcept {
   for (Walk* const w : walks_) {
     w->clear_plan();
     w->asked_.clear();
+    w->has_asked_ = false;
     w->waiting_ = false;
   }
 }

@@ -381,7 +381,8 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
     left_ns_ = 0;
     return read_exactly(need, view);
   }
-  const Status st = prefetcher.wait(prefetcher.submit(*walk_, {chunks_, extents_, {a, b}, {}}));
+  cache::Ticket ticket = prefetcher.submit(*walk_, {chunks_, extents_, {a, b}, {}});
+  const Status st = prefetcher.wait(ticket);
   if (!st.ok()) return st;
   for (std::uint32_t c = cache::raw(a); c <= cache::raw(b); ++c) {
     if (!trail_.been_in(c) && ++fresh_ >= kFresh) {
@@ -396,7 +397,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
   const std::uint64_t from = std::uint64_t{raw(a)} * per_chunk, end = (std::uint64_t{raw(b)} + 1) * per_chunk;
   run = {from, end - from};
   given_before_ = place.given_bytes;
-  cached_ = file.decision.uses_resident && prefetcher.all_cached(*walk_) ? cached_ + 1 : 0;
+  cached_ = file.decision.uses_resident && ticket.all_cached() ? cached_ + 1 : 0;
   if (cached_ >= kAllCached) forget();
   return {};
 }

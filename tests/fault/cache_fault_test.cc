@@ -232,7 +232,7 @@ TEST_F(CacheFault, AnAwaitedPiece) {
   const std::vector<Extent> pieces = {{8192, 4096}, {40960, 40000}};
   const auto await = [&](AheadWalk& walk, const Extent& piece) {
     Prefetcher& all = AheadFile::prefetcher();
-    const Ticket ticket = all.submit(walk.walk(), {{}, pieces, {}, piece});
+    Ticket ticket = all.submit(walk.walk(), {{}, pieces, {}, piece});
     while (engine_script().reads < pieces.size()) ::sched_yield();
     return all.wait(ticket);
   };
