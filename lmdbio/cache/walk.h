@@ -61,7 +61,7 @@ class Walk {
   std::vector<Entry> plan_;  ///< in the order of need
   std::vector<Extent> extents_;
   std::size_t next_extent_ = 0;
-  AskedPages asked_;  ///< of extents, until they are to be looked for anew
+  AskedPages asked_;                    ///< of extents, until they are to be looked for anew
   std::atomic<bool> has_asked_{false};  ///< for any; also without the lock
   std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
   unsigned next_come_to_ = 0;

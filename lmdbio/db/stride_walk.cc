@@ -312,8 +312,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
     const Extent e = extent_of(r);
     if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
   }
-  cache::Ticket ticket =
-      prefetcher.submit(walk_, {{}, extents_, {}, waits ? extents_.front() : Extent()});
+  cache::Ticket ticket = prefetcher.submit(walk_, {{}, extents_, {}, waits ? extents_.front() : Extent()});
   report();
   return prefetcher.wait(ticket);
 }
