@@ -185,6 +185,7 @@ bool IoWorker::ask_again() {
   if (closed == 0 && now - asked_ns_ < kAskAgainMs * std::int64_t{1'000'000}) return false;
   asked_ns_ = now;
   std::vector<ReadJob> jobs;
+  jobs.reserve(others_.size());  // for others_ afterwards: no job is lost for want of memory
   jobs.swap(others_);
   bool any = closed != 0;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -259,13 +260,15 @@ void IoWorker::begin(ReadJob&& job) noexcept {
   if (f.group.done()) finished(at);
 }
 
-// True: something has ended.
+// True: some request has ended.
 bool IoWorker::pump() noexcept {
+  bool any = false;
   for (const std::unique_ptr<Lane>& l : lanes_) {
+    const std::size_t before = l->queue->in_flight() + l->queue->waiting();
     l->queue->pump();
+    any = any || l->queue->in_flight() + l->queue->waiting() < before;
     count(*l);
   }
-  bool any = false;
   for (std::size_t i = 0; i < fills_.size(); ++i) {
     if (!fills_[i].busy || !fills_[i].group.done()) continue;
     finished(i);
@@ -312,7 +315,8 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
   }
   ++file.stats.chunks_read;
   if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.group.sent_ns);
-      good && job.publishes && (file.least_latency_ns == 0 || ns < file.least_latency_ns))
+      good && job.publishes && f.group.sent_ns != 0 &&
+      (file.least_latency_ns == 0 || ns < file.least_latency_ns))
     file.least_latency_ns = ns;
   if (job.load != 0) {
     if (resident) file.residents.back().used = true;  // by lookups, which are not asked

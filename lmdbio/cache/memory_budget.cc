@@ -21,11 +21,13 @@ std::uint64_t MemoryBudget::limit_now(std::uint64_t more) noexcept {
   if (!limit_is_share_ || used_ < kFree) return limit_;
   if (used_ + more <= grow_to_) return std::min(limit_, grow_to_);
   const std::int64_t now = now_ns();
-  if (now - checked_ns_ < kLookAgainNs && grow_to_ <= used_) return std::min(limit_, grow_to_);
+  // Who makes room for something large piece by piece is not told less after each piece.
+  if (now - checked_ns_ < kLookAgainNs && (grow_to_ <= used_ || !machine_has_room_))
+    return std::min(limit_, grow_to_);
   checked_ns_ = now;
   const MemoryFacts facts = facts_();
-  const bool room = facts.available > facts.total / 8 + kStep;
-  grow_to_ = std::max(kFree, room ? used_ + kStep : used_);
+  machine_has_room_ = facts.available > facts.total / 8 + kStep;
+  grow_to_ = std::max(kFree, machine_has_room_ ? used_ + kStep : used_);
   return std::min(limit_, grow_to_);
 }
 

@@ -83,8 +83,9 @@ class MemoryBudget {
   bool limit_is_share_ = false;
   std::uint64_t used_ = 0, vmas_ = 0;
   std::array<std::uint64_t, kMemoryUses> by_use_{}, vmas_by_use_{};
-  std::int64_t checked_ns_ = 0;  ///< see limit_now()
-  std::uint64_t grow_to_ = 0;    ///< likewise
+  std::int64_t checked_ns_ = 0;   ///< see limit_now()
+  std::uint64_t grow_to_ = 0;     ///< likewise
+  bool machine_has_room_ = true;  ///< likewise
 };
 
 /// A quarter of the VMAs that the kernel lets a process map and that it has not mapped yet: /proc/self/maps

@@ -93,7 +93,10 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     if (!table) return table.error();
     const auto file = std::make_shared<FileCache>(window, std::move(files.buffered), std::move(files.direct),
                                                   origin.fd, decision, std::move(table).value(), chunk, name);
-    file->file_bytes.store(size.value(), std::memory_order_relaxed);
+    // A chunk that is not all there cannot be had where there is no mapping, and a file system may tell of a
+    // file's growth before it lets it be read: of that the snapshot needs nothing.
+    file->file_bytes.store(window->anonymous() ? std::min(size.value(), used_bytes) : size.value(),
+                           std::memory_order_relaxed);
     file->local = local;
     file->readahead = readahead;
     file->exact = std::move(files.exact);
@@ -216,12 +219,13 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
   if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // the mapping gives what is needed
   ticket.all_cached_ = schedule_.all_cached(walk);
   if (!schedule_.has_work(walk)) return ticket;
-  if (has_busy_writer(file) || !ensure_worker()) {
-    schedule_.leave_to_mapping(walk);
-    return ticket;
-  }
+  // Chunks would be given back before they have paid.  Extents are good for any snapshot.
+  const bool busy = has_busy_writer(file);
+  if (busy || !ensure_worker()) schedule_.leave_to_mapping(walk);
+  const bool extent = schedule_.is_extent_open(walk) && ensure_worker();
+  if (worker_ == nullptr || (busy && !extent)) return ticket;
   worker_->wake();
-  ticket.pending_ = schedule_.open_chunk(walk) || schedule_.is_extent_open(walk);
+  ticket.pending_ = extent || (!busy && schedule_.open_chunk(walk));
   return ticket;
 }
 
@@ -374,7 +378,11 @@ bool Prefetcher::empty(FileCache& file) noexcept {
 Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
   const AsyncSignalsBlocked fork_safe;
   if (file.bytes_in(chunk) == 0) return Status::from_errno(EIO);
-  Walk walk(file.shared_from_this());
+  // Not on the stack: a fork finds it in the list while this thread waits.
+  const std::unique_ptr<Walk> made(new (std::nothrow) Walk(file.shared_from_this()));
+  if (made == nullptr) return Status::from_errno(ENOMEM);
+  Walk& walk = *made;
+  walk.at_ = chunk;  // no step of a walk: the age of other chunks does not count loads
   add(walk);
   Status st;
   // A new snapshot, or a fork in a handler of the program's, voids what was being read.

@@ -1,5 +1,4 @@
-// The part of the Prefetcher that serves lookups: what they miss, and what is fetched for them.#include
-// "lmdbio/cache/io_worker.h"
+// The part of the Prefetcher that serves lookups: what they miss, and what is fetched for them.
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/cache/whole_load.h"
@@ -23,12 +22,11 @@ std::uint64_t Prefetcher::lookup_missed(FileCache& file, std::uint64_t snapshot,
   if (file.misses.all_over() && file.load.snapshot != snapshot &&
       load_is_due(file.local, used_bytes, file.load.missed_ns)) {
     file.load.snapshot = snapshot;
-    if (plan_whole_load(file, used_bytes, chunks_.budget())) {
-      if (ensure_worker()) {
-        worker_->wake();
-        return 0;
-      }
-      file.load.path = ReadPath::none;
+    const ReadPath path = whole_load_path(file, used_bytes, chunks_.budget());
+    if (path != ReadPath::none && ensure_worker()) {
+      begin_whole_load(file, used_bytes, path);
+      worker_->wake();
+      return 0;
     }
   }
   return far ? file.misses.misses() : 0;

@@ -259,6 +259,8 @@ void Schedule::after_fork() noexcept {
     w->has_asked_ = false;
     w->waiting_ = false;
   }
+  // Those of threads that are not there end with nobody; those that go on come back by their next plan.
+  walks_.clear();
 }
 
 bool Schedule::is_planned(const FileCache& file, ChunkIndex chunk) const noexcept {

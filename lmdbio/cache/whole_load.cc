@@ -26,8 +26,9 @@ void end_if_done(FileCache& file) noexcept {
 
 }  // namespace
 
-bool plan_whole_load(FileCache& file, std::uint64_t used_bytes, const MemoryBudget& budget) noexcept {
-  if (file.anonymous || file.load.begun >= kMostLoads) return false;
+ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
+                         const MemoryBudget& budget) noexcept {
+  if (file.anonymous || file.load.begun >= kMostLoads) return ReadPath::none;
   const std::uint64_t chunks = used_bytes / file.chunk_bytes + 1;
   ReadFacts facts;
   facts.setting = config().io;
@@ -35,8 +36,10 @@ bool plan_whole_load(FileCache& file, std::uint64_t used_bytes, const MemoryBudg
   facts.available = memory_facts().available;
   facts.walks = file.path();
   facts.room_for_all = chunks * file.chunk_bytes <= budget.left() && 2 * chunks <= budget.vmas_left();
-  const ReadPath path = choose_read_path(Access::load, facts).path;
-  if (path == ReadPath::none) return false;
+  return choose_read_path(Access::load, facts).path;
+}
+
+void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept {
   file.load.path = path;
   file.load.next = 0;
   file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
@@ -44,7 +47,6 @@ bool plan_whole_load(FileCache& file, std::uint64_t used_bytes, const MemoryBudg
   file.load.missed_ns = 0;
   ++file.stats.loads_begun;
   file.comes_around = true;  // chunks are kept: lookups come to any of them again
-  return true;
 }
 
 bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {

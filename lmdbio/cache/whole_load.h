@@ -8,9 +8,11 @@
 
 namespace lmdbio::cache {
 
-/// A load of `file`, of which a database uses `used_bytes`, is to begin.  False: none is worth it, or there
-/// were enough; true: `file.load` tells where it goes.
-bool plan_whole_load(FileCache& file, std::uint64_t used_bytes, const MemoryBudget& budget) noexcept;
+/// Where a load of `file`, of which a database uses `used_bytes`, would go.  None: it is not worth it, or
+/// there were enough.
+ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
+                         const MemoryBudget& budget) noexcept;
+void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept;
 /// Its next chunk, of any file's load.  As Schedule::next().
 bool next_of_loads(ChunkCache& chunks, ReadJob& job, bool idle);
 /// A chunk of a load is done with.  `good`: it is where it was to be.

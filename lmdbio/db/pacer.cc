@@ -153,6 +153,9 @@ Status Pacer::read_need(const PageRun& need, const cache::WindowView& view) cons
     const AsyncSignalsAllowed program;
     st = bring_exactly(file.exact ? *file.exact : file.buffered, at, bytes);
   }
+  if (st.raw() == EBADF) {  // a forked child that cannot open the file anew: the mapping has it
+    st = {};
+  }
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);
   return st;
 }

@@ -46,7 +46,7 @@ UnmappedFile::Entry* UnmappedFile::reuse(std::uint64_t txnid, std::uint64_t used
                                          std::uint64_t file_bytes) noexcept {
   for (Entry& e : entries_) {
     if (e.readers != 0 || e.window->length() < used_bytes || !prefetcher_.empty(*e.cache)) continue;
-    e.cache->file_bytes.store(file_bytes, std::memory_order_relaxed);
+    e.cache->file_bytes.store(std::min(file_bytes, used_bytes), std::memory_order_relaxed);
     e.txnid = txnid;
     e.number = next_window_number();
     return &e;

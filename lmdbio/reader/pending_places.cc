@@ -83,7 +83,9 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
   std::unique_lock lock(mutex_);
   while (!ended_) {
     if (cancelled.load(std::memory_order_relaxed)) return Status::from_errno(ECANCELED);
-    const AsyncSignalsAllowed program;  // no fork handler takes the mutex
+    if (::getpid() != pid_)
+      return Status::from_errno(ECANCELED);  // a handler has forked, and this is the child
+    const AsyncSignalsAllowed program;       // no fork handler takes the mutex
     changed_.wait_for(lock, kLook);
   }
   if (!status_.ok()) why = why_;

@@ -80,7 +80,14 @@ TEST(MemoryBudget, AMachineThatIsFull) {
   EXPECT_FALSE(share.has_room(kMiB, 0));
   EXPECT_EQ(looks, 1u);
   EXPECT_FALSE(share.has_room(kMiB, 0));
-  share.give_back(Use::chunks, 200 * kMiB, 0);
+  // Room is made for something large, piece by piece: what may be used does not sink with it.
+  share.give_back(Use::chunks, 4 * kMiB, 2);
+  EXPECT_TRUE(share.has_room(4 * kMiB, 2));
+  EXPECT_FALSE(share.has_room(32 * kMiB, 2));
+  share.give_back(Use::chunks, 28 * kMiB, 0);
+  EXPECT_TRUE(share.has_room(32 * kMiB, 2));
+  EXPECT_EQ(looks, 1u);
+  share.give_back(Use::chunks, 168 * kMiB, 0);
   EXPECT_TRUE(share.has_room(kMiB, 0)) << "a little is always there";
 }
 

@@ -212,6 +212,13 @@ TEST_F(Ahead, ABusyWriterEndsIt) {
   ASSERT_TRUE(walk.go(1).ok());
   EXPECT_FALSE(file.cache()->resident_now(ChunkIndex{1}));
   EXPECT_TRUE(file.all_right());
+  // Extents go into the page cache, where no snapshot ends them: they are awaited, and their failures told.
+  const Extent need{3 * kAheadChunk, 4096};
+  engine_script().reset();
+  engine_script().error = EIO;
+  engine_script().fail_nth = 1;
+  EXPECT_EQ(prefetcher().wait(prefetcher().submit(walk.walk(), {{}, {&need, 1}, {}, need})).raw(), EIO);
+  EXPECT_TRUE(prefetcher().wait(prefetcher().submit(walk.walk(), {{}, {&need, 1}, {}, need})).ok());
 }
 
 TEST_F(Ahead, ClosedWithReadsInFlight) {
@@ -322,6 +329,41 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
     EXPECT_TRUE(file.right(c));
     EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{c}));
   }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// A thread that the child does not have was waiting for a chunk: nothing of it is looked at there.
+TEST_F(Ahead, AForkWhileAnotherThreadLoads) {
+  AheadFile file(4 * kAheadChunk, true);
+  engine_script().hold();
+  std::thread loads([&] { EXPECT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{0}).ok()); });
+  engine_script().wait_for_held();
+  prefetcher().lock();
+  lock_shared_windows();
+  const pid_t child = ::fork();
+  unlock_shared_windows();
+  if (child == 0) {
+    prefetcher().after_fork_in_child();
+    int bad = 0;
+#if !defined(__SANITIZE_THREAD__)
+    engine_script().reset();
+    std::vector<std::thread> others;  // on the stacks of threads that are gone
+    std::atomic<unsigned> failed{0};
+    for (std::uint32_t c = 0; c < file.chunks(); ++c)
+      others.emplace_back([&, c] {
+        if (!prefetcher().load(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
+      });
+    for (std::thread& t : others) t.join();
+    if (failed != 0) bad = 1;
+#endif
+    ::_exit(bad);
+  }
+  prefetcher().unlock();
+  engine_script().release();
+  loads.join();
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
