@@ -334,6 +334,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
                           : !job.publishes            ? Outcome::filled
                                                       : Outcome::mapped;
   owner_.schedule_.settle(file, job.chunk, outcome, f.group.status.raw());
+  if (file.anonymous) owner_.loaded_.notify();
 }
 
 // Counters of the engine go to the file.

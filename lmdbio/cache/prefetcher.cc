@@ -15,6 +15,7 @@
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/path_change.h"
 #include "lmdbio/cache/whole_load.h"
+#include "lmdbio/io/engine_pread.h"
 #include "lmdbio/io/file_system.h"
 #include "lmdbio/io/open_anew.h"
 
@@ -298,6 +299,7 @@ bool Prefetcher::is_reading(const FileCache& file, const Extent& extent) noexcep
 
 void Prefetcher::forget_extents(Walk& walk) noexcept {
   const std::lock_guard lock(mutex_);
+  walk.next_extent_ = walk.extents_.size();  // what is left of the plan: the next one has it
   walk.asked_.clear();
   walk.has_asked_ = false;
 }
@@ -376,24 +378,64 @@ bool Prefetcher::empty(FileCache& file) noexcept {
 }
 
 Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
-  const AsyncSignalsBlocked fork_safe;
-  if (file.bytes_in(chunk) == 0) return Status::from_errno(EIO);
-  // Not on the stack: a fork finds it in the list while this thread waits.
-  const std::unique_ptr<Walk> made(new (std::nothrow) Walk(file.shared_from_this()));
-  if (made == nullptr) return Status::from_errno(ENOMEM);
-  Walk& walk = *made;
-  walk.at_ = chunk;  // no step of a walk: the age of other chunks does not count loads
-  add(walk);
-  Status st;
-  // A new snapshot, or a fork in a handler of the program's, voids what was being read.
-  for (int tries = 0; st.ok() && !file.resident_now(chunk); ++tries) {
-    if (tries == kLoadTries)
-      st = Status::from_errno(ENOMEM);
-    else
-      st = wait(submit(walk, {{&chunk, 1}, {}, {chunk, chunk}, {}}));
+  const AsyncSignalsBlocked fork_safe;  // a child would not have the staging that is read into
+  std::unique_lock lock(mutex_);
+  for (int tries = 0;;) {
+    const ChunkState state = file.table.state(chunk);
+    if (state == ChunkState::resident) return {};
+    if (state == ChunkState::filling) {  // by the worker, or another thread in here
+      const std::uint32_t seen = loaded_.now();
+      lock.unlock();
+      constexpr std::int64_t kLook = 20'000'000;
+      {
+        const AsyncSignalsAllowed program;
+        loaded_.wait(seen, kLook);
+      }
+      lock.lock();
+      continue;
+    }
+    const std::uint64_t bytes = file.bytes_in(chunk);
+    if (bytes == 0) return Status::from_errno(EIO);
+    ChunkTable::Generation generation;
+    try {
+      generation = file.table.start(chunk);
+    } catch (...) {
+      return Status::from_errno(ENOMEM);
+    }
+    (void)chunks_.take_memory(file, true);
+    const unsigned forks = this->forks();
+    lock.unlock();
+    Result<Staging> made = Staging::make(file.chunk_bytes);
+    Status st = made ? Status() : made.error();
+    Staging staging;
+    if (made) {
+      staging = std::move(made).value();
+      st = Status::from_errno(EBADF);
+      (void)file.buffered.with_fd([&](int) noexcept {
+        PreadEngine engine(file.buffered);
+        st = read_fully(engine, file.offset(chunk), {staging.data(), bytes});
+      });
+    }
+    lock.lock();
+    if (forks != this->forks()) {  // a handler has forked, and this is the child: the chunk is not being read
+      staging.forget();
+      continue;
+    }
+    const bool published = chunks_.finish(file, chunk, generation, st.ok(), staging);
+    loaded_.notify();
+    // Walks that wait for it: what was not published they read for themselves.
+    schedule_.settle(file, chunk, published ? Outcome::ready : Outcome::wanted, 0);
+    if (!published && worker_ != nullptr) worker_->wake();
+    if (!st.ok()) {
+      ++file.stats.read_failed;
+      return st;
+    }
+    file.stats.read += bytes;
+    file.stats.asked += bytes;
+    if (published) return {};
+    if (file.users == 0) return Status::from_errno(EBADF);
+    if (++tries > kLoadTries) return Status::from_errno(ENOMEM);
   }
-  remove(walk);
-  return st;
 }
 
 ReadStats Prefetcher::stats(const FileCache& file) noexcept {

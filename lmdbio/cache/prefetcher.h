@@ -64,7 +64,7 @@ class Prefetcher {
   /// How many chunks a plan may have.
   std::size_t most_chunks(const FileCache& file) noexcept;
 
-  /// `chunk` is resident afterwards: where there is no mapping to fall back on.  An errno: it cannot be.
+  /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
   Status load(FileCache& file, ChunkIndex chunk) noexcept;
 
   /// A walk goes through a file that is mapped without read-ahead: with it as long as there is such a walk.
@@ -141,6 +141,7 @@ class Prefetcher {
   Schedule schedule_;
   ChunkCache chunks_{schedule_};
   IoWorker* worker_ = nullptr;
+  EventCount loaded_;  ///< load() has ended somewhere
   std::atomic<unsigned> forks_{0};
 };
 
