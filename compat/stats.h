@@ -49,12 +49,12 @@ struct ReaderTotals {
 /// Counters of an environment.
 struct EnvStats {
   std::string path;
-  const char* reason = "not opened";  ///< why it is not ours; null if it is
-  ReadCounters read;                  ///< of transactions whose handles are gone; see lock_handles
+  const char* reason = "not opened";           ///< why it is not ours; null if it is
+  ReadCounters read;                           ///< of transactions whose handles are gone; see lock_handles
   std::atomic<std::uint64_t> without_slot{0};  ///< transactions that stock gave no reader slot
   std::atomic<std::uint64_t> forward_get{0}, forward_cursor_get{0}, forward_write{0}, forward_txn{0};
-  std::int64_t opened_ns = 0;  ///< CLOCK_MONOTONIC
-  rusage usage{};              ///< of the process, at the open
+  std::int64_t opened_ns = 0;                  ///< CLOCK_MONOTONIC
+  rusage usage{};                              ///< of the process, at the open
   ReaderTotals closed_readers;                 ///< under the mutex of lock_stats(), as the next
   std::vector<const reader::Shared*> readers;  ///< open ones
 
