@@ -106,10 +106,7 @@ Status open_environment(const char* path, const lmdbio_reader_options& options, 
 
 std::uint64_t memory_limit(const lmdbio_reader_options& options) noexcept {
   if (options.memory != 0) return options.memory;
-  const Config& c = config();
-  const std::uint64_t limit =
-      c.memory_percent != 0 ? memory_facts().total / 100 * c.memory_percent : c.memory_bytes;
-  return std::max(limit, kLeastDefaultMemory);
+  return std::max(config().memory_limit(memory_facts().total), kLeastDefaultMemory);
 }
 
 Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {

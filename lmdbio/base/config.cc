@@ -145,12 +145,14 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_IO", "auto, mmap, direct, buffered", "auto",
      "How walks over data that is not in memory are read. mmap: by page faults, as stock. direct: past the "
      "page cache into private memory, always. buffered: into the page cache, ahead of the program. auto: "
-     "what "
-     "is in memory is left alone, else direct or buffered, whichever suits the file system and the file.",
+     "what is in memory is left alone, else direct or buffered, whichever suits the file system and the "
+     "file.",
      parse_io},
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
      "Most private memory of a process for data that was read directly. Percent: of the machine's memory or "
-     "the cgroup's. 0: none, nothing is read directly.",
+     "the cgroup's. 0: none, nothing is read directly. A reader has as much again (its `memory`, at least "
+     "64M "
+     "by default).",
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
      "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},

@@ -24,8 +24,12 @@ struct Config {
   IoEngineChoice engine = IoEngineChoice::automatic;
   std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: none
   unsigned memory_percent = 25;    // of what the process may use; used if memory_bytes is 0
-  unsigned stall_seconds = 30;     // 0: never told
-  std::string index_dir;           // of record indexes; empty: each beside its database
+  /// LMDBIO_MEMORY in bytes, of `total` that the process may use.
+  std::uint64_t memory_limit(std::uint64_t total) const noexcept {
+    return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;
+  }
+  unsigned stall_seconds = 30;  // 0: never told
+  std::string index_dir;        // of record indexes; empty: each beside its database
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };

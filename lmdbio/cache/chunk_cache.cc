@@ -40,7 +40,7 @@ ChunkCache::ChunkCache(ChunkPlans& plans) noexcept : plans_(plans) {
   const Config& c = config();
   MemoryBudget::Settings s;
   s.limit_is_share = c.memory_percent != 0;
-  s.limit = s.limit_is_share ? memory_facts().total / 100 * c.memory_percent : c.memory_bytes;
+  s.limit = c.memory_limit(memory_facts().total);
   chunk_bytes_ = s.limit < kLittleMemory ? kSmallChunk : kUsualChunk;
   if (s.limit < 2 * chunk_bytes_) s.limit = 0;
   s.vmas = vmas_to_use();

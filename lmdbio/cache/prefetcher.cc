@@ -62,7 +62,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     }
     const IoMode mode = config().io;
     // What is published has to be given back without a descriptor.
-    bool wants_direct = may_read_directly(Access::walk, mode, memory_limit());
+    bool wants_direct = may_read_directly(mode, memory_limit());
     if (wants_direct) {
       const std::lock_guard lock(mutex_);
       wants_direct = window->prepare_restore(used_bytes);

@@ -59,7 +59,7 @@ std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace
   ReadFacts facts;
   facts.setting = config().io;
   facts.can_map = !file.anonymous;
-  facts.memory_limit = config().memory_percent + config().memory_bytes;
+  facts.memory_limit = Prefetcher::existing()->memory_limit();
   facts.residency_is_told = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
   if (choose_read_path(Access::stride, facts) == ReadPath::none) return nullptr;
   TouchedPages touched = TouchedPages::open();

@@ -33,7 +33,7 @@ std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
   facts.setting = config().io;
   facts.memory_limit = prefetcher->memory_limit();
   Result<OpenedAnew> opened =
-      open_anew(origin, {may_read_directly(Access::prefetch, facts.setting, facts.memory_limit), false});
+      open_anew(origin, {may_read_directly(facts.setting, facts.memory_limit), false});
   if (!opened) return nullptr;
   OpenedAnew& files = opened.value();
   const Result<std::uint64_t> size = files.buffered.size();

@@ -221,9 +221,9 @@ constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) n
   return {};
 }
 
-/// Whether opening the file with O_DIRECT could be of use.
-constexpr bool may_read_directly(Access access, IoMode setting, std::uint64_t memory_limit) noexcept {
-  if (access == Access::reader || access == Access::index) return true;
+/// Whether opening the file with O_DIRECT could be of use to walks and prefetches.  A reader has memory of
+/// its own.
+constexpr bool may_read_directly(IoMode setting, std::uint64_t memory_limit) noexcept {
   return memory_limit != 0 && (setting == IoMode::automatic || setting == IoMode::direct);
 }
 

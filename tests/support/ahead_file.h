@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -79,6 +80,29 @@ class AheadFile {
   std::shared_ptr<cache::Window> window_;
   std::shared_ptr<cache::FileCache> cache_;
 };
+
+/// A child as the fork handlers leave it; `body` gives its exit code.
+template <class Body>
+pid_t fork_a_child(Body&& body) {
+  cache::Prefetcher& prefetcher = AheadFile::prefetcher();
+  prefetcher.lock();
+  cache::lock_shared_windows();
+  const pid_t child = ::fork();
+  cache::unlock_shared_windows();
+  if (child == 0) {
+    prefetcher.after_fork_in_child();
+    ::_exit(body());
+  }
+  prefetcher.unlock();
+  return child;
+}
+
+inline void expect_success(pid_t child) {
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
 
 /// One walk over an AheadFile.
 class AheadWalk {

@@ -116,7 +116,8 @@ class Model {
       if (publish_fails) return false;
       State& s = m.now_;
       s.is_private[raw(i)] = true;
-      for (unsigned p = m.first(raw(i)); p < m.first(raw(i) + 1); ++p) s.memory[p] = s.fills[raw(i)].staging[p];
+      for (unsigned p = m.first(raw(i)); p < m.first(raw(i) + 1); ++p)
+        s.memory[p] = s.fills[raw(i)].staging[p];
       return true;
     }
     bool restore(ChunkIndex i) noexcept {
@@ -175,8 +176,7 @@ class Model {
       if (r.phase != Reader::holds) return false;
       constexpr int kPiece[] = {-1, 0, 1, 0};  // none; the first; a later one; the first, and all
       const int failure = (a - kBegin0) % 4;
-      const Status st =
-          t.advance(base_ + r.snapshot, Places{*this, kPiece[failure], false, failure == 3});
+      const Status st = t.advance(base_ + r.snapshot, Places{*this, kPiece[failure], false, failure == 3});
       r.phase = st.ok() || broken_ == Break::refusal_ignored ? Reader::reads : Reader::idle;
       if (r.phase == Reader::idle) r.snapshot = 0;
       return true;

@@ -2,7 +2,6 @@
 // limit; given up where they cannot go on; nothing is wrong meanwhile.
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -179,19 +178,11 @@ TEST_F(Load, AForkedChildHasNone) {
   engine_script().hold();
   EXPECT_EQ(miss(file), 0u);
   engine_script().wait_for_held();
-  prefetcher().lock();
-  lock_shared_windows();
-  const pid_t child = ::fork();
-  unlock_shared_windows();
-  if (child == 0) {
-    prefetcher().after_fork_in_child();
-    ::_exit(file.all_right() && file.stats().loads_begun == 0 && prefetcher().memory_used() == 0 ? 0 : 1);
-  }
-  prefetcher().unlock();
+  const pid_t child = testing::fork_a_child([&] {
+    return file.all_right() && file.stats().loads_begun == 0 && prefetcher().memory_used() == 0 ? 0 : 1;
+  });
   engine_script().release();
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  testing::expect_success(child);
   finish(file);
   EXPECT_TRUE(file.all_right());
 }

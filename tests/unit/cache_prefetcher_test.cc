@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +56,16 @@ class Ahead : public ::testing::Test {
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
   static bool within_limit() { return prefetcher().memory_used() <= kLimit; }
 };
+
+/// A thread that loads chunk 0, and waits in the middle of it until hold_pread is false.
+std::thread load_and_hold(const AheadFile& file) {
+  pread_held = false;
+  hold_pread = true;
+  std::thread loads(
+      [&file] { EXPECT_TRUE(AheadFile::prefetcher().load(*file.cache(), ChunkIndex{0}).ok()); });
+  while (!pread_held) ::sched_yield();
+  return loads;
+}
 
 unsigned tasks() {
   unsigned n = 0;
@@ -317,12 +326,7 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
   ASSERT_TRUE(walk.wish(5, 2).ok());
   engine_script().wait_for_held();
 
-  prefetcher().lock();  // as the fork handlers do
-  lock_shared_windows();
-  const pid_t child = ::fork();
-  unlock_shared_windows();
-  if (child == 0) {
-    prefetcher().after_fork_in_child();
+  const pid_t child = testing::fork_a_child([&] {
     int bad = 0;
     if (!file_backed(*file.window())) bad |= 1;
     if (prefetcher().memory_used() != 0) bad |= 2;
@@ -335,34 +339,22 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
 #endif
     file.close();
     if (prefetcher().memory_used() != 0) bad |= 16;
-    ::_exit(bad);
-  }
-  prefetcher().unlock();
+    return bad;
+  });
   engine_script().release();
   for (std::uint32_t c = 0; c < file.chunks(); ++c) {
     ASSERT_TRUE(walk.go(c).ok());
     EXPECT_TRUE(file.right(c));
     EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{c}));
   }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  testing::expect_success(child);
 }
 
 // A thread that the child does not have was waiting for a chunk: nothing of it is looked at there.
 TEST_F(Ahead, AForkWhileAnotherThreadLoads) {
   AheadFile file(4 * kAheadChunk, true);
-  pread_held = false;
-  hold_pread = true;
-  std::thread loads([&] { EXPECT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{0}).ok()); });
-  while (!pread_held) ::sched_yield();
-  prefetcher().lock();
-  lock_shared_windows();
-  const pid_t child = ::fork();
-  unlock_shared_windows();
-  if (child == 0) {
-    prefetcher().after_fork_in_child();
+  std::thread loads = load_and_hold(file);
+  const pid_t child = testing::fork_a_child([&] {
     int bad = 0;
 #if !defined(__SANITIZE_THREAD__)
     hold_pread = false;
@@ -375,15 +367,11 @@ TEST_F(Ahead, AForkWhileAnotherThreadLoads) {
     for (std::thread& t : others) t.join();
     if (failed != 0) bad = 1;
 #endif
-    ::_exit(bad);
-  }
-  prefetcher().unlock();
+    return bad;
+  });
   hold_pread = false;
   loads.join();
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  testing::expect_success(child);
 }
 
 TEST_F(Ahead, WhereAFileCannotBeMapped) {
@@ -421,10 +409,7 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
 
 TEST_F(Ahead, AWalkWaitsForAChunkThatAnotherThreadLoads) {
   AheadFile file(3 * kAheadChunk, true);
-  pread_held = false;
-  hold_pread = true;
-  std::thread loads([&] { EXPECT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{0}).ok()); });
-  while (!pread_held) ::sched_yield();
+  std::thread loads = load_and_hold(file);
   AheadWalk walk(file);
   ASSERT_TRUE(walk.wish(0, 1).ok());
   while (!file.cache()->resident_now(ChunkIndex{1})) ::sched_yield();  // the thread has seen chunk 0 before

@@ -18,6 +18,7 @@
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/txn.h"
 #include "lmdbio/db/unmapped_file.h"
+#include "tests/support/ahead_file.h"
 #include "tests/support/damaged.h"
 #include "tests/support/rng.h"
 #include "tests/support/scripted_engine.h"
@@ -234,24 +235,17 @@ TEST_F(Unmapped, ForkedChildrenReadOn) {
   commit();
   UnmappedFile::Entry* const now = enter(2);
   ASSERT_TRUE(load(*now, 0));
-  prefetcher().lock();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    prefetcher().after_fork_in_child();
-    unsigned bad = 0;
+  const pid_t child = testing::fork_a_child([&] {
+    int bad = 0;
     if (!holds(*old, before)) bad |= 1;
     if (!load_all(*now) || !holds(*now, contents_)) bad |= 2;
     file_->leave(old);
     if (memory() != kChunks * kChunk) bad |= 4;
     UnmappedFile::Entry* const next = enter(3);
     if (next == nullptr || !load(*next, 1) || !holds(*now, contents_)) bad |= 8;
-    ::_exit(static_cast<int>(bad));
-  }
-  prefetcher().unlock();
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return bad;
+  });
+  testing::expect_success(child);
   EXPECT_TRUE(holds(*old, before));
   file_->leave(now);
   file_->leave(old);

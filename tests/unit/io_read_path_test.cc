@@ -225,14 +225,11 @@ TEST(ReadPath, WhatVanishesTooOften) {
 }
 
 TEST(ReadPath, WhenDirectReadsAreOfUse) {
-  for (const Access a : {Access::walk, Access::prefetch}) {
-    EXPECT_TRUE(may_read_directly(a, kAuto, 1));
-    EXPECT_TRUE(may_read_directly(a, kDirect, 1));
-    EXPECT_FALSE(may_read_directly(a, kMmap, 1));
-    EXPECT_FALSE(may_read_directly(a, kBuffered, 1));
-    EXPECT_FALSE(may_read_directly(a, kAuto, 0));
-  }
-  EXPECT_TRUE(may_read_directly(Access::reader, kAuto, 0)) << "a reader has memory of its own";
+  EXPECT_TRUE(may_read_directly(kAuto, 1));
+  EXPECT_TRUE(may_read_directly(kDirect, 1));
+  EXPECT_FALSE(may_read_directly(kMmap, 1));
+  EXPECT_FALSE(may_read_directly(kBuffered, 1));
+  EXPECT_FALSE(may_read_directly(kAuto, 0));
 }
 
 static_assert(choose_read_path(Access::walk, {}).path == page_cache, "nothing known: no private memory");
