@@ -66,14 +66,14 @@ bool start(Job& job) noexcept {
 /// Waits for the thread, for at most so many seconds if not 0; the program's signal handlers run meanwhile.
 /// False: not opened yet, or a handler has forked and this is the child, which has no such thread.
 bool wait_for(Job& job, unsigned seconds) noexcept {
-  constexpr std::int64_t kSecond = 1'000'000'000, kLook = kSecond / 4;
+  constexpr std::int64_t kSecond = 1'000'000'000, kPoll = kSecond / 4;
   const std::int64_t until = now_ns() + std::int64_t{seconds} * kSecond;
   const pid_t self = ::getpid();
   const AsyncSignalsAllowed program;
   while (!job.done.is_set()) {
     const std::int64_t now = now_ns();
     if (::getpid() != self || (seconds != 0 && now >= until)) return false;
-    job.done.wait(seconds != 0 ? std::min(kLook, until - now) : kLook);
+    job.done.wait(seconds != 0 ? std::min(kPoll, until - now) : kPoll);
   }
   return true;
 }

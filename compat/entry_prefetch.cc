@@ -1,4 +1,4 @@
-// An order told ahead.
+// lmdbio_prefetch: keys that a transaction is about to look up.
 #include <lmdbio/lmdbio.h>
 
 #include <cerrno>
@@ -39,13 +39,13 @@ extern "C" {
 
 LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, size_t n) {
   if (txn == nullptr || (keys == nullptr && n != 0)) return failed(EINVAL);
-  const std::span<const MDB_val> told(keys, n);
+  const std::span<const MDB_val> prefetched(keys, n);
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
     if (t->env == nullptr || !t->txn.has_dbi(dbi)) return failed(EINVAL);
     if (t->txn.blocked()) return failed(MDB_BAD_TXN);
-    if (const int rc = judge(told); rc != 0) return failed(rc);
+    if (const int rc = judge(prefetched); rc != 0) return failed(rc);
     const int rc = guarded([&] {
-      t->txn.tell(dbi, told);
+      t->txn.prefetch(dbi, prefetched);
       return Status();
     });
     return rc == 0 ? 0 : failed(rc);
@@ -58,7 +58,7 @@ LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
     unsigned flags = 0;
     if (const int rc = LMDBIO_FORWARD(dbi_flags, EINVAL, txn, dbi, &flags); rc != 0) return failed(rc);
   }
-  const int rc = judge(told);
+  const int rc = judge(prefetched);
   return rc == 0 ? 0 : failed(rc);
 }
 

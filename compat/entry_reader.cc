@@ -186,7 +186,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   made->core = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory_limit(options),
                                                 read, make_engine);
   made->env = &env;
-  made->core->shared().counters.index_loaded = loaded;
+  made->core->shared().counters.index_read = loaded;
   stats_reader_made(env, made->core->shared());
   *out = made.release();
   return {};

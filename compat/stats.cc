@@ -71,16 +71,16 @@ void append_reading(std::string& out, const EnvHandle& env) {
       env.engine != nullptr ? env.engine->read_ahead_so_far() : nullptr;
   if (env.engine == nullptr) return;
   if (file == nullptr) {
-    out += "\"io\":{\"way\":\"mmap\",\"why\":";
-    append_string(
-        out, env.engine->paced() ? "nothing met data that was not in memory" : env.engine->unpaced_reason());
+    out += "\"io\":{\"read_path\":\"mmap\",\"reason\":";
+    append_string(out, env.engine->reads_ahead() ? "nothing met data that was not in memory"
+                                                 : env.engine->no_read_ahead_reason());
     out += "},";
     return;
   }
   const cache::ReadStats s = env.engine->read_stats(*file);
-  out += "\"io\":{\"way\":";
+  out += "\"io\":{\"read_path\":";
   append_string(out, name_of(file->path()));
-  out += ",\"why\":";
+  out += ",\"reason\":";
   append_string(out, file->decision.reason);
   out += ",\"engine\":";
   append_string(out, file->engine.load(std::memory_order_relaxed));
@@ -100,7 +100,7 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "published", s.published);
   append_number(out, "reclaimed", s.reclaimed);
   append_number(out, "most_resident", s.most_resident);
-  append_number(out, "most_areas", s.most_areas);
+  append_number(out, "most_vmas", s.most_vmas);
   append_number(out, "publish_failed", s.publish_failed);
   append_number(out, "read_failed", s.read_failed);
   append_number(out, "short_reads", s.short_reads);
@@ -135,16 +135,16 @@ void append_readers(std::string& out, const EnvStats& s) {
   if (all.readers == 0) return;
   out += "\"reader\":{";
   append_number(out, "readers", all.readers);
-  append_number(out, "index_loaded", all.index_loaded);
-  append_number(out, "index_built", all.readers - all.index_loaded);
+  append_number(out, "index_read", all.index_read);
+  append_number(out, "index_built", all.readers - all.index_read);
   append_number(out, "batches", all.batches);
   append_number(out, "records", all.records);
   append_number(out, "bytes", all.bytes_given);
   append_number(out, "read", all.bytes_read);
   append_number(out, "copied", all.bytes_copied);
   append_number(out, "requests", all.requests);
-  append_number(out, "loads", all.loads);
-  append_number(out, "loads_cached", all.loads_cached);
+  append_number(out, "fetches", all.fetches);
+  append_number(out, "fetches_cached", all.fetches_cached);
   append_number(out, "leaf_hits", all.leaf_hits);
   append_number(out, "leaf_misses", all.leaf_misses);
   append_number(out, "waits", all.waits);
@@ -199,17 +199,17 @@ void append_environment(std::string& out, EnvHandle& env) {
   append_number(out, "overtaken", env.overtaken.load(std::memory_order_relaxed));
   append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
   append_number(out, "bytes", calls.bytes);
-  if (const db::ToldCounters& told = calls.told; told.keys != 0) {
-    out += "\"told\":{";
-    append_number(out, "keys", told.keys);
-    append_number(out, "found", told.found);
-    append_number(out, "cached", told.cached);
-    append_number(out, "arena", told.arena);
-    append_number(out, "read", told.bytes);
-    append_number(out, "requests", told.requests);
-    append_number(out, "hits", told.hits);
-    append_number(out, "waits", told.waits);
-    append_number(out, "dropped", told.dropped);
+  if (const db::PrefetchCounters& prefetch = calls.prefetch; prefetch.keys != 0) {
+    out += "\"prefetch\":{";
+    append_number(out, "keys", prefetch.keys);
+    append_number(out, "found", prefetch.found);
+    append_number(out, "cached", prefetch.cached);
+    append_number(out, "arena", prefetch.arena);
+    append_number(out, "read", prefetch.bytes);
+    append_number(out, "requests", prefetch.requests);
+    append_number(out, "hits", prefetch.hits);
+    append_number(out, "waits", prefetch.waits);
+    append_number(out, "dropped", prefetch.dropped);
     close_object(out);
     out += ',';
   }
@@ -316,15 +316,15 @@ void ReaderTotals::add(const reader::Shared& s) noexcept {
   const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
   const reader::Counters& c = s.counters;
   ++readers;
-  index_loaded += c.index_loaded.load(std::memory_order_relaxed) ? 1u : 0u;
+  index_read += c.index_read.load(std::memory_order_relaxed) ? 1u : 0u;
   batches += get(c.batches);
   records += get(c.records);
   bytes_given += get(c.bytes_given);
   bytes_read += get(c.bytes_read);
   bytes_copied += get(c.bytes_copied);
   requests += get(c.requests);
-  loads += get(c.loads);
-  loads_cached += get(c.loads_cached);
+  fetches += get(c.fetches);
+  fetches_cached += get(c.fetches_cached);
   leaf_hits += get(c.leaf_hits);
   leaf_misses += get(c.leaf_misses);
   waits += get(c.waits);

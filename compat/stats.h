@@ -38,9 +38,9 @@ struct ForwardCounters {
 
 /// What readers (lmdbio.h) read.
 struct ReaderTotals {
-  std::uint64_t readers = 0, index_loaded = 0;
+  std::uint64_t readers = 0, index_read = 0;
   std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
-  std::uint64_t loads = 0, loads_cached = 0, waits = 0, wait_ns = 0, failed = 0;
+  std::uint64_t fetches = 0, fetches_cached = 0, waits = 0, wait_ns = 0, failed = 0;
   std::uint64_t leaf_hits = 0, leaf_misses = 0;
   std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
   void add(const reader::Shared& s) noexcept;

@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
     ++found;
     bytes += value.mv_size;
   }
-  printf("%zu of %zu keys, %zu bytes%s\n", found, n, bytes, lmdbio_prefetch ? ", told ahead" : "");
+  printf("%zu of %zu keys, %zu bytes%s\n", found, n, bytes, lmdbio_prefetch ? ", prefetched" : "");
   mdb_txn_abort(txn);
   mdb_env_close(env);
   for (size_t i = 0; i < n; ++i) free(keys[i].mv_data);

@@ -1,9 +1,9 @@
-"""Values of an LMDB database in a random order, told to LMDBIO some hundreds ahead.
+"""Values of an LMDB database in a random order, prefetched by LMDBIO some hundreds ahead.
 
     LD_PRELOAD=liblmdbio.so python3 prefetch.py PATH [SEED]
 
 PATH is an environment's directory or data file.  Without LMDBIO, or where it does not serve the environment, it
-reads the same values by mdb_get alone.  Prints how many values, their bytes and a checksum; "told" if LMDBIO was.
+reads the same values by mdb_get alone.  Prints how many values, their bytes and a checksum; "prefetched" if LMDBIO did that.
 """
 import ctypes
 import os
@@ -51,16 +51,16 @@ def main(path, seed):
         keys = [bytes(k) for k in txn.cursor().iternext(keys=True, values=False)]
         random.Random(seed).shuffle(keys)
         prefetch = Prefetch(txn)
-        told, done, size, check = False, 0, 0, 0
+        prefetched, done, size, check = False, 0, 0, 0
         for i, key in enumerate(keys):
             if done < len(keys) and done + PIECE <= i + AHEAD:
-                told = prefetch(keys[done:i + AHEAD]) or told
+                prefetched = prefetch(keys[done:i + AHEAD]) or prefetched
                 done = i + AHEAD
             value = txn.get(key)
             size += len(value)
             check = zlib.crc32(value, check)
         print(f"{len(keys)} values, {size} bytes, {check:08x}")
-        print("told" if told else "not told", file=sys.stderr)
+        print("prefetched" if prefetched else "not prefetched", file=sys.stderr)
 
 
 if __name__ == "__main__":

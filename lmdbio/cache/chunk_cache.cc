@@ -135,13 +135,13 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   plans_.look_up(file, chunk, facts);
   file.residents.push_back({chunk, facts.awaited, plans_.clock()});
   ++file.stats.published;
-  file.stats.most_areas = std::max(file.stats.most_areas, budget_.vmas());
+  file.stats.most_vmas = std::max(file.stats.most_vmas, budget_.vmas());
   file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());
   return true;
 }
 
 void ChunkCache::complain_if_full(const FileCache& file) noexcept {
-  if (!budget_.over_limit() || std::exchange(told_full_, true)) return;
+  if (!budget_.over_limit() || std::exchange(full_logged_, true)) return;
   log_line(LogLevel::warn,
            "%s: cannot be mapped, and what was read of it needs more memory than LMDBIO_MEMORY (%" PRIu64
            " MiB)",

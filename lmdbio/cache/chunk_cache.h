@@ -77,7 +77,7 @@ class ChunkCache {
   MemoryBudget budget_;
   std::size_t chunk_bytes_ = 0;
   std::vector<FileCache*> files_;
-  bool told_full_ = false;
+  bool full_logged_ = false;
 };
 
 }  // namespace lmdbio::cache

@@ -34,7 +34,7 @@ struct ReadStats {
   std::uint64_t published = 0, reclaimed = 0, publish_failed = 0, stale = 0, read_failed = 0, stole = 0;
   std::uint64_t snapshots = 0;      ///< changes that sent chunks back to the file
   std::uint64_t most_resident = 0;  ///< chunks at once
-  std::uint64_t most_areas = 0;     ///< areas of memory (VMAs) that chunks of the process took, at most
+  std::uint64_t most_vmas = 0;      ///< areas of memory (VMAs) that chunks of the process took, at most
   std::uint64_t key_walks = 0;      ///< walks that were seen not to read their values
   std::uint64_t stride_walks = 0;   ///< walks that were seen to use each k-th value
   std::uint64_t predicted = 0;  ///< values that such walks came to and that had been fetched as the next used
@@ -57,7 +57,7 @@ struct ReadStats {
     published += s.published, reclaimed += s.reclaimed, publish_failed += s.publish_failed;
     stale += s.stale, read_failed += s.read_failed, stole += s.stole, snapshots += s.snapshots;
     most_resident = std::max(most_resident, s.most_resident);
-    most_areas = std::max(most_areas, s.most_areas);
+    most_vmas = std::max(most_vmas, s.most_vmas);
     key_walks += s.key_walks, stride_walks += s.stride_walks, predicted += s.predicted;
     predicted_right += s.predicted_right, predicted_wrong += s.predicted_wrong,
         sparse_plans += s.sparse_plans;

@@ -30,7 +30,7 @@ void leave_page_cache(FileCache& file, std::uint64_t limit, const char* why) noe
 
 }  // namespace
 
-void look_at_memory(FileCache& file, std::uint64_t limit) noexcept {
+void check_memory(FileCache& file, std::uint64_t limit) noexcept {
   if (file.filled < kLookEveryBytes) return;
   file.filled = 0;
   if (!file.decision.uses_resident || file.drop_behind) return;

@@ -10,7 +10,7 @@ namespace lmdbio::cache {
 
 /// Once in 64 MiB of fills: whether there is still room for the file in the page cache.  Under the
 /// Prefetcher's lock.  `limit`: of private memory.
-void look_at_memory(FileCache& file, std::uint64_t limit) noexcept;
+void check_memory(FileCache& file, std::uint64_t limit) noexcept;
 
 /// Whether a chunk that was brought into the page cache is there still: the share of a sample of it.  None:
 /// that is of no interest, or nothing tells.  Without the lock: the question may go to another thread.

@@ -275,10 +275,10 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::
   const std::uint32_t seen = walk.settled_.now();
   walk.waiting_ = true;
   lock.unlock();
-  constexpr std::int64_t kLook = 250'000'000;
+  constexpr std::int64_t kPoll = 250'000'000;
   {
     const AsyncSignalsAllowed program;
-    walk.settled_.wait(seen, kLook);
+    walk.settled_.wait(seen, kPoll);
   }
   lock.lock();
 }
@@ -386,10 +386,10 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
     if (state == ChunkState::filling) {  // by the worker, or another thread in here
       const std::uint32_t seen = loaded_.now();
       lock.unlock();
-      constexpr std::int64_t kLook = 20'000'000;
+      constexpr std::int64_t kPoll = 20'000'000;
       {
         const AsyncSignalsAllowed program;
-        loaded_.wait(seen, kLook);
+        loaded_.wait(seen, kPoll);
       }
       lock.lock();
       continue;

@@ -151,7 +151,7 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
         if (e.awaited && walk.waiting_) walk.settled_.notify();
         continue;
       }
-      look_at_memory(file, chunks.budget().limit());
+      check_memory(file, chunks.budget().limit());
       const bool direct = file.path() == ReadPath::direct;
       if (direct && !chunks.take_memory(file, e.awaited)) {
         if (!e.awaited) break;  // and what comes later in its plan

@@ -206,27 +206,25 @@ std::uint64_t number(const Json& j, const char* group, const char* key) {
 void summarize_reading(const Json& io) {
   const auto bytes = [&io](const char* key) { return bytes_text(static_cast<double>(number(io, key))); };
   const auto count = [&io](const char* key) { return static_cast<unsigned long long>(number(io, key)); };
-  const std::string way = io.value("way", "");
+  const std::string way = io.value("read_path", "");
   const char* const how = way == "direct"     ? "direct reads past the page cache"
                           : way == "buffered" ? "reads into the page cache"
                                               : "page faults";
   const std::string engine = io.value("engine", "");
   std::fprintf(stderr, "lmdbio:   data not in memory: %s%s%s (%s)\n", how, engine.empty() ? "" : ", by ",
-               printable(engine).c_str(), printable(io.value("why", "")).c_str());
+               printable(engine).c_str(), printable(io.value("reason", "")).c_str());
   if (count("read") == 0) return;
-  std::fprintf(stderr,
-               "lmdbio:   walks came to %s; %s were read ahead of them, %s for nothing; %llu chunks were in the page "
-               "cache already\n",
-               bytes("asked").c_str(), bytes("read").c_str(), bytes("wasted").c_str(), count("chunks_cached"));
+  std::fprintf(
+      stderr,
+      "lmdbio:   walks came to %s; %s were read ahead of them, %s for nothing; %llu chunks were in the page "
+      "cache already\n",
+      bytes("asked").c_str(), bytes("read").c_str(), bytes("wasted").c_str(), count("chunks_cached"));
   std::fprintf(stderr, "lmdbio:   the program waited %llu times, %.3f s in all; requests:", count("stalls"),
                static_cast<double>(number(io, "stall_us")) / 1e6);
   constexpr struct {
     const char *key, *text;
-  } kSizes[] = {{"4K", "up to 4 KiB"},
-                {"64K", "64 KiB"},
-                {"256K", "256 KiB"},
-                {"1M", "1 MiB"},
-                {"more", "more"}};
+  } kSizes[] = {
+      {"4K", "up to 4 KiB"}, {"64K", "64 KiB"}, {"256K", "256 KiB"}, {"1M", "1 MiB"}, {"more", "more"}};
   const char* separator = " ";
   for (const auto& size : kSizes) {
     const std::uint64_t n = number(io, "requests", size.key);
@@ -242,7 +240,8 @@ void summarize_reading(const Json& io) {
                  count("most_resident"), bytes("chunk_bytes").c_str(), bytes("memory_limit").c_str(),
                  count("reclaimed"), count("snapshots"));
   if (count("read_failed") + count("publish_failed") != 0)
-    std::fprintf(stderr, "lmdbio:   %llu reads failed, %llu chunks found no room and were left to page faults\n",
+    std::fprintf(stderr,
+                 "lmdbio:   %llu reads failed, %llu chunks found no room and were left to page faults\n",
                  count("read_failed"), count("publish_failed"));
   if (count("key_walks") != 0)
     std::fprintf(stderr, "lmdbio:   %llu times a walk was seen to skip its values: they were not read\n",

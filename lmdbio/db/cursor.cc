@@ -38,10 +38,10 @@ void Cursor::attach(Txn& txn) noexcept {
   // A renewed cursor keeps its last duplicates, as stock's does: moves before the next lookup show them.  Not
   // where they lay in a window that may have gone.
   if (dups_ != nullptr && dups_window_ != txn.stamp().window()) dups_->forget_tree();
-  if (dups_window_ != txn.stamp().window()) pacer_.reset();  // it may be another environment's
+  if (dups_window_ != txn.stamp().window()) readahead_.reset();  // it may be another environment's
   dups_window_ = txn.stamp().window();
   main_.attach(txn, dbi_, wants_dups(txn, dbi_) ? dups_.get() : nullptr);
-  main_.pace_by(txn.env().paced() ? &pacer_ : nullptr);
+  main_.read_ahead_by(txn.env().reads_ahead() ? &readahead_ : nullptr);
   txn_ = &txn;
   stamp_ = txn.stamp();
   stamp_.bits &= ~Txn::Stamp::kBlocked;
@@ -66,8 +66,8 @@ bool Cursor::still_attached() noexcept {
     stamp_ = txn_->stamp();
     dups_window_ = stamp_.window();
     main_.unset();
-    if (pacer_ != nullptr) pacer_->forget();
-    main_.pace_by(txn_->env().paced() ? &pacer_ : nullptr);
+    if (readahead_ != nullptr) readahead_->forget();
+    main_.read_ahead_by(txn_->env().reads_ahead() ? &readahead_ : nullptr);
     if (dups_ != nullptr) {
       dups_->unset();
       dups_->forget_tree();
@@ -209,13 +209,13 @@ Status Walker::enter_dups(const Node& node) {
 
 // Before what is not in the run that was granted last: `leaf` is the one that the walker is in, or none if
 // `need` is the next one.
-Status Walker::pace(Pacer::Step kind, bool forward, const PageRun& need, const PageView& leaf) noexcept {
+Status Walker::pace(Readahead::Step kind, bool forward, const PageRun& need, const PageView& leaf) noexcept {
   if (need.first >= txn_->view().pages()) return {};  // damaged: whoever reads it will tell
-  if (*pacer_ == nullptr) {
+  if (*readahead_ == nullptr) {
     const AsyncSignalsBlocked fork_safe(has_own_threads());
-    pacer_->reset(new (std::nothrow) Pacer(txn_->env()));
+    readahead_->reset(new (std::nothrow) Readahead(txn_->env()));
   }
-  if (*pacer_ == nullptr || !(*pacer_)->paces()) {
+  if (*readahead_ == nullptr || !(*readahead_)->is_on()) {
     run_ = FreeRun::everything();
     each_leaf_ = false;
     return {};
@@ -229,17 +229,17 @@ Status Walker::pace(Pacer::Step kind, bool forward, const PageRun& need, const P
   place.values = db_->overflow_pages != 0;
   place.value_pages = db_->entries != 0 ? db_->overflow_pages / db_->entries : 0;
   place.given_bytes = txn_->counters().bytes;
-  return (*pacer_)->step(kind, place, need, txn_->view(), run_, each_leaf_);
+  return (*readahead_)->step(kind, place, need, txn_->view(), run_, each_leaf_);
 }
 
 // The value of an entry that a walk came to.
 Status Walker::give_value(const Node& n, bool forward, MDB_val* data) noexcept {
-  if (pacer_ != nullptr && (n.flags() & format::kBigData) != 0) {
+  if (readahead_ != nullptr && (n.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(n.overflow());
     const std::uint64_t pages = format::overflow_pages(n.data_size(), txn_->view().shift());
     if (!run_.covers(first, pages - 1) && first < txn_->view().pages() &&
         pages <= txn_->view().pages() - first) {
-      if (const Status st = pace(Pacer::Step::value, forward, {first, pages}, leaf_.page); !st.ok())
+      if (const Status st = pace(Readahead::Step::value, forward, {first, pages}, leaf_.page); !st.ok())
         return st;
     }
   }
@@ -248,13 +248,13 @@ Status Walker::give_value(const Node& n, bool forward, MDB_val* data) noexcept {
 
 // A lookup has set the walker somewhere: what is around may be read without asking, it need not be a walk.
 void Walker::jumped_to_value() noexcept {
-  if (pacer_ == nullptr || leaf_.page.is_leaf2()) return;
+  if (readahead_ == nullptr || leaf_.page.is_leaf2()) return;
   PageRun need{static_cast<std::uint64_t>(leaf_.page.bytes() - txn_->view().base()) >> txn_->view().shift(),
                1};
   Node n;
   if (node(leaf_.index, n) && (n.flags() & format::kBigData) != 0)
     need = {format::raw(n.overflow()), format::overflow_pages(n.data_size(), txn_->view().shift())};
-  if (!run_.covers(need.first, need.pages - 1)) run_ = Pacer::after_jump(need);
+  if (!run_.covers(need.first, need.pages - 1)) run_ = Readahead::after_jump(need);
 }
 
 // Pages that are shared make a small file an endless tree.  A walk in one direction sees no leaf twice, and
@@ -307,7 +307,8 @@ Status Walker::to_edge(PageView page, bool last) {
     Node node;
     if (page.count() == 0 || !page.node(i, node) || !push(page, i)) return bad_branch(page);
     if (above_ + 1u == db_->depth && asks_for_leaf(node.child())) {
-      if (const Status st = pace(Pacer::Step::edge, !last, {format::raw(node.child()), 1}, PageView::none());
+      if (const Status st =
+              pace(Readahead::Step::edge, !last, {format::raw(node.child()), 1}, PageView::none());
           !st.ok()) {
         unset();
         return st;
@@ -380,7 +381,7 @@ Status Walker::sibling(bool right) {
       st = bad_branch(parent);
     } else {
       if (above_ == depth && asks_for_leaf(node.child())) {
-        st = pace(Pacer::Step::leaf, right, {format::raw(node.child()), 1}, PageView::none());
+        st = pace(Readahead::Step::leaf, right, {format::raw(node.child()), 1}, PageView::none());
         if (!st.ok()) {
           for (unsigned i = level + 1; i < depth; ++i) {
             branch_[i] = below[i].page;
@@ -406,7 +407,7 @@ Status Walker::sibling(bool right) {
       if (!right)
         ahead_.off();
       else if (db_->overflow_pages == 0 && !txn_->view().loads() &&
-               (pacer_ == nullptr || next_is_free(parent, taken)))
+               (readahead_ == nullptr || next_is_free(parent, taken)))
         ahead_.walked(txn_->view(), parent, taken, page);
       else  // Loads nothing of the next leaf: it may not be in memory.  Among overflow pages it lies far
             // away, and touching it would end the kernel's read-ahead of the values (31 major faults in 0.5

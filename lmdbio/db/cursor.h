@@ -5,7 +5,7 @@
 
 #include "lmdbio/db/descend.h"
 #include "lmdbio/db/leaf_ahead.h"
-#include "lmdbio/db/pacer.h"
+#include "lmdbio/db/readahead.h"
 #include "lmdbio/db/txn.h"
 
 namespace lmdbio::db {
@@ -24,8 +24,8 @@ class Walker {
   void attach_dups(Txn& txn, const Comparator& order) noexcept;
   /// From now on the walker keeps pace with what `slot`, the cursor's, reads ahead; made at first need. Null:
   /// it goes by the mapping alone, as all others do.
-  void pace_by(std::unique_ptr<Pacer>* slot) noexcept {
-    pacer_ = slot;
+  void read_ahead_by(std::unique_ptr<Readahead>* slot) noexcept {
+    readahead_ = slot;
     run_ = slot != nullptr ? FreeRun() : FreeRun::everything();
     each_leaf_ = false;
   }
@@ -51,9 +51,9 @@ class Walker {
   void unset() noexcept { clear(kPositioned | kEof | kOwed); }
   bool has_dups() const noexcept { return dups_ != nullptr; }
 
-  /// MDB_NEXT (kStep 1), PREV (-1), GET_CURRENT (0) inside a leaf of a database without duplicates: the hot path.
-  /// False: nothing was done, take the general way, which also finds out what is wrong with a damaged entry.
-  /// `data_bytes`: of the value.
+  /// MDB_NEXT (kStep 1), PREV (-1), GET_CURRENT (0) inside a leaf of a database without duplicates: the hot
+  /// path. False: nothing was done, take the general way, which also finds out what is wrong with a damaged
+  /// entry. `data_bytes`: of the value.
   template <int kStep>
   bool step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
 
@@ -105,9 +105,9 @@ class Walker {
   void jumped_to_leaf() noexcept;
   bool walk_on(bool right) noexcept;
   bool asks_for_leaf(format::Pgno p) const noexcept {
-    return pacer_ != nullptr && (each_leaf_ || !run_.covers(format::raw(p), 0));
+    return readahead_ != nullptr && (each_leaf_ || !run_.covers(format::raw(p), 0));
   }
-  [[gnu::noinline]] Status pace(Pacer::Step kind, bool forward, const PageRun& need,
+  [[gnu::noinline]] Status pace(Readahead::Step kind, bool forward, const PageRun& need,
                                 const format::PageView& leaf) noexcept;
   Status give_value(const format::Node& n, bool forward, MDB_val* data) noexcept;
   void jumped_to_value() noexcept;
@@ -119,11 +119,11 @@ class Walker {
 
   Txn* txn_ = nullptr;
   unsigned flags_ = 0;
-  unsigned above_ = 0;  ///< branch pages above the leaf
-  Level leaf_;  ///< not initialized until positioned
+  unsigned above_ = 0;                   ///< branch pages above the leaf
+  Level leaf_;                           ///< not initialized until positioned
   FreeRun run_ = FreeRun::everything();  ///< pages that may be entered without asking the pacer
   bool each_leaf_ = false;               ///< it wants to know of each leaf
-  std::unique_ptr<Pacer>* pacer_ = nullptr;
+  std::unique_ptr<Readahead>* readahead_ = nullptr;
   LeafAhead ahead_;
   std::int64_t leaves_walked_ = 0;  ///< in one direction since the last lookup; negative: backwards
 
@@ -133,17 +133,19 @@ class Walker {
   const Comparator* order_ = nullptr;      ///< the database's, shared; of duplicates: &own_order_
   const Comparator* dup_order_ = nullptr;  ///< the database's
   Comparator own_order_;
-  format::DbRecord own_db_{0, 0, 0, 0, 0, 0, 0, format::kNoPage};  ///< of duplicates: the tree under the main walker's entry
-  format::PageView inline_root_ = format::PageView::none();  ///< of duplicates: their sub-page, if they have one
+  format::DbRecord own_db_{
+      0, 0, 0, 0, 0, 0, 0, format::kNoPage};  ///< of duplicates: the tree under the main walker's entry
+  format::PageView inline_root_ =
+      format::PageView::none();  ///< of duplicates: their sub-page, if they have one
   const format::DbRecord* db_ = nullptr;
   // The branch pages above the leaf and the entries taken in them.  Not initialized.
   std::uint16_t index_[format::kMaxDepth - 1];
   format::PageView branch_[format::kMaxDepth - 1];
 };
 
-/// A cursor as programs hold it.  It belongs to a transaction until that one ends, and may be renewed to another
-/// one.  The transaction does not know its cursors: closing one needs no care for the others.  The Txn's memory
-/// must outlive the cursor's calls, not its transaction.  Rules of threads: its transaction's.
+/// A cursor as programs hold it.  It belongs to a transaction until that one ends, and may be renewed to
+/// another one.  The transaction does not know its cursors: closing one needs no care for the others.  The
+/// Txn's memory must outlive the cursor's calls, not its transaction.  Rules of threads: its transaction's.
 class Cursor {
  public:
   /// Looks up the record of the database if that is stale, which may run a user's comparator: callers do it
@@ -199,11 +201,12 @@ class Cursor {
   std::uint32_t dups_window_ = 0;  ///< number of the window that dups_ points into
   Walker main_;
   std::unique_ptr<Walker> dups_;
-  std::unique_ptr<Pacer> pacer_;
+  std::unique_ptr<Readahead> readahead_;
 };
 
 template <int kStep>
-[[gnu::always_inline]] inline bool Walker::step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept {
+[[gnu::always_inline]] inline bool Walker::step_in_leaf(MDB_val* key, MDB_val* data,
+                                                        std::size_t& data_bytes) noexcept {
   const unsigned i = leaf_.index + static_cast<unsigned>(kStep);  // before the first: more than any count
   if (flags_ != kPositionedPlain || i >= leaf_.page.count()) [[unlikely]]
     return false;

@@ -19,7 +19,7 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
-#include "lmdbio/db/told_file.h"
+#include "lmdbio/db/prefetch_file.h"
 #include "lmdbio/db/unmapped_file.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
@@ -99,9 +99,9 @@ Env::Env(int fd, const Options& options, const ReadDecision& lookups, bool unmap
       behaviour_(options.behaviour),
       name_(options.name),
       residency_(fd),
-      paced_(lookups.path != ReadPath::page_faults),
+      reads_ahead_(lookups.path != ReadPath::page_faults),
       unmapped_(unmapped),
-      why_paced_(lookups.reason),
+      why_reads_ahead_(lookups.reason),
       dbx_(zeroed_array<Dbx>(max_dbs_)),
       slot_flags_(zeroed_array<std::uint16_t>(max_dbs_)) {
   dbx_[kFreeDbi].key_order = {Order::word};
@@ -127,7 +127,7 @@ Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
 
 Env::~Env() {
   close_read_ahead();
-  if (const std::unique_ptr<std::shared_ptr<ToldFile>> told(told_file_.load());
+  if (const std::unique_ptr<std::shared_ptr<PrefetchFile>> told(prefetch_file_.load());
       told != nullptr && *told != nullptr)
     (*told)->slabs().close();
   for (unsigned i = kCoreDbs; i < named_end_; ++i) std::free(dbx_[i].name);
@@ -242,13 +242,14 @@ cache::ReadStats Env::read_stats(const cache::FileCache& file) noexcept {
   return unmapped_file_ != nullptr ? unmapped_file_->stats() : cache::Prefetcher::existing()->stats(file);
 }
 
-std::shared_ptr<ToldFile> Env::told_file() noexcept {
-  if (const auto* const there = told_file_.load(std::memory_order_acquire); there != nullptr) return *there;
-  std::unique_ptr<std::shared_ptr<ToldFile>> made(new (std::nothrow) std::shared_ptr<ToldFile>);
+std::shared_ptr<PrefetchFile> Env::prefetch_file() noexcept {
+  if (const auto* const there = prefetch_file_.load(std::memory_order_acquire); there != nullptr)
+    return *there;
+  std::unique_ptr<std::shared_ptr<PrefetchFile>> made(new (std::nothrow) std::shared_ptr<PrefetchFile>);
   if (made == nullptr) return nullptr;
-  *made = paced_ && !unmapped_ ? ToldFile::open(origin()) : nullptr;
-  std::shared_ptr<ToldFile>* none = nullptr;
-  if (!told_file_.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
+  *made = reads_ahead_ && !unmapped_ ? PrefetchFile::open(origin()) : nullptr;
+  std::shared_ptr<PrefetchFile>* none = nullptr;
+  if (!prefetch_file_.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
     return *none;  // another thread was faster
   return *made.release();
 }

@@ -22,7 +22,7 @@
 
 namespace lmdbio::db {
 
-class ToldFile;
+class PrefetchFile;
 class UnmappedFile;
 
 /// Databases that exist without being opened: free and main.
@@ -106,9 +106,9 @@ class Env {
   Status remap(std::uint64_t map_bytes, std::uint64_t last_pg = ~std::uint64_t{0} - 1);
 
   /// Walks may be read ahead of: there is a file, worth it, and the configuration lets us.
-  bool paced() const noexcept { return paced_; }
+  bool reads_ahead() const noexcept { return reads_ahead_; }
   /// Why not; a literal.
-  const char* unpaced_reason() const noexcept { return why_paced_; }
+  const char* no_read_ahead_reason() const noexcept { return why_reads_ahead_; }
   /// As MDB_NORDAHEAD.
   bool no_readahead() const noexcept { return no_readahead_; }
   /// As Residency::share().  May open the file (read_ahead).
@@ -125,9 +125,9 @@ class Env {
   cache::ReadStats read_stats(const cache::FileCache& file) noexcept;
   /// What reading ahead came to; none: nobody has asked for it.
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
-  /// How values are read that transactions are told of (told.h); made at the first call.  Null: they are not.
-  /// Any thread.
-  std::shared_ptr<ToldFile> told_file() noexcept;
+  /// How values are read that transactions are told of (txn_prefetch.h); made at the first call.  Null: they
+  /// are not. Any thread.
+  std::shared_ptr<PrefetchFile> prefetch_file() noexcept;
   /// A transaction of `txnid` begins and has read nothing yet.  ENOMEM: it must not.
   Status new_snapshot(std::uint64_t txnid) noexcept;
 
@@ -212,8 +212,8 @@ class Env {
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
   const Residency residency_;
-  const bool paced_, unmapped_;
-  const char* const why_paced_;
+  const bool reads_ahead_, unmapped_;
+  const char* const why_reads_ahead_;
   std::optional<File> kept_;               ///< of an unmapped file
   std::shared_ptr<cache::Window> window_;  ///< of an unmapped file: the first one
   std::unique_ptr<UnmappedFile> unmapped_file_;
@@ -221,8 +221,8 @@ class Env {
   Mapping meta_pages_;  ///< apart from the window, where private memory may take their place
   // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.
   std::atomic<std::shared_ptr<cache::FileCache>*> read_ahead_{nullptr};
-  std::atomic<std::shared_ptr<ToldFile>*> told_file_{nullptr};  ///< likewise
-  std::atomic<std::uint64_t> newest_{0};                        ///< snapshot
+  std::atomic<std::shared_ptr<PrefetchFile>*> prefetch_file_{nullptr};  ///< likewise
+  std::atomic<std::uint64_t> newest_{0};                                ///< snapshot
   const std::byte* metas_[2]{};
   std::atomic<std::uint64_t> seen_{0};
   ZeroedArray<Dbx> dbx_;

@@ -79,7 +79,7 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   if (source.window != window_) {
     forget();
     window_ = source.window;
-    off_ = !env_->paced() || env_->unmapped();
+    off_ = !env_->reads_ahead() || env_->unmapped();
   }
   bool missed = false;
   try {

@@ -23,7 +23,7 @@ constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
 /// Values at the start that are fetched whether they are used or not.
 constexpr std::uint64_t kProbed = 4;
 /// So many values at the start of which nothing can be seen, and it is given up.
-constexpr unsigned kUntold = 8;
+constexpr unsigned kMostUnseen = 8;
 /// So many that were fetched at the start without being told whether all are used, and it is given up as
 /// well.
 constexpr unsigned kMostProbed = 16;
@@ -36,7 +36,7 @@ constexpr std::size_t kLate = 16, kReadLate = 8;
 constexpr std::uint64_t kKeys = 256;
 /// Leaf pages ahead; leaf pages that a plan may look at.
 constexpr std::size_t kLeaves = 32;
-constexpr unsigned kLooks = 48;
+constexpr unsigned kMostProbes = 48;
 /// Bytes ahead, at most; values, the surer the more.
 constexpr std::uint64_t kMostAhead = std::uint64_t{64} << 20;
 constexpr unsigned kMostValues = 32;
@@ -60,7 +60,7 @@ std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace
   facts.setting = config().io;
   facts.can_map = !file.anonymous;
   facts.memory_limit = Prefetcher::existing()->memory_limit();
-  facts.residency_is_told = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
+  facts.residency_is_known = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
   if (choose_read_path(Access::stride, facts) == ReadPath::none) return nullptr;
   TouchedPages touched = TouchedPages::open();
   if (!touched) return nullptr;
@@ -80,7 +80,7 @@ void StrideWalk::anew(const WalkPlace& place) noexcept {
   given_.clear();
   late_.clear();
   base_ = entries_ = next_ = 0;
-  unseen_ = unseen_faults_ = untold_ = probed_ = 0;
+  unseen_ = unseen_faults_ = unseen_in_a_row_ = probed_ = 0;
   forward_ = place.forward;
 }
 
@@ -169,9 +169,10 @@ void StrideWalk::look_back(const std::byte* next) {
       ++unseen;
     if (seen == Stride::Seen::unused && !fast && read_late(g.sample)) apart_ = false;
     stride_.observe(g.number, seen);
-    untold_ =
-        seen == Stride::Seen::unknown && !stride_.seen_used() && !stride_.seen_unused() ? untold_ + 1 : 0;
-    if (untold_ >= kUntold) apart_ = false;
+    unseen_in_a_row_ = seen == Stride::Seen::unknown && !stride_.seen_used() && !stride_.seen_unused()
+                           ? unseen_in_a_row_ + 1
+                           : 0;
+    if (unseen_in_a_row_ >= kMostUnseen) apart_ = false;
   }
   given_.clear();
   if (used != 0) {
@@ -304,7 +305,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
     values = std::min(values, most);
     limits = {values * value - value / 2, kLeaves + values, kLeaves};
   }
-  PagesThere there(file, view, kLooks);
+  PagesThere there(file, view, kMostProbes);
   plan_walk(place, there, limits, view.shift(), plan_);
   for (const PageRun& r : plan_.runs) {
     if (r.first >= view.pages() || r.pages > view.pages() - r.first)

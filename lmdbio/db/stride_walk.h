@@ -30,8 +30,8 @@ class StrideWalk {
                                            const cache::WindowView& view) noexcept;
   ~StrideWalk();
 
-  /// As Pacer::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or by no
-  /// rule, or it can no longer be told: it is a stream from here on, and this is of no further use.  May
+  /// As Readahead::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or
+  /// by no rule, or it can no longer be told: it is a stream from here on, and this is of no further use. May
   /// throw bad_alloc.
   Result<bool> step(Arrival at, const WalkPlace& place, const PageRun& need, const cache::WindowView& view,
                     FreeRun& run);
@@ -51,7 +51,7 @@ class StrideWalk {
   static Faults faults() noexcept;
   void anew(const WalkPlace& place) noexcept;
   void look_back(const std::byte* next);
-  bool told_apart(unsigned unseen);
+  bool use_is_visible(unsigned unseen);
   bool read_late(const std::byte* sample);
   Status arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need, const cache::WindowView& view);
   void arrive_at_value(const WalkPlace& place, const cache::WindowView& view);
@@ -76,7 +76,7 @@ class StrideWalk {
   // What is seen otherwise.
   Faults before_;                            ///< the thread's at the end of the last step
   unsigned unseen_ = 0, unseen_faults_ = 0;  ///< values given and not seen used; major faults meanwhile
-  unsigned untold_ = 0;                      ///< values of which nothing can be seen, at the start
+  unsigned unseen_in_a_row_ = 0;             ///< values of which nothing can be seen, at the start
   std::vector<const std::byte*> late_;       ///< samples of values that were not used, the last few
   bool apart_ = true;                        ///< it can be told what is used
   unsigned probed_ = 0;                      ///< values since the start that were fetched without a guess

@@ -10,7 +10,7 @@
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/cursor.h"
 #include "lmdbio/db/descend.h"
-#include "lmdbio/db/told.h"
+#include "lmdbio/db/txn_prefetch.h"
 
 namespace lmdbio::db {
 
@@ -20,7 +20,7 @@ void Counters::add(const Counters& c) noexcept {
   for (unsigned i = 0; i <= kCursorOps; ++i) cursor_op[i] += c.cursor_op[i];
   cursor_failed += c.cursor_failed;
   bytes += c.bytes;
-  told.add(c.told);
+  prefetch.add(c.prefetch);
 }
 
 Txn::Txn(Env& env)
@@ -29,7 +29,7 @@ Txn::Txn(Env& env)
       env_(&env) {}
 
 Txn::~Txn() {
-  forget_told();
+  forget_prefetch();
   if (entered_ != nullptr) leave_window();
 }
 
@@ -133,8 +133,8 @@ void Txn::end(bool keep) noexcept {
     env_->raise_num_dbs(num_dbs_);
   }
   num_dbs_ = 0;
-  if (told_ != nullptr) [[unlikely]]
-    forget_told();
+  if (prefetch_ != nullptr) [[unlikely]]
+    forget_prefetch();
   block(kFinished);
   if (entered_ != nullptr) [[unlikely]]
     leave_window();
@@ -195,11 +195,11 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   // Asked again soon: what cannot be asked about.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
-  if (told_ != nullptr) {  // what is on its way is not to be read twice
+  if (prefetch_ != nullptr) {  // what is on its way is not to be read twice
     ask_in_ = 1;
     return;
   }
-  if (!env_->paced()) {
+  if (!env_->reads_ahead()) {
     ask_in_ = Lookups::kNever;
     return;
   }
@@ -339,40 +339,40 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   return value(node, data);
 }
 
-void Txn::tell(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
-  if (told_here_ == nullptr) {
-    std::shared_ptr<ToldFile> file = env_->told_file();
+void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
+  if (own_prefetch_ == nullptr) {
+    std::shared_ptr<PrefetchFile> file = env_->prefetch_file();
     if (file == nullptr) return;
-    told_here_ = Told::make(std::move(file));
-    if (told_here_ == nullptr) return;
+    own_prefetch_ = TxnPrefetch::make(std::move(file));
+    if (own_prefetch_ == nullptr) return;
   }
-  told_ = told_here_.get();
+  prefetch_ = own_prefetch_.get();
   ask_in_ = 1;
-  told_->tell(*this, dbi, keys);
+  prefetch_->add(*this, dbi, keys);
 }
 
-// The same where the transaction was told of keys: apart, so that others pay one branch for it.
-Status Txn::find_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+// The same where the transaction has prefetched keys: apart, so that others pay one branch for it.
+Status Txn::find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   const format::DbRecord& db = dbs_[dbi];
   Status st;
-  if (!stale(dbi) &&
-      told_->answer({dbi, format::raw(db.root), db.flags, env_->dbx(dbi).key_order}, key, view_, data, st))
+  if (!stale(dbi) && prefetch_->answer({dbi, format::raw(db.root), db.flags, env_->dbx(dbi).key_order}, key,
+                                       view_, data, st))
     return st;
   return find(dbi, key, data);
 }
 
-void Txn::forget_told() noexcept {
-  if (told_here_ == nullptr) return;
-  if (told_here_->lost()) {
-    (void)told_here_.release();  // another thread's, which is not in this process
-  } else if (told_ != nullptr) {
-    told_->end();
-    counters_.told.add(told_->take_counters());
+void Txn::forget_prefetch() noexcept {
+  if (own_prefetch_ == nullptr) return;
+  if (own_prefetch_->lost()) {
+    (void)own_prefetch_.release();  // another thread's, which is not in this process
+  } else if (prefetch_ != nullptr) {
+    prefetch_->end();
+    counters_.prefetch.add(prefetch_->take_counters());
   }
-  told_ = nullptr;
+  prefetch_ = nullptr;
 }
 
-template <bool kTold>
+template <bool kPrefetched>
 [[gnu::always_inline]] inline Status Txn::get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   ++counters_.get;
   if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
@@ -381,7 +381,7 @@ template <bool kTold>
     ++counters_.get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  const Status st = kTold ? find_told(dbi, key, data) : find(dbi, key, data);
+  const Status st = kPrefetched ? find_prefetched(dbi, key, data) : find(dbi, key, data);
   if (st.ok()) [[likely]]
     counters_.bytes += data.mv_size;
   else
@@ -390,7 +390,7 @@ template <bool kTold>
 }
 
 Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  if (told_ != nullptr) {
+  if (prefetch_ != nullptr) {
     ask_in_ = 1;  // each lookup comes here
     return get_by<true>(dbi, key, data);
   }

@@ -11,8 +11,8 @@
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/lookups.h"
+#include "lmdbio/db/prefetch_counters.h"
 #include "lmdbio/db/snapshot.h"
-#include "lmdbio/db/told_counters.h"
 #include "lmdbio/db/unmapped_file.h"
 
 namespace lmdbio::db {
@@ -24,12 +24,12 @@ struct Counters {
   std::uint64_t cursor_op[kCursorOps + 1]{};
   std::uint64_t cursor_failed = 0;  ///< of cursor_op, those that gave no record
   std::uint64_t bytes = 0;          ///< sum of the sizes of the values given out
-  ToldCounters told;
+  PrefetchCounters prefetch;
 
   void add(const Counters& c) noexcept;
 };
 
-class Told;
+class TxnPrefetch;
 
 /// Not thread-safe; may move between threads under the rules of lmdb.h.  Memory that it hands out belongs to
 /// the window and stays valid until the transaction ends, is reset or is renewed.
@@ -113,7 +113,7 @@ class Txn {
 
   /// lmdbio_prefetch: lookups of `keys`, none of them empty, will follow.  Runs no comparator of a user's;
   /// waits for pages of the tree.  A hint: nothing comes of it but time.
-  void tell(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
+  void prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
 
   /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
   void order_main() noexcept;
@@ -175,7 +175,7 @@ class Txn {
   [[gnu::cold]] Status bad_page(format::Pgno p) noexcept;
   [[gnu::cold]] Status bad_run(format::Pgno p, std::uint64_t bytes) noexcept;
   Status unread() noexcept;
-  template <bool kTold>
+  template <bool kPrefetched>
   Status get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold, gnu::noinline]] Status get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold, gnu::noinline]] void ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept;
@@ -184,8 +184,8 @@ class Txn {
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data,
                                      const format::Node* node);
-  [[gnu::noinline]] Status find_told(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
-  [[gnu::cold]] void forget_told() noexcept;
+  [[gnu::noinline]] Status find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
+  [[gnu::cold]] void forget_prefetch() noexcept;
 
   /// Of a file that cannot be mapped.
   class Loader final : public cache::PageLoader {
@@ -207,13 +207,13 @@ class Txn {
   ZeroedArray<unsigned char> dbi_state_;
   Env* env_;
   const std::byte* leaf_seen_ = nullptr;
-  Told* told_ = nullptr;  ///< null: the transaction was told nothing; else told_here_
+  TxnPrefetch* prefetch_ = nullptr;  ///< null: the transaction has prefetched nothing; else own_prefetch_
   Counters counters_;
   Snapshot snapshot_;
   UnmappedFile::Entry* entered_ = nullptr;  ///< while a transaction of an unmapped file runs
   std::unique_ptr<Loader> loader_;
-  std::unique_ptr<Told> told_here_;   ///< kept for transactions that follow
-  std::unique_ptr<Lookups> lookups_;  ///< null: none has asked yet
+  std::unique_ptr<TxnPrefetch> own_prefetch_;  ///< kept for transactions that follow
+  std::unique_ptr<Lookups> lookups_;           ///< null: none has asked yet
 };
 
 }  // namespace lmdbio::db

@@ -74,7 +74,7 @@ Result<UniqueFd> duplicate_of_programs(int fd, const FileIdentity& id) noexcept 
 }
 
 // The alignment of direct reads as the kernel tells it; 0: there are none.
-std::size_t told_alignment(int fd) noexcept {
+std::size_t direct_alignment_of(int fd) noexcept {
 #ifdef STATX_DIOALIGN
   struct statx stx;
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) == 0 && (stx.stx_mask & STATX_DIOALIGN) != 0) {
@@ -114,7 +114,7 @@ Result<File> File::open(const char* path, Mode mode) noexcept {
   if (mode == Mode::direct_if_possible) {
     UniqueFd fd(open_retrying(path, O_DIRECT));
     if (fd && regular_fd(fd.get()).ok()) {
-      const std::size_t alignment = told_alignment(fd.get());
+      const std::size_t alignment = direct_alignment_of(fd.get());
       if (alignment != 0 && direct_works(fd.get(), alignment)) {
         const int n = fd.get();
         return File(std::move(fd), n, alignment);
@@ -134,7 +134,7 @@ Result<File> File::from_fd(int fd, Take take) noexcept {
   if (flags < 0) return Status::from_errno(errno);
   std::size_t alignment = 0;
   if ((flags & O_DIRECT) != 0) {
-    alignment = told_alignment(fd);
+    alignment = direct_alignment_of(fd);
     if (alignment == 0) alignment = kUsualAlignment;  // O_DIRECT was accepted: the strictest rule in use
   }
   if (take == Take::borrow) return File(UniqueFd(), fd, alignment);
@@ -150,7 +150,7 @@ namespace {
 // reads, else 0.
 Result<std::size_t> prepare(int fd, File::Kind kind) noexcept {
   if (kind == File::Kind::direct) {
-    const std::size_t alignment = told_alignment(fd);
+    const std::size_t alignment = direct_alignment_of(fd);
     if (alignment == 0 || !direct_works(fd, alignment)) return Status::from_errno(ENOTSUP);
     return alignment;
   }

@@ -292,8 +292,8 @@ bool PrivateTable::call(void (*body)(void*) noexcept, void* argument) noexcept {
   job.done_ = &done;
   post(job);
   while (!done.is_set()) {
-    constexpr std::int64_t kLook = 250'000'000;
-    done.wait(kLook);
+    constexpr std::int64_t kPoll = 250'000'000;
+    done.wait(kPoll);
     if (generation() != born_) return false;  // a handler has forked, and this is the child
   }
   return true;
@@ -327,8 +327,8 @@ void PrivateTable::retract(Job& job) noexcept {
   while (job.running_ != 0) {
     const std::uint32_t seen = c.ended.now();
     lock.unlock();
-    constexpr std::int64_t kLook = 250'000'000;
-    c.ended.wait(seen, kLook);
+    constexpr std::int64_t kPoll = 250'000'000;
+    c.ended.wait(seen, kPoll);
     lock.lock();
   }
 }

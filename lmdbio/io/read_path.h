@@ -109,7 +109,7 @@ struct ReadFacts {
   std::uint64_t available = 0;             ///< memory that the page cache could grow by, bytes
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
   bool room_for_all = false;               ///< private memory and VMAs for all of its chunks (load)
-  bool residency_is_told = true;           ///< something tells what is in the page cache (stride)
+  bool residency_is_known = true;          ///< something tells what is in the page cache (stride)
 };
 
 struct ReadDecision {
@@ -152,7 +152,7 @@ constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
   if (f.setting != IoMode::automatic) return {ReadPath::none, false, false, "LMDBIO_IO"};
   if (!f.can_map) return {ReadPath::none, false, false, "the file cannot be mapped"};
   if (f.memory_limit == 0) return {ReadPath::none, false, false, "LMDBIO_MEMORY=0"};
-  if (!f.residency_is_told) return {ReadPath::none, false, false, "nothing tells what is in the page cache"};
+  if (!f.residency_is_known) return {ReadPath::none, false, false, "nothing tells what is in the page cache"};
   return {ReadPath::page_cache, true, false, "values that are used show in the page tables"};
 }
 

@@ -87,7 +87,7 @@ Status ReadQueue::wait(ReadGroup& group) noexcept {
 }
 
 Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept {
-  constexpr std::int64_t kLook = 10'000'000;
+  constexpr std::int64_t kPoll = 10'000'000;
   if (forgotten()) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
@@ -97,7 +97,7 @@ Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noe
     if (group.done()) return group.status;
     submit();
     if (cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
-    if (!wait_briefly(kLook)) return Status::from_errno(ECANCELED);
+    if (!wait_briefly(kPoll)) return Status::from_errno(ECANCELED);
   }
 }
 
@@ -180,8 +180,8 @@ void ReadQueue::reap(std::size_t min) noexcept {
 // and it may end early.
 void ReadQueue::reap_next(std::size_t min) noexcept {
   if (!AsyncSignalsBlocked::active() || engine_->in_flight() == 0) return reap(min);
-  constexpr std::int64_t kLook = 250'000'000;
-  if (wait_briefly(kLook)) reap(0);
+  constexpr std::int64_t kPoll = 250'000'000;
+  if (wait_briefly(kPoll)) reap(0);
 }
 
 // With the program's signal mask.  False: a handler has forked, and this is the child: the queue is

@@ -125,10 +125,10 @@ void Residency::choose(int fd, Sampling sampling) noexcept {
     id_.dev = st.st_dev;
     id_.ino = st.st_ino;
     uid_ = ::geteuid();
-    mincore_told_truth_ = mincore_is_true(fd, st);
+    mincore_is_true_ = mincore_is_true(fd, st);
     if (ask_cachestat(fd, {0, 1}, stat))
       way_ = Way::cachestat;
-    else if (mincore_told_truth_)
+    else if (mincore_is_true_)
       way_ = Way::mincore;
     else if (sampling == Sampling::yes && try_byte(fd, 0) >= 0)
       way_ = Way::sampling;
@@ -152,7 +152,7 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
 }
 
 bool Residency::is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept {
-  if (!mincore_told_truth_ || ::geteuid() != uid_) return false;
+  if (!mincore_is_true_ || ::geteuid() != uid_) return false;
   const int saved = errno;
   const std::uint64_t page = page_bytes(), end = (offset + bytes + page - 1) / page;
   unsigned char present[256];

@@ -48,7 +48,7 @@ class Residency {
   int fd_;                      ///< with a file_: the program's
   FileIdentity id_;             ///< of both
   Way way_ = Way::none;
-  bool mincore_told_truth_ = false;  ///< to whom this was at the start, and is as long as that is
+  bool mincore_is_true_ = false;  ///< to whom this was at the start, and is as long as that is
   unsigned uid_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace lmdbio::reader {
 namespace {
 
 /// How often one who waits looks whether it was cancelled.
-constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
 
@@ -86,7 +86,7 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
     if (::getpid() != pid_)
       return Status::from_errno(ECANCELED);  // a handler has forked, and this is the child
     const AsyncSignalsAllowed program;       // no fork handler takes the mutex
-    changed_.wait_for(lock, kLook);
+    changed_.wait_for(lock, kPoll);
   }
   if (!status_.ok()) why = why_;
   return status_;

@@ -28,14 +28,14 @@ std::string reason(const Shared& shared, const std::string& what, Status st) {
   return text;
 }
 
-std::string memory_reason(const Shared& shared, const Load& load) {
-  return shared.source.name + ": out of memory: about " + std::to_string(load.bytes()) +
+std::string memory_reason(const Shared& shared, const Fetch& fetch) {
+  return shared.source.name + ": out of memory: about " + std::to_string(fetch.bytes()) +
          " bytes are wanted, the limit is " + std::to_string(shared.pool->limit()) + ", and " +
          std::to_string(shared.pool->held_bytes()) +
          " are in batches that were not released or are being read";
 }
 
-Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
+Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why) {
   auto batch = std::make_unique<Batch>();
   batch->rows.resize(n);
@@ -43,18 +43,18 @@ Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t
   for (std::size_t k = 0; k < n; ++k) {
     lmdbio_record& r = batch->rows[k];
     std::uint64_t page = 0;
-    if (const Status st = load->give(shared, i + k, r, page); !st.ok()) {
+    if (const Status st = fetch->give(shared, i + k, r, page); !st.ok()) {
       shared.counters.failed.fetch_add(1, std::memory_order_relaxed);
       why = reason(shared,
                    "page " + std::to_string(page) + " is damaged, or the index is: record " +
-                       std::to_string(load->ordinal(i + k)) + " cannot be read",
+                       std::to_string(fetch->ordinal(i + k)) + " cannot be read",
                    st);
       return st;
     }
     bytes += r.key.mv_size + r.value.mv_size;
   }
-  load->hold();
-  batch->load = load;
+  fetch->hold();
+  batch->fetch = fetch;
   batch->count = n;
   batch->records = batch->rows.data();
   shared.counters.batches.fetch_add(1, std::memory_order_relaxed);
@@ -65,12 +65,12 @@ Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t
 }
 
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
-                   const std::atomic<bool>& cancelled, Load& load, std::string& why) {
+                   const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why) {
   if (const Status st = places.await(cancelled, why); !st.ok()) return st;
   RecordPlace some[64];
   for (std::size_t i = 0; i < ordinals.size();) {
     if (ordinals[i] == kNoRecord) {
-      load.add_missing();
+      fetch.add_missing();
       ++i;
       continue;
     }
@@ -78,10 +78,10 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
     std::size_t n = 1;
     while (n < std::size(some) && i + n < ordinals.size() && ordinals[i + n] == ordinals[i] + n) ++n;
     places.places(ordinals[i], {some, n});
-    for (std::size_t k = 0; k < n; ++k) load.add(ordinals[i + k], some[k], shared);
+    for (std::size_t k = 0; k < n; ++k) fetch.add(ordinals[i + k], some[k], shared);
     i += n;
-    if (load.own_bytes() <= shared.pool->limit()) continue;
-    why = memory_reason(shared, load);
+    if (fetch.own_bytes() <= shared.pool->limit()) continue;
+    why = memory_reason(shared, fetch);
     return Status::from_errno(ENOMEM);
   }
   return {};
@@ -136,32 +136,32 @@ class Reader::Borrowed {
 
 Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why) {
   if (!ours(why)) return Status::from_errno(EINVAL);
-  const auto load = std::make_shared<Load>();
+  const auto fetch = std::make_shared<Fetch>();
   for (const std::uint64_t ordinal : ordinals) {
     if (ordinal < count() || ordinal == kNoRecord) continue;
     why = shared_->source.name + ": no record " + std::to_string(ordinal) + ", there are " +
           std::to_string(count());
     return Status::from_errno(EINVAL);
   }
-  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *load, why); !st.ok()) return st;
-  load->plan(*shared_, shared_->pool->limit() / (2 * (std::uint64_t{shared_->streams.load()} + 1)));
+  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why); !st.ok()) return st;
+  fetch->plan(*shared_, shared_->pool->limit() / (2 * (std::uint64_t{shared_->streams.load()} + 1)));
   Borrowed queues(*this);
-  Status st = start_needed(*shared_, *queues, *load, 0, {kNever});
-  const HeldLoad held(load);
+  Status st = start_needed(*shared_, *queues, *fetch, 0, {kNever});
+  const HeldFetch held(fetch);
   if (!st.ok()) {
-    why = st.raw() == ENOMEM ? memory_reason(*shared_, *load) : reason(*shared_, "cannot be read", st);
+    why = st.raw() == ENOMEM ? memory_reason(*shared_, *fetch) : reason(*shared_, "cannot be read", st);
     return st;
   }
-  if (load->queue() != nullptr) st = load->queue()->wait(load->group());
+  if (fetch->queue() != nullptr) st = fetch->queue()->wait(fetch->group());
   if (!st.ok()) {
     shared_->counters.failed.fetch_add(1, std::memory_order_relaxed);
     why = reason(*shared_, "cannot be read", st);
     return st;
   }
-  shared_->counters.loads.fetch_add(1, std::memory_order_relaxed);
-  if (load->cached()) shared_->counters.loads_cached.fetch_add(1, std::memory_order_relaxed);
-  load->finish(*shared_);
-  return make_batch(*shared_, load, 0, ordinals.size(), out, why);
+  shared_->counters.fetches.fetch_add(1, std::memory_order_relaxed);
+  if (fetch->cached()) shared_->counters.fetches_cached.fetch_add(1, std::memory_order_relaxed);
+  fetch->finish(*shared_);
+  return make_batch(*shared_, fetch, 0, ordinals.size(), out, why);
 }
 
 Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& ordinals, std::string& why) {

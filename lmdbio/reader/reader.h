@@ -10,22 +10,22 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/reader/load.h"
+#include "lmdbio/reader/fetch.h"
 #include "lmdbio/reader/places.h"
 #include "lmdbio/reader/shared.h"
 
 namespace lmdbio::reader {
 
-/// What a program holds.  Its records' bytes are the Load's.
+/// What a program holds.  Its records' bytes are the Fetch's.
 struct Batch : lmdbio_batch {
   Batch() noexcept : lmdbio_batch{} {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch() {
-    if (load != nullptr) load->unhold();
+    if (fetch != nullptr) fetch->unhold();
   }
   std::vector<lmdbio_record> rows;
-  std::shared_ptr<Load> load;  ///< held
+  std::shared_ptr<Fetch> fetch;  ///< held
 };
 
 class Reader {
@@ -64,18 +64,18 @@ class Reader {
   class Borrowed;
 };
 
-/// Record `i` to `i` + `n` - 1 of a finished load, as a batch.  May throw bad_alloc.
-Status make_batch(Shared& shared, const std::shared_ptr<Load>& load, std::size_t i, std::size_t n,
+/// Record `i` to `i` + `n` - 1 of a finished fetch, as a batch.  May throw bad_alloc.
+Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why);
 
-/// Adds records, kNoRecord among them, to `load`; waits until it is known where they are.  Once they take
+/// Adds records, kNoRecord among them, to `fetch`; waits until it is known where they are.  Once they take
 /// more memory than there can be: ENOMEM.  Else as Places::await.  May throw bad_alloc.
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
-                   const std::atomic<bool>& cancelled, Load& load, std::string& why);
+                   const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why);
 
 /// "name: what: reason", for messages.
 std::string reason(const Shared& shared, const std::string& what, Status st);
-/// For an ENOMEM of Load::start.
-std::string memory_reason(const Shared& shared, const Load& load);
+/// For an ENOMEM of Fetch::start.
+std::string memory_reason(const Shared& shared, const Fetch& fetch);
 
 }  // namespace lmdbio::reader

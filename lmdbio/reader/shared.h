@@ -13,7 +13,7 @@
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
 #include "lmdbio/reader/buffer_pool.h"
-#include "lmdbio/reader/page_cache.h"
+#include "lmdbio/reader/leaf_cache.h"
 #include "lmdbio/reader/source.h"
 
 namespace lmdbio::reader {
@@ -28,12 +28,12 @@ struct Counters {
   std::atomic<std::uint64_t> bytes_read{0};    ///< from the file
   std::atomic<std::uint64_t> bytes_copied{0};  ///< out of the page cache, by its mapping
   std::atomic<std::uint64_t> requests{0};
-  std::atomic<std::uint64_t> loads{0};         ///< stretches of batches that were read together
-  std::atomic<std::uint64_t> loads_cached{0};  ///< of those, out of the page cache
+  std::atomic<std::uint64_t> fetches{0};         ///< stretches of batches that were read together
+  std::atomic<std::uint64_t> fetches_cached{0};  ///< of those, out of the page cache
   std::atomic<std::uint64_t> waits{0}, wait_ns{0};
   std::atomic<std::uint64_t> failed{0};                     ///< batches that could not be given
   std::atomic<std::uint64_t> leaf_hits{0}, leaf_misses{0};  ///< leaf pages for keys: kept ones, others
-  std::atomic<bool> index_loaded{false};                    ///< from a file
+  std::atomic<bool> index_read{false};                      ///< from a file
 };
 
 class Stream;
@@ -62,7 +62,7 @@ struct Shared {
   const std::shared_ptr<BufferPool> pool;
   /// The tree's leaf pages are so few that all of them are kept, those that hold values too.
   const bool keeps_all_leaves;
-  PageCache leaves;
+  LeafCache leaves;
   Counters counters;
   std::atomic<unsigned> streams{0};  ///< that are open
   /// Of the limit, bytes for the next batches of streams that have nothing read ahead.

@@ -19,13 +19,13 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLoadBytes = 4 * kMiB, kCachedLoadBytes = kMiB / 2;
 /// The part of it that is planned for: records differ in size, buffers should not.
 constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - bytes / 16; }
-/// The first load is waited for by a program that does nothing else.
+/// The first fetch is waited for by a program that does nothing else.
 constexpr std::uint64_t kFirstLoadBytes = kMiB;
 /// Read ahead: latency x bandwidth of file systems that need some dozens of requests in flight.
 constexpr std::uint64_t kAheadBytes = 32 * kMiB;
 /// The program works on one batch while the next is read.
 constexpr std::size_t kLeastAhead = 2;
-/// The part of a stream's memory that one load may have, where batches let it.
+/// The part of a stream's memory that one fetch may have, where batches let it.
 constexpr std::uint64_t kLoadsInMemory = 8;
 /// Nanoseconds; then it is looked again.
 constexpr std::int64_t kForever = 3600'000'000'000;
@@ -152,7 +152,7 @@ bool Stream::enough_ahead() const noexcept {
 Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   out.reset();
   auto made = std::make_unique<Ahead>();
-  Load& load = *made->load;
+  Fetch& fetch = *made->fetch;
   const std::uint64_t target = begun_ ? full(load_target()) : std::min(kFirstLoadBytes, load_target());
   Spot at = plan_;
   for (;;) {
@@ -162,7 +162,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
       std::uint64_t some[64];
       std::size_t n = 0;
       while (n < std::size(some) && i < b->count) some[n++] = sequence_.ordinal(*b, i++);
-      const Status st = add_records(reader_.places(), shared_, {some, n}, cancelled_, load, why);
+      const Status st = add_records(reader_.places(), shared_, {some, n}, cancelled_, fetch, why);
       if (st.ok()) continue;
       // The batches before are not to blame.
       if (made->batches.empty()) return st;
@@ -173,14 +173,14 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
     made->batches.push_back(*b);
     at = b->after;
     if (singly_) break;
-    const std::uint64_t one_more = load.bytes() + load.bytes() / made->batches.size();
+    const std::uint64_t one_more = fetch.bytes() + fetch.bytes() / made->batches.size();
     // Records of a window are spread over its batches.
     const std::uint64_t most = sequence_.mixed_with_next(*b) ? share() / kLoadsInMemory : target;
     if (one_more > most) break;
   }
   if (made->batches.empty()) return {};
   if (singly_ && at == single_until_) singly_ = false;
-  load.plan(shared_, share() / 2);
+  fetch.plan(shared_, share() / 2);
   plan_ = at;
   begun_ = true;
   out = std::move(made);
@@ -190,26 +190,26 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
 // A batch that the program waits for may use all memory, read-ahead's too.  Read-ahead leaves room for the
 // next batch of every other stream.
 Status Stream::start(Ahead& a, bool needed, std::string& why) {
-  Load& load = *a.load;
+  Fetch& fetch = *a.fetch;
   const std::uint64_t limit = shared_.pool->limit();
   const bool urgent = ahead_.size() <= kLeastAhead;  // this one included
   const auto least = static_cast<std::size_t>(load_target());
   Status st;
   if (needed && a.batches.size() == 1) {
-    st = start_needed(shared_, queues_, load, least, {cancelled_, this});
+    st = start_needed(shared_, queues_, fetch, least, {cancelled_, this});
   } else {
     const std::uint64_t spared = needed ? 0 : std::max(urgent ? 0 : limit / 4, reserved_by_others());
     MemoryRequest memory{.most = limit - spared, .least = least};
-    st = load.start(shared_, queues_, memory);
+    st = fetch.start(shared_, queues_, memory);
     memory.least = 0;
-    if (st.raw() == ENOMEM && urgent) st = load.start(shared_, queues_, memory);
+    if (st.raw() == ENOMEM && urgent) st = fetch.start(shared_, queues_, memory);
   }
   if (!st.ok())
-    why = st.raw() == ENOMEM ? memory_reason(shared_, load) : reason(shared_, "cannot be read", st);
+    why = st.raw() == ENOMEM ? memory_reason(shared_, fetch) : reason(shared_, "cannot be read", st);
   return st;
 }
 
-// As much as there is room for.  An error is of no interest while there are loads ahead.  `waits`: the
+// As much as there is room for.  An error is of no interest while there are fetches ahead.  `waits`: the
 // program does, for the next batch.
 Status Stream::fill(bool waits, std::string& why) {
   while (unstarted_ != nullptr || !enough_ahead()) {
@@ -240,13 +240,13 @@ Status Stream::fill(bool waits, std::string& why) {
       unstarted_.reset();
       continue;
     }
-    cached_ = unstarted_->load->cached();
-    unstarted_->cost = std::max<std::uint64_t>(unstarted_->load->buffer_bytes(), unstarted_->load->bytes());
-    batch_bytes_ = unstarted_->load->bytes() / unstarted_->batches.size();
+    cached_ = unstarted_->fetch->cached();
+    unstarted_->cost = std::max<std::uint64_t>(unstarted_->fetch->buffer_bytes(), unstarted_->fetch->bytes());
+    batch_bytes_ = unstarted_->fetch->bytes() / unstarted_->batches.size();
     ahead_bytes_ += unstarted_->cost;
     ahead_.back() = std::move(unstarted_);
-    shared_.counters.loads.fetch_add(1, std::memory_order_relaxed);
-    if (cached_) shared_.counters.loads_cached.fetch_add(1, std::memory_order_relaxed);
+    shared_.counters.fetches.fetch_add(1, std::memory_order_relaxed);
+    if (cached_) shared_.counters.fetches_cached.fetch_add(1, std::memory_order_relaxed);
   }
   queues_.pump();
   return {};
@@ -254,45 +254,46 @@ Status Stream::fill(bool waits, std::string& why) {
 
 Status Stream::await(Ahead& a, std::string& why) {
   if (a.finished) return {};
-  ReadGroup& group = a.load->group();
+  ReadGroup& group = a.fetch->group();
   if (!group.done()) {
     const std::int64_t begun = now_ns();
-    const Status st = a.load->queue()->wait(group, cancelled_);
+    const Status st = a.fetch->queue()->wait(group, cancelled_);
     shared_.counters.waits.fetch_add(1, std::memory_order_relaxed);
     shared_.counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
                                        std::memory_order_relaxed);
     if (!group.done()) return st;
   }
   if (group.status.ok()) {
-    a.load->finish(shared_);
+    a.fetch->finish(shared_);
     a.finished = true;
     return {};
   }
-  why = reason(shared_, "records " + std::to_string(a.load->ordinal(a.record)) + " and others cannot be read",
-               group.status);
+  why =
+      reason(shared_, "records " + std::to_string(a.fetch->ordinal(a.record)) + " and others cannot be read",
+             group.status);
   return group.status;
 }
 
 // What is read ahead is dropped: planning begins anew with the batch that is to be given next.
 void Stream::go_back() noexcept {
   for (const auto& a : ahead_)
-    if (a != nullptr && a->load->queue() != nullptr) a->load->queue()->drop(a->load->group());
+    if (a != nullptr && a->fetch->queue() != nullptr) a->fetch->queue()->drop(a->fetch->group());
   ahead_.clear();
   unstarted_.reset();
   ahead_bytes_ = 0;
   plan_ = give_;
 }
 
-// The newest loads go first: they are used last.  `kept` loads stay.
+// The newest fetches go first: they are used last.  `kept` fetches stay.
 bool Stream::droppable(std::size_t kept) const noexcept {
-  return ahead_.size() > kept && !ahead_.back()->load->held();
+  return ahead_.size() > kept && !ahead_.back()->fetch->held();
 }
 
 // Its turn is the caller's.  False: its reads are in flight, and `waiting` is null or was cancelled.
 bool Stream::drop_newest(const Caller* waiting) noexcept {
   Ahead& a = *ahead_.back();
-  ReadGroup& group = a.load->group();
-  if (ReadQueue* const queue = a.load->queue(); !group.done()) {
+  ReadGroup& group = a.fetch->group();
+  if (ReadQueue* const queue = a.fetch->queue(); !group.done()) {
     if (group.waiting != group.left) queue->pump();
     if (waiting != nullptr && group.waiting != group.left)
       (void)queue->wait(group, waiting->cancelled);
@@ -336,16 +337,16 @@ bool Stream::drop_of_others(Shared& shared, const Caller& caller) noexcept {
   return true;
 }
 
-Status start_needed(Shared& shared, Queues& queues, Load& load, std::size_t least,
+Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t least,
                     const Stream::Caller& caller) noexcept {
   BufferPool& pool = *shared.pool;
   MemoryRequest memory{.most = pool.limit(), .least = least, .needed = true};
-  Status st = load.start(shared, queues, memory);
+  Status st = fetch.start(shared, queues, memory);
   if (!memory.ahead_in_the_way) return st;
   const BufferPool::Need need(pool);
   for (;;) {
     const std::uint32_t seen = pool.changes().now();
-    st = load.start(shared, queues, memory);
+    st = fetch.start(shared, queues, memory);
     if (!memory.ahead_in_the_way) return st;
     if (caller.cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
     if (Stream::drop_of_others(shared, caller)) continue;
@@ -397,9 +398,9 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       return Status::from_mdb(MDB_NOTFOUND);
     }
     Ahead& a = *ahead_.front();
-    const HeldLoad held(a.load);
+    const HeldFetch held(a.fetch);
     if (const Status st = await(a, why); !st.ok()) {
-      if (!a.load->group().done()) continue;  // cancelled
+      if (!a.fetch->group().done()) continue;  // cancelled
       // One of several batches is to blame: they are read again one by one.
       const bool alone = a.batches.size() == 1;
       single_until_ = a.batches.back().after;
@@ -411,7 +412,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       return st;
     }
     const BatchPlan& b = a.batches[a.given];
-    if (const Status st = make_batch(shared_, a.load, a.record, static_cast<std::size_t>(b.count), out, why);
+    if (const Status st = make_batch(shared_, a.fetch, a.record, static_cast<std::size_t>(b.count), out, why);
         !st.ok()) {
       single_until_ = a.batches.back().after;
       go_back();

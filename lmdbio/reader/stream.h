@@ -11,13 +11,13 @@
 
 namespace lmdbio::reader {
 
-/// Batches are planned in loads: several small ones together, so that their reads are few and large, or one
-/// large one.  Reads of the loads ahead go on by themselves; each next() adds new ones and hands out the
-/// next batch of the oldest load.  No thread of its own.  One thread at a time, but for cancel().
+/// Batches are planned in fetches: several small ones together, so that their reads are few and large, or one
+/// large one.  Reads of the fetches ahead go on by themselves; each next() adds new ones and hands out the
+/// next batch of the oldest fetch.  No thread of its own.  One thread at a time, but for cancel().
 ///
 /// Streams of a reader share its memory.  A call that lacks memory for the batch that it is to give drops
 /// what other streams have read ahead, with start_needed(): each stream has a turn, which next() takes and
-/// which other threads take to drop its loads.
+/// which other threads take to drop its fetches.
 class Stream {
  public:
   /// The reader outlives it.  EINVAL: a field of `order` is out of its range; else as Reader::find.  May
@@ -42,13 +42,13 @@ class Stream {
     const std::atomic<bool>& cancelled;
     const Stream* stream = nullptr;
   };
-  /// Drops a load that another stream has read ahead, and may wait until its reads in flight end.  False:
+  /// Drops a fetch that another stream has read ahead, and may wait until its reads in flight end.  False:
   /// there is none of a stream that is not in a call.
   static bool drop_of_others(Shared& shared, const Caller& caller) noexcept;
 
  private:
   struct Ahead {
-    std::shared_ptr<Load> load = std::make_shared<Load>();
+    std::shared_ptr<Fetch> fetch = std::make_shared<Fetch>();
     std::vector<BatchPlan> batches;
     std::size_t given = 0;   ///< batches
     std::size_t record = 0;  ///< first of the next batch
@@ -92,14 +92,14 @@ class Stream {
   Spot plan_, give_;                  ///< the next batch to plan, to give
   Spot single_until_{};               ///< batches before this one are read one by one
   bool singly_ = false;
-  bool cached_ = false;  ///< the last load had nothing to wait for
+  bool cached_ = false;  ///< the last fetch had nothing to wait for
   bool begun_ = false;
 };
 
-/// Starts a load that a program waits for, in a buffer of `least` bytes if there is room.  Read-ahead of
+/// Starts a fetch that a program waits for, in a buffer of `least` bytes if there is room.  Read-ahead of
 /// other streams gives way; for that of a stream that is in a call, waits until the call ends.  ENOMEM: what
-/// is held leaves too little.  ECANCELED.  Else as Load::start.
-Status start_needed(Shared& shared, Queues& queues, Load& load, std::size_t least,
+/// is held leaves too little.  ECANCELED.  Else as Fetch::start.
+Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t least,
                     const Stream::Caller& caller) noexcept;
 
 }  // namespace lmdbio::reader

@@ -390,7 +390,7 @@ TEST_F(OfOne, WhatIsInThePageCacheIsReadFromThere) {
             static_cast<ssize_t>(bytes.size()));
   if (*r->shared().residency.how() == '\0') GTEST_SKIP() << "nothing tells what is in the page cache";
   EXPECT_EQ(read_all(*r, order_of(LMDBIO_ORDER_SHUFFLE, 16), *all).size(), kRecords);
-  EXPECT_EQ(r->shared().counters.loads_cached.load(), r->shared().counters.loads.load());
+  EXPECT_EQ(r->shared().counters.fetches_cached.load(), r->shared().counters.fetches.load());
 }
 
 TEST_F(OfOne, StreamsInThreadsAndAFreedThread) {

@@ -81,7 +81,7 @@ __attribute__((unused)) static size_t number_in(const char* path, const char* na
   return value;
 }
 
-__attribute__((unused)) static size_t areas_now(void) {
+__attribute__((unused)) static size_t vmas_now(void) {
   FILE* const f = fopen("/proc/self/maps", "re");
   if (f == NULL) return 0;
   size_t n = 0;

@@ -148,7 +148,7 @@ class Large(shimtest.Case):
         self.assertGreater(io[-1]["published"], 5)
         self.assertLessEqual(io[-1]["most_resident"] * io[-1]["chunk_bytes"], limit)
         self.assertLess(told["anonymous_kib"] * 1024, limit + CONSTANT)
-        self.assertLess(told["areas"] - told["areas_before"], io[-1]["most_areas"] + 64)
+        self.assertLess(told["areas"] - told["vmas_before"], io[-1]["most_vmas"] + 64)
         if most:
             self.assertLess(most, limit + CONSTANT)
         size = os.path.getsize(where + "/data.mdb")

@@ -14,8 +14,8 @@ static void read_once(const char* dir) {
   MUST(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn));
   MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
   MUST(mdb_cursor_open(txn, dbi, &cursor));
-  const size_t areas = areas_now();
-  size_t n = 0, bytes = 0, most_areas = 0, most_anonymous = 0;
+  const size_t areas = vmas_now();
+  size_t n = 0, bytes = 0, most_vmas = 0, most_anonymous = 0;
   uint64_t sum = 0, want = 0;
   int rc;
   for (rc = mdb_cursor_get(cursor, &key, &data, MDB_FIRST); rc == 0;
@@ -30,8 +30,8 @@ static void read_once(const char* dir) {
     want += words * seed + words * (words - 1) / 2 * 0x9E3779B97F4A7C15u;
     bytes += data.mv_size;
     if (++n % (1 << 16) != 0) continue;
-    const size_t now = areas_now(), anonymous = number_in("/proc/self/status", "RssAnon");
-    most_areas = now > most_areas ? now : most_areas;
+    const size_t now = vmas_now(), anonymous = number_in("/proc/self/status", "RssAnon");
+    most_vmas = now > most_vmas ? now : most_vmas;
     most_anonymous = anonymous > most_anonymous ? anonymous : most_anonymous;
   }
   CHECK(rc == MDB_NOTFOUND && sum == want);
@@ -41,7 +41,7 @@ static void read_once(const char* dir) {
   mdb_cursor_close(cursor);
   mdb_txn_abort(txn);
   mdb_env_close(env);
-  say("records %zu bytes %zu areas_before %zu areas %zu anonymous_kib %zu", n, bytes, areas, most_areas,
+  say("records %zu bytes %zu vmas_before %zu areas %zu anonymous_kib %zu", n, bytes, areas, most_vmas,
       most_anonymous);
 }
 

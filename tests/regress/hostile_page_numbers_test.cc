@@ -225,7 +225,7 @@ class Reading {
     std::vector<MDB_val> vals;
     for (unsigned i = 0; i < kRecords; ++i) keys.push_back(key_of(i));
     for (const std::string& k : keys) vals.push_back(as_val(k));
-    if (told) cold.txn().tell(kMainDbi, vals);
+    if (told) cold.txn().prefetch(kMainDbi, vals);
     // Those that can be read first: they are what was told.
     for (const bool bad : {false, true}) {
       for (unsigned i = 0; i < kRecords; ++i) {
@@ -234,7 +234,7 @@ class Reading {
         const Status st = cold.txn().get(kMainDbi, vals[i], v);
         if (bad ? st.raw() != code_ : !st.ok() || !right(v, i)) fail(told ? "told" : "lookup", st.raw(), i);
         if (!st.ok()) cold.begin();
-        if (!st.ok() && told) cold.txn().tell(kMainDbi, vals);
+        if (!st.ok() && told) cold.txn().prefetch(kMainDbi, vals);
       }
     }
   }

@@ -26,7 +26,7 @@ static MDB_dbi dbi;
 static lmdbio_reader* reader;
 static lmdbio_stream* stream;
 static const lmdbio_batch* kept;
-static int few_areas;
+static int few_vmas;
 
 /* Many leaf pages, and values on pages of their own. */
 static size_t size_of(uint64_t i) { return i % 8 == 0 ? 20000 - i % 100 : 1000 + i % 700; }
@@ -35,7 +35,7 @@ static int right(uint64_t i, const MDB_val* key, const MDB_val* data) {
 }
 
 /* Readers may say so where hardly anything can be mapped, a thread's stack neither; LMDB's calls may not. */
-static int lacks_memory(int rc) { return few_areas && (rc == ENOMEM || rc == EAGAIN); }
+static int lacks_memory(int rc) { return few_vmas && (rc == ENOMEM || rc == EAGAIN); }
 
 static void fail(const char* what, uint64_t i, int rc) {
   say("%s, record %llu: %s", what, (unsigned long long)i, rc == 0 ? "wrong" : mdb_strerror(rc));
@@ -151,7 +151,7 @@ static void read_on(void) {
   walk("walk", kRecords, 0);
   walk("walk back", kRecords, 1);
   look_up("lookup", 400, 0, 3);
-  look_up("told lookup", 600, 1, 4);
+  look_up("prefetched lookup", 600, 1, 4);
 }
 
 static void end_reader(void) {
@@ -228,7 +228,7 @@ static unsigned check_files(void) {
   return open_ones;
 }
 
-static void take_areas(size_t left) {
+static void take_vmas(size_t left) {
   size_t most = 65530;
   FILE* const f = fopen("/proc/sys/vm/max_map_count", "re");
   CHECK(f != NULL && fscanf(f, "%zu", &most) == 1);
@@ -236,15 +236,15 @@ static void take_areas(size_t left) {
   char* const taken =
       mmap(NULL, most * 2 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CHECK(taken != MAP_FAILED);
-  size_t now = areas_now();
+  size_t now = vmas_now();
   for (char* page = taken + 4096; now + left + 2 <= most; page += 8192, now += 2)
     if (mprotect(page, 4096, PROT_READ) != 0) break;
 }
 
 static void close_and_read_on(long left, int forked) {
   alarm(kPatience); /* a hang */
-  few_areas = left >= 0;
-  if (few_areas) take_areas((size_t)left);
+  few_vmas = left >= 0;
+  if (few_vmas) take_vmas((size_t)left);
   CHECK(close_range(3, ~0u, 0) == 0);
   open_files();
   read_on();
@@ -289,7 +289,7 @@ int main(int argc, char** argv) {
   snprintf(directory, sizeof directory, "%s", argv[3]);
   walk("walk before", 800, 0);
   look_up("lookup before", 100, 0, 1);
-  look_up("told lookup before", 100, 1, 2);
+  look_up("prefetched lookup before", 100, 1, 2);
   attach();
   if (reader) {
     next_batches("stream before", 1);

@@ -530,7 +530,7 @@ static void storm(void) {
 }
 
 // Every second page of one range has another protection: each is an area of its own.
-static size_t take_areas(size_t left) {
+static size_t take_vmas(size_t left) {
   size_t most = 65530;
   FILE* const f = fopen("/proc/sys/vm/max_map_count", "re");
   if (f == NULL || fscanf(f, "%zu", &most) != 1) return 0;
@@ -539,7 +539,7 @@ static size_t take_areas(size_t left) {
   taken_bytes = most * 2 * 4096;
   taken = mmap(NULL, taken_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CHECK(taken != MAP_FAILED);
-  size_t now = areas_now();
+  size_t now = vmas_now();
   for (char* page = taken + 4096; now + left + 2 <= most; page += 8192, now += 2)
     if (mprotect(page, 4096, PROT_READ) != 0) break;
   return now;
@@ -640,7 +640,7 @@ static void run(const char* command) {
   else if (IS("free")) {
     CHECK(munmap(taken, taken_bytes) == 0);
   } else if (IS("areas")) {
-    say("areas = %zu", take_areas(n[0]));
+    say("areas = %zu", take_vmas(n[0]));
     return;
   } else if (IS("tasks")) {
     say("tasks = %u", tasks());

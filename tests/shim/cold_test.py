@@ -150,7 +150,7 @@ class Walks(confined.Case):
     # What statistics must be where chunks were read directly.
     def check_io(self, io, got, size=None):
         size = size or os.path.getsize(self.db() + "/data.mdb")
-        self.assertEqual(io["way"], "direct", got.out)
+        self.assertEqual(io["read_path"], "direct", got.out)
         self.assertGreaterEqual(io["read"], size * 0.95)
         self.assertEqual(io["chunks_read"], io["published"] + io["publish_failed"] + io["stale"] + io["read_failed"])
         self.assertGreater(io["published"], 0)
@@ -201,7 +201,7 @@ class Cold(Walks):
             for walk in (("walk 0", "walk 0"), ("back 0",), ("pair 0",)):
                 with self.subTest(left=left, walk=walk):
                     got, io = self.walked(before=(f"areas {left}",), walk=walk, after=("free", "end 0", "close 0"), reads=False)
-                    self.assertLessEqual(io.get("most_areas", 0), left)
+                    self.assertLessEqual(io.get("most_vmas", 0), left)
 
     # They go while a walk is in the middle.
     def test_areas_that_go(self):
@@ -242,7 +242,7 @@ class Cold(Walks):
         for memory, way, resident in (("8M", "direct", 4), ("0", "buffered", 0), ("50%", "direct", 10), ("64M", "direct", 10)):
             with self.subTest(memory=memory):
                 got, io = self.walked({"LMDBIO_MEMORY": memory}, walk=("walk 0", "back 0", "twice 0", "pair 0"), reads=False)
-                self.assertEqual((io["way"], io["most_resident"]), (way, resident))
+                self.assertEqual((io["read_path"], io["most_resident"]), (way, resident))
                 if way == "direct":
                     self.check_io(io, got)
                 # What fits is read once.
@@ -274,7 +274,7 @@ class Cold(Walks):
                     got = self.run_cold([*opens, how, *ends], {"LMDBIO_MEMORY": memory}, known=SMALL)
                     self.assertEqual(got[how], [f"right {20 * 1600}"], got.out)
                     self.assertEqual(len(got.io()), 20)
-                    self.assertLessEqual(max(io["most_areas"] for io in got.io()), 2 * int(memory[:-1]) // 2)
+                    self.assertLessEqual(max(io["most_vmas"] for io in got.io()), 2 * int(memory[:-1]) // 2)
 
     def test_environments_share_chunks(self):
         path = self.db()
@@ -443,7 +443,7 @@ class Slow(Walks):
                     fs.set(reset=1)
                     got, io = self.walk_on(fs, [walk], {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": memory})
                     self.assertEqual(got[walk.split()[0]], [f"right {want}"], got.out)
-                    self.assertEqual((io["way"], got.err), ("direct", ""))
+                    self.assertEqual((io["read_path"], got.err), ("direct", ""))
                     self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
                     turns = -(-want // 1600)
                     if memory == "64M":  # once, though it is wanted more than once
@@ -464,7 +464,7 @@ class Slow(Walks):
         self.run_cold([f"evict {fs.path}"], known=SMALL)
         fs.set(reset=1)
         got, io = self.walk_through_page_cache(fs, ["walk 0"])
-        self.assertEqual((got["walk"], io["way"], io["why"]), (["right 1600"], "buffered", "fits the page cache"))
+        self.assertEqual((got["walk"], io["read_path"], io["reason"]), (["right 1600"], "buffered", "fits the page cache"))
         self.assertEqual((io["published"], io["vanished"], io["went_direct"]), (0, 0, 0))
         first = fs.counters()["read"]
         self.assertLess(first["bytes"], 1.02 * size)
@@ -504,7 +504,7 @@ class Slow(Walks):
         self.assertEqual(program.end(), 0)
         io = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]][0]
         self.assertGreaterEqual(io["vanished"], 32 * MIB)
-        self.assertEqual((io["way"], io["went_direct"]), ("direct", 1), io)
+        self.assertEqual((io["read_path"], io["went_direct"]), ("direct", 1), io)
         self.assertLess(fs.counters()["read"]["bytes"], 3 * size)
 
     # An explicit setting wins.
@@ -512,7 +512,7 @@ class Slow(Walks):
         fs = self.slow()
         for setting, way in (("direct", "direct"), ("buffered", "buffered"), ("auto", "buffered")):
             got, io = self.walk_on(fs, ["walk 0"], {"LMDBIO_IO": setting})
-            self.assertEqual((got["walk"], io["way"]), (["right 1600"], way))
+            self.assertEqual((got["walk"], io["read_path"]), (["right 1600"], way))
 
     # A file of twice the memory that a group may use is read directly, as if there were no page cache.
     def test_larger_than_the_groups_memory(self):
@@ -529,7 +529,7 @@ class Slow(Walks):
             self.skipTest(str(why))
         self.assertIn(ALL, done.stdout, done.stderr)
         io = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]][0]
-        self.assertEqual((io["way"], io["why"]), ("direct", "larger than the memory that is free"))
+        self.assertEqual((io["read_path"], io["reason"]), ("direct", "larger than the memory that is free"))
 
     # Each open drops the page cache: it is filled all the same, and nothing is opened any more.
     def test_file_system_that_drops_the_page_cache_at_open(self):
@@ -537,7 +537,7 @@ class Slow(Walks):
         size = os.path.getsize(self.db(SMALL) + "/data.mdb")
         fs.set(reset=1)
         got, io = self.walk_on(fs, ["walk 0", "back 0", "gets 0 500 77", "walk 0", "pair 0"])
-        self.assertEqual((got["walk"], got["gets"], io["way"]), (["right 1600"] * 2, ["right 500"], "buffered"), io)
+        self.assertEqual((got["walk"], got["gets"], io["read_path"]), (["right 1600"] * 2, ["right 500"], "buffered"), io)
         self.assertLess(fs.counters()["read"]["bytes"], 1.1 * size)
         # Also not by environments that come later.
         got = self.run_cold([f"open {fs.path}", "begin 0", "walk 0", "end 0", "close 0", f"open {fs.path}", "begin 1", "walk 1",

@@ -108,7 +108,7 @@ class Examples(shimtest.Case):
         line = f"{len(there)} of {len(wanted)} keys, {sum(len(value(i)) for i in there)} bytes"
         self.assertEqual(self.output("stock", ["prefetch", self.db], keys), [line])
         for mode in (m for m in shimtest.modes() if m == "preload"):
-            self.assertEqual(self.output(mode, ["prefetch", self.db], keys), [line + ", told ahead"])
+            self.assertEqual(self.output(mode, ["prefetch", self.db], keys), [line + ", prefetched"])
 
 
 if __name__ == "__main__":

@@ -119,16 +119,16 @@ static void read_with(MDB_env* env) {
   MDB_txn* txn;
   MDB_dbi dbi;
   MDB_cursor* cursor;
-  MDB_val key, data, told[kBatch];
+  MDB_val key, data, keys[kBatch];
   unsigned char names[kBatch][8];
   MUST(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn));
   MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
   for (size_t from = 0; from < kKnown.records / 2; from += kBatch) {
-    for (size_t i = 0; i < kBatch; ++i) told[i] = known_key(from + i, &names[i]);
-    MUST(lmdbio_prefetch(txn, dbi, told, kBatch));
+    for (size_t i = 0; i < kBatch; ++i) keys[i] = known_key(from + i, &names[i]);
+    MUST(lmdbio_prefetch(txn, dbi, keys, kBatch));
     for (size_t i = 0; i < kBatch; ++i) {
-      MUST(mdb_get(txn, dbi, &told[i], &data));
-      CHECK(right_record(&kKnown, from + i, &told[i], &data));
+      MUST(mdb_get(txn, dbi, &keys[i], &data));
+      CHECK(right_record(&kKnown, from + i, &keys[i], &data));
     }
   }
   MUST(mdb_cursor_open(txn, dbi, &cursor));

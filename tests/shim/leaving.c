@@ -45,7 +45,8 @@ static int open_reader(MDB_txn* txn, MDB_dbi dbi, int with_stream) {
   return 0;
 }
 
-/// what: letters of what is left open: w a walk, t told keys, s a stream and its batch, i a reader alone.
+/// what: letters of what is left open: w a walk, t prefetched keys, s a stream and its batch, i a reader
+/// alone.
 int leaving_open(const char* dir, int what) {
   MDB_env* env;
   MDB_txn* txn;

@@ -3,7 +3,7 @@ import os
 
 import shimtest
 
-LEFT = {"w": "a walk", "t": "told keys", "s": "a stream", "i": "a reader"}
+LEFT = {"w": "a walk", "t": "prefetched keys", "s": "a stream", "i": "a reader"}
 
 
 class Leaving(shimtest.Case):

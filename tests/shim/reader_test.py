@@ -50,10 +50,10 @@ class Reader(shimtest.Case):
         self.assertTrue(readers)
         total = {key: sum(r[key] for r in readers) for key in readers[0]}
         self.assertGreater(total["readers"], 5)
-        self.assertEqual(total["index_built"] + total["index_loaded"], total["readers"])
+        self.assertEqual(total["index_built"] + total["index_read"], total["readers"])
         self.assertGreater(total["records"], 50000)
         self.assertGreater(total["batches"], 1000)
-        self.assertGreaterEqual(total["loads"], total["loads_cached"])
+        self.assertGreaterEqual(total["fetches"], total["fetches_cached"])
         for key in ("bytes", "read", "requests", "leaf_hits", "most_memory"):
             self.assertGreater(total[key], 0, key)
 

@@ -1,7 +1,7 @@
 /* A program whose signal handler forks, whatever the handler interrupts: sigfork PATH SCENARIO FORKS.
  *
  * make             writes the database
- * walk, get, told  walks, lookups and lookups after lmdbio_prefetch go on until the handler has run FORKS
+ * walk, get, prefetch  walks, lookups and lookups after lmdbio_prefetch go on until the handler has run FORKS
  *                  times; every eighth child returns from the handler and goes on for some calls
  * open, begin      environments and transactions are opened and closed beside a walk
  * reader           a stream of lmdbio.h; so does reopen, which opens and closes the reader as well
@@ -164,7 +164,7 @@ static void walks(MDB_env* env) {
   mdb_txn_abort(txn);
 }
 
-static void lookups(MDB_env* env, int told) {
+static void lookups(MDB_env* env, int prefetches) {
   unsigned seed = 7;
   for (int more = 1; more;) {
     MDB_dbi dbi;
@@ -175,7 +175,7 @@ static void lookups(MDB_env* env, int told) {
       static MDB_val keys[kAhead];
       if (i % kAhead == 0)
         for (unsigned a = 0; a < kAhead; ++a) keys[a] = key_of((seed += 7919) % kRecords, texts[a]);
-      if (i % kAhead == 0 && told && lmdbio_prefetch != NULL)
+      if (i % kAhead == 0 && prefetches && lmdbio_prefetch != NULL)
         CHECK(lmdbio_prefetch(txn, dbi, keys, kAhead) == 0);
       MDB_val v;
       CHECK(mdb_get(txn, dbi, &keys[i % kAhead], &v) == 0);
@@ -248,7 +248,7 @@ int main(int argc, char** argv) {
   CHECK(watcher >= 0);
   if (watcher == 0) watch(getpgrp());
 
-  children_return = strcmp(what, "walk") == 0 || strcmp(what, "get") == 0 || strcmp(what, "told") == 0;
+  children_return = strcmp(what, "walk") == 0 || strcmp(what, "get") == 0 || strcmp(what, "prefetch") == 0;
   const int of_reader = strcmp(what, "reader") == 0 || strcmp(what, "reopen") == 0;
   MDB_env* const env = of_reader ? NULL : open_env(MDB_RDONLY | MDB_NOTLS);
   const struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
   else if (strcmp(what, "open") == 0 || strcmp(what, "begin") == 0)
     opens(env, strcmp(what, "open") == 0);
   else
-    lookups(env, strcmp(what, "told") == 0);
+    lookups(env, strcmp(what, "prefetch") == 0);
   CHECK(signal(SIGALRM, SIG_IGN) != SIG_ERR);
   CHECK(sigprocmask(SIG_SETMASK, NULL, &after) == 0 && memcmp(&before, &after, sizeof before) == 0);
   if (env != NULL) mdb_env_close(env);

@@ -31,8 +31,8 @@ class Forks(shimtest.Case):
     def test_lookups(self):
         self.check("get", ({}, {"LMDBIO_IO": "auto"}))
 
-    def test_told_keys(self):
-        self.check("told", ({}, {"LMDBIO_ENGINE": "threads"}, {"LMDBIO_ENGINE": "pread"}))
+    def test_prefetched_keys(self):
+        self.check("prefetch", ({}, {"LMDBIO_ENGINE": "threads"}, {"LMDBIO_ENGINE": "pread"}))
 
     def test_environments(self):
         self.check("open")

@@ -49,7 +49,7 @@ class Unmapped(Walks):
                     self.assertIn("cannot be mapped here: read into memory", lines[0])
                     self.assertEqual(len(lines), 1 if memory == "64M" else 2, got.err)  # it says when that is too much
                     io = got.io()[0]
-                    self.assertEqual(io["why"], "the file cannot be mapped")
+                    self.assertEqual(io["reason"], "the file cannot be mapped")
                     self.assertEqual(io["reclaimed"], 0)  # what was handed out stays
                     self.assertLess(io["read"], size + 4 * MIB)  # each chunk once
         got = self.run_cold([*[f"open {fs.path}", "begin 0"], f"open {fs.path}", "begin 1", "threads", "turns"],

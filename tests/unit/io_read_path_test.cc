@@ -53,7 +53,7 @@ constexpr ReadFacts facts(IoMode setting, unsigned changes) {
   if ((changes & kDropsCache) != 0) f.opens_drop_cache = true;
   if ((changes & kSmall) != 0) f.file_bytes = kMiB - 1;
   if ((changes & kNoRoom) != 0) f.room_for_all = false;
-  if ((changes & kNothingTells) != 0) f.residency_is_told = false;
+  if ((changes & kNothingTells) != 0) f.residency_is_known = false;
   if ((changes & kWalksMapped) != 0) f.walks = ReadPath::page_faults;
   return f;
 }

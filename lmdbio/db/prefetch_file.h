@@ -1,4 +1,4 @@
-// A file's part in reading what transactions are told of (told.h): descriptors, slabs, and where values go.
+// A file's part in what transactions prefetch (txn_prefetch.h): descriptors, slabs, and where values go.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@
 namespace lmdbio::db {
 
 /// An environment's, shared with its transactions.  Any thread.
-class ToldFile {
+class PrefetchFile {
  public:
   /// Null: the file cannot be opened anew, or no memory, or the configuration is against it.
-  static std::shared_ptr<ToldFile> open(const Origin& origin) noexcept;
+  static std::shared_ptr<PrefetchFile> open(const Origin& origin) noexcept;
 
   ReadPath path() const noexcept { return path_; }
   const File& buffered() const noexcept { return buffered_; }  ///< of its own: without read-ahead
@@ -30,8 +30,8 @@ class ToldFile {
   bool to_arena(std::uint64_t offset) noexcept;
 
  private:
-  ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd,
-           ReadPath path, std::uint64_t bytes);
+  PrefetchFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd,
+               ReadPath path, std::uint64_t bytes);
 
   static constexpr unsigned kPieceShift = 12;  ///< of the file that a bit stands for
 

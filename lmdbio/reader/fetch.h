@@ -17,12 +17,12 @@ inline constexpr std::uint64_t kNoRecord = UINT64_MAX;
 
 /// add() for each record; then start(), once or until it succeeds; then, its group done, finish(); then
 /// give() for any of the records.  One thread at a time until it is finished; what was given lives as long as
-/// the Load, which any thread may end.  While its reads are in flight it is not ended.
-class Load {
+/// the Fetch, which any thread may end.  While its reads are in flight it is not ended.
+class Fetch {
  public:
-  Load() = default;
-  Load(const Load&) = delete;
-  Load& operator=(const Load&) = delete;
+  Fetch() = default;
+  Fetch(const Fetch&) = delete;
+  Fetch& operator=(const Fetch&) = delete;
 
   /// The next record.  May throw bad_alloc.
   void add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared);
@@ -65,7 +65,7 @@ class Load {
   };
   struct Held {
     std::uint64_t page;
-    PageCache::Page bytes;
+    LeafCache::Page bytes;
   };
 
   void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
@@ -97,16 +97,16 @@ class Load {
   format::PageView leaf_ = format::PageView::none();
 };
 
-/// Holds a load while a call needs it.
-class HeldLoad {
+/// Holds a fetch while a call needs it.
+class HeldFetch {
  public:
-  explicit HeldLoad(std::shared_ptr<Load> load) noexcept : load_(std::move(load)) { load_->hold(); }
-  HeldLoad(const HeldLoad&) = delete;
-  HeldLoad& operator=(const HeldLoad&) = delete;
-  ~HeldLoad() { load_->unhold(); }
+  explicit HeldFetch(std::shared_ptr<Fetch> fetch) noexcept : fetch_(std::move(fetch)) { fetch_->hold(); }
+  HeldFetch(const HeldFetch&) = delete;
+  HeldFetch& operator=(const HeldFetch&) = delete;
+  ~HeldFetch() { fetch_->unhold(); }
 
  private:
-  const std::shared_ptr<Load> load_;
+  const std::shared_ptr<Fetch> fetch_;
 };
 
 }  // namespace lmdbio::reader

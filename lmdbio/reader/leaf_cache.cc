@@ -1,10 +1,10 @@
-#include "lmdbio/reader/page_cache.h"
+#include "lmdbio/reader/leaf_cache.h"
 
 #include <cstring>
 
 namespace lmdbio::reader {
 
-void PageCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
+void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
   if (most_ == 0) return;
   try {
     const std::shared_ptr<std::byte[]> copy(new std::byte[page_size_]);

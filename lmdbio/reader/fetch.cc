@@ -1,4 +1,4 @@
-#include "lmdbio/reader/load.h"
+#include "lmdbio/reader/fetch.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +16,7 @@ constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
 
 }  // namespace
 
-void Load::add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared) {
+void Fetch::add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared) {
   places_.push_back(place);
   ordinals_.push_back(ordinal);
   const std::size_t page = shared.source.page_size;
@@ -26,18 +26,18 @@ void Load::add(std::uint64_t ordinal, const RecordPlace& place, const Shared& sh
   last_leaf_ = place.leaf;
 }
 
-void Load::add_missing() {
+void Fetch::add_missing() {
   places_.emplace_back();
   ordinals_.push_back(kNoRecord);
 }
 
 // What lies outside the snapshot is not read: give() finds it missing.
-void Load::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
+void Fetch::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
   const std::uint64_t pages = (bytes + shared.source.page_size - 1) >> shared.page_shift;
   if (shared.inside(page, pages)) wanted_.push_back({shared.offset(page), bytes});
 }
 
-void Load::plan(Shared& shared, std::uint64_t most) {
+void Fetch::plan(Shared& shared, std::uint64_t most) {
   const std::size_t page = shared.source.page_size;
   std::vector<std::uint64_t> leaves;
   std::uint64_t last_kept = 0, last_read = 0, last_dup = 0;
@@ -59,7 +59,7 @@ void Load::plan(Shared& shared, std::uint64_t most) {
   leaves.erase(std::unique(leaves.begin(), leaves.end()), leaves.end());
   held_.reserve(leaves.size());
   std::vector<bool> here(leaves.size());
-  shared.leaves.find(leaves, [&](std::size_t i, const PageCache::Page& bytes) {
+  shared.leaves.find(leaves, [&](std::size_t i, const LeafCache::Page& bytes) {
     held_.push_back({leaves[i], bytes});
     here[i] = true;
   });
@@ -76,7 +76,7 @@ void Load::plan(Shared& shared, std::uint64_t most) {
 }
 
 // Of kGap, kGap / 2 and so on.
-std::uint64_t Load::largest_gap(std::uint64_t most) const noexcept {
+std::uint64_t Fetch::largest_gap(std::uint64_t most) const noexcept {
   for (std::uint64_t gap = kGap;; gap /= 2) {
     std::uint64_t bytes = 0, end = 0;
     for (const Extent& e : wanted_) {
@@ -89,7 +89,7 @@ std::uint64_t Load::largest_gap(std::uint64_t most) const noexcept {
 }
 
 // As far as can be told from a few places.
-bool Load::in_page_cache(const Shared& shared) const noexcept {
+bool Fetch::in_page_cache(const Shared& shared) const noexcept {
   double least = 1;
   const std::size_t n = std::min(wanted_.size(), kSamples);
   for (std::size_t i = 0; i < n && least >= kMostlyResident; ++i) {
@@ -100,7 +100,7 @@ bool Load::in_page_cache(const Shared& shared) const noexcept {
   return least >= kMostlyResident;
 }
 
-Status Load::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
+Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
   memory.ahead_in_the_way = false;
   if (wanted_.empty()) return {};
   const bool copies = cached_ && shared.mapped() != nullptr;
@@ -146,7 +146,7 @@ Status Load::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexce
 
 // Out of the mapping: where small pieces lie all over the file that takes half the time of reads.  False: the
 // file has become shorter.
-bool Load::copy(Shared& shared) noexcept {
+bool Fetch::copy(Shared& shared) noexcept {
   const Result<std::uint64_t> size = shared.file_bytes();
   const Extent& last = stretches_.back().extent;
   if (!size || last.offset + last.bytes > size.value()) return false;
@@ -160,7 +160,7 @@ bool Load::copy(Shared& shared) noexcept {
   return true;
 }
 
-void Load::finish(Shared& shared) noexcept {
+void Fetch::finish(Shared& shared) noexcept {
   for (const std::uint64_t page : new_leaves_)
     if (const std::byte* const bytes = find(shared.offset(page), shared.source.page_size); bytes != nullptr)
       shared.leaves.keep(page, bytes);
@@ -169,7 +169,7 @@ void Load::finish(Shared& shared) noexcept {
 }
 
 // The bytes of the file from `offset` on, in the buffer.  Null: they were not read.
-const std::byte* Load::find(std::uint64_t offset, std::uint64_t bytes) noexcept {
+const std::byte* Fetch::find(std::uint64_t offset, std::uint64_t bytes) noexcept {
   const auto holds = [&](std::size_t i) {
     const Extent& e = stretches_[i].extent;
     return offset >= e.offset && offset - e.offset <= e.bytes && bytes <= e.bytes - (offset - e.offset);
@@ -187,20 +187,21 @@ const std::byte* Load::find(std::uint64_t offset, std::uint64_t bytes) noexcept 
   return buffer_.data() + s.at + (offset - s.extent.offset);
 }
 
-const std::byte* Load::leaf_bytes(const Shared& shared, std::uint64_t page) noexcept {
+const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page) noexcept {
   const auto held = std::lower_bound(held_.begin(), held_.end(), page,
                                      [](const Held& h, std::uint64_t p) { return h.page < p; });
   if (held != held_.end() && held->page == page) return held->bytes.get();
   return shared.inside(page, 1) ? find(shared.offset(page), shared.source.page_size) : nullptr;
 }
 
-bool Load::open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept {
+bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept {
   const std::byte* const bytes = leaf_bytes(shared, page);
   return bytes != nullptr &&
          format::PageView::open(bytes, shared.source.page_size, format::Pgno{page}, view) && view.is_leaf();
 }
 
-Status Load::give(const Shared& shared, std::size_t i, lmdbio_record& out, std::uint64_t& bad_page) noexcept {
+Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
+                   std::uint64_t& bad_page) noexcept {
   const auto corrupted = [&](std::uint64_t page) {
     bad_page = page;
     return Status::from_mdb(MDB_CORRUPTED);

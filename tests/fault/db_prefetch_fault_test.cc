@@ -1,4 +1,4 @@
-// Values of keys told ahead: the right bytes, kept until the transaction ends, within the limit of memory;
+// Values of keys prefetched: the right bytes, kept until the transaction ends, within the limit of memory;
 // while each single read fails in turn, without an engine, through a fork, and when the transaction ends
 // early.
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
-#include "lmdbio/db/told_file.h"
+#include "lmdbio/db/prefetch_file.h"
 #include "lmdbio/db/txn.h"
 #include "tests/support/file_image.h"
 #include "tests/support/rng.h"
@@ -112,7 +112,7 @@ class Cold {
         file_(image_.bytes()),
         env_(std::move(
             Env::open(file_.fd(),
-                      {r.page, image_.bytes().size(), 1, true, {}, ~std::uint64_t{0} - 1, "told.mdb"})
+                      {r.page, image_.bytes().size(), 1, true, {}, ~std::uint64_t{0} - 1, "prefetch.mdb"})
                 .value())),
         txn_(std::make_unique<Txn>(*env_)),
         records_(r) {
@@ -132,15 +132,15 @@ class Cold {
     (void)::fdatasync(file_.fd());
     (void)::posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_DONTNEED);
   }
-  void tell(const std::vector<std::string>& keys) {
+  void prefetch(const std::vector<std::string>& keys) {
     std::vector<MDB_val> vals;
     for (const std::string& k : keys) vals.push_back({k.size(), const_cast<char*>(k.data())});
-    txn_->tell(kMainDbi, vals);
+    txn_->prefetch(kMainDbi, vals);
   }
-  void tell(unsigned from, unsigned to, unsigned step = 1) {
+  void prefetch(unsigned from, unsigned to, unsigned step = 1) {
     std::vector<std::string> keys;
     for (unsigned i = from; i < to; i += step) keys.push_back(key_of(i));
-    tell(keys);
+    prefetch(keys);
   }
   /// Null if the answer is wrong.
   const char* get(unsigned i) {
@@ -158,9 +158,9 @@ class Cold {
     return std::memcmp(data, value_of(i, records_).data(), records_.bytes) == 0;
   }
   void end() { txn_->end(false); }
-  const ToldCounters& counters() const { return txn_->counters().told; }
+  const PrefetchCounters& counters() const { return txn_->counters().prefetch; }
   std::string text() const {
-    const ToldCounters& n = counters();
+    const PrefetchCounters& n = counters();
     return "keys " + std::to_string(n.keys) + " found " + std::to_string(n.found) + " cached " +
            std::to_string(n.cached) + " arena " + std::to_string(n.arena) + " hits " +
            std::to_string(n.hits) + " waits " + std::to_string(n.waits) + " dropped " +
@@ -183,7 +183,7 @@ bool direct_here() {
   return File::reopen(probe.fd(), File::Kind::direct).has_value();
 }
 
-class ToldTest : public ::testing::Test {
+class PrefetchTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!direct_here()) GTEST_SKIP() << "no direct reads in " << ::testing::TempDir();
@@ -192,21 +192,21 @@ class ToldTest : public ::testing::Test {
   void TearDown() override { engine_script().reset(); }
 };
 
-/// All records in a random order, told `ahead`; some that are not there; each value stays what it was.
+/// All records in a random order, prefetched `ahead`; some that are not there; each value stays what it was.
 void read_all(Cold& db, const Records& r, std::uint64_t seed, unsigned ahead, unsigned piece) {
   test::Rng rng(seed);
   std::vector<unsigned> order;
   for (unsigned i = 0; i < r.count + r.count / 10; ++i) order.push_back(i);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
   std::vector<const char*> held(r.count);
-  std::size_t told = 0;
+  std::size_t asked = 0;
   for (std::size_t at = 0; at < order.size(); ++at) {
-    if (told < order.size() && told < at + ahead) {
+    if (asked < order.size() && asked < at + ahead) {
       std::vector<std::string> keys;
-      for (const std::size_t end = std::min(order.size(), told + (told == 0 ? ahead : piece)); told < end;
-           ++told)
-        if (rng.percent(95)) keys.push_back(key_of(order[told]));
-      db.tell(keys);
+      for (const std::size_t end = std::min(order.size(), asked + (asked == 0 ? ahead : piece)); asked < end;
+           ++asked)
+        if (rng.percent(95)) keys.push_back(key_of(order[asked]));
+      db.prefetch(keys);
     }
     const char* const v = db.get(order[at]);
     ASSERT_NE(v, nullptr) << r.name << " " << order[at];
@@ -216,7 +216,7 @@ void read_all(Cold& db, const Records& r, std::uint64_t seed, unsigned ahead, un
   EXPECT_LE(cache::Prefetcher::get()->memory_used(), cache::Prefetcher::get()->memory_limit());
 }
 
-TEST_F(ToldTest, ValuesAreRightAndStayAndMemoryIsLimited) {
+TEST_F(PrefetchTest, ValuesAreRightAndStayAndMemoryIsLimited) {
   for (const Records& r : kRecords) {
     Cold db(r);
     for (unsigned round = 0; round < 3; ++round) {
@@ -224,7 +224,7 @@ TEST_F(ToldTest, ValuesAreRightAndStayAndMemoryIsLimited) {
       read_all(db, r, round + 1, 100, round == 2 ? 1 : 20);
       db.end();
     }
-    const ToldCounters& n = db.counters();
+    const PrefetchCounters& n = db.counters();
     EXPECT_GT(n.keys, r.count);
     EXPECT_EQ(n.dropped, 0u);
     if (r.bytes < r.page / 2 - 64) continue;
@@ -234,10 +234,10 @@ TEST_F(ToldTest, ValuesAreRightAndStayAndMemoryIsLimited) {
   }
 }
 
-TEST_F(ToldTest, AHitIsAnsweredWithoutATouchOfTheMapping) {
+TEST_F(PrefetchTest, AHitIsAnsweredWithoutATouchOfTheMapping) {
   const Records& r = kRecords[2];
   Cold db(r);
-  db.tell(0, 30);
+  db.prefetch(0, 30);
   for (unsigned i = 0; i < 30; ++i) {
     const char* const v = db.get(i);
     ASSERT_NE(v, nullptr);
@@ -252,13 +252,13 @@ TEST_F(ToldTest, AHitIsAnsweredWithoutATouchOfTheMapping) {
   EXPECT_LT(db.counters().requests, 30u);  // values that lie side by side
 }
 
-TEST_F(ToldTest, WhatIsNeverLookedUpMakesRoom) {
+TEST_F(PrefetchTest, WhatIsNeverLookedUpMakesRoom) {
   const Records& r = kRecords[2];
   Cold db(r);
   for (unsigned round = 0; round < 8; ++round) {
-    // Each second one is told in vain; the last one is looked up: those before it were passed.
+    // Each second one is prefetched in vain; the last one is looked up: those before it were passed.
     for (unsigned i = 0; i + 10 <= r.count; i += 10) {
-      db.tell(i, i + 10);
+      db.prefetch(i, i + 10);
       ASSERT_NE(db.get(i + 9), nullptr);
     }
     db.forget_pages();
@@ -267,14 +267,14 @@ TEST_F(ToldTest, WhatIsNeverLookedUpMakesRoom) {
   db.end();
 }
 
-TEST_F(ToldTest, EachReadThatFailsIsLeftToTheMapping) {
+TEST_F(PrefetchTest, EachReadThatFailsIsLeftToTheMapping) {
   for (const Records& r : {kRecords[2], kRecords[1]}) {
     const unsigned count = std::min(r.count, 60u);
     unsigned reads = 0;
     {
       Cold db(r);
       engine_script().reset();
-      db.tell(0, count, 2);
+      db.prefetch(0, count, 2);
       for (unsigned i = 0; i < count; ++i) ASSERT_NE(db.get(i), nullptr);
       db.end();
       reads = engine_script().reads;
@@ -289,7 +289,7 @@ TEST_F(ToldTest, EachReadThatFailsIsLeftToTheMapping) {
         engine_script().reset();
         engine_script().error = error;
         engine_script().fail_nth = nth;
-        db.tell(0, count, 2);
+        db.prefetch(0, count, 2);
         for (unsigned i = 0; i < count; ++i) ASSERT_NE(db.get(i), nullptr) << nth;
         engine_script().reset();
         db.end();
@@ -300,26 +300,26 @@ TEST_F(ToldTest, EachReadThatFailsIsLeftToTheMapping) {
   }
 }
 
-TEST_F(ToldTest, WithoutAnEngineNothingIsTold) {
+TEST_F(PrefetchTest, WithoutAnEngineNothingIsTold) {
   const Records& r = kRecords[2];
   Cold db(r);
   engine_script().fail_make = true;
-  db.tell(0, 50);
+  db.prefetch(0, 50);
   for (unsigned i = 0; i < 50; ++i) ASSERT_NE(db.get(i), nullptr);
   EXPECT_EQ(db.counters().hits, 0u);
   engine_script().fail_make = false;
-  db.tell(50, 60);  // there is one now
+  db.prefetch(50, 60);  // there is one now
   for (unsigned i = 50; i < 60; ++i) ASSERT_NE(db.get(i), nullptr);
   db.end();
   EXPECT_EQ(db.counters().hits, 10u);
 }
 
-TEST_F(ToldTest, ATransactionEndsWithReadsInFlight) {
+TEST_F(PrefetchTest, ATransactionEndsWithReadsInFlight) {
   const Records& r = kRecords[2];
   Cold db(r);
   for (unsigned round = 0; round < 20; ++round) {
     if (round != 0) db.begin();
-    db.tell(0, r.count);
+    db.prefetch(0, r.count);
     if (round % 2 == 0) {
       ASSERT_NE(db.get(round), nullptr);
     }
@@ -328,13 +328,13 @@ TEST_F(ToldTest, ATransactionEndsWithReadsInFlight) {
   EXPECT_LE(cache::Prefetcher::get()->memory_used(), cache::Prefetcher::get()->memory_limit());
 }
 
-TEST_F(ToldTest, ALookupWaitsForAReadThatIsOnItsWay) {
+TEST_F(PrefetchTest, ALookupWaitsForAReadThatIsOnItsWay) {
   const Records& r = kRecords[2];
   Cold db(r);
-  db.tell(0, 1);  // the way down, so that it is kept
+  db.prefetch(0, 1);  // the way down, so that it is kept
   ASSERT_NE(db.get(0), nullptr);
   engine_script().hold();
-  db.tell(10, 20);
+  db.prefetch(10, 20);
   engine_script().hold();  // who looks from here on is a lookup
   std::thread later([] {
     engine_script().wait_for_held();
@@ -372,7 +372,7 @@ struct Cancelled {
 
 // No call is a cancellation point: who is cancelled in one ends when the program asks for it, and leaves all
 // whole.
-TEST_F(ToldTest, ACancelledThreadWaitsToTheEnd) {
+TEST_F(PrefetchTest, ACancelledThreadWaitsToTheEnd) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers' runtimes write to the stack of a cancelled thread";
 #endif
@@ -381,9 +381,9 @@ TEST_F(ToldTest, ACancelledThreadWaitsToTheEnd) {
   for (const unsigned record : {0u, r.count - 1, Cancelled::kEnds}) {
     for (const bool cleans_up : {true, false}) {
       Cold db(r);
-      db.tell(0, 1), db.tell(100, 101);  // the ways down, so that they are kept
+      db.prefetch(0, 1), db.prefetch(100, 101);  // the ways down, so that they are kept
       engine_script().hold();
-      db.tell(0, r.count);
+      db.prefetch(0, r.count);
       engine_script().hold();  // who looks from here on is the thread
       Cancelled what{db, record, cleans_up};
       pthread_t thread;
@@ -403,7 +403,7 @@ TEST_F(ToldTest, ACancelledThreadWaitsToTheEnd) {
         db.end();
       }
       db.begin();
-      db.tell(0, 30);
+      db.prefetch(0, 30);
       for (unsigned i = 0; i < 30; ++i) EXPECT_NE(db.get(i), nullptr) << record << " " << i;
       db.end();
       EXPECT_EQ(db.counters().dropped, 0u) << db.text();
@@ -413,17 +413,17 @@ TEST_F(ToldTest, ACancelledThreadWaitsToTheEnd) {
 
 // io_uring gives up what a thread that has ended was reading: by EFAULT where it was read through the page
 // cache.
-TEST_F(ToldTest, ReadsOfAThreadThatHasEndedAreTakenByAnother) {
+TEST_F(PrefetchTest, ReadsOfAThreadThatHasEndedAreTakenByAnother) {
   const Records& r = kRecords[2];
   for (const int given_up : {0, ECANCELED, EFAULT}) {
     Cold db(r);
-    db.tell(0, 1), db.tell(100, 101);
+    db.prefetch(0, 1), db.prefetch(100, 101);
     engine_script().reset();
     engine_script().hold();
     engine_script().error = given_up;
     engine_script().fail_times = ~0u;
     engine_script().fail_nth = given_up != 0 ? 1 : 0;
-    std::thread([&] { db.tell(0, r.count); }).join();
+    std::thread([&] { db.prefetch(0, r.count); }).join();
     EXPECT_GT(engine_script().reads, 10u);
     EXPECT_EQ(engine_script().failed, given_up != 0 ? engine_script().reads.load() : 0u);
     engine_script().fail_nth = 0;
@@ -439,16 +439,16 @@ TEST_F(ToldTest, ReadsOfAThreadThatHasEndedAreTakenByAnother) {
   }
 }
 
-TEST_F(ToldTest, AForkedChildKeepsWhatWasGivenOutAndReadsTheRestItself) {
+TEST_F(PrefetchTest, AForkedChildKeepsWhatWasGivenOutAndReadsTheRestItself) {
   const Records& r = kRecords[2];
   for (const bool in_flight : {false, true}) {
     Cold db(r);
-    db.tell(0, 30);
+    db.prefetch(0, 30);
     std::vector<const char*> held;
     for (unsigned i = 0; i < 10; ++i) held.push_back(db.get(i));
-    db.tell(100, 101);  // the other leaf, so that it is kept
+    db.prefetch(100, 101);  // the other leaf, so that it is kept
     if (in_flight) engine_script().hold();
-    db.tell(40, 80);
+    db.prefetch(40, 80);
     cache::Prefetcher::get()->lock();
     const pid_t pid = ::fork();
     if (pid == 0) {
@@ -458,14 +458,14 @@ TEST_F(ToldTest, AForkedChildKeepsWhatWasGivenOutAndReadsTheRestItself) {
       engine_script().release();
       for (unsigned i = 0; i < r.count; ++i)
         if (db.get(i) == nullptr) ::_exit(2);
-      db.tell(0, r.count);  // its own
+      db.prefetch(0, r.count);  // its own
       for (unsigned i = 0; i < r.count; ++i)
         if (db.get(i) == nullptr) ::_exit(3);
       for (unsigned i = 0; i < 10; ++i)
         if (!db.right(held[i], i)) ::_exit(4);
       db.end();
       db.begin();
-      db.tell(0, r.count);
+      db.prefetch(0, r.count);
       for (unsigned i = 0; i < r.count; ++i)
         if (db.get(i) == nullptr) ::_exit(5);
       db.end();
@@ -482,10 +482,10 @@ TEST_F(ToldTest, AForkedChildKeepsWhatWasGivenOutAndReadsTheRestItself) {
   }
 }
 
-TEST_F(ToldTest, AnOrderThatIsSetLaterAsksTheTree) {
+TEST_F(PrefetchTest, AnOrderThatIsSetLaterAsksTheTree) {
   const Records& r = kRecords[2];
   Cold db(r);
-  db.tell(0, 10);
+  db.prefetch(0, 10);
   db.env().dbx(kMainDbi).key_order = {Order::memnr};
   for (unsigned i = 0; i < 10; ++i) (void)db.get(i);  // whatever a search by another order finds
   EXPECT_EQ(db.counters().hits, 0u);
@@ -495,7 +495,7 @@ TEST_F(ToldTest, AnOrderThatIsSetLaterAsksTheTree) {
   EXPECT_EQ(db.counters().hits, 10u);
 }
 
-TEST_F(ToldTest, ARunWithoutItsHeaderIsNotTaken) {
+TEST_F(PrefetchTest, ARunWithoutItsHeaderIsNotTaken) {
   const Records& r = kRecords[2];
   Cold db(r);
   db.end();
@@ -510,7 +510,7 @@ TEST_F(ToldTest, ARunWithoutItsHeaderIsNotTaken) {
               static_cast<ssize_t>(sizeof wrong));
   }
   db.begin();
-  db.tell(0, 30);
+  db.prefetch(0, 30);
   for (unsigned i = 0; i < 30; ++i) ASSERT_NE(db.get(i), nullptr);  // as stock, which does not look at it
   db.end();
   EXPECT_EQ(db.counters().dropped, 30u);

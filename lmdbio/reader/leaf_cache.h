@@ -13,11 +13,11 @@
 namespace lmdbio::reader {
 
 /// Any thread.  A page that was found stays as long as its holder wants it.
-class PageCache {
+class LeafCache {
  public:
   using Page = std::shared_ptr<const std::byte[]>;
 
-  PageCache(std::size_t page_size, std::size_t most_pages) noexcept
+  LeafCache(std::size_t page_size, std::size_t most_pages) noexcept
       : page_size_(page_size), most_(most_pages) {}
 
   /// Calls `take(i, page)` for each of `pages` that is here: i counts from 0.  `take` must not throw.

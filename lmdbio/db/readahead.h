@@ -21,7 +21,7 @@ namespace lmdbio::db {
 class Env;
 
 /// One cursor's; its threads are the cursor's.
-class Pacer {
+class Readahead {
  public:
   /// What the walker comes to.
   enum class Step : unsigned char {
@@ -30,13 +30,13 @@ class Pacer {
     value,  ///< a value in overflow pages
   };
 
-  explicit Pacer(Env& env) noexcept;
-  ~Pacer();
-  Pacer(const Pacer&) = delete;
-  Pacer& operator=(const Pacer&) = delete;
+  explicit Readahead(Env& env) noexcept;
+  ~Readahead();
+  Readahead(const Readahead&) = delete;
+  Readahead& operator=(const Readahead&) = delete;
 
   /// False: runs are FreeRun::everything(), and step() need not be called.
-  bool paces() const noexcept { return state_ != State::off; }
+  bool is_on() const noexcept { return state_ != State::off; }
   /// The walker is about to read `need`; `place` is where that is, its `leaf` none for Step::leaf and edge.
   /// Sets the run that it may go on in, which includes `need` on success.  `leaves` asks for a call at each
   /// leaf even so.  An errno: `need` cannot be read now; nothing has changed, and the next call tries again.
@@ -82,7 +82,7 @@ class Pacer {
   Env* env_;
   State state_ = State::watching;
   std::unique_ptr<cache::Walk> walk_;
-  std::shared_ptr<cache::FileCache> readahead_;  ///< off, but for what the kernel was asked to do; or null
+  std::shared_ptr<cache::FileCache> hinted_file_;  ///< off, but for what the kernel was asked to do; or null
   // watching
   std::int64_t looked_ns_ = 0;
   std::uint64_t wide_ = 0;               ///< pages granted around a place that was in memory

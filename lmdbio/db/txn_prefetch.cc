@@ -1,4 +1,4 @@
-#include "lmdbio/db/told.h"
+#include "lmdbio/db/txn_prefetch.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -54,26 +54,26 @@ class Busy {
 
 }  // namespace
 
-std::unique_ptr<Told> Told::make(std::shared_ptr<ToldFile> file) noexcept {
+std::unique_ptr<TxnPrefetch> TxnPrefetch::make(std::shared_ptr<PrefetchFile> file) noexcept {
   try {
-    return std::unique_ptr<Told>(new Told(std::move(file)));
+    return std::unique_ptr<TxnPrefetch>(new TxnPrefetch(std::move(file)));
   } catch (...) {
     return nullptr;
   }
 }
 
-Told::Told(std::shared_ptr<ToldFile> file)
+TxnPrefetch::TxnPrefetch(std::shared_ptr<PrefetchFile> file)
     : file_(std::move(file)), arena_(file_->slabs()), forks_(file_->prefetcher().forks()) {}
 
-Told::~Told() {
+TxnPrefetch::~TxnPrefetch() {
   end();
   if (store_reserved_ != 0) file_->prefetcher().give_back(store_reserved_);
 }
 
-ToldCounters Told::take_counters() noexcept { return std::exchange(counters_, {}); }
+PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(counters_, {}); }
 
 // What the queues have read since.
-void Told::count() noexcept {
+void TxnPrefetch::count() noexcept {
   const auto since = [this](const ReadQueue* queue, IoEngine::Counters& before) {
     if (queue == nullptr) return;
     counters_.bytes += queue->counters().bytes - before.bytes;
@@ -88,7 +88,7 @@ void Told::count() noexcept {
 // ---------------------------------------------------------------------------------------------------
 
 // Queues need not know how the file grows, but not less than a snapshot.
-bool Told::make_queues(std::uint64_t file_bytes) {
+bool TxnPrefetch::make_queues(std::uint64_t file_bytes) {
   const EngineKind kind = engine_kind(config().engine);
   const char* name = "";
   drop_reads();
@@ -109,8 +109,8 @@ bool Told::make_queues(std::uint64_t file_bytes) {
   return true;
 }
 
-// Everything is there that telling needs, for the transaction's snapshot.
-bool Told::ready(const Txn& txn) {
+// Everything is there that prefetching needs, for the transaction's snapshot.
+bool TxnPrefetch::ready(const Txn& txn) {
   if (forks_ != file_->prefetcher().forks()) after_fork();
   const cache::WindowView& view = txn.view();
   const std::uint64_t bytes = view.pages() << view.shift();
@@ -144,7 +144,7 @@ bool Told::ready(const Txn& txn) {
 }
 
 // Waits for those in flight.
-void Told::drop_reads() noexcept {
+void TxnPrefetch::drop_reads() noexcept {
   arena_.for_each_read([](ValueArena::Read& r) {
     if (!r.group.done()) r.group.status = Status::from_errno(ECANCELED);
   });
@@ -154,7 +154,7 @@ void Told::drop_reads() noexcept {
   (void)forked_here();
 }
 
-void Told::end() noexcept {
+void TxnPrefetch::end() noexcept {
   if (lost()) return;
   if (forks_ != file_->prefetcher().forks()) after_fork();
   const int saved = errno;
@@ -167,19 +167,19 @@ void Told::end() noexcept {
   order_.clear();
   trees_.clear();
   arena_.clear();
-  told_ = passed_ = 0;
+  added_ = passed_ = 0;
   errno = saved;
 }
 
 // After a wait: a signal handler has forked in it, and this is the child.
-bool Told::forked_here() noexcept {
+bool TxnPrefetch::forked_here() noexcept {
   if (forks_ == file_->prefetcher().forks()) return false;
   after_fork();
   return true;
 }
 
 // In the child the parent's reads are nobody's; what was read before is here.
-void Told::after_fork() noexcept {
+void TxnPrefetch::after_fork() noexcept {
   forks_ = file_->prefetcher().forks();
   for (auto& [key, entry] : table_) {
     const bool there =
@@ -199,10 +199,10 @@ void Told::after_fork() noexcept {
   store_reserved_ = 0;  // the parent's count
 }
 
-// --- telling
+// --- prefetching
 // ------------------------------------------------------------------------------------------------
 
-void Told::tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
+void TxnPrefetch::add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   if (lost()) return;
   const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
@@ -215,9 +215,9 @@ void Told::tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
     const Tree tree{dbi, format::raw(db->root), db->flags, order};
     Seen seen;
     const std::size_t from = static_cast<std::size_t>((step_ - skipped_ % step_) % step_);
-    tell_some(txn, tree, *db, keys, from, step_, seen);
+    find_some(txn, tree, *db, keys, from, step_, seen);
     skipped_ = (skipped_ + keys.size()) % step_;
-    if (seen.cold && step_ > 1) tell_some(txn, tree, *db, keys, 0, 1, seen);
+    if (seen.cold && step_ > 1) find_some(txn, tree, *db, keys, 0, 1, seen);
     if (seen.cold) {
       step_ = 1;
       skipped_ = 0;
@@ -235,7 +235,7 @@ void Told::tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
 
 // Of a named database that this transaction has not looked at yet, by its name: a lookup of the transaction's
 // own would fault pages in, and damage that it met would show before its time.
-std::optional<format::DbRecord> Told::record_of(Txn& txn, MDB_dbi dbi) {
+std::optional<format::DbRecord> TxnPrefetch::record_of(Txn& txn, MDB_dbi dbi) {
   if (!txn.stale(dbi)) return txn.record_now(dbi);
   const Dbx& slot = txn.env().dbx(dbi);
   if (!slot.named() || *slot.name == '\0') return {};
@@ -253,8 +253,8 @@ std::optional<format::DbRecord> Told::record_of(Txn& txn, MDB_dbi dbi) {
 }
 
 // Looks up keys from, from + step, ...; cold: not all is in the page cache.
-void Told::tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std::span<const MDB_val> keys,
-                     std::size_t from, std::size_t step, Seen& seen) {
+void TxnPrefetch::find_some(Txn& txn, const Tree& tree, const format::DbRecord& db,
+                            std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen) {
   std::vector<MDB_val> some;
   for (std::size_t i = from; i < keys.size(); i += step) {
     const auto old = table_.find(KeyRef{tree.dbi, text(keys[i])});
@@ -298,7 +298,7 @@ void Told::tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std
   read_wanted(txn, tree_index, tree.dbi, some);
 }
 
-void Told::read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<const MDB_val> keys) {
+void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<const MDB_val> keys) {
   const unsigned shift = txn.view().shift();
   std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) { return a.page < b.page; });
   wanted_.erase(std::unique(wanted_.begin(), wanted_.end(),
@@ -329,7 +329,7 @@ void Told::read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<
   }
 }
 
-void Told::read_run(const Run& run, std::span<Table::value_type* const> items, unsigned shift) {
+void TxnPrefetch::read_run(const Run& run, std::span<Table::value_type* const> items, unsigned shift) {
   const Wanted &a = wanted_[run.first], &z = wanted_[run.first + run.count - 1];
   const std::uint64_t offset = a.page << shift;
   const Extent extent{offset, ((z.page + format::overflow_pages(z.bytes, shift)) << shift) - offset};
@@ -337,8 +337,8 @@ void Told::read_run(const Run& run, std::span<Table::value_type* const> items, u
   read_into_page_cache(run, items, extent);
 }
 
-bool Told::read_into_arena(const Run& run, std::span<Table::value_type* const> items, const Extent& extent,
-                           unsigned page_shift) {
+bool TxnPrefetch::read_into_arena(const Run& run, std::span<Table::value_type* const> items,
+                                  const Extent& extent, unsigned page_shift) {
   const std::uint64_t start = align_down(extent.offset, ValueArena::kUnit);
   const std::uint64_t end = align_up(extent.offset + extent.bytes, ValueArena::kUnit);
   const auto bytes = static_cast<std::size_t>(end - start);
@@ -361,14 +361,14 @@ bool Told::read_into_arena(const Run& run, std::span<Table::value_type* const> i
     e.use = room.slab->use;
     e.at = room.at + static_cast<std::size_t>((w.page << page_shift) - start);
     e.read = room.read;
-    room.slab->newest = std::max(room.slab->newest, e.told);
+    room.slab->newest = std::max(room.slab->newest, e.number);
   }
   counters_.arena += items.size();
   return true;
 }
 
-void Told::read_into_page_cache(const Run& run, std::span<Table::value_type* const> items,
-                                const Extent& extent) {
+void TxnPrefetch::read_into_page_cache(const Run& run, std::span<Table::value_type* const> items,
+                                       const Extent& extent) {
   while (!groups_.empty() && groups_.front()->done()) groups_.pop_front();
   groups_.push_back(std::make_shared<ReadGroup>());
   const std::shared_ptr<ReadGroup> group = groups_.back();
@@ -389,13 +389,13 @@ void Told::read_into_page_cache(const Run& run, std::span<Table::value_type* con
 }
 
 // The key's entry, the youngest from now on: the caller says what it is.
-Told::Table::value_type& Told::item_for(MDB_dbi dbi, const MDB_val& key, std::size_t tree) {
+TxnPrefetch::Table::value_type& TxnPrefetch::item_for(MDB_dbi dbi, const MDB_val& key, std::size_t tree) {
   while (table_.size() >= kMostEntries || order_.size() >= 2 * kMostEntries) forget_oldest();
   auto found = table_.find(KeyRef{dbi, text(key)});
   const bool made = found == table_.end();
   if (made) found = table_.emplace(Key{dbi, std::string(text(key))}, Entry{}).first;
   try {
-    order_.push_back({&*found, told_ + 1});
+    order_.push_back({&*found, added_ + 1});
   } catch (...) {
     if (made) table_.erase(found);
     throw;
@@ -404,23 +404,23 @@ Told::Table::value_type& Told::item_for(MDB_dbi dbi, const MDB_val& key, std::si
   e.kind = Kind::gone;
   e.given_out = false;
   e.tree = tree;
-  e.told = ++told_;
+  e.number = ++added_;
   return *found;
 }
 
-void Told::forget_oldest() noexcept {
+void TxnPrefetch::forget_oldest() noexcept {
   const Queued q = order_.front();
   order_.pop_front();
   Entry& e = q.item->second;
-  if (e.told != q.told) return;  // told again since
+  if (e.number != q.number) return;  // prefetched again since
   table_.erase(table_.find(q.item->first));
 }
 
 // --- lookups
 // ------------------------------------------------------------------------------------------------
 
-bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
-                  Status& st) noexcept {
+bool TxnPrefetch::answer(const Tree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
+                         Status& st) noexcept {
   if (forks_ != file_->prefetcher().forks()) [[unlikely]] {
     if (lost()) return false;
     after_fork();
@@ -456,7 +456,7 @@ bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView&
     data = {e.bytes, const_cast<std::byte*>(run)};
     st = {};
   }
-  passed_ = std::max(passed_, e.told);
+  passed_ = std::max(passed_, e.number);
   ++counters_.hits;
   const auto waits = [](const std::unique_ptr<ReadQueue>& q) { return q != nullptr && q->waiting() != 0; };
   if (!waits(direct_) && !waits(buffered_)) return true;
@@ -471,7 +471,7 @@ bool Told::answer(const Tree& tree, const MDB_val& key, const cache::WindowView&
 }
 
 // The first lookup of a value in an arena: it is there, and is what the tree says.
-bool Told::give_out(Entry& e, unsigned page_shift) noexcept {
+bool TxnPrefetch::give_out(Entry& e, unsigned page_shift) noexcept {
   if (e.use != e.slab->use) return false;  // its memory was needed
   const int saved = errno;
   const AsyncSignalsBlocked fork_safe(e.at >= e.slab->safe);
@@ -488,7 +488,7 @@ bool Told::give_out(Entry& e, unsigned page_shift) noexcept {
   return true;
 }
 
-bool Told::wait_for_slab(Entry& e) noexcept {
+bool TxnPrefetch::wait_for_slab(Entry& e) noexcept {
   const Uncancelled wait;
   direct_->pump();
   ValueArena::Slab& slab = *e.slab;
@@ -501,7 +501,7 @@ bool Told::wait_for_slab(Entry& e) noexcept {
   return arena_.make_safe(slab);
 }
 
-bool Told::wait_for_page_cache(Entry& e) noexcept {
+bool TxnPrefetch::wait_for_page_cache(Entry& e) noexcept {
   const int saved = errno;
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;

@@ -1,8 +1,7 @@
-// What a transaction was told that it will look up (lmdbio_prefetch): values on their way, and those that are
-// here.
+// The keys that a transaction prefetches (lmdbio_prefetch): values on their way, and those that are here.
 //
-// No thread: reads are submitted and taken in by the calls themselves, tell() and answer().  A value goes
-// into the transaction's arena, or into the page cache from where the mapping gives it (told_file.h says
+// No thread: reads are submitted and taken in by the calls themselves, add() and answer().  A value goes
+// into the transaction's arena, or into the page cache from where the mapping gives it (prefetch_file.h says
 // which). Small values lie in leaf pages, which are read through the page cache on the way.
 #pragma once
 
@@ -22,18 +21,18 @@
 #include "lmdbio/cache/value_arena.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/bulk_lookup.h"
-#include "lmdbio/db/told_counters.h"
-#include "lmdbio/db/told_file.h"
+#include "lmdbio/db/prefetch_counters.h"
+#include "lmdbio/db/prefetch_file.h"
 
 namespace lmdbio::db {
 
 class Txn;
 
 /// A transaction's.  Its memory stays valid until end().
-class Told {
+class TxnPrefetch {
  public:
-  /// A key's place in the table of what was told.
-  struct Tree {  ///< as it was when a key was told: another one has other answers
+  /// A key's place in the table.
+  struct Tree {  ///< as it was when a key was added: another one has other answers
     MDB_dbi dbi = 0;
     std::uint64_t root = 0;
     unsigned flags = 0;
@@ -45,26 +44,26 @@ class Told {
   };
 
   /// Null: out of memory.
-  static std::unique_ptr<Told> make(std::shared_ptr<ToldFile> file) noexcept;
-  ~Told();
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
+  static std::unique_ptr<TxnPrefetch> make(std::shared_ptr<PrefetchFile> file) noexcept;
+  ~TxnPrefetch();
+  TxnPrefetch(const TxnPrefetch&) = delete;
+  TxnPrefetch& operator=(const TxnPrefetch&) = delete;
 
   /// Begins to read the values of `keys`, none of them empty; waits for pages of the tree.  What goes wrong
   /// is left to lookups.  errno is not preserved.
-  void tell(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
+  void add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
   /// A lookup: true if the answer is `st` and `data`, which are not touched otherwise.  Waits for a value
   /// that is on its way.  No cancellation point; errno preserved.
   bool answer(const Tree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
               Status& st) noexcept;
   /// The transaction ends: waits for reads in flight.  Its memory may be used again by another one.
   void end() noexcept;
-  /// In a forked child another thread was in here: nothing can be told of its state, and it must not be
+  /// In a forked child another thread was in here: its state is unknown, and it must not be
   /// freed.
   bool lost() const noexcept { return busy_ && forks_ != file_->prefetcher().forks(); }
-  const ToldFile& file() const noexcept { return *file_; }
+  const PrefetchFile& file() const noexcept { return *file_; }
   /// Since the last call of this.
-  ToldCounters take_counters() noexcept;
+  PrefetchCounters take_counters() noexcept;
 
  private:
   struct KeyRef {
@@ -100,10 +99,10 @@ class Told {
   struct Entry {
     Kind kind = Kind::gone;
     bool given_out = false;
-    std::uint32_t bytes = 0;  ///< of the value
-    std::size_t tree = 0;     ///< of trees_
-    std::uint64_t told = 0;   ///< number of the entry, in the order in which they were told
-    std::uint64_t page = 0;   ///< first of the run
+    std::uint32_t bytes = 0;   ///< of the value
+    std::size_t tree = 0;      ///< of trees_
+    std::uint64_t number = 0;  ///< of the entry, in the order in which they were added
+    std::uint64_t page = 0;    ///< first of the run
     cache::ValueArena::Slab* slab = nullptr;
     std::uint64_t use = 0;  ///< of the slab
     std::size_t at = 0;     ///< of the run in it
@@ -113,7 +112,7 @@ class Told {
   using Table = std::unordered_map<Key, Entry, Hash, Same>;
   struct Queued {
     Table::value_type* item;
-    std::uint64_t told;
+    std::uint64_t number;
   };
   /// A key that was found with a value in pages of its own.
   struct Wanted {
@@ -124,17 +123,17 @@ class Told {
   /// Values that lie one after the other and are read as one.
   struct Run {
     std::size_t first = 0, count = 0;  ///< of wanted_
-    std::size_t key = 0;               ///< the one told first
+    std::size_t key = 0;               ///< the one added first
   };
   /// Of the keys that were looked at in a call.
   struct Seen {
     bool any = false, cold = false;
   };
 
-  explicit Told(std::shared_ptr<ToldFile> file);
+  explicit TxnPrefetch(std::shared_ptr<PrefetchFile> file);
   bool ready(const Txn& txn);
   bool make_queues(std::uint64_t file_bytes);
-  void tell_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std::span<const MDB_val> keys,
+  void find_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std::span<const MDB_val> keys,
                  std::size_t from, std::size_t step, Seen& seen);
   void read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<const MDB_val> keys);
   void read_run(const Run& run, std::span<Table::value_type* const> items, unsigned page_shift);
@@ -152,7 +151,7 @@ class Told {
   bool forked_here() noexcept;
   void count() noexcept;
 
-  const std::shared_ptr<ToldFile> file_;
+  const std::shared_ptr<PrefetchFile> file_;
   std::unique_ptr<ReadQueue> direct_, buffered_;  ///< direct_: null where values go to the page cache alone
   std::uint64_t queue_bytes_ = 0;                 ///< of the file, as the queues know it
   std::unique_ptr<PageStore> store_;
@@ -161,17 +160,17 @@ class Told {
   Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
   std::size_t next_scratch_ = 0;
   Table table_;
-  std::deque<Queued> order_;  ///< of the table's, as they were told
+  std::deque<Queued> order_;  ///< of the table's, as they were added
   std::deque<std::shared_ptr<ReadGroup>>
       groups_;  ///< of reads into the page cache, those in flight among them
   std::vector<Tree> trees_;
   std::vector<Wanted> wanted_;
-  std::uint64_t told_ = 0, passed_ = 0;  ///< entries so far; the newest that was looked up
+  std::uint64_t added_ = 0, passed_ = 0;  ///< entries so far; the newest that was looked up
   std::uint64_t txnid_ = 0;
   std::uint32_t window_ = 0;  ///< of store_, with txnid_
-  unsigned step_ = 1;         ///< of the keys told, each step_-th is looked at first
+  unsigned step_ = 1;         ///< of the keys, each step_-th is probed first
   std::uint64_t skipped_ = 0;
-  ToldCounters counters_;
+  PrefetchCounters counters_;
   IoEngine::Counters counted_direct_, counted_buffered_;
   unsigned forks_;
   bool busy_ = false;

@@ -1,4 +1,4 @@
-#include "lmdbio/db/told_file.h"
+#include "lmdbio/db/prefetch_file.h"
 
 #include <fcntl.h>
 
@@ -12,8 +12,8 @@
 
 namespace lmdbio::db {
 
-ToldFile::ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd,
-                   ReadPath path, std::uint64_t bytes)
+PrefetchFile::PrefetchFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct,
+                           int programs_fd, ReadPath path, std::uint64_t bytes)
     : prefetcher_(prefetcher),
       buffered_(std::move(buffered)),
       direct_(std::move(direct)),
@@ -25,7 +25,7 @@ ToldFile::ToldFile(cache::Prefetcher& prefetcher, File buffered, std::optional<F
   read_ = std::make_unique<std::atomic<std::uint64_t>[]>(pieces_ / 64 + 1);
 }
 
-std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
+std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin) noexcept {
   if (origin.fd < 0) return nullptr;
   cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
   if (prefetcher == nullptr) return nullptr;
@@ -53,14 +53,14 @@ std::shared_ptr<ToldFile> ToldFile::open(const Origin& origin) noexcept {
   if (path == ReadPath::page_faults) return nullptr;
   if (path == ReadPath::page_cache) files.direct.reset();
   try {
-    return std::shared_ptr<ToldFile>(new ToldFile(*prefetcher, std::move(files.buffered),
-                                                  std::move(files.direct), origin.fd, path, size.value()));
+    return std::shared_ptr<PrefetchFile>(new PrefetchFile(
+        *prefetcher, std::move(files.buffered), std::move(files.direct), origin.fd, path, size.value()));
   } catch (...) {
     return nullptr;
   }
 }
 
-bool ToldFile::to_arena(std::uint64_t offset) noexcept {
+bool PrefetchFile::to_arena(std::uint64_t offset) noexcept {
   if (path_ != ReadPath::direct_once) return path_ == ReadPath::direct;
   const std::uint64_t piece = offset >> kPieceShift;
   if (piece >= pieces_) return true;  // the file has grown since: not known

@@ -1,4 +1,4 @@
-#include "lmdbio/db/pacer.h"
+#include "lmdbio/db/readahead.h"
 
 #include <algorithm>
 #include <bit>
@@ -49,66 +49,66 @@ constexpr unsigned kMostAlone = 64;
 
 }  // namespace
 
-class Pacer::Facts final : public ChunkFacts {
+class Readahead::Facts final : public ChunkFacts {
  public:
-  explicit Facts(const Pacer& pacer) noexcept : pacer_(pacer) {}
+  explicit Facts(const Readahead& pacer) noexcept : readahead_(pacer) {}
   /// What was left, or read in pieces: as a whole it would be read twice.
   bool is_exact(std::uint32_t chunk) override {
     if (chunk == last_) return exact_;
-    const cache::FileCache& file = pacer_.walk_->file();
+    const cache::FileCache& file = readahead_.walk_->file();
     last_ = chunk;
-    exact_ =
-        !file.anonymous && !pacer_.is_planned(ChunkIndex{chunk}) &&
-        (pacer_.trail_.been_in(chunk) ||
-         Prefetcher::existing()->asked_bytes(*pacer_.walk_, ChunkIndex{chunk}) >= file.chunk_bytes / kPart);
+    exact_ = !file.anonymous && !readahead_.is_planned(ChunkIndex{chunk}) &&
+             (readahead_.trail_.been_in(chunk) ||
+              Prefetcher::existing()->asked_bytes(*readahead_.walk_, ChunkIndex{chunk}) >=
+                  file.chunk_bytes / kPart);
     return exact_;
   }
   bool is_here(std::uint32_t chunk) override {
-    return pacer_.walk_->file().table.state(ChunkIndex{chunk}) != cache::ChunkState::file;
+    return readahead_.walk_->file().table.state(ChunkIndex{chunk}) != cache::ChunkState::file;
   }
 
  private:
   /// A walk whose use of values is being found out has begun with a few by themselves (StrideWalk).
   static constexpr std::uint64_t kPart = 2;
-  const Pacer& pacer_;
+  const Readahead& readahead_;
   std::uint32_t last_ = ~0u;
   bool exact_ = false;
 };
 
 // It is there, or it is still what the walk waits for.
-bool Pacer::is_planned(ChunkIndex chunk) const noexcept {
+bool Readahead::is_planned(ChunkIndex chunk) const noexcept {
   return walk_->file().table.state(chunk) != cache::ChunkState::file ||
          std::find(chunks_.begin(), chunks_.end(), chunk) != chunks_.end();
 }
 
-bool Pacer::comes_back_to(ChunkIndex chunk) const noexcept {
+bool Readahead::comes_back_to(ChunkIndex chunk) const noexcept {
   return trail_.been_in(cache::raw(chunk)) && !is_planned(chunk);
 }
 
-Pacer::Pacer(Env& env) noexcept : env_(&env) {
-  if (!env.paced()) state_ = State::off;
+Readahead::Readahead(Env& env) noexcept : env_(&env) {
+  if (!env.reads_ahead()) state_ = State::off;
 }
 
-Pacer::~Pacer() { forget(); }
+Readahead::~Readahead() { forget(); }
 
-void Pacer::forget() noexcept {
+void Readahead::forget() noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   picking_.reset();
   if (walk_ != nullptr) {
     Prefetcher::existing()->remove(*walk_);
     walk_.reset();
   }
-  if (readahead_ != nullptr) {
-    Prefetcher::existing()->use_readahead(*readahead_, false);
-    readahead_.reset();
+  if (hinted_file_ != nullptr) {
+    Prefetcher::existing()->use_readahead(*hinted_file_, false);
+    hinted_file_.reset();
     state_ = State::watching;
   }
   if (state_ != State::off) state_ = State::watching;
   wide_ = 0;
 }
 
-Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
-                   FreeRun& run, bool& leaves) noexcept {
+Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                       FreeRun& run, bool& leaves) noexcept {
   leaves = false;
   run = FreeRun::everything();
   if (state_ == State::off) return {};
@@ -144,7 +144,7 @@ Status Pacer::step(Step kind, WalkPlace place, const PageRun& need, const cache:
 
 // Into the page cache.  A page fault that fails would end in a signal.  That the pages are there by now does
 // not tell that their bytes are: the kernel reads ahead of faults, and forgets that it failed.
-Status Pacer::read_need(const PageRun& need, const cache::WindowView& view) const noexcept {
+Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) const noexcept {
   cache::FileCache& file = walk_->file();
   Status st;
   if (file.anonymous) return st;  // that has no page cache
@@ -161,7 +161,7 @@ Status Pacer::read_need(const PageRun& need, const cache::WindowView& view) cons
 }
 
 // A need in no chunk of the plan, as its extent is: of a large value what follows is the mapping's.
-Status Pacer::read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept {
+Status Readahead::read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept {
   const cache::FileCache& file = walk_->file();
   const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
   const ChunkIndex a = file.chunk_at(start.first << view.shift());
@@ -171,8 +171,8 @@ Status Pacer::read_exactly(const PageRun& need, const cache::WindowView& view) c
   return {};
 }
 
-Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
-                       FreeRun& run, bool& leaves) {
+Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                           FreeRun& run, bool& leaves) {
   const std::int64_t now = now_ns();
   if (state_ == State::watching) {
     if (in_memory(need, place.forward, now, view)) {
@@ -227,7 +227,7 @@ Status Pacer::step_now(Step kind, WalkPlace place, const PageRun& need, const ca
 }
 
 // MDB_FIRST or LAST: the walk starts, or starts over.
-void Pacer::start_over(bool forward, const PageRun& need) noexcept {
+void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   if (need.first != history_.first_page) {
     history_.epochs = 0;
   } else if (++history_.epochs == 1) {
@@ -239,8 +239,8 @@ void Pacer::start_over(bool forward, const PageRun& need) noexcept {
 
 // Whether the data around a place is in memory, as far as that can be told; sets how wide the place may be
 // taken.
-bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
-                      const cache::WindowView& view) noexcept {
+bool Readahead::in_memory(const PageRun& need, bool forward, std::int64_t now,
+                          const cache::WindowView& view) noexcept {
   if (!walks_use_resident(config().io, !env_->unmapped())) return false;
   const std::uint64_t least = kFree >> view.shift(), most = kMostFree >> view.shift();
   if (wide_ != 0 && now - looked_ns_ < kLookNs) {
@@ -266,20 +266,20 @@ bool Pacer::in_memory(const PageRun& need, bool forward, std::int64_t now,
 }
 
 // By read(2), which cannot end in a signal.
-bool Pacer::read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept {
+bool Readahead::read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept {
   const std::optional<std::int64_t> ns = env_->time_read(offset, view);
   return ns && *ns < kFaultNs;
 }
 
 // Whether it can be told which values are read: then it is found out.
-bool Pacer::pick(const WalkPlace& place, const cache::WindowView& view) {
+bool Readahead::pick(const WalkPlace& place, const cache::WindowView& view) {
   picking_ = StrideWalk::start(*walk_, place, view);
   if (picking_ != nullptr) state_ = State::picking;
   return picking_ != nullptr;
 }
 
-bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
-                         const cache::WindowView& view) {
+bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
+                             const cache::WindowView& view) {
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view);
   if (file == nullptr) return false;
   if (file->path() == ReadPath::page_faults) {
@@ -291,7 +291,7 @@ bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
       return false;
     }
     Prefetcher::existing()->use_readahead(*file, true);  // the program's wish was for lookups: this is a walk
-    readahead_ = std::move(file);
+    hinted_file_ = std::move(file);
     return false;
   }
   walk_ = std::make_unique<cache::Walk>(file);
@@ -309,14 +309,14 @@ bool Pacer::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
 }
 
 // Whether the program can have read what it was given since it was let go.
-bool Pacer::reads_values(std::int64_t now, std::uint64_t given) noexcept {
+bool Readahead::reads_values(std::int64_t now, std::uint64_t given) noexcept {
   const std::uint64_t bytes = given - given_before_;
   const auto passed = static_cast<std::uint64_t>(std::max<std::int64_t>(now - left_ns_, 1));
   return bytes < kJudged || passed >= bytes / kReadingSpeed;
 }
 
-Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
-                    std::int64_t now, FreeRun& run) {
+Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
+                        std::int64_t now, FreeRun& run) {
   Prefetcher& prefetcher = *Prefetcher::existing();
   cache::FileCache& file = walk_->file();
   if (replan_in_ > 0) {
@@ -406,7 +406,7 @@ Status Pacer::go_on(Step kind, WalkPlace place, const PageRun& need, const cache
 }
 
 // Leaf pages are read, values are not.
-Status Pacer::go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
+Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();
   cache::FileCache& file = walk_->file();
   PagesThere there(file, view);

@@ -1,7 +1,7 @@
-/* A program that tells LMDBIO what it will look up, where there is one: told MODE PATH.
+/* A program that tells LMDBIO what it will look up, where there is one: prefetching MODE PATH.
  *
  * make      writes the database: values of 1 to 20,000 bytes, a named one and one with duplicates beside it
- * read      looks everything up in random orders, told ahead, and prints what it finds; also what
+ * read      looks everything up in random orders, prefetched, and prints what it finds; also what
  * lmdbio_prefetch answers to what is wrong write     the same calls in a write transaction */
 #define LMDBIO_WEAK
 #include <errno.h>
@@ -71,17 +71,17 @@ static void make(MDB_env* env) {
   CHECK(mdb_txn_commit(txn) == 0);
 }
 
-/* Random lookups, also of keys that are not there, told ahead. */
+/* Random lookups, also of keys that are not there, prefetched. */
 static void look_up(MDB_txn* txn, MDB_dbi dbi, unsigned seed, const char* name) {
   static char texts[kAhead + kPiece][16];
   static MDB_val keys[kAhead + kPiece], held[kRecords];
   static unsigned hashes[kRecords];
-  unsigned told = 0, sum = 0, found = 0, n = 0;
+  unsigned asked = 0, sum = 0, found = 0, n = 0;
   for (unsigned i = 0; i < kRecords; ++i) {
-    if (told < kRecords && told + kPiece <= i + kAhead) {
+    if (asked < kRecords && asked + kPiece <= i + kAhead) {
       unsigned count = 0;
-      for (; told < i + kAhead && told < kRecords; ++told, ++count)
-        keys[count] = key_of(mix(seed * kRecords + told) % (kRecords + 300), texts[count]);
+      for (; asked < i + kAhead && asked < kRecords; ++asked, ++count)
+        keys[count] = key_of(mix(seed * kRecords + asked) % (kRecords + 300), texts[count]);
       CHECK(tell(txn, dbi, keys, count) == 0);
     }
     char text[16];

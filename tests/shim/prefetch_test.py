@@ -8,32 +8,32 @@ import shimtest
 PYTHON = "/usr/bin/python3"
 
 
-def told(result):
+def counters(result):
     totals = {}
     for e in result.environments():
-        for name, n in e.get("told", {}).items():
+        for name, n in e.get("prefetch", {}).items():
             totals[name] = totals.get(name, 0) + n
     return totals
 
 
-class Told(shimtest.Case):
+class Prefetch(shimtest.Case):
     def setUp(self):
         super().setUp()
         self.stock = {}
-        self.path = os.path.join(self.dir, "told.mdb")
-        made = shimtest.run("stock", ["told", "make", self.path])
+        self.path = os.path.join(self.dir, "prefetch.mdb")
+        made = shimtest.run("stock", ["prefetching", "make", self.path])
         self.assertEqual(made.returncode, 0, made.err)
         with open(self.path, "rb") as f:
             os.fdatasync(f.fileno())
 
     def compare(self, mode, extra, program="read"):
         if program not in self.stock:
-            self.stock[program] = shimtest.run("stock", ["told", program, self.path])
+            self.stock[program] = shimtest.run("stock", ["prefetching", program, self.path])
         stock = self.stock[program]
         self.assertEqual(stock.returncode, 0, stock.err)
-        got = shimtest.run(mode, ["told", program, self.path], extra)
+        got = shimtest.run(mode, ["prefetching", program, self.path], extra)
         self.check_same(stock, got)
-        return told(got)
+        return counters(got)
 
     def test_every_way_of_loading(self):
         for mode in shimtest.modes():
@@ -71,13 +71,13 @@ class Told(shimtest.Case):
         argv = [PYTHON, os.path.join(shimtest.CONFIG["source"], "docs", "examples", "prefetch.py"), self.path, "3"]
         stock = shimtest.run("stock", argv)
         self.assertEqual(stock.returncode, 0, stock.err)
-        self.assertIn("not told", stock.err)
+        self.assertIn("not prefetched", stock.err)
         for extra in ({"LMDBIO_IO": "direct"}, {}):
             got = shimtest.run("preload", argv, extra)
             self.assertEqual(got.returncode, 0, got.err)
             self.assertEqual(got.out, stock.out)
-            self.assertEqual(got.err, "told\n")
-            self.assertGreater(told(got)["keys"], 1000)
+            self.assertEqual(got.err, "prefetched\n")
+            self.assertGreater(counters(got)["keys"], 1000)
 
 
 if __name__ == "__main__":

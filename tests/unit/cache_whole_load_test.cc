@@ -26,13 +26,15 @@ constexpr std::size_t kTail = 3 * 4096 + 77;
 
 const bool set = testing::script_all_reads("16M");
 
-class Load : public ::testing::Test {
+class WholeLoadTest : public ::testing::Test {
  protected:
-  Load() {
+  WholeLoadTest() {
     EXPECT_TRUE(set);
     engine_script().reset();
   }
-  ~Load() override { EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed"; }
+  ~WholeLoadTest() override {
+    EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed";
+  }
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
   /// Lookups that have waited long enough for a load, all over the file.  What the last one was told.
   static std::uint64_t miss(AheadFile& file, unsigned n = MissRecord::kMisses, std::uint64_t snapshot = 1) {
@@ -52,7 +54,7 @@ class Load : public ::testing::Test {
   }
 };
 
-TEST_F(Load, OnceASnapshot) {
+TEST_F(WholeLoadTest, OnceASnapshot) {
   AheadFile file(6 * kAheadChunk + kTail);
   EXPECT_EQ(miss(file, MissRecord::kMisses - 1), MissRecord::kMisses - 1) << "too few";
   EXPECT_EQ(file.stats().loads_begun, 0u);
@@ -69,7 +71,7 @@ TEST_F(Load, OnceASnapshot) {
   file.close();
 }
 
-TEST_F(Load, NotBeforeItIsDue) {
+TEST_F(WholeLoadTest, NotBeforeItIsDue) {
   AheadFile file(4 * kAheadChunk);
   for (unsigned i = 0; i < 1000; ++i)  // nobody has waited
     (void)prefetcher().lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), true);
@@ -77,7 +79,7 @@ TEST_F(Load, NotBeforeItIsDue) {
   EXPECT_EQ(file.stats().lookups_missed, 1000u);
 }
 
-TEST_F(Load, NotForLookupsInOrder) {
+TEST_F(WholeLoadTest, NotForLookupsInOrder) {
   AheadFile file(4 * kAheadChunk);
   prefetcher().note_exact(*file.cache(), 1, file.bytes());
   for (unsigned i = 0; i < 1000; ++i)
@@ -85,7 +87,7 @@ TEST_F(Load, NotForLookupsInOrder) {
   EXPECT_EQ(file.stats().loads_begun, 0u);
 }
 
-TEST_F(Load, WhatDoesNotFitGoesToThePageCache) {
+TEST_F(WholeLoadTest, WhatDoesNotFitGoesToThePageCache) {
   AheadFile file(9 * kAheadChunk);
   EXPECT_EQ(miss(file), 0u);
   finish(file);
@@ -95,7 +97,7 @@ TEST_F(Load, WhatDoesNotFitGoesToThePageCache) {
   EXPECT_TRUE(file.all_right());
 }
 
-TEST_F(Load, AWalkMeanwhile) {
+TEST_F(WholeLoadTest, AWalkMeanwhile) {
   AheadFile file(7 * kAheadChunk + kTail);
   engine_script().hold();
   EXPECT_EQ(miss(file), 0u);
@@ -111,7 +113,7 @@ TEST_F(Load, AWalkMeanwhile) {
   EXPECT_EQ(file.stats().wasted, 0u);
 }
 
-TEST_F(Load, ANewSnapshotEndsIt) {
+TEST_F(WholeLoadTest, ANewSnapshotEndsIt) {
   AheadFile file(6 * kAheadChunk);
   engine_script().hold();
   EXPECT_EQ(miss(file), 0u);
@@ -128,7 +130,7 @@ TEST_F(Load, ANewSnapshotEndsIt) {
   EXPECT_TRUE(file.all_right());
 }
 
-TEST_F(Load, AWriterThatGoesOn) {
+TEST_F(WholeLoadTest, AWriterThatGoesOn) {
   AheadFile file(4 * kAheadChunk);
   for (std::uint64_t snapshot = 2; snapshot < 30; ++snapshot) {
     EXPECT_TRUE(file.advance(snapshot).ok());
@@ -137,7 +139,7 @@ TEST_F(Load, AWriterThatGoesOn) {
   EXPECT_LE(file.stats().loads_begun, 8u);
 }
 
-TEST_F(Load, ClosedMeanwhile) {
+TEST_F(WholeLoadTest, ClosedMeanwhile) {
   for (int i = 0; i < 8; ++i) {
     AheadFile file(6 * kAheadChunk);
     if (i % 2 == 0) engine_script().hold();
@@ -150,7 +152,7 @@ TEST_F(Load, ClosedMeanwhile) {
   }
 }
 
-TEST_F(Load, AFailedReadEndsIt) {
+TEST_F(WholeLoadTest, AFailedReadEndsIt) {
   for (unsigned k = 1; k <= 6; ++k) {
     engine_script().reset();
     AheadFile file(6 * kAheadChunk);
@@ -163,7 +165,7 @@ TEST_F(Load, AFailedReadEndsIt) {
   }
 }
 
-TEST_F(Load, NoEngine) {
+TEST_F(WholeLoadTest, NoEngine) {
   AheadFile file(6 * kAheadChunk);
   engine_script().fail_make = true;
   EXPECT_EQ(miss(file), 0u);
@@ -173,7 +175,7 @@ TEST_F(Load, NoEngine) {
   EXPECT_EQ(file.stats().loads_finished, 0u);
 }
 
-TEST_F(Load, AForkedChildHasNone) {
+TEST_F(WholeLoadTest, AForkedChildHasNone) {
   AheadFile file(6 * kAheadChunk);
   engine_script().hold();
   EXPECT_EQ(miss(file), 0u);
@@ -187,7 +189,7 @@ TEST_F(Load, AForkedChildHasNone) {
   EXPECT_TRUE(file.all_right());
 }
 
-TEST_F(Load, LeavesAreClaimedOnceASnapshot) {
+TEST_F(WholeLoadTest, LeavesAreClaimedOnceASnapshot) {
   AheadFile file(kAheadChunk);
   EXPECT_TRUE(prefetcher().claim_leaves(*file.cache(), 1));
   EXPECT_FALSE(prefetcher().claim_leaves(*file.cache(), 1));
