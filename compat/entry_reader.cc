@@ -17,7 +17,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/io/engine_select.h"
-#include "lmdbio/io/open_anew.h"
+#include "lmdbio/io/open_file.h"
 #include "lmdbio/io/page_filler.h"
 #include "lmdbio/reader/open_places.h"
 #include "lmdbio/reader/reader.h"
@@ -133,19 +133,18 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
   const Origin origin = env.engine->origin();
-  Result<OpenedAnew> files = open_anew(origin, {true, false});
-  if (!files) {
+  const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::direct);
+  if (!file) {
     if (PrivateTable::get() == nullptr) {
       why = name +
             ": the system does not allow a table of descriptors of our own (close_range and unshare are "
             "refused)";
       return Status::from_errno(ENOTSUP);
     }
-    why = name + ": " + mdb_strerror(files.error().raw());
-    return files.error();
+    why = name + ": " + mdb_strerror(file.error().raw());
+    return file.error();
   }
-  reader::Source source{std::move(files.value().buffered),
-                        std::nullopt,
+  reader::Source source{file.value(),
                         name,
                         data_file(env.setup.path.c_str(), env.setup.open_flags),
                         0,
@@ -157,8 +156,6 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                         std::move(opened),
                         origin.fd,
                         memory_facts().available};
-  if (files.value().direct && files.value().direct->alignment() <= reader::kMostAlignment)
-    source.direct = std::move(files.value().direct);
   source.page_size = env.engine->page_size();
   source.txnid = t.txn.id();
   source.pages = std::min(t.txn.snapshot().last_pg + 1, env.engine->file_pages(source.txnid));

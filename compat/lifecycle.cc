@@ -9,6 +9,7 @@
 #include "compat/stats.h"
 #include "compat/stock.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/open_file.h"
 #include "lmdbio/io/private_table.h"
 
 namespace lmdbio::compat {
@@ -25,12 +26,14 @@ void before_fork() {
   lock_handles();
   lock_stock();
   cache::lock_shared_windows();
+  OpenFile::lock_registry();
   cache::Prefetcher::lock_creation();
   prefetcher = cache::Prefetcher::existing();
   if (prefetcher != nullptr) prefetcher->lock();
 }
 void unlock_others() {
   cache::Prefetcher::unlock_creation();
+  OpenFile::unlock_registry();
   cache::unlock_shared_windows();
   unlock_stock();
   unlock_handles();

@@ -14,7 +14,7 @@
 #include "lmdbio/cache/lookup_record.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/extents.h"
-#include "lmdbio/io/file.h"
+#include "lmdbio/io/open_file.h"
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
@@ -74,12 +74,16 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
   };
 
-  FileCache(std::shared_ptr<Window> w, File b, std::optional<File> d, int programs_fd, ReadDecision how,
-            ChunkTable t, std::size_t chunk, std::string n)
+  FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
+            int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
       : window(std::move(w)),
-        buffered(std::move(b)),
-        direct(std::move(d)),
-        residency(buffered, programs_fd),
+        file(std::move(f)),
+        buffered(file->buffered()),
+        direct(past_page_cache),
+        exact(file->exact()),
+        residency(file->residency(programs_fd)),
+        local(file->local()),
+        readahead(file->readahead()),
         decision(how),
         table(std::move(t)),
         anonymous(window->anonymous()),
@@ -88,10 +92,14 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         path_now_(how.path) {}
 
   std::shared_ptr<Window> window;  ///< null once it is closed
-  const File buffered;
-  const std::optional<File> direct;
+  const std::shared_ptr<const OpenFile> file;
+  const File& buffered;      ///< as OpenFile has them
+  const File* const direct;  ///< likewise; null also where direct reads are not wanted
+  const File* const exact;   ///< likewise
   const Residency residency;
-  const ReadDecision decision;  ///< as it was at first; path() is what holds
+  const bool local;               ///< the file system is
+  const std::uint64_t readahead;  ///< of the kernel, ahead of page faults, bytes
+  const ReadDecision decision;    ///< as it was at first; path() is what holds
   ChunkTable table;
   const bool anonymous;           ///< the window is
   const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
@@ -114,7 +122,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// A reference to itself, where there was no memory to give its chunks back when it was closed: who still
   /// uses the window, under a new snapshot perhaps, needs to know of them.
   std::shared_ptr<FileCache> kept;
-  bool local = true;
   std::atomic<bool> drop_behind{false};  ///< what walks have left is taken out of the page cache
   unsigned readahead_walks = 0;          ///< see Prefetcher::use_readahead
   bool comes_around = false;             ///< a walk has gone through it more than once
@@ -122,9 +129,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::int64_t changes_since_ns = 0;     ///< start of the current minute of snapshot changes
   unsigned changes = 0;                  ///< in it, of those that cost resident chunks
   ReadStats stats;
-  std::optional<File> exact;                     ///< File::Kind::exact; constant
   std::unique_ptr<ChunkSource> source;           ///< constant once a walk has begun; the I/O thread's
-  std::uint64_t readahead = 0;                   ///< of the kernel, ahead of page faults, bytes; constant
   MissRecord misses;                             ///< of lookups
   WholeLoad load;                                ///< for them
   std::uint64_t leaves_for = ~std::uint64_t{0};  ///< the snapshot whose leaf pages were claimed last

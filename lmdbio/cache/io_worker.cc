@@ -398,8 +398,8 @@ void IoWorker::drop_pages() noexcept {
 
 IoWorker::LaneKind IoWorker::lane_kind(const FileCache& file, const ReadJob& job) const noexcept {
   const ChunkJob* const c = job.chunk();
-  if (c == nullptr) return file.exact ? LaneKind::exact : LaneKind::buffered;
-  if (c->publishes) return file.direct.has_value() ? LaneKind::direct : LaneKind::buffered;
+  if (c == nullptr) return file.exact != nullptr ? LaneKind::exact : LaneKind::buffered;
+  if (c->publishes) return file.direct != nullptr ? LaneKind::direct : LaneKind::buffered;
   return config().engine == IoEngineChoice::automatic && !file.cannot_populate ? LaneKind::populate
                                                                                : LaneKind::buffered;
 }

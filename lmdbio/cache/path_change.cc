@@ -19,7 +19,7 @@ constexpr double kStillThere = 0.5;
 // What is in the page cache is still taken from there.
 void leave_page_cache(FileCache& file, std::uint64_t limit, const char* why) noexcept {
   if (file.path() != ReadPath::page_cache) return;
-  if (!file.direct || limit == 0) {
+  if (file.direct == nullptr || limit == 0) {
     file.drop_behind = true;
     return;
   }

@@ -16,8 +16,7 @@
 #include "lmdbio/cache/path_change.h"
 #include "lmdbio/cache/whole_load.h"
 #include "lmdbio/io/engine_pread.h"
-#include "lmdbio/io/file_system.h"
-#include "lmdbio/io/open_anew.h"
+#include "lmdbio/io/open_file.h"
 
 namespace lmdbio::cache {
 
@@ -67,23 +66,19 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
       const std::lock_guard lock(mutex_);
       wants_direct = window->prepare_restore(used_bytes);
     }
-    Result<OpenedAnew> opened = open_anew(origin, {wants_direct, true});
+    const Result<std::shared_ptr<const OpenFile>> opened =
+        OpenFile::get(origin, wants_direct ? OpenFile::With::direct : OpenFile::With::buffered_alone);
     if (!opened) return opened.error();
-    OpenedAnew& files = opened.value();
-    const Result<std::uint64_t> size = files.buffered.size();
+    const OpenFile& on = *opened.value();
+    const Result<std::uint64_t> size = on.buffered().size();
     if (!size) return size.error();
-    bool local = true;
-    std::uint64_t readahead = 0;
-    (void)files.buffered.with_fd([&](int fd) noexcept {
-      local = is_local_file_system(fd);
-      readahead = kernel_readahead(fd);
-    });
+    const File* const direct = wants_direct ? on.direct() : nullptr;
     ReadFacts facts;
     facts.setting = mode;
-    facts.local = local;
-    facts.direct_works = files.direct.has_value();
+    facts.local = on.local();
+    facts.direct_works = direct != nullptr;
     facts.can_map = !window->anonymous();
-    facts.kernel_readahead = readahead;
+    facts.kernel_readahead = on.readahead();
     facts.memory_limit = memory_limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
@@ -92,15 +87,12 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk - 1) / chunk));
     if (!table) return table.error();
-    const auto file = std::make_shared<FileCache>(window, std::move(files.buffered), std::move(files.direct),
-                                                  origin.fd, decision, std::move(table).value(), chunk, name);
+    const auto file = std::make_shared<FileCache>(window, opened.value(), direct, origin.fd, decision,
+                                                  std::move(table).value(), chunk, name);
     // A chunk that is not all there cannot be had where there is no mapping, and a file system may tell of a
     // file's growth before it lets it be read: of that the snapshot needs nothing.
     file->file_bytes.store(window->anonymous() ? std::min(size.value(), used_bytes) : size.value(),
                            std::memory_order_relaxed);
-    file->local = local;
-    file->readahead = readahead;
-    file->exact = std::move(files.exact);
     file->source = file_source(*file);
     if (file->source == nullptr) return Status::from_errno(ENOMEM);
     file->drop_behind = decision.drops_behind;
@@ -169,7 +161,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   const Result<std::size_t> gone = chunks_.advance(file, snapshot);
   if (!gone) return gone.error();
   file.file_bytes.store(file_bytes, std::memory_order_relaxed);
-  if (file.direct)
+  if (file.direct != nullptr)
     (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
   if (file.load.path == ReadPath::direct) file.load.path = ReadPath::none;
   if (gone.value() == 0) return {};

@@ -81,12 +81,12 @@ Database::Database(const std::string& path) : path_(path) {
   }
   if (S_ISDIR(status_.st_mode)) throw Failure(path_ + ": a directory");
   if (!S_ISREG(status_.st_mode)) throw Failure(path_ + ": " + kind_of(status_) + ", not a database file");
-  Result<File> file = File::open(path_.c_str(), File::Mode::buffered);
+  Result<std::shared_ptr<const OpenFile>> file = OpenFile::open(path_.c_str());
   if (!file)
     throw Failure(
         path_ + ": " +
         (file.error().raw() == EACCES ? "no permission to read it" : errno_text(file.error().raw())));
-  file_.emplace(std::move(file).value());
+  file_ = std::move(file).value();
   if (::fstat(fd(), &status_) != 0) throw Failure(path_ + ": " + errno_text(errno));
   judge_metas();
 }

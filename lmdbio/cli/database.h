@@ -4,13 +4,14 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/snapshot.h"
 #include "lmdbio/format/meta_view.h"
-#include "lmdbio/io/file.h"
+#include "lmdbio/io/open_file.h"
 
 namespace lmdbio::cli {
 
@@ -30,7 +31,8 @@ class Database {
 
   const std::string& path() const noexcept { return path_; }    ///< of the file
   bool in_directory() const noexcept { return in_directory_; }  ///< else opened as with MDB_NOSUBDIR
-  int fd() const noexcept { return file_->fd(); }
+  int fd() const noexcept { return file_->buffered().fd(); }
+  const OpenFile& file() const noexcept { return *file_; }
   const struct stat& status() const noexcept { return status_; }
   std::size_t page_size() const noexcept { return page_size_; }
   /// As they were read at the open.
@@ -51,7 +53,7 @@ class Database {
   std::string path_;
   bool in_directory_ = false;
   struct stat status_ {};
-  std::optional<File> file_;
+  std::shared_ptr<const OpenFile> file_;
   std::size_t page_size_ = 0;
   Meta metas_[2];
   std::optional<cache::Window> window_;

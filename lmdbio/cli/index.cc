@@ -86,20 +86,20 @@ struct State {
   cache::WindowView view;
 };
 
-FileIdentity identity_of(const File& file, const std::string& path) {
-  const Result<FileIdentity> id = file.identity();
-  if (!id) throw Failure(path + ": " + errno_text(id.error().raw()));
+FileIdentity identity_of(const Database& database) {
+  const Result<FileIdentity> id = database.file().buffered().identity();
+  if (!id) throw Failure(database.path() + ": " + errno_text(id.error().raw()));
   return id.value();
 }
 
-Made make(const Database& database, const File& file, const State& state, const std::string& name,
+Made make(const Database& database, const State& state, const std::string& name,
           const format::DbRecord& record) {
   Made m;
   m.name = name;
   m.record = record;
   Bar bar(name);
   reader::IndexRequest request;
-  request.file = &file;
+  request.file = &database.file();
   request.file_pages = std::min(state.view.pages(), state.snapshot.last_pg + 1);
   request.page_size = database.page_size();
   request.record = record;
@@ -141,10 +141,9 @@ std::vector<std::pair<std::string, format::DbRecord>> named(const State& state,
   return out;
 }
 
-std::vector<Made> make_all(const Database& database, const File& file, const State& state,
-                           const Options& options) {
+std::vector<Made> make_all(const Database& database, const State& state, const Options& options) {
   std::vector<Made> out;
-  Made main = make(database, file, state, "", state.snapshot.dbs[1]);
+  Made main = make(database, state, "", state.snapshot.dbs[1]);
   if (options.names.empty() && !options.all) {
     out.push_back(std::move(main));
     return out;
@@ -156,7 +155,7 @@ std::vector<Made> make_all(const Database& database, const File& file, const Sta
       throw Failure(database.path() + ": no database named " + printable(name));
   for (const auto& [name, record] : found)
     if (options.all || std::find(options.names.begin(), options.names.end(), name) != options.names.end())
-      out.push_back(make(database, file, state, name, record));
+      out.push_back(make(database, state, name, record));
   return out;
 }
 
@@ -218,21 +217,18 @@ void show_json(const Database& database, const State& state, const std::vector<M
 
 int index(const Options& options) {
   Database database(options.path);
-  Result<File> file = File::from_fd(database.fd(), File::Take::borrow);
-  if (!file) throw Failure(database.path() + ": " + errno_text(file.error().raw()));
   State state;
   std::vector<Made> all;
   for (int attempt = 1;; ++attempt) {
-    state.identity = identity_of(file.value(), database.path());
+    state.identity = identity_of(database);
     state.snapshot = database.snapshot();
     state.view = database.view();
     // Without a lock: what was read counts only if nobody has committed meanwhile.
     const auto undisturbed = [&] {
-      return database.newest() == state.snapshot.txnid &&
-             identity_of(file.value(), database.path()) == state.identity;
+      return database.newest() == state.snapshot.txnid && identity_of(database) == state.identity;
     };
     try {
-      all = make_all(database, file.value(), state, options);
+      all = make_all(database, state, options);
       if (undisturbed()) break;
     } catch (const Failure&) {
       if (undisturbed()) throw;

@@ -179,9 +179,10 @@ Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) 
   ReadFacts facts;
   facts.can_map = false;
   std::unique_ptr<Env> env(new Env(fd, options, choose_read_path(Access::lookup, facts), true));
-  Result<File> kept = File::keep(env->origin(), File::Kind::buffered);
-  if (!kept) return kept.error();
-  env->kept_.emplace(std::move(kept).value());
+  Result<std::shared_ptr<const OpenFile>> opened =
+      OpenFile::get(env->origin(), OpenFile::With::buffered_alone);
+  if (!opened) return opened.error();
+  env->opened_ = std::move(opened).value();
   if (const Status st = env->remap(options.map_bytes, options.last_pg); !st.ok()) return st;
   return env;
 }
@@ -199,8 +200,9 @@ Status Env::read_metas(MetaCopies& out) const noexcept {
   out.pages_[1] = out.bytes_.get() + page_size_;
   const Uncancelled wait;
   Status st = Status::from_errno(EBADF);
-  (void)kept_->with_fd([&](int) noexcept {
-    PreadEngine engine(*kept_);
+  const File& file = opened_->buffered();
+  (void)file.with_fd([&](int) noexcept {
+    PreadEngine engine(file);
     st = read_fully(engine, 0, {out.bytes_.get(), bytes});
   });
   return st;
@@ -316,14 +318,14 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   return pages;
 }
 
-// The program has closed the descriptor.  The file that is kept for reading ahead knows the length; where
+// The program has closed the descriptor.  The file that is open for reading ahead knows the length; where
 // there can be none, as much is there as was, or as the snapshot says, if the kernel can read its last page.
 std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   const Uncancelled wait;
   const AsyncSignalsBlocked allocates;
   const std::uint64_t known = seen_.load(std::memory_order_relaxed) & kPageMask;
-  if (kept_)
-    if (const Result<std::uint64_t> size = kept_->size(); size) return size.value();
+  if (opened_ != nullptr)
+    if (const Result<std::uint64_t> size = opened_->buffered().size(); size) return size.value();
   if (const auto file = read_ahead(std::max(known, format::kMetaPages)); file != nullptr)
     if (const Result<std::uint64_t> size = file->buffered.size(); size) return size.value();
   const std::byte* const meta = metas_[txnid & 1];

@@ -17,7 +17,7 @@
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/compare.h"
 #include "lmdbio/format/meta_view.h"
-#include "lmdbio/io/file.h"
+#include "lmdbio/io/open_file.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::db {
@@ -214,8 +214,8 @@ class Env {
   const Residency residency_;
   const bool reads_ahead_, unmapped_;
   const char* const why_reads_ahead_;
-  std::optional<File> kept_;               ///< of an unmapped file
-  std::shared_ptr<cache::Window> window_;  ///< of an unmapped file: the first one
+  std::shared_ptr<const OpenFile> opened_;  ///< of an unmapped file
+  std::shared_ptr<cache::Window> window_;   ///< of an unmapped file: the first one
   std::unique_ptr<UnmappedFile> unmapped_file_;
   std::vector<std::shared_ptr<cache::Window>> old_;
   Mapping meta_pages_;  ///< apart from the window, where private memory may take their place

@@ -207,7 +207,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
 bool Lookups::open_file(const cache::WindowView& view) noexcept {
   if (file_ != nullptr) return true;
   file_ = env_->read_ahead(view.pages());
-  if (file_ != nullptr && file_->exact) return true;
+  if (file_ != nullptr && file_->exact != nullptr) return true;
   file_.reset();
   off_ = true;
   return false;

@@ -1,23 +1,21 @@
 #include "lmdbio/db/prefetch_file.h"
 
-#include <fcntl.h>
-
 #include <utility>
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/prefetcher.h"
-#include "lmdbio/io/file_system.h"
-#include "lmdbio/io/open_anew.h"
 
 namespace lmdbio::db {
 
-PrefetchFile::PrefetchFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct,
-                           int programs_fd, ReadPath path, std::uint64_t bytes)
+PrefetchFile::PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file,
+                           const File& buffered, const File* direct, int programs_fd, ReadPath path,
+                           std::uint64_t bytes)
     : prefetcher_(prefetcher),
-      buffered_(std::move(buffered)),
-      direct_(std::move(direct)),
-      residency_(buffered_, programs_fd, Residency::Sampling::no),
+      file_(std::move(file)),
+      buffered_(buffered),
+      direct_(direct),
+      residency_(file_->residency(programs_fd, Residency::Sampling::no)),
       path_(path),
       slabs_(prefetcher) {
   if (path_ != ReadPath::direct_once) return;
@@ -32,29 +30,29 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin) noexcept 
   ReadFacts facts;
   facts.setting = config().io;
   facts.memory_limit = prefetcher->memory_limit();
-  Result<OpenedAnew> opened =
-      open_anew(origin, {may_read_directly(facts.setting, facts.memory_limit), false});
+  const bool wants_direct = may_read_directly(facts.setting, facts.memory_limit);
+  Result<std::shared_ptr<const OpenFile>> opened =
+      OpenFile::get(origin, wants_direct ? OpenFile::With::direct : OpenFile::With::buffered_alone);
   if (!opened) return nullptr;
-  OpenedAnew& files = opened.value();
-  const Result<std::uint64_t> size = files.buffered.size();
+  const OpenFile& file = *opened.value();
+  const Result<std::uint64_t> size = file.buffered().size();
   if (!size) return nullptr;
-  if (files.direct && files.direct->alignment() > cache::ValueArena::kUnit) files.direct.reset();
-  // One that is shared with others must keep its read-ahead, and is not good enough but for little.
-  if (files.own)
-    (void)files.buffered.with_fd([](int fd) noexcept { (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); });
-  else if (!files.drops_cache)
-    return nullptr;
-  (void)files.buffered.with_fd([&facts](int fd) noexcept { facts.local = is_local_file_system(fd); });
-  facts.direct_works = files.direct.has_value();
-  facts.opens_drop_cache = files.drops_cache;
+  const File* direct = wants_direct ? file.direct() : nullptr;
+  if (direct != nullptr && direct->alignment() > cache::ValueArena::kUnit) direct = nullptr;
+  // One with read-ahead is not good enough but for little.
+  const File* const buffered = file.opens_drop_cache() ? &file.buffered() : file.exact();
+  if (buffered == nullptr) return nullptr;
+  facts.local = file.local();
+  facts.direct_works = direct != nullptr;
+  facts.opens_drop_cache = file.opens_drop_cache();
   facts.file_bytes = size.value();
   facts.available = memory_facts().available;
   const ReadPath path = choose_read_path(Access::prefetch, facts).path;
   if (path == ReadPath::page_faults) return nullptr;
-  if (path == ReadPath::page_cache) files.direct.reset();
+  if (path == ReadPath::page_cache) direct = nullptr;
   try {
-    return std::shared_ptr<PrefetchFile>(new PrefetchFile(
-        *prefetcher, std::move(files.buffered), std::move(files.direct), origin.fd, path, size.value()));
+    return std::shared_ptr<PrefetchFile>(
+        new PrefetchFile(*prefetcher, opened.value(), *buffered, direct, origin.fd, path, size.value()));
   } catch (...) {
     return nullptr;
   }

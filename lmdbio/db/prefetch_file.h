@@ -4,11 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/value_arena.h"
-#include "lmdbio/io/file.h"
+#include "lmdbio/io/open_file.h"
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/residency.h"
 
@@ -21,8 +20,11 @@ class PrefetchFile {
   static std::shared_ptr<PrefetchFile> open(const Origin& origin) noexcept;
 
   ReadPath path() const noexcept { return path_; }
-  const File& buffered() const noexcept { return buffered_; }  ///< of its own: without read-ahead
-  const File* direct() const noexcept { return direct_ ? &*direct_ : nullptr; }
+  const File& buffered() const noexcept {
+    return buffered_;
+  }  ///< without read-ahead, but for file systems
+     ///< whose opens drop the page cache
+  const File* direct() const noexcept { return direct_; }
   const Residency& residency() const noexcept { return residency_; }
   cache::SlabPool& slabs() noexcept { return slabs_; }
   cache::Prefetcher& prefetcher() noexcept { return prefetcher_; }
@@ -30,14 +32,15 @@ class PrefetchFile {
   bool to_arena(std::uint64_t offset) noexcept;
 
  private:
-  PrefetchFile(cache::Prefetcher& prefetcher, File buffered, std::optional<File> direct, int programs_fd,
-               ReadPath path, std::uint64_t bytes);
+  PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file, const File& buffered,
+               const File* direct, int programs_fd, ReadPath path, std::uint64_t bytes);
 
   static constexpr unsigned kPieceShift = 12;  ///< of the file that a bit stands for
 
   cache::Prefetcher& prefetcher_;
-  const File buffered_;
-  const std::optional<File> direct_;
+  const std::shared_ptr<const OpenFile> file_;
+  const File& buffered_;      ///< file_'s
+  const File* const direct_;  ///< likewise; null: nothing is read past the page cache
   const Residency residency_;
   const ReadPath path_;
   std::size_t pieces_ = 0;

@@ -151,7 +151,7 @@ Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) 
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
   if (!file.residency.is_read(at, bytes, view.base())) {
     const AsyncSignalsAllowed program;
-    st = bring_exactly(file.exact ? *file.exact : file.buffered, at, bytes);
+    st = bring_exactly(file.exact != nullptr ? *file.exact : file.buffered, at, bytes);
   }
   if (st.raw() == EBADF) {  // a forked child that cannot open the file anew: the mapping has it
     st = {};

@@ -281,13 +281,6 @@ Result<File> File::again(Kind kind) const noexcept {
   }
 }
 
-Result<File> File::share() const noexcept {
-  if (home_ == nullptr) return from_fd(fd_, Take::duplicate);
-  File other(UniqueFd(), -1, direct_ ? alignment_ : 0);
-  other.home_ = home_;
-  return other;
-}
-
 int File::start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept {
   if (home_ != nullptr) {
     const std::shared_ptr<PrivateTable> table = PrivateTable::get();

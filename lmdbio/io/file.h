@@ -71,8 +71,6 @@ class File {
   /// This file opened anew, in the same table.
   Result<File> again(Kind kind) const noexcept;
 
-  /// Another owner of the same descriptor, or, of a file that is not kept, of a duplicate.
-  Result<File> share() const noexcept;
   /// pthread_create(3) of a thread that can use fd(), all signals blocked.  0 or an errno.
   int start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept;
 

@@ -118,6 +118,11 @@ Residency::Residency(const File& file, int programs_fd, Sampling sampling) noexc
   errno = saved;
 }
 
+Residency::Residency(const Residency& other, int programs_fd, Sampling sampling) noexcept : Residency(other) {
+  fd_ = programs_fd;
+  if (sampling == Sampling::no && way_ == Way::sampling) way_ = Way::none;
+}
+
 void Residency::choose(int fd, Sampling sampling) noexcept {
   struct stat st;
   Cachestat stat{};

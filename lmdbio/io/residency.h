@@ -23,6 +23,9 @@ class Residency {
   /// as long as it is one, cachestat costs no change of threads.
   Residency(const File& file, int programs_fd, Sampling sampling = Sampling::yes) noexcept;
 
+  /// As `other`, for who has the program's descriptor `programs_fd` of the file, or -1.
+  Residency(const Residency& other, int programs_fd, Sampling sampling) noexcept;
+
   /// Of the bytes [offset, offset + bytes) that are inside the file now, the share that is in the page cache,
   /// 0 to 1, in whole pages; none if none is inside, or nothing tells (any more).  cachestat costs well below
   /// 0.1 ms per 4 MiB, mincore a few times that.  `mapped`: the file's first byte in a shared mapping that

@@ -9,7 +9,7 @@
 #include "lmdbio/base/result.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/io/engine_select.h"
-#include "lmdbio/io/file.h"
+#include "lmdbio/io/open_file.h"
 #include "lmdbio/reader/record_index.h"
 
 namespace lmdbio::reader {
@@ -19,7 +19,7 @@ using MakeEngine = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsig
                                                          const char** name) noexcept;
 
 struct IndexRequest {
-  const File* file = nullptr;    ///< opened for buffered reads; opened anew for direct ones where these pay
+  const OpenFile* file = nullptr;
   std::uint64_t file_pages = 0;  ///< whole pages that the file has
   std::size_t page_size = 0;     ///< bytes
   format::DbRecord record{};     ///< of the database, in a snapshot that is held

@@ -32,8 +32,8 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   RecordIndex index;
   loaded = false;
   if (request.sidecar) {
-    const Result<FileIdentity> identity = source.buffered.identity();
-    const Result<std::uint64_t> size = source.buffered.size();
+    const Result<FileIdentity> identity = source.buffered().identity();
+    const Result<std::uint64_t> size = source.buffered().size();
     if (identity && size) {
       IndexTag tag;
       tag.database = request.database;
@@ -54,7 +54,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
     if (out != nullptr) return {};
   }
   IndexRequest build;
-  build.file = &source.buffered;
+  build.file = source.file.get();
   build.file_pages = source.pages;
   build.page_size = source.page_size;
   build.record = source.db;

@@ -27,12 +27,12 @@ constexpr std::size_t kLargeRun = 64 << 10;
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
   bool there = false;
   // All questions in one change of threads.
-  (void)request_.file->with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
+  (void)request_.file->buffered().with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
   return there;
 }
 
 bool PageReads::samples_are_cached(std::span<const WantedPage> wanted) noexcept {
-  const Residency residency(*request_.file, -1);
+  const Residency residency = request_.file->residency(-1);
   const bool dear = std::strcmp(residency.how(), "preadv2") == 0;
   const std::size_t samples = std::min(wanted.size(), dear ? kDearSamples : kSamples);
   double cached = 0;
@@ -83,15 +83,9 @@ Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
 Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   before_ = reads();
   queue_.reset();
-  own_.reset();
   slots_.clear();
-  const File* file = request_.file;
-  if (file->direct() != direct) {
-    Result<File> made = file->again(direct ? File::Kind::direct : File::Kind::buffered);
-    if (!made) return made.error();
-    own_.emplace(std::move(made).value());
-    file = &*own_;
-  }
+  const File* const file = direct ? request_.file->direct() : &request_.file->buffered();
+  if (file == nullptr) return Status::from_errno(ENOTSUP);
   Result<std::unique_ptr<IoEngine>> engine = request_.make_engine(*file, depth, kind, nullptr);
   if (!engine) return engine.error();
   const std::size_t align = engine.value()->caps().align;

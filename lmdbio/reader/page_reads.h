@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -66,7 +65,6 @@ class PageReads {
   void drop_all() noexcept;
 
   const IndexRequest& request_;
-  std::optional<File> own_;  ///< opened anew; the engine's
   Mapping buffers_;
   std::vector<Slot> slots_;
   std::unique_ptr<ReadQueue> queue_;  ///< goes before what it reads into

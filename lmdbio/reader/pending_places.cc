@@ -17,9 +17,9 @@ constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
 
-PendingPlaces::PendingPlaces(const Source& source, File file, MakeEngine make_engine)
-    : file_(std::move(file)), name_(source.name), pid_(::getpid()) {
-  request_.file = &file_;
+PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine)
+    : file_(source.file), name_(source.name), pid_(::getpid()) {
+  request_.file = file_.get();
   request_.file_pages = source.pages;
   request_.page_size = source.page_size;
   request_.record = source.db;
@@ -30,10 +30,8 @@ PendingPlaces::PendingPlaces(const Source& source, File file, MakeEngine make_en
 }
 
 std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine) {
-  Result<File> file = source.buffered.share();
-  if (!file) return nullptr;
-  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, std::move(file).value(), make_engine));
-  if (made->file_.start_thread(made->thread_, run, made.get()) == 0) return made;
+  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine));
+  if (made->file_->buffered().start_thread(made->thread_, run, made.get()) == 0) return made;
   made->ended_ = true;  // nobody to wait for
   made->thread_ = {};
   return nullptr;

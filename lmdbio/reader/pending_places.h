@@ -36,12 +36,12 @@ class PendingPlaces final : public Places {
   }
 
  private:
-  PendingPlaces(const Source& source, File file, MakeEngine make_engine);
+  PendingPlaces(const Source& source, MakeEngine make_engine);
   static void* run(void* self) noexcept;
   static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
   void make() noexcept;
 
-  const File file_;
+  const std::shared_ptr<const OpenFile> file_;
   const std::string name_;
   IndexRequest request_;
   const pid_t pid_;

@@ -19,23 +19,23 @@ Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker 
       page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
       read(how),
       make_engine(std::move(maker)),
-      residency(source.buffered, source.programs_fd),
+      residency(source.file->residency(source.programs_fd)),
       pool(std::make_shared<BufferPool>(memory - memory / kLeafShare)),
       keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / source.page_size),
       leaves(source.page_size, static_cast<std::size_t>(memory / kLeafShare / source.page_size)),
-      id_(source.buffered.identity()) {}
+      id_(source.file->identity()) {}
 
 Result<std::uint64_t> Shared::file_bytes() const noexcept {
   // One call tells which file it is and how long it is.
   if (const Result<FileIdentity> now = identity_of(source.programs_fd);
-      now && id_ && now.value().dev == id_.value().dev && now.value().ino == id_.value().ino)
+      now && now.value().dev == id_.dev && now.value().ino == id_.ino)
     return now.value().size;
-  return source.buffered.size();
+  return source.buffered().size();
 }
 
 const std::byte* Shared::mapped() noexcept {
   std::call_once(map_once_, [this]() noexcept {
-    (void)source.buffered.with_fd([this](int fd) noexcept {
+    (void)source.buffered().with_fd([this](int fd) noexcept {
       Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), 1);
       if (made) map_ = std::move(made).value();
     });
@@ -46,11 +46,11 @@ const std::byte* Shared::mapped() noexcept {
 Queues::~Queues() { count(); }
 
 Result<ReadQueue*> Queues::get(bool direct) noexcept {
-  const bool past = direct && shared_.source.direct.has_value();
-  One& one = past ? direct_ : buffered_;
+  const File* const past = direct ? shared_.source.direct() : nullptr;
+  One& one = past != nullptr ? direct_ : buffered_;
   if (one.queue != nullptr) return one.queue.get();
   try {
-    const File& file = past ? *shared_.source.direct : shared_.source.buffered;
+    const File& file = past != nullptr ? *past : shared_.source.buffered();
     Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
     if (!engine) return engine.error();
     one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));

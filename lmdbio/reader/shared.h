@@ -71,7 +71,7 @@ struct Shared {
   std::vector<Stream*> open_streams;  ///< the next one to drop read-ahead comes first
 
  private:
-  const Result<FileIdentity> id_;
+  const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;
 };

@@ -3,12 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "lmdbio/db/compare.h"
 #include "lmdbio/format/layout.h"
-#include "lmdbio/io/file.h"
+#include "lmdbio/io/open_file.h"
 
 namespace lmdbio::reader {
 
@@ -17,12 +16,11 @@ namespace lmdbio::reader {
 inline constexpr std::size_t kMostAlignment = 4096;
 
 struct Source {
-  File buffered;               ///< through the page cache
-  std::optional<File> direct;  ///< past it, where that works
-  std::string name;            ///< for messages
-  std::string path;            ///< of the data file, where its index is looked for
-  std::size_t page_size = 0;   ///< bytes, a power of two
-  std::uint64_t pages = 0;     ///< of the snapshot, all of them inside the file; what is beyond is damage
+  std::shared_ptr<const OpenFile> file;
+  std::string name;           ///< for messages
+  std::string path;           ///< of the data file, where its index is looked for
+  std::size_t page_size = 0;  ///< bytes, a power of two
+  std::uint64_t pages = 0;    ///< of the snapshot, all of them inside the file; what is beyond is damage
   std::uint64_t txnid = 0;
   format::DbRecord db{};
   db::Comparator key_order{}, dup_order{};
@@ -31,6 +29,14 @@ struct Source {
   std::shared_ptr<void> snapshot;
   /// The program's descriptor of the file; -1: none.  It may be another file's by now.
   int programs_fd = -1;
+
+  const File& buffered() const noexcept { return file->buffered(); }
+  /// Null: direct reads do not work, or not with these buffers.
+  const File* direct() const noexcept {
+    const File* const f = file->direct();
+    return f != nullptr && f->alignment() <= kMostAlignment ? f : nullptr;
+  }
+
   std::uint64_t available = 0;  ///< memory that the page cache could grow by when this was made, bytes
 };
 

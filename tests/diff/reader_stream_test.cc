@@ -366,13 +366,13 @@ TEST_F(OfOne, WindowsAreReadInOrder) {
   o.window = 200;
   const std::uint64_t bytes = std::filesystem::file_size(db->file());
   EXPECT_EQ(read_all(*r, o, *all).size(), kRecords);
-  if (!r->shared().source.direct) GTEST_SKIP() << "no direct reads";
+  if (!r->shared().source.direct()) GTEST_SKIP() << "no direct reads";
   EXPECT_LT(r->shared().counters.bytes_read.load(), bytes + bytes / 4);
 }
 
 TEST_F(OfOne, SequentialReadsAreFewAndLarge) {
   const auto r = db->reader(64 * kMiB, kDirectly);
-  if (!r->shared().source.direct) GTEST_SKIP() << "no direct reads";
+  if (!r->shared().source.direct()) GTEST_SKIP() << "no direct reads";
   const std::uint64_t bytes = std::filesystem::file_size(db->file());
   for (const std::uint64_t batch : {1u, 16u, 500u}) {
     const auto fresh = db->reader(64 * kMiB, kDirectly);
@@ -386,7 +386,7 @@ TEST_F(OfOne, WhatIsInThePageCacheIsReadFromThere) {
   const auto r = db->reader();
   const std::string warm(std::filesystem::file_size(db->file()), '\0');
   std::string bytes = warm;
-  ASSERT_EQ(::pread(r->shared().source.buffered.fd(), bytes.data(), bytes.size(), 0),
+  ASSERT_EQ(::pread(r->shared().source.buffered().fd(), bytes.data(), bytes.size(), 0),
             static_cast<ssize_t>(bytes.size()));
   if (*r->shared().residency.how() == '\0') GTEST_SKIP() << "nothing tells what is in the page cache";
   EXPECT_EQ(read_all(*r, order_of(LMDBIO_ORDER_SHUFFLE, 16), *all).size(), kRecords);

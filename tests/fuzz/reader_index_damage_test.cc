@@ -31,14 +31,14 @@ void index_all(const FileBytes& file, const UniqueFd& fd, Counts& counts) {
   if (file.size() < 2 * page_size) return;
   ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
   ASSERT_EQ(::pwrite(fd.get(), file.data(), file.size(), 0), static_cast<ssize_t>(file.size()));
-  const File opened = File::from_fd(fd.get(), File::Take::borrow).value();
+  const auto opened = OpenFile::adopt(File::from_fd(fd.get(), File::Take::borrow).value());
   const std::size_t size = file.size() / page_size * page_size;
   const Bytes bytes = std::as_bytes(std::span(file)).first(size);
   const db::Snapshot s = testing::newest_snapshot(bytes, page_size);
   std::vector<format::DbRecord> records{s.dbs[0], s.dbs[1]};
   for (std::size_t r = 0; r < records.size() && r < 20; ++r) {
     IndexRequest request;
-    request.file = &opened;
+    request.file = opened.get();
     request.page_size = page_size;
     request.file_pages = size / page_size;
     request.record = records[r];

@@ -87,7 +87,9 @@ pid_t fork_a_child(Body&& body) {
   cache::Prefetcher& prefetcher = AheadFile::prefetcher();
   prefetcher.lock();
   cache::lock_shared_windows();
+  OpenFile::lock_registry();
   const pid_t child = ::fork();
+  OpenFile::unlock_registry();
   cache::unlock_shared_windows();
   if (child == 0) {
     prefetcher.after_fork_in_child();

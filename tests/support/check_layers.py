@@ -51,6 +51,8 @@ ONLY = [
      ["lmdbio/io/read_path.h", "lmdbio/base/config.h", "lmdbio/base/config.cc"],
      "decides how a file is read outside lmdbio/io/read_path.h"),
     (re.compile(r"\bO_DIRECT\b"), ["lmdbio/io"], "opens for direct reads outside lmdbio/io"),
+    (re.compile(r"\bFile::(?:open|keep|reopen)\s*\(|(?:\.|->)again\s*\("), ["lmdbio/io/open_file.cc", "lmdbio/io/file.cc"],
+     "opens a database file outside lmdbio/io/open_file.cc"),
 ]
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}
@@ -184,6 +186,9 @@ def selftest():
     expect(check_layers, {"lmdbio/cache/j.cc": "if (config().io == IoMode::direct) f();\ndouble kCached = 0.9;\nconst char* v = \"0.9.24\";"},
            "decides how a file is read", "decides how a file is read")
     expect(check_layers, {"compat/j.cc": "open(p, O_DIRECT);"}, "opens for direct reads")
+    expect(check_layers, {"lmdbio/db/j.cc": "auto f = File::open(path, mode);\nauto g = File::keep(origin, kind);\nauto h = f.again(kind);",
+                          "lmdbio/io/open_file.cc": "File::keep(origin, kind); OpenFile::open(path);"},
+           "db/j.cc:1: opens a database file", "db/j.cc:2: opens a", "db/j.cc:3: opens a")
     expect(check_registered, {"tests/unit/CMakeLists.txt": "t(a SOURCES a_test.cc)", "tests/unit/a_test.cc": ""})
     expect(check_registered, {"tests/unit/CMakeLists.txt": "# t(a SOURCES a_test.cc)", "tests/unit/a_test.cc": ""},
            "tests/unit/a_test.cc: not named")

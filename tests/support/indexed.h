@@ -37,16 +37,16 @@ inline db::Snapshot newest_snapshot(Bytes file, std::size_t page_size) {
 class IndexedFile {
  public:
   explicit IndexedFile(const std::string& path)
-      : file_(File::open(path.c_str(), File::Mode::buffered).value()) {
-    const std::uint64_t size = file_.size().value();
+      : file_(OpenFile::adopt(File::open(path.c_str(), File::Mode::buffered).value())) {
+    const std::uint64_t size = file_->buffered().size().value();
     if (size == 0) return;
-    map_ = Mapping::map_file(file_.fd(), size, 4096).value();
+    map_ = Mapping::map_file(file_->buffered().fd(), size, 4096).value();
     const auto m = load<format::MetaRecord>(map_.data() + format::kPageHeader);
     page_size_ = format::page_size(m);
     pages_ = size / page_size_;
     snapshot_ = newest_snapshot({map_.data(), size}, page_size_);
   }
-  const File& file() const { return file_; }
+  const OpenFile& file() const { return *file_; }
   std::size_t page_size() const { return page_size_; }
   std::uint64_t pages() const { return pages_; }
   const db::Snapshot& snapshot() const { return snapshot_; }
@@ -54,7 +54,7 @@ class IndexedFile {
 
   reader::IndexRequest request(const format::DbRecord& record) const {
     reader::IndexRequest r;
-    r.file = &file_;
+    r.file = file_.get();
     r.file_pages = pages_;
     r.page_size = page_size_;
     r.record = record;
@@ -75,7 +75,7 @@ class IndexedFile {
   static std::string text(Bytes b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
 
  private:
-  File file_;
+  std::shared_ptr<const OpenFile> file_;
   Mapping map_;
   std::size_t page_size_ = 4096;
   std::uint64_t pages_ = 0;

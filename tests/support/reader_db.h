@@ -115,9 +115,7 @@ class ReaderDb {
       if (i == 0 || m.txnid > newest.txnid) newest = m;
     }
     reader::Source s{
-        std::move(buffered), std::nullopt, file(), file(), 0, 0, 0, {}, {}, {}, nullptr, -1, false};
-    if (Result<File> direct = File::reopen(s.buffered.fd(), File::Kind::direct); direct)
-      s.direct.emplace(std::move(direct).value());
+        OpenFile::adopt(std::move(buffered)), file(), file(), 0, 0, 0, {}, {}, {}, nullptr, -1, false};
     s.page_size = page_size;
     s.pages = std::min<std::uint64_t>(newest.last_pg + 1, size / page_size);
     s.txnid = newest.txnid;
@@ -129,7 +127,7 @@ class ReaderDb {
 
   static std::unique_ptr<reader::Places> places(const reader::Source& s) {
     reader::IndexRequest request;
-    request.file = &s.buffered;
+    request.file = s.file.get();
     request.file_pages = s.pages;
     request.page_size = s.page_size;
     request.record = s.db;

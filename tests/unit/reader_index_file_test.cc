@@ -119,7 +119,7 @@ class SmallTree : public ::testing::Test {
     tag.page_size = 512;
     tag.file_pages = open->pages();
     tag.record = record;
-    tag.identity = open->file().identity().value();
+    tag.identity = open->file().buffered().identity().value();
     path = std::string(file.path()) + ".lmdbio-index";
   }
   ~SmallTree() override { fs::remove(path); }

@@ -1,0 +1,255 @@
+#include "lmdbio/io/open_file.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/base/unique_fd.h"
+#include "lmdbio/io/file_system.h"
+#include "lmdbio/io/private_table.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
+
+namespace lmdbio {
+namespace {
+
+enum class AtOpen : unsigned char { unknown, keeps, drops };
+
+/// What was found out, a word a file: no lock, which a forked child might find held.
+class Memory {
+ public:
+  AtOpen find(const FileIdentity& id) const noexcept {
+    const std::uint64_t hash = hash_of(id), word = words_[hash % kWords].load(std::memory_order_relaxed);
+    return (word & ~kWhat) == (hash & ~kWhat) ? static_cast<AtOpen>(word & kWhat) : AtOpen::unknown;
+  }
+  void keep(const FileIdentity& id, AtOpen what) noexcept {
+    const std::uint64_t hash = hash_of(id);
+    words_[hash % kWords].store((hash & ~kWhat) | static_cast<std::uint64_t>(what),
+                                std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::uint64_t kWords = 61, kWhat = 3;
+  static std::uint64_t hash_of(const FileIdentity& id) noexcept {
+    std::uint64_t h = (id.ino ^ (id.dev << 32 | id.dev >> 32)) * 0x9E3779B97F4A7C15u;
+    h ^= h >> 29;
+    return h * 0xBF58476D1CE4E5B9u;
+  }
+  std::array<std::atomic<std::uint64_t>, kWords> words_{};
+};
+constinit Memory memory;
+
+bool on_fuse(int fd) noexcept {
+  struct statfs at;
+  return ::fstatfs(fd, &at) == 0 && static_cast<long>(at.f_type) == FUSE_SUPER_MAGIC;
+}
+
+/// A page of a file, mapped and there.  An open that drops the page cache takes it away: the kernel unmaps
+/// what it drops.  Unlike counts of what is in the page cache, that is told to every user, and no other
+/// thread's read brings the page back.
+class Witness {
+ public:
+  explicit Witness(int fd) noexcept {
+    std::byte any;
+    Result<Mapping> map = Mapping::map_file(fd, 1, 1);
+    if (!map || ::pread(fd, &any, 1, 0) != 1) return;
+    map_ = std::move(map).value();
+    pagemap_ = UniqueFd(::open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC));
+    // Not a touch, which may end in a signal.
+    there_ = ::madvise(map_.data(), map_.size(), MADV_POPULATE_READ) == 0 && present() == 1;
+  }
+  /// False also if it could not be told.
+  bool is_gone() const noexcept { return there_ && present() == 0; }
+  explicit operator bool() const noexcept { return there_; }
+
+ private:
+  int present() const noexcept {
+    std::uint64_t bits = 0;
+    const auto page =
+        reinterpret_cast<std::uintptr_t>(map_.data()) / static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    if (!pagemap_ ||
+        ::pread(pagemap_.get(), &bits, sizeof bits, static_cast<off_t>(page * sizeof bits)) != sizeof bits)
+      return -1;
+    return static_cast<int>(bits >> 63);
+  }
+  Mapping map_;
+  UniqueFd pagemap_;
+  bool there_ = false;
+};
+
+struct Registered {
+  FileIdentity id;
+  std::weak_ptr<const OpenFile> file;
+};
+constinit SignalSafeMutex registry_mutex;
+std::vector<Registered>* registry = nullptr;  // under the mutex; never freed: files are closed at exit
+
+bool same_inode(const FileIdentity& a, const FileIdentity& b) noexcept {
+  return a.dev == b.dev && a.ino == b.ino;
+}
+
+// With the mutex held.
+std::shared_ptr<const OpenFile> find_registered(const FileIdentity& id) noexcept {
+  if (registry == nullptr) return nullptr;
+  for (const Registered& r : *registry)
+    if (same_inode(r.id, id))
+      if (std::shared_ptr<const OpenFile> file = r.file.lock(); file != nullptr) return file;
+  return nullptr;
+}
+
+}  // namespace
+
+void OpenFile::lock_registry() noexcept { registry_mutex.lock(); }
+void OpenFile::unlock_registry() noexcept { registry_mutex.unlock(); }
+
+OpenFile::OpenFile(File buffered) noexcept : buffered_(std::move(buffered)), residency_(-1) {}
+
+OpenFile::~OpenFile() {
+  delete direct_.file.load();
+  delete exact_.file.load();
+}
+
+// What a thread finds out that can use the descriptor.
+void OpenFile::learn() noexcept {
+  (void)buffered_.with_fd([this](int fd) noexcept {
+    local_ = is_local_file_system(fd);
+    readahead_ = kernel_readahead(fd);
+  });
+  residency_ = Residency(buffered_, -1);
+}
+
+Result<std::shared_ptr<const OpenFile>> OpenFile::open(const char* path) noexcept {
+  Result<File> file = File::open(path, File::Mode::buffered);
+  if (!file) return file.error();
+  std::shared_ptr<const OpenFile> made = adopt(std::move(file).value());
+  if (made == nullptr) return Status::from_errno(ENOMEM);
+  return made;
+}
+
+std::shared_ptr<const OpenFile> OpenFile::adopt(File buffered) noexcept {
+  try {
+    std::shared_ptr<OpenFile> made(new OpenFile(std::move(buffered)));
+    if (const Result<FileIdentity> id = made->buffered_.identity(); id) made->id_ = id.value();
+    made->learn();
+    return made;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+// In a thread of the private table.
+Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin, With with) noexcept {
+  // A duplicate costs no open.  Where the system does not give one, the first open finds nothing out.
+  Result<File> first = File::keep(origin, File::Kind::shared);
+  const bool duplicated = first.has_value();
+  if (!duplicated) first = File::keep(origin, File::Kind::buffered);
+  if (!first) return first.error();
+  std::shared_ptr<OpenFile> out;
+  try {
+    out.reset(new OpenFile(std::move(first).value()));
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+  AtOpen known = AtOpen::keeps;
+  const int fd = out->buffered_.fd();
+  if (on_fuse(fd)) known = memory.find(origin.id);
+  std::optional<Witness> witness;
+  if (known == AtOpen::unknown) witness.emplace(fd);
+  const bool direct = with == With::direct && out->direct() != nullptr;
+  bool own = false;
+  if (duplicated && known != AtOpen::drops && !(witness && witness->is_gone())) {
+    if (Result<File> anew = File::keep(origin, File::Kind::buffered); anew) {
+      out->buffered_ = std::move(anew).value();
+      own = true;
+    }
+  }
+  if (witness && *witness && (direct || own)) {
+    known = witness->is_gone() ? AtOpen::drops : AtOpen::keeps;
+    memory.keep(origin.id, known);
+  }
+  out->id_ = origin.id;
+  out->opens_drop_cache_ = known == AtOpen::drops;
+  out->learn();
+  return std::shared_ptr<const OpenFile>(std::move(out));
+}
+
+Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With with) noexcept {
+  using Opened = Result<std::shared_ptr<const OpenFile>>;
+  {
+    const std::lock_guard lock(registry_mutex);
+    if (auto there = find_registered(origin.id); there != nullptr) return there;
+  }
+  Opened made = Status::from_errno(EBADF);
+  if (PrivateTable::inside()) {
+    made = open_here(origin, with);
+  } else {
+    const std::shared_ptr<PrivateTable> table = PrivateTable::get();
+    if (table == nullptr) return Status::from_errno(EBADF);
+    std::unique_ptr<Opened> out(new (std::nothrow) Opened(Status::from_errno(EBADF)));
+    if (out == nullptr) return Status::from_errno(ENOMEM);
+    bool ran;
+    {
+      const AsyncSignalsAllowed program;  // a server may not answer
+      ran = table->call([&]() noexcept { *out = open_here(origin, with); });
+    }
+    if (!ran) {
+      (void)out.release();  // a handler has forked, and this is the child: the parent's thread was writing it
+      return Status::from_errno(EBADF);
+    }
+    made = std::move(*out);
+  }
+  if (!made) return made;
+  Opened faster = made;  // what another thread has opened meanwhile; ours is then closed after the lock
+  try {
+    const std::lock_guard lock(registry_mutex);
+    if (auto there = find_registered(origin.id); there != nullptr) {
+      faster = std::move(there);
+    } else {
+      if (registry == nullptr) registry = new std::vector<Registered>;
+      std::erase_if(*registry, [](const Registered& r) { return r.file.expired(); });
+      registry->push_back({origin.id, made.value()});
+    }
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+  return faster;
+}
+
+const File* OpenFile::get_or_open(Later& later, File::Kind kind) const noexcept {
+  if (const File* const there = later.file.load(std::memory_order_acquire); there != nullptr) return there;
+  if (later.impossible.load(std::memory_order_relaxed)) return nullptr;
+  Result<File> made = buffered_.again(kind);
+  if (!made) {
+    const int error = made.error().raw();
+    if (error == ENOTSUP || error == EINVAL) later.impossible.store(true, std::memory_order_relaxed);
+    return later.file.load(std::memory_order_acquire);
+  }
+  std::unique_ptr<const File> mine(new (std::nothrow) File(std::move(made).value()));
+  const File* before = nullptr;
+  if (mine == nullptr) return nullptr;
+  if (!later.file.compare_exchange_strong(before, mine.get(), std::memory_order_acq_rel))
+    return before;  // another thread was faster
+  return mine.release();
+}
+
+}  // namespace lmdbio

@@ -1,0 +1,88 @@
+// A database file as one process has it open: one set of descriptors for walks, lookups, transactions that
+// prefetch, readers and index builds.
+//
+// Nothing else opens a database file to read its pages (tests/support/check_layers.py).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "lmdbio/base/result.h"
+#include "lmdbio/io/file.h"
+#include "lmdbio/io/residency.h"
+
+namespace lmdbio {
+
+/// Any thread.  Its descriptors lie in the private table and are opened anew in a forked child at their first
+/// use there (File::keep); those of adopt() are as they were given.  They are closed with the last owner,
+/// which may wait for another thread: no SignalSafeMutex may be held then.
+class OpenFile {
+ public:
+  /// What is opened at once, beside buffered().
+  enum class With : bool { buffered_alone, direct };
+
+  /// The process's one for the inode of `origin`, opened if nobody has it.  An open of a file in user space
+  /// may drop what the page cache has of it: that is found out by the first open that is made anyway, and
+  /// where it does, buffered() is a duplicate of the program's descriptor.  Errors: as File::keep.
+  static Result<std::shared_ptr<const OpenFile>> get(const Origin& origin, With with) noexcept;
+  /// For a process without a program's descriptors, in the table of the calling thread: nobody else shares
+  /// it.  Errors: as File::open.
+  static Result<std::shared_ptr<const OpenFile>> open(const char* path) noexcept;
+  /// The same for a file that is open for buffered reads.  Null: out of memory.
+  static std::shared_ptr<const OpenFile> adopt(File buffered) noexcept;
+
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  /// Through the page cache, with the kernel's read-ahead.
+  const File& buffered() const noexcept { return buffered_; }
+  /// Past the page cache; opened at the first call.  Null: it cannot be had.
+  const File* direct() const noexcept { return get_or_open(direct_, File::Kind::direct); }
+  /// Through the page cache, without read-ahead; opened at the first call.  Null: it cannot be had, or its
+  /// open would drop the page cache.
+  const File* exact() const noexcept {
+    return opens_drop_cache_ ? nullptr : get_or_open(exact_, File::Kind::exact);
+  }
+
+  /// Each open of the file drops what the page cache has of it, the program's own opens as well: FUSE without
+  /// FOPEN_KEEP_CACHE, which is GlusterFS's default.
+  bool opens_drop_cache() const noexcept { return opens_drop_cache_; }
+  /// As is_local_file_system().
+  bool local() const noexcept { return local_; }
+  /// As kernel_readahead(), bytes.
+  std::uint64_t readahead() const noexcept { return readahead_; }
+  const FileIdentity& identity() const noexcept { return id_; }
+
+  /// What tells how much of the file is in the page cache, asked by way of the program's descriptor as long
+  /// as that is this file: no change of threads.  -1: it has none.  Not to outlive this.
+  Residency residency(int programs_fd,
+                      Residency::Sampling sampling = Residency::Sampling::yes) const noexcept {
+    return {residency_, programs_fd, sampling};
+  }
+
+  /// Around a fork; no file is opened meanwhile.
+  static void lock_registry() noexcept;
+  static void unlock_registry() noexcept;
+
+ private:
+  struct Later {
+    std::atomic<const File*> file{nullptr};  ///< owned
+    std::atomic<bool> impossible{false};
+  };
+
+  explicit OpenFile(File buffered) noexcept;
+  static Result<std::shared_ptr<const OpenFile>> open_here(const Origin& origin, With with) noexcept;
+  const File* get_or_open(Later& later, File::Kind kind) const noexcept;
+  void learn() noexcept;
+
+  File buffered_;  // constant once it is shared, as what follows but for the files that are opened later
+  FileIdentity id_;
+  bool opens_drop_cache_ = false, local_ = true;
+  std::uint64_t readahead_ = 0;
+  Residency residency_;
+  mutable Later direct_, exact_;
+};
+
+}  // namespace lmdbio
