@@ -47,7 +47,7 @@ class Row:
 
 
 PLAIN = ("stock", "control", "nordahead", "ours", "ring")
-TOLD = ("stock", "control", "reader", "keys", "ring")
+GIVEN = ("stock", "control", "reader", "keys", "ring")
 PREFETCHED = ("stock", "control", "prefetch", "ring")
 IN_ORDER = ("stock", "control", "reader", "ring")
 ROWS = [
@@ -55,13 +55,13 @@ ROWS = [
         order="sequential"),
     Row("order-3K", "reader, batches in order", "order", 3 * K, IN_ORDER, (Goal("reader", "ring", 0.9, 0.9),),
         order="sequential", batch=256),
-    Row("told-110K", "reader, a random order told", "get", 110 * K, TOLD, (Goal("reader", "stock", 15, 60),), 1000),
-    Row("told-3K", "reader, a random order told", "get", 3 * K, TOLD, (Goal("reader", "stock", 6, None),), 2000, batch=256),
+    Row("given-110K", "reader, a random order given", "get", 110 * K, GIVEN, (Goal("reader", "stock", 15, 60),), 1000),
+    Row("given-3K", "reader, a random order given", "get", 3 * K, GIVEN, (Goal("reader", "stock", 6, None),), 2000, batch=256),
     Row("prefetch-110K", "lmdbio_prefetch, then mdb_get", "get", 110 * K, PREFETCHED,
         (Goal("prefetch", "stock", 10, 12),), 1000),
     Row("prefetch-3K", "lmdbio_prefetch, then mdb_get", "get", 3 * K, PREFETCHED, count=2000),
-    Row("untold-110K", "mdb_get, memory for the file", "get", 110 * K, PLAIN, (Goal("ours", "stock", 1.5, 4),), 1000),
-    Row("untold-3K", "mdb_get, memory for the file", "get", 3 * K, PLAIN, (Goal("ours", "stock", 1.5, 4),), 2000),
+    Row("lookup-110K", "mdb_get, memory for the file", "get", 110 * K, PLAIN, (Goal("ours", "stock", 1.5, 4),), 1000),
+    Row("lookup-3K", "mdb_get, memory for the file", "get", 3 * K, PLAIN, (Goal("ours", "stock", 1.5, 4),), 2000),
     Row("tight-110K", "mdb_get, memory for a quarter of the file", "get", 110 * K, PLAIN,
         (Goal("ours", "stock", 1.3, 1.3),), 1000, memory=4),
     Row("tight-3K", "mdb_get, memory for a quarter of the file", "get", 3 * K, PLAIN,

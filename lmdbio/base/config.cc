@@ -156,7 +156,7 @@ constexpr ConfigEntry kTable[] = {
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
      "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},
-    {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is told of in one line. 0: never.",
+    {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is logged in one line. 0: never.",
      parse_stall_seconds},
     {"LMDBIO_INDEX_DIR", "path of a directory", "",
      "Where record indexes are kept (lmdbio index). Not set: each beside its database.", parse_index_dir},

@@ -34,12 +34,12 @@ LMDBIO_API const char* lmdbio_version(void);
  * none has.  Valid until the thread's next such call. */
 LMDBIO_API const char* lmdbio_error(void);
 
-/* ---- an order told ahead, for mdb_get ------------------------------------------------------------------ */
+/* ---- prefetching, for mdb_get -------------------------------------------------------------------------- */
 
 /* The program will soon look up these keys by mdb_get in this transaction: LMDBIO begins to read their
  * values now, many at a time.  mdb_get then gives them without a page fault, or waits for what is on its
  * way.  Keys are copied.  Keys that do not exist, or are never looked up, cost only their reading; a key may
- * be told again.  Told in pieces as the program goes along, some hundreds ahead, works best.
+ * be given again.  Keys given in pieces as the program goes along, some hundreds ahead, work best.
  *
  * Only a hint: nothing that mdb_get returns changes, and what cannot be read ahead (data in memory already,
  * memory short, an environment that LMDBIO does not serve) is left to mdb_get.  Values stay valid until the
@@ -88,7 +88,7 @@ typedef struct lmdbio_reader_options {
  *
  * Where records are tells the index, which is read from an index file or made from the database's branch and
  * leaf pages.  Without a progress function a large one may still be being made when this returns, by a thread
- * of the library: what is wrong with the database is then told by the first call that needs it. */
+ * of the library: what is wrong with the database is then the answer of the first call that needs it. */
 LMDBIO_API int lmdbio_reader_open(const char* path, const lmdbio_reader_options* options,
                                   lmdbio_reader** reader);
 /* The same for a transaction that the program has; the reader uses its snapshot, and is closed before it
