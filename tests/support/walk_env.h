@@ -95,8 +95,8 @@ class WalkEnv {
   }
 
  private:
-  // The leaf comes first: what is touched on the way to it is not beside values that tests look at.
-  static constexpr std::uint64_t kLeaf = 2, kGap = 64, kFirstValue = kLeaf + 1 + kGap;
+  // The metas and the leaf are mapped and keep pages beside them in the page cache: the values lie far away.
+  static constexpr std::uint64_t kLeaf = 2, kGap = 1024, kFirstValue = kLeaf + 1 + kGap;
   static FileImage image(unsigned values, std::uint64_t pages_each) {
     const std::string value(pages_each * kPage - format::kPageHeader, 'v');
     FileImage f(kPage);
