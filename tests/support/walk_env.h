@@ -47,6 +47,7 @@ class WalkEnv {
   db::Env& env() { return *env_; }
   db::Txn& txn() { return *txn_; }
   int fd() const { return file_.fd(); }
+  const char* path() const { return file_.path(); }
   const cache::WindowView& view() const { return txn_->view(); }
   std::uint64_t bytes() const { return image_.bytes().size(); }
   /// The pages of value `i`.
