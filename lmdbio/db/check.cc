@@ -1,15 +1,16 @@
 #include "lmdbio/db/check.h"
 
 #include <cerrno>
-#include <cstdarg>
-#include <cstdio>
 
+#include "lmdbio/db/check_pages.h"
+#include "lmdbio/db/check_report.h"
 #include "lmdbio/db/check_sets.h"
 #include "lmdbio/db/compare.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/format/page_view.h"
 
 namespace lmdbio::db {
+namespace detail {
 namespace {
 
 using format::DbRecord;
@@ -21,88 +22,33 @@ constexpr unsigned kKinds =
     format::kBranch | format::kLeaf | format::kOverflow | format::kMeta | format::kLeaf2 | format::kSubPage;
 constexpr unsigned kDbFlags =
     MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP | MDB_REVERSEDUP;
-constexpr std::uint64_t kProgressEvery = 1024;  // tree pages
-
-unsigned long long ull(std::uint64_t v) noexcept { return v; }
-
-/// A key in place; none: null.
-struct Key {
-  const std::byte* at = nullptr;
-  std::size_t size = 0;
-  const std::byte* end = nullptr;  ///< of the page's memory
-};
-
-/// A database, while its trees are walked.
-struct Database {
-  DatabaseTotals totals;
-  std::string_view label;
-  Comparator key_order, dup_order;
-  bool dups, dups_fixed;
-  // Places where keys, and duplicates, are out of order.
-  std::uint64_t bad_keys = 0, bad_dups = 0;
-  std::uint64_t first_bad_key = 0, first_bad_dup = 0;
-};
-
-/// A tree: a database's own, or the duplicates of one key.
-struct Tree {
-  Database& db;
-  const DbRecord& record;
-  std::uint64_t home;  ///< the page that holds the record
-  bool dup;
-  unsigned depth = 0;  ///< of the first leaf
-  std::uint64_t branch = 0, leaf = 0, overflow = 0, entries = 0;
-  bool broken = false;  ///< something of it was not walked: counts mean nothing
-  Key last{};           ///< of the keys seen so far
-};
 
 class Checker {
  public:
   Checker(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
           CheckVisitor& visitor, CheckTotals& totals) noexcept
-      : file_(file), snapshot_(snapshot), options_(options), visitor_(visitor), totals_(totals) {}
+      : file_(file),
+        snapshot_(snapshot),
+        options_(options),
+        visitor_(visitor),
+        totals_(totals),
+        report_(visitor, totals),
+        accounts_(file.pages(), snapshot.last_pg, report_, totals) {}
 
   Status run() {
-    last_pg_ = snapshot_.last_pg;
-    limit_ = last_pg_ < file_.pages() ? last_pg_ + 1 : file_.pages();
-    if (!used_.reset(limit_) || !free_.reset(limit_)) return Status::from_errno(ENOMEM);
+    if (!accounts_.reset()) return Status::from_errno(ENOMEM);
     totals_ = {};
     const std::uint64_t home = snapshot_.txnid & 1;
-    visitor_.progress(0, limit_);
+    visitor_.progress(0, accounts_.limit());
     database(DatabaseTotals::Kind::free, "(free)", home, snapshot_.dbs[kFreeDbi]);
-    if (!stopped_) database(DatabaseTotals::Kind::main, "(main)", home, snapshot_.dbs[kMainDbi]);
-    if (!stopped_) lost();
-    if (!stopped_) visitor_.progress(limit_, limit_);
-    totals_.stopped = stopped_;
+    if (!report_.stopped()) database(DatabaseTotals::Kind::main, "(main)", home, snapshot_.dbs[kMainDbi]);
+    if (!report_.stopped()) accounts_.lost();
+    if (!report_.stopped()) visitor_.progress(accounts_.limit(), accounts_.limit());
+    totals_.stopped = report_.stopped();
     return {};
   }
 
  private:
-  // --- what is told ---
-
-  [[gnu::format(printf, 6, 7)]] void tell(Severity severity, const Database* db, std::uint64_t page,
-                                          std::uint64_t pages, const char* format, ...) {
-    if (stopped_) return;
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    (void)std::vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    ++(severity == Severity::error ? totals_.errors : totals_.warnings);
-    if (!visitor_.finding({severity, page, pages, db == nullptr ? std::string_view() : db->label, text}))
-      stopped_ = true;
-  }
-
-#define LMDBIO_WRONG(tree, page, ...)                        \
-  do {                                                       \
-    (tree).broken = true;                                    \
-    tell(Severity::error, &(tree).db, page, 1, __VA_ARGS__); \
-  } while (false)
-
-  void seen(std::uint64_t pages) {
-    done_ += pages;
-    if (++steps_ % kProgressEvery == 0) visitor_.progress(done_, limit_);
-  }
-
   // --- databases ---
 
   void database(DatabaseTotals::Kind kind, std::string_view label, std::uint64_t home,
@@ -120,34 +66,13 @@ class Checker {
     Tree tree{db, record, home, false};
     // The free database's flags are the environment's, its pad the page size.
     if (free && (record.flags & MDB_DUPSORT) != 0)
-      LMDBIO_WRONG(tree, home, "the record's flags say that the free database has duplicates");
+      report_.wrong(tree, home, "the record's flags say that the free database has duplicates");
     if (!free && (record.flags & ~kDbFlags) != 0)
-      LMDBIO_WRONG(tree, home, "the record has unknown flags: 0x%x", record.flags);
+      report_.wrong(tree, home, "the record has unknown flags: 0x%x", record.flags);
     walk(tree);
     db.totals.entries = tree.entries;
     db.totals.depth = tree.depth;
-    tell_order(db);
-    totals_.branch_pages += db.totals.branch_pages;
-    totals_.leaf_pages += db.totals.leaf_pages;
-    totals_.leaf2_pages += db.totals.leaf2_pages;
-    totals_.overflow_pages += db.totals.overflow_pages;
-    if (kind == DatabaseTotals::Kind::main)
-      totals_.entries += db.totals.entries - totals_.named;
-    else if (kind == DatabaseTotals::Kind::named)
-      totals_.entries += db.totals.entries, ++totals_.named;
-    if (db.totals.depth > totals_.depth) totals_.depth = db.totals.depth;
-    if (!stopped_) visitor_.database(db.totals);
-  }
-
-  void tell_order(const Database& db) {
-    const bool free = db.totals.kind == DatabaseTotals::Kind::free;
-    const char* const hint = free ? "" : " by LMDB's own comparators (the program may set others)";
-    if (db.bad_keys != 0)
-      tell(free ? Severity::error : Severity::warning, &db, db.first_bad_key, 1,
-           "key out of order%s; %llu such places in this database", hint, ull(db.bad_keys));
-    if (db.bad_dups != 0)
-      tell(Severity::warning, &db, db.first_bad_dup, 1,
-           "duplicate out of order%s; %llu such places in this database", hint, ull(db.bad_dups));
+    report_.end_of(db);
   }
 
   // --- trees ---
@@ -158,12 +83,12 @@ class Checker {
     if (!empty) {
       page(tree, r.root, tree.home, 1, {}, {});
     } else if (tree.dup) {
-      LMDBIO_WRONG(tree, tree.home, "duplicates without a page");
+      report_.wrong(tree, tree.home, "duplicates without a page");
     }
-    if (stopped_ || tree.broken) return;
+    if (report_.stopped() || tree.broken) return;
     if (tree.depth != r.depth)
-      LMDBIO_WRONG(tree, tree.home, "the record says depth %u, the tree has %u", unsigned{r.depth},
-                   tree.depth);
+      report_.wrong(tree, tree.home, "the record says depth %u, the tree has %u", unsigned{r.depth},
+                    tree.depth);
     const struct {
       const char* what;
       std::uint64_t says, has;
@@ -173,51 +98,24 @@ class Checker {
                   {"entries", r.entries, tree.entries}};
     for (const auto& c : counts)
       if (c.says != c.has)
-        tell(Severity::error, &tree.db, tree.home, 1, "the record says %llu %s, the tree has %llu",
-             ull(c.says), c.what, ull(c.has));
-  }
-
-  /// Inside the snapshot and the file.  `from`: the page that names `p`.
-  bool reachable(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from, const char* what) {
-    if (p < 2)
-      LMDBIO_WRONG(tree, from, "%s %llu is a meta page", what, ull(p));
-    else if (p > last_pg_ || n - 1 > last_pg_ - p)
-      LMDBIO_WRONG(tree, from, "%s %llu (%llu pages) is beyond the last page %llu", what, ull(p), ull(n),
-                   ull(last_pg_));
-    else if (p >= limit_ || n > limit_ - p)
-      LMDBIO_WRONG(tree, from, "%s %llu (%llu pages) is beyond the end of the file (%llu pages)", what,
-                   ull(p), ull(n), ull(file_.pages()));
-    else
-      return true;
-    return false;
-  }
-
-  /// Pages that are in use from now on.  False: some were.
-  bool use(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from) {
-    for (std::uint64_t i = p; i < p + n; ++i) {
-      if (!used_.add(i)) {
-        LMDBIO_WRONG(tree, i, "used twice; here by page %llu", ull(from));
-        return false;
-      }
-      if (free_.has(i)) LMDBIO_WRONG(tree, i, "used by page %llu, but in the free list", ull(from));
-    }
-    return true;
+        report_.tell(Severity::error, &tree.db, tree.home, 1, "the record says %llu %s, the tree has %llu",
+                     ull(c.says), c.what, ull(c.has));
   }
 
   /// A page of a tree and all below it.  Keys k of it: low <= k < high, where given.
   void page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, const Key& low, const Key& high) {
     const std::uint64_t p = format::raw(pgno);
-    if (!reachable(tree, p, 1, from, level == 1 ? "root" : "child")) return;
+    if (!accounts_.reachable(tree, p, 1, from, level == 1 ? "root" : "child")) return;
     if (level > kDepthLimit) {
-      LMDBIO_WRONG(tree, from, "the tree is deeper than %u levels", kDepthLimit);
+      report_.wrong(tree, from, "the tree is deeper than %u levels", kDepthLimit);
       return;
     }
-    if (!use(tree, p, 1, from)) return;
-    seen(1);
+    if (!accounts_.use(tree, p, 1, from)) return;
+    report_.seen(1, accounts_.limit());
     const std::byte* const at = file_.at(pgno);
     const std::size_t size = file_.page_size();
     if (const auto number = load<std::uint64_t>(at); number != p) {
-      LMDBIO_WRONG(tree, p, "its header has the number %llu", ull(number));
+      report_.wrong(tree, p, "its header has the number %llu", ull(number));
       return;
     }
     const unsigned flags = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
@@ -226,12 +124,12 @@ class Checker {
     const bool fixed = tree.dup && tree.db.dups_fixed;
     const unsigned leaf_kind = fixed ? format::kLeaf | format::kLeaf2 : format::kLeaf;
     if (flags != format::kBranch && flags != leaf_kind) {
-      LMDBIO_WRONG(tree, p, "its flags 0x%x are not those of a page of this tree", flags);
+      report_.wrong(tree, p, "its flags 0x%x are not those of a page of this tree", flags);
       return;
     }
     const bool slotted = (flags & format::kLeaf2) == 0;
     if (lower < format::kPageHeader || lower % 2 != 0 || lower > upper || (slotted && upper > size)) {
-      LMDBIO_WRONG(tree, p, "bounds of its free space are wrong: lower %zu, upper %zu", lower, upper);
+      report_.wrong(tree, p, "bounds of its free space are wrong: lower %zu, upper %zu", lower, upper);
       return;
     }
     const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
@@ -245,9 +143,9 @@ class Checker {
     ++tree.leaf;
     if (tree.depth == 0) tree.depth = level;
     if (tree.depth != level)
-      LMDBIO_WRONG(tree, p, "a leaf at depth %u, where the others are at %u", level, tree.depth);
+      report_.wrong(tree, p, "a leaf at depth %u, where the others are at %u", level, tree.depth);
     if (count == 0) {
-      LMDBIO_WRONG(tree, p, "a leaf without entries");
+      report_.wrong(tree, p, "a leaf without entries");
       return;
     }
     if (slotted) {
@@ -258,8 +156,8 @@ class Checker {
       ++tree.db.totals.leaf2_pages;
       const std::size_t item = tree.record.pad;
       if (load<std::uint16_t>(at + format::kAtPad) != item) {
-        LMDBIO_WRONG(tree, p, "its items have %u bytes, those of the tree %zu",
-                     unsigned{load<std::uint16_t>(at + format::kAtPad)}, item);
+        report_.wrong(tree, p, "its items have %u bytes, those of the tree %zu",
+                      unsigned{load<std::uint16_t>(at + format::kAtPad)}, item);
         return;
       }
       tree.db.totals.tree_bytes += format::kPageHeader + count * item;
@@ -273,7 +171,7 @@ class Checker {
                std::size_t upper, std::size_t& off) {
     off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
     if (off >= upper && off % 2 == 0 && off + format::kNodeHeader <= size) return true;
-    LMDBIO_WRONG(tree, p, "slot %u points to offset %zu, nodes are from %zu to %zu", i, off, upper, size);
+    report_.wrong(tree, p, "slot %u points to offset %zu, nodes are from %zu to %zu", i, off, upper, size);
     return false;
   }
 
@@ -282,25 +180,25 @@ class Checker {
     const std::size_t size = file_.page_size();
     // Stock asserts two, but lets the free database rebalance with one.
     if (count < (tree.db.totals.kind == DatabaseTotals::Kind::free ? 1u : 2u)) {
-      LMDBIO_WRONG(tree, p, "a branch page with %u entries", count);
+      report_.wrong(tree, p, "a branch page with %u entries", count);
       if (count == 0) return;
     }
     scratch_.clear(size);
-    for (unsigned i = 0; i < count && !stopped_; ++i) {
+    for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
       std::size_t off;
       if (!node_at(tree, at, size, p, i, upper, off)) return;
       const std::size_t end = off + format::kNodeHeader + load<std::uint16_t>(at + off + 6);
       if (end > size) {
-        LMDBIO_WRONG(tree, p, "the key of slot %u ends %zu bytes beyond the page", i, end - size);
+        report_.wrong(tree, p, "the key of slot %u ends %zu bytes beyond the page", i, end - size);
         return;
       }
       if (!scratch_.take(off, end)) {
-        LMDBIO_WRONG(tree, p, "the node of slot %u overlaps another", i);
+        report_.wrong(tree, p, "the node of slot %u overlaps another", i);
         return;
       }
     }
     Key here = low;
-    for (unsigned i = 0; i < count && !stopped_; ++i) {
+    for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
       // Again, since a writer may be at work: nothing is taken for proved that was not loaded just now.
       Key next = high;
       if (i + 1 < count && !branch_key(at, size, i + 1, next)) return;
@@ -325,7 +223,7 @@ class Checker {
     const std::size_t size = file_.page_size();
     NodeBytes taken(size);
     bool first = true;
-    for (unsigned i = 0; i < count && !stopped_; ++i) {
+    for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
       std::size_t off;
       if (!node_at(tree, at, size, p, i, upper, off)) continue;
       const auto header = load<std::uint64_t>(at + off);
@@ -335,11 +233,11 @@ class Checker {
       const std::size_t data_at = off + format::kNodeHeader + key_size;
       const std::size_t end = data_at + ((flags & format::kBigData) != 0 ? sizeof(Pgno) : data_size);
       if (end > size) {
-        LMDBIO_WRONG(tree, p, "the node of slot %u ends %zu bytes beyond the page", i, end - size);
+        report_.wrong(tree, p, "the node of slot %u ends %zu bytes beyond the page", i, end - size);
         continue;
       }
       if (!taken.take(off, end)) {
-        LMDBIO_WRONG(tree, p, "the node of slot %u overlaps another", i);
+        report_.wrong(tree, p, "the node of slot %u overlaps another", i);
         continue;
       }
       const Key key{at + off + format::kNodeHeader, key_size, at + size};
@@ -359,8 +257,8 @@ class Checker {
     const bool main = tree.db.totals.kind == DatabaseTotals::Kind::main;
     if (tree.dup) {
       if (flags != 0 || data_size != 0)
-        LMDBIO_WRONG(tree, p, "the duplicate of slot %u has flags 0x%x and %u bytes of data", i, flags,
-                     data_size);
+        report_.wrong(tree, p, "the duplicate of slot %u has flags 0x%x and %u bytes of data", i, flags,
+                      data_size);
       ++tree.entries;
       place(tree, key.size, key.at, key.size, false);  // the key itself is the value
       return;
@@ -368,13 +266,13 @@ class Checker {
     ++tree.db.totals.keys;
     if (tree.db.totals.kind == DatabaseTotals::Kind::free &&
         (key.size != sizeof(std::uint64_t) || load<std::uint64_t>(key.at) > snapshot_.txnid))
-      LMDBIO_WRONG(tree, p, "the key of slot %u is not the number of a transaction up to %llu", i,
-                   ull(snapshot_.txnid));
+      report_.wrong(tree, p, "the key of slot %u is not the number of a transaction up to %llu", i,
+                    ull(snapshot_.txnid));
     switch (flags) {
       case 0:
         ++tree.entries;
         if (tree.db.totals.kind == DatabaseTotals::Kind::free)
-          free_list(tree, p, i, data, data_size);
+          accounts_.free_list(tree, p, i, data, data_size);
         else
           place(tree, key.size, data, data_size, false);
         return;
@@ -413,43 +311,43 @@ class Checker {
       default:
         break;
     }
-    LMDBIO_WRONG(tree, p, "the node of slot %u has flags 0x%x and %u bytes, which this database cannot have",
-                 i, flags, data_size);
+    report_.wrong(tree, p, "the node of slot %u has flags 0x%x and %u bytes, which this database cannot have",
+                  i, flags, data_size);
   }
 
   void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
                 std::uint32_t size) {
     const std::uint64_t need = format::overflow_pages(size, file_.shift());
-    if (!reachable(tree, first, need, p, "overflow run")) return;
+    if (!accounts_.reachable(tree, first, need, p, "overflow run")) return;
     const std::byte* const at = file_.at(Pgno{first});
     const auto number = load<std::uint64_t>(at);
     const unsigned kind = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
     const std::uint64_t says = load<std::uint32_t>(at + format::kAtPages);
     std::uint64_t pages = need;
     if (number != first || kind != format::kOverflow) {
-      LMDBIO_WRONG(tree, first,
-                   "not the overflow page that slot %u of page %llu wants: number %llu, flags 0x%x", i,
-                   ull(p), ull(number), kind);
+      report_.wrong(tree, first,
+                    "not the overflow page that slot %u of page %llu wants: number %llu, flags 0x%x", i,
+                    ull(p), ull(number), kind);
     } else if (says < need) {
-      LMDBIO_WRONG(tree, first, "its header says %llu pages, the %u bytes of slot %u of page %llu need %llu",
-                   ull(says), size, i, ull(p), ull(need));
-    } else if (reachable(tree, first, says, first, "overflow run")) {
+      report_.wrong(tree, first, "its header says %llu pages, the %u bytes of slot %u of page %llu need %llu",
+                    ull(says), size, i, ull(p), ull(need));
+    } else if (accounts_.reachable(tree, first, says, first, "overflow run")) {
       pages =
           says;  // more than needed: stock writes a shorter value over a longer one of the same transaction
     }
-    if (!use(tree, first, pages, p)) return;
-    seen(pages);
+    if (!accounts_.use(tree, first, pages, p)) return;
+    report_.seen(pages, accounts_.limit());
     tree.overflow += pages;
     tree.db.totals.overflow_pages += pages;
     if (tree.db.totals.kind == DatabaseTotals::Kind::free)
-      free_list(tree, p, i, at + format::kPageHeader, size);
+      accounts_.free_list(tree, p, i, at + format::kPageHeader, size);
     else
       place(tree, key_size, at + format::kPageHeader, size, true);
   }
 
   void sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::byte* at, std::size_t size) {
     if (size < format::kPageHeader) {
-      LMDBIO_WRONG(tree, p, "the sub-page of slot %u has %zu bytes", slot, size);
+      report_.wrong(tree, p, "the sub-page of slot %u has %zu bytes", slot, size);
       return;
     }
     const bool fixed = tree.db.dups_fixed;
@@ -457,12 +355,12 @@ class Checker {
     const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
                       upper = load<std::uint16_t>(at + format::kAtUpper);
     if (flags != (format::kLeaf | format::kSubPage | (fixed ? format::kLeaf2 : 0u))) {
-      LMDBIO_WRONG(tree, p, "the sub-page of slot %u has flags 0x%x", slot, flags);
+      report_.wrong(tree, p, "the sub-page of slot %u has flags 0x%x", slot, flags);
       return;
     }
     if (lower <= format::kPageHeader || lower % 2 != 0 || (!fixed && (lower > upper || upper > size))) {
-      LMDBIO_WRONG(tree, p, "the sub-page of slot %u has wrong bounds: lower %zu, upper %zu, size %zu", slot,
-                   lower, upper, size);
+      report_.wrong(tree, p, "the sub-page of slot %u has wrong bounds: lower %zu, upper %zu, size %zu", slot,
+                    lower, upper, size);
       return;
     }
     const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
@@ -474,20 +372,20 @@ class Checker {
       return;
     }
     scratch_.clear(size);
-    for (unsigned i = 0; i < count && !stopped_; ++i) {
+    for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
       if (off < upper || off % 2 != 0 || off + format::kNodeHeader > size) {
-        LMDBIO_WRONG(tree, p, "slot %u of the sub-page of slot %u points to offset %zu of %zu", i, slot, off,
-                     size);
+        report_.wrong(tree, p, "slot %u of the sub-page of slot %u points to offset %zu of %zu", i, slot, off,
+                      size);
         return;
       }
       const auto header = load<std::uint64_t>(at + off);
       const std::size_t key_size = header >> 48, end = off + format::kNodeHeader + key_size;
       if ((header & 0xffffffffffffu) != 0 || end > size || !scratch_.take(off, end)) {
-        LMDBIO_WRONG(tree, p,
-                     "node %u of the sub-page of slot %u is not a duplicate, or not inside it, or not apart "
-                     "from others",
-                     i, slot);
+        report_.wrong(tree, p,
+                      "node %u of the sub-page of slot %u is not a duplicate, or not inside it, or not apart "
+                      "from others",
+                      i, slot);
         return;
       }
       const Key value{at + off + format::kNodeHeader, key_size, at + size};
@@ -502,7 +400,7 @@ class Checker {
   void items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count,
              std::size_t item, const Key& low, const Key& high) {
     if (item == 0 || format::kPageHeader + count * item > size) {
-      LMDBIO_WRONG(tree, p, "%u items of %zu bytes are not in its %zu bytes", count, item, size);
+      report_.wrong(tree, p, "%u items of %zu bytes are not in its %zu bytes", count, item, size);
       return;
     }
     if (!options_.order && !options_.records) return;
@@ -525,110 +423,23 @@ class Checker {
                        static_cast<std::uint64_t>(value - file_.base()), overflow});
   }
 
-  // --- order ---
-
-  bool before(const Tree& tree, const Key& a, const Key& b) const {
-    Comparator by = tree.dup ? tree.db.dup_order : tree.db.key_order;
-    if (by.order == Order::memn) return compare_memn(a.at, a.size, b.at, b.size) < 0;
-    if (by.order == Order::uint && a.size == sizeof(std::size_t)) by.order = Order::word;
-    const MDB_val x{a.size, const_cast<std::byte*>(a.at)}, y{b.size, const_cast<std::byte*>(b.at)};
-    return compare(by, x, y, b.end) < 0;
-  }
-
-  static void bad_order(const Tree& tree, std::uint64_t p) noexcept {
-    Database& db = tree.db;
-    std::uint64_t& count = tree.dup ? db.bad_dups : db.bad_keys;
-    if (count++ == 0) (tree.dup ? db.first_bad_dup : db.first_bad_key) = p;
-  }
-
-  // --- the free list ---
-
-  /// Of slot `i` of page `p`: a count, and as many page numbers, the largest first.
-  void free_list(Tree& tree, std::uint64_t p, unsigned i, const std::byte* data, std::uint32_t size) {
-    const std::uint64_t room = size / 8;
-    const std::uint64_t count = room == 0 ? 0 : load<std::uint64_t>(data);
-    if (size % 8 != 0 || room == 0 || count > room - 1) {
-      LMDBIO_WRONG(tree, p, "the free list of slot %u has %u bytes for %llu page numbers", i, size,
-                   ull(count));
-      return;
-    }
-    std::uint64_t above = last_pg_ + 1;
-    for (std::uint64_t k = 1; k <= count && !stopped_; ++k) {
-      const auto id = load<std::uint64_t>(data + 8 * k);
-      if (id < 2 || id > last_pg_) {
-        LMDBIO_WRONG(tree, p, "the free list of slot %u names page %llu; the last page is %llu", i, ull(id),
-                     ull(last_pg_));
-        return;
-      }
-      if (k > 1 && id >= above) {
-        LMDBIO_WRONG(tree, p, "the free list of slot %u is not sorted at page %llu", i, ull(id));
-        return;
-      }
-      above = id;
-      ++totals_.free_pages;
-      if (id >= limit_)
-        ++free_beyond_;
-      else if (!free_.add(id))
-        LMDBIO_WRONG(tree, p, "the free list of slot %u names page %llu, which is listed already", i,
-                     ull(id));
-      else if (used_.has(id))
-        LMDBIO_WRONG(tree, id, "used, but in the free list (slot %u of page %llu)", i, ull(p));
-    }
-  }
-
-  void lost() {
-    std::uint64_t begin = 0, run = 0;
-    const auto end_run = [&] {
-      // With errors, most of it hangs below a damaged page.
-      if (run != 0 && totals_.errors == 0)
-        tell(Severity::warning, nullptr, begin, run, "neither used nor in the free list");
-      run = 0;
-    };
-    for (std::uint64_t p = 2; p < limit_ && !stopped_;) {
-      if (p % 64 == 0 && (used_.word(p / 64) | free_.word(p / 64)) == ~std::uint64_t{0}) {
-        end_run();
-        p += 64;
-        continue;
-      }
-      if (used_.has(p) || free_.has(p)) {
-        end_run();
-      } else {
-        if (run++ == 0) begin = p;
-        ++totals_.lost_pages;
-      }
-      ++p;
-    }
-    end_run();
-    // Stock does not write free pages at the end of the file; all others are there.
-    const std::uint64_t beyond = last_pg_ + 1 - limit_;
-    if (last_pg_ >= limit_ && beyond > free_beyond_) {
-      totals_.lost_pages += beyond - free_beyond_;
-      if (totals_.errors == 0)
-        tell(Severity::warning, nullptr, limit_, beyond,
-             "beyond the end of the file, and %llu not in the free list", ull(beyond - free_beyond_));
-    }
-  }
-
   const cache::WindowView file_;
   const Snapshot& snapshot_;
   const CheckOptions options_;
   CheckVisitor& visitor_;
   CheckTotals& totals_;
-  std::uint64_t last_pg_ = 0, limit_ = 0;
-  std::uint64_t done_ = 2, steps_ = 0, free_beyond_ = 0;
+  CheckReport report_;
+  PageAccounts accounts_;
   std::size_t dup_key_bytes_ = 0;
-  bool stopped_ = false;
-  PageSet used_, free_;
   NodeBytes scratch_{0};  ///< of one branch page or sub-page: not across calls
-
-#undef LMDBIO_WRONG
 };
 
 }  // namespace
+}  // namespace detail
 
 Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
                       CheckVisitor& visitor, CheckTotals& totals) {
-  return Checker(file, snapshot, options, visitor, totals).run();
+  return detail::Checker(file, snapshot, options, visitor, totals).run();
 }
 
 }  // namespace lmdbio::db

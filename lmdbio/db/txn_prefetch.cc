@@ -9,7 +9,6 @@
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/uncancelled.h"
-#include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/txn.h"
@@ -17,10 +16,10 @@
 namespace lmdbio::db {
 
 using cache::ValueArena;
+using Kind = PrefetchedKey::Kind;
 
 namespace {
 
-constexpr unsigned kDirectDepth = 128, kBufferedDepth = 64;
 /// Values that lie side by side are read together up to here, bytes.
 constexpr std::uint64_t kMostMerged = std::uint64_t{1} << 20;
 /// Pages of trees that are kept, bytes: a share of the limit.
@@ -28,12 +27,10 @@ constexpr std::uint64_t kTreeShare = 16, kMostTree = std::uint64_t{32} << 20,
                         kLeastTree = std::uint64_t{128} << 10;
 /// Where all is in the page cache, one key in so many is looked at.
 constexpr unsigned kMostStep = 8;
-/// Keys that are remembered.
-constexpr std::size_t kMostEntries = std::size_t{1} << 16;
 constexpr std::size_t kScratch = std::size_t{1} << 20;
 /// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
 #if defined(__SANITIZE_THREAD__)
-constexpr std::size_t kScratches = 2 * kBufferedDepth;
+constexpr std::size_t kScratches = 2 * PrefetchQueues::kBufferedDepth;
 #else
 constexpr std::size_t kScratches = 1;
 #endif
@@ -63,7 +60,7 @@ std::unique_ptr<TxnPrefetch> TxnPrefetch::make(std::shared_ptr<PrefetchFile> fil
 }
 
 TxnPrefetch::TxnPrefetch(std::shared_ptr<PrefetchFile> file)
-    : file_(std::move(file)), arena_(file_->slabs()), forks_(file_->prefetcher().forks()) {}
+    : file_(std::move(file)), queues_(*file_), arena_(file_->slabs()), forks_(file_->prefetcher().forks()) {}
 
 TxnPrefetch::~TxnPrefetch() {
   end();
@@ -72,41 +69,14 @@ TxnPrefetch::~TxnPrefetch() {
 
 PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(counters_, {}); }
 
-// What the queues have read since.
-void TxnPrefetch::count() noexcept {
-  const auto since = [this](const ReadQueue* queue, IoEngine::Counters& before) {
-    if (queue == nullptr) return;
-    counters_.bytes += queue->counters().bytes - before.bytes;
-    counters_.requests += queue->counters().requests - before.requests;
-    before = queue->counters();
-  };
-  since(direct_.get(), counted_direct_);
-  since(buffered_.get(), counted_buffered_);
-}
-
-// --- life
-// ---------------------------------------------------------------------------------------------------
+// --- life ---
 
 // Queues need not know how the file grows, but not less than a snapshot.
 bool TxnPrefetch::make_queues(std::uint64_t file_bytes) {
-  const EngineKind kind = engine_kind(config().engine);
-  const char* name = "";
   drop_reads();
-  count();
+  queues_.count(counters_);
   store_.reset();
-  direct_.reset();
-  buffered_.reset();
-  counted_direct_ = counted_buffered_ = {};
-  Result<std::unique_ptr<IoEngine>> engine =
-      cache::engine_factory()(file_->buffered(), kBufferedDepth, kind, &name);
-  if (!engine) return false;
-  buffered_ = std::make_unique<ReadQueue>(std::move(engine).value(), file_bytes);
-  if (file_->direct() != nullptr) {
-    if (engine = cache::engine_factory()(*file_->direct(), kDirectDepth, kind, &name); engine)
-      direct_ = std::make_unique<ReadQueue>(std::move(engine).value(), file_bytes);
-  }
-  queue_bytes_ = file_bytes;
-  return true;
+  return queues_.make(file_bytes);
 }
 
 // Everything is there that prefetching needs, for the transaction's snapshot.
@@ -114,11 +84,7 @@ bool TxnPrefetch::ready(const Txn& txn) {
   if (forks_ != file_->prefetcher().forks()) after_fork();
   const cache::WindowView& view = txn.view();
   const std::uint64_t bytes = view.pages() << view.shift();
-  if (buffered_ == nullptr) {
-    const Result<std::uint64_t> size = file_->buffered().size();
-    if (forks_ != file_->prefetcher().forks()) return false;  // a handler has forked meanwhile
-    if (!size || !make_queues(std::max(size.value(), bytes))) return false;
-  } else if (bytes > queue_bytes_) {
+  if (!queues_.made() || bytes > queues_.file_bytes()) {
     const Result<std::uint64_t> size = file_->buffered().size();
     if (forks_ != file_->prefetcher().forks()) return false;  // a handler has forked meanwhile
     if (!size || !make_queues(std::max(size.value(), bytes))) return false;
@@ -132,7 +98,7 @@ bool TxnPrefetch::ready(const Txn& txn) {
     const std::uint64_t most =
         std::clamp(file_->prefetcher().memory_limit() / kTreeShare, kLeastTree, kMostTree);
     if (store_reserved_ == 0 && file_->prefetcher().reserve(most)) store_reserved_ = most;
-    store_ = std::make_unique<PageStore>(*buffered_, view.shift(), view.pages(),
+    store_ = std::make_unique<PageStore>(queues_.buffered(), view.shift(), view.pages(),
                                          std::max<std::uint64_t>(store_reserved_, kLeastTree),
                                          &file_->residency());
   } else if (txnid_ != txn.id() || window_ != txn.stamp().window()) {
@@ -148,8 +114,7 @@ void TxnPrefetch::drop_reads() noexcept {
   arena_.for_each_read([](ValueArena::Read& r) {
     if (!r.group.done()) r.group.status = Status::from_errno(ECANCELED);
   });
-  for (ReadQueue* const queue : {direct_.get(), buffered_.get()})
-    if (queue != nullptr) queue->drop_all();
+  queues_.drop_all();
   groups_.clear();
   (void)forked_here();
 }
@@ -162,12 +127,10 @@ void TxnPrefetch::end() noexcept {
   const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   drop_reads();
-  count();
+  queues_.count(counters_);
   table_.clear();
-  order_.clear();
-  trees_.clear();
   arena_.clear();
-  added_ = passed_ = 0;
+  passed_ = 0;
   errno = saved;
 }
 
@@ -181,26 +144,21 @@ bool TxnPrefetch::forked_here() noexcept {
 // In the child the parent's reads are nobody's; what was read before is here.
 void TxnPrefetch::after_fork() noexcept {
   forks_ = file_->prefetcher().forks();
-  for (auto& [key, entry] : table_) {
+  table_.for_each([](PrefetchedKey& k) {
     const bool there =
-        entry.kind == Kind::absent ||
-        (entry.kind == Kind::arena && entry.use == entry.slab->use && entry.at < entry.slab->safe);
-    if (!there) entry.kind = Kind::gone;
-  }
+        k.kind == Kind::absent || (k.kind == Kind::arena && k.use == k.slab->use && k.at < k.slab->safe);
+    if (!there) k.kind = Kind::gone;
+  });
   arena_.for_each_read([](ValueArena::Read& r) { r.group.left = 0; });
   arena_.forget_unsafe();
   groups_.clear();
   store_.reset();
-  // Left as they are: their threads and descriptors are the parent's.
-  (void)direct_.release();
-  (void)buffered_.release();
+  queues_.abandon();
   counters_ = {};
-  counted_direct_ = counted_buffered_ = {};
   store_reserved_ = 0;  // the parent's count
 }
 
-// --- prefetching
-// ------------------------------------------------------------------------------------------------
+// --- prefetching ---
 
 void TxnPrefetch::add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   if (lost()) return;
@@ -212,7 +170,7 @@ void TxnPrefetch::add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noex
     const std::optional<format::DbRecord> db = record_of(txn, dbi);
     const Comparator& order = txn.env().dbx(dbi).key_order;
     if (!db || db->root == format::kNoPage || order.order == Order::user) return;
-    const Tree tree{dbi, format::raw(db->root), db->flags, order};
+    const PrefetchedTree tree{dbi, format::raw(db->root), db->flags, order};
     Seen seen;
     const std::size_t from = static_cast<std::size_t>((step_ - skipped_ % step_) % step_);
     find_some(txn, tree, *db, keys, from, step_, seen);
@@ -226,11 +184,10 @@ void TxnPrefetch::add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noex
       skipped_ = 0;
     }
     if (forked_here()) return;
-    if (direct_ != nullptr) direct_->pump();
-    buffered_->pump();
+    queues_.pump();
   } catch (...) {  // out of memory: what is not on its way is left to lookups
   }
-  count();
+  queues_.count(counters_);
 }
 
 // Of a named database that this transaction has not looked at yet, by its name: a lookup of the transaction's
@@ -253,25 +210,22 @@ std::optional<format::DbRecord> TxnPrefetch::record_of(Txn& txn, MDB_dbi dbi) {
 }
 
 // Looks up keys from, from + step, ...; cold: not all is in the page cache.
-void TxnPrefetch::find_some(Txn& txn, const Tree& tree, const format::DbRecord& db,
+void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::DbRecord& db,
                             std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen) {
   std::vector<MDB_val> some;
   for (std::size_t i = from; i < keys.size(); i += step) {
-    const auto old = table_.find(KeyRef{tree.dbi, text(keys[i])});
-    if (old == table_.end() || old->second.kind == Kind::gone || !trees_[old->second.tree].is(tree))
-      some.push_back(keys[i]);
+    const PrefetchedKey* const old = table_.find(tree, keys[i]);
+    if (old == nullptr || old->kind == Kind::gone) some.push_back(keys[i]);
   }
   if (some.empty()) return;
   seen.any = true;
-  auto at = std::find_if(trees_.begin(), trees_.end(), [&tree](const Tree& t) { return t.is(tree); });
-  if (at == trees_.end()) at = trees_.insert(trees_.end(), tree);
-  const auto tree_index = static_cast<std::size_t>(at - trees_.begin());
+  const std::size_t tree_number = table_.number_of(tree);
   const cache::WindowView& view = txn.view();
   const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
   wanted_.clear();
   (void)find_keys(*store_, db, tree.order, some, [&](std::size_t i, const KeyPlace& p) {
     if (p.outcome == KeyPlace::Outcome::absent) {
-      item_for(tree.dbi, some[i], tree_index).second.kind = Kind::absent;
+      table_.add(tree_number, some[i]).kind = Kind::absent;
     } else if (p.outcome == KeyPlace::Outcome::found) {
       if (!p.cached) seen.cold = true;
       const std::uint32_t bytes = p.node.data_size();
@@ -295,10 +249,10 @@ void TxnPrefetch::find_some(Txn& txn, const Tree& tree, const format::DbRecord& 
   });
   if (wanted_.empty()) return;
   seen.cold = true;
-  read_wanted(txn, tree_index, tree.dbi, some);
+  read_wanted(txn, tree_number, some);
 }
 
-void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<const MDB_val> keys) {
+void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, std::span<const MDB_val> keys) {
   const unsigned shift = txn.view().shift();
   std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) { return a.page < b.page; });
   wanted_.erase(std::unique(wanted_.begin(), wanted_.end(),
@@ -320,25 +274,26 @@ void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std
     next = end;
   }
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.key < b.key; });
-  std::vector<Table::value_type*> items;
+  std::vector<PrefetchedKey*> items;
   for (const Run& r : runs) {
     items.clear();
     for (std::size_t i = r.first; i < r.first + r.count; ++i)
-      items.push_back(&item_for(dbi, keys[wanted_[i].key], tree));
+      items.push_back(&table_.add(tree, keys[wanted_[i].key]));
     read_run(r, items, shift);
   }
 }
 
-void TxnPrefetch::read_run(const Run& run, std::span<Table::value_type* const> items, unsigned shift) {
+void TxnPrefetch::read_run(const Run& run, std::span<PrefetchedKey* const> items, unsigned shift) {
   const Wanted &a = wanted_[run.first], &z = wanted_[run.first + run.count - 1];
   const std::uint64_t offset = a.page << shift;
   const Extent extent{offset, ((z.page + format::overflow_pages(z.bytes, shift)) << shift) - offset};
-  if (direct_ != nullptr && file_->to_arena(offset) && read_into_arena(run, items, extent, shift)) return;
+  if (queues_.direct() != nullptr && file_->to_arena(offset) && read_into_arena(run, items, extent, shift))
+    return;
   read_into_page_cache(run, items, extent);
 }
 
-bool TxnPrefetch::read_into_arena(const Run& run, std::span<Table::value_type* const> items,
-                                  const Extent& extent, unsigned page_shift) {
+bool TxnPrefetch::read_into_arena(const Run& run, std::span<PrefetchedKey* const> items, const Extent& extent,
+                                  unsigned page_shift) {
   const std::uint64_t start = align_down(extent.offset, ValueArena::kUnit);
   const std::uint64_t end = align_up(extent.offset + extent.bytes, ValueArena::kUnit);
   const auto bytes = static_cast<std::size_t>(end - start);
@@ -346,13 +301,13 @@ bool TxnPrefetch::read_into_arena(const Run& run, std::span<Table::value_type* c
   if (room.slab == nullptr && bytes <= cache::SlabPool::kSlab && arena_.empty_one(passed_))
     room = arena_.take(bytes);
   if (room.slab == nullptr) return false;
-  if (!direct_->add(room.read->group, {start, bytes}, room.slab->memory.data() + room.at).ok()) {
+  if (!queues_.direct()->add(room.read->group, {start, bytes}, room.slab->memory.data() + room.at).ok()) {
     room.read->group.status = Status::from_errno(ENOMEM);
     return false;
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Wanted& w = wanted_[run.first + i];
-    Entry& e = items[i]->second;
+    PrefetchedKey& e = *items[i];
     e.kind = Kind::arena;
     e.given_out = false;
     e.bytes = w.bytes;
@@ -367,7 +322,7 @@ bool TxnPrefetch::read_into_arena(const Run& run, std::span<Table::value_type* c
   return true;
 }
 
-void TxnPrefetch::read_into_page_cache(const Run& run, std::span<Table::value_type* const> items,
+void TxnPrefetch::read_into_page_cache(const Run& run, std::span<PrefetchedKey* const> items,
                                        const Extent& extent) {
   while (!groups_.empty() && groups_.front()->done()) groups_.pop_front();
   groups_.push_back(std::make_shared<ReadGroup>());
@@ -375,59 +330,31 @@ void TxnPrefetch::read_into_page_cache(const Run& run, std::span<Table::value_ty
   Status st;
   for (std::uint64_t at = extent.offset, end = at + extent.bytes; at < end && st.ok();) {
     const std::uint64_t bytes = std::min<std::uint64_t>(kScratch, end - at);
-    st = buffered_->add(*group, {at, bytes}, scratch_.data() + kScratch * (next_scratch_++ % kScratches));
+    st = queues_.buffered().add(*group, {at, bytes},
+                                scratch_.data() + kScratch * (next_scratch_++ % kScratches));
     at += bytes;
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
-    Entry& e = items[i]->second;
+    PrefetchedKey& e = *items[i];
     e.kind = Kind::cached;
     e.bytes = wanted_[run.first + i].bytes;
     e.page = wanted_[run.first + i].page;
     e.group = group;
   }
-  if (!st.ok()) buffered_->drop(*group);
+  if (!st.ok()) queues_.buffered().drop(*group);
 }
 
-// The key's entry, the youngest from now on: the caller says what it is.
-TxnPrefetch::Table::value_type& TxnPrefetch::item_for(MDB_dbi dbi, const MDB_val& key, std::size_t tree) {
-  while (table_.size() >= kMostEntries || order_.size() >= 2 * kMostEntries) forget_oldest();
-  auto found = table_.find(KeyRef{dbi, text(key)});
-  const bool made = found == table_.end();
-  if (made) found = table_.emplace(Key{dbi, std::string(text(key))}, Entry{}).first;
-  try {
-    order_.push_back({&*found, added_ + 1});
-  } catch (...) {
-    if (made) table_.erase(found);
-    throw;
-  }
-  Entry& e = found->second;
-  e.kind = Kind::gone;
-  e.given_out = false;
-  e.tree = tree;
-  e.number = ++added_;
-  return *found;
-}
+// --- lookups ---
 
-void TxnPrefetch::forget_oldest() noexcept {
-  const Queued q = order_.front();
-  order_.pop_front();
-  Entry& e = q.item->second;
-  if (e.number != q.number) return;  // prefetched again since
-  table_.erase(table_.find(q.item->first));
-}
-
-// --- lookups
-// ------------------------------------------------------------------------------------------------
-
-bool TxnPrefetch::answer(const Tree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
-                         Status& st) noexcept {
+bool TxnPrefetch::answer(const PrefetchedTree& tree, const MDB_val& key, const cache::WindowView& view,
+                         MDB_val& data, Status& st) noexcept {
   if (forks_ != file_->prefetcher().forks()) [[unlikely]] {
     if (lost()) return false;
     after_fork();
   }
-  const auto found = table_.find(KeyRef{tree.dbi, text(key)});
-  if (found == table_.end() || !trees_[found->second.tree].is(tree)) return false;
-  Entry& e = found->second;
+  PrefetchedKey* const found = table_.find(tree, key);
+  if (found == nullptr) return false;
+  PrefetchedKey& e = *found;
   const std::byte* run = nullptr;
   switch (e.kind) {
     case Kind::gone:
@@ -458,20 +385,18 @@ bool TxnPrefetch::answer(const Tree& tree, const MDB_val& key, const cache::Wind
   }
   passed_ = std::max(passed_, e.number);
   ++counters_.hits;
-  const auto waits = [](const std::unique_ptr<ReadQueue>& q) { return q != nullptr && q->waiting() != 0; };
-  if (!waits(direct_) && !waits(buffered_)) return true;
+  if (!queues_.waiting()) return true;
   const int saved = errno;
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
-  if (direct_ != nullptr) direct_->pump();
-  if (buffered_ != nullptr) buffered_->pump();
+  queues_.pump();
   errno = saved;
   return true;
 }
 
 // The first lookup of a value in an arena: it is there, and is what the tree says.
-bool TxnPrefetch::give_out(Entry& e, unsigned page_shift) noexcept {
+bool TxnPrefetch::give_out(PrefetchedKey& e, unsigned page_shift) noexcept {
   if (e.use != e.slab->use) return false;  // its memory was needed
   const int saved = errno;
   const AsyncSignalsBlocked fork_safe(e.at >= e.slab->safe);
@@ -488,27 +413,28 @@ bool TxnPrefetch::give_out(Entry& e, unsigned page_shift) noexcept {
   return true;
 }
 
-bool TxnPrefetch::wait_for_slab(Entry& e) noexcept {
+bool TxnPrefetch::wait_for_slab(PrefetchedKey& e) noexcept {
   const Uncancelled wait;
-  direct_->pump();
+  queues_.direct()->pump();
   ValueArena::Slab& slab = *e.slab;
   if (!e.read->group.done()) ++counters_.waits;
-  (void)direct_->wait(e.read->group);
+  (void)queues_.direct()->wait(e.read->group);
   // All that was begun in the slab: it becomes inheritable as one.
-  for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i) (void)direct_->wait(slab.reads[i]->group);
+  for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i)
+    (void)queues_.direct()->wait(slab.reads[i]->group);
   if (forked_here()) return false;
-  count();
+  queues_.count(counters_);
   return arena_.make_safe(slab);
 }
 
-bool TxnPrefetch::wait_for_page_cache(Entry& e) noexcept {
+bool TxnPrefetch::wait_for_page_cache(PrefetchedKey& e) noexcept {
   const int saved = errno;
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   ++counters_.waits;
-  const bool read = buffered_->wait(*e.group).ok(), good = !forked_here() && read;
-  count();
+  const bool read = queues_.buffered().wait(*e.group).ok(), good = !forked_here() && read;
+  queues_.count(counters_);
   errno = saved;
   return good;
 }

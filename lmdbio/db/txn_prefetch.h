@@ -13,9 +13,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "lmdbio/cache/value_arena.h"
@@ -23,6 +20,8 @@
 #include "lmdbio/db/bulk_lookup.h"
 #include "lmdbio/db/prefetch_counters.h"
 #include "lmdbio/db/prefetch_file.h"
+#include "lmdbio/db/prefetch_queues.h"
+#include "lmdbio/db/prefetch_table.h"
 
 namespace lmdbio::db {
 
@@ -31,18 +30,6 @@ class Txn;
 /// A transaction's.  Its memory stays valid until end().
 class TxnPrefetch {
  public:
-  /// A key's place in the table.
-  struct Tree {  ///< as it was when a key was added: another one has other answers
-    MDB_dbi dbi = 0;
-    std::uint64_t root = 0;
-    unsigned flags = 0;
-    Comparator order;
-    bool is(const Tree& t) const noexcept {
-      return dbi == t.dbi && root == t.root && flags == t.flags && order.order == t.order.order &&
-             order.user == t.order.user;
-    }
-  };
-
   /// Null: out of memory.
   static std::unique_ptr<TxnPrefetch> make(std::shared_ptr<PrefetchFile> file) noexcept;
   ~TxnPrefetch();
@@ -54,7 +41,7 @@ class TxnPrefetch {
   void add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
   /// A lookup: true if the answer is `st` and `data`, which are not touched otherwise.  Waits for a value
   /// that is on its way.  No cancellation point; errno preserved.
-  bool answer(const Tree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
+  bool answer(const PrefetchedTree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
               Status& st) noexcept;
   /// The transaction ends: waits for reads in flight.  Its memory may be used again by another one.
   void end() noexcept;
@@ -66,54 +53,6 @@ class TxnPrefetch {
   PrefetchCounters take_counters() noexcept;
 
  private:
-  struct KeyRef {
-    MDB_dbi dbi;
-    std::string_view bytes;
-  };
-  struct Key {
-    MDB_dbi dbi;
-    std::string bytes;
-  };
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(const KeyRef& k) const noexcept {
-      return std::hash<std::string_view>{}(k.bytes) + k.dbi * std::size_t{0x9E3779B97F4A7C15u};
-    }
-    std::size_t operator()(const Key& k) const noexcept { return (*this)(KeyRef{k.dbi, k.bytes}); }
-  };
-  struct Same {
-    using is_transparent = void;
-    static KeyRef ref(const Key& k) noexcept { return {k.dbi, k.bytes}; }
-    static KeyRef ref(const KeyRef& k) noexcept { return k; }
-    template <class A, class B>
-    bool operator()(const A& a, const B& b) const noexcept {
-      return ref(a).dbi == ref(b).dbi && ref(a).bytes == ref(b).bytes;
-    }
-  };
-  enum class Kind : unsigned char {
-    gone,    ///< the lookup is left to the tree
-    absent,  ///< there is no such key
-    arena,   ///< in a slab
-    cached,  ///< on its way into the page cache
-  };
-  struct Entry {
-    Kind kind = Kind::gone;
-    bool given_out = false;
-    std::uint32_t bytes = 0;   ///< of the value
-    std::size_t tree = 0;      ///< of trees_
-    std::uint64_t number = 0;  ///< of the entry, in the order in which they were added
-    std::uint64_t page = 0;    ///< first of the run
-    cache::ValueArena::Slab* slab = nullptr;
-    std::uint64_t use = 0;  ///< of the slab
-    std::size_t at = 0;     ///< of the run in it
-    cache::ValueArena::Read* read = nullptr;
-    std::shared_ptr<ReadGroup> group;
-  };
-  using Table = std::unordered_map<Key, Entry, Hash, Same>;
-  struct Queued {
-    Table::value_type* item;
-    std::uint64_t number;
-  };
   /// A key that was found with a value in pages of its own.
   struct Wanted {
     std::size_t key = 0;
@@ -133,45 +72,38 @@ class TxnPrefetch {
   explicit TxnPrefetch(std::shared_ptr<PrefetchFile> file);
   bool ready(const Txn& txn);
   bool make_queues(std::uint64_t file_bytes);
-  void find_some(Txn& txn, const Tree& tree, const format::DbRecord& db, std::span<const MDB_val> keys,
-                 std::size_t from, std::size_t step, Seen& seen);
-  void read_wanted(const Txn& txn, std::size_t tree, MDB_dbi dbi, std::span<const MDB_val> keys);
-  void read_run(const Run& run, std::span<Table::value_type* const> items, unsigned page_shift);
-  bool read_into_arena(const Run& run, std::span<Table::value_type* const> items, const Extent& extent,
+  void find_some(Txn& txn, const PrefetchedTree& tree, const format::DbRecord& db,
+                 std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen);
+  void read_wanted(const Txn& txn, std::size_t tree, std::span<const MDB_val> keys);
+  void read_run(const Run& run, std::span<PrefetchedKey* const> items, unsigned page_shift);
+  bool read_into_arena(const Run& run, std::span<PrefetchedKey* const> items, const Extent& extent,
                        unsigned page_shift);
-  void read_into_page_cache(const Run& run, std::span<Table::value_type* const> items, const Extent& extent);
+  void read_into_page_cache(const Run& run, std::span<PrefetchedKey* const> items, const Extent& extent);
   std::optional<format::DbRecord> record_of(Txn& txn, MDB_dbi dbi);
-  Table::value_type& item_for(MDB_dbi dbi, const MDB_val& key, std::size_t tree);
-  void forget_oldest() noexcept;
-  bool give_out(Entry& e, unsigned page_shift) noexcept;
-  bool wait_for_slab(Entry& e) noexcept;
-  bool wait_for_page_cache(Entry& e) noexcept;
+  bool give_out(PrefetchedKey& e, unsigned page_shift) noexcept;
+  bool wait_for_slab(PrefetchedKey& e) noexcept;
+  bool wait_for_page_cache(PrefetchedKey& e) noexcept;
   void drop_reads() noexcept;
   void after_fork() noexcept;
   bool forked_here() noexcept;
-  void count() noexcept;
 
   const std::shared_ptr<PrefetchFile> file_;
-  std::unique_ptr<ReadQueue> direct_, buffered_;  ///< direct_: null where values go to the page cache alone
-  std::uint64_t queue_bytes_ = 0;                 ///< of the file, as the queues know it
+  PrefetchQueues queues_;
   std::unique_ptr<PageStore> store_;
   std::uint64_t store_reserved_ = 0;  ///< bytes
   cache::ValueArena arena_;
   Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
   std::size_t next_scratch_ = 0;
-  Table table_;
-  std::deque<Queued> order_;  ///< of the table's, as they were added
+  PrefetchTable table_;
   std::deque<std::shared_ptr<ReadGroup>>
       groups_;  ///< of reads into the page cache, those in flight among them
-  std::vector<Tree> trees_;
   std::vector<Wanted> wanted_;
-  std::uint64_t added_ = 0, passed_ = 0;  ///< entries so far; the newest that was looked up
+  std::uint64_t passed_ = 0;  ///< number of the newest key that was looked up
   std::uint64_t txnid_ = 0;
   std::uint32_t window_ = 0;  ///< of store_, with txnid_
   unsigned step_ = 1;         ///< of the keys, each step_-th is probed first
   std::uint64_t skipped_ = 0;
   PrefetchCounters counters_;
-  IoEngine::Counters counted_direct_, counted_buffered_;
   unsigned forks_;
   bool busy_ = false;
 };

@@ -1,0 +1,86 @@
+// What a check finds: its findings and sums, and the order of keys.  Internal to the check.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "lmdbio/db/check.h"
+#include "lmdbio/db/compare.h"
+
+namespace lmdbio::db::detail {
+
+inline unsigned long long ull(std::uint64_t v) noexcept { return v; }
+
+/// A key in place; none: null.
+struct Key {
+  const std::byte* at = nullptr;
+  std::size_t size = 0;
+  const std::byte* end = nullptr;  ///< of the page's memory
+};
+
+/// A database, while its trees are walked.
+struct Database {
+  DatabaseTotals totals;
+  std::string_view label;
+  Comparator key_order, dup_order;
+  bool dups, dups_fixed;
+  // Places where keys, and duplicates, are out of order.
+  std::uint64_t bad_keys = 0, bad_dups = 0;
+  std::uint64_t first_bad_key = 0, first_bad_dup = 0;
+};
+
+/// A tree: a database's own, or the duplicates of one key.
+struct Tree {
+  Database& db;
+  const format::DbRecord& record;
+  std::uint64_t home;  ///< the page that holds the record
+  bool dup;
+  unsigned depth = 0;  ///< of the first leaf
+  std::uint64_t branch = 0, leaf = 0, overflow = 0, entries = 0;
+  bool broken = false;  ///< something of it was not walked: counts mean nothing
+  Key last{};           ///< of the keys seen so far
+
+  const Comparator& order() const noexcept { return dup ? db.dup_order : db.key_order; }
+};
+
+/// Hands findings to the visitor and counts them.  Once the visitor has ended the walk it is told nothing
+/// more.
+class CheckReport {
+ public:
+  CheckReport(CheckVisitor& visitor, CheckTotals& totals) noexcept : visitor_(visitor), totals_(totals) {}
+
+  /// The walk is to end.
+  bool stopped() const noexcept { return stopped_; }
+  std::uint64_t errors() const noexcept { return totals_.errors; }
+  /// `db`: null if the finding is of none.
+  [[gnu::format(printf, 6, 7)]] void tell(Severity severity, const Database* db, std::uint64_t page,
+                                          std::uint64_t pages, const char* format, ...);
+  /// An error at one page, after which the tree's counts mean nothing.
+  [[gnu::format(printf, 4, 5)]] void wrong(Tree& tree, std::uint64_t page, const char* format, ...);
+  /// So many more pages were seen, of `all`: tells the visitor now and then.
+  void seen(std::uint64_t pages, std::uint64_t all);
+  /// All of a database was walked: tells of keys that were out of order, and adds its sums to the totals.
+  void end_of(const Database& db);
+
+ private:
+  void tell_order(const Database& db);
+  void tell_text(Severity severity, const Database* db, std::uint64_t page, std::uint64_t pages,
+                 const char* text);
+
+  CheckVisitor& visitor_;
+  CheckTotals& totals_;
+  std::uint64_t seen_ = 2, steps_ = 0;  ///< pages, the metas among them; calls of seen()
+  bool stopped_ = false;
+};
+
+/// By the order of the tree's keys, which are the values of a tree of duplicates.
+bool before_by_rule(const Tree& tree, const Key& a, const Key& b);
+inline bool before(const Tree& tree, const Key& a, const Key& b) {
+  return tree.order().order == Order::memn ? compare_memn(a.at, a.size, b.at, b.size) < 0
+                                           : before_by_rule(tree, a, b);
+}
+/// Counts a place on page `p` where they are not in order.
+void bad_order(const Tree& tree, std::uint64_t p) noexcept;
+
+}  // namespace lmdbio::db::detail

@@ -1,0 +1,114 @@
+// The keys that a transaction has prefetched, and what is known of each.  No I/O.
+#pragma once
+
+#include <lmdb.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lmdbio/cache/value_arena.h"
+#include "lmdbio/db/compare.h"
+#include "lmdbio/io/read_queue.h"
+
+namespace lmdbio::db {
+
+/// A tree as it was when a key was prefetched: another one has other answers.
+struct PrefetchedTree {
+  MDB_dbi dbi = 0;
+  std::uint64_t root = 0;
+  unsigned flags = 0;
+  Comparator order;
+  bool is(const PrefetchedTree& t) const noexcept {
+    return dbi == t.dbi && root == t.root && flags == t.flags && order.order == t.order.order &&
+           order.user == t.order.user;
+  }
+};
+
+/// What is known of one key.
+struct PrefetchedKey {
+  enum class Kind : unsigned char {
+    gone,    ///< the lookup is left to the tree
+    absent,  ///< there is no such key
+    arena,   ///< in a slab
+    cached,  ///< on its way into the page cache
+  };
+  Kind kind = Kind::gone;
+  bool given_out = false;
+  std::uint32_t bytes = 0;   ///< of the value
+  std::size_t tree = 0;      ///< of the table's trees
+  std::uint64_t number = 0;  ///< of the key, in the order in which they were added
+  std::uint64_t page = 0;    ///< first of the run
+  cache::ValueArena::Slab* slab = nullptr;
+  std::uint64_t use = 0;  ///< of the slab
+  std::size_t at = 0;     ///< of the run in it
+  cache::ValueArena::Read* read = nullptr;
+  std::shared_ptr<ReadGroup> group;
+};
+
+/// A transaction's.  One thread at a time.  Pointers to keys stay valid until one is added, which may drop
+/// the oldest, and clear().
+class PrefetchTable {
+ public:
+  /// Keys that are remembered.
+  static constexpr std::size_t kMostKeys = std::size_t{1} << 16;
+
+  /// What is known of `key` in this tree; null: nothing.
+  PrefetchedKey* find(const PrefetchedTree& tree, const MDB_val& key) noexcept;
+  /// The number by which add() knows a tree.  May throw bad_alloc.
+  std::size_t number_of(const PrefetchedTree& tree);
+  /// The key, the youngest from now on and Kind::gone: the caller says what it is.  Drops the oldest ones if
+  /// there are too many.  `tree`: by number_of.  May throw bad_alloc: then nothing was added.
+  PrefetchedKey& add(std::size_t tree, const MDB_val& key);
+  std::size_t size() const noexcept { return table_.size(); }
+  template <class F>
+  void for_each(F&& f) noexcept {
+    for (auto& [key, known] : table_) f(known);
+  }
+  void clear() noexcept;
+
+ private:
+  struct KeyRef {
+    MDB_dbi dbi;
+    std::string_view bytes;
+  };
+  struct Key {
+    MDB_dbi dbi;
+    std::string bytes;
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(const KeyRef& k) const noexcept {
+      return std::hash<std::string_view>{}(k.bytes) + k.dbi * std::size_t{0x9E3779B97F4A7C15u};
+    }
+    std::size_t operator()(const Key& k) const noexcept { return (*this)(KeyRef{k.dbi, k.bytes}); }
+  };
+  struct Same {
+    using is_transparent = void;
+    static KeyRef ref(const Key& k) noexcept { return {k.dbi, k.bytes}; }
+    static KeyRef ref(const KeyRef& k) noexcept { return k; }
+    template <class A, class B>
+    bool operator()(const A& a, const B& b) const noexcept {
+      return ref(a).dbi == ref(b).dbi && ref(a).bytes == ref(b).bytes;
+    }
+  };
+  using Table = std::unordered_map<Key, PrefetchedKey, Hash, Same>;
+  struct Queued {
+    Table::value_type* item;
+    std::uint64_t number;
+  };
+  void drop_oldest() noexcept;
+
+  Table table_;
+  std::deque<Queued> order_;  ///< of the table's, as they were added
+  std::vector<PrefetchedTree> trees_;
+  std::uint64_t added_ = 0;  ///< keys so far
+};
+
+}  // namespace lmdbio::db
