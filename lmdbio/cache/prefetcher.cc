@@ -349,27 +349,12 @@ void Prefetcher::use_readahead(FileCache& file, bool on) noexcept {
   if (file.window != nullptr && (before == 0) != (file.readahead_walks == 0)) file.window->use_readahead(on);
 }
 
-void Prefetcher::note_epoch(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  file.comes_around = true;
-}
-
-void Prefetcher::note_keys(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++file.stats.key_walks;
-}
-
-void Prefetcher::note_sparse(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++file.stats.sparse_plans;
-}
-
-void Prefetcher::note_strides(FileCache& file, const ReadStats& more) noexcept {
-  const std::lock_guard lock(mutex_);
-  file.stats.stride_walks += more.stride_walks;
-  file.stats.predicted += more.predicted;
-  file.stats.predicted_right += more.predicted_right;
-  file.stats.predicted_wrong += more.predicted_wrong;
+bool Prefetcher::begin_whole_load(FileCache& file, std::uint64_t used_bytes) noexcept {
+  const ReadPath path = whole_load_path(file, used_bytes, chunks_.budget());
+  if (file.users == 0 || path == ReadPath::none || !ensure_worker()) return false;
+  cache::begin_whole_load(file, used_bytes, path);
+  worker_->wake();
+  return true;
 }
 
 bool Prefetcher::empty(FileCache& file) noexcept {
@@ -453,6 +438,7 @@ void Prefetcher::after_fork_in_child() noexcept {
   for (FileCache* const f : chunks_.files()) {
     f->stats = {};
     f->load = {};
+    if (f->extension != nullptr) f->extension->after_fork();
     f->reading.clear();
     f->reads_extents = false;
     f->dropping.clear();

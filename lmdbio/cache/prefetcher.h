@@ -69,24 +69,12 @@ class Prefetcher {
 
   /// A walk goes through a file that is mapped without read-ahead: with it as long as there is such a walk.
   void use_readahead(FileCache& file, bool on) noexcept;
-  /// A walk has started over: what it leaves is worth keeping.
-  void note_epoch(FileCache& file) noexcept;
-  void note_keys(FileCache& file) noexcept;
-  void note_sparse(FileCache& file) noexcept;
+  /// Loads the first `used_bytes` of `file` in the background, into the page cache or as chunks.  False: they
+  /// fit nowhere, or there is no thread for it.  With lock() held; no load of the file is going on.
+  bool begin_whole_load(FileCache& file, std::uint64_t used_bytes) noexcept;
+  /// With lock() held.
+  bool is_loading(const FileCache& file) const noexcept { return file.load.path != ReadPath::none; }
 
-  /// A lookup under `snapshot` asked, and found data missing at byte `at` of `used_bytes`.  `far`: from where
-  /// the last one was.  Where lookups go all over a file that fits, a load of all of it begins.  How many
-  /// such misses there were under this snapshot; 0: what is missing is being loaded.
-  std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at,
-                              std::uint64_t used_bytes, bool far) noexcept;
-  /// Whose transaction fetches all leaf pages: true once a snapshot, and not for every snapshot of a busy
-  /// writer.
-  bool claim_leaves(FileCache& file, std::uint64_t snapshot) noexcept;
-  void note_leaves(FileCache& file, std::uint64_t pages) noexcept;
-  /// `bytes` were read for a lookup, which waited for `ns`.
-  void note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept;
-  /// Counts of walks that use each k-th value: what is to be added to the file's.
-  void note_strides(FileCache& file, const ReadStats& more) noexcept;
   /// Drops what a window without a mapping holds, and what is being read for it.  With lock() held; no
   /// transaction reads it, and none begins as long as the lock is held.  False: no memory for that; what it
   /// holds stays.

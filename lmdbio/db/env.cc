@@ -242,6 +242,10 @@ cache::ReadStats Env::read_stats(const cache::FileCache& file) noexcept {
   return unmapped_file_ != nullptr ? unmapped_file_->stats() : cache::Prefetcher::existing()->stats(file);
 }
 
+AccessCounters Env::access_counters(const cache::FileCache& file) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->counters() : FilePolicy::counters(file);
+}
+
 std::shared_ptr<PrefetchFile> Env::prefetch_file() noexcept {
   if (const auto* const there = prefetch_file_.load(std::memory_order_acquire); there != nullptr)
     return *there;

@@ -9,6 +9,7 @@
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
+#include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/pages_there.h"
 #include "lmdbio/io/exact_read.h"
 
@@ -231,7 +232,7 @@ void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   if (need.first != history_.first_page) {
     history_.epochs = 0;
   } else if (++history_.epochs == 1) {
-    Prefetcher::existing()->note_epoch(walk_->file());
+    FilePolicy::note_epoch(walk_->file());
   }
   history_.first_page = need.first;
   history_.end_page = forward ? need.first : need.first + need.pages;
@@ -329,7 +330,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
     unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
     if (unread_ >= kUnread && !file.anonymous) {
       unread_ = 0;
-      prefetcher.note_keys(file);
+      FilePolicy::count(file, {.key_walks = 1});
       if (pick(place, view)) {
         const Result<bool> goes_on = picking_->step(StrideWalk::Arrival::value, place, need, view, run);
         if (!goes_on) return goes_on.error();
@@ -377,7 +378,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
-      prefetcher.note_sparse(file);
+      FilePolicy::count(file, {.sparse_plans = 1});
       replan_in_ = static_cast<unsigned>(std::min<std::size_t>(kSparseSteps, plan_.runs.size() / 2));
     }
     run = {need.first, need.pages};
