@@ -38,6 +38,14 @@ struct ReadStats {
   std::uint64_t vanished = 0;     ///< bytes brought into the page cache, and gone when a walk came to them
   std::uint64_t went_direct = 0;  ///< the page cache was given up: memory went, or what was brought there did
 
+  /// Of a queue: its counters now, and those that were added before.
+  void add_reads(const IoEngine::Counters& now, const IoEngine::Counters& before,
+                 const ReadQueue::Sizes& sizes) noexcept {
+    read += now.bytes - before.bytes;
+    for (unsigned i = 0; i < kSizes; ++i) requests[i] += sizes[i];
+    short_reads += now.short_reads - before.short_reads;
+    retries += now.retries - before.retries;
+  }
   /// Of another window on the same file.
   void add(const ReadStats& s) noexcept {
     asked += s.asked, read += s.read, wasted += s.wasted;

@@ -19,6 +19,7 @@
 #include "lmdbio/cache/read_plan.h"
 #include "lmdbio/cache/schedule.h"
 #include "lmdbio/cache/walk.h"
+#include "lmdbio/io/stall_notice.h"
 
 namespace lmdbio::cache {
 
@@ -65,7 +66,7 @@ class Prefetcher {
   std::size_t most_chunks(const FileCache& file) noexcept;
 
   /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
-  Status load(FileCache& file, ChunkIndex chunk) noexcept;
+  Status read_chunk(FileCache& file, ChunkIndex chunk) noexcept;
 
   /// A walk goes through a file that is mapped without read-ahead: with it as long as there is such a walk.
   void use_readahead(FileCache& file, bool on) noexcept;
@@ -106,17 +107,13 @@ class Prefetcher {
 
  private:
   friend class IoWorker;
-  /// A wait of a program for data.
-  struct Stall {
-    std::int64_t begun = 0;
-    bool told = false;
-  };
 
   Prefetcher() = default;
   bool ensure_worker() noexcept;
   /// Waits for a while, with the lock released.  `offset`: of what is not there, for the log.
-  void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset, Stall& stall) noexcept;
-  void end_wait(Walk& walk, const Stall& stall) noexcept;
+  void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset,
+            StallNotice& stall) noexcept;
+  void end_wait(Walk& walk, const StallNotice& stall) noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
   bool has_busy_writer(const FileCache& file) const noexcept;
 
@@ -129,7 +126,7 @@ class Prefetcher {
   Schedule schedule_;
   ChunkCache chunks_{schedule_};
   IoWorker* worker_ = nullptr;
-  EventCount loaded_;  ///< load() has ended somewhere
+  EventCount chunk_read_;  ///< read_chunk() has ended somewhere
   std::atomic<unsigned> forks_{0};
 };
 

@@ -23,7 +23,7 @@
 #include "lmdbio/db/unmapped_file.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
-#include "lmdbio/io/exact_read.h"
+#include "lmdbio/io/time_byte.h"
 
 namespace lmdbio::db {
 

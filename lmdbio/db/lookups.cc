@@ -11,7 +11,6 @@
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/search.h"
-#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -66,6 +65,7 @@ void Lookups::forget() noexcept {
     if (*w != nullptr) Prefetcher::existing()->remove(**w);
     w->reset();
   }
+  needs_.forget();
   file_.reset();
   known_ = {};
   lister_.forget();
@@ -166,7 +166,7 @@ bool Lookups::there(const cache::WindowView& view, std::uint64_t at, std::uint64
   // question is for all of it, so that there is one request.
   if (!sensor_.cold() || file_ == nullptr) return env_->time_read(at, view).value_or(kReadNs) < kReadNs;
   const std::int64_t begun = now_ns();
-  (void)bring_exactly(*file_->exact, at, bytes);
+  (void)needs_.bring(*file_, at, bytes);
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
@@ -194,11 +194,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     (void)Prefetcher::existing()->submit(*value_walk_, {{}, extents_, {}, {}});
   }
   const std::int64_t begun = now_ns();
-  Status st;
-  {
-    const AsyncSignalsAllowed program;
-    st = bring_exactly(*file_->exact, at, bytes);
-  }
+  const Status st = needs_.bring(*file_, at, bytes);
   if (!st.ok()) file_->read_failed.store(true, std::memory_order_relaxed);
   if (st.ok()) FilePolicy::note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();

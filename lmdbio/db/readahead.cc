@@ -11,7 +11,6 @@
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/pages_there.h"
-#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -95,6 +94,7 @@ Readahead::~Readahead() { forget(); }
 void Readahead::forget() noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   picking_.reset();
+  needs_.forget();
   if (walk_ != nullptr) {
     Prefetcher::existing()->remove(*walk_);
     walk_.reset();
@@ -145,15 +145,12 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const ca
 
 // Into the page cache.  A page fault that fails would end in a signal.  That the pages are there by now does
 // not tell that their bytes are: the kernel reads ahead of faults, and forgets that it failed.
-Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) const noexcept {
+Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) noexcept {
   cache::FileCache& file = walk_->file();
   Status st;
   if (file.anonymous) return st;  // that has no page cache
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
-  if (!file.residency.is_read(at, bytes, view.base())) {
-    const AsyncSignalsAllowed program;
-    st = bring_exactly(file.exact ? *file.exact : file.buffered, at, bytes);
-  }
+  if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, at, bytes);
   if (st.raw() == EBADF) {  // a forked child that cannot open the file anew: the mapping has it
     st = {};
   }
@@ -162,7 +159,7 @@ Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) 
 }
 
 // A need in no chunk of the plan, as its extent is: of a large value what follows is the mapping's.
-Status Readahead::read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept {
+Status Readahead::read_exactly(const PageRun& need, const cache::WindowView& view) noexcept {
   const cache::FileCache& file = walk_->file();
   const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
   const ChunkIndex a = file.chunk_at(start.first << view.shift());
