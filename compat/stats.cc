@@ -18,6 +18,7 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/db/file_policy.h"
 #include "lmdbio/reader/shared.h"
 
 namespace lmdbio::compat {
@@ -78,6 +79,7 @@ void append_reading(std::string& out, const EnvHandle& env) {
     return;
   }
   const cache::ReadStats s = env.engine->read_stats(*file);
+  const db::AccessCounters a = env.engine->access_counters(*file);
   out += "\"io\":{\"read_path\":";
   append_string(out, name_of(file->path()));
   out += ",\"reason\":";
@@ -108,18 +110,18 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "stale", s.stale);
   append_number(out, "stolen", s.stole);
   append_number(out, "snapshots", s.snapshots);
-  append_number(out, "key_walks", s.key_walks);
-  append_number(out, "stride_walks", s.stride_walks);
-  append_number(out, "predicted", s.predicted);
-  append_number(out, "predicted_right", s.predicted_right);
-  append_number(out, "predicted_wrong", s.predicted_wrong);
-  append_number(out, "sparse_plans", s.sparse_plans);
+  append_number(out, "key_walks", a.key_walks);
+  append_number(out, "stride_walks", a.stride_walks);
+  append_number(out, "predicted", a.predicted);
+  append_number(out, "predicted_right", a.predicted_right);
+  append_number(out, "predicted_wrong", a.predicted_wrong);
+  append_number(out, "sparse_plans", a.sparse_plans);
   append_number(out, "vanished", s.vanished);
   append_number(out, "went_direct", s.went_direct);
-  append_number(out, "lookups_missed", s.lookups_missed);
-  append_number(out, "exact_reads", s.exact_reads);
-  append_number(out, "exact_bytes", s.exact_bytes);
-  append_number(out, "leaves_fetched", s.leaves_fetched);
+  append_number(out, "lookups_missed", a.lookups_missed);
+  append_number(out, "exact_reads", a.exact_reads);
+  append_number(out, "exact_bytes", a.exact_bytes);
+  append_number(out, "leaves_fetched", a.leaves_fetched);
   append_number(out, "loads_begun", s.loads_begun);
   append_number(out, "loads_finished", s.loads_finished);
   out += "\"requests\":{";

@@ -11,7 +11,6 @@
 
 #include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
-#include "lmdbio/cache/lookup_record.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -35,18 +34,18 @@ struct ReadStats {
   std::uint64_t snapshots = 0;      ///< changes that sent chunks back to the file
   std::uint64_t most_resident = 0;  ///< chunks at once
   std::uint64_t most_vmas = 0;      ///< areas of memory (VMAs) that chunks of the process took, at most
-  std::uint64_t key_walks = 0;      ///< walks that were seen not to read their values
-  std::uint64_t stride_walks = 0;   ///< walks that were seen to use each k-th value
-  std::uint64_t predicted = 0;  ///< values that such walks came to and that had been fetched as the next used
-  std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of these: seen used, seen not used
-  std::uint64_t sparse_plans = 0;    ///< plans of walks whose needs do not follow one another in the file
-  std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
-  std::uint64_t exact_reads = 0, exact_bytes = 0;     ///< made for them, of what was missing and no more
-  std::uint64_t leaves_fetched = 0;                   ///< leaf pages fetched ahead of lookups
-  std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file, for lookups
+  std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file
   std::uint64_t vanished = 0;     ///< bytes brought into the page cache, and gone when a walk came to them
   std::uint64_t went_direct = 0;  ///< the page cache was given up: memory went, or what was brought there did
 
+  /// Of a queue: its counters now, and those that were added before.
+  void add_reads(const IoEngine::Counters& now, const IoEngine::Counters& before,
+                 const ReadQueue::Sizes& sizes) noexcept {
+    read += now.bytes - before.bytes;
+    for (unsigned i = 0; i < kSizes; ++i) requests[i] += sizes[i];
+    short_reads += now.short_reads - before.short_reads;
+    retries += now.retries - before.retries;
+  }
   /// Of another window on the same file.
   void add(const ReadStats& s) noexcept {
     asked += s.asked, read += s.read, wasted += s.wasted;
@@ -58,12 +57,28 @@ struct ReadStats {
     stale += s.stale, read_failed += s.read_failed, stole += s.stole, snapshots += s.snapshots;
     most_resident = std::max(most_resident, s.most_resident);
     most_vmas = std::max(most_vmas, s.most_vmas);
-    key_walks += s.key_walks, stride_walks += s.stride_walks, predicted += s.predicted;
-    predicted_right += s.predicted_right, predicted_wrong += s.predicted_wrong,
-        sparse_plans += s.sparse_plans;
-    lookups_missed += s.lookups_missed, exact_reads += s.exact_reads, exact_bytes += s.exact_bytes;
-    leaves_fetched += s.leaves_fetched, loads_begun += s.loads_begun, loads_finished += s.loads_finished;
+    loads_begun += s.loads_begun, loads_finished += s.loads_finished;
   }
+};
+
+/// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
+struct WholeLoad {
+  ReadPath path = ReadPath::none;   ///< none: no load is going on
+  std::uint32_t next = 0, end = 0;  ///< chunks
+  unsigned reading = 0;             ///< chunks
+  unsigned begun = 0;               ///< times
+};
+
+/// What a layer above keeps with a file, for all who read it.  Under the Prefetcher's lock, as is its making;
+/// destroyed with the FileCache.
+class FileExtension {
+ public:
+  FileExtension() = default;
+  FileExtension(const FileExtension&) = delete;
+  FileExtension& operator=(const FileExtension&) = delete;
+  virtual ~FileExtension() = default;
+  /// In a forked child: what has been counted is the parent's.
+  virtual void after_fork() noexcept = 0;
 };
 
 /// Made by Prefetcher::open.  Unless it says otherwise, members are constant or under the Prefetcher's lock.
@@ -129,11 +144,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::int64_t changes_since_ns = 0;     ///< start of the current minute of snapshot changes
   unsigned changes = 0;                  ///< in it, of those that cost resident chunks
   ReadStats stats;
-  std::unique_ptr<ChunkSource> source;           ///< constant once a walk has begun; the I/O thread's
-  MissRecord misses;                             ///< of lookups
-  WholeLoad load;                                ///< for them
-  std::uint64_t leaves_for = ~std::uint64_t{0};  ///< the snapshot whose leaf pages were claimed last
-  unsigned leaves_claimed = 0;                   ///< times
+  std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun; the I/O thread's
+  WholeLoad load;                            ///< of this file
+  std::unique_ptr<FileExtension> extension;  ///< null until somebody has one
 
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {

@@ -334,7 +334,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
                           : !job.publishes            ? Outcome::filled
                                                       : Outcome::mapped;
   owner_.schedule_.settle(file, job.chunk, outcome, f.group.status.raw());
-  if (file.anonymous) owner_.loaded_.notify();
+  if (file.anonymous) owner_.chunk_read_.notify();
 }
 
 // Counters of the engine go to the file.
@@ -342,12 +342,7 @@ void IoWorker::count(Lane& l) noexcept {
   const IoEngine::Counters now = l.queue->counters();
   if (now.requests == l.counted.requests && now.bytes == l.counted.bytes) return;
   const std::lock_guard lock(owner_.mutex_);
-  ReadStats& stats = l.file->stats;
-  stats.read += now.bytes - l.counted.bytes;
-  const ReadQueue::Sizes sizes = l.queue->take_sizes();
-  for (unsigned i = 0; i < ReadStats::kSizes; ++i) stats.requests[i] += sizes[i];
-  stats.short_reads += now.short_reads - l.counted.short_reads;
-  stats.retries += now.retries - l.counted.retries;
+  l.file->stats.add_reads(now, l.counted, l.queue->take_sizes());
   l.counted = now;
 }
 

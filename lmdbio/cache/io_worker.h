@@ -11,18 +11,12 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/cache/engine_factory.h"
 #include "lmdbio/cache/prefetcher.h"
-#include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/io/read_queue.h"
 
 namespace lmdbio::cache {
-
-/// How engines are made: select_engine, unless a test has put another function there.  Changed while no
-/// thread reads ahead.
-using EngineFactory = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsigned depth,
-                                                            EngineKind wanted, const char** name) noexcept;
-EngineFactory& engine_factory() noexcept;
 
 /// Started and stopped by the Prefetcher.  A thread of the private table (io/private_table.h).
 class IoWorker {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cinttypes>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -13,9 +12,9 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/io_worker.h"
+#include "lmdbio/cache/need_reads.h"
 #include "lmdbio/cache/path_change.h"
 #include "lmdbio/cache/whole_load.h"
-#include "lmdbio/io/engine_pread.h"
 #include "lmdbio/io/open_file.h"
 
 namespace lmdbio::cache {
@@ -31,7 +30,8 @@ constexpr unsigned kBusyWriter = 8;
 constinit SignalSafeMutex creation;  // guards what follows where it is set
 constinit std::atomic<Prefetcher*> the_one{nullptr};
 
-constexpr int kLoadTries = 8;
+/// Of a chunk that was read and could not be published.
+constexpr int kReadTries = 8;
 }  // namespace
 
 Prefetcher* Prefetcher::get() noexcept {
@@ -229,7 +229,7 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
   int error = 0;
   if (ticket.pending_) {
     std::unique_lock lock(mutex_);
-    Stall stall;
+    StallNotice stall;
     while (file.users != 0) {
       if (const auto chunk = schedule_.open_chunk(walk); chunk)
         wait(walk, lock, file.offset(*chunk), stall);
@@ -255,15 +255,8 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
 }
 
 void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset,
-                      Stall& stall) noexcept {
-  const std::int64_t now = now_ns();
-  if (stall.begun == 0) stall.begun = now;
-  const unsigned limit = config().stall_seconds;
-  if (limit != 0 && !stall.told && now - stall.begun >= std::int64_t{limit} * 1'000'000'000) {
-    stall.told = true;
-    log_line(LogLevel::warn, "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
-             walk.file().name.c_str(), offset, limit);
-  }
+                      StallNotice& stall) noexcept {
+  stall.look(walk.file().name.c_str(), offset);
   const std::uint32_t seen = walk.settled_.now();
   walk.waiting_ = true;
   lock.unlock();
@@ -275,11 +268,11 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::
   lock.lock();
 }
 
-void Prefetcher::end_wait(Walk& walk, const Stall& stall) noexcept {
+void Prefetcher::end_wait(Walk& walk, const StallNotice& stall) noexcept {
   walk.waiting_ = false;
-  if (stall.begun == 0) return;
+  if (stall.begun() == 0) return;
   ++walk.file().stats.stalls;
-  walk.file().stats.stall_ns += static_cast<std::uint64_t>(now_ns() - stall.begun);
+  walk.file().stats.stall_ns += static_cast<std::uint64_t>(now_ns() - stall.begun());
 }
 
 bool Prefetcher::is_reading(const FileCache& file, const Extent& extent) noexcept {
@@ -341,27 +334,12 @@ void Prefetcher::use_readahead(FileCache& file, bool on) noexcept {
   if (file.window != nullptr && (before == 0) != (file.readahead_walks == 0)) file.window->use_readahead(on);
 }
 
-void Prefetcher::note_epoch(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  file.comes_around = true;
-}
-
-void Prefetcher::note_keys(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++file.stats.key_walks;
-}
-
-void Prefetcher::note_sparse(FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++file.stats.sparse_plans;
-}
-
-void Prefetcher::note_strides(FileCache& file, const ReadStats& more) noexcept {
-  const std::lock_guard lock(mutex_);
-  file.stats.stride_walks += more.stride_walks;
-  file.stats.predicted += more.predicted;
-  file.stats.predicted_right += more.predicted_right;
-  file.stats.predicted_wrong += more.predicted_wrong;
+bool Prefetcher::begin_whole_load(FileCache& file, std::uint64_t used_bytes) noexcept {
+  const ReadPath path = whole_load_path(file, used_bytes, chunks_.budget());
+  if (file.users == 0 || path == ReadPath::none || !ensure_worker()) return false;
+  cache::begin_whole_load(file, used_bytes, path);
+  worker_->wake();
+  return true;
 }
 
 bool Prefetcher::empty(FileCache& file) noexcept {
@@ -369,19 +347,19 @@ bool Prefetcher::empty(FileCache& file) noexcept {
   return chunks_.empty(file);
 }
 
-Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
+Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
   const AsyncSignalsBlocked fork_safe;  // a child would not have the staging that is read into
   std::unique_lock lock(mutex_);
   for (int tries = 0;;) {
     const ChunkState state = file.table.state(chunk);
     if (state == ChunkState::resident) return {};
     if (state == ChunkState::filling) {  // by the worker, or another thread in here
-      const std::uint32_t seen = loaded_.now();
+      const std::uint32_t seen = chunk_read_.now();
       lock.unlock();
       constexpr std::int64_t kPoll = 20'000'000;
       {
         const AsyncSignalsAllowed program;
-        loaded_.wait(seen, kPoll);
+        chunk_read_.wait(seen, kPoll);
       }
       lock.lock();
       continue;
@@ -402,11 +380,7 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
     Staging staging;
     if (made) {
       staging = std::move(made).value();
-      st = Status::from_errno(EBADF);
-      (void)file.buffered.with_fd([&](int) noexcept {
-        PreadEngine engine(file.buffered);
-        st = read_fully(engine, file.offset(chunk), {staging.data(), bytes});
-      });
+      st = NeedReads::read(file, file.offset(chunk), {staging.data(), bytes});
     }
     lock.lock();
     if (forks != this->forks()) {  // a handler has forked, and this is the child: the chunk is not being read
@@ -414,7 +388,7 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
       continue;
     }
     const bool published = chunks_.finish(file, chunk, generation, st.ok(), staging);
-    loaded_.notify();
+    chunk_read_.notify();
     // Walks that wait for it: what was not published they read for themselves.
     schedule_.settle(file, chunk, published ? Outcome::ready : Outcome::wanted, 0);
     if (!published && worker_ != nullptr) worker_->wake();
@@ -422,11 +396,10 @@ Status Prefetcher::load(FileCache& file, ChunkIndex chunk) noexcept {
       ++file.stats.read_failed;
       return st;
     }
-    file.stats.read += bytes;
     file.stats.asked += bytes;
     if (published) return {};
     if (file.users == 0) return Status::from_errno(EBADF);
-    if (++tries > kLoadTries) return Status::from_errno(ENOMEM);
+    if (++tries > kReadTries) return Status::from_errno(ENOMEM);
   }
 }
 
@@ -445,6 +418,7 @@ void Prefetcher::after_fork_in_child() noexcept {
   for (FileCache* const f : chunks_.files()) {
     f->stats = {};
     f->load = {};
+    if (f->extension != nullptr) f->extension->after_fork();
     f->reading.clear();
     f->reads_extents = false;
     f->dropping.clear();

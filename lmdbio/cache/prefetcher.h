@@ -19,6 +19,7 @@
 #include "lmdbio/cache/read_plan.h"
 #include "lmdbio/cache/schedule.h"
 #include "lmdbio/cache/walk.h"
+#include "lmdbio/io/stall_notice.h"
 
 namespace lmdbio::cache {
 
@@ -65,28 +66,16 @@ class Prefetcher {
   std::size_t most_chunks(const FileCache& file) noexcept;
 
   /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
-  Status load(FileCache& file, ChunkIndex chunk) noexcept;
+  Status read_chunk(FileCache& file, ChunkIndex chunk) noexcept;
 
   /// A walk goes through a file that is mapped without read-ahead: with it as long as there is such a walk.
   void use_readahead(FileCache& file, bool on) noexcept;
-  /// A walk has started over: what it leaves is worth keeping.
-  void note_epoch(FileCache& file) noexcept;
-  void note_keys(FileCache& file) noexcept;
-  void note_sparse(FileCache& file) noexcept;
+  /// Loads the first `used_bytes` of `file` in the background, into the page cache or as chunks.  False: they
+  /// fit nowhere, or there is no thread for it.  With lock() held; no load of the file is going on.
+  bool begin_whole_load(FileCache& file, std::uint64_t used_bytes) noexcept;
+  /// With lock() held.
+  bool is_loading(const FileCache& file) const noexcept { return file.load.path != ReadPath::none; }
 
-  /// A lookup under `snapshot` asked, and found data missing at byte `at` of `used_bytes`.  `far`: from where
-  /// the last one was.  Where lookups go all over a file that fits, a load of all of it begins.  How many
-  /// such misses there were under this snapshot; 0: what is missing is being loaded.
-  std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at,
-                              std::uint64_t used_bytes, bool far) noexcept;
-  /// Whose transaction fetches all leaf pages: true once a snapshot, and not for every snapshot of a busy
-  /// writer.
-  bool claim_leaves(FileCache& file, std::uint64_t snapshot) noexcept;
-  void note_leaves(FileCache& file, std::uint64_t pages) noexcept;
-  /// `bytes` were read for a lookup, which waited for `ns`.
-  void note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept;
-  /// Counts of walks that use each k-th value: what is to be added to the file's.
-  void note_strides(FileCache& file, const ReadStats& more) noexcept;
   /// Drops what a window without a mapping holds, and what is being read for it.  With lock() held; no
   /// transaction reads it, and none begins as long as the lock is held.  False: no memory for that; what it
   /// holds stays.
@@ -118,17 +107,13 @@ class Prefetcher {
 
  private:
   friend class IoWorker;
-  /// A wait of a program for data.
-  struct Stall {
-    std::int64_t begun = 0;
-    bool told = false;
-  };
 
   Prefetcher() = default;
   bool ensure_worker() noexcept;
   /// Waits for a while, with the lock released.  `offset`: of what is not there, for the log.
-  void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset, Stall& stall) noexcept;
-  void end_wait(Walk& walk, const Stall& stall) noexcept;
+  void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset,
+            StallNotice& stall) noexcept;
+  void end_wait(Walk& walk, const StallNotice& stall) noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
   bool has_busy_writer(const FileCache& file) const noexcept;
 
@@ -141,7 +126,7 @@ class Prefetcher {
   Schedule schedule_;
   ChunkCache chunks_{schedule_};
   IoWorker* worker_ = nullptr;
-  EventCount loaded_;  ///< load() has ended somewhere
+  EventCount chunk_read_;  ///< read_chunk() has ended somewhere
   std::atomic<unsigned> forks_{0};
 };
 

@@ -12,8 +12,6 @@ namespace {
 /// Of a load, in flight, bytes: enough for storage that is far away, little enough not to keep a program's
 /// own reads waiting.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
-/// Loads of one file at most: a writer that goes on makes each worth less.
-constexpr unsigned kMostLoads = 8;
 /// A load into the page cache looks at the memory that is left once in so many chunks.
 constexpr std::uint32_t kLookEvery = 16;
 
@@ -28,7 +26,7 @@ void end_if_done(FileCache& file) noexcept {
 
 ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
                          const MemoryBudget& budget) noexcept {
-  if (file.anonymous || file.load.begun >= kMostLoads) return ReadPath::none;
+  if (file.anonymous) return ReadPath::none;
   const std::uint64_t chunks = used_bytes / file.chunk_bytes + 1;
   ReadFacts facts;
   facts.setting = config().io;
@@ -44,9 +42,8 @@ void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) 
   file.load.next = 0;
   file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
   ++file.load.begun;
-  file.load.missed_ns = 0;
   ++file.stats.loads_begun;
-  file.comes_around = true;  // chunks are kept: lookups come to any of them again
+  file.comes_around = true;  // chunks are kept: all of them were wanted
 }
 
 bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {

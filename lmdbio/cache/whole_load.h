@@ -1,4 +1,4 @@
-// The load of a whole file in the background, for lookups that go all over it.  Under the Prefetcher's lock.
+// The load of a whole file in the background.  Under the Prefetcher's lock.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,7 @@
 
 namespace lmdbio::cache {
 
-/// Where a load of `file`, of which a database uses `used_bytes`, would go.  None: it is not worth it, or
-/// there were enough.
+/// Where a load of `file`, of which a database uses `used_bytes`, would go.  None: it fits nowhere.
 ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
                          const MemoryBudget& budget) noexcept;
 void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept;

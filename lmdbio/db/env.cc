@@ -23,7 +23,7 @@
 #include "lmdbio/db/unmapped_file.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
-#include "lmdbio/io/exact_read.h"
+#include "lmdbio/io/time_byte.h"
 
 namespace lmdbio::db {
 
@@ -242,6 +242,10 @@ std::shared_ptr<cache::FileCache> Env::read_ahead(const cache::WindowView& view)
 
 cache::ReadStats Env::read_stats(const cache::FileCache& file) noexcept {
   return unmapped_file_ != nullptr ? unmapped_file_->stats() : cache::Prefetcher::existing()->stats(file);
+}
+
+AccessCounters Env::access_counters(const cache::FileCache& file) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->counters() : FilePolicy::counters(file);
 }
 
 std::shared_ptr<PrefetchFile> Env::prefetch_file() noexcept {

@@ -9,8 +9,8 @@
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
+#include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/search.h"
-#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -65,6 +65,7 @@ void Lookups::forget() noexcept {
     if (*w != nullptr) Prefetcher::existing()->remove(**w);
     w->reset();
   }
+  needs_.forget();
   file_.reset();
   known_ = {};
   lister_.forget();
@@ -147,9 +148,9 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
       (void)need(first << view.shift(), std::min(pages << view.shift(), kMostValue), &values_);
   }
   if (missed && file_ != nullptr) {
-    const std::uint64_t misses = Prefetcher::existing()->lookup_missed(*file_, source.txnid, missed_at,
-                                                                       view.pages() << view.shift(), far);
-    around_ = !file_->local && misses >= cache::MissRecord::kMisses;
+    const std::uint64_t misses =
+        FilePolicy::lookup_missed(*file_, source.txnid, missed_at, view.pages() << view.shift(), far);
+    around_ = !file_->local && misses >= MissRecord::kMisses;
     if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
   }
   return missed;
@@ -165,7 +166,7 @@ bool Lookups::there(const cache::WindowView& view, std::uint64_t at, std::uint64
   // question is for all of it, so that there is one request.
   if (!sensor_.cold() || file_ == nullptr) return env_->time_read(at, view).value_or(kReadNs) < kReadNs;
   const std::int64_t begun = now_ns();
-  (void)bring_exactly(*file_->exact, at, bytes);
+  (void)needs_.bring(*file_, at, bytes);
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
@@ -193,14 +194,9 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     (void)Prefetcher::existing()->submit(*value_walk_, {{}, extents_, {}, {}});
   }
   const std::int64_t begun = now_ns();
-  Status st;
-  {
-    const AsyncSignalsAllowed program;
-    st = bring_exactly(*file_->exact, at, bytes);
-  }
+  const Status st = needs_.bring(*file_, at, bytes);
   if (!st.ok()) file_->read_failed.store(true, std::memory_order_relaxed);
-  if (st.ok())
-    Prefetcher::existing()->note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
+  if (st.ok()) FilePolicy::note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();
 }
 
@@ -216,12 +212,11 @@ bool Lookups::open_file(const cache::WindowView& view) noexcept {
 // All leaf pages of the tree, if they are few enough.
 void Lookups::fetch_leaves(const Source& source, const format::DbRecord& db, std::uint64_t misses) {
   if (db.depth < 2 || db.depth > format::kMaxDepth || db.leaf_pages > kMostLeaves ||
-      !cache::worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))
+      !worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))
     return;
-  Prefetcher& prefetcher = *Prefetcher::existing();
-  if (!prefetcher.claim_leaves(*file_, source.txnid)) return;
-  if (!cache::worth_all_leaves(misses, db.leaf_pages, db.leaf_pages << source.view.shift(),
-                               memory_facts().available))
+  if (!FilePolicy::claim_leaves(*file_, source.txnid)) return;
+  if (!worth_all_leaves(misses, db.leaf_pages, db.leaf_pages << source.view.shift(),
+                        memory_facts().available))
     return;
   lister_.start(format::raw(db.root), db.depth, db.leaf_pages);
   listing_ = source.txnid;
@@ -231,7 +226,6 @@ void Lookups::fetch_leaves(const Source& source, const format::DbRecord& db, std
 }
 
 void Lookups::go_on_listing(const cache::WindowView& view) {
-  Prefetcher& prefetcher = *Prefetcher::existing();
   Pages pages(*this, view);
   const LeafLister::Step step = lister_.go_on(pages, missing_);
   const std::vector<std::uint64_t>& wanted = step == LeafLister::Step::done ? lister_.leaves() : missing_;
@@ -240,9 +234,9 @@ void Lookups::go_on_listing(const cache::WindowView& view) {
     for (const std::uint64_t p : wanted)
       if (p < view.pages()) extents_.push_back({p << view.shift(), view.page_size()});
     extents_.resize(merge(extents_, 0));
-    if (!extents_.empty()) (void)prefetcher.submit(*leaf_walk_, {{}, extents_, {}, {}});
+    if (!extents_.empty()) (void)Prefetcher::existing()->submit(*leaf_walk_, {{}, extents_, {}, {}});
   }
-  if (step == LeafLister::Step::done) prefetcher.note_leaves(*file_, wanted.size());
+  if (step == LeafLister::Step::done) FilePolicy::count(*file_, {.leaves_fetched = wanted.size()});
   if (step == LeafLister::Step::wait && ++waits_ < kMostWaits) return;
   listing_ = 0;
   lister_.forget();

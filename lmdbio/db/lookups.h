@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "lmdbio/cache/need_reads.h"
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/compare.h"
@@ -115,6 +116,7 @@ class Lookups {
   bool off_ = false;                        ///< nothing can be done for this environment's lookups
   std::uint32_t window_ = 0;                ///< number of the window that all below belongs to
   std::shared_ptr<cache::FileCache> file_;  ///< null: no lookup has missed anything yet
+  cache::NeedReads needs_;                  ///< of that file
   /// Branch pages that were there, by low bits of their numbers; 0: none.
   std::array<std::uint64_t, 64> known_{};
   // Leaf pages, all at once.

@@ -5,7 +5,7 @@
 
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/planner.h"
-#include "lmdbio/io/exact_read.h"
+#include "lmdbio/io/time_byte.h"
 
 namespace lmdbio::db {
 

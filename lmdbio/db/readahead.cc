@@ -9,8 +9,8 @@
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/env.h"
+#include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/pages_there.h"
-#include "lmdbio/io/exact_read.h"
 
 namespace lmdbio::db {
 
@@ -94,6 +94,7 @@ Readahead::~Readahead() { forget(); }
 void Readahead::forget() noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   picking_.reset();
+  needs_.forget();
   if (walk_ != nullptr) {
     Prefetcher::existing()->remove(*walk_);
     walk_.reset();
@@ -144,15 +145,12 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const ca
 
 // Into the page cache.  A page fault that fails would end in a signal.  That the pages are there by now does
 // not tell that their bytes are: the kernel reads ahead of faults, and forgets that it failed.
-Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) const noexcept {
+Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) noexcept {
   cache::FileCache& file = walk_->file();
   Status st;
   if (file.anonymous) return st;  // that has no page cache
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
-  if (!file.residency.is_read(at, bytes, view.base())) {
-    const AsyncSignalsAllowed program;
-    st = bring_exactly(file.exact != nullptr ? *file.exact : file.buffered, at, bytes);
-  }
+  if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, at, bytes);
   if (st.raw() == EBADF) {  // a forked child that cannot open the file anew: the mapping has it
     st = {};
   }
@@ -161,7 +159,7 @@ Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) 
 }
 
 // A need in no chunk of the plan, as its extent is: of a large value what follows is the mapping's.
-Status Readahead::read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept {
+Status Readahead::read_exactly(const PageRun& need, const cache::WindowView& view) noexcept {
   const cache::FileCache& file = walk_->file();
   const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
   const ChunkIndex a = file.chunk_at(start.first << view.shift());
@@ -231,7 +229,7 @@ void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   if (need.first != history_.first_page) {
     history_.epochs = 0;
   } else if (++history_.epochs == 1) {
-    Prefetcher::existing()->note_epoch(walk_->file());
+    FilePolicy::note_epoch(walk_->file());
   }
   history_.first_page = need.first;
   history_.end_page = forward ? need.first : need.first + need.pages;
@@ -329,7 +327,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
     unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
     if (unread_ >= kUnread && !file.anonymous) {
       unread_ = 0;
-      prefetcher.note_keys(file);
+      FilePolicy::count(file, {.key_walks = 1});
       if (pick(place, view)) {
         const Result<bool> goes_on = picking_->step(StrideWalk::Arrival::value, place, need, view, run);
         if (!goes_on) return goes_on.error();
@@ -377,7 +375,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
-      prefetcher.note_sparse(file);
+      FilePolicy::count(file, {.sparse_plans = 1});
       replan_in_ = static_cast<unsigned>(std::min<std::size_t>(kSparseSteps, plan_.runs.size() / 2));
     }
     run = {need.first, need.pages};

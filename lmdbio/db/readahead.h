@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lmdbio/base/status.h"
+#include "lmdbio/cache/need_reads.h"
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/planner.h"
@@ -67,8 +68,8 @@ class Readahead {
                   FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
   bool read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept;
-  Status read_exactly(const PageRun& need, const cache::WindowView& view) const noexcept;
-  Status read_need(const PageRun& need, const cache::WindowView& view) const noexcept;
+  Status read_exactly(const PageRun& need, const cache::WindowView& view) noexcept;
+  Status read_need(const PageRun& need, const cache::WindowView& view) noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
   bool is_planned(cache::ChunkIndex chunk) const noexcept;
   bool comes_back_to(cache::ChunkIndex chunk) const noexcept;
@@ -82,6 +83,7 @@ class Readahead {
   Env* env_;
   State state_ = State::watching;
   std::unique_ptr<cache::Walk> walk_;
+  cache::NeedReads needs_;
   std::shared_ptr<cache::FileCache> hinted_file_;  ///< off, but for what the kernel was asked to do; or null
   // watching
   std::int64_t looked_ns_ = 0;

@@ -96,7 +96,7 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
   look_back(next);
   const Stride::Verdict verdict = stride_.verdict();
   if (!apart_ || verdict == Stride::Verdict::dense || verdict == Stride::Verdict::irregular) return false;
-  if (verdict == Stride::Verdict::stride && !std::exchange(counted_, true)) ++stats_.stride_walks;
+  if (verdict == Stride::Verdict::stride && !std::exchange(counted_, true)) ++counters_.stride_walks;
 
   WalkPlace place = here;
   if (at == Arrival::value) {
@@ -121,7 +121,7 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
   } else {
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (is_fast()) {
-      if (!std::exchange(keys_counted_, true)) Prefetcher::existing()->note_keys(walk_.file());
+      if (!std::exchange(keys_counted_, true)) FilePolicy::count(walk_.file(), {.key_walks = 1});
       give_leaf(place.leaf, view);
       run = FreeRun::everything();
     } else {
@@ -159,9 +159,9 @@ void StrideWalk::look_back(const std::byte* next) {
         seen = page == TouchedPages::Page::touched ? Stride::Seen::used : Stride::Seen::unused;
     }
     if (g.predicted) {
-      ++stats_.predicted;
-      if (seen == Stride::Seen::used) ++stats_.predicted_right;
-      if (seen == Stride::Seen::unused) ++stats_.predicted_wrong;
+      ++counters_.predicted;
+      if (seen == Stride::Seen::used) ++counters_.predicted_right;
+      if (seen == Stride::Seen::unused) ++counters_.predicted_wrong;
     }
     if (seen == Stride::Seen::used)
       ++used;
@@ -319,9 +319,9 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
 }
 
 void StrideWalk::report() noexcept {
-  if (stats_.predicted == 0 && stats_.stride_walks == 0) return;
-  Prefetcher::existing()->note_strides(walk_.file(), stats_);
-  stats_ = {};
+  if (counters_.predicted == 0 && counters_.stride_walks == 0) return;
+  FilePolicy::count(walk_.file(), counters_);
+  counters_ = {};
 }
 
 }  // namespace lmdbio::db

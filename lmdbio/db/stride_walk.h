@@ -15,6 +15,7 @@
 #include "lmdbio/cache/touched.h"
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
+#include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/planner.h"
 #include "lmdbio/db/stride.h"
 
@@ -81,7 +82,7 @@ class StrideWalk {
   bool apart_ = true;                        ///< it can be told what is used
   unsigned probed_ = 0;                      ///< values since the start that were fetched without a guess
   bool counted_ = false, keys_counted_ = false;
-  cache::ReadStats stats_;  ///< not yet in the file's
+  AccessCounters counters_;  ///< not yet in the file's
   Plan plan_;
   std::vector<Extent> extents_;
   // Pages that are looked at together.

@@ -95,7 +95,7 @@ bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
     const int saved = errno;
     const Uncancelled wait;
     const AsyncSignalsBlocked allocates;
-    failed = cache::Prefetcher::existing()->load(*file, cache::ChunkIndex{c});
+    failed = cache::Prefetcher::existing()->read_chunk(*file, cache::ChunkIndex{c});
     errno = saved;
     if (!failed.ok()) return false;
   }

@@ -93,6 +93,7 @@ void UnmappedFile::close(std::list<Entry>& gone) noexcept {
     prefetcher_.close(e.cache);
     const std::lock_guard lock(prefetcher_);
     closed_.add(e.cache->stats);
+    closed_counters_.add(FilePolicy::counters_locked(*e.cache));
   }
   gone.clear();
 }
@@ -157,6 +158,13 @@ cache::ReadStats UnmappedFile::stats() const noexcept {
   const std::lock_guard lock(prefetcher_);
   cache::ReadStats sum = closed_;
   for (const Entry& e : entries_) sum.add(e.cache->stats);
+  return sum;
+}
+
+AccessCounters UnmappedFile::counters() const noexcept {
+  const std::lock_guard lock(prefetcher_);
+  AccessCounters sum = closed_counters_;
+  for (const Entry& e : entries_) sum.add(FilePolicy::counters_locked(*e.cache));
   return sum;
 }
 

@@ -15,6 +15,7 @@
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/cache/window.h"
+#include "lmdbio/db/file_policy.h"
 
 namespace lmdbio::db {
 
@@ -54,6 +55,7 @@ class UnmappedFile {
   std::shared_ptr<cache::FileCache> cache_at(const std::byte* base) const noexcept;
   /// Of all windows so far.
   cache::ReadStats stats() const noexcept;
+  AccessCounters counters() const noexcept;
 
  private:
   static constexpr std::uint64_t kNoSnapshot = ~std::uint64_t{0};
@@ -74,6 +76,7 @@ class UnmappedFile {
   std::list<Entry> entries_;            ///< the first one stays
   std::uint64_t latest_ = kNoSnapshot;  ///< the snapshot that was last entered as a new one
   cache::ReadStats closed_;             ///< of windows that are gone
+  AccessCounters closed_counters_;      ///< likewise
 };
 
 }  // namespace lmdbio::db

@@ -11,6 +11,7 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/io/engine_hosted.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/engine_single.h"
 #include "lmdbio/io/engine_threads.h"
 #include "lmdbio/io/engine_uring.h"
 #include "lmdbio/io/page_filler.h"
@@ -57,6 +58,11 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
                                                 const char** name) noexcept {
   static std::atomic<bool> told{false};
   if (depth == 0) return Status::from_errno(EINVAL);
+  if (wanted == EngineKind::single || wanted == EngineKind::single_unread) {
+    if (name != nullptr) *name = "single";
+    return SingleEngine::make(file, wanted == EngineKind::single ? SingleEngine::Bytes::copied
+                                                                 : SingleEngine::Bytes::unwanted);
+  }
   if (file.kept() && !PrivateTable::inside()) return hosted_engine(file, depth, wanted, name);
   if (file.fd() < 0) return Status::from_errno(EBADF);
   if (wanted == EngineKind::populate || wanted == EngineKind::populate_copied) {

@@ -17,6 +17,8 @@ enum class EngineKind : unsigned char {
   populate,  ///< bytes come into the page cache, not to where they are asked for: see PageFiller; no other
              ///< instead
   populate_copied,  ///< as populate, and to where they are asked for
+  single,           ///< one read at a time, which its caller waits for: see SingleEngine; no other instead
+  single_unread,    ///< likewise; bytes come into the page cache and nowhere else
 };
 /// That of LMDBIO_ENGINE.
 EngineKind engine_kind(IoEngineChoice choice) noexcept;

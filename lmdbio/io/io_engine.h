@@ -98,6 +98,9 @@ class IoEngine {
  protected:
   explicit IoEngine(Caps caps) noexcept;
 
+  /// Reads that were refused wait for another try, and there is nothing else to wait for.
+  bool waits_to_retry() const noexcept { return pending_ != 0 && below_ == 0 && ready_ == 0; }
+
   /// What an engine sees: one attempt at a read, or at the rest of one.
   struct RawRead {
     std::uint64_t offset;

@@ -80,6 +80,12 @@ class PrivateTable {
     const std::shared_ptr<PrivateTable> table = get();
     return table != nullptr && table->call(body);
   }
+  /// The beginning of a call(): has `job` run soon, and `done` set after that.  Both are new, and stay where
+  /// they are until it is set; in a child that was forked meanwhile it never is.
+  void begin(Job& job, OneShot& done) noexcept {
+    job.done_ = &done;
+    post(job);
+  }
   /// Has `job` run soon; nothing if it waits already.  Any thread of this process.
   void post(Job& job) noexcept;
   /// The job is not run any more, and no thread is in it.  Not from within a job.

@@ -10,6 +10,7 @@
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/io/stall_notice.h"
 
 namespace lmdbio {
 
@@ -54,6 +55,7 @@ Status ReadQueue::add_pieces(ReadGroup& group, const Extent& extent, Place&& pla
     return Status::from_errno(ENOMEM);
   }
   const auto added = static_cast<unsigned>(pending_.size() - before);
+  group.offset = extent.offset;
   group.left += added;
   group.waiting += added;
   return {};
@@ -73,16 +75,24 @@ Status ReadQueue::add_unread(ReadGroup& group, const Extent& extent, MutableByte
 void ReadQueue::pump() noexcept {
   if (forgotten()) return;
   submit();
-  if (engine_->in_flight() == 0) return;
-  reap(0);
-  submit();
+  reap_here();
 }
 
 Status ReadQueue::wait(ReadGroup& group) noexcept {
   if (forgotten()) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;
   put_first(group);
-  for (submit(); !group.done() && !forgotten(); submit()) reap_next(1);
+  submit();
+  if (name_ != nullptr) {
+    StallNotice stall;
+    for (reap_here(); !group.done() && !forgotten(); reap_here()) {
+      stall.look(name_, group.offset);
+      constexpr std::int64_t kPoll = 250'000'000;
+      if (!wait_briefly(kPoll)) break;
+    }
+  } else {
+    for (; !group.done() && !forgotten(); submit()) reap_next(1);
+  }
   return group.done() ? group.status : Status::from_errno(ECANCELED);
 }
 
@@ -174,6 +184,13 @@ void ReadQueue::reap(std::size_t min) noexcept {
     if (n.value() < std::size(done)) return;
     min = 0;
   }
+}
+
+// What has come; then submits what there is room for.
+void ReadQueue::reap_here() noexcept {
+  if (forgotten() || engine_->in_flight() == 0) return;
+  reap(0);
+  submit();
 }
 
 // Waits for `min` of those in flight.  Where the caller blocks signals the program's handlers run meanwhile,

@@ -25,6 +25,7 @@ struct ReadGroup {
   unsigned waiting = 0;      ///< of those, not submitted yet
   Status status;             ///< of the first that failed; the group's bytes are unspecified then
   std::int64_t sent_ns = 0;  ///< CLOCK_MONOTONIC, when its last request was submitted
+  std::uint64_t offset = 0;  ///< of what was wanted last
   bool done() const noexcept { return left == 0; }
 };
 
@@ -58,6 +59,8 @@ class ReadQueue {
   /// The same for bytes that nobody looks at: those of a request come to some place in `scratch`, which has
   /// room for the largest request, or for a few of them.
   Status add_unread(ReadGroup& group, const Extent& extent, MutableBytes scratch) noexcept;
+  /// From now on wait(group) logs a line when it takes long (StallNotice).  `name`: of the file; stays.
+  void tell_stalls(const char* name) noexcept { name_ = name; }
   /// The file has grown, or shrunk.
   void set_file_bytes(std::uint64_t bytes) noexcept { file_bytes_ = bytes; }
   /// Submits what there is room for.  Never waits.
@@ -93,6 +96,7 @@ class ReadQueue {
   template <class Place>
   Status add_pieces(ReadGroup& group, const Extent& extent, Place&& place) noexcept;
   void put_first(const ReadGroup& group) noexcept;
+  void reap_here() noexcept;
   void reap(std::size_t min) noexcept;
   void reap_next(std::size_t min) noexcept;
   bool wait_briefly(std::int64_t ns) noexcept;
@@ -104,6 +108,7 @@ class ReadQueue {
   std::deque<ReadOp> pending_;  ///< tags: addresses of groups
   Sizes sizes_{};
   std::size_t next_unread_ = 0;
+  const char* name_ = nullptr;  ///< null: stalls are not told of
   bool forgotten_ = false;
   const unsigned born_ = PrivateTable::generation();
 };

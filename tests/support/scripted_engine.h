@@ -68,32 +68,47 @@ inline EngineScript& engine_script() {
   static EngineScript script;
   return script;
 }
+/// The same for what threads of the program read by themselves, and wait for (cache/need_reads.h): the other
+/// script does not count it.
+inline EngineScript& need_script() {
+  static EngineScript script;
+  return script;
+}
 
 /// Around another engine, with the same caps.
 class ScriptedEngine final : public IoEngine {
  public:
-  explicit ScriptedEngine(std::unique_ptr<IoEngine> inner)
-      : IoEngine(inner->caps()), inner_(std::move(inner)) {}
+  explicit ScriptedEngine(std::unique_ptr<IoEngine> inner, EngineScript& script = engine_script())
+      : IoEngine(inner->caps()), script_(script), inner_(std::move(inner)) {}
 
   int ready_fd() const noexcept override {
-    const EngineScript& s = engine_script();
+    const EngineScript& s = script_;
     if (s.held_) return -1;  // who polls looks from time to time
     return !ready_.empty() || inner_->poll_timeout_ms() >= 0 ? always_.get() : inner_->ready_fd();
+  }
+  void wait_briefly(std::int64_t ns) noexcept override {
+    if (script_.held_ || !ready_.empty()) return;
+    if (inner_->ready_fd() < 0)
+      inner_->wait_briefly(ns);
+    else
+      IoEngine::wait_briefly(ns);
   }
   void forget() noexcept override { inner_->forget(); }
 
   /// For cache::engine_factory().
   static Result<std::unique_ptr<IoEngine>> make(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept {
-    if (engine_script().fail_make) return Status::from_errno(EMFILE);
+    const bool need = wanted == EngineKind::single || wanted == EngineKind::single_unread;
+    EngineScript& script = need ? need_script() : engine_script();
+    if (script.fail_make) return Status::from_errno(EMFILE);
     Result<std::unique_ptr<IoEngine>> made = select_engine(file, depth, wanted, name);
     if (!made) return made;
-    return std::unique_ptr<IoEngine>(new ScriptedEngine(std::move(made).value()));
+    return std::unique_ptr<IoEngine>(new ScriptedEngine(std::move(made).value(), script));
   }
 
  private:
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
-    EngineScript& s = engine_script();
+    EngineScript& s = script_;
     for (const RawRead& r : reads) {
       const unsigned n = ++s.reads, nth = s.fail_nth;
       {
@@ -116,7 +131,7 @@ class ScriptedEngine final : public IoEngine {
     return reads.size();
   }
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t) noexcept override {
-    EngineScript& s = engine_script();
+    EngineScript& s = script_;
     if (s.held_) {
       s.seen_held_ = true;
       ::pthread_testcancel();  // as system calls that wait
@@ -133,6 +148,7 @@ class ScriptedEngine final : public IoEngine {
     return k;
   }
 
+  EngineScript& script_;
   const std::unique_ptr<IoEngine> inner_;
   std::vector<RawResult> ready_;
   const UniqueFd always_{::eventfd(1, EFD_CLOEXEC)};

@@ -25,7 +25,7 @@ namespace {
 std::atomic<bool> hold_pread{false}, pread_held{false};
 }
 
-// Prefetcher::load() comes here: it reads by itself.
+// Prefetcher::read_chunk() comes here: it reads by itself.
 extern "C" ssize_t pread(int fd, void* to, size_t n, off_t at) {
   while (hold_pread) {
     pread_held = true;
@@ -62,7 +62,7 @@ std::thread load_and_hold(const AheadFile& file) {
   pread_held = false;
   hold_pread = true;
   std::thread loads(
-      [&file] { EXPECT_TRUE(AheadFile::prefetcher().load(*file.cache(), ChunkIndex{0}).ok()); });
+      [&file] { EXPECT_TRUE(AheadFile::prefetcher().read_chunk(*file.cache(), ChunkIndex{0}).ok()); });
   while (!pread_held) ::sched_yield();
   return loads;
 }
@@ -362,7 +362,7 @@ TEST_F(Ahead, AForkWhileAnotherThreadLoads) {
     std::atomic<unsigned> failed{0};
     for (std::uint32_t c = 0; c < file.chunks(); ++c)
       others.emplace_back([&, c] {
-        if (!prefetcher().load(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
+        if (!prefetcher().read_chunk(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
       });
     for (std::thread& t : others) t.join();
     if (failed != 0) bad = 1;
@@ -380,7 +380,7 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
     AheadFile file(9 * kAheadChunk + kTail, true);
     EXPECT_EQ(file.cache()->decision.path, ReadPath::direct);
     for (std::uint32_t c = 0; c < file.chunks(); c += 2)
-      ASSERT_TRUE(prefetcher().load(*file.cache(), ChunkIndex{c}).ok());
+      ASSERT_TRUE(prefetcher().read_chunk(*file.cache(), ChunkIndex{c}).ok());
     AheadWalk walk(file);
     for (std::uint32_t c = 0; c < file.chunks(); ++c) {
       ASSERT_TRUE(walk.go(c).ok());
@@ -388,13 +388,13 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
     }
     EXPECT_TRUE(file.all_right()) << "nothing is taken away";
     EXPECT_GT(prefetcher().memory_used(), kLimit);
-    EXPECT_EQ(prefetcher().load(*file.cache(), ChunkIndex{file.chunks()}).raw(), EIO) << "beyond the end";
+    EXPECT_EQ(prefetcher().read_chunk(*file.cache(), ChunkIndex{file.chunks()}).raw(), EIO) << "beyond the end";
     file.change(std::byte{0x77});
     ASSERT_TRUE(file.advance(2).ok());
     std::atomic<unsigned> failed{0};
     const auto body = [&] {
       for (std::uint32_t c = 0; c < file.chunks(); ++c)
-        if (!prefetcher().load(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
+        if (!prefetcher().read_chunk(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
     };
     std::thread a(body), b(body);
     a.join();

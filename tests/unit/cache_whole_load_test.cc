@@ -1,10 +1,10 @@
-// Loads of a whole file for lookups that go all over it: begun when they are due, once a snapshot, within the
-// limit; given up where they cannot go on; nothing is wrong meanwhile.
+// Loads of a whole file: within the limit, given up where they cannot go on; nothing is wrong meanwhile.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 
 #include "lmdbio/cache/io_worker.h"
 #include "tests/support/ahead_file.h"
@@ -36,13 +36,10 @@ class WholeLoadTest : public ::testing::Test {
     EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed";
   }
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
-  /// Lookups that have waited long enough for a load, all over the file.  What the last one was told.
-  static std::uint64_t miss(AheadFile& file, unsigned n = MissRecord::kMisses, std::uint64_t snapshot = 1) {
-    prefetcher().note_exact(*file.cache(), 1, file.bytes());
-    std::uint64_t told = 0;
-    for (unsigned i = 0; i < n; ++i)
-      told = prefetcher().lookup_missed(*file.cache(), snapshot, file.bytes() / n * i, file.bytes(), true);
-    return told;
+  static bool begin(AheadFile& file) {
+    const std::lock_guard lock(prefetcher());
+    return !prefetcher().is_loading(*file.cache()) &&
+           prefetcher().begin_whole_load(*file.cache(), file.bytes());
   }
   static void finish(AheadFile& file, unsigned loads = 1) {
     while (file.stats().loads_finished < loads) ::sched_yield();
@@ -54,42 +51,20 @@ class WholeLoadTest : public ::testing::Test {
   }
 };
 
-TEST_F(WholeLoadTest, OnceASnapshot) {
+TEST_F(WholeLoadTest, EachChunkIsReadOnce) {
   AheadFile file(6 * kAheadChunk + kTail);
-  EXPECT_EQ(miss(file, MissRecord::kMisses - 1), MissRecord::kMisses - 1) << "too few";
-  EXPECT_EQ(file.stats().loads_begun, 0u);
-  EXPECT_EQ(miss(file), 0u);
+  EXPECT_TRUE(begin(file));
   finish(file);
   EXPECT_EQ(resident(file), file.chunks());
   EXPECT_TRUE(file.all_right());
   for (const auto& [at, n] : engine_script().attempts()) EXPECT_EQ(n, 1u) << "at " << at;
-  const unsigned reads = engine_script().reads;
-  EXPECT_NE(miss(file), 0u);
-  EXPECT_EQ(file.stats().loads_begun, 1u);
-  EXPECT_EQ(engine_script().reads, reads);
   EXPECT_LE(prefetcher().memory_used(), kLimit);
   file.close();
 }
 
-TEST_F(WholeLoadTest, NotBeforeItIsDue) {
-  AheadFile file(4 * kAheadChunk);
-  for (unsigned i = 0; i < 1000; ++i)  // nobody has waited
-    (void)prefetcher().lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), true);
-  EXPECT_EQ(file.stats().loads_begun, 0u);
-  EXPECT_EQ(file.stats().lookups_missed, 1000u);
-}
-
-TEST_F(WholeLoadTest, NotForLookupsInOrder) {
-  AheadFile file(4 * kAheadChunk);
-  prefetcher().note_exact(*file.cache(), 1, file.bytes());
-  for (unsigned i = 0; i < 1000; ++i)
-    EXPECT_EQ(prefetcher().lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), false), 0u);
-  EXPECT_EQ(file.stats().loads_begun, 0u);
-}
-
 TEST_F(WholeLoadTest, WhatDoesNotFitGoesToThePageCache) {
   AheadFile file(9 * kAheadChunk);
-  EXPECT_EQ(miss(file), 0u);
+  EXPECT_TRUE(begin(file));
   finish(file);
   EXPECT_EQ(file.stats().published, 0u);
   EXPECT_EQ(prefetcher().memory_used(), 0u);
@@ -100,7 +75,7 @@ TEST_F(WholeLoadTest, WhatDoesNotFitGoesToThePageCache) {
 TEST_F(WholeLoadTest, AWalkMeanwhile) {
   AheadFile file(7 * kAheadChunk + kTail);
   engine_script().hold();
-  EXPECT_EQ(miss(file), 0u);
+  EXPECT_TRUE(begin(file));
   engine_script().wait_for_held();
   AheadWalk walk(file);
   engine_script().release();
@@ -116,7 +91,7 @@ TEST_F(WholeLoadTest, AWalkMeanwhile) {
 TEST_F(WholeLoadTest, ANewSnapshotEndsIt) {
   AheadFile file(6 * kAheadChunk);
   engine_script().hold();
-  EXPECT_EQ(miss(file), 0u);
+  EXPECT_TRUE(begin(file));
   engine_script().wait_for_held();
   file.change(std::byte{0x5a});
   EXPECT_TRUE(file.advance(2).ok());
@@ -124,26 +99,17 @@ TEST_F(WholeLoadTest, ANewSnapshotEndsIt) {
   while (file.stats().stale == 0) ::sched_yield();
   EXPECT_TRUE(file.all_right());
   EXPECT_EQ(file.stats().loads_finished, 0u);
-  EXPECT_EQ(miss(file, MissRecord::kMisses, 2), 0u);  // another one
+  EXPECT_TRUE(begin(file));  // another one
   finish(file);
   EXPECT_EQ(file.stats().loads_begun, 2u);
   EXPECT_TRUE(file.all_right());
-}
-
-TEST_F(WholeLoadTest, AWriterThatGoesOn) {
-  AheadFile file(4 * kAheadChunk);
-  for (std::uint64_t snapshot = 2; snapshot < 30; ++snapshot) {
-    EXPECT_TRUE(file.advance(snapshot).ok());
-    (void)miss(file, MissRecord::kMisses, snapshot);
-  }
-  EXPECT_LE(file.stats().loads_begun, 8u);
 }
 
 TEST_F(WholeLoadTest, ClosedMeanwhile) {
   for (int i = 0; i < 8; ++i) {
     AheadFile file(6 * kAheadChunk);
     if (i % 2 == 0) engine_script().hold();
-    EXPECT_EQ(miss(file), 0u);
+    EXPECT_TRUE(begin(file));
     if (i % 2 == 0) {
       engine_script().wait_for_held();
       engine_script().release();
@@ -158,7 +124,7 @@ TEST_F(WholeLoadTest, AFailedReadEndsIt) {
     AheadFile file(6 * kAheadChunk);
     engine_script().error = EIO;
     engine_script().fail_nth = k;
-    EXPECT_EQ(miss(file), 0u);
+    EXPECT_TRUE(begin(file));
     while (file.stats().read_failed == 0) ::sched_yield();
     EXPECT_EQ(file.stats().loads_finished, 0u) << k;
     EXPECT_TRUE(file.all_right());
@@ -168,7 +134,7 @@ TEST_F(WholeLoadTest, AFailedReadEndsIt) {
 TEST_F(WholeLoadTest, NoEngine) {
   AheadFile file(6 * kAheadChunk);
   engine_script().fail_make = true;
-  EXPECT_EQ(miss(file), 0u);
+  EXPECT_TRUE(begin(file));
   AheadWalk walk(file);
   EXPECT_TRUE(walk.go(0).ok());  // the mapping's
   EXPECT_TRUE(file.all_right());
@@ -178,7 +144,7 @@ TEST_F(WholeLoadTest, NoEngine) {
 TEST_F(WholeLoadTest, AForkedChildHasNone) {
   AheadFile file(6 * kAheadChunk);
   engine_script().hold();
-  EXPECT_EQ(miss(file), 0u);
+  EXPECT_TRUE(begin(file));
   engine_script().wait_for_held();
   const pid_t child = testing::fork_a_child([&] {
     return file.all_right() && file.stats().loads_begun == 0 && prefetcher().memory_used() == 0 ? 0 : 1;
@@ -187,16 +153,6 @@ TEST_F(WholeLoadTest, AForkedChildHasNone) {
   testing::expect_success(child);
   finish(file);
   EXPECT_TRUE(file.all_right());
-}
-
-TEST_F(WholeLoadTest, LeavesAreClaimedOnceASnapshot) {
-  AheadFile file(kAheadChunk);
-  EXPECT_TRUE(prefetcher().claim_leaves(*file.cache(), 1));
-  EXPECT_FALSE(prefetcher().claim_leaves(*file.cache(), 1));
-  unsigned claimed = 0;
-  for (std::uint64_t snapshot = 2; snapshot < 100; ++snapshot)
-    claimed += prefetcher().claim_leaves(*file.cache(), snapshot);
-  EXPECT_EQ(claimed, 7u) << "a writer goes on";
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class Unmapped : public ::testing::Test {
     return e ? e.value() : nullptr;
   }
   static bool load(const UnmappedFile::Entry& e, std::uint32_t chunk) {
-    return prefetcher().load(*e.cache, ChunkIndex{chunk}).ok();
+    return prefetcher().read_chunk(*e.cache, ChunkIndex{chunk}).ok();
   }
   static bool load_all(const UnmappedFile::Entry& e) {
     for (std::uint32_t c = 0; c < kChunks; ++c)

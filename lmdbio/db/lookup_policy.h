@@ -5,9 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "lmdbio/io/read_path.h"
-
-namespace lmdbio::cache {
+namespace lmdbio::db {
 
 /// The lookups of one snapshot that found data missing, and where.
 class MissRecord {
@@ -52,14 +50,4 @@ constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, 
   return leaf_pages <= misses * kLeavesAMiss && leaf_bytes <= available / 16;
 }
 
-/// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
-struct WholeLoad {
-  ReadPath path = ReadPath::none;              ///< none: no load is going on
-  std::uint32_t next = 0, end = 0;             ///< chunks
-  unsigned reading = 0;                        ///< chunks
-  std::uint64_t snapshot = ~std::uint64_t{0};  ///< for which this was decided last
-  unsigned begun = 0;                          ///< times
-  std::uint64_t missed_ns = 0;                 ///< time that lookups have waited for data since the last one
-};
-
-}  // namespace lmdbio::cache
+}  // namespace lmdbio::db

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "lmdbio/cache/lookup_record.h"
+#include "lmdbio/db/lookup_policy.h"
 
-namespace lmdbio::cache {
+namespace lmdbio::db {
 namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
@@ -66,4 +66,4 @@ TEST(AllLeaves, WorthIt) {
 }
 
 }  // namespace
-}  // namespace lmdbio::cache
+}  // namespace lmdbio::db

@@ -1,0 +1,94 @@
+#include "lmdbio/db/file_policy.h"
+
+#include <mutex>
+#include <new>
+
+#include "lmdbio/cache/prefetcher.h"
+
+namespace lmdbio::db {
+
+using cache::FileCache;
+using cache::Prefetcher;
+
+namespace {
+
+/// Loads of one file, and lists of its leaf pages, at most: a writer that goes on makes each worth less.
+constexpr unsigned kMostLoads = 8, kMostClaims = 8;
+
+}  // namespace
+
+// With the lock held, which also keeps signals from what allocates.  The only kind of extension there is.
+FilePolicy* FilePolicy::of(FileCache& file) noexcept {
+  if (file.extension == nullptr) file.extension.reset(new (std::nothrow) FilePolicy);
+  return static_cast<FilePolicy*>(file.extension.get());
+}
+
+std::uint64_t FilePolicy::lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at,
+                                        std::uint64_t used_bytes, bool far) noexcept {
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  const std::lock_guard lock(prefetcher);
+  FilePolicy* const p = of(file);
+  if (p == nullptr) return 0;
+  ++p->counters_.lookups_missed;
+  if (file.users == 0) return 0;
+  if (far) p->misses_.note(snapshot, at, used_bytes);
+  if (prefetcher.is_loading(file)) return 0;
+  if (p->misses_.all_over() && p->load_snapshot_ != snapshot &&
+      load_is_due(file.local, used_bytes, p->missed_ns_)) {
+    p->load_snapshot_ = snapshot;
+    if (p->loads_ < kMostLoads && prefetcher.begin_whole_load(file, used_bytes)) {
+      ++p->loads_;
+      p->missed_ns_ = 0;
+      return 0;
+    }
+  }
+  return far ? p->misses_.misses() : 0;
+}
+
+bool FilePolicy::claim_leaves(FileCache& file, std::uint64_t snapshot) noexcept {
+  const std::lock_guard lock(*Prefetcher::existing());
+  FilePolicy* const p = of(file);
+  if (p == nullptr || p->leaves_for_ == snapshot || p->leaves_claimed_ >= kMostClaims || file.users == 0)
+    return false;
+  p->leaves_for_ = snapshot;
+  ++p->leaves_claimed_;
+  return true;
+}
+
+void FilePolicy::note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept {
+  const std::lock_guard lock(*Prefetcher::existing());
+  FilePolicy* const p = of(file);
+  if (p == nullptr) return;
+  ++p->counters_.exact_reads;
+  p->counters_.exact_bytes += bytes;
+  p->missed_ns_ += ns;
+}
+
+void FilePolicy::note_epoch(FileCache& file) noexcept {
+  const std::lock_guard lock(*Prefetcher::existing());
+  file.comes_around = true;
+}
+
+void FilePolicy::count(FileCache& file, const AccessCounters& more) noexcept {
+  const std::lock_guard lock(*Prefetcher::existing());
+  if (FilePolicy* const p = of(file); p != nullptr) p->counters_.add(more);
+}
+
+AccessCounters FilePolicy::counters(const FileCache& file) noexcept {
+  const std::lock_guard lock(*Prefetcher::existing());
+  return counters_locked(file);
+}
+
+AccessCounters FilePolicy::counters_locked(const FileCache& file) noexcept {
+  const auto* const p = static_cast<const FilePolicy*>(file.extension.get());
+  return p != nullptr ? p->counters_ : AccessCounters();
+}
+
+void FilePolicy::after_fork() noexcept {
+  counters_ = {};
+  missed_ns_ = 0;
+  load_snapshot_ = kNoSnapshot;
+  loads_ = 0;
+}
+
+}  // namespace lmdbio::db

@@ -1,0 +1,35 @@
+// Tells of a read that does not come back.
+#pragma once
+
+#include <cinttypes>
+#include <cstdint>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
+#include "lmdbio/base/log.h"
+
+namespace lmdbio {
+
+/// One wait of a program for data.
+class StallNotice {
+ public:
+  /// The wait goes on: for the byte at `offset` of the file `name`.  Logs one line, once, when it has taken
+  /// LMDBIO_STALL_SECONDS since the first call.
+  void look(const char* name, std::uint64_t offset) noexcept {
+    const std::int64_t now = now_ns();
+    if (begun_ == 0) begun_ = now;
+    const unsigned limit = config().stall_seconds;
+    if (limit == 0 || told_ || now - begun_ < std::int64_t{limit} * 1'000'000'000) return;
+    told_ = true;
+    log_line(LogLevel::warn, "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
+             name, offset, limit);
+  }
+  /// CLOCK_MONOTONIC; 0: nobody has waited.
+  std::int64_t begun() const noexcept { return begun_; }
+
+ private:
+  std::int64_t begun_ = 0;
+  bool told_ = false;
+};
+
+}  // namespace lmdbio
