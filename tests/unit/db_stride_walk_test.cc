@@ -88,21 +88,6 @@ TEST_F(StrideWalkTest, NoRuleIsAStream) {
             kValues);
 }
 
-TEST_F(StrideWalkTest, AJumpBackStartsAnew) {
-  for (unsigned i = 0; i < 12; ++i) {
-    ASSERT_TRUE(picking_->step(Arrival::value, env_.at(i), env_.value(i), env_.view(), run_).value());
-    if (i % 3 == 1) env_.read(i);
-  }
-  // Other values now: had it not begun anew, these would be extras and misses of the old guess.
-  unsigned streams_at = kValues;
-  for (unsigned i = 3; i < kValues && streams_at == kValues; ++i) {
-    if (!picking_->step(Arrival::value, env_.at(i), env_.value(i), env_.view(), run_).value()) streams_at = i;
-    if (i >= 12) env_.read(i);
-  }
-  EXPECT_LT(streams_at, kValues);
-  EXPECT_GE(streams_at, 12u);
-}
-
 TEST(StrideWalkStart, SmallValuesTellNothing) {
   WalkEnv env(20, 30, true);
   const auto file = env.env().read_ahead(env.view());
