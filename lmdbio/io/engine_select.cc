@@ -60,8 +60,8 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
   if (depth == 0) return Status::from_errno(EINVAL);
   if (wanted == EngineKind::single || wanted == EngineKind::single_unread) {
     if (name != nullptr) *name = "single";
-    return SingleEngine::make(file, wanted == EngineKind::single ? SingleEngine::Bytes::copied
-                                                                 : SingleEngine::Bytes::unwanted);
+    return SingleEngine::make(
+        file, wanted == EngineKind::single ? SingleEngine::Bytes::copied : SingleEngine::Bytes::unwanted);
   }
   if (file.kept() && !PrivateTable::inside()) return hosted_engine(file, depth, wanted, name);
   if (file.fd() < 0) return Status::from_errno(EBADF);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,8 +28,13 @@
 #include "lmdbio/db/env.h"
 #include "lmdbio/db/txn.h"
 #include "tests/support/file_image.h"
+#include "tests/support/forbid.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/temp_file.h"
+
+// Forking beside threads.
+extern "C" const char* __tsan_default_options();
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
 namespace {
 
@@ -59,6 +65,7 @@ namespace {
 
 using testing::engine_script;
 using testing::FileImage;
+using testing::need_script;
 
 const bool set = [] {
   ::setenv("LMDBIO_STALL_SECONDS", "1", 1);
@@ -190,6 +197,7 @@ class DbCold : public ::testing::TestWithParam<Records> {
 
   static void reset(bool for_needs) {
     engine_script().reset();
+    need_script().reset();
     needs_fail = for_needs;
     failures_seen = 0;
   }
@@ -219,6 +227,57 @@ class DbCold : public ::testing::TestWithParam<Records> {
     }
     EXPECT_GT(k, 4u) << "it was read by the engine";
     EXPECT_GT(seen, 0u);
+  }
+
+  /// Forty records by their keys, all over the file.
+  void look_up(Cold& cold) const {
+    for (unsigned n = 0, at = 0; n < 40; ++n, at = (at + records().count / 3 + 37) % records().count) {
+      const std::string key = key_of(at);
+      const MDB_val k{key.size(), const_cast<char*>(key.data())};
+      MDB_val v{};
+      ASSERT_TRUE(cold.txn().get(kMainDbi, k, v).ok()) << "record " << at;
+      ASSERT_TRUE(is_record(k, v, at, records())) << "not record " << at;
+    }
+  }
+
+  /// For lookups, which ask at each page: nothing is in the page cache there, as mincore() above says.
+  template <class Body>
+  static void in_child_without_cachestat(Body&& body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      constexpr long kSysCachestat = 451;
+      if (!testing::forbid(kSysCachestat, ENOSYS)) ::_exit(kNoFilter);
+      body();
+      ::_exit(HasFailure() ? 1 : 0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kNoFilter) GTEST_SKIP() << "no seccomp filters";
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  static constexpr int kNoFilter = 77;
+
+  /// What standard error gets until a line is there, while `body` runs in another thread and `script` holds
+  /// its reads.
+  template <class Body>
+  static std::string told_of_a_hang(testing::EngineScript& script, Body&& body) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return "no pipe";
+    const UniqueFd out(ends[0]);
+    const UniqueFd was(::dup(STDERR_FILENO));
+    EXPECT_GE(::dup2(ends[1], STDERR_FILENO), 0);
+    UniqueFd(ends[1]).reset();
+    script.hold();
+    std::thread waits(body);
+    pollfd line{out.get(), POLLIN, 0};
+    const int told = ::poll(&line, 1, 20'000);
+    script.release();
+    waits.join();
+    EXPECT_GE(::dup2(was.get(), STDERR_FILENO), 0);
+    EXPECT_EQ(told, 1);
+    char said[4096];
+    const ssize_t n = ::read(out.get(), said, sizeof said);
+    return std::string(said, n > 0 ? static_cast<std::size_t>(n) : 0);
   }
 
   struct Data {
@@ -330,29 +389,91 @@ TEST_P(DbCold, AHangIsTold) {
   Cold cold(file_, image_.bytes().size());
   Cursor c(cold.txn(), kMainDbi);
   MDB_val k{}, v{};
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  const UniqueFd out(ends[0]);
-  const UniqueFd was(::dup(STDERR_FILENO));
-  ASSERT_GE(::dup2(ends[1], STDERR_FILENO), 0);
-  ::close(ends[1]);
-
-  engine_script().hold();
-  std::thread waits([&] { EXPECT_TRUE(c.get(&k, &v, MDB_FIRST).ok()); });
-  pollfd line{out.get(), POLLIN, 0};
-  const int told = ::poll(&line, 1, 20'000);
-  engine_script().release();
-  waits.join();
-  ASSERT_GE(::dup2(was.get(), STDERR_FILENO), 0);
-  EXPECT_EQ(told, 1);
-  char said[4096];
-  const ssize_t n = ::read(out.get(), said, sizeof said);
-  ASSERT_GT(n, 0);
-  const std::string text(said, static_cast<std::size_t>(n));
+  const std::string text =
+      told_of_a_hang(engine_script(), [&] { EXPECT_TRUE(c.get(&k, &v, MDB_FIRST).ok()); });
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
   for (const char* const part : {"cold.mdb", "byte 0 ", "1 seconds"})
     EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
   EXPECT_TRUE(is_record(k, v, 0, records()));
+}
+
+// The same for the read that a lookup's own thread makes.
+TEST_P(DbCold, AHangOfALookupIsTold) {
+  if (records().bytes != 3'000) return;  // once is enough
+  in_child_without_cachestat([&] {
+    Cold cold(file_, image_.bytes().size());
+    const std::string key = key_of(7);
+    const MDB_val k{key.size(), const_cast<char*>(key.data())};
+    MDB_val v{};
+    const std::string text =
+        told_of_a_hang(need_script(), [&] { EXPECT_TRUE(cold.txn().get(kMainDbi, k, v).ok()); });
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+    for (const char* const part : {"cold.mdb: a read at byte ", "1 seconds"})
+      EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
+    EXPECT_TRUE(is_record(k, v, 7, records()));
+  });
+}
+
+// What could not be read for a lookup is left to its page faults.
+TEST_P(DbCold, EachReadOfLookups) {
+  in_child_without_cachestat([&] {
+    unsigned k = 1;
+    for (;; k += kStep) {
+      ASSERT_LT(k, 400u);
+      reset(false);
+      need_script().error = EIO;
+      need_script().fail_nth = k;
+      Cold cold(file_, image_.bytes().size());
+      look_up(cold);
+      if (need_script().failed == 0) break;
+    }
+    EXPECT_GT(k, 1u) << "lookups read by themselves: how often, the kernel's read-ahead decides";
+  });
+}
+
+TEST_P(DbCold, ReadsOfLookupsThatAreShortOrRefused) {
+  in_child_without_cachestat([&] {
+    for (const int error : {0, EINTR, EAGAIN}) {
+      reset(false);
+      need_script().error = error;
+      need_script().fail_times = 3;
+      need_script().fail_nth = 1;
+      Cold cold(file_, image_.bytes().size());
+      look_up(cold);
+      EXPECT_EQ(need_script().failed, 3u);
+      const std::shared_ptr<cache::FileCache> file = cold.env().read_ahead_so_far();
+      ASSERT_NE(file, nullptr);
+      EXPECT_FALSE(file->read_failed) << "each was read in the end";
+      const cache::ReadStats stats = cold.env().read_stats(*file);
+      EXPECT_EQ(stats.short_reads, error == 0 ? 3u : 0u);
+      EXPECT_EQ(stats.retries, error == 0 ? 0u : 3u);
+      EXPECT_GT(stats.read, 0u);
+      std::uint64_t requests = 0;
+      for (const std::uint64_t n : stats.requests) requests += n;
+      EXPECT_GT(requests, 0u) << "reads of lookups are counted";
+    }
+  });
+}
+
+// Nothing can be read ahead, and one of the reads of needs fails: at most one call tells, and the next goes
+// on.
+TEST_P(DbCold, ReadsOfNeeds) {
+  unsigned failed = 0, seen = 0;
+  for (const unsigned k : {1u, 2u, 3u, 5u, 8u, 13u, 21u, 34u}) {
+    reset(false);
+    engine_script().error = EIO;
+    engine_script().fail_times = ~0u;
+    engine_script().fail_nth = 1;
+    need_script().error = EIO;
+    need_script().fail_nth = k;
+    const std::vector<int> errors = walk(MDB_FIRST, MDB_NEXT);
+    EXPECT_LE(errors.size(), need_script().failed) << "read " << k;
+    for (const int e : errors) EXPECT_EQ(e, EIO);
+    failed += need_script().failed;
+    seen += static_cast<unsigned>(errors.size());
+  }
+  EXPECT_GT(failed, 4u);
+  EXPECT_GT(seen, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DbCold, ::testing::ValuesIn(kRecords),

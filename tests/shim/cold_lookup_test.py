@@ -200,6 +200,21 @@ class SlowLookups(Lookups):
             self.assertLessEqual(fs.counters()["read"]["numbered"], n + 8)
             self.assertLessEqual(fs.counters()["read"]["bytes"], n * 28 * PAGE + 32 * PAGE)
 
+    # A read for a lookup hangs: one line says so, with file, offset and seconds; then the read comes back.
+    def test_hanging_read(self):
+        fs = self.slow(LARGE)
+        for seconds, hang, lines in ((1, 2500, 1), (0, 300, 0)):
+            for k in (10, 12):
+                fs.set(reset=1, hang_at=k, hang_ms=hang)
+                got = self.run_cold([f"evict {fs.path}", f"open {fs.path}", "begin 0", "gets 0 12 77", "end 0", "close 0"],
+                                    {"LMDBIO_MEMORY": "8M", "LMDBIO_STALL_SECONDS": str(seconds)}, known=LARGE)
+                fs.set(hang_at=0)
+                self.assertEqual(got["gets"], ["right 12"], got.out)
+                self.assertEqual(len(got.err.splitlines()), lines, got.err)
+                if lines:
+                    self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at byte \d+ has not come back for 1 seconds; "
+                                              "still waiting\n$")
+
     # A read for a lookup fails: the page fault that follows is as good as ever.
     def test_failing_reads(self):
         fs = self.slow(LARGE)

@@ -388,7 +388,8 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
     }
     EXPECT_TRUE(file.all_right()) << "nothing is taken away";
     EXPECT_GT(prefetcher().memory_used(), kLimit);
-    EXPECT_EQ(prefetcher().read_chunk(*file.cache(), ChunkIndex{file.chunks()}).raw(), EIO) << "beyond the end";
+    EXPECT_EQ(prefetcher().read_chunk(*file.cache(), ChunkIndex{file.chunks()}).raw(), EIO)
+        << "beyond the end";
     file.change(std::byte{0x77});
     ASSERT_TRUE(file.advance(2).ok());
     std::atomic<unsigned> failed{0};

@@ -37,6 +37,7 @@ using cache::Prefetcher;
 using testing::as_val;
 using testing::engine_script;
 using testing::FileImage;
+using testing::need_script;
 
 constexpr std::size_t kPage = 4096, kChunk = std::size_t{2} << 20;
 constexpr std::uint64_t kMap = std::uint64_t{64} << 20;
@@ -57,6 +58,7 @@ class Unmapped : public ::testing::Test {
 
   Unmapped() : contents_(testing::pattern(kBytes)), temp_(contents_) {
     engine_script().reset();
+    need_script().reset();
     auto window = std::make_shared<cache::Window>(cache::Window::reserve(kMap, kPage).value());
     first_ = std::move(prefetcher().open(window, origin(), "file", kBytes, 0).value());
     file_ = std::make_unique<UnmappedFile>(origin(), kPage, "file", window, first_);
@@ -122,6 +124,40 @@ TEST_F(Unmapped, EachSnapshotKeepsItsBytes) {
   EXPECT_EQ(so_far.published, 2 * kChunks);
   file_->leave(now);
   EXPECT_EQ(file_->stats().published, so_far.published);
+}
+
+TEST_F(Unmapped, AChunkThatCannotBeRead) {
+  UnmappedFile::Entry* const e = enter(1);
+  ASSERT_NE(e, nullptr);
+  need_script().error = EIO;
+  need_script().fail_nth = 1;
+  EXPECT_EQ(prefetcher().read_chunk(*e->cache, ChunkIndex{0}).raw(), EIO);
+  EXPECT_EQ(file_->stats().read_failed, 1u);
+  EXPECT_EQ(memory(), 0u);
+  EXPECT_TRUE(load_all(*e)) << "the next call tries again";
+  EXPECT_TRUE(holds(*e, contents_));
+  EXPECT_EQ(need_script().reads, 1 + kChunks) << "each chunk by one request";
+  EXPECT_EQ(engine_script().reads, 0u) << "none by the I/O thread";
+  EXPECT_EQ(file_->stats().read, kBytes);
+  file_->leave(e);
+}
+
+TEST_F(Unmapped, ReadsOfChunksThatAreShortOrRefused) {
+  for (const int error : {0, EINTR, EAGAIN}) {
+    const cache::ReadStats before = file_->stats();
+    UnmappedFile::Entry* const e = enter(static_cast<std::uint64_t>(100 + error));
+    ASSERT_NE(e, nullptr);
+    need_script().reset();
+    need_script().error = error;
+    need_script().fail_times = 3;
+    need_script().fail_nth = 1;
+    ASSERT_TRUE(load_all(*e)) << error;
+    EXPECT_TRUE(holds(*e, contents_));
+    EXPECT_EQ(file_->stats().short_reads - before.short_reads, error == 0 ? 3u : 0u);
+    EXPECT_EQ(file_->stats().retries - before.retries, error == 0 ? 0u : 3u);
+    EXPECT_EQ(file_->stats().read - before.read, kBytes);
+    file_->leave(e);
+  }
 }
 
 TEST_F(Unmapped, AWindowThatNobodyReadsIsUsedAgain) {
@@ -273,6 +309,18 @@ class UnmappedEnv : public ::testing::Test {
   testing::TempFile temp_;
   std::unique_ptr<Env> env_;
 };
+
+TEST_F(UnmappedEnv, ACallThatCannotReadSaysSo) {
+  need_script().reset();
+  Txn a(*env_);
+  ASSERT_TRUE(a.begin_unmapped().ok());
+  need_script().error = EIO;
+  need_script().fail_nth = need_script().reads + 1;
+  MDB_val v{};
+  EXPECT_EQ(a.get(kMainDbi, as_val("k1"), v).raw(), EIO);
+  ASSERT_TRUE(a.get(kMainDbi, as_val("k1"), v).ok()) << "the next call tries again";
+  EXPECT_EQ(text(v), "seven");
+}
 
 TEST_F(UnmappedEnv, ATransactionKeepsItsValuesAndCursors) {
   Txn a(*env_), b(*env_);
