@@ -156,6 +156,7 @@ class TxnPrefetch {
   std::uint64_t queue_bytes_ = 0;                 ///< of the file, as the queues know it
   std::unique_ptr<PageStore> store_;
   std::uint64_t store_reserved_ = 0;  ///< bytes
+  bool joined_ = false;               ///< counted as a user of the process's memory
   cache::ValueArena arena_;
   Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
   std::size_t next_scratch_ = 0;

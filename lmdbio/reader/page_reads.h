@@ -25,7 +25,9 @@ struct WantedPage {
 class PageReads {
  public:
   /// `request` outlives it; its pages and sizes are good.
-  explicit PageReads(const IndexRequest& request) noexcept : request_(request) {}
+  /// `needed`: it makes do with one buffer; else prepare() fails where there is no memory for some.
+  explicit PageReads(const IndexRequest& request, bool needed = true) noexcept
+      : request_(request), needed_(needed) {}
 
   /// An engine and buffers that suit these pages: as prepare() was left if they do already.  `wanted` is
   /// sorted by page, all in the file, not empty.
@@ -66,7 +68,9 @@ class PageReads {
   void drop_all() noexcept;
 
   const IndexRequest& request_;
+  const bool needed_;
   std::optional<File> own_;  ///< opened anew; the engine's
+  TakenMemory taken_;
   Mapping buffers_;
   std::vector<Slot> slots_;
   std::unique_ptr<ReadQueue> queue_;  ///< goes before what it reads into
