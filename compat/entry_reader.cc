@@ -16,6 +16,7 @@
 #include "compat/prove.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
+#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/page_filler.h"
@@ -35,9 +36,6 @@ struct lmdbio_stream {
 };
 
 namespace {
-
-/// Where LMDBIO_MEMORY allows nothing: a reader cannot do without.
-constexpr std::uint64_t kLeastDefaultMemory = std::uint64_t{64} << 20;
 
 /// As guarded(); a failure's text becomes that of lmdbio_error().
 template <class Body>
@@ -104,9 +102,29 @@ Status open_environment(const char* path, const lmdbio_reader_options& options, 
   return as_status(rc);
 }
 
-std::uint64_t memory_limit(const lmdbio_reader_options& options) noexcept {
-  if (options.memory != 0) return options.memory;
-  return std::max(config().memory_limit(memory_facts().total), kLeastDefaultMemory);
+/// What a reader may have: `limit` bytes, of the process's or, where LMDBIO_MEMORY allows nothing, its own.
+struct ReaderMemory {
+  std::uint64_t limit = 0;
+  std::shared_ptr<reader::Memory> process;  ///< null: its own
+};
+
+Status reader_memory(const std::string& name, const lmdbio_reader_options& options, ReaderMemory& out,
+                     std::string& why) {
+  cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
+  if (prefetcher == nullptr) return Status::from_errno(ENOMEM);
+  const std::uint64_t all = prefetcher->memory_limit();
+  out.limit = options.memory != 0 ? options.memory : all;
+  if (all != 0) {
+    out.limit = std::min(out.limit, all);
+    out.process = reader::Memory::of_process(*prefetcher);
+    prefetcher->set_reclaim(reader::Memory::reclaim);
+    return {};
+  }
+  if (out.limit != 0) return {};
+  why = name +
+        ": LMDBIO_MEMORY leaves a reader no memory: set it to 8M or more, or give the reader a limit of "
+        "its own (`memory`)";
+  return Status::from_errno(ENOMEM);
 }
 
 Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
@@ -164,8 +182,11 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
   Progress progress{options.progress, options.progress_context};
+  ReaderMemory memory;
+  if (const Status st = reader_memory(name, options, memory, why); !st.ok()) return st;
   reader::PlacesRequest request;
   request.database = std::move(database);
+  request.memory = memory.process;
   request.sidecar = options.no_sidecar == 0;
   if (options.progress != nullptr) {
     request.progress = Progress::on;
@@ -180,8 +201,12 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   facts.file_bytes = source.pages * source.page_size;
   facts.available = source.available;
   const ReadDecision read = choose_read_path(Access::reader, facts);
-  made->core = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory_limit(options),
-                                                read, make_engine);
+  made->core = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
+                                                make_engine, memory.process);
+  if (!reader::take_least(made->core->shared())) {
+    why = name + ": a reader needs 1 MiB" + memory.process->reason();
+    return Status::from_errno(ENOMEM);
+  }
   made->env = &env;
   made->core->shared().counters.index_read = loaded;
   stats_reader_made(env, made->core->shared());

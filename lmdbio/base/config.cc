@@ -149,10 +149,9 @@ constexpr ConfigEntry kTable[] = {
      "file.",
      parse_io},
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
-     "Most private memory of a process for data that was read directly. Percent: of the machine's memory or "
-     "the cgroup's. 0: none, nothing is read directly. A reader has as much again (its `memory`, at least "
-     "64M "
-     "by default).",
+     "Most private memory of a process: data that was read directly, values that were prefetched, readers "
+     "and record indexes. Percent: of the machine's memory or the cgroup's. 0: none, nothing is read "
+     "directly, and readers need a limit of their own (`memory`).",
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
      "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},

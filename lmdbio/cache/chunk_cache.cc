@@ -15,9 +15,10 @@ namespace {
 constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
 /// With less memory than this, chunks are small.
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
-/// Of a chunk in the midst of its file's mapping; of what is reserved: a part of it is inherited by forks,
+/// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
 /// and the rest is not.
-constexpr std::uint64_t kChunkVmas = 2, kReservedVmas = 2;
+constexpr std::uint64_t kChunkVmas = 2;
+constexpr std::uint64_t reserved_vmas(MemoryUse use) noexcept { return use == MemoryUse::prefetch ? 2 : 0; }
 
 struct Places {
   FileCache& file;
@@ -57,8 +58,12 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
         !plans_.is_planned(file, oldest->chunk))
       (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
   }
-  while (!budget_.has_room(file.chunk_bytes, kChunkVmas))
-    if (!evict_one(false) && !(urgent && evict_one(true))) return false;
+  if (!std::exchange(joined_, true)) budget_.join(MemoryUse::chunks);
+  while (!budget_.has_room(MemoryUse::chunks, file.chunk_bytes, kChunkVmas))
+    if (!evict_one(false) && !(urgent && evict_one(true))) {
+      shortage_.store(file.chunk_bytes, std::memory_order_relaxed);
+      return false;
+    }
   budget_.take(MemoryUse::chunks, file.chunk_bytes, 0);
   return true;
 }
@@ -67,16 +72,40 @@ void ChunkCache::return_memory(const FileCache& file) noexcept {
   if (!file.anonymous) budget_.give_back(MemoryUse::chunks, file.chunk_bytes, 0);
 }
 
-bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes) noexcept {
-  if (!budget_.within_share(use, bytes) || budget_.vmas_left() < kReservedVmas) return false;
-  while (!budget_.has_room(bytes, kReservedVmas))
-    if (!evict_one(false)) return false;
-  budget_.take(use, bytes, kReservedVmas);
+bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
+  const std::uint64_t vmas = reserved_vmas(use);
+  if (urgency == Urgency::ahead) {
+    if (!budget_.within_share(use, bytes) || budget_.vmas_left() < vmas) return false;
+    while (!budget_.has_room(use, bytes, vmas))
+      if (!may_shrink() || !evict_one(false)) return false;
+  } else {
+    if (bytes > room_for_needs()) return false;  // for nothing no chunk goes
+    while (!budget_.has_room_for_need(bytes))
+      if ((urgency == Urgency::needed && !may_shrink()) || !evict_one(true)) return false;
+  }
+  budget_.take(use, bytes, vmas);
   return true;
 }
 
+// What is guaranteed to walks stays theirs.
+bool ChunkCache::may_shrink() const noexcept {
+  return !budget_.has_users(MemoryUse::chunks) ||
+         budget_.used(MemoryUse::chunks) > budget_.guaranteed(MemoryUse::chunks);
+}
+
+std::uint64_t ChunkCache::room_for_needs() const noexcept {
+  std::uint64_t stay = budget_.used() - budget_.used(MemoryUse::chunks);
+  for (const FileCache* const f : files_)
+    if (f->anonymous) stay += f->residents.size() * f->chunk_bytes;
+  return budget_.limit() - std::min(stay, budget_.limit());
+}
+
+void ChunkCache::walks_ended() noexcept {
+  if (std::exchange(joined_, false)) budget_.leave(MemoryUse::chunks);
+}
+
 void ChunkCache::give_back(MemoryUse use, std::uint64_t bytes) noexcept {
-  budget_.give_back(use, bytes, kReservedVmas);
+  budget_.give_back(use, bytes, reserved_vmas(use));
 }
 
 bool ChunkCache::evict_one(bool even_planned) noexcept {
@@ -183,6 +212,7 @@ void ChunkCache::forget_residents(FileCache& file) noexcept {
 
 void ChunkCache::after_fork() noexcept {
   budget_.forget_all();
+  joined_ = false;
   for (FileCache* const f : files_) {
     f->table.forget_fills();
     // Also where a piece could not be told from the file: one call for all.

@@ -4,13 +4,14 @@
 // No lock of its own: the Prefetcher's, which is held for no read and no wait.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "lmdbio/cache/eviction.h"
 #include "lmdbio/cache/file_cache.h"
-#include "lmdbio/cache/memory_budget.h"
+#include "lmdbio/cache/memory_source.h"
 #include "lmdbio/cache/window.h"
 
 namespace lmdbio::cache {
@@ -48,11 +49,19 @@ class ChunkCache {
   bool take_memory(FileCache& file, bool urgent) noexcept;
   /// Of take_memory(), for a chunk that is not published.
   void return_memory(const FileCache& file) noexcept;
-  /// For what is not a chunk; chunks that no walk has planned give way.  False: no room, or more than the
-  /// use's share.
-  bool reserve(MemoryUse use, std::uint64_t bytes) noexcept;
+  /// For what is not a chunk; chunks give way as `urgency` says.  False: no room, or more than the use's
+  /// share (which what is needed may exceed).
+  bool reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency = Urgency::ahead) noexcept;
   /// Of reserve(), in pieces of any size.
   void give_back(MemoryUse use, std::uint64_t bytes) noexcept;
+  /// See MemorySource.
+  std::uint64_t room_for_needs() const noexcept;
+  /// Bytes that a chunk was refused since the last call.  Without the lock.
+  std::uint64_t take_shortage() noexcept {
+    return shortage_.load(std::memory_order_relaxed) != 0 ? shortage_.exchange(0) : 0;
+  }
+  /// No walk goes on any more.
+  void walks_ended() noexcept;
 
   /// Of a chunk whose memory was taken: published, or its memory is given back with the staging.
   bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
@@ -69,6 +78,7 @@ class ChunkCache {
 
  private:
   bool evict_one(bool even_planned) noexcept;
+  bool may_shrink() const noexcept;
   bool evict(FileCache& file, std::size_t resident) noexcept;
   void forget_residents(FileCache& file) noexcept;
   void complain_if_full(const FileCache& file) noexcept;
@@ -78,6 +88,8 @@ class ChunkCache {
   std::size_t chunk_bytes_ = 0;
   std::vector<FileCache*> files_;
   bool full_logged_ = false;
+  std::atomic<std::uint64_t> shortage_{0};
+  bool joined_ = false;  ///< walks use the budget
 };
 
 }  // namespace lmdbio::cache

@@ -35,6 +35,17 @@ void MemoryBudget::forget_all() noexcept {
   used_ = vmas_ = 0;
   by_use_ = {};
   vmas_by_use_ = {};
+  users_ = {};
+  waiting_ = 0;
+}
+
+std::uint64_t MemoryBudget::owed_to_others(MemoryUse use) const noexcept {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < kMemoryUses; ++i) {
+    const auto other = static_cast<MemoryUse>(i);
+    if (other != use && users_[i] != 0) sum += guaranteed(other) - std::min(used(other), guaranteed(other));
+  }
+  return sum;
 }
 
 std::uint64_t vmas_to_use() noexcept {

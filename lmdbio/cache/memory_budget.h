@@ -1,4 +1,7 @@
 // The private memory of the process: one limit, who has taken how much of it, and the VMAs it costs.
+//
+// Each use has a part of the limit that the others leave to it while somebody needs it (guaranteed()).  The
+// rest goes to who asks first.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +17,10 @@ namespace lmdbio::cache {
 enum class MemoryUse : unsigned char {
   chunks,    ///< staging, and chunks that are published
   prefetch,  ///< values and tree pages of transactions that prefetch
+  readers,   ///< buffers, leaf pages and records of readers
+  index,     ///< record indexes, and what it takes to make them
 };
-inline constexpr std::size_t kMemoryUses = 2;
+inline constexpr std::size_t kMemoryUses = 4;
 
 /// No lock of its own: the Prefetcher's.
 class MemoryBudget {
@@ -40,20 +45,49 @@ class MemoryBudget {
   /// Below the limit, whatever the machine has left.
   std::uint64_t left() const noexcept { return limit_ - std::min(used_, limit_); }
   std::uint64_t vmas_left() const noexcept { return most_vmas_ - std::min(vmas_, most_vmas_); }
+  /// Of what is left, what `use` may take: the other uses get the memory that is guaranteed to them.
+  std::uint64_t left(MemoryUse use) const noexcept {
+    const std::uint64_t taken = used_ + owed_to_others(use);
+    return limit_ - std::min(taken, limit_);
+  }
   /// No use may have more than its share of the limit: the others would starve.
   bool within_share(MemoryUse use, std::uint64_t more) const noexcept {
     return used(use) + more <= share(use);
   }
   /// Bytes.
   std::uint64_t share(MemoryUse use) const noexcept {
-    return use == MemoryUse::prefetch ? limit_ / 4 * 3 : limit_;
+    if (use == MemoryUse::prefetch) return limit_ / 4 * 3;
+    return use == MemoryUse::index ? limit_ / 4 : limit_;
+  }
+  /// Bytes that the other uses leave to `use` as long as it has users.
+  std::uint64_t guaranteed(MemoryUse use) const noexcept {
+    return use == MemoryUse::chunks || use == MemoryUse::readers ? limit_ / 4 : limit_ / 8;
+  }
+  /// One user more, or less: a walk over chunks, a transaction that prefetches, a reader, a build.
+  void join(MemoryUse use) noexcept { ++users_[index(use)]; }
+  void leave(MemoryUse use) noexcept {
+    if (users_[index(use)] != 0) --users_[index(use)];
+  }
+  bool has_users(MemoryUse use) const noexcept { return users_[index(use)] != 0; }
+  /// `use` has more than is guaranteed to it, and others lack what is guaranteed to them or somebody waits:
+  /// what it can do without has to go.
+  bool pressed(MemoryUse use) const noexcept {
+    return used(use) > guaranteed(use) && (waiting_ != 0 || used_ + owed_to_others(use) > limit_);
+  }
+  /// A reader waits for memory that it cannot do without: until it has it, nothing else is taken.
+  void begin_wait() noexcept { ++waiting_; }
+  void end_wait() noexcept {
+    if (waiting_ != 0) --waiting_;
   }
 
-  /// `bytes` and `vmas` more are within what may be used now.  May look at the machine's memory: about 50 us,
-  /// at most once in 10 ms.
-  bool has_room(std::uint64_t bytes, std::uint64_t vmas) noexcept {
-    return vmas_ + vmas <= most_vmas_ && used_ + bytes <= limit_now(bytes);
+  /// `bytes` and `vmas` more for `use` are within what may be used now.  May look at the machine's memory:
+  /// about 50 us, at most once in 10 ms.
+  bool has_room(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
+    return waiting_ == 0 && vmas_ + vmas <= most_vmas_ && bytes <= left(use) &&
+           used_ + bytes <= limit_now(bytes);
   }
+  /// The same for what cannot be done without, whoever else lacks memory.
+  bool has_room_for_need(std::uint64_t bytes) const noexcept { return used_ + bytes <= limit_; }
   /// Counts, without a question.
   void take(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
     used_ += bytes;
@@ -77,12 +111,15 @@ class MemoryBudget {
   static constexpr std::size_t index(MemoryUse use) noexcept { return static_cast<std::size_t>(use); }
   static MemoryFacts current_facts() noexcept { return memory_facts(); }
   std::uint64_t limit_now(std::uint64_t more) noexcept;
+  std::uint64_t owed_to_others(MemoryUse use) const noexcept;
 
   Facts facts_ = current_facts;
   std::uint64_t limit_ = 0, most_vmas_ = 0;
   bool limit_is_share_ = false;
   std::uint64_t used_ = 0, vmas_ = 0;
   std::array<std::uint64_t, kMemoryUses> by_use_{}, vmas_by_use_{};
+  std::array<unsigned, kMemoryUses> users_{};
+  unsigned waiting_ = 0;
   std::int64_t checked_ns_ = 0;   ///< see limit_now()
   std::uint64_t grow_to_ = 0;     ///< likewise
   bool machine_has_room_ = true;  ///< likewise

@@ -185,6 +185,7 @@ void Prefetcher::add(Walk& walk) noexcept {
 void Prefetcher::remove(Walk& walk) noexcept {
   const std::lock_guard lock(mutex_);
   schedule_.remove(walk);
+  if (!schedule_.has_walks()) chunks_.walks_ended();
 }
 
 std::size_t Prefetcher::most_chunks(const FileCache& file) noexcept {
@@ -207,6 +208,7 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
   FileCache& file = walk.file();
   Ticket ticket;
   ticket.walk_ = &walk;
+  if (const std::uint64_t lacking = chunks_.take_shortage(); lacking != 0) reclaim(lacking);
   const std::lock_guard lock(mutex_);
   if (file.users == 0) return ticket;
   if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // the mapping gives what is needed
@@ -317,14 +319,59 @@ void Prefetcher::give_up() noexcept {
   schedule_.give_up();
 }
 
-bool Prefetcher::reserve(std::uint64_t bytes) noexcept {
+void Prefetcher::join(MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
-  return chunks_.reserve(MemoryUse::prefetch, bytes);
+  chunks_.budget().join(use);
 }
 
-void Prefetcher::give_back(std::uint64_t bytes) noexcept {
+void Prefetcher::leave(MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
-  chunks_.give_back(MemoryUse::prefetch, bytes);
+  chunks_.budget().leave(use);
+}
+
+bool Prefetcher::take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (chunks_.reserve(use, bytes, urgency)) return true;
+  }
+  if (use != MemoryUse::prefetch) return false;  // readers ask each other
+  reclaim(bytes);
+  const std::lock_guard lock(mutex_);
+  return chunks_.reserve(use, bytes, urgency);
+}
+
+void Prefetcher::count(MemoryUse use, std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  chunks_.budget().take(use, bytes, 0);
+}
+
+void Prefetcher::give_back(MemoryUse use, std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  chunks_.give_back(use, bytes);
+}
+
+std::uint64_t Prefetcher::room_for_needs() noexcept {
+  const std::lock_guard lock(mutex_);
+  return chunks_.room_for_needs();
+}
+
+bool Prefetcher::pressed(MemoryUse use) noexcept {
+  const std::lock_guard lock(mutex_);
+  return chunks_.budget().pressed(use);
+}
+
+void Prefetcher::begin_wait() noexcept {
+  const std::lock_guard lock(mutex_);
+  chunks_.budget().begin_wait();
+}
+
+void Prefetcher::end_wait() noexcept {
+  const std::lock_guard lock(mutex_);
+  chunks_.budget().end_wait();
+}
+
+void Prefetcher::reclaim(std::uint64_t bytes) noexcept {
+  if (const Reclaim call = reclaim_.load(std::memory_order_acquire); call != nullptr) call(bytes);
 }
 
 void Prefetcher::use_readahead(FileCache& file, bool on) noexcept {

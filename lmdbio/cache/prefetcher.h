@@ -25,7 +25,7 @@ namespace lmdbio::cache {
 
 class IoWorker;
 
-class Prefetcher {
+class Prefetcher final : public MemorySource {
  public:
   /// The process's; made at the first call, never destroyed.  Null: out of memory.
   static Prefetcher* get() noexcept;
@@ -83,18 +83,27 @@ class Prefetcher {
   /// More memory is in use than the limit: what cannot be mapped is not bound by it.  With lock() held.
   bool over_limit() const noexcept { return chunks_.budget().over_limit(); }
 
-  /// `bytes` of private memory for what is not a chunk, within the same limit; at most three quarters of it.
-  /// Chunks that no walk has planned give way.  False: there is no room.
-  bool reserve(std::uint64_t bytes) noexcept;
-  /// Of reserve(), in pieces of any size.
-  void give_back(std::uint64_t bytes) noexcept;
+  // The process's memory: MemorySource.  take() of Urgency::ahead gives at most the use's share.
+  std::uint64_t memory_limit() const noexcept override { return chunks_.budget().limit(); }
+  void join(MemoryUse use) noexcept override;
+  void leave(MemoryUse use) noexcept override;
+  bool take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept override;
+  void count(MemoryUse use, std::uint64_t bytes) noexcept override;
+  void give_back(MemoryUse use, std::uint64_t bytes) noexcept override;
+  std::uint64_t room_for_needs() noexcept override;
+  bool pressed(MemoryUse use) noexcept override;
+  void begin_wait() noexcept override;
+  void end_wait() noexcept override;
+  /// Called with no lock held when memory was refused to a walk or to prefetching: gives back up to so many
+  /// bytes that nobody uses now.
+  using Reclaim = void (*)(std::uint64_t bytes) noexcept;
+  void set_reclaim(Reclaim call) noexcept { reclaim_.store(call, std::memory_order_release); }
   /// How often this process was forked off since the Prefetcher was made: what is the parent's is told by it.
   unsigned forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
 
   ReadStats stats(const FileCache& file) noexcept;
   /// Bytes of memory that hold chunks or are staging, the limit.
   std::uint64_t memory_used() noexcept;
-  std::uint64_t memory_limit() const noexcept { return chunks_.budget().limit(); }
 
   // Around a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  They also
   // guard what belongs to files and has to agree with them (db/unmapped_file.h): held for no read and no
@@ -115,6 +124,7 @@ class Prefetcher {
             StallNotice& stall) noexcept;
   void end_wait(Walk& walk, const StallNotice& stall) noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
+  void reclaim(std::uint64_t bytes) noexcept;
   bool has_busy_writer(const FileCache& file) const noexcept;
 
   // For the worker, with the lock held.
@@ -128,6 +138,7 @@ class Prefetcher {
   IoWorker* worker_ = nullptr;
   EventCount chunk_read_;  ///< read_chunk() has ended somewhere
   std::atomic<unsigned> forks_{0};
+  std::atomic<Reclaim> reclaim_{nullptr};
 };
 
 }  // namespace lmdbio::cache

@@ -18,6 +18,7 @@ class Schedule final : public ChunkPlans {
  public:
   void add(Walk& walk) noexcept;
   void remove(Walk& walk) noexcept;
+  bool has_walks() const noexcept { return !walks_.empty(); }
   /// Walks that have come to something lately, at least 1.
   std::size_t going() const noexcept;
 

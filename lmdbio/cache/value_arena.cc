@@ -40,10 +40,10 @@ Mapping SlabPool::take(std::size_t bytes) noexcept {
       return slab;
     }
   }
-  if (!prefetcher_.reserve(bytes)) return {};
+  if (!prefetcher_.take(MemoryUse::prefetch, bytes, Urgency::ahead)) return {};
   Result<Staging> made = Staging::make(bytes);
   if (!made) {
-    prefetcher_.give_back(bytes);
+    prefetcher_.give_back(MemoryUse::prefetch, bytes);
     return {};
   }
   return made.value().take();
@@ -62,7 +62,7 @@ void SlabPool::give(Mapping slab) noexcept {
     }
   }
   slab.reset();
-  prefetcher_.give_back(bytes);
+  prefetcher_.give_back(MemoryUse::prefetch, bytes);
 }
 
 void SlabPool::close() noexcept {
@@ -79,7 +79,7 @@ void SlabPool::close() noexcept {
   for (Mapping& m : gone) {
     const std::size_t bytes = m.size();
     m.reset();
-    prefetcher_.give_back(bytes);
+    prefetcher_.give_back(MemoryUse::prefetch, bytes);
   }
 }
 

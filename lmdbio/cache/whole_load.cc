@@ -33,7 +33,8 @@ ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
   facts.file_bytes = used_bytes;
   facts.available = memory_facts().available;
   facts.walks = file.path();
-  facts.room_for_all = chunks * file.chunk_bytes <= budget.left() && 2 * chunks <= budget.vmas_left();
+  facts.room_for_all =
+      chunks * file.chunk_bytes <= budget.left(MemoryUse::chunks) && 2 * chunks <= budget.vmas_left();
   return choose_read_path(Access::load, facts).path;
 }
 
@@ -59,7 +60,7 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
       const ChunkIndex c{load.next};
       if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
       if (publishes) {  // for what walks hold there is no claim
-        if (!budget.has_room(file.chunk_bytes, 2)) {
+        if (!budget.has_room(MemoryUse::chunks, file.chunk_bytes, 2)) {
           if (idle) load.path = ReadPath::none;
           break;
         }

@@ -64,7 +64,7 @@ TxnPrefetch::TxnPrefetch(std::shared_ptr<PrefetchFile> file)
 
 TxnPrefetch::~TxnPrefetch() {
   end();
-  if (store_reserved_ != 0) file_->prefetcher().give_back(store_reserved_);
+  if (store_reserved_ != 0) file_->prefetcher().give_back(cache::MemoryUse::prefetch, store_reserved_);
 }
 
 PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(counters_, {}); }
@@ -82,6 +82,7 @@ bool TxnPrefetch::make_queues(std::uint64_t file_bytes) {
 // Everything is there that prefetching needs, for the transaction's snapshot.
 bool TxnPrefetch::ready(const Txn& txn) {
   if (forks_ != file_->prefetcher().forks()) after_fork();
+  if (!std::exchange(joined_, true)) file_->prefetcher().join(cache::MemoryUse::prefetch);
   const cache::WindowView& view = txn.view();
   const std::uint64_t bytes = view.pages() << view.shift();
   if (!queues_.made() || bytes > queues_.file_bytes()) {
@@ -97,7 +98,9 @@ bool TxnPrefetch::ready(const Txn& txn) {
   if (store_ == nullptr) {
     const std::uint64_t most =
         std::clamp(file_->prefetcher().memory_limit() / kTreeShare, kLeastTree, kMostTree);
-    if (store_reserved_ == 0 && file_->prefetcher().reserve(most)) store_reserved_ = most;
+    if (store_reserved_ == 0 &&
+        file_->prefetcher().take(cache::MemoryUse::prefetch, most, cache::Urgency::ahead))
+      store_reserved_ = most;
     store_ = std::make_unique<PageStore>(queues_.buffered(), view.shift(), view.pages(),
                                          std::max<std::uint64_t>(store_reserved_, kLeastTree),
                                          &file_->residency());
@@ -131,6 +134,7 @@ void TxnPrefetch::end() noexcept {
   table_.clear();
   arena_.clear();
   passed_ = 0;
+  if (std::exchange(joined_, false)) file_->prefetcher().leave(cache::MemoryUse::prefetch);
   errno = saved;
 }
 
@@ -156,6 +160,7 @@ void TxnPrefetch::after_fork() noexcept {
   queues_.abandon();
   counters_ = {};
   store_reserved_ = 0;  // the parent's count
+  joined_ = false;      // likewise
 }
 
 // --- prefetching ---

@@ -91,6 +91,7 @@ class TxnPrefetch {
   PrefetchQueues queues_;
   std::unique_ptr<PageStore> store_;
   std::uint64_t store_reserved_ = 0;  ///< bytes
+  bool joined_ = false;               ///< counted as a user of the process's memory
   cache::ValueArena arena_;
   Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
   std::size_t next_scratch_ = 0;

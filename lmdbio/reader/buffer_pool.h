@@ -1,5 +1,5 @@
-// Memory for batches: buffers that are used again and again, within a limit.  What a program waits for has
-// precedence over what is read ahead.
+// Memory for batches: buffers that are used again and again, within a reader's limit and the process's.  What
+// a program waits for has precedence over what is read ahead.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +13,7 @@
 
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/reader/memory.h"
 
 namespace lmdbio::reader {
 
@@ -61,8 +62,11 @@ struct MemoryRequest {
   std::uint64_t most = 0;  ///< bytes that may be in use then; the limit if that is less
   std::size_t least = 0;   ///< bytes; a smaller buffer is given if there is no room for one of that size
   bool needed = false;     ///< a program waits for it; otherwise it is read-ahead
-  /// Set by a failed take() of what is needed: it would have succeeded without read-ahead.
+  Urgency urgency = Urgency::needed;  ///< of what is needed
+  /// Set by a failed take() of what is needed: it would have succeeded without read-ahead of this pool.
   bool ahead_in_the_way = false;
+  /// Likewise: without read-ahead of all pools of the process, and without chunks.
+  bool others_in_the_way = false;
 };
 
 /// Any thread.  Lives as long as its buffers do.  In a forked child nothing is taken; what an inherited
@@ -76,8 +80,12 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     std::uint64_t most_bytes = 0;  ///< that ever existed at a time
   };
 
-  /// `limit`: bytes, for all buffers together.
-  explicit BufferPool(std::uint64_t limit);
+  /// Of the process's memory, what each pool has as long as it lives, bytes.
+  static constexpr std::uint64_t kLeast = std::uint64_t{1} << 20;
+
+  /// `limit`: bytes, for all buffers together.  `memory`: where they come from; by default there is only this
+  /// limit.  May throw bad_alloc.
+  explicit BufferPool(std::uint64_t limit, std::shared_ptr<Memory> memory = nullptr);
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
   ~BufferPool();
@@ -86,10 +94,17 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   /// those in use would have more than `most` bytes, or the request is read-ahead while somebody waits for
   /// memory.
   Result<Buffer> take(std::size_t bytes, MemoryRequest& request) noexcept;
+  /// Takes kLeast of the process's memory.  Once, before all else.  False: there is no room.
+  bool take_least() noexcept;
   std::uint64_t limit() const noexcept { return limit_; }
   Counters counters() const noexcept;
   /// Bytes of buffers that somebody holds.
   std::uint64_t held_bytes() const noexcept;
+  /// Bytes of buffers that are in use and that nobody holds.
+  std::uint64_t ahead_bytes() const noexcept;
+  /// Unmaps free buffers up to about so many bytes; how many it were.
+  std::uint64_t unmap_free(std::uint64_t bytes) noexcept;
+  const std::shared_ptr<Memory>& memory() const noexcept { return memory_; }
 
   /// While one exists, somebody waits for memory: nothing is given out for read-ahead.
   class Need {
@@ -102,12 +117,12 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
    private:
     BufferPool& pool_;
   };
-  /// How many there are.
-  unsigned needs() const noexcept { return needs_.load(); }
+  /// How many there are, the process's included.
+  unsigned needs() const noexcept { return needs_.load() + memory_->needs(); }
   /// Notified while there is a Need, when buffers come back or are held or not held any more.
-  EventCount& changes() noexcept { return changes_; }
+  EventCount& changes() noexcept { return memory_->changes(); }
   void notify_needs() noexcept {
-    if (needs() != 0) changes_.notify();
+    if (needs() != 0) changes().notify();
   }
 
   /// The size of a buffer for `bytes`: few different ones, so that they fit again.
@@ -122,16 +137,20 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   Slots::iterator find_free(std::size_t bytes) noexcept;
   Buffer give(Slots::iterator slot, std::size_t bytes) noexcept;
   Result<Buffer> give_new(std::size_t size, std::size_t bytes);
-  bool drop_free(std::uint64_t size) noexcept;
-  void drop_slack(std::uint64_t size) noexcept;
+  bool drop_free(std::uint64_t size, std::uint64_t limit) noexcept;
+  void drop_slack(std::uint64_t size, std::uint64_t limit) noexcept;
+  std::uint64_t grant(std::uint64_t size, bool needed, Urgency urgency) noexcept;
+  void trim() noexcept;
+  std::uint64_t used_bytes(bool held) const noexcept;
 
   const std::uint64_t limit_;
+  const std::shared_ptr<Memory> memory_;
   const pid_t pid_;
   std::atomic<unsigned> needs_{0};
-  EventCount changes_;
   mutable std::mutex mutex_;  ///< guards what follows, but for the slots' holds
   std::unique_ptr<Slots> free_, used_;
-  Counters counters_;  ///< of bytes that count
+  Counters counters_;                      ///< of bytes that count
+  std::uint64_t least_ = 0, granted_ = 0;  ///< of the process's memory: what stays, what was taken
 };
 
 }  // namespace lmdbio::reader

@@ -30,6 +30,10 @@ constexpr std::uint64_t kChunkBytes = 8 << 20, kChunkPages = 1 << 14, kLeastChun
 /// ones.
 constexpr std::uint64_t kScatteredBytes = 32 << 20, kScatteredPages = 1 << 19;
 constexpr unsigned kMostThreads = 4;
+/// Of the process's memory, the part that a chunk may take.
+constexpr std::uint64_t kChunkShare = 32;
+/// Bytes that a leaf page takes while the leaf pages are found.
+constexpr std::uint64_t kFoundBytes = 24;
 
 unsigned processors() noexcept {
   cpu_set_t set;
@@ -48,7 +52,7 @@ class Build {
     facts_.dupfixed = facts_.dupsort && (request.record.flags & MDB_DUPFIXED) != 0;
   }
 
-  Status run(RecordIndex& out);
+  Status run(RecordIndex& out, TakenMemory* taken);
   const IndexReads& reads() const noexcept { return reads_; }
 
  private:
@@ -57,13 +61,13 @@ class Build {
     return Status::from_mdb(MDB_CORRUPTED);
   }
   Status find_leaves(PageReads& reads);
-  std::uint64_t choose_chunk() const noexcept;
+  std::uint64_t choose_chunk() noexcept;
   Status read_leaves(PageReads& own);
 
   // By several threads.
   static void* helper(void* self) noexcept;
   void work(PageReads& reads, bool caller) noexcept;
-  Status read_chunk(PageReads& reads, std::size_t which, bool caller);
+  Status read_chunk(PageReads& reads, std::size_t which, std::unique_ptr<Chunk> chunk, bool caller);
   Status read_dup_trees(PageReads& reads, Chunk& chunk, bool caller);
   Status expand(PageReads& reads, std::span<const std::uint64_t> pages, std::vector<std::uint64_t>& children,
                 std::vector<Range>& by_page, bool caller);
@@ -77,7 +81,9 @@ class Build {
   TreeFacts facts_;
   std::vector<std::uint64_t> leaves_;
   std::uint64_t chunk_pages_ = 1;
-  std::uint64_t records_each_ = 1;       ///< of a leaf page, about
+  std::uint64_t records_each_ = 1;  ///< of a leaf page, about
+  std::uint64_t leaf_bytes_ = 1;    ///< that a leaf page takes in a chunk, about
+  TakenMemory leaves_taken_;
   std::atomic<std::uint64_t> pages_{0};  ///< of all trees, so far
   std::atomic<std::uint64_t> done_{0};   ///< of leaves_
   std::atomic<std::size_t> next_{0};     ///< chunk that nobody has begun
@@ -88,10 +94,11 @@ class Build {
   std::vector<std::unique_ptr<Chunk>> ready_;
   std::size_t appended_ = 0;
   IndexPacker packer_;
+  TakenMemory packer_taken_;
   IndexReads reads_;
 };
 
-Status Build::run(RecordIndex& out) {
+Status Build::run(RecordIndex& out, TakenMemory* taken) {
   const format::DbRecord& r = request_.record;
   if (r.root == format::kNoPage) {
     if (r.entries != 0) return corrupted(0, "the record says %" PRIu64 " entries, and no tree", r.entries);
@@ -103,14 +110,23 @@ Status Build::run(RecordIndex& out) {
     return corrupted(root, "the root is not in the file, which has %" PRIu64 " pages", request_.file_pages);
   if (r.depth == 0 || r.depth > format::kMaxDepth)
     return corrupted(root, "the record says that the tree has a depth of %u", unsigned{r.depth});
+  // A record that is damaged has more of them than the file.
+  const std::uint64_t leaves = std::min<std::uint64_t>(r.leaf_pages, request_.file_pages);
+  if (!leaves_taken_.take(request_.memory, MemoryUse::index, leaves * kFoundBytes, Urgency::last))
+    return Status::from_errno(ENOMEM);
   PageReads reads(request_);
   Status st = find_leaves(reads);
+  if (st.ok()) leaves_taken_.count(request_.memory, MemoryUse::index, leaves_.size() * sizeof leaves_[0]);
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
   if (packer_.totals.records != r.entries)
     return corrupted(root, "the tree has %" PRIu64 " entries, its record says %" PRIu64,
                      packer_.totals.records, r.entries);
   out = packer_.finish();
+  if (taken != nullptr) {
+    *taken = std::move(packer_taken_);
+    taken->count(request_.memory, MemoryUse::index, out.memory_bytes());
+  }
   return {};
 }
 
@@ -201,16 +217,19 @@ Status Build::find_leaves(PageReads& reads) {
   return {};
 }
 
-std::uint64_t Build::choose_chunk() const noexcept {
-  if (request_.chunk_pages != 0) return request_.chunk_pages;
+// Sets leaf_bytes_ too.
+std::uint64_t Build::choose_chunk() noexcept {
   std::uint64_t back = 0;
   for (std::size_t i = 1; i < leaves_.size(); ++i) back += leaves_[i] < leaves_[i - 1];
   const bool scattered = back > leaves_.size() / 16;
   std::uint64_t each = sizeof(WantedPage) + sizeof(Range) + sizeof(BlockRow);
   if (request_.record.overflow_pages != 0) each += records_each_ * sizeof(RunRow);
   if (facts_.dupsort) each += records_each_ * sizeof(DupTree);
-  return std::clamp((scattered ? kScatteredBytes : kChunkBytes) / each, kLeastChunkPages,
-                    scattered ? kScatteredPages : kChunkPages);
+  leaf_bytes_ = each;
+  if (request_.chunk_pages != 0) return request_.chunk_pages;
+  std::uint64_t bytes = scattered ? kScatteredBytes : kChunkBytes;
+  if (request_.memory != nullptr) bytes = std::min(bytes, request_.memory->limit() / kChunkShare);
+  return std::clamp(bytes / each, kLeastChunkPages, scattered ? kScatteredPages : kChunkPages);
 }
 
 Status Build::read_leaves(PageReads& own) {
@@ -244,7 +263,7 @@ Status Build::read_leaves(PageReads& own) {
 void* Build::helper(void* self) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-index");
   Build& build = *static_cast<Build*>(self);
-  PageReads reads(build.request_);
+  PageReads reads(build.request_, false);
   build.work(reads, false);
   const std::lock_guard lock(build.mutex_);
   build.reads_.requests += reads.reads().requests;
@@ -257,19 +276,25 @@ void Build::work(PageReads& reads, bool caller) noexcept {
     // Without buffers of its own a helper is of no use, and nothing is lost.
     if (const WantedPage first{leaves_[0], 0}; !caller && !reads.prepare({&first, 1}).ok()) return;
     while (go_on(caller)) {
+      // The caller goes on with what there is.
+      auto chunk = std::make_unique<Chunk>();
+      const std::uint64_t bytes = std::min<std::uint64_t>(chunk_pages_, leaves_.size()) * leaf_bytes_;
+      if (!chunk->taken.take(request_.memory, MemoryUse::index, bytes, Urgency::ahead)) {
+        if (!caller) return;
+        chunk->taken.count(request_.memory, MemoryUse::index, bytes);
+      }
       const std::size_t which = next_.fetch_add(1, std::memory_order_relaxed);
       if (which >= ready_.size()) return;
-      if (const Status st = read_chunk(reads, which, caller); !st.ok()) return fail(st, {});
+      if (const Status st = read_chunk(reads, which, std::move(chunk), caller); !st.ok()) return fail(st, {});
     }
   } catch (...) {
     fail(Status::from_errno(ENOMEM), {});
   }
 }
 
-Status Build::read_chunk(PageReads& reads, std::size_t which, bool caller) {
+Status Build::read_chunk(PageReads& reads, std::size_t which, std::unique_ptr<Chunk> chunk, bool caller) {
   const std::uint64_t begin = which * chunk_pages_;
   const std::uint64_t count = std::min<std::uint64_t>(chunk_pages_, leaves_.size() - begin);
-  auto chunk = std::make_unique<Chunk>();
   chunk->by_leaf.resize(count);
   chunk->rows.blocks.reserve(count);
   if (request_.record.overflow_pages != 0) chunk->rows.runs.reserve(count * records_each_);
@@ -290,13 +315,17 @@ Status Build::read_chunk(PageReads& reads, std::size_t which, bool caller) {
   }
   if (!chunk->rows.trees.empty())
     if (const Status st = read_dup_trees(reads, *chunk, caller); !st.ok()) return st;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ready_[which] = std::move(chunk);
   for (; appended_ < ready_.size() && ready_[appended_] != nullptr; ++appended_) {
     packer_.append(*ready_[appended_]);
     ready_[appended_].reset();
   }
-  return {};
+  packer_taken_.count(request_.memory, MemoryUse::index, packer_.memory_bytes());
+  lock.unlock();
+  if (request_.memory == nullptr || request_.memory->take_of_readers(MemoryUse::index, 0, Urgency::last))
+    return {};
+  return Status::from_errno(ENOMEM);
 }
 
 // Level by level, all trees of the chunk together.
@@ -384,15 +413,24 @@ Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
 
 }  // namespace
 
-Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
-                   IndexReads* reads) noexcept {
+Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem, IndexReads* reads,
+                   TakenMemory* taken) noexcept {
   problem = {};
   if (!is_power_of_two(request.page_size) || request.page_size < format::kMinPageSize ||
       request.page_size > format::kMaxPageSize || request.file_pages > INT64_MAX / request.page_size)
     return Status::from_errno(EINVAL);
+  struct User {
+    Memory* memory;
+    explicit User(Memory* m) noexcept : memory(m) {
+      if (memory != nullptr) memory->join(MemoryUse::index);
+    }
+    ~User() {
+      if (memory != nullptr) memory->leave(MemoryUse::index);
+    }
+  } const user(request.memory.get());
   try {
     Build build(request, problem);
-    const Status st = build.run(out);
+    const Status st = build.run(out, taken);
     if (reads != nullptr) *reads = build.reads();
     return st;
   } catch (...) {

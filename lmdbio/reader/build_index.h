@@ -10,6 +10,7 @@
 #include "lmdbio/format/layout.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/open_file.h"
+#include "lmdbio/reader/memory.h"
 #include "lmdbio/reader/record_index.h"
 
 namespace lmdbio::reader {
@@ -27,6 +28,9 @@ struct IndexRequest {
   std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes: see choose_read_path
   unsigned threads = 0;           ///< at most, the caller's included; 0: as many as pay
   std::uint64_t chunk_pages = 0;  ///< leaf pages that a thread takes at a time; 0: as many as pay
+  /// What it takes is counted there; null: nowhere.  Where that is short, fewer threads read in smaller
+  /// buffers, down to one thread and one buffer of 256 KiB.
+  std::shared_ptr<Memory> memory;
   /// May be null.  Called now and then in the caller's thread with the leaf pages read and those known; false
   /// cancels.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
@@ -49,11 +53,12 @@ struct IndexReads {
 /// `out` is set if the answer is ok.  Any bytes may be in the file.  Reads what is cold directly where that
 /// works, what is in the page cache from there (LMDBIO_IO and LMDBIO_ENGINE say otherwise if set).  Blocks;
 /// starts threads if there are many pages, and ends them; where no more can be had, fewer do.  Memory: the
-/// index, 16 bytes a leaf page, and buffers of 20 MiB a thread.
+/// index, 24 bytes a leaf page while they are found and 8 while they are read, and up to 25 MiB a thread.
 ///
 /// MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record says.
-/// ECANCELED: progress() said so.  ENOMEM.  What reads answer, as an errno.
+/// ECANCELED: progress() said so.  ENOMEM: also the limit of request.memory.  What reads answer, as an errno.
+/// `taken`: set to what the index takes of request.memory; null: that is given back.
 Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
-                   IndexReads* reads = nullptr) noexcept;
+                   IndexReads* reads = nullptr, TakenMemory* taken = nullptr) noexcept;
 
 }  // namespace lmdbio::reader

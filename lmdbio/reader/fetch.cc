@@ -101,7 +101,8 @@ bool Fetch::in_page_cache(const Shared& shared) const noexcept {
 }
 
 Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
-  memory.ahead_in_the_way = false;
+  memory.ahead_in_the_way = memory.others_in_the_way = false;
+  own_memory_.count(shared.pool->memory(), MemoryUse::readers, counted_apart(own_bytes()));
   if (wanted_.empty()) return {};
   const bool copies = cached_ && shared.mapped() != nullptr;
   ReadQueue* queue = nullptr;

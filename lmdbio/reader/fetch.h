@@ -12,6 +12,10 @@
 
 namespace lmdbio::reader {
 
+/// Of a batch's or a fetch's own tables, what is counted against the process's memory: nothing of small ones,
+/// which are part of what any library takes.
+constexpr std::uint64_t counted_apart(std::uint64_t bytes) noexcept { return bytes < 16384 ? 0 : bytes; }
+
 /// The ordinal of a record that does not exist.
 inline constexpr std::uint64_t kNoRecord = UINT64_MAX;
 
@@ -79,6 +83,7 @@ class Fetch {
   const std::byte* leaf_bytes(const Shared& shared, std::uint64_t page) noexcept;
   bool open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept;
 
+  TakenMemory own_memory_;
   std::vector<std::uint64_t> ordinals_;
   std::vector<RecordPlace> places_;
   std::uint64_t bytes_ = 0, last_leaf_ = 0;

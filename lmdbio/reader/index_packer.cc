@@ -42,6 +42,14 @@ void IndexPacker::append(const Chunk& chunk) {
   totals.leaf_pages += chunk.dups.size();
 }
 
+std::size_t IndexPacker::memory_bytes() const noexcept {
+  std::size_t sum = 0;
+  for (const PackedColumn* const p : {&columns_.leaf, &columns_.first, &columns_.start, &columns_.where,
+                                      &columns_.run_page, &columns_.run_bytes})
+    sum += p->memory_bytes();
+  return sum;
+}
+
 RecordIndex IndexPacker::finish() {
   IndexColumns& c = columns_;
   for (PackedColumn* const p : {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes})

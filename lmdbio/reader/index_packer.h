@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lmdbio/reader/memory.h"
 #include "lmdbio/reader/record_index.h"
 #include "lmdbio/reader/scan_leaf.h"
 
@@ -22,6 +23,7 @@ struct Chunk {
   std::vector<BlockRow> dups;      ///< leaf pages of trees of duplicates
   std::vector<Range> by_tree;      ///< of dups
   std::uint64_t branch_pages = 0;  ///< of these trees
+  TakenMemory taken;
 };
 
 class IndexPacker {
@@ -29,6 +31,7 @@ class IndexPacker {
   /// Chunks in the order of the tree.  Throw bad_alloc.
   void append(const Chunk& chunk);
   RecordIndex finish();
+  std::size_t memory_bytes() const noexcept;
 
   IndexTotals totals;  ///< leaf and branch pages of the tree itself are the caller's to count
 

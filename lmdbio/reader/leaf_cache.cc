@@ -1,8 +1,23 @@
 #include "lmdbio/reader/leaf_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace lmdbio::reader {
+
+namespace {
+
+/// Taken of the process's memory at a time, bytes.
+constexpr std::uint64_t kStep = std::uint64_t{64} << 10;
+
+}  // namespace
+
+bool LeafCache::has_room() {
+  if (entries_.size() >= most_) return false;
+  const std::uint64_t bytes = (entries_.size() + 1) * cost(page_size_);
+  if (bytes <= taken_.bytes()) return true;
+  return taken_.take(memory_, MemoryUse::readers, std::max(bytes, taken_.bytes() + kStep), Urgency::ahead);
+}
 
 void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
   if (most_ == 0) return;
@@ -11,7 +26,7 @@ void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
     std::memcpy(copy.get(), bytes, page_size_);
     const std::lock_guard lock(mutex_);
     if (places_.contains(page)) return;
-    if (entries_.size() < most_) {
+    if (has_room()) {
       entries_.push_back({page, copy, false});
       try {
         places_.emplace(page, entries_.size() - 1);
@@ -20,8 +35,12 @@ void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
       }
       return;
     }
-    while (entries_[hand_].used) {
-      entries_[hand_].used = false;
+    // A page that somebody holds would not give its memory.
+    for (std::size_t looked = 0;; ++looked) {
+      if (looked >= 2 * entries_.size()) return;
+      Entry& e = entries_[hand_];
+      if (!e.used && e.page.use_count() == 1) break;
+      e.used = false;
       hand_ = (hand_ + 1) % entries_.size();
     }
     places_.emplace(page, hand_);

@@ -22,6 +22,7 @@ class LeafLookup {
   /// not as it was.
   std::optional<std::uint64_t> ordinal_of(std::uint64_t page, const format::PageView& leaf,
                                           unsigned slot) const noexcept;
+  std::size_t memory_bytes() const noexcept { return sorted_.capacity() * sizeof sorted_[0]; }
 
  private:
   explicit LeafLookup(const RecordIndex& index) noexcept : index_(&index) {}

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "lmdbio/reader/build_index.h"
@@ -17,13 +18,15 @@ constexpr std::uint64_t kManyLeaves = 128;
 
 }  // namespace
 
-std::string index_failure(const std::string& name, Status st, const IndexProblem& problem) {
+std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
+                          const Memory* memory) {
   std::string why = name + ": the index cannot be made: ";
   const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
   if (problem.reason[0] != '\0')
     why += "page " + std::to_string(problem.page) + ": " + problem.reason;
   else
     why += text != nullptr ? text : "a damaged page";
+  if (st.raw() == ENOMEM && memory != nullptr) why += memory->reason();
   return why;
 }
 
@@ -45,12 +48,18 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
       loaded = find_index(source.path, tag, index);
     }
   }
+  TakenMemory taken;
   if (loaded) {
-    out = std::make_unique<IndexPlaces>(std::move(index));
+    if (!taken.take(request.memory, MemoryUse::index, index.memory_bytes(), Urgency::last)) {
+      why = source.name + ": the index takes " + std::to_string(index.memory_bytes()) + " bytes" +
+            request.memory->reason();
+      return Status::from_errno(ENOMEM);
+    }
+    out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
     return {};
   }
   if (request.progress == nullptr && source.db.leaf_pages >= kManyLeaves) {
-    out = PendingPlaces::start(source, select_engine);
+    out = PendingPlaces::start(source, select_engine, request.memory);
     if (out != nullptr) return {};
   }
   IndexRequest build;
@@ -59,14 +68,15 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   build.page_size = source.page_size;
   build.record = source.db;
   build.available = source.available;
+  build.memory = request.memory;
   build.progress = request.progress;
   build.context = request.context;
   IndexProblem problem;
-  if (const Status st = build_index(build, index, problem); !st.ok()) {
-    why = index_failure(source.name, st, problem);
+  if (const Status st = build_index(build, index, problem, nullptr, &taken); !st.ok()) {
+    why = index_failure(source.name, st, problem, request.memory.get());
     return st;
   }
-  out = std::make_unique<IndexPlaces>(std::move(index));
+  out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
   return {};
 }
 

@@ -11,15 +11,17 @@
 namespace lmdbio::reader {
 
 struct PlacesRequest {
-  std::string database;  ///< its name; empty: the main one
-  bool sidecar = true;   ///< an index file is looked for
+  std::string database;            ///< its name; empty: the main one
+  bool sidecar = true;             ///< an index file is looked for
+  std::shared_ptr<Memory> memory;  ///< as of IndexRequest
   /// As of IndexRequest.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
   void* context = nullptr;
 };
 
-/// "name: the index cannot be made: ..."  May throw bad_alloc.
-std::string index_failure(const std::string& name, Status st, const IndexProblem& problem);
+/// "name: the index cannot be made: ..."  `memory` may be null.  May throw bad_alloc.
+std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
+                          const Memory* memory);
 
 /// `loaded`: it was found in a file.  Where many pages have to be read, and nobody
 /// watches the progress, a thread makes the index: PendingPlaces.  Errors as of build_index; `why` then says

@@ -19,6 +19,8 @@ namespace {
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
 /// Pages that are asked about, where the question reads nothing and where it starts read-ahead.
 constexpr std::size_t kSamples = 32, kDearSamples = 4;
+/// Buffers without which another thread is of no use, unless the engine takes fewer.
+constexpr std::size_t kLeastSlots = 4;
 /// Bytes that lie together, on average, for which memory in huge pages pays.
 constexpr std::size_t kLargeRun = 64 << 10;
 
@@ -93,8 +95,12 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   const std::size_t room = align_up(std::max(kRequest, request_.page_size), align) + 2 * align;
   std::size_t count = std::max(1u, std::min(depth, engine.value()->caps().depth));
   const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page
+  buffers_.reset();
+  const std::size_t least = needed_ ? 1 : std::min(count, kLeastSlots);
   for (;; count /= 2) {
-    if (count == 0) return Status::from_errno(ENOMEM);
+    if (count < least) return Status::from_errno(ENOMEM);
+    const Urgency urgency = count == 1 ? Urgency::last : Urgency::ahead;
+    if (!taken_.take(request_.memory, MemoryUse::index, count * room + spare, urgency)) continue;
     if (Result<Mapping> m = Mapping::zeroed(count * room + spare); m) {
       buffers_ = std::move(m).value();
       break;

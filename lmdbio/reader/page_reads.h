@@ -24,7 +24,9 @@ struct WantedPage {
 class PageReads {
  public:
   /// `request` outlives it; its pages and sizes are good.
-  explicit PageReads(const IndexRequest& request) noexcept : request_(request) {}
+  /// `needed`: it makes do with one buffer; else prepare() fails where there is no memory for some.
+  explicit PageReads(const IndexRequest& request, bool needed = true) noexcept
+      : request_(request), needed_(needed) {}
 
   /// An engine and buffers that suit these pages: as prepare() was left if they do already.  `wanted` is
   /// sorted by page, all in the file, not empty.
@@ -65,6 +67,8 @@ class PageReads {
   void drop_all() noexcept;
 
   const IndexRequest& request_;
+  const bool needed_;
+  TakenMemory taken_;
   Mapping buffers_;
   std::vector<Slot> slots_;
   std::unique_ptr<ReadQueue> queue_;  ///< goes before what it reads into

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
 
-PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine)
+PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine, std::shared_ptr<Memory> memory)
     : file_(source.file), name_(source.name), pid_(::getpid()) {
   request_.file = file_.get();
   request_.file_pages = source.pages;
@@ -25,12 +25,14 @@ PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine)
   request_.record = source.db;
   request_.available = source.available;
   request_.make_engine = make_engine;
+  request_.memory = std::move(memory);
   request_.progress = go_on;
   request_.context = this;
 }
 
-std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine) {
-  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine));
+std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine,
+                                                    std::shared_ptr<Memory> memory) {
+  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine, std::move(memory)));
   if (made->file_->buffered().start_thread(made->thread_, run, made.get()) == 0) return made;
   made->ended_ = true;  // nobody to wait for
   made->thread_ = {};
@@ -56,13 +58,14 @@ bool PendingPlaces::go_on(void* self, std::uint64_t, std::uint64_t) noexcept {
 void PendingPlaces::make() noexcept {
   RecordIndex index;
   IndexProblem problem;
-  Status st = build_index(request_, index, problem);
+  TakenMemory taken;
+  Status st = build_index(request_, index, problem, nullptr, &taken);
   std::string why;
   try {
     if (st.ok())
-      made_ = std::make_unique<IndexPlaces>(std::move(index));
+      made_ = std::make_unique<IndexPlaces>(std::move(index), request_.memory, std::move(taken));
     else
-      why = index_failure(name_, st, problem);
+      why = index_failure(name_, st, problem, request_.memory.get());
   } catch (...) {
     st = Status::from_errno(ENOMEM);
   }

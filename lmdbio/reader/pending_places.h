@@ -20,7 +20,8 @@ namespace lmdbio::reader {
 class PendingPlaces final : public Places {
  public:
   /// Starts the thread.  Null: there is none to be had, or no descriptor.  May throw bad_alloc.
-  static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine);
+  static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine,
+                                              std::shared_ptr<Memory> memory = nullptr);
   ~PendingPlaces() override;
   PendingPlaces(const PendingPlaces&) = delete;
   PendingPlaces& operator=(const PendingPlaces&) = delete;
@@ -36,7 +37,7 @@ class PendingPlaces final : public Places {
   }
 
  private:
-  PendingPlaces(const Source& source, MakeEngine make_engine);
+  PendingPlaces(const Source& source, MakeEngine make_engine, std::shared_ptr<Memory> memory);
   static void* run(void* self) noexcept;
   static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
   void make() noexcept;

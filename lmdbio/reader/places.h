@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lmdbio/reader/leaf_lookup.h"
+#include "lmdbio/reader/memory.h"
 #include "lmdbio/reader/record_index.h"
 
 namespace lmdbio::reader {
@@ -35,6 +36,9 @@ class Places {
 class IndexPlaces final : public Places {
  public:
   explicit IndexPlaces(RecordIndex index) noexcept : index_(std::move(index)) {}
+  /// `taken`: of `memory`, for the index.
+  IndexPlaces(RecordIndex index, std::shared_ptr<Memory> memory, TakenMemory taken) noexcept
+      : index_(std::move(index)), memory_(std::move(memory)), taken_(std::move(taken)) {}
   const RecordIndex& index() const noexcept { return index_; }
 
   std::uint64_t records() const noexcept override { return index_.records(); }
@@ -47,6 +51,9 @@ class IndexPlaces final : public Places {
 
  private:
   const RecordIndex index_;
+  const std::shared_ptr<Memory> memory_;
+  const TakenMemory taken_;
+  mutable TakenMemory lookup_taken_;
   mutable std::once_flag once_;
   mutable std::optional<LeafLookup> lookup_;
 };

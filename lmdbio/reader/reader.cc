@@ -14,8 +14,9 @@ namespace lmdbio::reader {
 
 namespace {
 
-/// Pages of the tree that are kept while keys are looked up.
-constexpr std::size_t kLookupBytes = std::size_t{4} << 20;
+/// Pages of the tree that are kept while keys are looked up, bytes: a share of the process's memory.
+constexpr std::uint64_t kLookupShare = 16, kLookupBytes = std::uint64_t{4} << 20,
+                        kLeastLookup = std::uint64_t{128} << 10;
 /// Calls that nobody cancels.
 const std::atomic<bool> kNever{false};
 
@@ -32,13 +33,15 @@ std::string memory_reason(const Shared& shared, const Fetch& fetch) {
   return shared.source.name + ": out of memory: about " + std::to_string(fetch.bytes()) +
          " bytes are wanted, the limit is " + std::to_string(shared.pool->limit()) + ", and " +
          std::to_string(shared.pool->held_bytes()) +
-         " are in batches that were not released or are being read";
+         " are in batches that were not released or are being read" + shared.memory().reason();
 }
 
 Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why) {
   auto batch = std::make_unique<Batch>();
   batch->rows.resize(n);
+  batch->rows_memory.count(shared.pool->memory(), MemoryUse::readers,
+                           counted_apart(n * sizeof(lmdbio_record)));
   std::uint64_t bytes = 0;
   for (std::size_t k = 0; k < n; ++k) {
     lmdbio_record& r = batch->rows[k];
@@ -88,9 +91,9 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
 }
 
 Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
-               EngineMaker make_engine)
+               EngineMaker make_engine, std::shared_ptr<Memory> process)
     : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), read,
-                                       std::move(make_engine))),
+                                       std::move(make_engine), std::move(process))),
       places_(std::move(places)),
       pid_(::getpid()) {}
 
@@ -144,7 +147,7 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
     return Status::from_errno(EINVAL);
   }
   if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why); !st.ok()) return st;
-  fetch->plan(*shared_, shared_->pool->limit() / (2 * (std::uint64_t{shared_->streams.load()} + 1)));
+  fetch->plan(*shared_, shared_->share_of_one(1) / 2);
   Borrowed queues(*this);
   Status st = start_needed(*shared_, *queues, *fetch, 0, {kNever});
   const HeldFetch held(fetch);
@@ -180,7 +183,10 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
     why = reason(*shared_, "cannot be read", queue.error());
     return queue.error();
   }
-  db::PageStore store(*queue.value(), shared_->page_shift, shared_->source.pages, kLookupBytes);
+  TakenMemory pages;
+  const std::uint64_t most = std::clamp(shared_->memory().limit() / kLookupShare, kLeastLookup, kLookupBytes);
+  const bool got = pages.take(shared_->pool->memory(), MemoryUse::readers, most, Urgency::ahead);
+  db::PageStore store(*queue.value(), shared_->page_shift, shared_->source.pages, got ? most : kLeastLookup);
   Status wrong;
   const Status st = db::find_keys(store, shared_->source.db, shared_->source.key_order, keys,
                                   [&](std::size_t i, const db::KeyPlace& at) {

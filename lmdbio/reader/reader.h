@@ -26,13 +26,15 @@ struct Batch : lmdbio_batch {
   }
   std::vector<lmdbio_record> rows;
   std::shared_ptr<Fetch> fetch;  ///< held
+  TakenMemory rows_memory;
 };
 
 class Reader {
  public:
-  /// `memory`: bytes for batches and leaf pages; at least kLeastMemory is taken.  May throw bad_alloc.
+  /// `memory`: bytes for batches and leaf pages; at least kLeastMemory is taken.  `process`: see Shared.  May
+  /// throw bad_alloc.
   Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
-         EngineMaker make_engine);
+         EngineMaker make_engine, std::shared_ptr<Memory> process = nullptr);
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
   ~Reader();

@@ -14,16 +14,25 @@ constexpr std::uint64_t kLeafShare = 16;
 
 }  // namespace
 
-Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker maker)
+Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker maker,
+               std::shared_ptr<Memory> process)
     : source(std::move(from)),
       page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
       read(how),
       make_engine(std::move(maker)),
       residency(source.file->residency(source.programs_fd)),
-      pool(std::make_shared<BufferPool>(memory - memory / kLeafShare)),
-      keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / source.page_size),
-      leaves(source.page_size, static_cast<std::size_t>(memory / kLeafShare / source.page_size)),
+      pool(std::make_shared<BufferPool>(memory - memory / kLeafShare, std::move(process))),
+      keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / LeafCache::cost(source.page_size)),
+      leaves(source.page_size,
+             static_cast<std::size_t>(memory / kLeafShare / LeafCache::cost(source.page_size)),
+             pool->memory()),
       id_(source.file->identity()) {}
+
+std::uint64_t Shared::share_of_one(unsigned n) const noexcept {
+  const auto own = streams.load(std::memory_order_relaxed) + n;
+  const auto all = memory().streams.load(std::memory_order_relaxed) + n;
+  return std::min(pool->limit() / std::max(own, 1u), memory().limit() / std::max(all, 1u));
+}
 
 Result<std::uint64_t> Shared::file_bytes() const noexcept {
   // One call tells which file it is and how long it is.

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/io/read_path.h"
@@ -36,10 +35,10 @@ struct Counters {
   std::atomic<bool> index_read{false};                      ///< from a file
 };
 
-class Stream;
-
 struct Shared {
-  Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker make_engine);
+  /// `process`: what the memory is taken from; null: it is this reader's alone.
+  Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker make_engine,
+         std::shared_ptr<Memory> process = nullptr);
 
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
   /// Run of `pages` pages from `first` on that a tree may have.
@@ -67,8 +66,9 @@ struct Shared {
   std::atomic<unsigned> streams{0};  ///< that are open
   /// Of the limit, bytes for the next batches of streams that have nothing read ahead.
   std::atomic<std::uint64_t> reserved{0};
-  std::mutex streams_mutex;           ///< guards `open_streams`
-  std::vector<Stream*> open_streams;  ///< the next one to drop read-ahead comes first
+  Memory& memory() const noexcept { return *pool->memory(); }
+  /// Bytes that one of `n` streams more than now may have of the reader's memory, and of the process's.
+  std::uint64_t share_of_one(unsigned n) const noexcept;
 
  private:
   const FileIdentity id_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "lmdbio/base/fork_safe_mutex.h"
@@ -29,6 +30,11 @@ constexpr std::size_t kLeastAhead = 2;
 constexpr std::uint64_t kLoadsInMemory = 8;
 /// Nanoseconds; then it is looked again.
 constexpr std::int64_t kForever = 3600'000'000'000;
+/// The same where memory may come back that nobody tells of; how often at most nothing has.
+constexpr std::int64_t kPoll = 10'000'000;
+constexpr unsigned kMostPolls = 6000;
+/// Calls that nobody cancels.
+const std::atomic<bool> kNever{false};
 
 }  // namespace
 
@@ -40,8 +46,10 @@ Stream::Stream(Reader& reader, Sequence sequence)
       queues_(shared_),
       plan_(sequence_.first()),
       give_(plan_) {
-  const std::lock_guard lock(shared_.streams_mutex);
-  shared_.open_streams.push_back(this);
+  Memory& memory = shared_.memory();
+  const std::lock_guard lock(memory.mutex);
+  memory.open_streams.push_back(this);
+  memory.streams.fetch_add(1, std::memory_order_relaxed);
   shared_.streams.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -72,8 +80,10 @@ Stream::~Stream() {
     return;
   }
   {
-    const std::lock_guard lock(shared_.streams_mutex);
-    std::erase(shared_.open_streams, this);
+    Memory& memory = shared_.memory();
+    const std::lock_guard lock(memory.mutex);
+    std::erase(memory.open_streams, this);
+    memory.streams.fetch_sub(1, std::memory_order_relaxed);
   }
   (void)enter(true);
   shared_.streams.fetch_sub(1, std::memory_order_relaxed);
@@ -106,17 +116,18 @@ bool Stream::try_enter() noexcept {
   return turn_.compare_exchange_strong(expected, kTaken);
 }
 
+// What is used after the turn lives as long as any reader's caller does.
 void Stream::leave() noexcept {
   reserve();
-  BufferPool& pool = *shared_.pool;
+  const std::shared_ptr<BufferPool> pool = shared_.pool;
   end_turn();
-  pool.notify_needs();
+  pool->notify_needs();
 }
 
 // Nothing of the stream is touched after that: another thread may end it.
 void Stream::end_turn() noexcept {
-  BufferPool& pool = *shared_.pool;
-  if (turn_.exchange(kFree) == kWaitedFor) pool.changes().notify();
+  const std::shared_ptr<BufferPool> pool = shared_.pool;
+  if (turn_.exchange(kFree) == kWaitedFor) pool->changes().notify();
 }
 
 // A stream that has nothing ahead will ask for its next batch.  What it keeps others from reading ahead is at
@@ -133,9 +144,7 @@ std::uint64_t Stream::reserved_by_others() const noexcept {
   return std::min(all - std::min(all, reserved_), shared_.pool->limit());
 }
 
-std::uint64_t Stream::share() const noexcept {
-  return shared_.pool->limit() / std::max(shared_.streams.load(std::memory_order_relaxed), 1u);
-}
+std::uint64_t Stream::share() const noexcept { return shared_.share_of_one(0); }
 
 std::uint64_t Stream::load_target() const noexcept {
   return std::min(cached_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
@@ -309,14 +318,15 @@ bool Stream::drop_newest(const Caller* waiting) noexcept {
 }
 
 // First what is not next, then what is, then what has to be waited for.
-bool Stream::drop_of_others(Shared& shared, const Caller& caller) noexcept {
+bool Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept {
   Stream* slow = nullptr;
   {
-    const std::lock_guard lock(shared.streams_mutex);
-    std::vector<Stream*>& all = shared.open_streams;
+    const std::lock_guard lock(memory.mutex);
+    std::vector<Stream*>& all = memory.open_streams;
     for (const std::size_t kept : {1u, 0u}) {
       for (auto at = all.begin(); at != all.end(); ++at) {
         Stream* const s = *at;
+        if (of != nullptr && of != &s->shared_) continue;
         if (s == caller.stream || s == slow || !s->try_enter()) continue;
         if (s->droppable(kept) && s->drop_newest(nullptr)) {
           std::rotate(at, at + 1, all.end());
@@ -337,26 +347,41 @@ bool Stream::drop_of_others(Shared& shared, const Caller& caller) noexcept {
   return true;
 }
 
+bool take_least(Shared& shared) noexcept {
+  while (!shared.pool->take_least())
+    if (!Stream::drop_of_others(shared.memory(), nullptr, {kNever})) return false;
+  return true;
+}
+
 Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t least,
                     const Stream::Caller& caller) noexcept {
   BufferPool& pool = *shared.pool;
   MemoryRequest memory{.most = pool.limit(), .least = least, .needed = true};
   Status st = fetch.start(shared, queues, memory);
-  if (!memory.ahead_in_the_way) return st;
+  if (!memory.ahead_in_the_way && !memory.others_in_the_way) return st;
   const BufferPool::Need need(pool);
-  for (;;) {
+  std::optional<Memory::Need> need_of_process;
+  for (unsigned polls = 0; polls < kMostPolls;) {
     const std::uint32_t seen = pool.changes().now();
     st = fetch.start(shared, queues, memory);
-    if (!memory.ahead_in_the_way) return st;
+    if (!memory.ahead_in_the_way && !memory.others_in_the_way) return st;
+    if (memory.others_in_the_way && !need_of_process) need_of_process.emplace(shared.memory());
     if (caller.cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
-    if (Stream::drop_of_others(shared, caller)) continue;
+    const Shared* const of = memory.others_in_the_way ? nullptr : &shared;
+    if (Stream::drop_of_others(shared.memory(), of, caller)) continue;
+    if (memory.others_in_the_way && memory.urgency != Urgency::last) {
+      memory.urgency = Urgency::last;
+      continue;
+    }
     const pid_t self = ::getpid();
     {
       const AsyncSignalsAllowed program;
-      pool.changes().wait(seen, kForever);
+      pool.changes().wait(seen, memory.others_in_the_way ? kPoll : kForever);
     }
+    if (memory.others_in_the_way) ++polls;
     if (::getpid() != self) return Status::from_errno(ECANCELED);  // a handler has forked
   }
+  return st;
 }
 
 Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {

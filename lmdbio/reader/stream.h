@@ -15,9 +15,9 @@ namespace lmdbio::reader {
 /// large one.  Reads of the fetches ahead go on by themselves; each next() adds new ones and hands out the
 /// next batch of the oldest fetch.  No thread of its own.  One thread at a time, but for cancel().
 ///
-/// Streams of a reader share its memory.  A call that lacks memory for the batch that it is to give drops
-/// what other streams have read ahead, with start_needed(): each stream has a turn, which next() takes and
-/// which other threads take to drop its fetches.
+/// Streams of a reader share its memory, and all readers the process's.  A call that lacks memory for the
+/// batch that it is to give drops what other streams have read ahead, with start_needed(): each stream has a
+/// turn, which next() takes and which other threads take to drop its fetches.
 class Stream {
  public:
   /// The reader outlives it.  EINVAL: a field of `order` is out of its range; else as Reader::find.  May
@@ -42,9 +42,9 @@ class Stream {
     const std::atomic<bool>& cancelled;
     const Stream* stream = nullptr;
   };
-  /// Drops a fetch that another stream has read ahead, and may wait until its reads in flight end.  False:
-  /// there is none of a stream that is not in a call.
-  static bool drop_of_others(Shared& shared, const Caller& caller) noexcept;
+  /// Drops a fetch that another stream of reader `of` (null: of any) has read ahead, and may wait until its
+  /// reads in flight end.  False: there is none of a stream that is not in a call.
+  static bool drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept;
 
  private:
   struct Ahead {
@@ -95,6 +95,9 @@ class Stream {
   bool cached_ = false;  ///< the last fetch had nothing to wait for
   bool begun_ = false;
 };
+
+/// Of the process's memory, what each reader has.  Read-ahead gives way.  False: there is no room.
+bool take_least(Shared& shared) noexcept;
 
 /// Starts a fetch that a program waits for, in a buffer of `least` bytes if there is room.  Read-ahead of
 /// other streams gives way; for that of a stream that is in a call, waits until the call ends.  ENOMEM: what

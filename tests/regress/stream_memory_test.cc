@@ -1,7 +1,9 @@
 // Streams of one reader ran out of memory that only read-ahead of other streams had.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -171,6 +173,101 @@ TEST(StreamMemory, ThreadsThatHoldOneBatchNeverLackMemory) {
         EXPECT_LE(r->shared().pool->counters().most_bytes, memory);
         if (HasFailure()) return;
       }
+}
+
+/// So many bytes for all readers.
+class FixedSource final : public cache::MemorySource {
+ public:
+  explicit FixedSource(std::uint64_t limit) : limit_(limit) {}
+  std::uint64_t memory_limit() const noexcept override { return limit_; }
+  void join(MemoryUse) noexcept override {}
+  void leave(MemoryUse) noexcept override {}
+  bool take(MemoryUse, std::uint64_t bytes, Urgency) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (used_ + bytes > limit_) return false;
+    used_ += bytes;
+    most_ = std::max(most_, used_);
+    return true;
+  }
+  void count(MemoryUse, std::uint64_t bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    used_ += bytes;
+  }
+  void give_back(MemoryUse, std::uint64_t bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_LE(bytes, used_);
+    used_ -= bytes;
+  }
+  std::uint64_t room_for_needs() noexcept override {
+    const std::lock_guard lock(mutex_);
+    return limit_ - std::min(used_, limit_);
+  }
+  bool pressed(MemoryUse) noexcept override { return false; }
+  void begin_wait() noexcept override {}
+  void end_wait() noexcept override {}
+  std::uint64_t used() {
+    const std::lock_guard lock(mutex_);
+    return used_;
+  }
+  std::uint64_t most() {
+    const std::lock_guard lock(mutex_);
+    return most_;
+  }
+
+ private:
+  const std::uint64_t limit_;
+  std::mutex mutex_;
+  std::uint64_t used_ = 0, most_ = 0;
+};
+
+// Readers that share a process's memory: read-ahead of one gives way to what another one's program waits for,
+// and what a program holds of one reader is no other's.
+TEST(StreamMemory, ReadersOfAProcess) {
+  constexpr std::uint64_t kRecords = 24, kLimit = 6 * kMiB;
+  ReaderDb db;
+  db.fill(kRecords, [](std::uint64_t) -> std::size_t { return 1'040'000; });
+  const Records all = db.walk();
+  FixedSource source(kLimit);
+  {
+    const auto memory = std::make_shared<Memory>(&source);
+    std::vector<std::unique_ptr<Reader>> readers;
+    std::vector<std::unique_ptr<Stream>> streams;
+    std::vector<std::unique_ptr<Batch>> held(4);
+    std::string why;
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      reader::Source s = db.source();
+      auto p = ReaderDb::places(s);
+      readers.push_back(std::make_unique<Reader>(std::move(s), std::move(p), kLimit, kDirectly,
+                                                 ReaderDb::engines(), memory));
+      ASSERT_TRUE(take_least(readers.back()->shared())) << i;
+      streams.push_back(stream_of(*readers.back(), order_of(LMDBIO_ORDER_SEQUENTIAL, 1)));
+    }
+    for (std::uint64_t round = 0; round < kRecords; ++round)
+      for (std::size_t i = 0; i < held.size(); ++i) {
+        held[i].reset();
+        ASSERT_EQ(streams[i]->next(held[i], why).raw(), 0) << why;
+        EXPECT_EQ(held[i]->records[0].ordinal, round);
+        expect_record(held[i]->records[0], all);
+      }
+    // One reader's program holds all that there is; another one is told so, at once.
+    streams.clear();
+    std::vector<std::unique_ptr<Batch>> kept;
+    int rc = 0;
+    for (std::uint64_t i = 0; rc == 0; ++i) {
+      std::unique_ptr<Batch> b;
+      rc = readers[0]->read({&i, 1}, b, why).raw();
+      if (rc == 0) kept.push_back(std::move(b));
+    }
+    EXPECT_EQ(rc, ENOMEM);
+    EXPECT_NE(why.find("LMDBIO_MEMORY"), std::string::npos) << why;
+    ASSERT_FALSE(kept.empty());
+    kept.pop_back();
+    std::unique_ptr<Batch> b;
+    const std::uint64_t one = 1;
+    EXPECT_EQ(readers[1]->read({&one, 1}, b, why).raw(), 0) << why;
+    EXPECT_LE(source.most(), kLimit);
+  }
+  EXPECT_EQ(source.used(), 0u);
 }
 
 }  // namespace

@@ -84,8 +84,7 @@ class ReaderFile {
   }
   reader::Source source() const {
     File buffered = File::open(file_.path(), File::Mode::buffered).value();
-    reader::Source s{std::move(buffered),
-                     std::nullopt,
+    reader::Source s{OpenFile::adopt(std::move(buffered)),
                      file_.path(),
                      file_.path(),
                      0,
@@ -97,8 +96,6 @@ class ReaderFile {
                      nullptr,
                      -1,
                      false};
-    if (Result<File> direct = File::reopen(s.buffered.fd(), File::Kind::direct); direct)
-      s.direct.emplace(std::move(direct).value());
     s.page_size = kPage;
     s.pages = image_.pages();
     s.txnid = 7;

@@ -20,9 +20,9 @@ MemoryFacts machine() noexcept {
 TEST(MemoryBudget, Counts) {
   MemoryBudget b({64 * kMiB, false, 100});
   EXPECT_EQ(b.limit(), 64 * kMiB);
-  EXPECT_TRUE(b.has_room(64 * kMiB, 100));
-  EXPECT_FALSE(b.has_room(64 * kMiB + 1, 0));
-  EXPECT_FALSE(b.has_room(0, 101));
+  EXPECT_TRUE(b.has_room(Use::chunks, 64 * kMiB, 100));
+  EXPECT_FALSE(b.has_room(Use::chunks, 64 * kMiB + 1, 0));
+  EXPECT_FALSE(b.has_room(Use::chunks, 0, 101));
   b.take(Use::chunks, 40 * kMiB, 10);
   b.take(Use::prefetch, 20 * kMiB, 2);
   EXPECT_EQ(b.used(), 60 * kMiB);
@@ -45,7 +45,7 @@ TEST(MemoryBudget, MoreThanTheLimit) {
   EXPECT_TRUE(b.over_limit());
   EXPECT_EQ(b.left(), 0u);
   EXPECT_EQ(b.vmas_left(), 0u);
-  EXPECT_FALSE(b.has_room(0, 1));
+  EXPECT_FALSE(b.has_room(Use::chunks, 0, 1));
 }
 
 TEST(MemoryBudget, NoUseGivesBackWhatAnotherTook) {
@@ -75,20 +75,20 @@ TEST(MemoryBudget, AMachineThatIsFull) {
   looks = 0;
   MemoryBudget set({4096 * kMiB, false, 100}, machine), share({4096 * kMiB, true, 100}, machine);
   for (MemoryBudget* const b : {&set, &share}) b->take(Use::chunks, 300 * kMiB, 2);
-  EXPECT_TRUE(set.has_room(kMiB, 0));
+  EXPECT_TRUE(set.has_room(Use::chunks, kMiB, 0));
   EXPECT_EQ(looks, 0u);
-  EXPECT_FALSE(share.has_room(kMiB, 0));
+  EXPECT_FALSE(share.has_room(Use::chunks, kMiB, 0));
   EXPECT_EQ(looks, 1u);
-  EXPECT_FALSE(share.has_room(kMiB, 0));
+  EXPECT_FALSE(share.has_room(Use::chunks, kMiB, 0));
   // Room is made for something large, piece by piece: what may be used does not sink with it.
   share.give_back(Use::chunks, 4 * kMiB, 2);
-  EXPECT_TRUE(share.has_room(4 * kMiB, 2));
-  EXPECT_FALSE(share.has_room(32 * kMiB, 2));
+  EXPECT_TRUE(share.has_room(Use::chunks, 4 * kMiB, 2));
+  EXPECT_FALSE(share.has_room(Use::chunks, 32 * kMiB, 2));
   share.give_back(Use::chunks, 28 * kMiB, 0);
-  EXPECT_TRUE(share.has_room(32 * kMiB, 2));
+  EXPECT_TRUE(share.has_room(Use::chunks, 32 * kMiB, 2));
   EXPECT_EQ(looks, 1u);
   share.give_back(Use::chunks, 168 * kMiB, 0);
-  EXPECT_TRUE(share.has_room(kMiB, 0)) << "a little is always there";
+  EXPECT_TRUE(share.has_room(Use::chunks, kMiB, 0)) << "a little is always there";
 }
 
 TEST(MemoryBudget, AMachineWithRoom) {
@@ -96,8 +96,8 @@ TEST(MemoryBudget, AMachineWithRoom) {
   looks = 0;
   MemoryBudget share({4096 * kMiB, true, 100}, machine);
   share.take(Use::chunks, 300 * kMiB, 2);
-  EXPECT_TRUE(share.has_room(64 * kMiB, 0));
-  EXPECT_TRUE(share.has_room(64 * kMiB, 0));
+  EXPECT_TRUE(share.has_room(Use::chunks, 64 * kMiB, 0));
+  EXPECT_TRUE(share.has_room(Use::chunks, 64 * kMiB, 0));
   EXPECT_EQ(looks, 1u) << "what was found is good for a while";
 }
 
@@ -110,6 +110,83 @@ TEST(MemoryBudget, AForkedChildHasTakenNothing) {
   b.give_back(Use::prefetch, 10 * kMiB, 4);
   EXPECT_EQ(b.used(), 0u);
   EXPECT_EQ(b.vmas(), 0u);
+}
+
+// While a use has users, others leave its part to it; what it has counts towards that.
+TEST(MemoryBudget, WhatIsGuaranteedIsLeft) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  EXPECT_TRUE(b.has_room(Use::chunks, 64 * kMiB, 0)) << "nobody else is there";
+  b.join(Use::readers);
+  EXPECT_EQ(b.guaranteed(Use::readers), 16 * kMiB);
+  EXPECT_TRUE(b.has_room(Use::chunks, 48 * kMiB, 0));
+  EXPECT_FALSE(b.has_room(Use::chunks, 48 * kMiB + 1, 0));
+  EXPECT_TRUE(b.has_room(Use::readers, 64 * kMiB, 0)) << "its own part is not kept from it";
+  b.take(Use::readers, 10 * kMiB, 0);
+  EXPECT_TRUE(b.has_room(Use::chunks, 48 * kMiB, 0));
+  b.take(Use::readers, 10 * kMiB, 0);
+  EXPECT_TRUE(b.has_room(Use::chunks, 44 * kMiB, 0)) << "no more is left to it than its part";
+  EXPECT_FALSE(b.has_room(Use::chunks, 44 * kMiB + 1, 0));
+  b.join(Use::index);
+  b.join(Use::prefetch);
+  EXPECT_EQ(b.left(Use::chunks), 28 * kMiB);
+  EXPECT_EQ(b.left(), 44 * kMiB);
+  b.join(Use::index);
+  b.leave(Use::index);
+  EXPECT_EQ(b.left(Use::chunks), 28 * kMiB) << "one user is still there";
+  b.leave(Use::index);
+  b.leave(Use::index);
+  EXPECT_EQ(b.left(Use::chunks), 36 * kMiB);
+  b.forget_all();
+  EXPECT_EQ(b.left(Use::chunks), 64 * kMiB) << "a child has no users";
+}
+
+TEST(MemoryBudget, NeedsTakeWhatIsLeftForOthers) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  b.join(Use::chunks);
+  b.take(Use::readers, 40 * kMiB, 0);
+  EXPECT_FALSE(b.has_room(Use::readers, 9 * kMiB, 0));
+  EXPECT_TRUE(b.has_room_for_need(24 * kMiB));
+  EXPECT_FALSE(b.has_room_for_need(24 * kMiB + 1));
+  EXPECT_TRUE(b.has_room_for_need(0));
+  b.take(Use::readers, 25 * kMiB, 0);
+  EXPECT_FALSE(b.has_room_for_need(0)) << "over the limit";
+}
+
+TEST(MemoryBudget, WhoWaitsComesFirst) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  b.begin_wait();
+  EXPECT_FALSE(b.has_room(Use::chunks, kMiB, 0));
+  EXPECT_FALSE(b.has_room(Use::readers, kMiB, 0));
+  EXPECT_TRUE(b.has_room_for_need(kMiB));
+  b.end_wait();
+  b.end_wait();
+  EXPECT_TRUE(b.has_room(Use::chunks, kMiB, 0));
+  b.begin_wait();
+  b.forget_all();
+  EXPECT_TRUE(b.has_room(Use::chunks, kMiB, 0));
+}
+
+TEST(MemoryBudget, WhoHasMoreThanItsPartIsPressed) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  b.join(Use::readers);
+  b.take(Use::readers, 60 * kMiB, 0);
+  EXPECT_FALSE(b.pressed(Use::readers)) << "nobody else wants it";
+  b.join(Use::chunks);
+  EXPECT_TRUE(b.pressed(Use::readers));
+  b.give_back(Use::readers, 12 * kMiB, 0);
+  EXPECT_FALSE(b.pressed(Use::readers));
+  b.begin_wait();
+  EXPECT_TRUE(b.pressed(Use::readers));
+  b.give_back(Use::readers, 32 * kMiB, 0);
+  EXPECT_FALSE(b.pressed(Use::readers)) << "its part is its own";
+  b.end_wait();
+}
+
+TEST(MemoryBudget, BuildsHaveAShare) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  EXPECT_TRUE(b.within_share(Use::index, 16 * kMiB));
+  EXPECT_FALSE(b.within_share(Use::index, 16 * kMiB + 1));
+  EXPECT_TRUE(b.within_share(Use::readers, 64 * kMiB));
 }
 
 TEST(MemoryBudget, VmasOfThisProcess) {

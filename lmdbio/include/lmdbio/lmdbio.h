@@ -74,7 +74,9 @@ typedef int lmdbio_progress_func(void* context, const char* what, uint64_t done,
 typedef struct lmdbio_reader_options {
   size_t size;
   const char* database; /* a named database; NULL: the main one */
-  size_t memory;        /* bytes for buffers of all its streams together, 1 MiB at least; 0: LMDBIO_MEMORY */
+  size_t memory;        /* most bytes for all its streams together, 1 MiB at least; 0: LMDBIO_MEMORY.  All
+                           readers of a process together stay within LMDBIO_MEMORY; if that is 0, each reader
+                           needs a limit here */
   unsigned flags;       /* of mdb_env_open: MDB_NOSUBDIR, MDB_NOLOCK; others are EINVAL */
   int no_sidecar;       /* 1: index files are not looked for */
   lmdbio_progress_func* progress; /* of making the index, or NULL */

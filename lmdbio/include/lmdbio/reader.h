@@ -226,7 +226,7 @@ class Reader {
   using Progress = std::function<bool(std::string_view what, std::uint64_t done, std::uint64_t total)>;
   struct Options {
     std::string database;    ///< empty: the main one
-    std::size_t memory = 0;  ///< bytes for the buffers of all its streams; 0: LMDBIO_MEMORY
+    std::size_t memory = 0;  ///< most bytes for all its streams, see lmdbio.h; 0: LMDBIO_MEMORY
     unsigned flags = 0;      ///< MDB_NOSUBDIR, MDB_NOLOCK
     bool sidecar = true;     ///< an index file is used, if there is a good one
     Progress progress;       ///< of making the index

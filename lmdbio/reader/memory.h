@@ -1,0 +1,124 @@
+// What all readers of a process have in common: the memory that they share, who waits for it, and the streams
+// whose read-ahead can give way.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/base/futex.h"
+#include "lmdbio/cache/memory_source.h"
+
+namespace lmdbio::reader {
+
+using cache::MemoryUse;
+using cache::Urgency;
+
+class BufferPool;
+class Stream;
+
+/// Any thread.  Of the process that made it: a forked child has one of its own.
+class Memory {
+ public:
+  /// Null: only the readers' own limits count.
+  explicit Memory(cache::MemorySource* source = nullptr) noexcept;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() = default;
+  /// The calling process's, of `source`, which is never destroyed.  May throw bad_alloc.
+  static std::shared_ptr<Memory> of_process(cache::MemorySource& source);
+  /// Up to so many bytes of buffers that nobody uses are unmapped; of of_process(), if that was called.
+  static void reclaim(std::uint64_t bytes) noexcept;
+
+  /// Bytes; without a source as many as there are.
+  std::uint64_t limit() const noexcept { return source_ != nullptr ? source_->memory_limit() : UINT64_MAX; }
+  bool take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
+    return source_ == nullptr || source_->take(use, bytes, urgency);
+  }
+  /// The same; if there is no room readers give way: buffers that nobody uses, and for Urgency::last also
+  /// what streams have read ahead, which may wait for reads in flight.  0 bytes: is what was counted within
+  /// the limit?  The caller holds no lock of a reader.
+  bool take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept;
+  void count(MemoryUse use, std::uint64_t bytes) noexcept {
+    if (source_ != nullptr && bytes != 0) source_->count(use, bytes);
+  }
+  /// Nothing in a process other than that which made this.
+  void give_back(MemoryUse use, std::uint64_t bytes) noexcept;
+  void join(MemoryUse use) noexcept {
+    if (source_ != nullptr) source_->join(use);
+  }
+  void leave(MemoryUse use) noexcept;
+  /// Others lack what is theirs: readers keep no buffers, and read nothing ahead, beyond their own part.
+  bool pressed() noexcept { return source_ != nullptr && source_->pressed(MemoryUse::readers); }
+  /// `bytes` more could be had if all read-ahead and all chunks gave way.
+  bool could_have(std::uint64_t bytes) noexcept;
+  /// For an ENOMEM: " (LMDBIO_MEMORY: ...)"; empty without a source.  May throw bad_alloc.
+  std::string reason() const;
+
+  /// Unmaps buffers that nobody uses, of all pools but `but`, up to so many bytes.  False: there are none.
+  /// The caller holds no lock of a reader.
+  bool drop_free(const BufferPool* but, std::uint64_t bytes) noexcept;
+  void add(BufferPool& pool);
+  void remove(BufferPool& pool) noexcept;
+
+  /// While one exists, somebody waits for memory that another reader, or a chunk, has: nothing is given out
+  /// for read-ahead in the whole process.
+  class Need {
+   public:
+    explicit Need(Memory& memory) noexcept;
+    Need(const Need&) = delete;
+    Need& operator=(const Need&) = delete;
+    ~Need();
+
+   private:
+    Memory& memory_;
+  };
+  unsigned needs() const noexcept { return needs_.load(); }
+  /// Notified when a buffer of a pool with needs comes back, or is held or not held any more.
+  EventCount& changes() noexcept { return changes_; }
+
+  std::atomic<unsigned> streams{0};   ///< that are open
+  std::mutex mutex;                   ///< guards what follows, and the list of pools
+  std::vector<Stream*> open_streams;  ///< the next one to drop read-ahead comes first
+
+ private:
+  cache::MemorySource* const source_;
+  const pid_t pid_;
+  std::atomic<unsigned> needs_{0};
+  EventCount changes_;
+  std::vector<BufferPool*> pools_;
+};
+
+/// Bytes that were taken, until the object ends.
+class TakenMemory {
+ public:
+  TakenMemory() noexcept = default;
+  TakenMemory(TakenMemory&& other) noexcept
+      : memory_(std::move(other.memory_)), use_(other.use_), bytes_(std::exchange(other.bytes_, 0)) {}
+  TakenMemory& operator=(TakenMemory&& other) noexcept;
+  ~TakenMemory() { clear(); }
+
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  void clear() noexcept;
+  /// So many bytes instead of those before, as Memory::take_of_readers.  False: there is no room, all is as
+  /// it was.  `memory` may be null: nothing is counted.
+  bool take(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes,
+            Urgency urgency) noexcept;
+  /// The same for what is there already.
+  void count(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes) noexcept;
+
+ private:
+  void set(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes) noexcept;
+
+  std::shared_ptr<Memory> memory_;
+  MemoryUse use_ = MemoryUse::readers;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace lmdbio::reader
