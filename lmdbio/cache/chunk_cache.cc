@@ -18,6 +18,9 @@ constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 /// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
 /// and the rest is not.
 constexpr std::uint64_t kChunkVmas = 2;
+MemoryUse use_of(const FileCache& file) noexcept {
+  return file.anonymous ? MemoryUse::unmapped : MemoryUse::chunks;
+}
 constexpr std::uint64_t reserved_vmas(MemoryUse use) noexcept { return use == MemoryUse::prefetch ? 2 : 0; }
 
 struct Places {
@@ -94,9 +97,7 @@ bool ChunkCache::may_shrink() const noexcept {
 }
 
 std::uint64_t ChunkCache::room_for_needs() const noexcept {
-  std::uint64_t stay = budget_.used() - budget_.used(MemoryUse::chunks);
-  for (const FileCache* const f : files_)
-    if (f->anonymous) stay += f->residents.size() * f->chunk_bytes;
+  const std::uint64_t stay = budget_.used_within_limit() - budget_.used(MemoryUse::chunks);
   return budget_.limit() - std::min(stay, budget_.limit());
 }
 
@@ -138,7 +139,7 @@ bool ChunkCache::evict(FileCache& file, std::size_t resident) noexcept {
   const FileCache::Resident r = file.residents[resident];
   if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
   file.residents.erase(file.residents.begin() + static_cast<std::ptrdiff_t>(resident));
-  budget_.give_back(MemoryUse::chunks, file.chunk_bytes, kChunkVmas);
+  budget_.give_back(use_of(file), file.chunk_bytes, kChunkVmas);
   ++file.stats.reclaimed;
   if (!r.used) file.stats.wasted += file.bytes_in(r.chunk);
   plans_.chunk_went(file, r.chunk);
@@ -158,7 +159,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
     return_memory(file);
     return false;
   }
-  budget_.take(MemoryUse::chunks, file.anonymous ? file.chunk_bytes : 0, kChunkVmas);
+  budget_.take(use_of(file), file.anonymous ? file.chunk_bytes : 0, kChunkVmas);
   if (file.anonymous) complain_if_full(file);
   EvictionFacts facts;
   plans_.look_up(file, chunk, facts);
@@ -196,7 +197,7 @@ bool ChunkCache::give_all_back(FileCache& file) noexcept {
 
 bool ChunkCache::empty(FileCache& file) noexcept {
   if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
-  budget_.give_back(MemoryUse::chunks, file.residents.size() * file.chunk_bytes,
+  budget_.give_back(use_of(file), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.residents.clear();
   return true;
@@ -204,7 +205,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
 
 // All of them are the file's mapping again.
 void ChunkCache::forget_residents(FileCache& file) noexcept {
-  budget_.give_back(MemoryUse::chunks, file.residents.size() * file.chunk_bytes,
+  budget_.give_back(use_of(file), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.stats.reclaimed += file.residents.size();
   file.residents.clear();

@@ -48,6 +48,13 @@ std::uint64_t MemoryBudget::owed_to_others(MemoryUse use) const noexcept {
   return sum;
 }
 
+std::uint64_t MemoryBudget::guaranteed_to_users() const noexcept {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < kMemoryUses; ++i)
+    if (users_[i] != 0) sum += guaranteed(static_cast<MemoryUse>(i));
+  return sum;
+}
+
 std::uint64_t vmas_to_use() noexcept {
   std::uint64_t most = 65530, now = 0;
   char text[4096];

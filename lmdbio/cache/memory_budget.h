@@ -16,11 +16,12 @@ namespace lmdbio::cache {
 /// What private memory is for.
 enum class MemoryUse : unsigned char {
   chunks,    ///< staging, and chunks that are published
+  unmapped,  ///< what was read of files that cannot be mapped: the limit does not bind it
   prefetch,  ///< values and tree pages of transactions that prefetch
   readers,   ///< buffers, leaf pages and records of readers
   index,     ///< record indexes, and what it takes to make them
 };
-inline constexpr std::size_t kMemoryUses = 4;
+inline constexpr std::size_t kMemoryUses = 5;
 
 /// No lock of its own: the Prefetcher's.
 class MemoryBudget {
@@ -42,12 +43,19 @@ class MemoryBudget {
   std::uint64_t vmas() const noexcept { return vmas_; }
   /// More is in use than the limit: what cannot be mapped is not bound by it.
   bool over_limit() const noexcept { return used_ > limit_; }
+  /// As used(), where files that cannot be mapped count only as far as they leave to the others what is
+  /// guaranteed to those.
+  std::uint64_t used_within_limit() const noexcept {
+    const std::uint64_t unmapped = used(MemoryUse::unmapped);
+    if (unmapped == 0) return used_;
+    return used_ - unmapped + std::min(unmapped, limit_ - guaranteed_to_users());
+  }
   /// Below the limit, whatever the machine has left.
-  std::uint64_t left() const noexcept { return limit_ - std::min(used_, limit_); }
+  std::uint64_t left() const noexcept { return limit_ - std::min(used_within_limit(), limit_); }
   std::uint64_t vmas_left() const noexcept { return most_vmas_ - std::min(vmas_, most_vmas_); }
   /// Of what is left, what `use` may take: the other uses get the memory that is guaranteed to them.
   std::uint64_t left(MemoryUse use) const noexcept {
-    const std::uint64_t taken = used_ + owed_to_others(use);
+    const std::uint64_t taken = used_within_limit() + owed_to_others(use);
     return limit_ - std::min(taken, limit_);
   }
   /// No use may have more than its share of the limit: the others would starve.
@@ -61,6 +69,7 @@ class MemoryBudget {
   }
   /// Bytes that the other uses leave to `use` as long as it has users.
   std::uint64_t guaranteed(MemoryUse use) const noexcept {
+    if (use == MemoryUse::unmapped) return 0;
     return use == MemoryUse::chunks || use == MemoryUse::readers ? limit_ / 4 : limit_ / 8;
   }
   /// One user more, or less: a walk over chunks, a transaction that prefetches, a reader, a build.
@@ -72,7 +81,8 @@ class MemoryBudget {
   /// `use` has more than is guaranteed to it, and others lack what is guaranteed to them or somebody waits:
   /// what it can do without has to go.
   bool pressed(MemoryUse use) const noexcept {
-    return used(use) > guaranteed(use) && (waiting_ != 0 || used_ + owed_to_others(use) > limit_);
+    return used(use) > guaranteed(use) &&
+           (waiting_ != 0 || used_within_limit() + owed_to_others(use) > limit_);
   }
   /// A reader waits for memory that it cannot do without: until it has it, nothing else is taken.
   void begin_wait() noexcept { ++waiting_; }
@@ -84,10 +94,10 @@ class MemoryBudget {
   /// about 50 us, at most once in 10 ms.
   bool has_room(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
     return waiting_ == 0 && vmas_ + vmas <= most_vmas_ && bytes <= left(use) &&
-           used_ + bytes <= limit_now(bytes);
+           used_within_limit() + bytes <= limit_now(bytes);
   }
   /// The same for what cannot be done without, whoever else lacks memory.
-  bool has_room_for_need(std::uint64_t bytes) const noexcept { return used_ + bytes <= limit_; }
+  bool has_room_for_need(std::uint64_t bytes) const noexcept { return used_within_limit() + bytes <= limit_; }
   /// Counts, without a question.
   void take(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
     used_ += bytes;
@@ -112,6 +122,7 @@ class MemoryBudget {
   static MemoryFacts current_facts() noexcept { return memory_facts(); }
   std::uint64_t limit_now(std::uint64_t more) noexcept;
   std::uint64_t owed_to_others(MemoryUse use) const noexcept;
+  std::uint64_t guaranteed_to_users() const noexcept;
 
   Facts facts_ = current_facts;
   std::uint64_t limit_ = 0, most_vmas_ = 0;

@@ -172,8 +172,20 @@ bool ok(int rc, const char* call) {
   fault("error", "%s: %s (%d)", call, mdb_strerror(rc), rc);
 }
 /// The same for readers, which may need to open files.
+/// LMDBIO_MEMORY is a number of MiB: readers of several threads may come to have all of it in batches.
+bool memory_is_short() {
+  const char* const memory = std::getenv("LMDBIO_MEMORY");
+  return memory != nullptr && std::strchr(memory, 'M') != nullptr;
+}
+
 bool reader_ok(int rc, const char* call) {
   if (rc != 0 && descriptors_closed) {
+    board->refusals.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  if (rc == ENOMEM && memory_is_short()) {
+    if (std::strstr(lmdbio_error(), "LMDBIO_MEMORY") == nullptr)
+      fault("error", "%s: the reason does not name the setting: %s", call, lmdbio_error());
     board->refusals.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
@@ -762,7 +774,7 @@ void use_reader(const Attached& a, Rng& rng, bool forks) {
   constexpr u64 kBatches[] = {1, 4, 16, 64};
   const u64 batch = kBatches[rng.below(std::size(kBatches))];
   // Where all next batches fit, with some to spare, streams that hold no batch never lack memory.
-  const bool room = a.memory / 16 * 15 >= streams * 2 * a.most(batch);
+  const bool room = !memory_is_short() && a.memory / 16 * 15 >= streams * 2 * a.most(batch);
   std::vector<std::thread> others;
   for (unsigned i = 1; i < streams; ++i)
     others.emplace_back([&a, batch, seed = rng.next(), room, slot = slot_number] {

@@ -195,5 +195,26 @@ TEST(MemoryBudget, VmasOfThisProcess) {
   EXPECT_LT(n, std::uint64_t{1} << 32);
 }
 
+// What cannot be mapped may exceed the limit; it leaves the others what is guaranteed to them.
+TEST(MemoryBudget, UnmappedFilesLeaveOthersTheirPart) {
+  constexpr std::uint64_t kLimit = 64 * kMiB;
+  MemoryBudget b({kLimit, false, 1000});
+  b.take(MemoryUse::unmapped, 3 * kLimit, 0);
+  EXPECT_TRUE(b.over_limit());
+  EXPECT_EQ(b.left(MemoryUse::readers), 0u) << "nobody reads";
+  EXPECT_EQ(b.used_within_limit(), kLimit);
+  b.join(MemoryUse::readers);
+  const std::uint64_t part = b.guaranteed(MemoryUse::readers);
+  EXPECT_EQ(b.left(MemoryUse::readers), part);
+  EXPECT_TRUE(b.has_room_for_need(part));
+  EXPECT_FALSE(b.has_room_for_need(part + 1));
+  EXPECT_TRUE(b.has_room(MemoryUse::readers, part, 0));
+  EXPECT_FALSE(b.has_room(MemoryUse::prefetch, 1, 0)) << "that is the readers'";
+  b.take(MemoryUse::readers, part, 0);
+  EXPECT_FALSE(b.has_room_for_need(1));
+  b.give_back(MemoryUse::unmapped, 3 * kLimit, 0);
+  EXPECT_EQ(b.used_within_limit(), part);
+}
+
 }  // namespace
 }  // namespace lmdbio::cache
