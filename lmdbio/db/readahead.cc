@@ -51,7 +51,7 @@ constexpr unsigned kMostAlone = 64;
 
 class Readahead::Facts final : public ChunkFacts {
  public:
-  explicit Facts(const Readahead& pacer) noexcept : readahead_(pacer) {}
+  explicit Facts(const Readahead& readahead) noexcept : readahead_(readahead) {}
   /// What was left, or read in pieces: as a whole it would be read twice.
   bool is_exact(std::uint32_t chunk) override {
     if (chunk == last_) return exact_;

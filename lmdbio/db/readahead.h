@@ -1,6 +1,6 @@
-// A cursor's pace: tells walks over data that is not in memory from others, and reads ahead of them.
+// A cursor's read-ahead: tells walks over data that is not in memory from others, and reads ahead of them.
 //
-// A walker asks its pacer only when it leaves the run of pages that it was last granted: within a run it goes
+// A walker calls it only when it leaves the run of pages that it was last granted: within a run it goes
 // as fast as memory.  Where data is in memory runs are long and cost a look now and then; a walk that finds
 // data missing becomes a stream: it plans what comes next and waits until what it needs now is there.
 #pragma once

@@ -21,7 +21,7 @@
 
 namespace lmdbio::db {
 
-/// One pacer's, of a walk that goes on in one direction; jumps start it anew.
+/// Of one cursor's read-ahead, for a walk that goes on in one direction; jumps start it anew.
 class StrideWalk {
  public:
   enum class Arrival : unsigned char { edge, leaf, value };

@@ -154,7 +154,7 @@ Status Walker::to_key(const MDB_val& key) {
   return {};
 }
 
-// The leaf behind entry `taken` may be entered without asking the pacer.
+// The leaf behind entry `taken` may be entered without asking the read-ahead.
 bool Walker::next_is_free(const PageView& parent, unsigned taken) const noexcept {
   Node next;
   return taken + 1 < parent.count() && parent.node(taken + 1, next) &&

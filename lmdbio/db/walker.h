@@ -124,7 +124,7 @@ class Walker {
   unsigned flags_ = 0;
   unsigned above_ = 0;                   ///< branch pages above the leaf
   Level leaf_;                           ///< not initialized until positioned
-  FreeRun run_ = FreeRun::everything();  ///< pages that may be entered without asking the pacer
+  FreeRun run_ = FreeRun::everything();  ///< pages that may be entered without asking the read-ahead
   bool each_leaf_ = false;               ///< it wants to know of each leaf
   std::unique_ptr<Readahead>* readahead_ = nullptr;
   LeafAhead ahead_;
