@@ -62,6 +62,10 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
       (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
   }
   if (!std::exchange(joined_, true)) budget_.join(MemoryUse::chunks);
+  if (budget_.somebody_waits()) {  // it is his, however many chunks would go
+    shortage_.store(file.chunk_bytes, std::memory_order_relaxed);
+    return false;
+  }
   while (!budget_.has_room(MemoryUse::chunks, file.chunk_bytes, kChunkVmas))
     if (!evict_one(false) && !(urgent && evict_one(true))) {
       shortage_.store(file.chunk_bytes, std::memory_order_relaxed);
@@ -78,7 +82,8 @@ void ChunkCache::return_memory(const FileCache& file) noexcept {
 bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
   const std::uint64_t vmas = reserved_vmas(use);
   if (urgency == Urgency::ahead) {
-    if (!budget_.within_share(use, bytes) || budget_.vmas_left() < vmas) return false;
+    if (!budget_.within_share(use, bytes) || budget_.vmas_left() < vmas || budget_.somebody_waits())
+      return false;
     while (!budget_.has_room(use, bytes, vmas))
       if (!may_shrink() || !evict_one(false)) return false;
   } else {
@@ -219,7 +224,7 @@ void ChunkCache::after_fork() noexcept {
     // Also where a piece could not be told from the file: one call for all.
     if (!f->anonymous && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
     // Inherited: of files that cannot be mapped, or that could not be restored.
-    budget_.take(MemoryUse::chunks, f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
+    budget_.take(use_of(*f), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
   }
 }
 

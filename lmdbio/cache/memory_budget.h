@@ -89,6 +89,7 @@ class MemoryBudget {
   void end_wait() noexcept {
     if (waiting_ != 0) --waiting_;
   }
+  bool somebody_waits() const noexcept { return waiting_ != 0; }
 
   /// `bytes` and `vmas` more for `use` are within what may be used now.  May look at the machine's memory:
   /// about 50 us, at most once in 10 ms.

@@ -92,6 +92,11 @@ class Prefetcher final : public MemorySource {
   void give_back(MemoryUse use, std::uint64_t bytes) noexcept override;
   std::uint64_t room_for_needs() noexcept override;
   bool pressed(MemoryUse use) noexcept override;
+  /// `use` may keep for later what nobody uses now: it has no more than is guaranteed to it.  With lock()
+  /// held.
+  bool may_keep(MemoryUse use) const noexcept {
+    return chunks_.budget().used(use) <= chunks_.budget().guaranteed(use);
+  }
   void begin_wait() noexcept override;
   void end_wait() noexcept override;
   /// Called with no lock held when memory was refused to a walk or to prefetching: gives back up to so many

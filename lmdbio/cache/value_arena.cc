@@ -53,7 +53,8 @@ void SlabPool::give(Mapping slab) noexcept {
   const std::size_t bytes = slab.size();
   if (bytes == kSlab && ::madvise(slab.data(), bytes, MADV_DONTFORK) == 0) {
     const std::lock_guard lock(prefetcher_);
-    if (!closed_ && forks_ == prefetcher_.forks() && (free_.size() + 1) * kSlab <= most_) {
+    if (!closed_ && forks_ == prefetcher_.forks() && (free_.size() + 1) * kSlab <= most_ &&
+        prefetcher_.may_keep(MemoryUse::prefetch)) {
       try {
         free_.push_back(std::move(slab));
         return;

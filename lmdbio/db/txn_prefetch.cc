@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -134,8 +135,21 @@ void TxnPrefetch::end() noexcept {
   table_.clear();
   arena_.clear();
   passed_ = 0;
+  forget_pages();
   if (std::exchange(joined_, false)) file_->prefetcher().leave(cache::MemoryUse::prefetch);
   errno = saved;
+}
+
+// Pages of trees are kept for a transaction of the same snapshot, unless transactions that have ended come to
+// keep too much.
+void TxnPrefetch::forget_pages() noexcept {
+  if (store_reserved_ == 0) return;
+  {
+    const std::lock_guard lock(file_->prefetcher());
+    if (file_->prefetcher().may_keep(cache::MemoryUse::prefetch)) return;
+  }
+  store_.reset();
+  file_->prefetcher().give_back(cache::MemoryUse::prefetch, std::exchange(store_reserved_, 0));
 }
 
 // After a wait: a signal handler has forked in it, and this is the child.

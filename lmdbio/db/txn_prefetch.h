@@ -84,6 +84,7 @@ class TxnPrefetch {
   bool wait_for_slab(PrefetchedKey& e) noexcept;
   bool wait_for_page_cache(PrefetchedKey& e) noexcept;
   void drop_reads() noexcept;
+  void forget_pages() noexcept;
   void after_fork() noexcept;
   bool forked_here() noexcept;
 

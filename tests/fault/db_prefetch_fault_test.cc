@@ -267,6 +267,23 @@ TEST_F(PrefetchTest, WhatIsNeverLookedUpMakesRoom) {
   db.end();
 }
 
+// Handles are kept for transactions to come: with nothing that others would lack.
+TEST_F(PrefetchTest, TransactionsThatHaveEndedKeepLittle) {
+  const Records& r = kRecords[2];
+  std::vector<std::unique_ptr<Cold>> all;
+  for (unsigned i = 0; i < 24; ++i) {
+    all.push_back(std::make_unique<Cold>(r));
+    all.back()->prefetch(0, 20);
+    ASSERT_NE(all.back()->get(3), nullptr);
+    all.back()->end();
+  }
+  EXPECT_LE(cache::Prefetcher::get()->memory_used(), cache::Prefetcher::get()->memory_limit() / 8);
+  all.front()->begin();
+  all.front()->prefetch(0, 20);
+  ASSERT_NE(all.front()->get(4), nullptr) << "and they read on";
+  all.front()->end();
+}
+
 TEST_F(PrefetchTest, EachReadThatFailsIsLeftToTheMapping) {
   for (const Records& r : {kRecords[2], kRecords[1]}) {
     const unsigned count = std::min(r.count, 60u);
@@ -300,7 +317,7 @@ TEST_F(PrefetchTest, EachReadThatFailsIsLeftToTheMapping) {
   }
 }
 
-TEST_F(PrefetchTest, WithoutAnEngineNothingIsTold) {
+TEST_F(PrefetchTest, WithoutAnEngineNothingIsPrefetched) {
   const Records& r = kRecords[2];
   Cold db(r);
   engine_script().fail_make = true;
