@@ -57,16 +57,20 @@ Status NeedReads::bring(FileCache& file, std::uint64_t offset, std::uint64_t byt
   if (queue_ == nullptr) {
     Result<std::unique_ptr<ReadQueue>> made =
         make_queue(file, file.exact ? *file.exact : file.buffered, EngineKind::single_unread, sizeof nowhere);
-    if (!made) return made.error();
+    if (!made) return Status::from_errno(EBADF);
     queue_ = std::move(made).value();
     file_ = file.shared_from_this();
   }
-  const std::uint64_t from = align_down(offset, kPlace);
-  ReadGroup group;
-  Status st = queue_->add_unread(group, {from, align_up(offset + bytes, kPlace) - from}, nowhere);
-  if (!st.ok()) return st;
-  st = queue_->wait(group);
-  if (queue_->forgotten()) return Status::from_errno(EBADF);
+  Status st;
+  const std::uint64_t end = align_up(offset + bytes, kPlace);
+  // One after the other, so that a file that cannot be read costs one failure.
+  for (std::uint64_t at = align_down(offset, kPlace), n; st.ok() && at < end; at += n) {
+    n = std::min<std::uint64_t>(end - at, sizeof nowhere);
+    ReadGroup group;
+    if (!queue_->add_unread(group, {at, n}, nowhere).ok()) return Status::from_errno(EBADF);
+    st = queue_->wait(group);
+    if (queue_->forgotten()) return Status::from_errno(EBADF);
+  }
   count(file, *queue_, counted_);
   return st;
 }

@@ -18,8 +18,9 @@ class NeedReads {
  public:
   /// The pages that hold the bytes [offset, offset + bytes) are in the page cache afterwards, as far as the
   /// file has them, and nothing beyond them was asked for where the system lets us; each MiB is asked for in
-  /// one call, so that storage gets few, large requests.  An errno: the read failed; EBADF: this is a forked
-  /// child that cannot open the file anew.  The program's handlers run meanwhile.
+  /// one call, so that storage gets few, large requests.  An errno: the read failed, and what lies beyond
+  /// that MiB was not tried.  EBADF: nothing is known of the file; this is a forked child that cannot open it
+  /// anew, or there is no memory.  The program's handlers run meanwhile.
   Status bring(FileCache& file, std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Lets go of the file.
   void forget() noexcept;

@@ -26,6 +26,7 @@ struct Comparator {
   MDB_cmp_func* user = nullptr;  ///< order == user
 
   static Comparator of_user(MDB_cmp_func* f) noexcept { return {Order::user, f}; }
+  friend bool operator==(const Comparator&, const Comparator&) = default;
 };
 
 /// Stock's defaults for a database's persistent flags (lmdb.h).
@@ -33,7 +34,9 @@ Comparator default_key_order(unsigned db_flags) noexcept;
 Comparator default_dup_order(unsigned db_flags) noexcept;
 
 /// The first 8 bytes at `p` as an integer that sorts as they do.
-inline std::uint64_t big_endian8(const std::byte* p) noexcept { return __builtin_bswap64(load<std::uint64_t>(p)); }
+inline std::uint64_t big_endian8(const std::byte* p) noexcept {
+  return __builtin_bswap64(load<std::uint64_t>(p));
+}
 
 /// memn.  Most keys differ in their first 8 bytes: one load each instead of a call.
 inline int compare_memn(const std::byte* a, std::size_t an, const std::byte* b, std::size_t bn) noexcept {

@@ -195,7 +195,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
   }
   const std::int64_t begun = now_ns();
   const Status st = needs_.bring(*file_, at, bytes);
-  if (!st.ok()) file_->read_failed.store(true, std::memory_order_relaxed);
+  if (!st.ok() && st.raw() != EBADF) file_->read_failed.store(true, std::memory_order_relaxed);
   if (st.ok()) FilePolicy::note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();
 }

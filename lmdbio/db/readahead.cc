@@ -151,7 +151,7 @@ Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) 
   if (file.anonymous) return st;  // that has no page cache
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
   if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, at, bytes);
-  if (st.raw() == EBADF) {  // a forked child that cannot open the file anew: the mapping has it
+  if (st.raw() == EBADF) {  // nothing was read: the mapping has it
     st = {};
   }
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);

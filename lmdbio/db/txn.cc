@@ -216,10 +216,18 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
 }
 
 void Txn::order_main() noexcept {
+  if (!env_->dbx(kMainDbi).ordered) order_main_anew();
+}
+
+// Threads that open the main database again, as programs do at each transaction, find its orders as they are:
+// nothing is written.
+void Txn::order_main_anew() noexcept {
   Dbx& main = env_->dbx(kMainDbi);
-  if (main.ordered) return;
-  main.key_order = default_key_order(dbs_[kMainDbi].flags);
-  main.dup_order = default_dup_order(dbs_[kMainDbi].flags);
+  const Comparator key = default_key_order(dbs_[kMainDbi].flags),
+                   dup = default_dup_order(dbs_[kMainDbi].flags);
+  if (main.ordered && main.key_order == key && main.dup_order == dup) return;
+  main.key_order = key;
+  main.dup_order = dup;
   main.ordered = true;
 }
 
@@ -249,8 +257,7 @@ Status Txn::open_dbi(const char* name, unsigned flags, MDB_dbi& dbi) {
   if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
   if (name == nullptr) {
     dbs_[kMainDbi].flags = static_cast<std::uint16_t>(dbs_[kMainDbi].flags | (flags & kPersistentFlags));
-    env_->dbx(kMainDbi).ordered = false;
-    order_main();
+    order_main_anew();
     dbi = kMainDbi;
     return {};
   }

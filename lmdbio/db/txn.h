@@ -117,6 +117,7 @@ class Txn {
 
   /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
   void order_main() noexcept;
+  void order_main_anew() noexcept;
   /// mdb_dbi_open (`name` null: the main database), in stock's order of checks.  `dbi` is set on success
   /// alone. May run a user's comparator of the main database.  As in stock by one thread at a time (lmdb.h).
   Status open_dbi(const char* name, unsigned flags, MDB_dbi& dbi);

@@ -14,8 +14,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/fork_safe_mutex.h"
@@ -180,17 +182,52 @@ Result<File> File::reopen(int fd, Kind kind) noexcept {
 
 // --- kept files -------------------------------------------------------------------------------------------
 
+namespace {
+constinit SignalSafeMutex origins_mutex;
+}  // namespace
+
+void File::lock_origins() noexcept { origins_mutex.lock(); }
+void File::unlock_origins() noexcept { origins_mutex.unlock(); }
+
+/// Where the file can be opened anew: what everybody knows who has it open in the program, the newest first.
+/// Of one who has closed it since, descriptor and path may lead elsewhere.  Any thread.
+class File::Origins {
+ public:
+  struct One {
+    int fd;
+    std::string path;  ///< empty: not known
+  };
+  explicit Origins(const Origin& o) : id(o.id) { list_.push_back(one(o)); }
+  void add(const Origin& o) {
+    One made = one(o);
+    const std::lock_guard lock(origins_mutex);
+    std::erase_if(list_, [&](const One& x) { return x.fd == made.fd && x.path == made.path; });
+    if (list_.size() == kMost) list_.pop_back();
+    list_.insert(list_.begin(), std::move(made));
+  }
+  std::vector<One> list() const {
+    const std::lock_guard lock(origins_mutex);
+    return list_;
+  }
+  const FileIdentity id;
+
+ private:
+  static constexpr std::size_t kMost = 4;
+  static One one(const Origin& o) { return {o.fd, o.path != nullptr ? o.path : ""}; }
+  std::vector<One> list_;  // under the mutex
+};
+
 class File::Home {
  public:
-  Home(Kind kind, int origin, std::string path, const FileIdentity& id)
-      : kind_(kind), origin_(origin), path_(std::move(path)), id_(id) {}
+  Home(Kind kind, std::shared_ptr<Origins> origins) : kind_(kind), origins_(std::move(origins)) {}
   Home(const Home&) = delete;
   Home& operator=(const Home&) = delete;
   ~Home() {
     if (const int n = fd(); n >= 0) (void)PrivateTable::run([n]() noexcept { UniqueFd(n).reset(); });
   }
 
-  std::shared_ptr<Home> another(Kind kind) const { return std::make_shared<Home>(kind, origin_, path_, id_); }
+  std::shared_ptr<Home> another(Kind kind) const { return std::make_shared<Home>(kind, origins_); }
+  Origins& origins() noexcept { return *origins_; }
   /// Opens it for the process: `thread`, a thread of the program, has the program's descriptor.
   Status open_first(pid_t thread) noexcept;
   /// In a thread of the private table: the descriptor, opened if need be; -1: it cannot be.
@@ -209,27 +246,47 @@ class File::Home {
     return now >> 32 == PrivateTable::generation() ? static_cast<int>(static_cast<std::uint32_t>(now)) - 1
                                                    : -1;
   }
-  Status open(pid_t thread) noexcept;
+  Status open(pid_t thread, bool first) noexcept;
+  Result<UniqueFd> open_one(pid_t thread, bool first) const;
 
   const Kind kind_;
-  const int origin_;        // the program's descriptor
-  const std::string path_;  // empty: not known
-  const FileIdentity id_;
+  const std::shared_ptr<Origins> origins_;
   std::shared_ptr<PrivateTable> table_;  // of the process that made it
   std::size_t alignment_ = 0;
   std::atomic<std::uint64_t> opened_{0};
 };
 
+// By a descriptor of the program's, else by a path.  A duplicate is not replaced by an open at first: who
+// wants one does without.
+Result<UniqueFd> File::Home::open_one(pid_t thread, bool first) const {
+  const std::vector<Origins::One> origins = origins_->list();
+  Result<UniqueFd> made = Status::from_errno(EBADF);
+  bool any = false;
+  const auto is_over = [&](Result<UniqueFd> got) {
+    if (got || !any) made = std::move(got);
+    any = true;
+    return made || made.error().raw() == EINVAL;  // no direct reads, whatever leads there
+  };
+  for (const Origins::One& o : origins) {
+    char program[64];
+    (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), o.fd);
+    if (is_over(kind_ == Kind::shared ? duplicate_of_programs(o.fd, origins_->id)
+                                      : open_inode(program, flags_of(kind_), origins_->id)))
+      return made;
+  }
+  if (kind_ == Kind::shared && first) return made;
+  for (const Origins::One& o : origins)
+    if (!o.path.empty() && is_over(open_inode(o.path.c_str(), flags_of(kind_), origins_->id))) return made;
+  return made;
+}
+
 // In a thread of the private table.
-Status File::Home::open(pid_t thread) noexcept {
+Status File::Home::open(pid_t thread, bool first) noexcept {
   std::uint64_t before = opened_.load(std::memory_order_acquire);
-  char program[64];
-  (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), origin_);
-  Result<UniqueFd> made =
-      kind_ == Kind::shared ? duplicate_of_programs(origin_, id_) : open_inode(program, flags_of(kind_), id_);
-  if (!made && kind_ != Kind::shared && !path_.empty() && made.error().raw() != EINVAL) {
-    Result<UniqueFd> by_path = open_inode(path_.c_str(), flags_of(kind_), id_);
-    if (by_path) made = std::move(by_path);
+  Result<UniqueFd> made = Status::from_errno(ENOMEM);
+  try {
+    made = open_one(thread, first);
+  } catch (...) {
   }
   if (!made) return made.error();
   const Result<std::size_t> ready = prepare(made.value().get(), kind_);
@@ -246,19 +303,18 @@ Status File::Home::open_first(pid_t thread) noexcept {
   if (table_ == nullptr) return Status::from_errno(EBADF);
   const AsyncSignalsAllowed program;  // a server may not answer
   Status st;
-  return table_->call([&]() noexcept { st = open(thread); }) ? st : Status::from_errno(EBADF);
+  return table_->call([&]() noexcept { st = open(thread, true); }) ? st : Status::from_errno(EBADF);
 }
 
 int File::Home::fd_here() noexcept {
   assert(PrivateTable::inside());
   if (const int there = fd(); there >= 0) return there;
-  return open(::getpid()).ok() ? fd() : -1;  // in a forked child, for the first time
+  return open(::getpid(), false).ok() ? fd() : -1;  // in a forked child, for the first time
 }
 
 Result<File> File::keep(const Origin& origin, Kind kind) noexcept {
   try {
-    return open_home(
-        std::make_shared<Home>(kind, origin.fd, origin.path != nullptr ? origin.path : "", origin.id));
+    return open_home(std::make_shared<Home>(kind, std::make_shared<Origins>(origin)));
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
@@ -270,6 +326,14 @@ Result<File> File::open_home(std::shared_ptr<Home> home) noexcept {
   File made(UniqueFd(), -1, home->alignment());
   made.home_ = std::move(home);
   return made;
+}
+
+void File::add_origin(const Origin& origin) const noexcept {
+  if (home_ == nullptr) return;
+  try {
+    home_->origins().add(origin);
+  } catch (...) {  // out of memory: it is not known
+  }
 }
 
 Result<File> File::again(Kind kind) const noexcept {

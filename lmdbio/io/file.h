@@ -68,6 +68,12 @@ class File {
   /// longer this file, by its path.  Errors as reopen(); EBADF: there is no private table; ESTALE: neither is
   /// this file.  Waits for another thread.
   static Result<File> keep(const Origin& origin, Kind kind) noexcept;
+  /// The program has this file open in another place too: where it is opened anew later, this one is tried
+  /// first.
+  void add_origin(const Origin& origin) const noexcept;
+  /// Around a fork.
+  static void lock_origins() noexcept;
+  static void unlock_origins() noexcept;
   /// This file opened anew, in the same table.
   Result<File> again(Kind kind) const noexcept;
 
@@ -111,6 +117,7 @@ class File {
  private:
   /// Where a kept file is, and how it is opened again in a forked child.
   class Home;
+  class Origins;
   File(UniqueFd owned, int fd, std::size_t direct_alignment) noexcept;
   static Result<File> open_home(std::shared_ptr<Home> home) noexcept;
   int here() const noexcept;

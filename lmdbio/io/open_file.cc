@@ -119,8 +119,14 @@ std::shared_ptr<const OpenFile> find_registered(const FileIdentity& id) noexcept
 
 }  // namespace
 
-void OpenFile::lock_registry() noexcept { registry_mutex.lock(); }
-void OpenFile::unlock_registry() noexcept { registry_mutex.unlock(); }
+void OpenFile::lock_registry() noexcept {
+  registry_mutex.lock();
+  File::lock_origins();
+}
+void OpenFile::unlock_registry() noexcept {
+  File::unlock_origins();
+  registry_mutex.unlock();
+}
 
 OpenFile::OpenFile(File buffered) noexcept : buffered_(std::move(buffered)), residency_(-1) {}
 
@@ -178,7 +184,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
   const bool direct = with == With::direct && out->direct() != nullptr;
   bool own = false;
   if (duplicated && known != AtOpen::drops && !(witness && witness->is_gone())) {
-    if (Result<File> anew = File::keep(origin, File::Kind::buffered); anew) {
+    if (Result<File> anew = out->buffered_.again(File::Kind::buffered); anew) {
       out->buffered_ = std::move(anew).value();
       own = true;
     }
@@ -195,9 +201,14 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
 
 Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With with) noexcept {
   using Opened = Result<std::shared_ptr<const OpenFile>>;
+  std::shared_ptr<const OpenFile> there;
   {
     const std::lock_guard lock(registry_mutex);
-    if (auto there = find_registered(origin.id); there != nullptr) return there;
+    there = find_registered(origin.id);
+  }
+  if (there != nullptr) {
+    there->buffered_.add_origin(origin);
+    return there;
   }
   Opened made = Status::from_errno(EBADF);
   if (PrivateTable::inside()) {
@@ -222,8 +233,8 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With
   Opened faster = made;  // what another thread has opened meanwhile; ours is then closed after the lock
   try {
     const std::lock_guard lock(registry_mutex);
-    if (auto there = find_registered(origin.id); there != nullptr) {
-      faster = std::move(there);
+    if (there = find_registered(origin.id); there != nullptr) {
+      faster = there;
     } else {
       if (registry == nullptr) registry = new std::vector<Registered>;
       std::erase_if(*registry, [](const Registered& r) { return r.file.expired(); });
@@ -232,6 +243,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
+  if (there != nullptr) there->buffered_.add_origin(origin);
   return faster;
 }
 

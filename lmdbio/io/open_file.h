@@ -24,7 +24,8 @@ class OpenFile {
 
   /// The process's one for the inode of `origin`, opened if nobody has it.  An open of a file in user space
   /// may drop what the page cache has of it: that is found out by the first open that is made anyway, and
-  /// where it does, buffered() is a duplicate of the program's descriptor.  Errors: as File::keep.
+  /// where it does, buffered() is a duplicate of the program's descriptor.  With asynchronous
+  /// signals blocked, if a handler may fork.  Errors: as File::keep.
   static Result<std::shared_ptr<const OpenFile>> get(const Origin& origin, With with) noexcept;
   /// For a process without a program's descriptors, in the table of the calling thread: nobody else shares
   /// it.  Errors: as File::open.
@@ -62,7 +63,7 @@ class OpenFile {
     return {residency_, programs_fd, sampling};
   }
 
-  /// Around a fork; no file is opened meanwhile.
+  /// Around a fork: the registry, and where files are opened anew.
   static void lock_registry() noexcept;
   static void unlock_registry() noexcept;
 
