@@ -87,8 +87,8 @@ bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency) no
     while (!budget_.has_room(use, bytes, vmas))
       if (!may_shrink() || !evict_one(false)) return false;
   } else {
-    if (bytes > room_for_needs()) return false;  // for nothing no chunk goes
-    while (!budget_.has_room_for_need(bytes))
+    if (!could_take(use, bytes, 0)) return false;  // for nothing no chunk goes
+    while (!budget_.has_room_for_need(bytes, use))
       if ((urgency == Urgency::needed && !may_shrink()) || !evict_one(true)) return false;
   }
   budget_.take(use, bytes, vmas);
@@ -104,6 +104,13 @@ bool ChunkCache::may_shrink() const noexcept {
 std::uint64_t ChunkCache::room_for_needs() const noexcept {
   const std::uint64_t stay = budget_.used_within_limit() - budget_.used(MemoryUse::chunks);
   return budget_.limit() - std::min(stay, budget_.limit());
+}
+
+bool ChunkCache::could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) const noexcept {
+  const std::uint64_t gone =
+      budget_.used(MemoryUse::chunks) + std::min(of_readers, budget_.used(MemoryUse::readers));
+  return budget_.used_within_limit() - gone + bytes + budget_.left_by_needs(use, of_readers) <=
+         budget_.limit();
 }
 
 void ChunkCache::walks_ended() noexcept {

@@ -56,6 +56,7 @@ class ChunkCache {
   void give_back(MemoryUse use, std::uint64_t bytes) noexcept;
   /// See MemorySource.
   std::uint64_t room_for_needs() const noexcept;
+  bool could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) const noexcept;
   /// Bytes that a chunk was refused since the last call.  Without the lock.
   std::uint64_t take_shortage() noexcept {
     return shortage_.load(std::memory_order_relaxed) != 0 ? shortage_.exchange(0) : 0;

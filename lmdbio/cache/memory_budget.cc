@@ -43,7 +43,7 @@ std::uint64_t MemoryBudget::owed_to_others(MemoryUse use) const noexcept {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < kMemoryUses; ++i) {
     const auto other = static_cast<MemoryUse>(i);
-    if (other != use && users_[i] != 0) sum += guaranteed(other) - std::min(used(other), guaranteed(other));
+    if (other != use) sum += owed(other);
   }
   return sum;
 }

@@ -72,6 +72,16 @@ class MemoryBudget {
     if (use == MemoryUse::unmapped) return 0;
     return use == MemoryUse::chunks || use == MemoryUse::readers ? limit_ / 4 : limit_ / 8;
   }
+  /// Of that, what it lacks; if it had `fewer` bytes less than now.  0: it has no users.
+  std::uint64_t owed(MemoryUse use, std::uint64_t fewer = 0) const noexcept {
+    if (!has_users(use)) return 0;
+    const std::uint64_t has = used(use) - std::min(fewer, used(use));
+    return guaranteed(use) - std::min(has, guaranteed(use));
+  }
+  /// What needs of `use` leave to others: indexes leave to readers what is guaranteed to them.
+  std::uint64_t left_by_needs(MemoryUse use, std::uint64_t fewer_of_readers = 0) const noexcept {
+    return use == MemoryUse::index ? owed(MemoryUse::readers, fewer_of_readers) : 0;
+  }
   /// One user more, or less: a walk over chunks, a transaction that prefetches, a reader, a build.
   void join(MemoryUse use) noexcept { ++users_[index(use)]; }
   void leave(MemoryUse use) noexcept {
@@ -98,7 +108,9 @@ class MemoryBudget {
            used_within_limit() + bytes <= limit_now(bytes);
   }
   /// The same for what cannot be done without, whoever else lacks memory.
-  bool has_room_for_need(std::uint64_t bytes) const noexcept { return used_within_limit() + bytes <= limit_; }
+  bool has_room_for_need(std::uint64_t bytes, MemoryUse use = MemoryUse::readers) const noexcept {
+    return used_within_limit() + bytes + left_by_needs(use) <= limit_;
+  }
   /// Counts, without a question.
   void take(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
     used_ += bytes;

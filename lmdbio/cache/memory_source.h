@@ -29,6 +29,10 @@ class MemorySource {
   virtual void give_back(MemoryUse use, std::uint64_t bytes) noexcept = 0;
   /// Bytes that a take() of Urgency::last gets at the latest when the reads of chunks in flight have ended.
   virtual std::uint64_t room_for_needs() noexcept = 0;
+  /// take() of Urgency::last would then succeed if, besides, readers gave `of_readers` bytes back.
+  virtual bool could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) noexcept = 0;
+  /// Bytes that `use` has, and that are not guaranteed to it.
+  virtual std::uint64_t beyond_guaranteed(MemoryUse use) noexcept = 0;
   virtual bool pressed(MemoryUse use) noexcept = 0;
   virtual void begin_wait() noexcept = 0;
   virtual void end_wait() noexcept = 0;

@@ -355,6 +355,17 @@ std::uint64_t Prefetcher::room_for_needs() noexcept {
   return chunks_.room_for_needs();
 }
 
+bool Prefetcher::could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) noexcept {
+  const std::lock_guard lock(mutex_);
+  return chunks_.could_take(use, bytes, of_readers);
+}
+
+std::uint64_t Prefetcher::beyond_guaranteed(MemoryUse use) noexcept {
+  const std::lock_guard lock(mutex_);
+  const MemoryBudget& budget = chunks_.budget();
+  return budget.used(use) - std::min(budget.used(use), budget.guaranteed(use));
+}
+
 bool Prefetcher::pressed(MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.budget().pressed(use);

@@ -91,6 +91,8 @@ class Prefetcher final : public MemorySource {
   void count(MemoryUse use, std::uint64_t bytes) noexcept override;
   void give_back(MemoryUse use, std::uint64_t bytes) noexcept override;
   std::uint64_t room_for_needs() noexcept override;
+  std::uint64_t beyond_guaranteed(MemoryUse use) noexcept override;
+  bool could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) noexcept override;
   bool pressed(MemoryUse use) noexcept override;
   /// `use` may keep for later what nobody uses now: it has no more than is guaranteed to it.  With lock()
   /// held.

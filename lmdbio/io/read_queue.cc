@@ -78,6 +78,10 @@ void ReadQueue::pump() noexcept {
   reap_here();
 }
 
+void ReadQueue::take_done() noexcept {
+  if (!forgotten() && engine_->in_flight() != 0) reap(0);
+}
+
 Status ReadQueue::wait(ReadGroup& group) noexcept {
   if (forgotten()) return group.done() ? group.status : Status::from_errno(ECANCELED);
   if (group.done()) return group.status;

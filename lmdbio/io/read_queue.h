@@ -65,6 +65,8 @@ class ReadQueue {
   void set_file_bytes(std::uint64_t bytes) noexcept { file_bytes_ = bytes; }
   /// Submits what there is room for.  Never waits.
   void submit() noexcept;
+  /// Takes what has come, and submits nothing that waits here.  Blocks for no read.
+  void take_done() noexcept;
   /// The same, and takes what has come.
   void pump() noexcept;
   /// Until the group is done, before all that is wanted and not submitted; then the group's status.

@@ -115,6 +115,18 @@ Result<Buffer> BufferPool::give_new(std::size_t size, std::size_t bytes) {
   return give(free_->begin(), bytes);
 }
 
+// What was taken for a buffer that the system does not give goes back.
+Result<Buffer> BufferPool::give_new_or_trim(std::size_t size, std::size_t bytes) noexcept {
+  try {
+    Result<Buffer> given = give_new(size, bytes);
+    if (!given) trim();
+    return given;
+  } catch (...) {
+    trim();
+    return Status::from_errno(ENOMEM);
+  }
+}
+
 // Unmaps free buffers, the largest first, until there is room for `size` more bytes within `limit`.
 bool BufferPool::drop_free(std::uint64_t size, std::uint64_t limit) noexcept {
   while (counters_.bytes + size > limit && !free_->empty()) {
@@ -189,7 +201,7 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
   std::uint64_t size = buffer_bytes(liked);
   if (size > allowed) size = align_up(liked, system_page());
   for (;;) {
-    std::uint64_t missing = 0;  // of the process's memory
+    std::uint64_t missing = 0, missing_then = 0;  // of the process's memory: now, without read-ahead
     try {
       const std::lock_guard lock(mutex_);
       if (!request.needed && (needs() != 0 || (granted_ > least_ && memory_->pressed())))
@@ -201,14 +213,14 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
       // Buffers of other sizes make room.
       if (size <= allowed && counters_.used_bytes <= allowed - size && drop_free(size, limit_)) {
         missing = grant(size, false, Urgency::ahead);
-        if (missing == 0) return give_new(static_cast<std::size_t>(size), bytes);
+        if (missing == 0) return give_new_or_trim(static_cast<std::size_t>(size), bytes);
       }
       if (request.needed) {
         // What the program waits for gets all memory that holds nothing.
         if (!drop_free(exact, limit_)) drop_slack(exact, limit_);
         if (counters_.bytes + exact <= limit_) {
           missing = grant(exact, true, request.urgency);
-          if (missing == 0) return give_new(static_cast<std::size_t>(exact), bytes);
+          if (missing == 0) return give_new_or_trim(static_cast<std::size_t>(exact), bytes);
         } else {
           request.ahead_in_the_way = used_bytes(true) + exact <= limit_;
           trim();
@@ -217,12 +229,14 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
       }
       trim();
       if (missing != 0) missing = counters_.bytes + (request.needed ? exact : size) - granted_;
+      const std::uint64_t held = used_bytes(true), kept = std::max(held, least_);
+      missing_then = held + exact - std::min(held + exact, kept);
     } catch (...) {
       return Status::from_errno(ENOMEM);
     }
     if (missing == 0) return Status::from_errno(ENOMEM);
     if (memory_->drop_free(this, missing)) continue;
-    request.others_in_the_way = request.needed && memory_->could_have(missing);
+    request.others_in_the_way = request.needed && memory_->could_have(MemoryUse::readers, missing_then);
     return Status::from_errno(ENOMEM);
   }
 }
@@ -281,6 +295,11 @@ std::uint64_t BufferPool::used_bytes(bool held) const noexcept {
 std::uint64_t BufferPool::held_bytes() const noexcept {
   const std::lock_guard lock(mutex_);
   return used_bytes(true);
+}
+
+std::uint64_t BufferPool::releasable_bytes() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return granted_ - std::min(granted_, std::max(used_bytes(true), least_));
 }
 
 std::uint64_t BufferPool::ahead_bytes() const noexcept {

@@ -102,6 +102,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::uint64_t held_bytes() const noexcept;
   /// Bytes of buffers that are in use and that nobody holds.
   std::uint64_t ahead_bytes() const noexcept;
+  /// Of the process's memory, bytes that come back if nobody holds on to what is held by nobody: read-ahead,
+  /// free buffers, those that are being unmapped.
+  std::uint64_t releasable_bytes() const noexcept;
   /// Unmaps free buffers up to about so many bytes; how many it were.
   std::uint64_t unmap_free(std::uint64_t bytes) noexcept;
   const std::shared_ptr<Memory>& memory() const noexcept { return memory_; }
@@ -137,6 +140,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   Slots::iterator find_free(std::size_t bytes) noexcept;
   Buffer give(Slots::iterator slot, std::size_t bytes) noexcept;
   Result<Buffer> give_new(std::size_t size, std::size_t bytes);
+  Result<Buffer> give_new_or_trim(std::size_t size, std::size_t bytes) noexcept;
   bool drop_free(std::uint64_t size, std::uint64_t limit) noexcept;
   void drop_slack(std::uint64_t size, std::uint64_t limit) noexcept;
   std::uint64_t grant(std::uint64_t size, bool needed, Urgency urgency) noexcept;

@@ -112,7 +112,8 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
     return corrupted(root, "the record says that the tree has a depth of %u", unsigned{r.depth});
   // A record that is damaged has more of them than the file.
   const std::uint64_t leaves = std::min<std::uint64_t>(r.leaf_pages, request_.file_pages);
-  if (!leaves_taken_.take(request_.memory, MemoryUse::index, leaves * kFoundBytes, Urgency::last))
+  if (!leaves_taken_.take(request_.memory, MemoryUse::index, leaves * kFoundBytes, Urgency::last,
+                          request_.cancelled))
     return Status::from_errno(ENOMEM);
   PageReads reads(request_);
   Status st = find_leaves(reads);
@@ -323,7 +324,8 @@ Status Build::read_chunk(PageReads& reads, std::size_t which, std::unique_ptr<Ch
   }
   packer_taken_.count(request_.memory, MemoryUse::index, packer_.memory_bytes());
   lock.unlock();
-  if (request_.memory == nullptr || request_.memory->take_of_readers(MemoryUse::index, 0, Urgency::last))
+  if (request_.memory == nullptr ||
+      request_.memory->take_of_readers(MemoryUse::index, 0, Urgency::last, request_.cancelled))
     return {};
   return Status::from_errno(ENOMEM);
 }

@@ -2,6 +2,7 @@
 // file, many at once.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,6 +32,8 @@ struct IndexRequest {
   /// What it takes is counted there; null: nowhere.  Where that is short, fewer threads read in smaller
   /// buffers, down to one thread and one buffer of 256 KiB.
   std::shared_ptr<Memory> memory;
+  /// May be null.  Ends waits for memory.
+  const std::atomic<bool>* cancelled = nullptr;
   /// May be null.  Called now and then in the caller's thread with the leaf pages read and those known; false
   /// cancels.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;

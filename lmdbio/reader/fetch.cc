@@ -71,13 +71,27 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
     new_leaves_.push_back(leaves[i]);
   }
   cached_ = wanted_.empty() || (shared.read.uses_resident && in_page_cache(shared));
-  wanted_.resize(merge(wanted_, page));
-  if (!cached_) wanted_.resize(merge(wanted_, largest_gap(most)));
+  wanted_.resize(merge(wanted_, 0));
+  gap_ = cached_ ? page : std::max<std::uint64_t>(largest_gap(kGap, most), page);
+  exact_ = wanted_;
+  wanted_.resize(merge(wanted_, gap_));
+  if (wanted_.size() == exact_.size()) exact_ = {};
 }
 
-// Of kGap, kGap / 2 and so on.
-std::uint64_t Fetch::largest_gap(std::uint64_t most) const noexcept {
-  for (std::uint64_t gap = kGap;; gap /= 2) {
+bool Fetch::plan_less() noexcept {
+  if (exact_.empty() || wanted_.empty() || buffer_.size() != 0) return false;
+  std::uint64_t now = 0;
+  for (const Extent& e : wanted_) now += e.bytes;
+  wanted_.assign(exact_.begin(), exact_.end());  // as many as it has had: takes no memory
+  gap_ = largest_gap(gap_ / 2, now / 2);
+  wanted_.resize(merge(wanted_, gap_));
+  if (gap_ == 0) exact_ = {};
+  return true;
+}
+
+// Of `first`, `first` / 2 and so on.
+std::uint64_t Fetch::largest_gap(std::uint64_t first, std::uint64_t most) const noexcept {
+  for (std::uint64_t gap = first;; gap /= 2) {
     std::uint64_t bytes = 0, end = 0;
     for (const Extent& e : wanted_) {
       if (bytes != 0 && e.offset - end <= gap) bytes += e.offset - end;
@@ -142,6 +156,7 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
     return st;
   }
   queue_ = queue;
+  exact_ = {};
   return {};
 }
 
@@ -167,6 +182,7 @@ void Fetch::finish(Shared& shared) noexcept {
       shared.leaves.keep(page, bytes);
   new_leaves_ = {};
   wanted_ = {};
+  exact_ = {};
 }
 
 // The bytes of the file from `offset` on, in the buffer.  Null: they were not read.

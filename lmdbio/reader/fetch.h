@@ -41,6 +41,9 @@ class Fetch {
   /// Finds out what has to be read, and whether it is in the page cache.  Small gaps are read as well, as
   /// long as that takes at most `most` bytes.  Once.  May throw bad_alloc.
   void plan(Shared& shared, std::uint64_t most);
+  /// There was no room: fewer gaps are read, so that it takes half as much or as little as it can.  False: it
+  /// does already, or is started.
+  bool plan_less() noexcept;
   /// There is nothing to wait for: it comes out of the page cache, or was kept.
   bool cached() const noexcept { return cached_; }
   /// Takes a buffer as `memory` says, and wants the reads of one of the queues; what is in the page cache is
@@ -73,7 +76,7 @@ class Fetch {
   };
 
   void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
-  std::uint64_t largest_gap(std::uint64_t most) const noexcept;
+  std::uint64_t largest_gap(std::uint64_t first, std::uint64_t most) const noexcept;
   bool in_page_cache(const Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
   bool keeps_leaf(const Shared& shared, const RecordPlace& p) const noexcept {
@@ -89,6 +92,8 @@ class Fetch {
   std::uint64_t bytes_ = 0, last_leaf_ = 0;
 
   std::vector<Extent> wanted_;
+  std::vector<Extent> exact_;              ///< the same without the gaps; empty: there are none
+  std::uint64_t gap_ = 0;                  ///< the largest that is read
   std::vector<Stretch> stretches_;         ///< sorted
   std::vector<Held> held_;                 ///< sorted by page
   std::vector<std::uint64_t> new_leaves_;  ///< read with the rest, to be kept

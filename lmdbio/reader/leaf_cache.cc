@@ -9,6 +9,8 @@ namespace {
 
 /// Taken of the process's memory at a time, bytes.
 constexpr std::uint64_t kStep = std::uint64_t{64} << 10;
+/// After a refusal the process is not asked again for so many pages: each time readers' buffers would go.
+constexpr unsigned kPause = 256;
 
 }  // namespace
 
@@ -16,7 +18,11 @@ bool LeafCache::has_room() {
   if (entries_.size() >= most_) return false;
   const std::uint64_t bytes = (entries_.size() + 1) * cost(page_size_);
   if (bytes <= taken_.bytes()) return true;
-  return taken_.take(memory_, MemoryUse::readers, std::max(bytes, taken_.bytes() + kStep), Urgency::ahead);
+  if (not_asked_ != 0 && --not_asked_ != 0) return false;
+  if (taken_.take(memory_, MemoryUse::readers, std::max(bytes, taken_.bytes() + kStep), Urgency::ahead))
+    return true;
+  not_asked_ = kPause;
+  return false;
 }
 
 void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {

@@ -53,6 +53,7 @@ class LeafCache {
   std::vector<Entry> entries_;
   std::size_t hand_ = 0;  ///< second chance
   TakenMemory taken_;
+  unsigned not_asked_ = 0;  ///< pages until the process is asked for memory again
 };
 
 }  // namespace lmdbio::reader

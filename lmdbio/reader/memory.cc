@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lmdbio/reader/buffer_pool.h"
+#include "lmdbio/reader/memory_wait.h"
 #include "lmdbio/reader/stream.h"
 
 namespace lmdbio::reader {
@@ -40,7 +41,8 @@ std::shared_ptr<Memory> Memory::of_process(cache::MemorySource& source) {
 
 void Memory::reclaim(std::uint64_t bytes) noexcept {
   OfProcess* const now = of_process_now.load(std::memory_order_acquire);
-  if (now != nullptr && now->pid == ::getpid()) (void)now->memory->drop_free(nullptr, bytes);
+  if (now == nullptr || now->pid != ::getpid()) return;
+  (void)now->memory->drop_free(nullptr, now->memory->useful(bytes));
 }
 
 void Memory::give_back(MemoryUse use, std::uint64_t bytes) noexcept {
@@ -51,12 +53,19 @@ void Memory::leave(MemoryUse use) noexcept {
   if (source_ != nullptr && ::getpid() == pid_) source_->leave(use);
 }
 
-bool Memory::could_have(std::uint64_t bytes) noexcept {
+// The pools come first: what one gives back meanwhile is counted twice, not never.  Too much is harmless: it
+// is looked again.
+bool Memory::could_have(MemoryUse use, std::uint64_t bytes) noexcept {
   if (source_ == nullptr) return false;
-  std::uint64_t sum = source_->room_for_needs();
+  std::uint64_t sum = 0;
   const std::lock_guard lock(mutex);
-  for (BufferPool* const p : pools_) sum += p->ahead_bytes();
-  return bytes <= sum;
+  for (BufferPool* const p : pools_) sum += p->releasable_bytes();
+  return source_->could_take(use, bytes, sum);
+}
+
+bool Memory::is_read_ahead() noexcept {
+  const std::lock_guard lock(mutex);
+  return std::any_of(pools_.begin(), pools_.end(), [](BufferPool* p) { return p->ahead_bytes() != 0; });
 }
 
 std::string Memory::reason() const {
@@ -74,13 +83,23 @@ bool Memory::drop_free(const BufferPool* but, std::uint64_t bytes) noexcept {
   return sum != 0;
 }
 
-bool Memory::take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
+bool Memory::take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency,
+                             const std::atomic<bool>* cancelled) noexcept {
   const std::atomic<bool> never{false};
-  while (!take(use, bytes, urgency)) {
-    if (drop_free(nullptr, std::max<std::uint64_t>(bytes, 1))) continue;
-    if (urgency != Urgency::last || !Stream::drop_of_others(*this, nullptr, {never})) return false;
+  MemoryWait wait(*this, {cancelled != nullptr ? *cancelled : never});
+  for (;;) {
+    wait.begin();
+    if (take(use, bytes, urgency)) return true;
+    std::uint64_t free = std::max<std::uint64_t>(bytes, 1);
+    if (use != MemoryUse::readers) free = useful(free);
+    if (drop_free(nullptr, free)) continue;
+    if (urgency != Urgency::last) return false;
+    if (!could_have(use, bytes)) {
+      if (!wait.changed()) return false;
+    } else if (!wait.make_way(nullptr).ok()) {
+      return false;
+    }
   }
-  return true;
 }
 
 void Memory::add(BufferPool& pool) {
@@ -124,12 +143,12 @@ void TakenMemory::set(const std::shared_ptr<Memory>& memory, MemoryUse use, std:
 }
 
 bool TakenMemory::take(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes,
-                       Urgency urgency) noexcept {
+                       Urgency urgency, const std::atomic<bool>* cancelled) noexcept {
   if (memory == nullptr) return true;
   if (bytes < bytes_) {
     memory->give_back(use, bytes_ - bytes);
   } else if (bytes > bytes_) {
-    if (!memory->take_of_readers(use, bytes - bytes_, urgency)) return false;
+    if (!memory->take_of_readers(use, bytes - bytes_, urgency, cancelled)) return false;
   }
   set(memory, use, bytes);
   return true;

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,8 @@ class Memory {
   ~Memory() = default;
   /// The calling process's, of `source`, which is never destroyed.  May throw bad_alloc.
   static std::shared_ptr<Memory> of_process(cache::MemorySource& source);
-  /// Up to so many bytes of buffers that nobody uses are unmapped; of of_process(), if that was called.
+  /// Up to so many bytes of buffers that nobody uses are unmapped, of of_process(), if that was called: of
+  /// what readers have beyond their guaranteed part, which stays theirs.
   static void reclaim(std::uint64_t bytes) noexcept;
 
   /// Bytes; without a source as many as there are.
@@ -43,8 +45,10 @@ class Memory {
   }
   /// The same; if there is no room readers give way: buffers that nobody uses, and for Urgency::last also
   /// what streams have read ahead, which may wait for reads in flight.  0 bytes: is what was counted within
-  /// the limit?  The caller holds no lock of a reader.
-  bool take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept;
+  /// the limit?  Urgency::last also waits until streams that are in a call leave it; `cancelled` (may be
+  /// null) ends that.  The caller holds no lock of a reader; for Urgency::ahead, none but a LeafCache's.
+  bool take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency,
+                       const std::atomic<bool>* cancelled = nullptr) noexcept;
   void count(MemoryUse use, std::uint64_t bytes) noexcept {
     if (source_ != nullptr && bytes != 0) source_->count(use, bytes);
   }
@@ -56,11 +60,18 @@ class Memory {
   void leave(MemoryUse use) noexcept;
   /// Others lack what is theirs: readers keep no buffers, and read nothing ahead, beyond their own part.
   bool pressed() noexcept { return source_ != nullptr && source_->pressed(MemoryUse::readers); }
-  /// `bytes` more could be had if all read-ahead and all chunks gave way.
-  bool could_have(std::uint64_t bytes) noexcept;
+  /// take() of Urgency::last would succeed if all chunks, and all buffers that nobody holds, gave way.  May
+  /// be wrong while others take memory without a Need.
+  bool could_have(MemoryUse use, std::uint64_t bytes) noexcept;
+  /// There are buffers in use that nobody holds.
+  bool is_read_ahead() noexcept;
   /// For an ENOMEM: " (LMDBIO_MEMORY: ...)"; empty without a source.  May throw bad_alloc.
   std::string reason() const;
 
+  /// Of `bytes`, what another use than readers gains by so many that these give back.
+  std::uint64_t useful(std::uint64_t bytes) noexcept {
+    return source_ == nullptr ? bytes : std::min(bytes, source_->beyond_guaranteed(MemoryUse::readers));
+  }
   /// Unmaps buffers that nobody uses, of all pools but `but`, up to so many bytes.  False: there are none.
   /// The caller holds no lock of a reader.
   bool drop_free(const BufferPool* but, std::uint64_t bytes) noexcept;
@@ -108,8 +119,8 @@ class TakenMemory {
   void clear() noexcept;
   /// So many bytes instead of those before, as Memory::take_of_readers.  False: there is no room, all is as
   /// it was.  `memory` may be null: nothing is counted.
-  bool take(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes,
-            Urgency urgency) noexcept;
+  bool take(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes, Urgency urgency,
+            const std::atomic<bool>* cancelled = nullptr) noexcept;
   /// The same for what is there already.
   void count(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes) noexcept;
 

@@ -100,7 +100,8 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   for (;; count /= 2) {
     if (count < least) return Status::from_errno(ENOMEM);
     const Urgency urgency = count == 1 ? Urgency::last : Urgency::ahead;
-    if (!taken_.take(request_.memory, MemoryUse::index, count * room + spare, urgency)) continue;
+    if (!taken_.take(request_.memory, MemoryUse::index, count * room + spare, urgency, request_.cancelled))
+      continue;
     if (Result<Mapping> m = Mapping::zeroed(count * room + spare); m) {
       buffers_ = std::move(m).value();
       break;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -28,6 +29,7 @@ PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine, std::
   request_.memory = std::move(memory);
   request_.progress = go_on;
   request_.context = this;
+  request_.cancelled = &ending_;
 }
 
 std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine,
@@ -79,9 +81,23 @@ void PendingPlaces::make() noexcept {
   changed_.notify_all();
 }
 
+// The mutex is held, and the thread, which has no use for it any more, has ended or is about to.
+void PendingPlaces::make_again() const noexcept {
+  if (thread_ != pthread_t{}) (void)::pthread_join(thread_, nullptr);
+  thread_ = {};
+  // None was made as a const object.
+  if (file_->buffered().start_thread(thread_, run, const_cast<PendingPlaces*>(this)) != 0) {
+    thread_ = {};
+    return;
+  }
+  ended_ = false;
+  status_ = {};
+}
+
 Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why) const {
   if (index_.load(std::memory_order_acquire) != nullptr) return {};
   std::unique_lock lock(mutex_);
+  if (ended_ && status_.raw() == ENOMEM && ::getpid() == pid_) make_again();
   while (!ended_) {
     if (cancelled.load(std::memory_order_relaxed)) return Status::from_errno(ECANCELED);
     if (::getpid() != pid_)

@@ -16,7 +16,8 @@
 
 namespace lmdbio::reader {
 
-/// Ends its thread when it is destroyed, in which the source's snapshot must be held.
+/// Ends its thread when it is destroyed, in which the source's snapshot must be held.  Where memory was short
+/// the next await() tries again.
 class PendingPlaces final : public Places {
  public:
   /// Starts the thread.  Null: there is none to be had, or no descriptor.  May throw bad_alloc.
@@ -41,19 +42,20 @@ class PendingPlaces final : public Places {
   static void* run(void* self) noexcept;
   static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
   void make() noexcept;
+  void make_again() const noexcept;
 
   const std::shared_ptr<const OpenFile> file_;
   const std::string name_;
   IndexRequest request_;
   const pid_t pid_;
-  pthread_t thread_{};
+  mutable pthread_t thread_{};
   std::atomic<bool> ending_{false};
   std::unique_ptr<IndexPlaces> made_;
   std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it is there
   mutable std::mutex mutex_;                        ///< guards all below
   mutable std::condition_variable changed_;
-  bool ended_ = false;  ///< the thread's work
-  Status status_;
+  mutable bool ended_ = false;  ///< the thread's work
+  mutable Status status_;
   std::string why_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/reader/memory_wait.h"
 
 namespace lmdbio::reader {
 
@@ -30,9 +31,6 @@ constexpr std::size_t kLeastAhead = 2;
 constexpr std::uint64_t kLoadsInMemory = 8;
 /// Nanoseconds; then it is looked again.
 constexpr std::int64_t kForever = 3600'000'000'000;
-/// The same where memory may come back that nobody tells of; how often at most nothing has.
-constexpr std::int64_t kPoll = 10'000'000;
-constexpr unsigned kMostPolls = 6000;
 /// Calls that nobody cancels.
 const std::atomic<bool> kNever{false};
 
@@ -77,6 +75,11 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
 Stream::~Stream() {
   if (::getpid() != pid_) {
     queues_.forget();
+    // Another thread of the parent's was changing them.
+    if (turn_.load() != kFree) {
+      (void)owned_ahead_.release();
+      (void)unstarted_.release();
+    }
     return;
   }
   {
@@ -303,7 +306,8 @@ bool Stream::drop_newest(const Caller* waiting) noexcept {
   Ahead& a = *ahead_.back();
   ReadGroup& group = a.fetch->group();
   if (ReadQueue* const queue = a.fetch->queue(); !group.done()) {
-    if (group.waiting != group.left) queue->pump();
+    // The process's lock is held where nobody waits.
+    if (group.waiting != group.left) waiting != nullptr ? queue->pump() : queue->take_done();
     if (waiting != nullptr && group.waiting != group.left)
       (void)queue->wait(group, waiting->cancelled);
     else if (waiting != nullptr || group.waiting == group.left)
@@ -318,8 +322,9 @@ bool Stream::drop_newest(const Caller* waiting) noexcept {
 }
 
 // First what is not next, then what is, then what has to be waited for.
-bool Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept {
+Stream::Dropped Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept {
   Stream* slow = nullptr;
+  bool busy = false;
   {
     const std::lock_guard lock(memory.mutex);
     std::vector<Stream*>& all = memory.open_streams;
@@ -327,12 +332,16 @@ bool Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& call
       for (auto at = all.begin(); at != all.end(); ++at) {
         Stream* const s = *at;
         if (of != nullptr && of != &s->shared_) continue;
-        if (s == caller.stream || s == slow || !s->try_enter()) continue;
+        if (s == caller.stream || s == slow) continue;
+        if (!s->try_enter()) {
+          busy = true;
+          continue;
+        }
         if (s->droppable(kept) && s->drop_newest(nullptr)) {
           std::rotate(at, at + 1, all.end());
           s->leave();
           if (slow != nullptr) slow->end_turn();
-          return true;
+          return Dropped::some;
         }
         if (kept == 0 && slow == nullptr && s->droppable(0))
           slow = s;
@@ -341,16 +350,23 @@ bool Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& call
       }
     }
   }
-  if (slow == nullptr) return false;
+  if (slow == nullptr) return busy ? Dropped::busy : Dropped::none;
   (void)slow->drop_newest(&caller);
   slow->leave();
-  return true;
+  return Dropped::some;
 }
 
 bool take_least(Shared& shared) noexcept {
-  while (!shared.pool->take_least())
-    if (!Stream::drop_of_others(shared.memory(), nullptr, {kNever})) return false;
-  return true;
+  MemoryWait wait(shared.memory(), {kNever});
+  for (;;) {
+    wait.begin();
+    if (shared.pool->take_least()) return true;
+    if (!shared.memory().could_have(MemoryUse::readers, BufferPool::kLeast)) {
+      if (!wait.changed()) return false;
+    } else if (!wait.make_way(nullptr).ok()) {
+      return false;
+    }
+  }
 }
 
 Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t least,
@@ -358,29 +374,24 @@ Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t le
   BufferPool& pool = *shared.pool;
   MemoryRequest memory{.most = pool.limit(), .least = least, .needed = true};
   Status st = fetch.start(shared, queues, memory);
-  if (!memory.ahead_in_the_way && !memory.others_in_the_way) return st;
+  if (st.raw() != ENOMEM) return st;
   const BufferPool::Need need(pool);
-  std::optional<Memory::Need> need_of_process;
-  for (unsigned polls = 0; polls < kMostPolls;) {
-    const std::uint32_t seen = pool.changes().now();
-    st = fetch.start(shared, queues, memory);
-    if (!memory.ahead_in_the_way && !memory.others_in_the_way) return st;
-    if (memory.others_in_the_way && !need_of_process) need_of_process.emplace(shared.memory());
-    if (caller.cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
-    const Shared* const of = memory.others_in_the_way ? nullptr : &shared;
-    if (Stream::drop_of_others(shared.memory(), of, caller)) continue;
-    if (memory.others_in_the_way && memory.urgency != Urgency::last) {
-      memory.urgency = Urgency::last;
-      continue;
+  do {
+    MemoryWait wait(shared.memory(), caller);
+    for (;;) {
+      wait.begin();
+      memory.urgency = wait.urgency();
+      st = fetch.start(shared, queues, memory);
+      if (st.raw() != ENOMEM) return st;
+      if (!memory.ahead_in_the_way && !memory.others_in_the_way) {
+        if (wait.changed()) continue;
+        break;
+      }
+      const Status made = wait.make_way(memory.others_in_the_way ? nullptr : &shared);
+      if (made.raw() == ECANCELED) return made;
+      if (!made.ok()) break;
     }
-    const pid_t self = ::getpid();
-    {
-      const AsyncSignalsAllowed program;
-      pool.changes().wait(seen, memory.others_in_the_way ? kPoll : kForever);
-    }
-    if (memory.others_in_the_way) ++polls;
-    if (::getpid() != self) return Status::from_errno(ECANCELED);  // a handler has forked
-  }
+  } while (fetch.plan_less());
   return st;
 }
 

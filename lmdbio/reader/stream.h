@@ -42,9 +42,14 @@ class Stream {
     const std::atomic<bool>& cancelled;
     const Stream* stream = nullptr;
   };
+  enum class Dropped : unsigned char {
+    some,
+    busy,  ///< there may be something of a stream that is in a call
+    none,
+  };
   /// Drops a fetch that another stream of reader `of` (null: of any) has read ahead, and may wait until its
-  /// reads in flight end.  False: there is none of a stream that is not in a call.
-  static bool drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept;
+  /// reads in flight end.
+  static Dropped drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept;
 
  private:
   struct Ahead {
@@ -84,7 +89,9 @@ class Stream {
   enum Turn : int { kFree, kTaken, kWaitedFor };
   std::atomic<int> turn_{kFree};  ///< who takes it has all that follows
   Queues queues_;
-  std::deque<std::unique_ptr<Ahead>> ahead_;
+  using Fetches = std::deque<std::unique_ptr<Ahead>>;
+  std::unique_ptr<Fetches> owned_ahead_ = std::make_unique<Fetches>();
+  Fetches& ahead_ = *owned_ahead_;
   std::unique_ptr<Ahead> unstarted_;  ///< planned, there was no memory for it
   std::uint64_t ahead_bytes_ = 0;     ///< of `ahead_`
   std::uint64_t batch_bytes_ = 0;     ///< of a batch, lately
@@ -96,12 +103,14 @@ class Stream {
   bool begun_ = false;
 };
 
-/// Of the process's memory, what each reader has.  Read-ahead gives way.  False: there is no room.
+/// Of the process's memory, what each reader has.  Read-ahead gives way, that of a stream that is in a call
+/// when the call ends.  False: there is no room.
 bool take_least(Shared& shared) noexcept;
 
 /// Starts a fetch that a program waits for, in a buffer of `least` bytes if there is room.  Read-ahead of
-/// other streams gives way; for that of a stream that is in a call, waits until the call ends.  ENOMEM: what
-/// is held leaves too little.  ECANCELED.  Else as Fetch::start.
+/// other streams gives way; for that of a stream that is in a call, waits until the call ends.  Where there
+/// is no room for gaps between the records they are not read.  ENOMEM: what is held leaves too little.
+/// ECANCELED.  Else as Fetch::start.
 Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t least,
                     const Stream::Caller& caller) noexcept;
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lmdbio/reader/pending_places.h"
+#include "tests/support/fixed_source.h"
 #include "tests/support/reader_db.h"
 
 namespace lmdbio::reader {
@@ -216,6 +217,30 @@ TEST_F(ReaderPending, EndsWithItsThread) {
   std::thread ends([&reader] { reader.reset(); });
   gate.open = true;
   ends.join();
+}
+
+// Memory was short once.
+TEST_F(ReaderPending, TriesAgainAfterEnomem) {
+  fill(6000, [](std::uint64_t) -> std::size_t { return 200; });
+  testing::FixedSource source(std::uint64_t{32} << 20);
+  const auto memory = std::make_shared<Memory>(&source);
+  {
+    const Source s = db.source();
+    memory->count(MemoryUse::index, source.memory_limit());
+    const std::unique_ptr<PendingPlaces> p = PendingPlaces::start(s, select_engine, memory);
+    ASSERT_NE(p, nullptr);
+    const std::atomic<bool> never{false};
+    std::string why;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(p->await(never, why).raw(), ENOMEM);
+    EXPECT_NE(why.find("LMDBIO_MEMORY"), std::string::npos) << why;
+    memory->give_back(MemoryUse::index, source.memory_limit());
+    why.clear();
+    ASSERT_EQ(p->await(never, why).raw(), 0) << why;
+    RecordPlace place;
+    p->places(5999, {&place, 1});
+    EXPECT_NE(gate.leaves.count(place.leaf), 0u);
+  }
+  EXPECT_EQ(source.used(), 0u);
 }
 
 }  // namespace

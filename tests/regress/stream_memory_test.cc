@@ -1,18 +1,20 @@
 // Streams of one reader ran out of memory that only read-ahead of other streams had.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "tests/support/fixed_source.h"
 #include "tests/support/reader_db.h"
 
 namespace lmdbio::reader {
 namespace {
 
 using testing::expect_record;
+using testing::FixedSource;
 using testing::kDirectly;
 using testing::order_of;
 using testing::ReaderDb;
@@ -175,51 +177,6 @@ TEST(StreamMemory, ThreadsThatHoldOneBatchNeverLackMemory) {
       }
 }
 
-/// So many bytes for all readers.
-class FixedSource final : public cache::MemorySource {
- public:
-  explicit FixedSource(std::uint64_t limit) : limit_(limit) {}
-  std::uint64_t memory_limit() const noexcept override { return limit_; }
-  void join(MemoryUse) noexcept override {}
-  void leave(MemoryUse) noexcept override {}
-  bool take(MemoryUse, std::uint64_t bytes, Urgency) noexcept override {
-    const std::lock_guard lock(mutex_);
-    if (used_ + bytes > limit_) return false;
-    used_ += bytes;
-    most_ = std::max(most_, used_);
-    return true;
-  }
-  void count(MemoryUse, std::uint64_t bytes) noexcept override {
-    const std::lock_guard lock(mutex_);
-    used_ += bytes;
-  }
-  void give_back(MemoryUse, std::uint64_t bytes) noexcept override {
-    const std::lock_guard lock(mutex_);
-    EXPECT_LE(bytes, used_);
-    used_ -= bytes;
-  }
-  std::uint64_t room_for_needs() noexcept override {
-    const std::lock_guard lock(mutex_);
-    return limit_ - std::min(used_, limit_);
-  }
-  bool pressed(MemoryUse) noexcept override { return false; }
-  void begin_wait() noexcept override {}
-  void end_wait() noexcept override {}
-  std::uint64_t used() {
-    const std::lock_guard lock(mutex_);
-    return used_;
-  }
-  std::uint64_t most() {
-    const std::lock_guard lock(mutex_);
-    return most_;
-  }
-
- private:
-  const std::uint64_t limit_;
-  std::mutex mutex_;
-  std::uint64_t used_ = 0, most_ = 0;
-};
-
 // Readers that share a process's memory: read-ahead of one gives way to what another one's program waits for,
 // and what a program holds of one reader is no other's.
 TEST(StreamMemory, ReadersOfAProcess) {
@@ -267,6 +224,137 @@ TEST(StreamMemory, ReadersOfAProcess) {
     EXPECT_EQ(readers[1]->read({&one, 1}, b, why).raw(), 0) << why;
     EXPECT_LE(source.most(), kLimit);
   }
+  EXPECT_EQ(source.used(), 0u);
+}
+
+// Gaps between records are read along while there is room: they are no reason to fail.
+TEST(StreamMemory, GapsGiveWay) {
+  constexpr std::uint64_t kSpread = 7;
+  ReaderDb db;
+  db.fill(460, [](std::uint64_t) -> std::size_t { return 4000; });
+  const Records all = db.walk();
+  const auto r = db.reader(3 * kMiB, kDirectly);
+  std::vector<std::uint64_t> ordinals;
+  for (std::uint64_t i = 0; i < 40; ++i) ordinals.push_back(i * kSpread);
+  std::vector<std::unique_ptr<Batch>> kept;
+  std::string why;
+  for (int i = 0; i < 5; ++i) {
+    std::unique_ptr<Batch> b;
+    ASSERT_EQ(r->read(ordinals, b, why).raw(), 0) << i << " " << why;
+    kept.push_back(std::move(b));
+  }
+  EXPECT_GT(r->shared().pool->held_bytes(), 2 * kMiB) << "the first ones have their gaps";
+  for (const auto& b : kept)
+    for (std::size_t i = 0; i < b->count; ++i) expect_record(b->records[i], all);
+}
+
+/// Reads at once, and tells of nothing that was read while the gate is closed.
+std::atomic<bool> gate_open{true};
+class GatedEngine final : public IoEngine {
+ public:
+  GatedEngine(const File& f, unsigned depth) : IoEngine({f.alignment(), depth, f.direct()}), fd_(f.fd()) {}
+  static Result<std::unique_ptr<IoEngine>> make(const File& f, unsigned depth) {
+    return std::unique_ptr<IoEngine>(new GatedEngine(f, depth));
+  }
+
+ private:
+  Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
+    for (const RawRead& r : reads)
+      done_.push_back({r.slot, ::pread(fd_, r.dst.data(), r.dst.size(), static_cast<off_t>(r.offset))});
+    return reads.size();
+  }
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override {
+    while (min != 0 && !gate_open) std::this_thread::yield();
+    std::size_t n = 0;
+    for (; gate_open && n < out.size() && !done_.empty(); ++n) {
+      out[n] = done_.back();
+      done_.pop_back();
+    }
+    return n;
+  }
+  void wait_briefly(std::int64_t) noexcept override { std::this_thread::yield(); }
+  const int fd_;
+  std::vector<RawResult> done_;
+};
+
+// A reader is opened, and its index is made, while all that is in the way is read-ahead of streams that are
+// in calls: it waits for these.
+TEST(StreamMemory, OpeningWaitsForStreamsInCalls) {
+  ReaderDb db;
+  db.fill(60, [](std::uint64_t) -> std::size_t { return 1'040'000; });
+  FixedSource source(6 * kMiB + kMiB / 2);
+  const auto memory = std::make_shared<Memory>(&source);
+  const auto make = [&](EngineMaker engine) {
+    Source s = db.source();
+    auto p = ReaderDb::places(s);
+    return std::make_unique<Reader>(std::move(s), std::move(p), source.memory_limit(), kDirectly,
+                                    std::move(engine), memory);
+  };
+  {
+    const auto first = make(GatedEngine::make);
+    ASSERT_TRUE(take_least(first->shared()));
+    for (const bool index : {false, true}) {
+      std::vector<std::unique_ptr<Stream>> streams;
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 3; ++i) streams.push_back(stream_of(*first, order_of(LMDBIO_ORDER_SEQUENTIAL, 1)));
+      gate_open = false;
+      for (const auto& s : streams)
+        threads.emplace_back([&s] {
+          std::unique_ptr<Batch> b;
+          std::string why;
+          EXPECT_EQ(s->next(b, why).raw(), 0) << why;
+        });
+      while (first->shared().pool->held_bytes() < 3u * 1'040'000) std::this_thread::yield();
+      EXPECT_GT(source.used(), source.memory_limit() - kMiB);
+      std::atomic<bool> done{false};
+      threads.emplace_back([&] {
+        while (memory->needs() == 0 && !done) std::this_thread::yield();
+        gate_open = true;
+      });
+      const auto second = make(ReaderDb::engines());
+      TakenMemory taken;
+      if (index)
+        EXPECT_TRUE(taken.take(memory, MemoryUse::index, kMiB, Urgency::last));
+      else
+        EXPECT_TRUE(take_least(second->shared()));
+      done = true;
+      for (std::thread& t : threads) t.join();
+    }
+    EXPECT_LE(source.most(), source.memory_limit());
+    // What nobody will give back is not waited for; what gives up is not, either.
+    TakenMemory all, more;
+    const std::atomic<bool> cancelled{true};
+    EXPECT_FALSE(more.take(memory, MemoryUse::index, source.memory_limit(), Urgency::last));
+    EXPECT_FALSE(more.take(memory, MemoryUse::index, source.memory_limit(), Urgency::last, &cancelled));
+    EXPECT_EQ(memory->needs(), 0u);
+  }
+  EXPECT_EQ(source.used(), 0u);
+}
+
+// What nobody holds can be had, whether it is read-ahead or free.
+TEST(StreamMemory, FreeBuffersOfOtherReadersCount) {
+  FixedSource source(4 * kMiB);
+  const auto memory = std::make_shared<Memory>(&source);
+  const auto pool = std::make_shared<BufferPool>(4 * kMiB, memory);
+  ASSERT_TRUE(pool->take_least());
+  MemoryRequest request{.most = 4 * kMiB};
+  Buffer b = pool->take(3 * kMiB, request).value();
+  EXPECT_TRUE(memory->could_have(MemoryUse::readers, 3 * kMiB)) << "held by nobody";
+  b.hold();
+  EXPECT_FALSE(memory->could_have(MemoryUse::readers, 1));
+  b.unhold();
+  b = {};
+  EXPECT_EQ(source.used(), 4 * kMiB) << "free, not unmapped";
+  EXPECT_TRUE(memory->could_have(MemoryUse::readers, 3 * kMiB));
+  EXPECT_FALSE(memory->could_have(MemoryUse::readers, 3 * kMiB + 1)) << "1 MiB is the reader's";
+}
+
+TEST(StreamMemory, WhatTheSystemRefusesIsNotKept) {
+  constexpr std::uint64_t kTooMuch = std::uint64_t{1} << 47;
+  FixedSource source(4 * kTooMuch);
+  const auto pool = std::make_shared<BufferPool>(2 * kTooMuch, std::make_shared<Memory>(&source));
+  MemoryRequest request{.most = 2 * kTooMuch, .needed = true};
+  EXPECT_EQ(pool->take(kTooMuch, request).error().raw(), ENOMEM);
   EXPECT_EQ(source.used(), 0u);
 }
 

@@ -216,5 +216,22 @@ TEST(MemoryBudget, UnmappedFilesLeaveOthersTheirPart) {
   EXPECT_EQ(b.used_within_limit(), part);
 }
 
+// Indexes that a program needs leave to open readers what is guaranteed to them.
+TEST(MemoryBudget, NeedsOfIndexes) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  EXPECT_TRUE(b.has_room_for_need(64 * kMiB, Use::index)) << "no reader is open";
+  b.join(Use::readers);
+  b.take(Use::readers, kMiB, 0);
+  EXPECT_EQ(b.owed(Use::readers), 15 * kMiB);
+  EXPECT_TRUE(b.has_room_for_need(48 * kMiB, Use::index));
+  EXPECT_FALSE(b.has_room_for_need(48 * kMiB + 1, Use::index));
+  EXPECT_TRUE(b.has_room_for_need(63 * kMiB, Use::readers));
+  b.take(Use::readers, 19 * kMiB, 0);
+  EXPECT_TRUE(b.has_room_for_need(44 * kMiB, Use::index)) << "they have it already";
+  EXPECT_FALSE(b.has_room_for_need(44 * kMiB + 1, Use::index));
+  EXPECT_EQ(b.left_by_needs(Use::index), 0u);
+  EXPECT_EQ(b.left_by_needs(Use::index, 8 * kMiB), 4 * kMiB) << "if they gave 8 MiB back";
+}
+
 }  // namespace
 }  // namespace lmdbio::cache

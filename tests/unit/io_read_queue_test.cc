@@ -111,6 +111,24 @@ TEST(ReadQueue, WhatIsWaitedForGoesFirst) {
   EXPECT_TRUE(first.right());
 }
 
+TEST(ReadQueue, TakesWhatHasComeAndSubmitsNothing) {
+  const std::vector<std::byte> file = pattern(kFile);
+  ReadQueue queue(memory_engine(file, kDirect), kFile, kAlign);
+  Want w(queue, {0, 20 * kAlign});
+  ASSERT_TRUE(queue.add(w.group, w.extent, w.memory.bytes().data()).ok());
+  queue.take_done();
+  EXPECT_EQ(w.group.left, 20u);
+  EXPECT_EQ(w.group.waiting, 20u);
+  queue.submit();
+  const unsigned waiting = w.group.waiting;
+  EXPECT_LT(waiting, 20u);
+  for (int i = 0; i < 100 && queue.in_flight() != 0; ++i) queue.take_done();
+  EXPECT_EQ(w.group.left, waiting) << "what was submitted has come";
+  EXPECT_EQ(w.group.waiting, waiting) << "nothing more was";
+  EXPECT_TRUE(queue.wait(w.group).ok());
+  EXPECT_TRUE(w.right());
+}
+
 TEST(ReadQueue, ReadsInFlightEndWithIt) {
   const std::vector<std::byte> file = pattern(kFile);
   auto queue = std::make_unique<ReadQueue>(faulty(file), kFile, kAlign);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "lmdbio/reader/leaf_cache.h"
+#include "tests/support/fixed_source.h"
 
 namespace lmdbio::reader {
 namespace {
@@ -72,6 +73,17 @@ TEST(LeafCache, ThoseThatWereLookedForStay) {
 TEST(LeafCache, MayBeEmpty) {
   LeafCache c(kPage, 0, std::make_shared<Memory>());
   c.keep(1, page_of(1).data());
+  EXPECT_EQ(find(c, 1), nullptr);
+}
+
+TEST(LeafCache, AsksForMemoryNowAndThenOnly) {
+  testing::FixedSource source(10);
+  const auto memory = std::make_shared<Memory>(&source);
+  LeafCache c(kPage, 1000, memory);
+  for (unsigned n = 1; n <= 256; ++n) c.keep(n, page_of(n).data());
+  EXPECT_EQ(source.takes, 1u);
+  for (unsigned n = 1; n <= 256; ++n) c.keep(n, page_of(n).data());
+  EXPECT_EQ(source.takes, 2u);
   EXPECT_EQ(find(c, 1), nullptr);
 }
 
