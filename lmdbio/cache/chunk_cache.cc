@@ -18,9 +18,6 @@ constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 /// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
 /// and the rest is not.
 constexpr std::uint64_t kChunkVmas = 2;
-MemoryUse use_of(const FileCache& file) noexcept {
-  return file.anonymous ? MemoryUse::unmapped : MemoryUse::chunks;
-}
 constexpr std::uint64_t reserved_vmas(MemoryUse use) noexcept { return use == MemoryUse::prefetch ? 2 : 0; }
 
 struct Places {
@@ -52,7 +49,7 @@ ChunkCache::ChunkCache(ChunkPlans& plans) noexcept : plans_(plans) {
 }
 
 bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
-  if (file.anonymous) return true;  // counted when it is published
+  if (file.keeps_chunks()) return true;  // counted when it is published
   const std::uint64_t size = file.file_bytes.load(std::memory_order_relaxed);
   if (evicts_behind(size, file.comes_around, budget_.limit())) {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
@@ -76,7 +73,7 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
 }
 
 void ChunkCache::return_memory(const FileCache& file) noexcept {
-  if (!file.anonymous) budget_.give_back(MemoryUse::chunks, file.chunk_bytes, 0);
+  if (!file.keeps_chunks()) budget_.give_back(MemoryUse::chunks, file.chunk_bytes, 0);
 }
 
 bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
@@ -126,7 +123,7 @@ bool ChunkCache::evict_one(bool even_planned) noexcept {
   std::size_t best = 0;
   EvictionRank best_rank;
   for (FileCache* const f : files_) {
-    if (f->anonymous) continue;
+    if (f->keeps_chunks()) continue;
     for (std::size_t i = 0; i < f->residents.size(); ++i) {
       const FileCache::Resident& r = f->residents[i];
       EvictionFacts facts;
@@ -151,7 +148,7 @@ bool ChunkCache::evict(FileCache& file, std::size_t resident) noexcept {
   const FileCache::Resident r = file.residents[resident];
   if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
   file.residents.erase(file.residents.begin() + static_cast<std::ptrdiff_t>(resident));
-  budget_.give_back(use_of(file), file.chunk_bytes, kChunkVmas);
+  budget_.give_back(file.memory_use(), file.chunk_bytes, kChunkVmas);
   ++file.stats.reclaimed;
   if (!r.used) file.stats.wasted += file.bytes_in(r.chunk);
   plans_.chunk_went(file, r.chunk);
@@ -171,8 +168,8 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
     return_memory(file);
     return false;
   }
-  budget_.take(use_of(file), file.anonymous ? file.chunk_bytes : 0, kChunkVmas);
-  if (file.anonymous) complain_if_full(file);
+  budget_.take(file.memory_use(), file.keeps_chunks() ? file.chunk_bytes : 0, kChunkVmas);
+  if (file.keeps_chunks()) complain_if_full(file);
   EvictionFacts facts;
   plans_.look_up(file, chunk, facts);
   file.residents.push_back({chunk, facts.awaited, plans_.clock()});
@@ -198,7 +195,7 @@ Result<std::size_t> ChunkCache::advance(FileCache& file, std::uint64_t snapshot)
 }
 
 bool ChunkCache::give_all_back(FileCache& file) noexcept {
-  if (file.anonymous) (void)empty(file);
+  if (file.keeps_chunks()) (void)empty(file);
   while (!file.residents.empty() && evict(file, file.residents.size() - 1)) {
   }
   if (file.residents.empty()) return true;
@@ -209,7 +206,7 @@ bool ChunkCache::give_all_back(FileCache& file) noexcept {
 
 bool ChunkCache::empty(FileCache& file) noexcept {
   if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
-  budget_.give_back(use_of(file), file.residents.size() * file.chunk_bytes,
+  budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.residents.clear();
   return true;
@@ -217,7 +214,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
 
 // All of them are the file's mapping again.
 void ChunkCache::forget_residents(FileCache& file) noexcept {
-  budget_.give_back(use_of(file), file.residents.size() * file.chunk_bytes,
+  budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.stats.reclaimed += file.residents.size();
   file.residents.clear();
@@ -229,9 +226,9 @@ void ChunkCache::after_fork() noexcept {
   for (FileCache* const f : files_) {
     f->table.forget_fills();
     // Also where a piece could not be told from the file: one call for all.
-    if (!f->anonymous && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
+    if (!f->keeps_chunks() && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
     // Inherited: of files that cannot be mapped, or that could not be restored.
-    budget_.take(use_of(*f), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
+    budget_.take(f->memory_use(), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
   }
 }
 

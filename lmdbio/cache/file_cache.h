@@ -11,6 +11,7 @@
 
 #include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
+#include "lmdbio/cache/memory_budget.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -82,6 +83,9 @@ class FileExtension {
 };
 
 /// Made by Prefetcher::open.  Unless it says otherwise, members are constant or under the Prefetcher's lock.
+///
+/// The file is mapped: where no chunk is resident the window gives its bytes, by page faults.  Of a file that
+/// cannot be mapped: UnmappedFileCache.
 struct FileCache : std::enable_shared_from_this<FileCache> {
   struct Resident {
     ChunkIndex chunk;
@@ -101,7 +105,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         readahead(file->readahead()),
         decision(how),
         table(std::move(t)),
-        anonymous(window->anonymous()),
         chunk_bytes(chunk),
         name(std::move(n)),
         path_now_(how.path) {}
@@ -116,7 +119,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   const std::uint64_t readahead;  ///< of the kernel, ahead of page faults, bytes
   const ReadDecision decision;    ///< as it was at first; path() is what holds
   ChunkTable table;
-  const bool anonymous;           ///< the window is
   const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
   const std::string name;
   std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
@@ -125,6 +127,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::vector<Extent> reading;               ///< extents that are being read
   std::atomic<bool> reads_extents{false};    ///< there are any; any thread, without the lock
   std::vector<Extent> dropping;              ///< pieces that the page cache is to drop
+  std::atomic<bool> has_dropping{false};     ///< there are any; any thread, without the lock
   /// A read has failed.  Since then pages may be in the page cache without their bytes: what counts pages
   /// takes them to be there, and a touch may end in a signal.  Any thread.
   std::atomic<bool> read_failed{false};
@@ -133,20 +136,31 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// What was brought into the page cache since memory was looked at, bytes; what walks came to since, and of
   /// that, what was not there any more.
   std::uint64_t filled = 0, came_to = 0, came_to_nothing = 0;
-  unsigned users = 0;  ///< environments
+  std::atomic<unsigned> users{0};  ///< environments; any thread may look
   /// A reference to itself, where there was no memory to give its chunks back when it was closed: who still
   /// uses the window, under a new snapshot perhaps, needs to know of them.
   std::shared_ptr<FileCache> kept;
-  std::atomic<bool> drop_behind{false};  ///< what walks have left is taken out of the page cache
-  unsigned readahead_walks = 0;          ///< see Prefetcher::use_readahead
-  bool comes_around = false;             ///< a walk has gone through it more than once
-  std::uint64_t least_latency_ns = 0;    ///< the fastest direct request so far; 0: none
-  std::int64_t changes_since_ns = 0;     ///< start of the current minute of snapshot changes
-  unsigned changes = 0;                  ///< in it, of those that cost resident chunks
+  std::atomic<bool> drop_behind{false};            ///< what walks have left is taken out of the page cache
+  unsigned readahead_walks = 0;                    ///< see Prefetcher::use_readahead
+  bool comes_around = false;                       ///< a walk has gone through it more than once
+  std::atomic<std::uint64_t> least_latency_ns{0};  ///< the fastest direct request so far; 0: none; any thread
+  std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
+  unsigned changes = 0;                            ///< in it, of those that cost resident chunks
   ReadStats stats;
   std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun; the I/O thread's
   WholeLoad load;                            ///< of this file
   std::unique_ptr<FileExtension> extension;  ///< null until somebody has one
+
+  virtual ~FileCache() = default;
+
+  /// The window has the page cache's bytes where no chunk is resident: no chunk is needed, and single pages
+  /// and extents may be read into the page cache instead.
+  virtual bool has_page_cache() const noexcept { return true; }
+  /// Resident chunks stay until the file is closed, and in a forked child; their memory is counted when they
+  /// are published, beyond the limit if need be.
+  virtual bool keeps_chunks() const noexcept { return false; }
+  /// What the memory of its chunks is counted as.
+  virtual MemoryUse memory_use() const noexcept { return MemoryUse::chunks; }
 
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
   ChunkIndex chunk_at(std::uint64_t at) const noexcept {
@@ -166,6 +180,15 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
 
  private:
   std::atomic<ReadPath> path_now_;
+};
+
+/// A file that cannot be mapped (db/unmapped_file.h).  Its window is addresses without memory until chunks
+/// are published there, so every page that is read must lie in a resident chunk, and none may go.
+struct UnmappedFileCache final : FileCache {
+  using FileCache::FileCache;
+  bool has_page_cache() const noexcept override { return false; }
+  bool keeps_chunks() const noexcept override { return true; }
+  MemoryUse memory_use() const noexcept override { return MemoryUse::unmapped; }
 };
 
 }  // namespace lmdbio::cache

@@ -1,30 +1,28 @@
 #include "lmdbio/cache/io_worker.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/cache/whole_load.h"
 #include "lmdbio/io/extents.h"
-#include "lmdbio/io/page_filler.h"
 
 namespace lmdbio::cache {
 
 namespace {
 
-/// Of a request that fills the page cache.
-constexpr std::size_t kFillRequest = PageFiller::kPiece;
-/// Requests in flight on one file: as many as the longest plan has with the usual chunks.
-constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 /// Chunks and extents in flight, of all files.
 constexpr std::size_t kMostFills = 128;
+/// Jobs that are taken under the Prefetcher's lock before the first of them is begun.
+constexpr std::size_t kJobsAtOnce = 4;
 /// The source of a chunk that somebody else is reading is asked again after so long.
 constexpr int kAskAgainMs = 5;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
@@ -36,12 +34,6 @@ constexpr std::size_t kScratches = 4 * kMostFills;
 #else
 constexpr std::size_t kScratches = 1;
 #endif
-
-IoEngineChoice engine_for(bool direct) noexcept {
-  const IoEngineChoice wanted = config().engine;
-  // Reads into the page cache block in the kernel: a ring would hand them to threads of its own.
-  return wanted == IoEngineChoice::automatic && !direct ? IoEngineChoice::threads : wanted;
-}
 
 /// A read was not made for want of memory, or because this kind of read is refused.
 bool lacks_means(Status st) noexcept {
@@ -62,11 +54,7 @@ bool lacks_means(Status st) noexcept {
   }
 }
 
-constinit EngineFactory make_engine = select_engine;
-
 }  // namespace
-
-EngineFactory& engine_factory() noexcept { return make_engine; }
 
 bool IoWorker::start() noexcept {
   try {
@@ -108,7 +96,7 @@ void IoWorker::loop() noexcept {
     const std::uint32_t seen = work_.now();
     bool worked = false;
     try {
-      worked = take_jobs();
+      worked = take_jobs(seen);
       worked = ask_again() || worked;
     } catch (...) {  // out of memory: those who wait are not kept
       owner_.lock();
@@ -117,10 +105,7 @@ void IoWorker::loop() noexcept {
     }
     drop_pages();
     if (pump() || worked) continue;
-    owner_.lock();
-    const bool ends = stopping_ && idle();
-    owner_.unlock();
-    if (ends) break;
+    if (stopping_ && idle()) break;
     sleep(seen);
   }
   std::vector<std::unique_ptr<Lane>> gone;
@@ -129,17 +114,28 @@ void IoWorker::loop() noexcept {
   owner_.unlock();
 }
 
-// True: something was begun.
-bool IoWorker::take_jobs() {
+// True: something was begun.  `seen`: count of work_ before.
+bool IoWorker::take_jobs(std::uint32_t seen) {
   drop_lanes();
   bool any = false;
-  while (in_flight_ < kMostFills) {
-    ReadJob job;
+  while (in_flight_ < kMostFills && (may_have_jobs_ || seen != asked_for_)) {
+    std::array<ReadJob, kJobsAtOnce> jobs;
+    std::size_t n = 0;
+    bool failed = false;
+    const std::size_t most = std::min(jobs.size(), kMostFills - in_flight_);
     {
       const std::lock_guard lock(owner_.mutex_);
-      if (stopping_ || !owner_.next_job(job, idle())) break;
+      if (stopping_) break;
+      try {
+        while (n < most && owner_.next_job(jobs[n], n == 0 && idle())) ++n;
+      } catch (...) {  // what was taken is read all the same
+        failed = true;
+      }
     }
-    any = take(std::move(job)) || any;
+    asked_for_ = seen;
+    may_have_jobs_ = failed || n == most;
+    for (std::size_t i = 0; i < n; ++i) any = take(std::move(jobs[i])) || any;
+    if (failed) throw std::bad_alloc();
   }
   return any;
 }
@@ -209,6 +205,7 @@ bool IoWorker::is_resident(const FileCache& file, const ExtentJob& job) const no
 // Nothing is read for it.
 void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   FileCache& file = *job.file;
+  may_have_jobs_ = true;
   const std::lock_guard lock(owner_.mutex_);
   const ChunkJob* const c = job.chunk();
   if (c == nullptr) return owner_.schedule_.extent_ended(file, job.extent()->extent, 0);
@@ -267,7 +264,6 @@ bool IoWorker::pump() noexcept {
     const std::size_t before = l->queue->in_flight() + l->queue->waiting();
     l->queue->pump();
     any = any || l->queue->in_flight() + l->queue->waiting() < before;
-    count(*l);
   }
   for (std::size_t i = 0; i < fills_.size(); ++i) {
     if (!fills_[i].busy || !fills_[i].group.done()) continue;
@@ -283,6 +279,7 @@ void IoWorker::finished(std::size_t at) noexcept {
     f.job.file->source->filled(c->chunk, f.group.status.ok());
   {
     const std::lock_guard lock(owner_.mutex_);
+    count(*f.job.file);
     if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
       chunk_ended(f, *c);
     else
@@ -292,6 +289,7 @@ void IoWorker::finished(std::size_t at) noexcept {
   f.job = {};
   f.busy = false;
   --in_flight_;
+  may_have_jobs_ = true;
 }
 
 void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
@@ -323,7 +321,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
     whole_load_went_on(file, job, good && (resident || !job.publishes));
   }
   // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
-  const bool failed = !good && (!lacks_means(f.group.status) || file.anonymous);
+  const bool failed = !good && (!lacks_means(f.group.status) || !file.has_page_cache());
   if (failed) ++file.stats.read_failed;
   if (failed) file.read_failed.store(true, std::memory_order_relaxed);
   // What was begun before a change of snapshot is to be read again, for those who still want it.
@@ -334,16 +332,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
                           : !job.publishes            ? Outcome::filled
                                                       : Outcome::mapped;
   owner_.schedule_.settle(file, job.chunk, outcome, f.group.status.raw());
-  if (file.anonymous) owner_.chunk_read_.notify();
-}
-
-// Counters of the engine go to the file.
-void IoWorker::count(Lane& l) noexcept {
-  const IoEngine::Counters now = l.queue->counters();
-  if (now.requests == l.counted.requests && now.bytes == l.counted.bytes) return;
-  const std::lock_guard lock(owner_.mutex_);
-  l.file->stats.add_reads(now, l.counted, l.queue->take_sizes());
-  l.counted = now;
+  if (!file.has_page_cache()) owner_.chunk_read_.notify();
 }
 
 // `seen`: count of work_ before it was looked for.
@@ -374,70 +363,6 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   polling_.store(false);
   std::uint64_t rung;
   [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &rung, sizeof rung);
-}
-
-// What walks have left, where the program's page cache is not to push out everybody else's.
-void IoWorker::drop_pages() noexcept {
-  for (const std::unique_ptr<Lane>& l : lanes_) {
-    FileCache& file = *l->file;
-    std::vector<Extent> pieces;
-    {
-      const std::lock_guard lock(owner_.mutex_);
-      pieces.swap(file.dropping);
-    }
-    for (const Extent& e : pieces)
-      (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
-                            POSIX_FADV_DONTNEED);
-  }
-}
-
-IoWorker::LaneKind IoWorker::lane_kind(const FileCache& file, const ReadJob& job) const noexcept {
-  const ChunkJob* const c = job.chunk();
-  if (c == nullptr) return file.exact != nullptr ? LaneKind::exact : LaneKind::buffered;
-  if (c->publishes) return file.direct != nullptr ? LaneKind::direct : LaneKind::buffered;
-  return config().engine == IoEngineChoice::automatic && !file.cannot_populate ? LaneKind::populate
-                                                                               : LaneKind::buffered;
-}
-
-IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind kind) {
-  for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->file == file && l->kind == kind) return l.get();
-  const bool populates = kind == LaneKind::populate;
-  const bool direct = kind == LaneKind::direct, exact = kind == LaneKind::exact;
-  const File& f = direct ? *file->direct : exact ? *file->exact : file->buffered;
-  const unsigned depth = direct ? kDirectDepth : file->local && !exact ? kBufferedLocalDepth : kBufferedDepth;
-  const char* name = "";
-  Result<std::unique_ptr<IoEngine>> engine =
-      make_engine(f, depth, populates ? EngineKind::populate : engine_kind(engine_for(direct)), &name);
-  if (!engine && populates) {
-    file->cannot_populate = true;
-    return lane(file, LaneKind::buffered);
-  }
-  if (!engine) throw std::bad_alloc();
-  if (direct || file->path() != ReadPath::direct) file->engine.store(name, std::memory_order_relaxed);
-  auto made = std::make_unique<Lane>();
-  made->file = file;
-  made->kind = kind;
-  made->queue = std::make_unique<ReadQueue>(std::move(engine).value(), 0,
-                                            populates ? kFillRequest : ReadQueue::kMostRequest);
-  const std::lock_guard lock(owner_.mutex_);  // a forked child looks at the list
-  lanes_.push_back(std::move(made));
-  return lanes_.back().get();
-}
-
-// Of files that were closed.
-void IoWorker::drop_lanes() noexcept {
-  for (std::size_t i = 0; i < lanes_.size();) {
-    Lane& l = *lanes_[i];
-    std::unique_ptr<Lane> gone;  // after the lock
-    const std::lock_guard lock(owner_.mutex_);
-    if (l.file->users == 0 && l.queue->waiting() == 0 && l.queue->in_flight() == 0) {
-      gone = std::move(lanes_[i]);
-      lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));
-    } else {
-      ++i;
-    }
-  }
 }
 
 }  // namespace lmdbio::cache

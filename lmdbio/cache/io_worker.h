@@ -13,6 +13,7 @@
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/engine_factory.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/page_filler.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/io/read_queue.h"
 
@@ -34,6 +35,9 @@ class IoWorker {
   void join() noexcept;
 
  private:
+  /// Of a request that fills the page cache, bytes.
+  static constexpr std::size_t kFillRequest = PageFiller::kPiece;
+
   enum class LaneKind : unsigned char {
     direct,
     buffered,
@@ -57,7 +61,7 @@ class IoWorker {
 
   static void* run(void* self) noexcept;
   void loop() noexcept;
-  bool take_jobs();
+  bool take_jobs(std::uint32_t seen);
   bool take(ReadJob&& job);
   bool is_resident(const FileCache& file, const ExtentJob& job) const noexcept;
   bool ask_again();
@@ -74,7 +78,7 @@ class IoWorker {
   LaneKind lane_kind(const FileCache& file, const ReadJob& job) const noexcept;
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
-  void count(Lane& lane) noexcept;
+  void count(const FileCache& file) noexcept;
 
   Prefetcher& owner_;
   std::shared_ptr<PrivateTable> table_;
@@ -83,10 +87,12 @@ class IoWorker {
   std::atomic<bool> polling_{false};  ///< it waits in poll(2), which a futex does not end
   UniqueFd bell_;                     ///< ends it: an eventfd of the private table
   PrivateTable::Job ringing_{&ring, this};
-  bool stopping_ = false;                     // under the Prefetcher's lock
+  std::atomic<bool> stopping_{false};         // set under the Prefetcher's lock
   std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;    ///< fills
+  std::uint32_t asked_for_ = 0;  ///< count of work_ when no job was left
+  bool may_have_jobs_ = true;    ///< something has changed since that work_ does not count
   std::vector<ReadJob> others_;  ///< chunks that somebody else is reading
   std::int64_t asked_ns_ = 0;    ///< when their source was asked last
   Mapping scratch_;              ///< where reads into the page cache leave their bytes: nobody looks at them

@@ -77,7 +77,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     facts.setting = mode;
     facts.local = on.local();
     facts.direct_works = direct != nullptr;
-    facts.can_map = !window->anonymous();
+    facts.can_map = window->has_file();
     facts.kernel_readahead = on.readahead();
     facts.memory_limit = memory_limit();
     facts.file_bytes = used_bytes;
@@ -87,11 +87,14 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk - 1) / chunk));
     if (!table) return table.error();
-    const auto file = std::make_shared<FileCache>(window, opened.value(), direct, origin.fd, decision,
-                                                  std::move(table).value(), chunk, name);
+    const std::shared_ptr<FileCache> file =
+        facts.can_map ? std::make_shared<FileCache>(window, opened.value(), direct, origin.fd, decision,
+                                                    std::move(table).value(), chunk, name)
+                      : std::make_shared<UnmappedFileCache>(window, opened.value(), direct, origin.fd,
+                                                            decision, std::move(table).value(), chunk, name);
     // A chunk that is not all there cannot be had where there is no mapping, and a file system may tell of a
     // file's growth before it lets it be read: of that the snapshot needs nothing.
-    file->file_bytes.store(window->anonymous() ? std::min(size.value(), used_bytes) : size.value(),
+    file->file_bytes.store(facts.can_map ? size.value() : std::min(size.value(), used_bytes),
                            std::memory_order_relaxed);
     file->source = file_source(*file);
     if (file->source == nullptr) return Status::from_errno(ENOMEM);
@@ -188,20 +191,21 @@ void Prefetcher::remove(Walk& walk) noexcept {
   if (!schedule_.has_walks()) chunks_.walks_ended();
 }
 
-std::size_t Prefetcher::most_chunks(const FileCache& file) noexcept {
+std::size_t Prefetcher::most_chunks(const FileCache& file) const noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.path() != ReadPath::direct) return kUncounted;
-  const std::lock_guard lock(mutex_);
   const auto chunks = static_cast<std::size_t>(memory_limit() / file.chunk_bytes);
   // More than arrives while one request is on its way only costs memory.
-  const std::size_t useful = std::clamp(
-      static_cast<std::size_t>(file.least_latency_ns * kFastest / file.chunk_bytes), kLeast, kMost);
+  const std::size_t useful =
+      std::clamp(static_cast<std::size_t>(file.least_latency_ns.load(std::memory_order_relaxed) * kFastest /
+                                          file.chunk_bytes),
+                 kLeast, kMost);
   return std::clamp<std::size_t>(chunks * 3 / 4 / schedule_.going(), 1, useful);
 }
 
 // So many changes of snapshot that cost chunks: the file is left to its mapping until the minute is over.
 bool Prefetcher::has_busy_writer(const FileCache& file) const noexcept {
-  return !file.anonymous && file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs;
+  return !file.keeps_chunks() && file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs;
 }
 
 Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
@@ -291,9 +295,7 @@ void Prefetcher::forget_extents(Walk& walk) noexcept {
   walk.has_asked_ = false;
 }
 
-std::uint64_t Prefetcher::asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept {
-  if (!walk.has_asked_.load(std::memory_order_relaxed)) return 0;
-  const std::lock_guard lock(mutex_);
+std::uint64_t Prefetcher::asked_bytes(const Walk& walk, ChunkIndex chunk) const noexcept {
   const FileCache& file = walk.file();
   return walk.asked_.bytes_of({file.offset(chunk), file.chunk_bytes});
 }
@@ -317,72 +319,6 @@ bool Prefetcher::next_job(ReadJob& job, bool idle) {
 void Prefetcher::give_up() noexcept {
   for (FileCache* const f : chunks_.files()) f->load.path = ReadPath::none;
   schedule_.give_up();
-}
-
-void Prefetcher::join(MemoryUse use) noexcept {
-  const std::lock_guard lock(mutex_);
-  chunks_.budget().join(use);
-}
-
-void Prefetcher::leave(MemoryUse use) noexcept {
-  const std::lock_guard lock(mutex_);
-  chunks_.budget().leave(use);
-}
-
-bool Prefetcher::take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (chunks_.reserve(use, bytes, urgency)) return true;
-  }
-  if (use != MemoryUse::prefetch) return false;  // readers ask each other
-  reclaim(bytes);
-  const std::lock_guard lock(mutex_);
-  return chunks_.reserve(use, bytes, urgency);
-}
-
-void Prefetcher::count(MemoryUse use, std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
-  chunks_.budget().take(use, bytes, 0);
-}
-
-void Prefetcher::give_back(MemoryUse use, std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
-  chunks_.give_back(use, bytes);
-}
-
-std::uint64_t Prefetcher::room_for_needs() noexcept {
-  const std::lock_guard lock(mutex_);
-  return chunks_.room_for_needs();
-}
-
-bool Prefetcher::could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) noexcept {
-  const std::lock_guard lock(mutex_);
-  return chunks_.could_take(use, bytes, of_readers);
-}
-
-std::uint64_t Prefetcher::beyond_guaranteed(MemoryUse use) noexcept {
-  const std::lock_guard lock(mutex_);
-  const MemoryBudget& budget = chunks_.budget();
-  return budget.used(use) - std::min(budget.used(use), budget.guaranteed(use));
-}
-
-bool Prefetcher::pressed(MemoryUse use) noexcept {
-  const std::lock_guard lock(mutex_);
-  return chunks_.budget().pressed(use);
-}
-
-void Prefetcher::begin_wait() noexcept {
-  const std::lock_guard lock(mutex_);
-  chunks_.budget().begin_wait();
-}
-
-void Prefetcher::end_wait() noexcept {
-  const std::lock_guard lock(mutex_);
-  chunks_.budget().end_wait();
-}
-
-void Prefetcher::reclaim(std::uint64_t bytes) noexcept {
-  if (const Reclaim call = reclaim_.load(std::memory_order_acquire); call != nullptr) call(bytes);
 }
 
 void Prefetcher::use_readahead(FileCache& file, bool on) noexcept {
@@ -480,6 +416,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     f->reading.clear();
     f->reads_extents = false;
     f->dropping.clear();
+    f->has_dropping = false;
   }
   forks_.fetch_add(1, std::memory_order_relaxed);
   chunks_.after_fork();

@@ -60,10 +60,10 @@ class Prefetcher final : public MemorySource {
   bool is_reading(const FileCache& file, const Extent& extent) noexcept;
   /// Extents that the walk has wished for before are to be looked for anew.
   void forget_extents(Walk& walk) noexcept;
-  /// Of a chunk, what the walk has had read as extents.
-  std::uint64_t asked_bytes(const Walk& walk, ChunkIndex chunk) noexcept;
+  /// Of a chunk, what the walk has had read as extents.  With lock() held.
+  std::uint64_t asked_bytes(const Walk& walk, ChunkIndex chunk) const noexcept;
   /// How many chunks a plan may have.
-  std::size_t most_chunks(const FileCache& file) noexcept;
+  std::size_t most_chunks(const FileCache& file) const noexcept;
 
   /// `chunk` read and published by the calling thread: where there is no mapping to fall back on.
   Status read_chunk(FileCache& file, ChunkIndex chunk) noexcept;

@@ -23,13 +23,16 @@ void Schedule::add(Walk& walk) noexcept {
   }
 }
 
-void Schedule::remove(Walk& walk) noexcept { std::erase(walks_, &walk); }
+void Schedule::remove(Walk& walk) noexcept {
+  std::erase(walks_, &walk);
+  count_going();
+}
 
 bool Schedule::goes_on(const Walk& walk) const noexcept { return plans_ - walk.last_ <= kAbandoned; }
 
-std::size_t Schedule::going() const noexcept {
+void Schedule::count_going() noexcept {
   const auto n = std::count_if(walks_.begin(), walks_.end(), [this](const Walk* w) { return goes_on(*w); });
-  return static_cast<std::size_t>(std::max<std::ptrdiff_t>(n, 1));
+  going_.store(static_cast<std::size_t>(std::max<std::ptrdiff_t>(n, 1)), std::memory_order_relaxed);
 }
 
 bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex>& filled) noexcept {
@@ -39,6 +42,7 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
   walk.last_ = plans_;
   try {
     if (std::find(walks_.begin(), walks_.end(), &walk) == walks_.end()) walks_.push_back(&walk);
+    count_going();
     std::vector<Walk::Entry> plan;
     plan.reserve(wanted.chunks.size());
     for (const ChunkIndex c : wanted.chunks) {
@@ -298,6 +302,7 @@ void Schedule::drop_behind(FileCache& file, ChunkIndex chunk) noexcept {
   // Pages that are mapped stay in the cache.
   (void)::madvise(const_cast<std::byte*>(file.window->base()) + at, bytes, MADV_DONTNEED);
   file.dropping.push_back({at, bytes});  // by the I/O thread, which has the descriptor
+  file.has_dropping.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace lmdbio::cache

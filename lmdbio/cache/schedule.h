@@ -3,6 +3,7 @@
 // No lock of its own: the Prefetcher's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -19,8 +20,8 @@ class Schedule final : public ChunkPlans {
   void add(Walk& walk) noexcept;
   void remove(Walk& walk) noexcept;
   bool has_walks() const noexcept { return !walks_.empty(); }
-  /// Walks that have come to something lately, at least 1.
-  std::size_t going() const noexcept;
+  /// Walks that have come to something lately, at least 1.  Any thread, without the lock.
+  std::size_t going() const noexcept { return going_.load(std::memory_order_relaxed); }
 
   /// The walk's plan from now on.  `filled`: see Ticket.  False: out of memory, the plan is empty.
   bool plan(Walk& walk, const ReadPlan& plan, std::optional<ChunkIndex>& filled) noexcept;
@@ -61,9 +62,11 @@ class Schedule final : public ChunkPlans {
   bool next_chunk(ChunkCache& chunks, ReadJob& job, bool idle);
   bool next_extent(ReadJob& job);
   bool goes_on(const Walk& walk) const noexcept;
+  void count_going() noexcept;
   void drop_behind(FileCache& file, ChunkIndex chunk) noexcept;
 
   std::vector<Walk*> walks_;
+  std::atomic<std::size_t> going_{1};
   std::size_t next_walk_ = 0;
   std::uint64_t plans_ = 0;
 };

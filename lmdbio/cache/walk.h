@@ -31,6 +31,8 @@ class Walk {
  public:
   explicit Walk(std::shared_ptr<FileCache> file) noexcept : file_(std::move(file)) {}
   FileCache& file() const noexcept { return *file_; }
+  /// It has asked for extents; any thread, without the lock.
+  bool has_asked() const noexcept { return has_asked_.load(std::memory_order_relaxed); }
 
  private:
   friend class Schedule;

@@ -26,7 +26,7 @@ void end_if_done(FileCache& file) noexcept {
 
 ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
                          const MemoryBudget& budget) noexcept {
-  if (file.anonymous) return ReadPath::none;
+  if (file.keeps_chunks()) return ReadPath::none;
   const std::uint64_t chunks = used_bytes / file.chunk_bytes + 1;
   ReadFacts facts;
   facts.setting = config().io;

@@ -92,7 +92,7 @@ Result<Window> Window::reserve(std::uint64_t length, std::size_t page_size) noex
   w.base_ = w.mapping_.data();
   w.length_ = length;
   w.shift_ = static_cast<unsigned>(std::countr_zero(page_size));
-  w.anonymous_ = true;
+  w.has_file_ = false;
   return w;
 }
 
@@ -137,7 +137,7 @@ bool Window::publish(std::uint64_t offset, std::size_t bytes, Staging& staging) 
   const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   bytes = align_up(bytes, page);
   if (offset + bytes > mapping_.size()) bytes = mapping_.size() - offset;
-  if (!anonymous_ && offset + bytes > twin_.size()) return false;
+  if (has_file_ && offset + bytes > twin_.size()) return false;
   if (::mprotect(from, staging.size(), PROT_READ) != 0) return false;
   if (::madvise(from, staging.size(), MADV_DOFORK) == 0 &&
       calls.mremap(from, bytes, mapping_.data() + offset) != MAP_FAILED) {
@@ -162,7 +162,7 @@ void Window::use_readahead(bool on) noexcept {
 bool Window::prepare_restore(std::uint64_t bytes) noexcept {
   constexpr std::uint64_t kUnit = 8 * kHugePage;  // a multiple of what is published at once
   bytes = std::min<std::uint64_t>(align_up(bytes, kUnit), mapping_.size());
-  if (anonymous_ || (twin_ && bytes <= twin_.size())) return true;
+  if (!has_file_ || (twin_ && bytes <= twin_.size())) return true;
   Result<Mapping> range = Mapping::reserve(bytes, kHugePage);
   if (!range) return false;
   // Pieces of mapping_ may be private memory by now.
@@ -176,7 +176,7 @@ bool Window::restore(std::uint64_t offset, std::uint64_t bytes) noexcept {
   if (offset >= mapping_.size()) return true;
   bytes = std::min<std::uint64_t>(bytes, mapping_.size() - offset);
   std::byte* const at = mapping_.data() + offset;
-  if (anonymous_) return calls.reserve(at, bytes) != MAP_FAILED;
+  if (!has_file_) return calls.reserve(at, bytes) != MAP_FAILED;
   if (offset >= twin_.size()) return true;  // nothing was published there
   bytes = std::min<std::uint64_t>(bytes, twin_.size() - offset);
   return calls.duplicate(twin_.data() + offset, bytes, at) != MAP_FAILED;

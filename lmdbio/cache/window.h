@@ -137,8 +137,8 @@ class Window {
   std::uint64_t length() const noexcept { return length_; }
   const std::byte* base() const noexcept { return base_; }
   unsigned page_shift() const noexcept { return shift_; }
-  /// Made by reserve().
-  bool anonymous() const noexcept { return anonymous_; }
+  /// False if reserve() made it.
+  bool has_file() const noexcept { return has_file_; }
 
   /// The first `bytes` of `staging` become the window's at `offset`, a multiple of kHugePage, read-only; they
   /// are what the file holds there.  What is left of the staging is unmapped.  False: no memory for it
@@ -146,10 +146,10 @@ class Window {
   bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
   /// Makes publish() and restore() work for the first `bytes` of the file, by a second mapping of it, which
   /// costs addresses alone: no descriptor is needed then, which the program may have closed.  For more bytes
-  /// it is called again.  False: no addresses.  Of an anonymous window nothing needs to be prepared.
+  /// it is called again.  False: no addresses.  Without a file nothing needs to be prepared.
   bool prepare_restore(std::uint64_t bytes) noexcept;
-  /// The piece becomes a mapping of the window's file again; of an anonymous window addresses without memory.
-  /// False: nothing has changed.
+  /// The piece becomes a mapping of the window's file again; without a file it becomes addresses without
+  /// memory. False: nothing has changed.
   bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Takes back what `no_readahead` asked for, or asks for it again.  Without it: nothing.
   void use_readahead(bool on) noexcept;
@@ -161,7 +161,7 @@ class Window {
   const std::byte* base_ = nullptr;
   std::uint64_t length_ = 0;
   unsigned shift_ = 12;
-  bool no_readahead_ = false, anonymous_ = false;
+  bool no_readahead_ = false, has_file_ = true;
   bool readahead_ = false;  ///< in spite of no_readahead_, for now
 };
 

@@ -19,7 +19,7 @@ class PagesThere final : public PageSource {
     if (page >= view_.pages() || page < format::kMetaPages) return false;
     const std::uint64_t at = page << view_.shift();
     if (!file_.resident_now(file_.chunk_at(at))) {
-      if (tries_ == 0 || file_.anonymous) return false;
+      if (tries_ == 0 || !file_.has_page_cache()) return false;
       --tries_;
       if (cache::Prefetcher::existing()->is_reading(file_, {at, view_.page_size()})) return false;
       if (file_.residency.share(at, view_.page_size(), view_.base()).value_or(0) < 1) return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <mutex>
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
@@ -49,6 +50,7 @@ constexpr unsigned kMostAlone = 64;
 
 }  // namespace
 
+/// For one fold_plan(): takes the Prefetcher's lock at the first question that needs it, and keeps it.
 class Readahead::Facts final : public ChunkFacts {
  public:
   explicit Facts(const Readahead& readahead) noexcept : readahead_(readahead) {}
@@ -57,10 +59,8 @@ class Readahead::Facts final : public ChunkFacts {
     if (chunk == last_) return exact_;
     const cache::FileCache& file = readahead_.walk_->file();
     last_ = chunk;
-    exact_ = !file.anonymous && !readahead_.is_planned(ChunkIndex{chunk}) &&
-             (readahead_.trail_.been_in(chunk) ||
-              Prefetcher::existing()->asked_bytes(*readahead_.walk_, ChunkIndex{chunk}) >=
-                  file.chunk_bytes / kPart);
+    exact_ = file.has_page_cache() && !readahead_.is_planned(ChunkIndex{chunk}) &&
+             (readahead_.trail_.been_in(chunk) || asked_bytes(ChunkIndex{chunk}) >= file.chunk_bytes / kPart);
     return exact_;
   }
   bool is_here(std::uint32_t chunk) override {
@@ -70,7 +70,16 @@ class Readahead::Facts final : public ChunkFacts {
  private:
   /// A walk whose use of values is being found out has begun with a few by themselves (StrideWalk).
   static constexpr std::uint64_t kPart = 2;
+
+  std::uint64_t asked_bytes(ChunkIndex chunk) {
+    const cache::Walk& walk = *readahead_.walk_;
+    if (!walk.has_asked()) return 0;
+    if (!lock_) lock_ = std::unique_lock(*Prefetcher::existing());
+    return Prefetcher::existing()->asked_bytes(walk, chunk);
+  }
+
   const Readahead& readahead_;
+  std::unique_lock<Prefetcher> lock_;
   std::uint32_t last_ = ~0u;
   bool exact_ = false;
 };
@@ -127,7 +136,7 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const ca
       run = FreeRun::everything();
     }
     // What cannot be mapped has no page cache to be read into.
-    alone = !st.ok() && walk_ != nullptr && !walk_->file().anonymous;
+    alone = !st.ok() && walk_ != nullptr && walk_->file().has_page_cache();
     alone_next_ = alone ? std::min(2 * alone_next_ + 1, kMostAlone) : 0;
     alone_ = alone_next_;
   }
@@ -148,7 +157,7 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const ca
 Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) noexcept {
   cache::FileCache& file = walk_->file();
   Status st;
-  if (file.anonymous) return st;  // that has no page cache
+  if (!file.has_page_cache()) return st;
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
   if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, at, bytes);
   if (st.raw() == EBADF) {  // nothing was read: the mapping has it
@@ -325,7 +334,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   // A value given means that bytes are skipped only if values have pages of their own.
   if (kind == Step::value && left_ns_ != 0) {
     unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
-    if (unread_ >= kUnread && !file.anonymous) {
+    if (unread_ >= kUnread && file.has_page_cache()) {
       unread_ = 0;
       FilePolicy::count(file, {.key_walks = 1});
       if (pick(place, view)) {
@@ -362,8 +371,10 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   plan_walk(place, there, limits, view.shift(), plan_);
   // A chunk too many stays in the page cache for later; private memory would be read for nothing.
   if (file.path() == ReadPath::direct) plan_.leaf_pages = 0;
-  Facts facts(*this);
-  fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
+  {
+    Facts facts(*this);
+    fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
+  }
   history_ = folded_.history;
 
   chunks_.clear();
@@ -371,7 +382,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   extents_.clear();
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
-  if (file.anonymous) extents_.clear();  // what cannot be mapped cannot be had from the page cache
+  if (!file.has_page_cache()) extents_.clear();  // what cannot be mapped cannot be had from the page cache
   if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {

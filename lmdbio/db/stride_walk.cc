@@ -58,7 +58,7 @@ std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace
   if (place.value_pages << view.shift() < 2 * kAround) return nullptr;
   ReadFacts facts;
   facts.setting = config().io;
-  facts.can_map = !file.anonymous;
+  facts.can_map = file.has_page_cache();
   facts.memory_limit = Prefetcher::existing()->memory_limit();
   facts.residency_is_known = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
   if (choose_read_path(Access::stride, facts) == ReadPath::none) return nullptr;

@@ -53,6 +53,18 @@ class TxnPrefetch {
   PrefetchCounters take_counters() noexcept;
 
  private:
+  /// A thread is in here.
+  class Busy {
+   public:
+    explicit Busy(bool& flag) noexcept : flag_(flag) { flag_ = true; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+    ~Busy() { flag_ = false; }
+
+   private:
+    bool& flag_;
+  };
+
   /// A key that was found with a value in pages of its own.
   struct Wanted {
     std::size_t key = 0;

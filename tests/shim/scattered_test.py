@@ -2,9 +2,12 @@
 
     scattered_test.py CONFIG [unittest arguments]
 
-The program is cold.c.  Bytes are counted, by the library and by the file system; nothing is timed.
+The program is cold.c.  Bytes are counted, by the library and by the file system or, of local files, by the kernel; nothing
+is timed.  The library counts a page twice that the program's thread and the I/O thread ask for at the same time, and that
+the kernel reads once.
 """
 import os
+import resource
 import subprocess
 
 import cold_test
@@ -38,16 +41,18 @@ class Scattered(cold_test.Walks):
                         path = fs.path if slow else source
                         if slow:
                             fs.set(reset=1)
+                        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
                         got = self.run_cold([f"evict {path}", f"open {path}", "begin 0", f"{walk} 0", "end 0", "close 0"],
                                             variables, known=known)
-                        stored = fs.counters()["read"]["bytes"] if slow else 0
+                        blocks = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before
+                        stored = fs.counters()["read"]["bytes"] if slow else blocks * 512
                     finally:
                         if slow:
                             fs.__exit__()
                     self.assertEqual(got[walk], [f"right {known.split()[1]}"], got.out + got.err)
                     io = got.io()[0]
                     self.assertEqual(io["read_path"], "buffered" if variables["LMDBIO_IO"] == "auto" else "direct")
-                    self.assertLessEqual(io["read"], 1.1 * size, io)
+                    self.assertLessEqual(io["read"], 1.3 * size, io)
                     self.assertLessEqual(stored, 1.1 * size, io)
 
     def test_local(self):

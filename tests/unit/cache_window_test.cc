@@ -305,7 +305,7 @@ TEST(WindowAnonymous, PagesAppearByPublish) {
   constexpr std::size_t kBytes = 2 * kPiece + 4096;
   testing::TempFile file(testing::pattern(kBytes));
   Window w = std::move(Window::reserve(4 * kPiece, 4096).value());
-  EXPECT_TRUE(w.anonymous());
+  EXPECT_FALSE(w.has_file());
   EXPECT_EQ(w.length(), 4 * kPiece);
   const auto readable = [&w](std::uint64_t at) {  // by the kernel: no signal
     int ends[2];

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -16,7 +17,7 @@
 
 namespace {
 int refuse_populate = 0;  // an errno
-unsigned populates = 0;
+std::atomic<unsigned> populates{0};
 }  // namespace
 
 extern "C" int madvise(void* at, size_t n, int advice) {
@@ -124,7 +125,7 @@ TEST_F(PageFillerTest, WhereTheKernelRefusesReadsDoIt) {
     EXPECT_TRUE(right(2 * kPiece, kPiece)) << error;
     const bool never = error == EINVAL || error == EPERM || error == ENOSYS;
     EXPECT_EQ(f->works(), !never) << error;
-    EXPECT_EQ(populates, never ? 1u : 3u) << error;
+    EXPECT_EQ(populates.load(), never ? 1u : 3u) << error;
     refuse_populate = 0;
   }
 }
