@@ -175,7 +175,11 @@ void complain_in_log(const ConfigEntry& e, const char* value) {
 
 const char* from_environment(const char* name) { return ::secure_getenv(name); }
 
+#if defined(__clang__) && __clang_major__ < 16  // has no std::string at compile time
+const Config kDefaults;
+#else
 constinit const Config kDefaults;
+#endif
 // What it points to is never destroyed: other destructors may still read it at exit.
 constinit std::atomic<const Config*> the_config{nullptr};
 

@@ -296,7 +296,7 @@ class Refused(confined.Case):
         path, prefix = row.make(self, name)
         if row.kills_stock and way != "ours" and extra_words != "nolock":
             got = confined.run(WAYS["stock"][0], ["refused", f"open {path} {words}"], {}, prefix)
-            return self.assertEqual(got.returncode, 1 if shimtest.CONFIG["sanitize"] else -signal.SIGBUS, got.err)
+            return self.assertEqual(got.returncode, shimtest.status_of_a_signal(signal.SIGBUS), got.err)
         answers, lines = self.look(way, path, prefix, words)
         if TABLE:
             values = [v for _, v in answers[:5]]
