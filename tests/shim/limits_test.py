@@ -191,8 +191,7 @@ class Limits(confined.Case):
         self.transcripts(missing_part(self, confined.without_threads), ONE_THREAD)
 
     def test_bare_kernel(self):
-        if shimtest.CONFIG["sanitize"] == "thread":
-            self.skipTest("ThreadSanitizer does not start without madvise")
+        shimtest.skip_under_tsan(self, "does not start without madvise")
         self.transcripts(missing_part(self, lambda: confined.failing(*BARE)))
 
     def test_without_proc(self):

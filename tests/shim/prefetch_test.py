@@ -36,6 +36,7 @@ class Prefetch(shimtest.Case):
         return counters(got)
 
     def test_every_way_of_loading(self):
+        shimtest.skip_under_tsan(self, "dies in a child of a process with threads that makes threads")
         for mode in shimtest.modes():
             with self.subTest(mode=mode):
                 n = self.compare(mode, {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "64M"})
@@ -44,6 +45,7 @@ class Prefetch(shimtest.Case):
         self.compare("disabled", {})
 
     def test_settings(self):
+        shimtest.skip_under_tsan(self, "dies in a child of a process with threads that makes threads")
         mode = shimtest.modes()[0]
         for extra in ({}, {"LMDBIO_IO": "buffered"}, {"LMDBIO_IO": "mmap"}, {"LMDBIO_MEMORY": "0"},
                       {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M"},

@@ -82,6 +82,11 @@ def program(name, mode="stock"):
     return CONFIG["programs"][name + {"linked": "_linked", "asneeded": "_asneeded"}.get(mode, "")]
 
 
+def skip_under_tsan(case, why):
+    if CONFIG["sanitize"] == "thread":
+        case.skipTest("ThreadSanitizer " + why)
+
+
 def status_of_a_signal(signal):
     """How a program ends that dies by a signal of its own making: sanitizers turn it into a report and an exit."""
     return {"": -signal, "thread": 66}.get(CONFIG["sanitize"], 1)
