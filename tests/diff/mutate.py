@@ -2,7 +2,9 @@
 """Does the differential harness notice when the engine is wrong?
 
 Changes one place of lmdbio/db at a time in a copy of the source tree, builds the shim there (one incremental build
-each) and runs lmdbio_diff against stock for at most --time seconds.  A mutant is killed if the campaign fails.
+each) and runs lmdbio_diff against stock for at most --time seconds.  A mutant is killed if the campaign fails.  Files
+on which no answer depends are left out: they decide what is read ahead, or are `lmdbio check`'s, and have unit tests.
+Those that serve prefetched keys are tried on cold files, told of lookups.
 Places are chosen by --seed.  Results go to WORK/mutants.json; a run that was interrupted goes on where it was.
 
   tests/diff/mutate.py --work DIR [--count 60] [--seed 1] [--time 60] [--reference liblmdb.so.0]
@@ -28,6 +30,10 @@ HANG_SECONDS = 10
 # What no program can observe: statistics, hints to the processor, checks of our own bugs, declarations.
 NOT_OBSERVABLE = re.compile(
     r"prefetch|counter|n\.bytes|assert|^\s*#|^\s*//|static_assert|template|operator|^\s*using |LMDBIO_|likely\(\)")
+
+NO_ANSWER = re.compile(r"/(readahead|lookups|stride|planner|trail|pages_there|leaf_ahead|leaf_lister|file_policy|lookup_policy|"
+                       r"prefetch_counters|check)")
+PREFETCHED = re.compile(r"/(txn_prefetch|prefetch_|bulk_lookup)")
 
 COMPARISONS = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}
 
@@ -86,6 +92,8 @@ KINDS = (comparison, logic, off_by_one, dropped_assignment, swapped_branch, cons
 def places(source):
     """Every place that can be changed, as (file, line number, start, end, new text, kind)."""
     for path in sorted(list(source.glob("lmdbio/db/*.cc")) + list(source.glob("lmdbio/db/*.h"))):
+        if NO_ANSWER.search(str(path)):
+            continue
         for number, line in enumerate(path.read_text().split("\n")):
             code = code_of(line)
             if NOT_OBSERVABLE.search(line) or not code.strip():
@@ -136,7 +144,7 @@ def build(build_dir, target, jobs):
     return r.returncode == 0, r.stdout + r.stderr
 
 
-def campaign(build_dir, args, seconds):
+def campaign(build_dir, args, seconds, prefetched=False):
     """(differs, what the campaign said)"""
     command = [build_dir / "bin/lmdbio_diff", "--quiet", "--reference", args.reference,
                "--tested", build_dir / "lib/liblmdbio.so", "--seeds", "1000000000", "--time", str(seconds),
@@ -145,9 +153,15 @@ def campaign(build_dir, args, seconds):
         command += ["--tested-on", args.tested_on]
     if args.other:
         command += ["--other", args.other]
+    env = dict(os.environ)
+    if prefetched:
+        cold = args.work / "cold"
+        cold.mkdir(exist_ok=True)
+        command += ["--tell", "--large", "--dir", cold]
+        env.update(LMDBIO_IO="direct", LMDBIO_MEMORY="16M")
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
-        r = subprocess.run(command, capture_output=True, text=True, errors="replace", preexec_fn=limit,
+        r = subprocess.run(command, capture_output=True, text=True, errors="replace", preexec_fn=limit, env=env,
                            timeout=seconds + 60)
     except subprocess.TimeoutExpired:
         return True, "the campaign does not end"
@@ -219,7 +233,7 @@ def main():
         try:
             good, log = build(build_dir, "lmdbio", args.jobs)
             if good:
-                differs, said = campaign(build_dir, args, args.time)
+                differs, said = campaign(build_dir, args, args.time, PREFETCHED.search(place[0]))
                 result = "killed" if differs else "survived"
                 counted += 1
             else:
