@@ -15,6 +15,7 @@
 #include "compat/unmapped.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
+#include "lmdbio/node/table.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -66,6 +67,7 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   // Where the reader table shows a transaction's slot only while it runs, its companion has to end with it.
   env.keep_companions = (flags & MDB_NOTLS) == 0 || (flags & MDB_NOLOCK) != 0;
   env.serve();
+  if (config().node != NodeMode::off) node::Table::remove_dead();
   return nullptr;
 }
 

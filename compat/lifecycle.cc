@@ -11,6 +11,7 @@
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/private_table.h"
+#include "lmdbio/node/table.h"
 
 namespace lmdbio::compat {
 
@@ -27,12 +28,14 @@ void before_fork() {
   lock_stock();
   cache::lock_shared_windows();
   OpenFile::lock_registry();
+  node::Table::lock_registry();
   cache::Prefetcher::lock_creation();
   prefetcher = cache::Prefetcher::existing();
   if (prefetcher != nullptr) prefetcher->lock();
 }
 void unlock_others() {
   cache::Prefetcher::unlock_creation();
+  node::Table::unlock_registry();
   OpenFile::unlock_registry();
   cache::unlock_shared_windows();
   unlock_stock();
@@ -47,6 +50,7 @@ void after_fork() {
 void after_fork_in_child() {
   // First, so that the child pins as little of the parent's memory as can be.
   if (prefetcher != nullptr) prefetcher->after_fork_in_child();
+  node::Table::forget_all();
   forget_companions();
   stats_after_fork();
   unlock_others();
@@ -59,6 +63,9 @@ void after_fork_in_child() {
   first_use();
   remember_affinity();
 }
+
+// Most programs close nothing.
+[[gnu::destructor]] void ends() noexcept { node::Table::leave_all(); }
 
 }  // namespace
 

@@ -60,6 +60,11 @@ bool parse_engine(Config& c, const char* value) {
   return parse_name(value, kNames, c.engine);
 }
 
+bool parse_node(Config& c, const char* value) {
+  constexpr std::string_view kNames[] = {"auto", "off"};
+  return parse_name(value, kNames, c.node);
+}
+
 bool parse_memory(Config& c, const char* value) {
   constexpr std::uint64_t kLeast = std::uint64_t{8} << 20, kMost = std::uint64_t{1} << 50;
   constexpr unsigned kMostPercent = 90;
@@ -155,6 +160,10 @@ constexpr ConfigEntry kTable[] = {
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
      "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},
+    {"LMDBIO_NODE", "auto, off", "auto",
+     "auto: the processes of a user on a node read each chunk of a file once. off: each process reads for "
+     "itself.",
+     parse_node},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is logged in one line. 0: never.",
      parse_stall_seconds},
     {"LMDBIO_INDEX_DIR", "path of a directory", "",

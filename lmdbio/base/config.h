@@ -14,6 +14,9 @@ enum class IoMode : unsigned char { automatic, mmap, direct, buffered };
 /// By which system calls.
 enum class IoEngineChoice : unsigned char { automatic, uring, threads, pread };
 
+/// What the processes of a node share.
+enum class NodeMode : unsigned char { automatic, off };
+
 struct Config {
   bool disable = false;
   std::string stock_lib;  // empty: found by rule (docs/abi.md)
@@ -28,6 +31,7 @@ struct Config {
   std::uint64_t memory_limit(std::uint64_t total) const noexcept {
     return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;
   }
+  NodeMode node = NodeMode::automatic;
   unsigned stall_seconds = 30;  // 0: never told
   std::string index_dir;        // of record indexes; empty: each beside its database
   std::string

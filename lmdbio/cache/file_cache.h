@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
 #include "lmdbio/cache/memory_budget.h"
+#include "lmdbio/cache/node_share.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -30,6 +32,7 @@ struct ReadStats {
   std::uint64_t requests[kSizes]{};
   std::uint64_t short_reads = 0, retries = 0;
   std::uint64_t chunks_read = 0, chunks_cached = 0, extents = 0;
+  std::uint64_t chunks_claimed = 0;  ///< that another process was bringing, each time one was to be read
   std::uint64_t stalls = 0, stall_ns = 0;  ///< waits of programs for data
   std::uint64_t published = 0, reclaimed = 0, publish_failed = 0, stale = 0, read_failed = 0, stole = 0;
   std::uint64_t snapshots = 0;      ///< changes that sent chunks back to the file
@@ -53,6 +56,7 @@ struct ReadStats {
     for (unsigned i = 0; i < kSizes; ++i) requests[i] += s.requests[i];
     short_reads += s.short_reads, retries += s.retries;
     chunks_read += s.chunks_read, chunks_cached += s.chunks_cached, extents += s.extents;
+    chunks_claimed += s.chunks_claimed;
     stalls += s.stalls, stall_ns += s.stall_ns;
     published += s.published, reclaimed += s.reclaimed, publish_failed += s.publish_failed;
     stale += s.stale, read_failed += s.read_failed, stole += s.stole, snapshots += s.snapshots;
@@ -107,6 +111,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         table(std::move(t)),
         chunk_bytes(chunk),
         name(std::move(n)),
+        node(file->identity(), chunk, window->length(), config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
 
   std::shared_ptr<Window> window;  ///< null once it is closed
@@ -147,7 +152,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
   unsigned changes = 0;                            ///< in it, of those that cost resident chunks
   ReadStats stats;
-  std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun; the I/O thread's
+  NodeShare node;                            ///< any thread, without the lock
+  std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun
   WholeLoad load;                            ///< of this file
   std::unique_ptr<FileExtension> extension;  ///< null until somebody has one
 

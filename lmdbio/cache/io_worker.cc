@@ -23,8 +23,6 @@ namespace {
 constexpr std::size_t kMostFills = 128;
 /// Jobs that are taken under the Prefetcher's lock before the first of them is begun.
 constexpr std::size_t kJobsAtOnce = 4;
-/// The source of a chunk that somebody else is reading is asked again after so long.
-constexpr int kAskAgainMs = 5;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
@@ -97,7 +95,6 @@ void IoWorker::loop() noexcept {
     bool worked = false;
     try {
       worked = take_jobs(seen);
-      worked = ask_again() || worked;
     } catch (...) {  // out of memory: those who wait are not kept
       owner_.lock();
       owner_.give_up();
@@ -114,7 +111,7 @@ void IoWorker::loop() noexcept {
   owner_.unlock();
 }
 
-// True: something was begun.  `seen`: count of work_ before.
+// True: something was begun, or is done with.  `seen`: count of work_ before.
 bool IoWorker::take_jobs(std::uint32_t seen) {
   drop_lanes();
   bool any = false;
@@ -134,65 +131,34 @@ bool IoWorker::take_jobs(std::uint32_t seen) {
     }
     asked_for_ = seen;
     may_have_jobs_ = failed || n == most;
-    for (std::size_t i = 0; i < n; ++i) any = take(std::move(jobs[i])) || any;
+    for (std::size_t i = 0; i < n; ++i) take(std::move(jobs[i]));
+    any = any || n != 0;
     if (failed) throw std::bad_alloc();
   }
   return any;
 }
 
-// True: something was begun, or is done with.
-bool IoWorker::take(ReadJob&& job) {
+void IoWorker::take(ReadJob&& job) {
   if (const ExtentJob* const e = job.extent(); e != nullptr) {
     if (is_resident(*job.file, *e))
       leave(job, Outcome::cached);
     else
       begin(std::move(job));
-    return true;
+    return;
   }
-  switch (job.file->source->claim(job.chunk()->chunk)) {
+  const ChunkJob& chunk = *job.chunk();
+  switch (job.file->source->claim(
+      chunk.chunk, chunk.publishes ? ChunkSource::Target::private_memory : ChunkSource::Target::page_cache)) {
     case ChunkSource::Answer::ready:
       leave(job, Outcome::cached);
-      return true;
+      break;
     case ChunkSource::Answer::yours:
       begin(std::move(job));
-      return true;
+      break;
     case ChunkSource::Answer::wait:
+      leave(job, Outcome::claimed);
       break;
   }
-  try {
-    others_.push_back(job);
-  } catch (...) {
-    leave(job, Outcome::mapped);
-  }
-  return false;
-}
-
-// What others are reading: whether it is there by now.  True: something has changed.
-bool IoWorker::ask_again() {
-  if (others_.empty()) return false;
-  std::size_t closed = 0;  // of files that were closed, those at the front
-  {
-    const std::lock_guard lock(owner_.mutex_);
-    const auto open = std::partition(others_.begin(), others_.end(),
-                                     [this](const ReadJob& j) { return stopping_ || j.file->users == 0; });
-    closed = static_cast<std::size_t>(open - others_.begin());
-  }
-  const std::int64_t now = now_ns();
-  if (closed == 0 && now - asked_ns_ < kAskAgainMs * std::int64_t{1'000'000}) return false;
-  asked_ns_ = now;
-  std::vector<ReadJob> jobs;
-  jobs.reserve(others_.size());  // for others_ afterwards: no job is lost for want of memory
-  jobs.swap(others_);
-  bool any = closed != 0;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (i < closed)
-      leave(jobs[i], Outcome::mapped);
-    else if (in_flight_ < kMostFills)
-      any = take(std::move(jobs[i])) || any;
-    else
-      others_.push_back(std::move(jobs[i]));
-  }
-  return any;
 }
 
 // Reading it from the page cache would cost more than the question.
@@ -212,7 +178,8 @@ void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   (void)file.table.finish(c->chunk, c->generation, false, NoPlaces{});
   if (c->publishes) owner_.chunks_.return_memory(file);
   if (outcome == Outcome::cached) ++file.stats.chunks_cached;
-  if (c->load != 0) whole_load_went_on(file, *c, outcome == Outcome::cached);
+  if (outcome == Outcome::claimed) ++file.stats.chunks_claimed;
+  if (c->load != 0) whole_load_went_on(file, *c, outcome == Outcome::cached || outcome == Outcome::claimed);
   owner_.schedule_.settle(file, c->chunk, outcome, 0);
 }
 
@@ -348,7 +315,6 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
   int timeout = bell_ ? -1 : kLookMs;
-  if (!others_.empty()) timeout = kAskAgainMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->queue->in_flight() == 0) continue;
     const int wait = l->queue->poll_timeout_ms();

@@ -62,9 +62,8 @@ class IoWorker {
   static void* run(void* self) noexcept;
   void loop() noexcept;
   bool take_jobs(std::uint32_t seen);
-  bool take(ReadJob&& job);
+  void take(ReadJob&& job);
   bool is_resident(const FileCache& file, const ExtentJob& job) const noexcept;
-  bool ask_again();
   void leave(const ReadJob& job, Outcome outcome) noexcept;
   void begin(ReadJob&& job) noexcept;
   bool pump() noexcept;
@@ -74,7 +73,7 @@ class IoWorker {
   void chunk_ended(Fill& f, const ChunkJob& job) noexcept;
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
-  bool idle() const noexcept { return in_flight_ == 0 && others_.empty(); }
+  bool idle() const noexcept { return in_flight_ == 0; }
   LaneKind lane_kind(const FileCache& file, const ReadJob& job) const noexcept;
   Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
   void drop_lanes() noexcept;
@@ -93,8 +92,6 @@ class IoWorker {
   std::size_t in_flight_ = 0;    ///< fills
   std::uint32_t asked_for_ = 0;  ///< count of work_ when no job was left
   bool may_have_jobs_ = true;    ///< something has changed since that work_ does not count
-  std::vector<ReadJob> others_;  ///< chunks that somebody else is reading
-  std::int64_t asked_ns_ = 0;    ///< when their source was asked last
   Mapping scratch_;              ///< where reads into the page cache leave their bytes: nobody looks at them
 };
 

@@ -237,7 +237,9 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
     std::unique_lock lock(mutex_);
     StallNotice stall;
     while (file.users != 0) {
-      if (const auto chunk = schedule_.open_chunk(walk); chunk)
+      if (const auto claimed = schedule_.claimed_chunk(walk); claimed)
+        wait_for_others(walk, *claimed, lock, ticket, stall);
+      else if (const auto chunk = schedule_.open_chunk(walk); chunk)
         wait(walk, lock, file.offset(*chunk), stall);
       else if (walk.extent_error_ == 0 && schedule_.is_extent_open(walk) && ensure_worker())
         wait(walk, lock, walk.awaited_.offset, stall);
@@ -272,6 +274,23 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::
     walk.settled_.wait(seen, kPoll);
   }
   lock.lock();
+}
+
+// Another process of the node is bringing the chunk.
+void Prefetcher::wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<SignalSafeMutex>& lock,
+                                 Ticket& ticket, StallNotice& stall) noexcept {
+  FileCache& file = walk.file();
+  stall.look(file.name.c_str(), file.offset(chunk));
+  const AsyncSignalsBlocked source_wants_it;
+  lock.unlock();
+  const ChunkSource::Waited waited = file.source->wait(chunk);
+  lock.lock();
+  if (waited == ChunkSource::Waited::there) ticket.filled_ = chunk;
+  if (!schedule_.claim_ended(walk, chunk, waited == ChunkSource::Waited::there)) return;
+  if (ensure_worker())
+    worker_->wake();
+  else
+    schedule_.leave_to_mapping(walk);
 }
 
 void Prefetcher::end_wait(Walk& walk, const StallNotice& stall) noexcept {

@@ -129,6 +129,8 @@ class Prefetcher final : public MemorySource {
   /// Waits for a while, with the lock released.  `offset`: of what is not there, for the log.
   void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset,
             StallNotice& stall) noexcept;
+  void wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<SignalSafeMutex>& lock, Ticket& ticket,
+                       StallNotice& stall) noexcept;
   void end_wait(Walk& walk, const StallNotice& stall) noexcept;
   std::shared_ptr<FileCache> join(FileCache& file) noexcept;
   void reclaim(std::uint64_t bytes) noexcept;

@@ -99,6 +99,22 @@ std::optional<ChunkIndex> Schedule::open_chunk(const Walk& walk) const noexcept 
   return open == walk.plan_.end() ? std::nullopt : std::optional<ChunkIndex>(open->chunk);
 }
 
+std::optional<ChunkIndex> Schedule::claimed_chunk(const Walk& walk) const noexcept {
+  const auto claimed = std::find_if(walk.plan_.begin(), walk.plan_.end(), [](const Walk::Entry& e) {
+    return e.awaited && e.outcome == Outcome::claimed;
+  });
+  return claimed == walk.plan_.end() ? std::nullopt : std::optional<ChunkIndex>(claimed->chunk);
+}
+
+bool Schedule::claim_ended(Walk& walk, ChunkIndex chunk, bool there) noexcept {
+  for (Walk::Entry& e : walk.plan_) {
+    if (e.chunk != chunk || e.outcome != Outcome::claimed) continue;
+    e.outcome = there ? Outcome::filled : Outcome::wanted;
+    return !there;
+  }
+  return false;
+}
+
 bool Schedule::is_extent_open(const Walk& walk) const noexcept {
   const Extent& needed = walk.awaited_;
   if (needed.bytes == 0) return false;

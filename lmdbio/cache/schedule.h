@@ -29,6 +29,10 @@ class Schedule final : public ChunkPlans {
   bool has_work(const Walk& walk) const noexcept;
   /// Of the chunks that are needed, the first that is not there; none: all are, or have failed.
   std::optional<ChunkIndex> open_chunk(const Walk& walk) const noexcept;
+  /// Of the chunks that are needed, the first that another process is bringing.
+  std::optional<ChunkIndex> claimed_chunk(const Walk& walk) const noexcept;
+  /// It has ended.  `there`: the page cache has the chunk.  True: it is wanted again.
+  bool claim_ended(Walk& walk, ChunkIndex chunk, bool there) noexcept;
   /// A part of the needed extent is to be read, or being read.
   bool is_extent_open(const Walk& walk) const noexcept;
   /// The errno of the needed chunks, which are wanted again; 0: none failed.

@@ -18,6 +18,7 @@ namespace lmdbio::cache {
 enum class Outcome : unsigned char {
   wanted,   ///< nobody has begun to read it
   filling,  ///< being read, perhaps for another walk
+  claimed,  ///< another process is bringing it into the page cache
   ready,    ///< resident
   cached,   ///< it was found in the page cache
   filled,   ///< it was brought into the page cache
@@ -43,7 +44,7 @@ class Walk {
     Outcome outcome = Outcome::wanted;
     bool awaited = false;  ///< the walk cannot go on without
     int error = 0;         ///< of Outcome::failed
-    bool settled() const noexcept { return outcome != Outcome::wanted && outcome != Outcome::filling; }
+    bool settled() const noexcept { return outcome > Outcome::claimed; }
   };
 
   /// Counts each chunk once, but for walks that go far and come back.

@@ -66,6 +66,7 @@ void Lookups::forget() noexcept {
     w->reset();
   }
   needs_.forget();
+  walk_.forget();
   file_.reset();
   known_ = {};
   lister_.forget();
@@ -83,15 +84,19 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
     off_ = !env_->reads_ahead() || env_->unmapped();
   }
   bool missed = false;
+  covered_ = 0;
   try {
     if (!off_) missed = prepare(source, lookup);
   } catch (...) {  // out of memory: page faults do it
   }
   errno = saved;
-  return off_ ? kNever : sensor_.asked(missed);
+  if (off_) return kNever;
+  const std::uint32_t next = std::max(sensor_.asked(missed), covered_ + 1);
+  walk_.skip(next - 1);
+  return next;
 }
 
-// The way of the lookup, with a question before each page.  True: something was missing.
+// The way of the lookup, with a question before each page.  True: something was missing, or is read ahead.
 bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   const format::DbRecord& db = lookup.db;
   const cache::WindowView& view = source.view;
@@ -120,12 +125,28 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
 
   format::PageView page;
   Place place;
+  std::array<format::PageView, format::kMaxDepth> branches;
+  std::array<std::uint16_t, format::kMaxDepth> taken_in{};
+  WalkPlace way;
+  way.values = db.overflow_pages != 0;
+  way.value_pages = db.entries != 0 ? db.overflow_pages / db.entries : 0;
+  way.given_bytes = source.given_bytes;
+  bool walks = false;
+  way.forward = walk_.forward();
   std::uint64_t p = format::raw(db.root);
-  for (unsigned level = 1;; ++level) {
+  unsigned level = 1;
+  for (;; ++level) {
     if (level > format::kMaxDepth || p >= view.pages() || p < format::kMetaPages) return missed;
     const bool leaf = level >= db.depth;
     std::uint64_t& known = known_[p % known_.size()];
-    if (leaf || known != p) {
+    if (leaf) {
+      way.branches = {branches.data(), level - 1};
+      way.taken = {taken_in.data(), level - 1};
+      walks = walk_.has(format::raw(db.root), way.taken) && is_worth_walking(way, p, view);
+    }
+    if (walks) {
+      if (!walk_.bring(way, {p, 1}, view)) return true;
+    } else if (leaf || known != p) {
       if (!need(p << view.shift(), page_bytes, leaf ? &leaves_ : nullptr)) return missed;
       if (!leaf) known = p;
     }
@@ -137,15 +158,28 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
     const unsigned taken = place.exact ? place.index : place.index - 1;
     format::Node node;
     if (taken >= page.count() || !page.node(taken, node)) return missed;
+    branches[level - 1] = page;
+    taken_in[level - 1] = static_cast<std::uint16_t>(taken);
     p = format::raw(node.child());
   }
+  way.leaf = page;
+  way.index = place.index;
   format::Node node;
   if ((place.exact || lookup.or_next) && place.index < page.count() && page.node(place.index, node) &&
       (node.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(node.overflow());
     const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
-    if (first < view.pages() && pages <= view.pages() - first)
-      (void)need(first << view.shift(), std::min(pages << view.shift(), kMostValue), &values_);
+    if (first < view.pages() && pages <= view.pages() - first) {
+      if (walks)
+        (void)walk_.bring(way, {first, std::min(pages, kMostValue >> view.shift())}, view);
+      else
+        (void)need(first << view.shift(), std::min(pages << view.shift(), kMostValue), &values_);
+    }
+  }
+  walk_.came_to(format::raw(db.root), way);
+  if (walks) {
+    covered_ = walk_.covered(way, view);
+    return walk_.is_streaming();
   }
   if (missed && file_ != nullptr) {
     const std::uint64_t misses =
@@ -154,6 +188,16 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
     if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
   }
   return missed;
+}
+
+// What lies between one lookup and the next is read as well: it must be little, or used by other processes.
+bool Lookups::is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
+                               const cache::WindowView& view) const noexcept {
+  constexpr std::uint64_t kMostBetween = std::uint64_t{128} << 10;
+  const std::uint64_t between = (walk_.width() - 1) * std::min(way.value_pages, view.pages()) << view.shift();
+  return between <= kMostBetween ||
+         (file_ != nullptr &&
+          StrideWalk::is_shared(*file_, file_->chunk_at(leaf << view.shift()), 1000 / walk_.width()));
 }
 
 // All of it is in memory, or looks so.

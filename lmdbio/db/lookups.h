@@ -16,6 +16,7 @@
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/compare.h"
 #include "lmdbio/db/leaf_lister.h"
+#include "lmdbio/db/lookup_walk.h"
 #include "lmdbio/db/planner.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/io/residency.h"
@@ -73,7 +74,7 @@ class LookupOrder {
 /// One transaction handle's; its threads are the transaction's.
 class Lookups {
  public:
-  explicit Lookups(Env& env) noexcept : env_(&env) {}
+  explicit Lookups(Env& env) noexcept : env_(&env), walk_(env) {}
   ~Lookups();
   Lookups(const Lookups&) = delete;
   Lookups& operator=(const Lookups&) = delete;
@@ -82,7 +83,8 @@ class Lookups {
   struct Source {
     const cache::WindowView& view;
     std::uint64_t txnid;
-    std::uint32_t window;  ///< number
+    std::uint32_t window;       ///< number
+    std::uint64_t given_bytes;  ///< sizes of all values that the transaction has given out so far
   };
   struct Lookup {
     const format::DbRecord& db;
@@ -101,6 +103,8 @@ class Lookups {
   class Pages;
 
   bool prepare(const Source& source, const Lookup& lookup);
+  bool is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
+                        const cache::WindowView& view) const noexcept;
   bool there(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept;
   Extent around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept;
   bool bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes);
@@ -111,6 +115,8 @@ class Lookups {
 
   Env* env_;
   LookupSensor sensor_;
+  LookupWalk walk_;
+  unsigned covered_ = 0;  ///< lookups after this one that need not ask, if they go on as a walk
   LookupOrder leaves_, values_;
   bool around_ = false;                     ///< the file is far away, is looked up all over and is not loaded
   bool off_ = false;                        ///< nothing can be done for this environment's lookups

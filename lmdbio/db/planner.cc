@@ -166,6 +166,10 @@ class Folder {
     const Stretch now = stretches_[member_[0]];
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
     if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
+    // Backwards a leaf comes before its values and lies behind them: the walk gets there by way of them.
+    if (!forward_ && need.pages == 1 && !plan.runs.empty() && plan.runs[0].first > need.first &&
+        plan.runs[0].first - need.first < geometry_.pages_a_chunk() && is_dense(1))
+      member_[0] = member_[1];
 
     const std::uint64_t end = std::min(need.first + need.pages, geometry_.file_pages);
     bool dense_now = is_dense(0) && need.pages != 0, here_now = need.first < end;
@@ -205,15 +209,23 @@ class Folder {
     constexpr std::size_t kOpen = 4;  // stretches that go on side by side: values here, leaves there
     const std::uint64_t from = forward_ ? r.first : r.first + r.pages,
                         to = forward_ ? r.first + r.pages : r.first;
+    // The nearest: backwards a leaf that lies before its values would else take over the stretch that they
+    // are in.
+    std::size_t nearest = stretches_.size();
+    std::uint64_t least = (r.pages == 1 ? near_leaf_ : near_) + 1;
     for (std::size_t i = stretches_.size(); i > 0 && stretches_.size() - i < kOpen; --i) {
-      Stretch& s = stretches_[i - 1];
-      if ((from > s.end ? from - s.end : s.end - from) > (r.pages == 1 ? near_leaf_ : near_)) continue;
-      s.end = to;
-      s.pages += r.pages;
-      return i - 1;
+      const std::uint64_t end = stretches_[i - 1].end, away = from > end ? from - end : end - from;
+      if (away >= least) continue;
+      least = away;
+      nearest = i - 1;
     }
-    stretches_.push_back({to, r.pages});
-    return stretches_.size() - 1;
+    if (nearest == stretches_.size()) {
+      stretches_.push_back({to, r.pages});
+    } else {
+      stretches_[nearest].end = to;
+      stretches_[nearest].pages += r.pages;
+    }
+    return nearest;
   }
 
   /// Much is known, and most of it lies in short stretches: there, that some needs follow one another says

@@ -94,7 +94,7 @@ bool Readahead::comes_back_to(ChunkIndex chunk) const noexcept {
   return trail_.been_in(cache::raw(chunk)) && !is_planned(chunk);
 }
 
-Readahead::Readahead(Env& env) noexcept : env_(&env) {
+Readahead::Readahead(Env& env, Uses uses) noexcept : env_(&env), uses_(uses) {
   if (!env.reads_ahead()) state_ = State::off;
 }
 
@@ -209,6 +209,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
     const Result<bool> goes_on = picking_->step(at, place, need, view, run);
     if (!goes_on) return goes_on.error();
     if (goes_on.value()) return {};
+    used_ = picking_->share();
     picking_.reset();
     leaves = false;
     if (walk_->file().path() == ReadPath::page_faults) {
@@ -280,6 +281,7 @@ bool Readahead::read_at_once(std::uint64_t offset, const cache::WindowView& view
 
 // Whether it can be told which values are read: then it is found out.
 bool Readahead::pick(const WalkPlace& place, const cache::WindowView& view) {
+  if (uses_ == Uses::all) return false;
   picking_ = StrideWalk::start(*walk_, place, view);
   if (picking_ != nullptr) state_ = State::picking;
   return picking_ != nullptr;
@@ -297,6 +299,7 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
       forget();
       return false;
     }
+    if (uses_ == Uses::all) return false;                // lookups: as the program wished
     Prefetcher::existing()->use_readahead(*file, true);  // the program's wish was for lookups: this is a walk
     hinted_file_ = std::move(file);
     return false;
@@ -304,6 +307,7 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
   walk_ = std::make_unique<cache::Walk>(file);
   Prefetcher::existing()->add(*walk_);
   state_ = State::stream;
+  if (uses_ == Uses::unknown) used_ = kAllUsed;
   history_ = {need.first, 0, ~std::uint64_t{0}, 0, 0};
   trail_ = Trail();
   chunks_.clear();
@@ -332,9 +336,10 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
     return read_exactly(need, view);
   }
   // A value given means that bytes are skipped only if values have pages of their own.
-  if (kind == Step::value && left_ns_ != 0) {
+  if (kind == Step::value && left_ns_ != 0 && uses_ == Uses::unknown) {
     unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
-    if (unread_ >= kUnread && file.has_page_cache()) {
+    if (unread_ >= kUnread && file.has_page_cache() &&
+        !StrideWalk::is_shared(file, file.chunk_at(need.first << view.shift()), used_)) {
       unread_ = 0;
       FilePolicy::count(file, {.key_walks = 1});
       if (pick(place, view)) {
@@ -349,7 +354,12 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   }
   const unsigned chunk_shift = static_cast<unsigned>(std::countr_zero(file.chunk_bytes));
   const ChunkGeometry geometry{chunk_shift, view.shift(), view.pages()};
-  const std::size_t most = prefetcher.most_chunks(file);
+  std::size_t most = prefetcher.most_chunks(file);
+  if (bytes_left_ != 0) {  // up to the chunk in which it ends
+    const std::uint64_t in_chunk = (need.first << view.shift()) % file.chunk_bytes;
+    const std::uint64_t behind = place.forward ? in_chunk : file.chunk_bytes - 1 - in_chunk;
+    most = std::min<std::size_t>(most, (behind + bytes_left_) / file.chunk_bytes + 1);
+  }
   horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
   PagesThere there(file, view);
   if (kind != Step::value) {  // what the leaf holds is known if it is there
@@ -361,6 +371,8 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   }
   const ChunkIndex a{geometry.chunk_of(need.first)};
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
+  if (file.path() == ReadPath::page_cache)
+    if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_);
   // What was read of a chunk that is gone by now was read in vain, in part; the page cache keeps it.
   const bool loses = file.path() == ReadPath::direct || file.drop_behind;
   if (loses && (comes_back_to(a) || comes_back_to(b))) {

@@ -31,13 +31,24 @@ class Readahead {
     value,  ///< a value in overflow pages
   };
 
-  explicit Readahead(Env& env) noexcept;
+  /// Of the values that it is given, what the program uses.
+  enum class Uses : bool { unknown, all };
+
+  explicit Readahead(Env& env, Uses uses = Uses::unknown) noexcept;
   ~Readahead();
   Readahead(const Readahead&) = delete;
   Readahead& operator=(const Readahead&) = delete;
 
   /// False: runs are FreeRun::everything(), and step() need not be called.
   bool is_on() const noexcept { return state_ != State::off; }
+  /// It reads ahead of a walk over data that is not in memory.
+  bool is_streaming() const noexcept { return state_ == State::stream; }
+  /// How much of the values the program uses, in 1/1000, where the caller knows.
+  void note_use(std::uint32_t share) noexcept { used_ = share; }
+  /// A walk has begun and has not been forgotten.
+  bool has_walk() const noexcept { return walk_ != nullptr; }
+  /// The walk will end, or jump, after about so many bytes more; 0: nobody knows.
+  void limit_bytes(std::uint64_t bytes) noexcept { bytes_left_ = bytes; }
   /// The walker is about to read `need`; `place` is where that is, its `leaf` none for Step::leaf and edge.
   /// Sets the run that it may go on in, which includes `need` on success.  `leaves` asks for a call at each
   /// leaf even so.  An errno: `need` cannot be read now; nothing has changed, and the next call tries again.
@@ -81,6 +92,7 @@ class Readahead {
   bool reads_values(std::int64_t now, std::uint64_t given) noexcept;
 
   Env* env_;
+  const Uses uses_;
   State state_ = State::watching;
   std::unique_ptr<cache::Walk> walk_;
   cache::NeedReads needs_;
@@ -89,8 +101,11 @@ class Readahead {
   std::int64_t looked_ns_ = 0;
   std::uint64_t wide_ = 0;               ///< pages granted around a place that was in memory
   std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
+  static constexpr std::uint32_t kAllUsed = 1000;
+  std::uint32_t used_ = kAllUsed;  ///< of the values, in 1/1000
   // stream
-  std::size_t horizon_ = 0;  ///< chunks
+  std::size_t horizon_ = 0;       ///< chunks
+  std::uint64_t bytes_left_ = 0;  ///< see limit_bytes()
   WalkHistory history_;
   Trail trail_;
   std::uint64_t passed_ = 0;             ///< bytes of needs since extents were last to be looked for anew

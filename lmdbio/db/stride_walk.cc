@@ -45,6 +45,15 @@ unsigned values_ahead(unsigned sure) noexcept {
   return sure < 2 ? 1 : sure >= 6 ? kMostValues : std::min(1u << sure, kMostValues);
 }
 
+ReadFacts facts_of(const cache::FileCache& file) noexcept {
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.can_map = file.has_page_cache();
+  facts.memory_limit = Prefetcher::existing()->memory_limit();
+  facts.residency_is_known = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
+  return facts;
+}
+
 }  // namespace
 
 StrideWalk::StrideWalk(cache::Walk& walk, TouchedPages touched) noexcept
@@ -54,18 +63,28 @@ StrideWalk::~StrideWalk() { report(); }
 
 std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace& place,
                                               const cache::WindowView& view) noexcept {
-  const cache::FileCache& file = walk.file();
+  cache::FileCache& file = walk.file();
   if (place.value_pages << view.shift() < 2 * kAround) return nullptr;
-  ReadFacts facts;
-  facts.setting = config().io;
-  facts.can_map = file.has_page_cache();
-  facts.memory_limit = Prefetcher::existing()->memory_limit();
-  facts.residency_is_known = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
-  if (choose_read_path(Access::stride, facts) == ReadPath::none) return nullptr;
+  if (choose_read_path(Access::stride, facts_of(file)) == ReadPath::none) return nullptr;
+  const std::byte* const leaf = place.leaf.bytes();
+  if (leaf != nullptr && is_shared(file, file.chunk_at(static_cast<std::uint64_t>(leaf - view.base())), 0))
+    return nullptr;
   TouchedPages touched = TouchedPages::open();
   if (!touched) return nullptr;
   Prefetcher::existing()->forget_extents(walk);
   return std::unique_ptr<StrideWalk>(new (std::nothrow) StrideWalk(walk, std::move(touched)));
+}
+
+bool StrideWalk::is_shared(cache::FileCache& file, ChunkIndex chunk, std::uint32_t share) noexcept {
+  if (file.path() == ReadPath::direct) return false;  // what one process reads so is of no use to another
+  const std::shared_ptr<node::Table> node = file.node.table();
+  if (node == nullptr) return false;
+  if (share != 0) node->note_walk(raw(chunk), share);
+  constexpr double kWhole = 1000;
+  ReadFacts facts = facts_of(file);
+  facts.used = share / kWhole;
+  facts.used_by_others = node->use_of_others(raw(chunk)) / kWhole;
+  return facts.used_by_others > 0 && choose_read_path(Access::stride, facts) == ReadPath::none;
 }
 
 StrideWalk::Faults StrideWalk::faults() noexcept {
@@ -96,7 +115,10 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
   look_back(next);
   const Stride::Verdict verdict = stride_.verdict();
   if (!apart_ || verdict == Stride::Verdict::dense || verdict == Stride::Verdict::irregular) return false;
-  if (verdict == Stride::Verdict::stride && !std::exchange(counted_, true)) ++counters_.stride_walks;
+  if (verdict == Stride::Verdict::stride) {
+    if (is_shared(walk_.file(), walk_.file().chunk_at(need.first << view.shift()), share())) return false;
+    if (!std::exchange(counted_, true)) ++counters_.stride_walks;
+  }
 
   WalkPlace place = here;
   if (at == Arrival::value) {

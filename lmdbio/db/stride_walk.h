@@ -6,6 +6,7 @@
 // becomes a stream at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -31,11 +32,23 @@ class StrideWalk {
                                            const cache::WindowView& view) noexcept;
   ~StrideWalk();
 
+  /// Walks of other processes of the node and this one, which uses `share`/1000 of the values and has come to
+  /// `chunk`, together use most of what they come to: all of it is to be read, by whoever comes first.  Tells
+  /// the others of this walk, unless `share` is 0: not known.
+  static bool is_shared(cache::FileCache& file, cache::ChunkIndex chunk, std::uint32_t share) noexcept;
+
   /// As Readahead::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or
   /// by no rule, or it can no longer be told: it is a stream from here on, and this is of no further use. May
   /// throw bad_alloc.
   Result<bool> step(Arrival at, const WalkPlace& place, const PageRun& need, const cache::WindowView& view,
                     FreeRun& run);
+
+  /// In 1/1000 of the values, what the walk uses; 1000 as long as that is not known.
+  std::uint32_t share() const noexcept {
+    return stride_.verdict() == Stride::Verdict::stride
+               ? std::max<std::uint32_t>(1, static_cast<std::uint32_t>(1000 / stride_.period()))
+               : 1000;
+  }
 
  private:
   /// A value that the walk has given out since the last step.

@@ -212,7 +212,8 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
     lookups_.reset(new (std::nothrow) Lookups(*env_));
   }
   if (lookups_ != nullptr)
-    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window()}, {db, order, key, or_next});
+    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window(), counters_.bytes},
+                               {db, order, key, or_next});
 }
 
 void Txn::order_main() noexcept {

@@ -5,7 +5,8 @@
 // | walk     | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
 // |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits                   |
 // |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped                           |
-// | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is told       |
+// | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is told, and  |
+// |          |             | other processes of the node leave out most of what this walk leaves out    |
 // |          | none        | otherwise: the walk reads all values                                       |
 // | lookup   | page faults | LMDBIO_IO=mmap; a small file                                               |
 // |          | direct      | cannot be mapped                                                           |
@@ -69,6 +70,8 @@ constexpr const char* name_of(ReadPath path) noexcept {
 
 /// Pages of which so large a share is in the page cache are taken from there.
 inline constexpr double kMostlyResident = 0.9;
+/// Walks of several processes that together use so large a share of what they come to have all of it read.
+inline constexpr double kUsedTogether = 0.5;
 /// The kernel's read-ahead of page faults, bytes, that is as good as reads of our own on a local file system.
 inline constexpr std::uint64_t kEnoughReadahead = std::uint64_t{2} << 20;
 /// Files below this size, bytes, are left to page faults.
@@ -110,6 +113,9 @@ struct ReadFacts {
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
   bool room_for_all = false;               ///< private memory and VMAs for all of its chunks (load)
   bool residency_is_known = true;          ///< something tells what is in the page cache (stride)
+  /// Shares of the bytes around: what this walk uses, as far as that is known; what walks of other processes
+  /// of the node use (stride)
+  double used = 0, used_by_others = 0;
 };
 
 struct ReadDecision {
@@ -149,6 +155,8 @@ constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {
 
 // Which values a program uses is seen from its page tables, so they have to come by the mapping.
 constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
+  if (f.used_by_others > 0 && f.used + f.used_by_others >= kUsedTogether)
+    return {ReadPath::none, false, false, "other processes use what this walk leaves out"};
   if (f.setting != IoMode::automatic) return {ReadPath::none, false, false, "LMDBIO_IO"};
   if (!f.can_map) return {ReadPath::none, false, false, "the file cannot be mapped"};
   if (f.memory_limit == 0) return {ReadPath::none, false, false, "LMDBIO_MEMORY=0"};

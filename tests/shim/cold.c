@@ -559,14 +559,20 @@ static int most_file(void) {
   return most;
 }
 
-static unsigned tasks(void) {
+static unsigned listed_tasks(void) {
   unsigned n = 0;
-  for (int i = 0; i < 1000; ++i) sched_yield();  // threads that were joined may be listed a moment longer
   DIR* const d = opendir("/proc/self/task");
   CHECK(d != NULL);
   for (struct dirent* e; (e = readdir(d)) != NULL;) n += e->d_name[0] != '.';
   closedir(d);
   return n;
+}
+
+// Threads that were joined may be listed a moment longer, until the kernel has taken down what they had.
+static unsigned tasks(void) {
+  enum { kTries = 200 };
+  for (int i = 0; i < kTries && listed_tasks() != 1; ++i) usleep(1000);
+  return listed_tasks();
 }
 
 // -- commands

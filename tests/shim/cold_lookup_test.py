@@ -62,6 +62,43 @@ class Lookups(cold_test.Walks):
         self.assertLessEqual(io.get("exact_reads", 0), 90, io)
         self.assertEqual(io.get("loads_begun", 0), 0, io)
 
+    # Read ahead as a walk, up and down, of each record or each third: a few requests for each chunk.  Lookups of keys
+    # that are not there go to the end of the tree in between.
+    def test_lookups_in_order_are_a_walk(self):
+        for known, n in ((LARGE, 300), (SMALL, 9000)):
+            path = self.db(known)
+            size = os.path.getsize(path + "/data.mdb")
+            for step, memory in ((1, "64M"), (1, "16M"), (3, "16M"), (n - 1, "64M"), (n - 1, "16M"), (n - 3, "16M")):
+                if known == LARGE and step in (3, n - 3):
+                    continue  # what lies between is not read: see below
+                with self.subTest(known=known, step=step, memory=memory):
+                    lookups = n // min(step, n - step)
+                    got, stats = self.looked_up(path, known, [f"gets 0 {lookups} {step}"],
+                                                {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": memory})
+                    self.assertEqual(got["gets"], [f"right {lookups}"], got.out)
+                    self.assertLessEqual(stats["exact_reads"], 40, stats)
+                    self.assertGreaterEqual(stats["chunks_read"], size * 0.8 / stats["chunk_bytes"], stats)
+                    self.assertLessEqual(stats["read"], size * 1.1 + 4 * stats["chunk_bytes"], stats)
+                    # Down, the values of a leaf that was not known may have been passed.
+                    some = 60 if step <= 3 else 60 + lookups // 2
+                    self.assertLessEqual(sum(stats["requests"].values()), size // (512 << 10) + some, stats)
+
+    # Each third large value: what lies between is not read, but for the kernel's read-ahead.
+    def test_each_third_large_value(self):
+        path = self.db(LARGE)
+        got, stats = self.looked_up(path, LARGE, ["gets 0 99 3"], {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "16M"})
+        self.assertEqual(got["gets"], ["right 99"])
+        self.assertEqual(stats["chunks_read"], 0, stats)
+
+    # A data loader's share: runs of 32 keys.
+    def test_runs_of_lookups_in_order(self):
+        path = self.db(SMALL)
+        runs = ["gets 0 32 1"] * 30
+        got, stats = self.looked_up(path, SMALL, [c for r in runs for c in (r, "gets 0 1 225")],
+                                    {"LMDBIO_IO": "buffered", "LMDBIO_MEMORY": "16M"})
+        self.assertEqual(got["gets"], ["right 32", "right 1"] * 30)
+        self.assertLessEqual(stats["exact_reads"], 20, stats)
+
     def test_as_another_user(self):
         path = self.db(LARGE)
         prefix = cold_test.missing_part(self, confined.as_nobody)

@@ -1,4 +1,4 @@
-"""The command lmdbio: run, info, check, index, config; on good, damaged, tiny and foreign files."""
+"""The command lmdbio: run, info, check, index, config, ps; on good, damaged, tiny and foreign files."""
 import ctypes
 import json
 import os
@@ -106,15 +106,32 @@ class General(Case):
     def test_help_and_version(self):
         self.assertEqual(self.lmdbio("--version").stdout, f"lmdbio {shimtest.CONFIG['version']}\n")
         self.assertIn("run", self.lmdbio("--help").stdout)
-        for name in ("run", "info", "check", "index", "config"):
+        for name in ("run", "info", "check", "index", "config", "ps"):
             self.assertIn("--json", self.lmdbio(name, "--help").stdout)
 
     def test_usage(self):
         for args in ((), ("frob",), ("info",), ("check",), ("check", "a", "b"), ("check", "--meta", "2", "."),
-                     ("index",), ("index", "--db", "."), ("config", "x"), ("run",), ("run", "--frob", "true"), ("run", "--set")):
+                     ("index",), ("index", "--db", "."), ("config", "x"), ("ps", "x"), ("run",), ("run", "--frob", "true"), ("run", "--set")):
             done = self.lmdbio(*args, status=2)
             self.assertNotEqual(done.stderr, "", args)
             self.assertEqual(done.stdout, "", args)
+
+    # More of ps: tests/procs/node_test.py.
+    def test_nothing_is_shared(self):
+        def alone(*args):
+            return subprocess.run(["unshare", "--map-root-user", "--ipc", *args], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+        try:
+            if alone("true").returncode != 0:
+                self.skipTest("no IPC namespaces here")
+        except OSError as why:
+            self.skipTest(str(why))
+        ps = [shimtest.CONFIG["command"], "ps"]
+        for args, output in (((), "no process of this user shares a file on this node\n"), (("--clean",), "0 tables removed\n")):
+            done = alone(*ps, *args)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, output, ""))
+        self.assertEqual(json.loads(alone(*ps, "--json").stdout), {"tables": []})
+        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout), {"removed": 0})
 
     def test_a_closed_output_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/open_file.h"
+#include "lmdbio/node/table.h"
 #include "tests/support/temp_file.h"
 #include "tests/support/test_bytes.h"
 
@@ -88,7 +90,10 @@ pid_t fork_a_child(Body&& body) {
   prefetcher.lock();
   cache::lock_shared_windows();
   OpenFile::lock_registry();
+  node::Table::lock_registry();
   const pid_t child = ::fork();
+  if (child == 0) node::Table::forget_all();
+  node::Table::unlock_registry();
   OpenFile::unlock_registry();
   cache::unlock_shared_windows();
   if (child == 0) {

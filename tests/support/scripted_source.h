@@ -14,11 +14,15 @@ namespace lmdbio::testing {
 /// What became of the chunks; outlives the source.  Any thread.
 struct SourceScript {
   using Answer = cache::ChunkSource::Answer;
+  using Waited = cache::ChunkSource::Waited;
   /// Of the `n`-th claim of a chunk, from 0.
   std::function<Answer(std::uint32_t chunk, unsigned n)> answer;
 
+  /// Of the `n`-th wait for a chunk, from 0; may take its time.
+  std::function<Waited(std::uint32_t chunk, unsigned n)> wait;
+
   struct Seen {
-    unsigned claims = 0, good = 0, failed = 0;
+    unsigned claims = 0, good = 0, failed = 0, waits = 0;
   };
   Seen of(std::uint32_t chunk) const {
     const std::lock_guard lock(mutex);
@@ -32,7 +36,7 @@ struct SourceScript {
 class ScriptedSource final : public cache::ChunkSource {
  public:
   explicit ScriptedSource(SourceScript& script) : script_(script) {}
-  Answer claim(cache::ChunkIndex chunk) noexcept override {
+  Answer claim(cache::ChunkIndex chunk, Target) noexcept override {
     const std::lock_guard lock(script_.mutex);
     return script_.answer(raw(chunk), script_.seen[raw(chunk)].claims++);
   }
@@ -40,6 +44,14 @@ class ScriptedSource final : public cache::ChunkSource {
     const std::lock_guard lock(script_.mutex);
     SourceScript::Seen& s = script_.seen[raw(chunk)];
     ++(good ? s.good : s.failed);
+  }
+  Waited wait(cache::ChunkIndex chunk) noexcept override {
+    unsigned n;
+    {
+      const std::lock_guard lock(script_.mutex);
+      n = script_.seen[raw(chunk)].waits++;
+    }
+    return script_.wait(raw(chunk), n);
   }
 
  private:

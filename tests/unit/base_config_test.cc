@@ -67,9 +67,10 @@ TEST(Config, TableIsWellFormed) {
     EXPECT_NE(*e.range, '\0') << e.name;
     EXPECT_NE(*e.meaning, '\0') << e.name;
   }
-  EXPECT_THAT(names, ElementsAre("LMDBIO_DISABLE", "LMDBIO_ENGINE", "LMDBIO_INDEX_DIR", "LMDBIO_IO",
-                                 "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_STALL_SECONDS",
-                                 "LMDBIO_STATS", "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
+  EXPECT_THAT(names,
+              ElementsAre("LMDBIO_DISABLE", "LMDBIO_ENGINE", "LMDBIO_INDEX_DIR", "LMDBIO_IO",
+                          "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_NODE",
+                          "LMDBIO_STALL_SECONDS", "LMDBIO_STATS", "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
 }
 
 TEST(Config, ValidValues) {
@@ -85,6 +86,8 @@ TEST(Config, ValidValues) {
   EXPECT_EQ(parse({{"LMDBIO_LOCK_SECONDS", "0"}}).lock_seconds, 0u);
   EXPECT_EQ(parse({{"LMDBIO_LOCK_SECONDS", "3600"}}).lock_seconds, 3600u);
   EXPECT_EQ(parse({{"LMDBIO_STALL_SECONDS", "7"}}).stall_seconds, 7u);
+  EXPECT_EQ(parse({{"LMDBIO_NODE", "off"}}).node, NodeMode::off);
+  EXPECT_EQ(parse({{"LMDBIO_NODE", "auto"}}).node, NodeMode::automatic);
   EXPECT_EQ(parse({{"LMDBIO_INDEX_DIR", "/scratch/indexes"}}).index_dir, "/scratch/indexes");
   EXPECT_EQ(parse({{"LMDBIO_IO", "auto"}}).io, IoMode::automatic);
   EXPECT_EQ(parse({{"LMDBIO_IO", "mmap"}}).io, IoMode::mmap);
@@ -136,6 +139,7 @@ TEST(Config, InvalidValuesAreToldAndTheDefaultStays) {
       {"LMDBIO_MEMORY", "18446744073709551615K"},
       {"LMDBIO_IO", "fast"},
       {"LMDBIO_ENGINE", "aio"},
+      {"LMDBIO_NODE", "on"},
       {"LMDBIO_STALL_SECONDS", "3601"},
       {"LMDBIO_LOCK_SECONDS", "5s"},
       {"LMDBIO_LOCK_SECONDS", "99999999999999999999"}};

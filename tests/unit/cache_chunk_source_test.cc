@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <thread>
@@ -22,6 +23,7 @@ using testing::kAheadChunk;
 using testing::ScriptedSource;
 using testing::SourceScript;
 using Answer = ChunkSource::Answer;
+using Waited = ChunkSource::Waited;
 
 const bool set = testing::script_all_reads("16M");
 
@@ -65,24 +67,56 @@ TEST_F(Source, WhatIsReadyIsNotRead) {
 }
 
 TEST_F(Source, WhatOthersReadIsWaitedFor) {
-  script_.answer = [](std::uint32_t, unsigned n) { return n < 3 ? Answer::wait : Answer::ready; };
+  script_.answer = [](std::uint32_t, unsigned) { return Answer::wait; };
+  script_.wait = [](std::uint32_t, unsigned) { return Waited::there; };
   AheadFile file(4 * kAheadChunk);
   use(file);
   walk_all(file);
   EXPECT_EQ(file.stats().chunks_read, 0u);
   EXPECT_EQ(engine_script().reads, 0u);
-  for (std::uint32_t c = 0; c < file.chunks(); ++c) EXPECT_EQ(script_.of(c).claims, 4u) << c;
+  for (std::uint32_t c = 0; c < file.chunks(); ++c) {
+    EXPECT_EQ(script_.of(c).claims, 1u) << c;
+    EXPECT_EQ(script_.of(c).waits, 1u) << c;
+  }
+  EXPECT_EQ(file.stats().chunks_claimed, file.chunks());
 }
 
 // Who was to read it has gone.
 TEST_F(Source, WhatOthersDoNotReadAfterAll) {
   script_.answer = [](std::uint32_t c, unsigned n) { return c == 2 && n < 5 ? Answer::wait : Answer::yours; };
+  script_.wait = [](std::uint32_t, unsigned) { return Waited::not_read; };
   AheadFile file(4 * kAheadChunk);
   use(file);
   walk_all(file);
   EXPECT_EQ(file.stats().chunks_read, 4u);
   EXPECT_EQ(script_.of(2).claims, 6u);
+  EXPECT_EQ(script_.of(2).waits, 5u);
   EXPECT_EQ(script_.of(2).good, 1u);
+}
+
+// What one walk waits for holds up no other.
+TEST_F(Source, OthersGoOnWhileOneWaits) {
+  std::atomic<bool> waits{false}, ended{false};
+  script_.answer = [](std::uint32_t c, unsigned) { return c == 0 ? Answer::wait : Answer::yours; };
+  script_.wait = [&](std::uint32_t, unsigned) {
+    waits = true;
+    while (!ended) ::sched_yield();
+    return Waited::there;
+  };
+  AheadFile file(4 * kAheadChunk);
+  use(file);
+  std::thread waiter([&] {
+    AheadWalk walk(file);
+    EXPECT_TRUE(walk.go(0, true, 0).ok());
+  });
+  while (!waits) ::sched_yield();
+  {
+    AheadWalk walk(file);
+    for (std::uint32_t c = 1; c < file.chunks(); ++c) EXPECT_TRUE(walk.go(c, true, 0).ok()) << c;
+  }
+  EXPECT_TRUE(file.right(3));
+  ended = true;
+  waiter.join();
 }
 
 TEST_F(Source, AReadThatFailsIsReportedAndTriedAgain) {
@@ -110,8 +144,7 @@ TEST_F(Source, ClosedWhileOthersRead) {
     {
       AheadWalk walk(file);
       ASSERT_TRUE(walk.go(0).ok());
-      const unsigned before = script_.of(1).claims;
-      while (script_.of(1).claims < before + 3) ::sched_yield();
+      while (script_.of(1).claims == 0) ::sched_yield();
       EXPECT_TRUE(walk.go(2, true, 0).ok());
     }
     file.close();
@@ -124,18 +157,54 @@ TEST_F(Source, ClosedWhileOthersRead) {
 
 // A new snapshot: what was claimed before it is not shown as what is in the file now.
 TEST_F(Source, ANewSnapshotMeanwhile) {
-  std::atomic<bool> there{false};
-  script_.answer = [&](std::uint32_t, unsigned) { return there ? Answer::yours : Answer::wait; };
+  script_.answer = [](std::uint32_t, unsigned n) { return n == 0 ? Answer::wait : Answer::yours; };
+  script_.wait = [](std::uint32_t, unsigned) { return Waited::not_read; };
   AheadFile file(2 * kAheadChunk);
   use(file);
   AheadWalk walk(file);
   ASSERT_TRUE(walk.wish(0, 1).ok());
-  while (script_.of(0).claims < 2) ::sched_yield();
+  while (script_.of(0).claims == 0) ::sched_yield();
   file.change(std::byte{0x5a});
   ASSERT_TRUE(file.advance(2).ok());
-  there = true;
   ASSERT_TRUE(walk.go(0).ok());
   EXPECT_TRUE(file.all_right());
+}
+
+// What the parent's I/O thread has claimed is not the child's, and its list may be half changed.
+TEST_F(Source, AForkedChildHasNoClaims) {
+  AheadFile file(4 * kAheadChunk);
+  ChunkSource& source = *file.cache()->source;
+  (void)source.claim(ChunkIndex{2}, ChunkSource::Target::page_cache);
+  testing::expect_success(testing::fork_a_child([&] {
+    (void)source.claim(ChunkIndex{2}, ChunkSource::Target::private_memory);
+    source.filled(ChunkIndex{2}, true);
+    const Answer again = source.claim(ChunkIndex{2}, ChunkSource::Target::page_cache);
+    return again == Answer::wait || again == Answer::ready ? 0 : 1;  // the parent has it, or it is there
+  }));
+  source.filled(ChunkIndex{2}, false);
+}
+
+TEST_F(Source, AForkWhileClaimsChange) {
+  AheadFile file(64 * kAheadChunk);
+  ChunkSource& source = *file.cache()->source;
+  std::atomic<bool> done{false};
+  std::thread claims([&] {
+    for (std::uint32_t i = 0; !done; i = (i + 1) % 64) {
+      (void)source.claim(ChunkIndex{i}, ChunkSource::Target::page_cache);
+      if (i > 32) source.filled(ChunkIndex{i - 32}, false);
+    }
+  });
+  for (int i = 0; i < 300; ++i)
+    testing::expect_success(testing::fork_a_child([&] {
+      for (std::uint32_t c = 0; c < 64; ++c) {
+        (void)source.claim(ChunkIndex{c}, ChunkSource::Target::page_cache);
+        source.filled(ChunkIndex{c}, false);
+      }
+      return 0;
+    }));
+  done = true;
+  claims.join();
+  for (std::uint32_t c = 0; c < 64; ++c) source.filled(ChunkIndex{c}, false);
 }
 
 }  // namespace

@@ -581,6 +581,19 @@ TEST(FoldPlan, LeavesThatLieApart) {
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{40, 1}, {130, 1}, {60, 1}}));
 }
 
+// Values of one page, each leaf page before its 15 values: downwards the leaf is needed first, and lies last.
+TEST(FoldPlan, DownwardsALeafLiesBehindItsValues) {
+  std::vector<PageRun> runs;
+  for (std::uint64_t leaf = 304; leaf >= 240; leaf -= 16) {
+    if (leaf != 304) runs.push_back({leaf, 1});
+    for (std::uint64_t page = leaf + 15; page > leaf; --page) runs.push_back({page, 1});
+  }
+  const FoldedPlan out = fold({304, 1}, runs, false, 4);
+  EXPECT_TRUE(out.in_chunks_now);
+  EXPECT_EQ(out.chunks, (Chunks{9, 8, 7, 6}));
+  EXPECT_TRUE(out.alone.empty());
+}
+
 TEST(FoldPlan, TheEndOfATreeLeadsToItsStart) {
   const PageRun need{600, 20};
   EXPECT_EQ(fold(need, {}, true, 6, true).chunks, (Chunks{18, 19})) << "not known to have one";

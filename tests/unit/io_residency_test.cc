@@ -53,8 +53,20 @@ class ResidencyTest : public ::testing::Test {
       ::dprintf(2, "by \"%s\"\n", r.how());
       return 1;
     }
-    evict();
-    if (r.share(0, kFile).value_or(9) > cold) return 2;
+    // On a busy machine a few of those reads may be over: not each time.
+    const auto is_absent = [&](std::uint64_t at, std::uint64_t bytes, std::uint64_t present) {
+      for (int tries = exact ? 1 : 20; tries > 0; --tries) {
+        evict();
+        if (!exact) {  // pages that are being read stay
+          ::usleep(2000);
+          evict();
+        }
+        read(0, present);
+        if (r.share(at, bytes).value_or(9) <= cold) return true;
+      }
+      return false;
+    };
+    if (!is_absent(0, kFile, 0)) return 2;
     evict();
     read(0, kFile);
     if (r.share(0, kFile) != 1.0) return 3;
@@ -65,7 +77,7 @@ class ResidencyTest : public ::testing::Test {
     read(0, kFile / 2);
     if (exact && r.share(0, kFile) != 0.5) return 7;
     if (r.share(0, kFile / 2) != 1.0 || r.share(kFile / 4, 100) != 1.0) return 8;
-    if (r.share(kFile / 2, kFile / 2).value_or(9) > cold) return 9;
+    if (!is_absent(kFile / 2, kFile / 2, kFile / 2)) return 9;
     return kRight;
   }
   bool can_be_evicted() const {

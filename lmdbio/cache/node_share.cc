@@ -1,0 +1,29 @@
+#include "lmdbio/cache/node_share.h"
+
+#include <cstring>
+#include <utility>
+
+#include "lmdbio/base/log.h"
+#include "lmdbio/io/private_table.h"
+
+namespace lmdbio::cache {
+
+std::shared_ptr<node::Table> NodeShare::table() noexcept {
+  if (!wanted_) return nullptr;
+  std::shared_ptr<node::Table> inherited;  // goes after the lock
+  Status why;
+  node::Table::lock_registry();
+  if (table_ != nullptr && table_->is_inherited()) inherited = std::move(table_);
+  if (table_ == nullptr && std::exchange(tried_in_, PrivateTable::generation()) != PrivateTable::generation())
+    table_ = node::Table::join(identity_, window_bytes_, why);
+  std::shared_ptr<node::Table> joined = table_;
+  node::Table::unlock_registry();
+  if (!why.ok()) {
+    const char* const text = ::strerrordesc_np(why.raw());
+    log_line(LogLevel::info, "nothing is shared with other processes of this node: shared memory: %s",
+             text != nullptr ? text : "unknown error");
+  }
+  return joined;
+}
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,122 @@
+// Tells lookups by keys in the order of the tree from others: pure, fed with where lookups were.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::db {
+
+/// One after the other, or every k-th, up or down; throughout, or in runs with jumps between them, as the
+/// workers of a data loader do it.  Lookups elsewhere in between, a few in a row, do not end a walk.
+class LookupSequence {
+ public:
+  /// So many steps of the same width in a row, and it is a walk.
+  static constexpr unsigned kWalk = 4;
+  /// Steps of at most so many entries.
+  static constexpr std::int64_t kMostStep = 16;
+  /// So many lookups elsewhere in a row, and it is a walk no more.
+  static constexpr unsigned kMostStrays = 8;
+
+  /// A lookup in the tree with that root page came to entry `index` of a leaf page with so many `entries`, by
+  /// these entries of the branch pages above it, from the root down.
+  void came_to(std::uint64_t root, std::span<const std::uint16_t> taken, unsigned index,
+               unsigned entries) noexcept {
+    const Place here(root, taken, index, entries);
+    const std::int64_t moved = distance(last_, here);
+    if (moved == 0) {  // the same key again
+      skipped_ = 0;
+      return;
+    }
+    const std::int64_t lookups = std::int64_t{skipped_} + 1;
+    if (step_ != 0 && moved == step_ * lookups) {
+      in_a_row_ = std::min(in_a_row_ + skipped_ + 1, kWalk);
+      go_on(here);
+    } else if (!is_walk()) {
+      step_ = std::abs(moved) <= kMostStep ? moved : 0;
+      in_a_row_ = step_ != 0;
+      runs_ = 0;
+      run_ = 0;
+      go_on(here);
+    } else if (moved != kFar && (moved > 0) == (step_ > 0)) {  // uneven steps are steps
+      go_on(here);
+    } else if (distance(stray_, here) == step_) {  // it goes on from there
+      usual_run_ = runs_++ == 0 ? run_ : (usual_run_ + run_ + 1) / 2;
+      run_ = 1;
+      go_on(here);
+    } else if (++strays_ < kMostStrays) {
+      stray_ = here;
+    } else {
+      *this = LookupSequence();
+      last_ = here;
+    }
+    skipped_ = 0;
+  }
+  /// The next so many lookups are not told of.
+  void skip(unsigned lookups) noexcept { skipped_ = lookups; }
+  /// Nothing is known of where lookups were.
+  void forget() noexcept { *this = LookupSequence(); }
+
+  bool is_walk() const noexcept { return in_a_row_ >= kWalk; }
+  /// Of a walk: a lookup in the leaf page there is likely to be a step of it.
+  bool is_near(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
+    return distance(last_, Place(root, taken, 0, 0)) != kFar;
+  }
+  /// Of a walk: from one lookup to the next, entries; negative: down.
+  std::int64_t step() const noexcept { return step_; }
+  /// Of a walk: how many lookups the present run will go on for, judging by those before; 0: there is no end
+  /// in sight.
+  std::uint64_t left_in_run() const noexcept {
+    return runs_ == 0 ? 0 : std::max<std::uint64_t>(usual_run_ > run_ ? usual_run_ - run_ : 0, 1);
+  }
+
+ private:
+  static constexpr std::int64_t kFar = std::int64_t{1} << 40;
+
+  struct Place {
+    Place() = default;
+    Place(std::uint64_t tree, std::span<const std::uint16_t> path, unsigned i, unsigned n) noexcept
+        : root(tree), depth(std::min(path.size(), taken.size())), index(i), entries(n) {
+      std::copy_n(path.begin(), depth, taken.begin());
+    }
+    std::uint64_t root = 0;
+    std::array<std::uint16_t, format::kMaxDepth> taken{};
+    std::size_t depth = ~std::size_t{0};  ///< that: no place
+    unsigned index = 0, entries = 0;
+  };
+
+  // Entries from `a` to `b`, if they are in the same leaf or in neighbours.  How many children a branch page
+  // has is not known: the last leaf of one and the first of the next are neighbours only as far as that can
+  // be seen.
+  static std::int64_t distance(const Place& a, const Place& b) noexcept {
+    if (a.depth != b.depth || a.root != b.root) return kFar;
+    std::size_t level = 0;
+    while (level < a.depth && a.taken[level] == b.taken[level]) ++level;
+    if (level == a.depth) return std::int64_t{b.index} - std::int64_t{a.index};
+    const int by = b.taken[level] - a.taken[level];
+    if (by != 1 && by != -1) return kFar;
+    const Place& upper = by > 0 ? b : a;
+    for (std::size_t l = level + 1; l < a.depth; ++l)
+      if (upper.taken[l] != 0) return kFar;
+    return by > 0 ? std::int64_t{a.entries} - a.index + b.index
+                  : -(std::int64_t{b.entries} - b.index + a.index);
+  }
+  void go_on(const Place& here) noexcept {
+    last_ = here;
+    stray_ = Place();
+    strays_ = 0;
+    run_ += skipped_ + 1;
+  }
+
+  Place last_, stray_;  ///< of the walk, or of the last lookup; elsewhere, after that
+  std::int64_t step_ = 0;
+  unsigned in_a_row_ = 0, strays_ = 0, skipped_ = 0;
+  std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump; of the runs before
+  unsigned runs_ = 0;                      ///< that have ended
+};
+
+}  // namespace lmdbio::db

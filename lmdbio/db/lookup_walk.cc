@@ -1,0 +1,41 @@
+#include "lmdbio/db/lookup_walk.h"
+
+#include <algorithm>
+
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::db {
+
+bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) noexcept {
+  const bool value = place.leaf.bytes() != nullptr;
+  if (run_.covers(need.first, need.pages - 1) || (!value && need.first == leaf_)) return true;
+  const std::uint64_t value_pages = std::clamp<std::uint64_t>(place.value_pages, 1, view.pages());
+  const std::uint64_t left = sequence_.left_in_run() * width() * value_pages;
+  readahead_.limit_bytes(std::min(left, view.pages()) << view.shift());
+  readahead_.note_use(1000 / width());
+  const Readahead::Step kind = value ? Readahead::Step::value : Readahead::Step::leaf;
+  bool each_leaf;
+  const bool there = readahead_.step(kind, place, need, view, run_, each_leaf).ok();
+  if (!value) leaf_ = there ? need.first : 0;
+  return there;
+}
+
+unsigned LookupWalk::covered(const WalkPlace& place, const cache::WindowView& view) const noexcept {
+  constexpr unsigned kMost = 16;
+  if (!sequence_.is_walk()) return 0;  // not any more
+  unsigned n = 0;
+  std::int64_t at = place.index;
+  while (n < kMost) {
+    at += sequence_.step();
+    format::Node node;
+    if (at < 0 || at >= place.leaf.count() || !place.leaf.node(static_cast<unsigned>(at), node)) break;
+    if ((node.flags() & format::kBigData) != 0 &&
+        !run_.covers(format::raw(node.overflow()),
+                     format::overflow_pages(node.data_size(), view.shift()) - 1))
+      break;
+    ++n;
+  }
+  return n;
+}
+
+}  // namespace lmdbio::db

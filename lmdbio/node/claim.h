@@ -1,0 +1,154 @@
+// A claim: one word of shared memory that tells which process of the node brings a chunk.
+//
+//            claim                 release(good)
+//   free ------------> claimed ------------------> filled
+//     ^                 |   ^                         |
+//     | release(failed) |   |          claim          |
+//     +-----------------+   +-------------------------+
+//                   take_over: claimed by another process
+//
+// A claim is advice: two processes that bring the same chunk lose time, and so does a process that waits for
+// one that died.  No answer depends on what the word holds.  A process that waits sets a flag in the word, so
+// that only a release with a waiter makes a system call.  Proved by running all interleavings of this code:
+// tests/unit/node_claim_test.cc.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+namespace lmdbio::node {
+
+/// A process that claims chunks: its row in the node table and which of the row's processes it is.
+enum class Claimer : std::uint16_t {};
+
+/// A claim word's value at some time.
+///
+/// Bits 0-1: state, 2: somebody waits, 3-18: the claimer, 19-31: a number that differs between one claim of
+/// the chunk and the next, 32-63: tag.  Waiters sleep on the lower half.
+class ClaimValue {
+ public:
+  enum class State : unsigned char { free, claimed, filled };
+
+  ClaimValue() = default;
+  explicit constexpr ClaimValue(std::uint64_t bits) noexcept : bits_(bits) {}
+  constexpr std::uint64_t bits() const noexcept { return bits_; }
+  constexpr std::uint32_t low() const noexcept { return static_cast<std::uint32_t>(bits_); }
+  constexpr State state() const noexcept {
+    const auto s = static_cast<unsigned char>(bits_ & 3);
+    return s == 1 ? State::claimed : s == 2 ? State::filled : State::free;
+  }
+  constexpr bool is_waited_for() const noexcept { return (bits_ & kWaited) != 0; }
+  constexpr Claimer claimer() const noexcept { return Claimer{static_cast<std::uint16_t>(bits_ >> 3)}; }
+  constexpr std::uint32_t tag() const noexcept { return static_cast<std::uint32_t>(bits_ >> 32); }
+  /// The claim is the same, whether somebody waits or not.
+  constexpr bool is_same(ClaimValue other) const noexcept { return ((bits_ ^ other.bits_) & ~kWaited) == 0; }
+
+  constexpr ClaimValue waited_for() const noexcept { return ClaimValue(bits_ | kWaited); }
+  /// The claim that comes after this one.  Who waits for this one waits for that one.
+  constexpr ClaimValue claimed_by(Claimer claimer, std::uint32_t tag) const noexcept {
+    const std::uint64_t number = (bits_ + kNumber) & kNumbers, who = static_cast<std::uint16_t>(claimer);
+    return ClaimValue(std::uint64_t{tag} << 32 | number | who << 3 | (bits_ & kWaited) | 1);
+  }
+  constexpr ClaimValue released(bool good) const noexcept {
+    return ClaimValue((bits_ & ~(kWaited | 3)) | (good ? 2u : 0u));
+  }
+
+ private:
+  static constexpr std::uint64_t kWaited = 4, kNumber = 1 << 19, kNumbers = 0xfff8'0000;
+  std::uint64_t bits_ = 0;
+};
+
+/// A word that several processes change: shared memory, or a test's model of it.
+template <class T>
+concept SharedWord = requires(T word, ClaimValue& expected, ClaimValue desired) {
+  { word.load() } -> std::same_as<ClaimValue>;
+  /// Sets it to `desired` if it is `expected`; else sets `expected` to what it is.
+  { word.compare_exchange(expected, desired) } -> std::same_as<bool>;
+  word.wake();  ///< all who sleep on it
+};
+
+/// Claims the chunk for `claimer`.  True: it is this process's, and `out` is for release().  False: another
+/// process brings it for the same tag, and `out` is that claim.
+template <SharedWord Word>
+bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
+  ClaimValue now = word.load();
+  for (;;) {
+    if (now.state() == ClaimValue::State::claimed && now.tag() == tag) {
+      out = now;
+      return false;
+    }
+    const ClaimValue mine = now.claimed_by(claimer, tag);
+    if (word.compare_exchange(now, mine)) {
+      out = mine;
+      return true;
+    }
+  }
+}
+
+/// Takes `out`, a claim of another process that does not go on, over.  True: it is this process's, and
+/// `out` is for release().  False: it has ended, or is somebody else's; `out` is what the word holds.
+template <SharedWord Word>
+bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
+  ClaimValue now = out;
+  for (;;) {
+    const ClaimValue mine = now.claimed_by(claimer, now.tag());
+    if (word.compare_exchange(now, mine)) {
+      out = mine;
+      return true;
+    }
+    if (!now.is_same(out)) {
+      out = now;
+      return false;
+    }
+  }
+}
+
+/// The chunk was brought, or could not be.  False: somebody has taken the claim over.
+template <SharedWord Word>
+bool release(Word word, ClaimValue mine, bool good) noexcept {
+  ClaimValue now = mine;
+  while (!word.compare_exchange(now, now.released(good)))
+    if (!now.is_same(mine)) return false;
+  if (now.is_waited_for()) word.wake();
+  return true;
+}
+
+/// Announces that this process is about to sleep until `claim` ends.  True: it may, for as long as the word's
+/// lower half is that of `claim`.  False: it has ended.
+template <SharedWord Word>
+bool announce_wait(Word word, ClaimValue& claim) noexcept {
+  ClaimValue now = word.load();
+  while (now.is_same(claim)) {
+    if (now.is_waited_for() || word.compare_exchange(now, now.waited_for())) {
+      claim = now.waited_for();
+      return true;
+    }
+  }
+  return false;
+}
+
+/// What a sleep of wait() came to.
+enum class Slept : unsigned char {
+  look,     ///< the word may have changed
+  give_up,  ///< the claim takes too long: it is void from now on
+  abandon,  ///< the word must not be looked at any more
+};
+
+enum class Ended : unsigned char { brought, given_up };
+
+/// Waits until `claim`, of another process, ends.  `sleep(claim)` sleeps while the word's lower half is that
+/// of `claim`, or for some time.
+template <SharedWord Word, class Sleep>
+Ended wait(Word word, ClaimValue claim, Sleep&& sleep) noexcept {
+  while (announce_wait(word, claim)) {
+    const Slept slept = sleep(claim);
+    if (slept == Slept::abandon) return Ended::given_up;
+    if (slept == Slept::give_up) {
+      (void)release(word, claim, false);  // who else waits claims the chunk anew
+      return Ended::given_up;
+    }
+  }
+  return word.load().state() == ClaimValue::State::filled ? Ended::brought : Ended::given_up;
+}
+
+}  // namespace lmdbio::node
