@@ -1,4 +1,4 @@
-"""What bench/cold, bench/random and bench/index share: databases, readers as processes of their own, results."""
+"""What bench/cold, bench/random, bench/index and bench/node share: databases, readers as processes of their own, results."""
 import contextlib
 import json
 import os
@@ -90,10 +90,14 @@ class ColdBench:
         """What the reader prints (JSON).  `ours`: with the library preloaded.  `memory`: bytes that it may use, its page
         cache included.  `extra`: environment variables.  Skip: it says that it cannot run here (77).  Failed."""
         result = self.run(command, self.labels[backend], self.environment(ours, extra), memory)
-        self.libraries.setdefault(backend, result["library"])
-        if ours and self.args.library != "stock" and result["library"] == self.libraries["stock"]:
-            fail(f"{self.args.library} is not in use: calls go to {result['library']}")
+        self.goes_to(backend, ours, result["library"])
         return result
+
+    def goes_to(self, backend, ours, library):
+        """Notes the library that a reader's calls go to.  Dies if it should be ours and is not."""
+        self.libraries.setdefault(backend, library)
+        if ours and self.args.library != "stock" and library == self.libraries["stock"]:
+            fail(f"{self.args.library} is not in use: calls go to {library}")
 
     def run(self, command, label, env, memory=None):
         with contextlib.ExitStack() as stack:

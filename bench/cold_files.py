@@ -2,8 +2,9 @@
 
 A set-up is one of
   local[-reverse]
-  slow-DELAYms-READAHEAD[-capMB][-reverse]     e.g. slow-1ms-128K, slow-5ms-4M-cap500 (500 MB/s), slow-1ms-128K-reverse
-DELAY is added to each read request by a FUSE file system (tests/support/slowfs); READAHEAD is the kernel's for it.
+  slow-DELAYms[-READAHEAD][-capMB][-reverse]   e.g. slow-1ms-128K, slow-5ms-4M-cap500 (500 MB/s), slow-1ms-128K-reverse
+DELAY is added to each read request by a FUSE file system (tests/support/slowfs); READAHEAD is the kernel's for it
+(128K if not given).
 """
 import ctypes
 import mmap
@@ -17,6 +18,7 @@ import slowfs  # noqa: E402
 from measure import MIB, Skip, fail, size  # noqa: E402
 
 STEP = 4 * MIB
+LARGEST_READ_AHEAD_KB = 64 << 10
 COLD, WARM = 0.001, 0.999  # at most / at least this part of a file is in the page cache
 
 
@@ -46,14 +48,15 @@ def read_through(fd):
 
 
 def make_warm(path):
+    """Reads the file into the page cache.  What is there then (a part of 1)."""
     fd = os.open(path, os.O_RDONLY)
     try:
         for _ in range(3):
-            if resident(fd) >= WARM:
-                return
+            if (there := resident(fd)) >= WARM:
+                return there
             read_through(fd)
-        if resident(fd) >= WARM:
-            return
+        if (there := resident(fd)) >= WARM:
+            return there
         fail(f"{path} does not stay in the page cache: not enough memory?")
     finally:
         os.close(fd)
@@ -90,8 +93,9 @@ class Local:
     def __exit__(self, *_):
         pass
 
-    def prepare(self, database):
-        return make_cold(os.path.join(self.dir, database, "data.mdb"))
+    def prepare(self, database, make=make_cold):
+        """Makes it cold (or warm: make_warm).  The part of it that is in the page cache then."""
+        return make(os.path.join(self.dir, database, "data.mdb"))
 
     def told(self):
         return {}
@@ -103,14 +107,16 @@ class Slow:
     limit, slow = 4 * MIB, True
 
     def __init__(self, name, args):
-        found = re.fullmatch(r"slow-(\d+(?:\.\d+)?)ms-(\d+[KM])(?:-cap(\d+))?(-reverse)?", name)
+        found = re.fullmatch(r"slow-(\d+(?:\.\d+)?)ms(?:-(\d+[KM]))?(?:-cap(\d+))?(-reverse)?", name)
         if not found:
             raise ValueError(name)
         self.delay_us = round(1000 * float(found[1]))
         self.bandwidth = int(found[3] or 0) * 1000000
         self.reverse, self.bytes, self.source = bool(found[4]), args.slow_bytes, args.dir
         options = {"max_background": 512}
-        if (kb := size(found[2]) >> 10) != 128:  # what the kernel has by itself
+        if (kb := size(found[2] or "128K") >> 10) > LARGEST_READ_AHEAD_KB:
+            fail(f"{name}: a read-ahead of {found[2]}? A cap of the bandwidth is -capMB")
+        if kb != 128:  # what the kernel has by itself
             options["read_ahead_kb"] = kb
         self.fs = slowfs.SlowFs(os.path.join(args.build, "bin", "lmdbio_slowfs"), args.dir, **options)
 
@@ -125,10 +131,10 @@ class Slow:
     def __exit__(self, *_):
         self.fs.__exit__()
 
-    def prepare(self, database):
+    def prepare(self, database, make=make_cold):
         make_warm(os.path.join(self.source, database, "data.mdb"))
         self.fs.set(delay_us=0, bandwidth=0)
-        left = make_cold(os.path.join(self.dir, database, "data.mdb"))
+        left = make(os.path.join(self.dir, database, "data.mdb"))
         self.fs.set(delay_us=self.delay_us, bandwidth=self.bandwidth, reset=1)
         return left
 

@@ -50,6 +50,11 @@ def interval(values):
     return {"median": statistics.median(values), "low": low, "high": high}
 
 
+def spread(values):
+    """Median and range."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
 def text(i, digits=3):
     shown = f"{i['median']:.{digits}f}"
     return shown + (f" [{i['low']:.{digits}f}, {i['high']:.{digits}f}]" if i["low"] is not None else "")

@@ -2,7 +2,7 @@
 _lmdbio() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "run info check index config --help --version" -- "$cur")
+    mapfile -t COMPREPLY < <(compgen -W "run info check index config ps --help --version" -- "$cur")
     return
   fi
   if [ "$command" = run ]; then
@@ -40,10 +40,11 @@ _lmdbio() {
         check) words="--json --meta --any-order --limit --quiet --help" ;;
         index) words="--db --all --dry-run --json --help" ;;
         config) words="--json --help" ;;
+        ps) words="--json --clean --help" ;;
       esac
       mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
       ;;
-    *) [ "$command" = config ] || mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    *) [ "$command" = config ] || [ "$command" = ps ] || mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
   esac
 }
 complete -o filenames -F _lmdbio lmdbio

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   add_check(app, status);
   add_index(app, status);
   add_config(app, status);
+  add_ps(app, status);
   try {
     app.parse(end, argv);
   } catch (const CLI::ParseError& e) {

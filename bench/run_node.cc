@@ -1,0 +1,196 @@
+// One of the processes of bench/node: reads its share of a database, all bytes of each record, several times
+// over (epochs).  Linked with -llmdb it is stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
+//
+//   run_node DATABASE --pattern strided|partitioned|all|random --records N [--procs P] [--rank R]
+//            [--epochs N] [--seed S]
+//
+// --records: that the database has.  It reads, of the P processes the R-th,
+//   strided      by a cursor that steps over all records: R, R + P, ..
+//   partitioned  the R-th of P equal parts in order; finds its first record by its key
+//   all          all records in order
+//   random       by mdb_get, of a permutation of the keys (another in each epoch) those at R, R + P, ..
+//
+// The processes of a run start together: each prints {"library": ..} when it is ready, and begins an epoch
+// when it has read one byte from standard input.  After each epoch it prints a line of JSON, and a last one
+// when the environment is closed.  The first epoch includes opening the environment.
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/random_run.h"
+#include "bench/workload_warm.h"
+
+namespace lmdbio::bench {
+namespace {
+
+struct Options {
+  const char* path = nullptr;
+  std::string pattern;
+  std::uint64_t records = 0, procs = 1, rank = 0, epochs = 1, seed = 1;
+};
+
+Options parse(int argc, char** argv) {
+  Options o;
+  const std::pair<const char*, std::uint64_t*> numbers[] = {
+      {"--records", &o.records}, {"--procs", &o.procs}, {"--rank", &o.rank},
+      {"--epochs", &o.epochs},   {"--seed", &o.seed},
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string a = argv[i];
+    const auto* number =
+        std::find_if(std::begin(numbers), std::end(numbers), [&](const auto& n) { return a == n.first; });
+    if (number != std::end(numbers) && i + 1 < argc) {
+      *number->second = std::strtoull(argv[++i], nullptr, 10);
+    } else if (a == "--pattern" && i + 1 < argc) {
+      o.pattern = argv[++i];
+    } else if (a[0] != '-' && o.path == nullptr) {
+      o.path = argv[i];
+    } else {
+      die("run_node: %s: see run_node.cc", a.c_str());
+    }
+  }
+  if (o.path == nullptr) die("run_node: no database");
+  if (o.records == 0) die("run_node: --records is needed");
+  if (o.rank >= o.procs) die("run_node: --rank must be below --procs");
+  const std::string patterns[] = {"strided", "partitioned", "all", "random"};
+  if (std::find(std::begin(patterns), std::end(patterns), o.pattern) == std::end(patterns))
+    die("run_node: no such pattern: '%s'", o.pattern.c_str());
+  return o;
+}
+
+/// The records that a process looks up in an epoch, with their keys.
+struct Lookups {
+  std::vector<std::uint32_t> ordinals;
+  KeyList keys;
+};
+
+Lookups make_lookups(const Options& o, std::uint64_t epoch) {
+  Lookups l;
+  const std::vector<std::uint32_t> order = random_order(o.records, 0, o.seed + epoch);
+  for (std::uint64_t i = o.rank; i < order.size(); i += o.procs) l.ordinals.push_back(order[i]);
+  l.keys.count = l.ordinals.size();
+  l.keys.bytes.resize(l.keys.count * kKeyRoom);
+  for (std::size_t i = 0; i < l.keys.count; ++i)
+    l.keys.size = make_key(KeyKind::kImage, l.ordinals[i], false, &l.keys.bytes[i * kKeyRoom]);
+  return l;
+}
+
+void look_up(MDB_txn* txn, MDB_dbi dbi, Lookups& l, RandomResult& r) {
+  for (std::size_t i = 0; i < l.keys.count; ++i) {
+    MDB_val key = l.keys[i], value{};
+    must(mdb_get(txn, dbi, &key, &value), "mdb_get");
+    r.add(l.ordinals[i], value.mv_data, value.mv_size);
+  }
+}
+
+/// Walks over all records and reads each `stride`-th from `first` on.
+void walk(MDB_cursor* cursor, std::uint64_t records, std::uint64_t first, std::uint64_t stride,
+          RandomResult& r) {
+  MDB_val key{}, value{};
+  std::uint64_t at = 0;
+  int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
+  for (; rc == 0; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT), ++at)
+    if (at % stride == first) r.add(at, value.mv_data, value.mv_size);
+  if (rc != MDB_NOTFOUND) die("mdb_cursor_get: %s", mdb_strerror(rc));
+  if (at != records) die("%" PRIu64 " of %" PRIu64 " records", at, records);
+}
+
+/// Reads the records first .. end - 1 in order.
+void read_part(MDB_cursor* cursor, std::uint64_t first, std::uint64_t end, RandomResult& r) {
+  char name[kKeyRoom];
+  MDB_val key{make_key(KeyKind::kImage, first, false, name), name}, value{};
+  for (std::uint64_t at = first; at < end; ++at) {
+    must(mdb_cursor_get(cursor, &key, &value, at == first ? MDB_SET_KEY : MDB_NEXT), "mdb_cursor_get");
+    r.add(at, value.mv_data, value.mv_size);
+  }
+}
+
+RandomResult read_share(const OpenDb& db, const Options& o, Lookups* lookups) {
+  RandomResult r;
+  MDB_txn* txn = nullptr;
+  must(mdb_txn_begin(db.env, nullptr, MDB_RDONLY, &txn), "mdb_txn_begin");
+  if (lookups != nullptr) {
+    look_up(txn, db.dbi, *lookups, r);
+  } else {
+    MDB_cursor* cursor = nullptr;
+    must(mdb_cursor_open(txn, db.dbi, &cursor), "mdb_cursor_open");
+    if (o.pattern == "partitioned") {
+      read_part(cursor, o.records * o.rank / o.procs, o.records * (o.rank + 1) / o.procs, r);
+    } else if (o.pattern == "strided") {
+      walk(cursor, o.records, o.rank, o.procs, r);
+    } else {
+      walk(cursor, o.records, 0, 1, r);
+    }
+    mdb_cursor_close(cursor);
+  }
+  mdb_txn_abort(txn);
+  return r;
+}
+
+/// Waits until all may start.
+void wait_for_start() {
+  char byte;
+  ssize_t n;
+  do n = read(STDIN_FILENO, &byte, 1);
+  while (n < 0 && errno == EINTR);
+  if (n < 0) die_errno("standard input");
+  if (n == 0) die("run_node: the benchmark has ended");
+}
+
+void end_line() {
+  std::puts("}");
+  if (std::fflush(stdout) != 0) die_errno("standard output");
+}
+
+/// How often this thread has given up its core to wait.
+long waits() {
+  rusage use{};
+  if (getrusage(RUSAGE_THREAD, &use) != 0) die_errno("getrusage");
+  return use.ru_nvcsw;
+}
+
+int run(int argc, char** argv) {
+  const Options o = parse(argc, argv);
+  std::vector<Lookups> lookups;  // made before any clock starts
+  for (std::uint64_t epoch = 0; o.pattern == "random" && epoch < o.epochs; ++epoch)
+    lookups.push_back(make_lookups(o, epoch));
+  std::printf("{\"library\": \"%s\"", library_of(dlsym(RTLD_DEFAULT, "mdb_cursor_get")).c_str());
+  end_line();
+
+  OpenDb db;
+  ProcessUse before_close;
+  for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
+    wait_for_start();
+    const std::uint64_t begin = clock_ns();
+    const ProcessUse before = process_use();
+    const long waits_before = waits();
+    if (epoch == 0) {
+      db = open_db(o.path, KeyKind::kImage, 0);
+      if (db.records != o.records)
+        die("%s has %" PRIu64 " records, not %" PRIu64, o.path, db.records, o.records);
+    }
+    const RandomResult r = read_share(db, o, lookups.empty() ? nullptr : &lookups[epoch]);
+    const std::uint64_t end = clock_ns();
+    const long waited = waits() - waits_before;
+    std::printf("{\"begin_ns\": %" PRIu64 ", \"end_ns\": %" PRIu64 ", \"bytes\": %" PRIu64
+                ", \"records\": %" PRIu64 ", \"digest\": %" PRIu64 ", \"thread_voluntary_switches\": %ld, ",
+                begin, end, r.bytes, r.records, r.set_digest, waited);
+    print_use(before);
+    before_close = process_use();
+    end_line();
+  }
+  mdb_env_close(db.env);
+  std::printf("{\"end_ns\": %" PRIu64 ", ", clock_ns());
+  print_use(before_close);
+  end_line();
+  return 0;
+}
+
+}  // namespace
+}  // namespace lmdbio::bench
+
+int main(int argc, char** argv) { return lmdbio::bench::run(argc, argv); }

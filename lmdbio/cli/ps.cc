@@ -1,0 +1,166 @@
+// lmdbio ps: which processes of this user share which files on this node.
+
+#include <sys/sysmacros.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lmdbio/base/futex.h"
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/process_facts.h"
+#include "lmdbio/cli/text.h"
+#include "lmdbio/cli/totals_json.h"
+#include "lmdbio/node/listing.h"
+
+namespace lmdbio::cli {
+namespace {
+
+struct Options {
+  bool json = false, clean = false;
+};
+
+struct Process {
+  node::ListedProcess row;
+  std::optional<std::string> command;
+  std::optional<double> walk_age_s;
+};
+
+struct Shared {
+  node::ListedTable table;
+  std::string path;  ///< empty: unknown
+  std::vector<Process> processes;
+};
+
+unsigned long long ull(std::uint64_t v) { return v; }
+
+/// nullopt: the process is in another time namespace, or its row is damaged.
+std::optional<double> age_s(std::int64_t then_ns) noexcept {
+  const std::int64_t now = now_ns();
+  if (then_ns <= 0 || then_ns > now) return std::nullopt;
+  return static_cast<double>(now - then_ns) / 1e9;
+}
+
+std::vector<Shared> look() {
+  std::vector<Shared> found;
+  for (node::ListedTable& table : node::list_tables()) {
+    Shared s{std::move(table), "", {}};
+    for (const node::ListedProcess& row : s.table.processes) {
+      Process p{row, std::nullopt, age_s(row.walk_ns)};
+      if (const auto facts = ProcessFacts::find(row.pid, row.life_segment)) {
+        p.command = facts->command();
+        if (s.path.empty() && s.table.file) s.path = facts->path_of(s.table.file->dev, s.table.file->ino);
+      }
+      s.processes.push_back(std::move(p));
+    }
+    found.push_back(std::move(s));
+  }
+  return found;
+}
+
+std::string walk_text(const Process& p) {
+  const node::WalkNote& w = p.row.walk;
+  if (w.share == 0) return "-";
+  std::string text = format_text("chunk %u, uses %.1f %%", w.chunk, w.share / 10.0);
+  if (p.walk_age_s) text += format_text(", %.1f s ago", *p.walk_age_s);
+  return text;
+}
+
+std::string name_of(const Shared& s) {
+  if (!s.table.file) return format_text("unknown file (segment %d)", s.table.segment.id);
+  const node::TableIdentity& f = *s.table.file;
+  return (s.path.empty() ? "" : printable(s.path) + ": ") +
+         format_text("device %u:%u, inode %llu, chunks of %s", gnu_dev_major(f.dev), gnu_dev_minor(f.dev),
+                     ull(f.ino), bytes_text(static_cast<double>(f.chunk_bytes)).c_str());
+}
+
+void show_text(const std::vector<Shared>& all) {
+  if (all.empty()) std::printf("no process of this user shares a file on this node\n");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Shared& s = all[i];
+    if (i != 0) std::printf("\n");
+    std::printf("%s\n", name_of(s).c_str());
+    if (s.table.dead) {
+      std::printf("  no process has it: lmdbio ps --clean removes it\n");
+      continue;
+    }
+    if (s.processes.empty()) {
+      std::printf("  attached %llu times, by no process that it tells of\n", ull(s.table.segment.attached));
+      continue;
+    }
+    std::printf("  %10s %-15s %10s %10s %10s %10s  %s\n", "pid", "command", "brought", "found", "waits",
+                "taken over", "walk");
+    for (const Process& p : s.processes)
+      std::printf("  %10u %-15s %10llu %10llu %10llu %10llu  %s\n", p.row.pid,
+                  p.command ? printable(*p.command).c_str() : "?", ull(p.row.brought), ull(p.row.found),
+                  ull(p.row.waits), ull(p.row.taken_over), walk_text(p).c_str());
+  }
+}
+
+Json walk_json(const Process& p) {
+  const node::WalkNote& w = p.row.walk;
+  if (w.share == 0) return {};
+  return {{"chunk", w.chunk},
+          {"share", w.share / 1000.0},
+          {"age_s", p.walk_age_s ? Json(*p.walk_age_s) : Json()}};
+}
+
+void show_json(const std::vector<Shared>& all) {
+  Json tables = Json::array();
+  for (const Shared& s : all) {
+    const auto& file = s.table.file;
+    Json processes = Json::array();
+    for (const Process& p : s.processes)
+      processes.push_back({{"pid", p.row.pid},
+                           {"command", p.command ? Json(*p.command) : Json()},
+                           {"brought", p.row.brought},
+                           {"found", p.row.found},
+                           {"waits", p.row.waits},
+                           {"taken_over", p.row.taken_over},
+                           {"walk", walk_json(p)}});
+    tables.push_back({{"path", s.path.empty() ? Json() : Json(s.path)},
+                      {"device", file ? Json(file->dev) : Json()},
+                      {"inode", file ? Json(file->ino) : Json()},
+                      {"chunk_bytes", file ? Json(file->chunk_bytes) : Json()},
+                      {"segment", s.table.segment.id},
+                      {"attached", s.table.segment.attached},
+                      {"dead", s.table.dead},
+                      {"processes", std::move(processes)}});
+  }
+  std::printf("%s\n", dump(Json{{"tables", std::move(tables)}}).c_str());
+}
+
+void clean(bool json) {
+  const std::size_t removed = node::remove_dead_tables();
+  if (json)
+    std::printf("%s\n", dump(Json{{"removed", removed}}).c_str());
+  else
+    std::printf("%zu %s removed\n", removed, removed == 1 ? "table" : "tables");
+}
+
+int ps(const Options& options) {
+  if (options.clean) {
+    clean(options.json);
+  } else {
+    const std::vector<Shared> all = look();
+    options.json ? show_json(all) : show_text(all);
+  }
+  return kClean;
+}
+
+}  // namespace
+
+void add_ps(CLI::App& app, int& status) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const sub =
+      app.add_subcommand("ps", "which processes of this user share which files on this node");
+  sub->add_flag("--json", options->json, "one JSON object on standard output");
+  sub->add_flag("--clean", options->clean,
+                "instead: remove the tables that no process has attached, and say how many");
+  sub->callback([options, &status] { status = ps(*options); });
+}
+
+}  // namespace lmdbio::cli
