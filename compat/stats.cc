@@ -96,6 +96,7 @@ void append_reading(std::string& out, const EnvHandle& env) {
   append_number(out, "wasted", s.wasted);
   append_number(out, "chunks_read", s.chunks_read);
   append_number(out, "chunks_cached", s.chunks_cached);
+  append_number(out, "chunks_given", s.chunks_given);
   append_number(out, "chunks_claimed", s.chunks_claimed);
   append_number(out, "extents", s.extents);
   append_number(out, "stalls", s.stalls);

@@ -61,7 +61,7 @@ bool parse_engine(Config& c, const char* value) {
 }
 
 bool parse_node(Config& c, const char* value) {
-  constexpr std::string_view kNames[] = {"auto", "off"};
+  constexpr std::string_view kNames[] = {"auto", "cache", "chunks", "off"};
   return parse_name(value, kNames, c.node);
 }
 
@@ -160,9 +160,10 @@ constexpr ConfigEntry kTable[] = {
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
      "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},
-    {"LMDBIO_NODE", "auto, off", "auto",
-     "auto: the processes of a user on a node read each chunk of a file once. off: each process reads for "
-     "itself.",
+    {"LMDBIO_NODE", "auto, cache, chunks, off", "auto",
+     "auto: the processes of a user on a node read each chunk of a file once, into the page cache or, where "
+     "the file does not fit and is not local, into files in /dev/shm. cache: never into /dev/shm. chunks: "
+     "walks read every file directly, and share it in /dev/shm. off: each process reads for itself.",
      parse_node},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is logged in one line. 0: never.",
      parse_stall_seconds},

@@ -15,7 +15,7 @@ enum class IoMode : unsigned char { automatic, mmap, direct, buffered };
 enum class IoEngineChoice : unsigned char { automatic, uring, threads, pread };
 
 /// What the processes of a node share.
-enum class NodeMode : unsigned char { automatic, off };
+enum class NodeMode : unsigned char { automatic, cache, chunks, off };
 
 struct Config {
   bool disable = false;

@@ -55,9 +55,10 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
                                          [](const auto& x, const auto& y) { return x.left < y.left; });
     if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kJustLeft &&
-        !plans_.is_planned(file, oldest->chunk))
+        !is_to_stay(file, *oldest) && !plans_.is_planned(file, oldest->chunk))
       (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
   }
+  if (file.shares_chunks && file.source->is_full()) make_room_for_others(file);
   if (!std::exchange(joined_, true)) budget_.join(MemoryUse::chunks);
   if (budget_.somebody_waits()) {  // it is his, however many chunks would go
     shortage_.store(file.chunk_bytes, std::memory_order_relaxed);
@@ -70,6 +71,23 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
     }
   budget_.take(MemoryUse::chunks, file.chunk_bytes, 0);
   return true;
+}
+
+// What other processes are about to come to.
+bool ChunkCache::is_to_stay(const FileCache& file, const FileCache::Resident& r) const noexcept {
+  return r.name && file.source->is_to_come(r.chunk);
+}
+
+// The oldest chunk that this process keeps for others; best one that nobody seems to come to.
+void ChunkCache::make_room_for_others(FileCache& file) noexcept {
+  const auto weight = [&](const FileCache::Resident& r) { return std::pair(is_to_stay(file, r), r.left); };
+  std::size_t least = file.residents.size();
+  for (std::size_t i = 0; i < file.residents.size(); ++i) {
+    const FileCache::Resident& r = file.residents[i];
+    if (!r.name || plans_.is_planned(file, r.chunk)) continue;
+    if (least == file.residents.size() || weight(r) < weight(file.residents[least])) least = i;
+  }
+  if (least != file.residents.size()) (void)evict(file, least);
 }
 
 void ChunkCache::return_memory(const FileCache& file) noexcept {
@@ -130,6 +148,7 @@ bool ChunkCache::evict_one(bool even_planned) noexcept {
       facts.used = r.used;
       facts.age = plans_.clock() - r.left;
       facts.published = r.left;
+      facts.of_others = is_to_stay(*f, r);
       plans_.look_up(*f, r.chunk, facts);
       const EvictionRank rank = eviction_rank(facts);
       if (rank.rank < kLeastUnplanned && !even_planned) continue;
@@ -149,14 +168,19 @@ bool ChunkCache::evict(FileCache& file, std::size_t resident) noexcept {
   if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
   file.residents.erase(file.residents.begin() + static_cast<std::ptrdiff_t>(resident));
   budget_.give_back(file.memory_use(), file.chunk_bytes, kChunkVmas);
+  went(file, r);
   ++file.stats.reclaimed;
   if (!r.used) file.stats.wasted += file.bytes_in(r.chunk);
   plans_.chunk_went(file, r.chunk);
   return true;
 }
 
+void ChunkCache::went(FileCache& file, const FileCache::Resident& r) noexcept {
+  if (r.name) file.source->drop(*r.name);
+}
+
 bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
-                        Staging& staging) noexcept {
+                        Staging& staging, const std::optional<node::ChunkName>& name) noexcept {
   try {
     file.residents.reserve(file.residents.size() + 1);
   } catch (...) {
@@ -164,6 +188,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   }
   const bool open = file.users != 0;
   if (!file.table.finish(chunk, generation, good && open, Places{file, &staging})) {
+    if (name) file.source->drop(*name);
     staging = Staging();
     return_memory(file);
     return false;
@@ -172,7 +197,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   if (file.keeps_chunks()) complain_if_full(file);
   EvictionFacts facts;
   plans_.look_up(file, chunk, facts);
-  file.residents.push_back({chunk, facts.awaited, plans_.clock()});
+  file.residents.push_back({chunk, facts.awaited, plans_.clock(), name});
   ++file.stats.published;
   file.stats.most_vmas = std::max(file.stats.most_vmas, budget_.vmas());
   file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());
@@ -208,6 +233,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
   if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
+  for (const FileCache::Resident& r : file.residents) went(file, r);
   file.residents.clear();
   return true;
 }
@@ -217,6 +243,7 @@ void ChunkCache::forget_residents(FileCache& file) noexcept {
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.stats.reclaimed += file.residents.size();
+  for (const FileCache::Resident& r : file.residents) went(file, r);
   file.residents.clear();
 }
 
@@ -227,6 +254,7 @@ void ChunkCache::after_fork() noexcept {
     f->table.forget_fills();
     // Also where a piece could not be told from the file: one call for all.
     if (!f->keeps_chunks() && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
+    for (FileCache::Resident& r : f->residents) r.name.reset();  // the parent's
     // Inherited: of files that cannot be mapped, or that could not be restored.
     budget_.take(f->memory_use(), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
   }

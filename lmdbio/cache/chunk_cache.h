@@ -65,8 +65,9 @@ class ChunkCache {
   void walks_ended() noexcept;
 
   /// Of a chunk whose memory was taken: published, or its memory is given back with the staging.
+  /// `name`: see FileCache::Resident.
   bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
-              Staging& staging) noexcept;
+              Staging& staging, const std::optional<node::ChunkName>& name = {}) noexcept;
   /// A transaction of `snapshot` begins; it has read nothing yet.  ENOMEM: it must not.  How many chunks
   /// went.
   Result<std::size_t> advance(FileCache& file, std::uint64_t snapshot) noexcept;
@@ -81,6 +82,9 @@ class ChunkCache {
   bool evict_one(bool even_planned) noexcept;
   bool may_shrink() const noexcept;
   bool evict(FileCache& file, std::size_t resident) noexcept;
+  void make_room_for_others(FileCache& file) noexcept;
+  bool is_to_stay(const FileCache& file, const FileCache::Resident& r) const noexcept;
+  void went(FileCache& file, const FileCache::Resident& r) noexcept;
   void forget_residents(FileCache& file) noexcept;
   void complain_if_full(const FileCache& file) noexcept;
 

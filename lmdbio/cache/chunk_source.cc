@@ -1,29 +1,99 @@
 #include "lmdbio/cache/chunk_source.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/file_cache.h"
+#include "lmdbio/io/content_state.h"
 #include "lmdbio/io/private_table.h"
 
 namespace lmdbio::cache {
 
 namespace {
 
+/// Where no chunk file can be made, that is tried again after so long.
+constexpr std::int64_t kTryAgain = 1'000'000'000;
+/// Processes of a job start within so long: what the first one reads is for those that come.
+constexpr std::int64_t kOthersStart = 2'000'000'000;
+/// Memory that has to be free beside a new chunk file, bytes.
+constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
+
 class FileSource final : public ChunkSource {
  public:
-  explicit FileSource(FileCache& file) noexcept : file_(file) {}
+  explicit FileSource(FileCache& file) noexcept
+      : file_(file), limit_(config().memory_limit(memory_facts().total)) {}
   ~FileSource() override { forget_inherited(); }
 
-  Answer claim(ChunkIndex chunk, Target target) noexcept override {
+  Answer claim(const Wanted& wanted, Staging& memory) noexcept override {
     forget_inherited();
-    // What is read to private memory is of no use to others.
-    if (target == Target::private_memory) return is_there(chunk) ? Answer::ready : Answer::yours;
-    const std::shared_ptr<node::Table> table = file_.node.table();
+    const ChunkIndex chunk = wanted.chunk;
+    const bool is_for_all =
+        wanted.target == Target::page_cache || (wanted.target == Target::memory && file_.shares_chunks);
+    const std::shared_ptr<node::Table> table = is_for_all ? file_.node.table() : nullptr;
     if (table == nullptr || !has_room()) return is_there(chunk) ? Answer::ready : Answer::yours;
+    return wanted.target == Target::page_cache ? claim_pages(table, chunk)
+                                               : claim_memory(table, wanted, memory);
+  }
+
+  std::optional<node::ChunkName> filled(ChunkIndex chunk, bool good) noexcept override {
+    forget_inherited();
+    const auto at =
+        std::find_if(claims_.begin(), claims_.end(), [chunk](const Claim& c) { return c.chunk == chunk; });
+    if (at == claims_.end()) return {};
+    std::optional<node::ChunkName> name;
+    if (at->memory && good) {
+      if (const Status st = node::link_chunk_file(at->memory, at->name); st.ok()) {
+        name = at->name;
+        files_.fetch_add(1, std::memory_order_relaxed);
+      } else {
+        cannot_share(st);
+      }
+      good = name.has_value();
+    }
+    at->table->release(raw(chunk), at->value, good, now_ns() - at->begun_ns);
+    claims_.erase(at);
+    return name;
+  }
+
+  void drop(const node::ChunkName& name) noexcept override {
+    (void)node::unlink_chunk_file(name);
+    files_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  bool is_to_come(ChunkIndex chunk) const noexcept override {
+    const std::uint64_t range = to_come_.load(std::memory_order_relaxed);
+    return raw(chunk) >= static_cast<std::uint32_t>(range) && raw(chunk) <= range >> 32;
+  }
+  bool is_full() const noexcept override { return is_full_.load(std::memory_order_relaxed); }
+
+  Waited wait(ChunkIndex chunk) noexcept override {
+    const std::shared_ptr<node::Table> table = file_.node.table();
+    const bool in_memory = file_.path() == ReadPath::direct;
+    const std::uint32_t tag = in_memory ? memory_tag_of(chunk) : tag_of(chunk);
+    if (table == nullptr || table->wait(raw(chunk), tag) != node::Ended::brought) return Waited::not_read;
+    return in_memory ? Waited::given : Waited::there;
+  }
+
+ private:
+  using Table = std::shared_ptr<node::Table>;
+  struct Claim {
+    ChunkIndex chunk;
+    node::ClaimValue value;
+    std::int64_t begun_ns;
+    Table table;
+    UniqueFd memory;  ///< of the chunk file; empty: into the page cache
+    node::ChunkName name;
+  };
+
+  Answer claim_pages(const Table& table, ChunkIndex chunk) noexcept {
     // Claimed before it is looked for: a chunk that another process is bringing counts as there before all of
     // it is, and what it has brought meanwhile is not brought again.
     node::ClaimValue value;
@@ -32,33 +102,95 @@ class FileSource final : public ChunkSource {
       table->found(raw(chunk), value);
       return Answer::ready;
     }
-    claims_.push_back({chunk, value, now_ns(), table});
+    claims_.push_back({chunk, value, now_ns(), table, {}, {}});
     return Answer::yours;
   }
 
-  void filled(ChunkIndex chunk, bool good) noexcept override {
-    forget_inherited();
-    const auto at =
-        std::find_if(claims_.begin(), claims_.end(), [chunk](const Claim& c) { return c.chunk == chunk; });
-    if (at == claims_.end()) return;
-    at->table->release(raw(chunk), at->value, good, now_ns() - at->begun_ns);
-    claims_.erase(at);
-  }
-
-  Waited wait(ChunkIndex chunk) noexcept override {
-    const std::shared_ptr<node::Table> table = file_.node.table();
-    return table != nullptr && table->wait(raw(chunk), tag_of(chunk)) == node::Ended::brought
-               ? Waited::there
-               : Waited::not_read;
-  }
-
- private:
-  struct Claim {
-    ChunkIndex chunk;
+  Answer claim_memory(const Table& table, const Wanted& wanted, Staging& memory) noexcept {
+    const ChunkIndex chunk = wanted.chunk;
+    if (is_there(chunk)) return Answer::ready;
+    const std::int64_t now = now_ns();
+    if (first_ns_ == 0) first_ns_ = now;
+    // Alone it reads to memory of its own, which costs less.
+    const bool may_start = now - first_ns_ < kOthersStart;
+    if ((!look_at_others(*table, may_start) && !may_start) || !table->has_word(raw(chunk)) ||
+        now < share_again_ns_ || !learn_state(wanted))
+      return Answer::yours;
+    node::ChunkName name = name_of(chunk);
     node::ClaimValue value;
-    std::int64_t begun_ns;
-    std::shared_ptr<node::Table> table;
-  };
+    node::Look found = table->claim_file(raw(chunk), memory_tag_of(chunk), value);
+    if (found == node::Look::filled) {
+      name.life = table->claimer_life(value);
+      Result<Mapping> mapped = node::open_chunk_file(name, file_.chunk_bytes);
+      if (mapped) {
+        memory = Staging::adopt(std::move(mapped).value());
+        return Answer::given;
+      }
+      found = table->claim_gone(raw(chunk), value) ? node::Look::mine : node::Look::claimed;
+    }
+    if (found != node::Look::mine) return Answer::wait;
+    Result<node::UnnamedChunk> made = make_file();
+    if (!made) {  // each process reads for itself
+      table->release(raw(chunk), value, false, 0);
+      return Answer::yours;
+    }
+    memory = Staging::adopt(std::move(made.value().memory));
+    name.life = table->life();
+    claims_.push_back({chunk, value, now, table, std::move(made.value().fd), name});
+    table->note_memory(limit_, files_now());
+    return Answer::yours;
+  }
+
+  // False: there are none.  `may_start`: some, which will begin with the first chunk.
+  bool look_at_others(node::Table& table, bool may_start) noexcept {
+    const std::uint32_t own = files_now();
+    table.note_memory(limit_, own);
+    const node::Table::Others others = table.others();
+    to_come_.store(may_start ? std::uint64_t{~0u} << 32 : std::uint64_t{others.last} << 32 | others.first,
+                   std::memory_order_relaxed);
+    const std::uint64_t limit = std::min(limit_, others.least_limit);
+    is_full_.store((others.files + own + 1) * file_.chunk_bytes > limit, std::memory_order_relaxed);
+    return others.any;
+  }
+
+  // Chunk files that it keeps or reads to.
+  std::uint32_t files_now() const noexcept {
+    const auto being_read = std::count_if(claims_.begin(), claims_.end(),
+                                          [](const Claim& c) { return static_cast<bool>(c.memory); });
+    return files_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(being_read);
+  }
+
+  Result<node::UnnamedChunk> make_file() noexcept {
+    if (is_full()) return Status::from_errno(ENOMEM);
+    if (memory_facts().available < kLeastFree + file_.chunk_bytes) {
+      cannot_share(Status::from_errno(ENOMEM));
+      return Status::from_errno(ENOMEM);
+    }
+    Result<node::UnnamedChunk> made = node::make_chunk_file(file_.chunk_bytes);
+    if (!made) cannot_share(made.error());
+    return made;
+  }
+
+  void cannot_share(Status why) noexcept {
+    share_again_ns_ = now_ns() + kTryAgain;
+    if (std::exchange(complained_, true)) return;
+    const char* const text = ::strerrordesc_np(why.raw());
+    log_line(LogLevel::info, "%s: each process reads for itself, no chunk files in /dev/shm: %s",
+             file_.name.c_str(), text != nullptr ? text : "unknown error");
+  }
+
+  // What the file has in it, under the newest snapshot that this process knows.  False: it cannot be told.
+  bool learn_state(const Wanted& wanted) noexcept {
+    if (wanted.snapshot == state_of_ && state_[0] != 0) return true;
+    const auto state = content_state(file_.buffered, std::size_t{2} << file_.page_shift, wanted.snapshot);
+    state_of_ = wanted.snapshot;
+    state_ = state.value_or(std::array<std::uint64_t, 2>{});
+    tagged_.store(state_[0], std::memory_order_relaxed);
+    return state_[0] != 0;
+  }
+  node::ChunkName name_of(ChunkIndex chunk) const noexcept {
+    return {0, {state_[0], state_[1] + file_.bytes_in(chunk)}, raw(chunk)};
+  }
 
   bool is_there(ChunkIndex chunk) const noexcept {
     return file_.decision.uses_resident &&
@@ -79,16 +211,34 @@ class FileSource final : public ChunkSource {
   std::uint32_t tag_of(ChunkIndex chunk) const noexcept {
     return static_cast<std::uint32_t>(file_.bytes_in(chunk) >> 12);
   }
+  // A chunk file has those of one state of the file.
+  std::uint32_t memory_tag_of(ChunkIndex chunk) const noexcept {
+    constexpr std::uint32_t kChunkFile = 0x8000'0000;
+    return static_cast<std::uint32_t>(tagged_.load(std::memory_order_relaxed) + tag_of(chunk)) | kChunkFile;
+  }
   // In a forked child: the parent's I/O thread may have been changing them, so they are neither looked at nor
   // freed.
   void forget_inherited() noexcept {
-    if (std::exchange(born_, PrivateTable::generation()) != PrivateTable::generation())
-      new (&claims_) std::vector<Claim>;
+    if (std::exchange(born_, PrivateTable::generation()) == PrivateTable::generation()) return;
+    new (&claims_) std::vector<Claim>;
+    files_ = 0;
   }
 
   FileCache& file_;
+  const std::uint64_t limit_;  ///< of this process's memory, bytes
   unsigned born_ = PrivateTable::generation();
-  std::vector<Claim> claims_;  // this process's; the I/O thread's
+  // The I/O thread's:
+  std::vector<Claim> claims_;  ///< this process's
+  std::uint64_t state_of_ = 0;
+  std::array<std::uint64_t, 2> state_{};  ///< of the file's contents under that snapshot; 0: not known
+  std::int64_t first_ns_ = 0;             ///< of claims
+  std::int64_t share_again_ns_ = 0;
+  bool complained_ = false;
+  // Which other threads look at:
+  std::atomic<std::uint64_t> tagged_{0};   ///< state_[0]
+  std::atomic<std::uint32_t> files_{0};    ///< chunk files that this process keeps
+  std::atomic<std::uint64_t> to_come_{1};  ///< chunks that others come to: the last one, the first one
+  std::atomic<bool> is_full_{false};
 };
 
 }  // namespace

@@ -14,6 +14,7 @@ struct EvictionFacts {
   bool planned = false;         ///< a walk that goes on has it in its plan
   bool awaited = false;         ///< and cannot go on without it
   bool used = false;            ///< a walk came to it
+  bool of_others = false;       ///< walks of other processes are about to come to it
   std::uint64_t position = 0;   ///< in the plan: how many chunks come before it
   std::uint64_t age = 0;        ///< plans since it was in one
   std::uint64_t published = 0;  ///< when it was last in a plan: larger is later
@@ -30,12 +31,13 @@ struct EvictionRank {
 };
 
 /// 6: never used and in no plan, the oldest first.  5: left, the newest first.  4, 3: left just now, the
-/// oldest first; unused ones last, since a plan that was cut short leaves what is needed soon.  2, 1: planned
-/// and not awaited, awaited; the last in its plan first.  Those are for who waits for memory
-/// (kLeastUnplanned).
+/// oldest first; unused ones last, since a plan that was cut short leaves what is needed soon, and last of
+/// all what other processes come to.  2, 1: planned and not awaited, awaited; the last in its plan first.
+/// Those are for who waits for memory (kLeastUnplanned).
 constexpr EvictionRank eviction_rank(const EvictionFacts& c) noexcept {
   if (c.planned) return {c.awaited ? 1u : 2u, c.position};
-  if (c.age < kJustLeft) return {c.used ? 4u : 3u, c.age};
+  if (c.of_others) return {3, 0};
+  if (c.age < kJustLeft) return {c.used ? 4u : 3u, c.age + 1};
   return c.used ? EvictionRank{5, c.published} : EvictionRank{6, c.age};
 }
 inline constexpr unsigned kLeastUnplanned = 3;

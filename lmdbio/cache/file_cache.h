@@ -32,6 +32,7 @@ struct ReadStats {
   std::uint64_t requests[kSizes]{};
   std::uint64_t short_reads = 0, retries = 0;
   std::uint64_t chunks_read = 0, chunks_cached = 0, extents = 0;
+  std::uint64_t chunks_given = 0;    ///< of other processes, in chunk files
   std::uint64_t chunks_claimed = 0;  ///< that another process was bringing, each time one was to be read
   std::uint64_t stalls = 0, stall_ns = 0;  ///< waits of programs for data
   std::uint64_t published = 0, reclaimed = 0, publish_failed = 0, stale = 0, read_failed = 0, stole = 0;
@@ -56,7 +57,7 @@ struct ReadStats {
     for (unsigned i = 0; i < kSizes; ++i) requests[i] += s.requests[i];
     short_reads += s.short_reads, retries += s.retries;
     chunks_read += s.chunks_read, chunks_cached += s.chunks_cached, extents += s.extents;
-    chunks_claimed += s.chunks_claimed;
+    chunks_given += s.chunks_given, chunks_claimed += s.chunks_claimed;
     stalls += s.stalls, stall_ns += s.stall_ns;
     published += s.published, reclaimed += s.reclaimed, publish_failed += s.publish_failed;
     stale += s.stale, read_failed += s.read_failed, stole += s.stole, snapshots += s.snapshots;
@@ -95,6 +96,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     ChunkIndex chunk;
     bool used = false;       ///< a walk came to it
     std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
+    /// Other processes find it by this name, as long as it is resident.
+    std::optional<node::ChunkName> name;
   };
 
   FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
@@ -110,6 +113,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         decision(how),
         table(std::move(t)),
         chunk_bytes(chunk),
+        page_shift(window->page_shift()),
         name(std::move(n)),
         node(file->identity(), chunk, window->length(), config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
@@ -122,9 +126,11 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   const Residency residency;
   const bool local;               ///< the file system is
   const std::uint64_t readahead;  ///< of the kernel, ahead of page faults, bytes
+  bool shares_chunks = false;     ///< see shares_chunk_files(); constant once a walk has begun
   const ReadDecision decision;    ///< as it was at first; path() is what holds
   ChunkTable table;
   const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
+  const unsigned page_shift;      ///< of the database's pages
   const std::string name;
   std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
   std::atomic<const char*> engine{""};       ///< name of the engine in use

@@ -147,13 +147,21 @@ void IoWorker::take(ReadJob&& job) {
     return;
   }
   const ChunkJob& chunk = *job.chunk();
-  switch (job.file->source->claim(
-      chunk.chunk, chunk.publishes ? ChunkSource::Target::private_memory : ChunkSource::Target::page_cache)) {
+  using Target = ChunkSource::Target;
+  Staging memory;
+  // What a load does not get now is read once lookups need it, and not for all.
+  const Target target = !chunk.publishes  ? Target::page_cache
+                        : chunk.load != 0 ? Target::private_memory
+                                          : Target::memory;
+  switch (job.file->source->claim({chunk.chunk, target, chunk.snapshot}, memory)) {
     case ChunkSource::Answer::ready:
       leave(job, Outcome::cached);
       break;
+    case ChunkSource::Answer::given:
+      publish(job, std::move(memory));
+      break;
     case ChunkSource::Answer::yours:
-      begin(std::move(job));
+      begin(std::move(job), std::move(memory));
       break;
     case ChunkSource::Answer::wait:
       leave(job, Outcome::claimed);
@@ -183,13 +191,33 @@ void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   owner_.schedule_.settle(file, c->chunk, outcome, 0);
 }
 
-void IoWorker::begin(ReadJob&& job) noexcept {
+// Its bytes are all there.
+void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
+  FileCache& file = *job.file;
+  const ChunkJob& c = *job.chunk();
+  may_have_jobs_ = true;
+  const std::lock_guard lock(owner_.mutex_);
+  const bool current = c.generation == file.table.generation();
+  const bool resident = owner_.chunks_.finish(file, c.chunk, c.generation, true, memory);
+  if (resident)
+    ++file.stats.chunks_given;
+  else
+    ++(current ? file.stats.publish_failed : file.stats.stale);
+  owner_.schedule_.settle(file, c.chunk,
+                          resident  ? Outcome::ready
+                          : current ? Outcome::mapped
+                                    : Outcome::wanted,
+                          0);
+}
+
+void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   std::size_t at = 0;
   while (fills_[at].busy) ++at;
   Fill& f = fills_[at];
   f.job = std::move(job);
   f.busy = true;
   f.group = {};
+  f.staging = std::move(memory);
   ++in_flight_;
   FileCache& file = *f.job.file;
   const ChunkJob* const chunk = f.job.chunk();
@@ -199,13 +227,13 @@ void IoWorker::begin(ReadJob&& job) noexcept {
     Lane* const l = lane(f.job.file, lane_kind(file, f.job));
     const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
                                            : f.job.extent()->extent;
-    if (publish) {
+    if (publish && !f.staging) {
       Result<Staging> made = Staging::make(file.chunk_bytes);
       if (made)
         f.staging = std::move(made).value();
       else
         st = made.error();
-    } else if (!scratch_) {
+    } else if (!publish && !scratch_) {
       Result<Mapping> made = Mapping::zeroed(kScratches * kFillRequest);
       if (made)
         scratch_ = std::move(made).value();
@@ -243,7 +271,7 @@ bool IoWorker::pump() noexcept {
 void IoWorker::finished(std::size_t at) noexcept {
   Fill& f = fills_[at];
   if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
-    f.job.file->source->filled(c->chunk, f.group.status.ok());
+    f.name = f.job.file->source->filled(c->chunk, f.group.status.ok());
   {
     const std::lock_guard lock(owner_.mutex_);
     count(*f.job.file);
@@ -253,6 +281,7 @@ void IoWorker::finished(std::size_t at) noexcept {
       extent_ended(f, *f.job.extent());
   }
   f.staging = Staging();
+  f.name.reset();
   f.job = {};
   f.busy = false;
   --in_flight_;
@@ -273,7 +302,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
   const bool current = job.generation == file.table.generation();
   bool resident = false;
   if (job.publishes) {
-    resident = owner_.chunks_.finish(file, job.chunk, job.generation, good, f.staging);
+    resident = owner_.chunks_.finish(file, job.chunk, job.generation, good, f.staging, f.name);
     if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
   } else {
     (void)file.table.finish(job.chunk, job.generation, false, NoPlaces{});

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lmdbio/base/futex.h"
@@ -54,7 +55,8 @@ class IoWorker {
   /// What is being read.
   struct Fill {
     ReadJob job;
-    Staging staging;  ///< empty: into the page cache
+    Staging staging;                      ///< empty: into the page cache
+    std::optional<node::ChunkName> name;  ///< see ChunkSource::filled()
     ReadGroup group;
     bool busy = false;
   };
@@ -65,7 +67,8 @@ class IoWorker {
   void take(ReadJob&& job);
   bool is_resident(const FileCache& file, const ExtentJob& job) const noexcept;
   void leave(const ReadJob& job, Outcome outcome) noexcept;
-  void begin(ReadJob&& job) noexcept;
+  void publish(const ReadJob& job, Staging memory) noexcept;
+  void begin(ReadJob&& job, Staging memory = {}) noexcept;
   bool pump() noexcept;
   void drop_pages() noexcept;
   void finished(std::size_t fill) noexcept;

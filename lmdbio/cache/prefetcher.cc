@@ -32,6 +32,8 @@ constinit std::atomic<Prefetcher*> the_one{nullptr};
 
 /// Of a chunk that was read and could not be published.
 constexpr int kReadTries = 8;
+/// Times that a chunk may be given by other processes, and not be there.
+constexpr unsigned kMostGiven = 4;
 }  // namespace
 
 Prefetcher* Prefetcher::get() noexcept {
@@ -75,6 +77,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     const File* const direct = wants_direct ? on.direct() : nullptr;
     ReadFacts facts;
     facts.setting = mode;
+    facts.node = config().node;
     facts.local = on.local();
     facts.direct_works = direct != nullptr;
     facts.can_map = window->has_file();
@@ -99,6 +102,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->source = file_source(*file);
     if (file->source == nullptr) return Status::from_errno(ENOMEM);
     file->drop_behind = decision.drops_behind;
+    file->shares_chunks = shares_chunk_files(facts);
     (void)file->table.advance(snapshot, NoPlaces{});
     const std::lock_guard lock(mutex_);
     for (FileCache* const f : chunks_.files()) {  // another thread was faster
@@ -285,8 +289,15 @@ void Prefetcher::wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<
   lock.unlock();
   const ChunkSource::Waited waited = file.source->wait(chunk);
   lock.lock();
-  if (waited == ChunkSource::Waited::there) ticket.filled_ = chunk;
-  if (!schedule_.claim_ended(walk, chunk, waited == ChunkSource::Waited::there)) return;
+  const bool there = waited == ChunkSource::Waited::there;
+  if (there) ticket.filled_ = chunk;
+  if (!schedule_.claim_ended(walk, chunk, there)) return;
+  // Given, and gone again: what others show is advice.
+  if (waited == ChunkSource::Waited::given) {
+    ticket.given_times_ = ticket.given_ == chunk ? ticket.given_times_ + 1 : 1;
+    ticket.given_ = chunk;
+    if (ticket.given_times_ > kMostGiven) return schedule_.leave_to_mapping(walk);
+  }
   if (ensure_worker())
     worker_->wake();
   else

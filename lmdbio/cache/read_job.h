@@ -13,6 +13,7 @@ struct ChunkJob {
   ChunkIndex chunk{};
   ChunkTable::Generation generation{};  ///< of the table when it began
   bool publishes = false;               ///< its memory is counted already, but for windows without a mapping
+  std::uint64_t snapshot = 0;           ///< the newest known when it began
   unsigned load = 0;                    ///< of which WholeLoad: its `begun`; 0: a walk wants it
 };
 /// A piece of the file, into the page cache.

@@ -40,6 +40,8 @@ class [[nodiscard]] Ticket {
   friend class Prefetcher;
   Walk* walk_ = nullptr;
   bool pending_ = false, all_cached_ = false;
+  std::optional<ChunkIndex> given_;   ///< other processes have read it, as they said
+  unsigned given_times_ = 0;          ///< in a row
   std::optional<ChunkIndex> filled_;  ///< the walk comes to it, and it was brought into the page cache for it
 };
 

@@ -52,6 +52,9 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
       e.chunk = c;
       if (old != walk.plan_.end() && old->outcome != Outcome::failed) e = *old;
       e.awaited = needed.contains(c);
+      // What another process has read meanwhile is published before the walk comes to it.
+      if (e.outcome == Outcome::claimed && !e.awaited && file.path() == ReadPath::direct)
+        e.outcome = Outcome::wanted;
       const ChunkState state = file.table.state(c);
       if (e.outcome == Outcome::ready && state != ChunkState::resident) e.outcome = Outcome::wanted;
       if (e.outcome == Outcome::wanted && state == ChunkState::resident) e.outcome = Outcome::ready;
@@ -183,7 +186,7 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
       }
       job.file = file.shared_from_this();
       try {
-        job.what = ChunkJob{e.chunk, file.table.start(e.chunk), direct, 0};
+        job.what = ChunkJob{e.chunk, file.table.start(e.chunk), direct, file.table.newest_snapshot(), 0};
       } catch (...) {
         if (direct) chunks.return_memory(file);
         throw;

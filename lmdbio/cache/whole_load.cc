@@ -70,7 +70,7 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
           break;
         }
       }
-      job.what = ChunkJob{c, file.table.start(c), publishes, load.begun};
+      job.what = ChunkJob{c, file.table.start(c), publishes, file.table.newest_snapshot(), load.begun};
       job.file = file.shared_from_this();
       if (publishes) budget.take(MemoryUse::chunks, file.chunk_bytes, 0);
       ++load.reading;

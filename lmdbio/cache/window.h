@@ -83,13 +83,19 @@ class WindowView {
   PageLoader* loader_ = nullptr;
 };
 
-/// Private memory that a piece of a file is read into before it takes its place in a window: aligned to
+/// Memory that a piece of a file is read into before it takes its place in a window: private, aligned to
 /// 2 MiB, of huge pages where there are any, not inherited by a forked child, not dumped.
 class Staging {
  public:
   Staging() noexcept = default;
   /// `bytes`: a multiple of 2 MiB.  ENOMEM.
   static Result<Staging> make(std::size_t bytes) noexcept;
+  /// Memory of a chunk file (node/chunk_file.h), which is like that but for being shared.
+  static Staging adopt(Mapping shared) noexcept {
+    Staging s;
+    s.mapping_ = std::move(shared);
+    return s;
+  }
   std::byte* data() const noexcept { return mapping_.data(); }
   std::size_t size() const noexcept { return mapping_.size(); }
   explicit operator bool() const noexcept { return static_cast<bool>(mapping_); }

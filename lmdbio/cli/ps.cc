@@ -14,6 +14,7 @@
 #include "lmdbio/cli/process_facts.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
+#include "lmdbio/node/chunk_file.h"
 #include "lmdbio/node/listing.h"
 
 namespace lmdbio::cli {
@@ -69,6 +70,12 @@ std::string walk_text(const Process& p) {
   return text;
 }
 
+/// What it keeps in /dev/shm for the others.
+std::string memory_text(const Shared& s, const Process& p) {
+  if (p.row.files == 0 || !s.table.file) return "-";
+  return format_text("%llu MiB", ull(p.row.files * (s.table.file->chunk_bytes >> 20)));
+}
+
 std::string name_of(const Shared& s) {
   if (!s.table.file) return format_text("unknown file (segment %d)", s.table.segment.id);
   const node::TableIdentity& f = *s.table.file;
@@ -91,12 +98,12 @@ void show_text(const std::vector<Shared>& all) {
       std::printf("  attached %llu times, by no process that it tells of\n", ull(s.table.segment.attached));
       continue;
     }
-    std::printf("  %10s %-15s %10s %10s %10s %10s  %s\n", "pid", "command", "brought", "found", "waits",
-                "taken over", "walk");
+    std::printf("  %10s %-15s %10s %10s %10s %10s %10s  %s\n", "pid", "command", "brought", "found", "waits",
+                "taken over", "in memory", "walk");
     for (const Process& p : s.processes)
-      std::printf("  %10u %-15s %10llu %10llu %10llu %10llu  %s\n", p.row.pid,
+      std::printf("  %10u %-15s %10llu %10llu %10llu %10llu %10s  %s\n", p.row.pid,
                   p.command ? printable(*p.command).c_str() : "?", ull(p.row.brought), ull(p.row.found),
-                  ull(p.row.waits), ull(p.row.taken_over), walk_text(p).c_str());
+                  ull(p.row.waits), ull(p.row.taken_over), memory_text(s, p).c_str(), walk_text(p).c_str());
   }
 }
 
@@ -120,6 +127,7 @@ void show_json(const std::vector<Shared>& all) {
                            {"found", p.row.found},
                            {"waits", p.row.waits},
                            {"taken_over", p.row.taken_over},
+                           {"chunk_files", p.row.files},
                            {"walk", walk_json(p)}});
     tables.push_back({{"path", s.path.empty() ? Json() : Json(s.path)},
                       {"device", file ? Json(file->dev) : Json()},
@@ -134,11 +142,12 @@ void show_json(const std::vector<Shared>& all) {
 }
 
 void clean(bool json) {
-  const std::size_t removed = node::remove_dead_tables();
+  const std::size_t removed = node::remove_dead_tables(), files = node::remove_dead_chunk_files();
   if (json)
-    std::printf("%s\n", dump(Json{{"removed", removed}}).c_str());
+    std::printf("%s\n", dump(Json{{"removed", removed}, {"removed_chunk_files", files}}).c_str());
   else
-    std::printf("%zu %s removed\n", removed, removed == 1 ? "table" : "tables");
+    std::printf("%zu %s removed, %zu chunk %s removed\n", removed, removed == 1 ? "table" : "tables", files,
+                files == 1 ? "file" : "files");
 }
 
 int ps(const Options& options) {
@@ -158,8 +167,10 @@ void add_ps(CLI::App& app, int& status) {
   CLI::App* const sub =
       app.add_subcommand("ps", "which processes of this user share which files on this node");
   sub->add_flag("--json", options->json, "one JSON object on standard output");
-  sub->add_flag("--clean", options->clean,
-                "instead: remove the tables that no process has attached, and say how many");
+  sub->add_flag(
+      "--clean", options->clean,
+      "instead: remove the tables that no process has attached and the chunk files of processes that "
+      "have ended, and say how many");
   sub->callback([options, &status] { status = ps(*options); });
 }
 

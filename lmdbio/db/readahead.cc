@@ -371,8 +371,8 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   }
   const ChunkIndex a{geometry.chunk_of(need.first)};
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
-  if (file.path() == ReadPath::page_cache)
-    if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_);
+  if (file.path() == ReadPath::page_cache || file.shares_chunks)
+    if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_, !place.forward);
   // What was read of a chunk that is gone by now was read in vain, in part; the page cache keeps it.
   const bool loses = file.path() == ReadPath::direct || file.drop_behind;
   if (loses && (comes_back_to(a) || comes_back_to(b))) {

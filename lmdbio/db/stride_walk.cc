@@ -76,7 +76,8 @@ std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace
 }
 
 bool StrideWalk::is_shared(cache::FileCache& file, ChunkIndex chunk, std::uint32_t share) noexcept {
-  if (file.path() == ReadPath::direct) return false;  // what one process reads so is of no use to another
+  // What one process reads so is of no use to another.
+  if (file.path() == ReadPath::direct && !file.shares_chunks) return false;
   const std::shared_ptr<node::Table> node = file.node.table();
   if (node == nullptr) return false;
   if (share != 0) node->note_walk(raw(chunk), share);

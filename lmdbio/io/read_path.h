@@ -2,7 +2,8 @@
 //
 // | access   | path        | when                                                                       |
 // |----------|-------------|----------------------------------------------------------------------------|
-// | walk     | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
+// | walk     | direct      | LMDBIO_NODE=chunks, if there are direct reads and private memory           |
+// |          | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
 // |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits                   |
 // |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped                           |
 // | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is told, and  |
@@ -25,6 +26,9 @@
 // What fits the memory that is free goes through the page cache, since other processes, later epochs and
 // later runs find it there; by page faults alone on a local file system whose kernel reads far ahead, which
 // costs least (docs/decisions/0007).  An explicit LMDBIO_IO wins.
+//
+// Chunks that walks read directly are left to other processes of the node in chunk files (node/chunk_file.h)
+// if the file system is not local, or LMDBIO_NODE=chunks.
 #pragma once
 
 #include <cstdint>
@@ -101,9 +105,10 @@ constexpr bool walks_use_resident(IoMode setting, bool can_map) noexcept {
 /// What is known of a file and of the memory there is for it.  What an access does not ask for may be left
 /// out.
 struct ReadFacts {
-  IoMode setting = IoMode::automatic;  ///< LMDBIO_IO
-  bool local = true;                   ///< the file system keeps its data on this machine
-  bool direct_works = false;           ///< O_DIRECT
+  IoMode setting = IoMode::automatic;   ///< LMDBIO_IO
+  NodeMode node = NodeMode::automatic;  ///< LMDBIO_NODE
+  bool local = true;                    ///< the file system keeps its data on this machine
+  bool direct_works = false;            ///< O_DIRECT
   bool can_map = true;
   bool opens_drop_cache = false;       ///< each open of the file drops its page cache
   std::uint64_t kernel_readahead = 0;  ///< of page faults, bytes
@@ -147,6 +152,7 @@ constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {
   }
   if (f.memory_limit == 0) return {ReadPath::page_cache, resident, behind, "LMDBIO_MEMORY=0"};
   if (!f.direct_works) return {ReadPath::page_cache, resident, behind, "no direct reads here"};
+  if (f.node == NodeMode::chunks) return {ReadPath::direct, resident, false, "LMDBIO_NODE=chunks"};
   if (!fits) return {ReadPath::direct, resident, false, "larger than the memory that is free"};
   if (f.local && f.kernel_readahead >= kEnoughReadahead)
     return {ReadPath::page_faults, resident, false, "local file system, the kernel reads ahead far enough"};
@@ -227,6 +233,13 @@ constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) n
       return detail::reader_path(facts);
   }
   return {};
+}
+
+/// Whether chunks that walks read directly are for all processes of the node.  A local file system gives them
+/// to each at the speed of memory.
+constexpr bool shares_chunk_files(const ReadFacts& f) noexcept {
+  if (!f.can_map || !f.direct_works || f.memory_limit == 0) return false;
+  return f.node == NodeMode::chunks || (f.node == NodeMode::automatic && !f.local);
 }
 
 /// Whether opening the file with O_DIRECT could be of use to walks and prefetches.  A reader has memory of

@@ -85,8 +85,32 @@ bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexc
   }
 }
 
-/// Takes `out`, a claim of another process that does not go on, over.  True: it is this process's, and
-/// `out` is for release().  False: it has ended, or is somebody else's; `out` is what the word holds.
+enum class Look : unsigned char {
+  mine,     ///< as claim(): true
+  claimed,  ///< as claim(): false
+  filled,   ///< it was filled for the same tag, by the claimer of `out`
+};
+
+/// As claim(), for a chunk that who has filled it keeps: it is claimed only if it was not filled.
+template <SharedWord Word>
+Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
+  ClaimValue now = word.load();
+  for (;;) {
+    if (now.state() != ClaimValue::State::free && now.tag() == tag) {
+      out = now;
+      return now.state() == ClaimValue::State::filled ? Look::filled : Look::claimed;
+    }
+    const ClaimValue mine = now.claimed_by(claimer, tag);
+    if (word.compare_exchange(now, mine)) {
+      out = mine;
+      return Look::mine;
+    }
+  }
+}
+
+/// Takes `out`, a claim of another process that does not go on, or what it has filled and does not keep,
+/// over.  True: it is this process's, and `out` is for release().  False: it has ended, or is somebody
+/// else's; `out` is what the word holds.
 template <SharedWord Word>
 bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   ClaimValue now = out;

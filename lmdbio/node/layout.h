@@ -41,7 +41,9 @@ struct alignas(128) Row {
   std::atomic<std::uint64_t> progress;   ///< counts claims that were made and that have ended
   std::atomic<std::uint64_t> fill_ns;    ///< from claim to release, lately
   std::atomic<std::uint64_t> walk;       ///< WalkNote
+  std::atomic<std::uint64_t> limit;      ///< of the process's memory, bytes
   std::atomic<std::int64_t> walk_ns;     ///< when it was written, CLOCK_MONOTONIC
+  std::atomic<std::uint32_t> files;      ///< chunk files that it keeps or reads to
   // For lmdbio ps.
   std::atomic<std::uint64_t> brought, found, waits, taken_over;  ///< chunks; waits: times
   std::atomic<std::uint32_t> pid;                                ///< as the process sees it itself
@@ -52,9 +54,13 @@ static_assert(sizeof(Row) == 128);
 struct WalkNote {
   std::uint32_t chunk = 0;
   std::uint32_t share = 0;  ///< in 1/1000 of the bytes; 0: there is no walk
-  constexpr std::uint64_t bits() const noexcept { return std::uint64_t{share} << 32 | chunk; }
+  bool backward = false;
+  constexpr std::uint64_t bits() const noexcept {
+    return std::uint64_t{backward} << 63 | std::uint64_t{share & 0xffff} << 32 | chunk;
+  }
   static constexpr WalkNote of(std::uint64_t bits) noexcept {
-    return {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+    return {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32 & 0xffff),
+            bits >> 63 != 0};
   }
 };
 

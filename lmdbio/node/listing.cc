@@ -33,7 +33,7 @@ CopiedRow copy(const Row& r) noexcept {
   walk.share = std::min(walk.share, 1000u);
   return {life,
           {r.pid.load(), life_segment(life), r.brought.load(), r.found.load(), r.waits.load(),
-           r.taken_over.load(), walk, r.walk_ns.load()}};
+           r.taken_over.load(), r.files.load(), walk, r.walk_ns.load()}};
 }
 
 // What the header says, if the numbers fit each other.

@@ -16,6 +16,7 @@ struct ListedProcess {
   std::uint32_t pid;  ///< in its own PID namespace
   int life_segment;   ///< the segment that this process alone has attached (node/life.h)
   std::uint64_t brought, found, waits, taken_over;
+  std::uint32_t files;   ///< chunk files that it keeps
   WalkNote walk;         ///< share: 1000 at most
   std::int64_t walk_ns;  ///< when it was written, CLOCK_MONOTONIC
 };

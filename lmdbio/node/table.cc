@@ -15,6 +15,7 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/node/chunk_file.h"
 #include "lmdbio/node/life.h"
 #include "lmdbio/node/listing.h"
 
@@ -23,7 +24,7 @@ namespace lmdbio::node {
 namespace {
 
 /// Part of TableIdentity::hash(): tables of other versions are other tables.
-constexpr std::uint64_t kVersion = 1;
+constexpr std::uint64_t kVersion = 2;
 /// Keys that are tried for one file, if others are in use for something else.
 constexpr unsigned kProbes = 8;
 /// Times to make a table that another process removes meanwhile.
@@ -39,6 +40,9 @@ constexpr std::int64_t kLeastMistrust = 200'000'000;
 /// Notes of walks are good for so long, within so many chunks.
 constexpr std::int64_t kNoteLives = 1'000'000'000;
 constexpr std::uint32_t kNear = 64;
+
+/// How often rows are looked at for processes that have died.
+constexpr std::int64_t kLookEvery = 100'000'000;
 
 /// Of SplitMix64: https://prng.di.unimi.it/splitmix64.c (public domain).
 constexpr std::uint64_t mix(std::uint64_t x) noexcept {
@@ -97,6 +101,12 @@ bool is_of(const Segment& s, const TableIdentity& file) noexcept {
   return true;
 }
 
+// The note of its walk.
+bool is_fresh(const Row& r, std::int64_t now) noexcept {
+  const std::int64_t age = now - r.walk_ns.load(std::memory_order_relaxed);
+  return age <= kNoteLives && age >= -kNoteLives;
+}
+
 Result<Segment> open_or_make(const TableIdentity& file, std::uint64_t window_bytes) {
   const std::uint64_t chunks = std::clamp(window_bytes / file.chunk_bytes + 1, kLeastChunks, kMostChunks);
   Status last = Status::from_errno(EEXIST);
@@ -149,6 +159,7 @@ void Table::remove_dead() noexcept {
     (void)remove_dead_tables();
   } catch (...) {  // out of memory: the next process does it
   }
+  (void)remove_dead_chunk_files();
 }
 
 std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t window_bytes,
@@ -201,6 +212,8 @@ bool Table::take_row() noexcept {
     Row& mine = row();
     mine.walk = 0;
     mine.fill_ns = 0;
+    mine.limit = ~std::uint64_t{};
+    mine.files = 0;
     mine.brought = mine.found = mine.waits = mine.taken_over = 0;
     mine.pid = static_cast<std::uint32_t>(::getpid());
     me_ = claimer_of(at, mine.processes.fetch_add(1) + 1);
@@ -247,6 +260,74 @@ bool Table::claim(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexc
   }
   if (mine) count(row().progress);
   return mine;
+}
+
+Look Table::claim_file(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexcept {
+  if (!has_word(chunk)) return Look::mine;
+  const Word w(word(chunk));
+  Look found = claim_unless_filled(w, me_, tag, out);
+  if (found == Look::claimed && !is_going(out.claimer()) && take_over(w, me_, out)) {
+    count(row().taken_over);
+    found = Look::mine;
+  }
+  if (found == Look::mine) count(row().progress);
+  return found;
+}
+
+bool Table::claim_gone(std::uint32_t chunk, ClaimValue& filled) noexcept {
+  if (!take_over(Word(word(chunk)), me_, filled)) return false;
+  count(row().progress);
+  return true;
+}
+
+std::uint64_t Table::claimer_life(ClaimValue value) const noexcept {
+  const Row& r = row(row_of(value.claimer()));
+  return claimer_of(row_of(value.claimer()), r.processes.load(std::memory_order_relaxed)) == value.claimer()
+             ? r.life.load(std::memory_order_relaxed)
+             : 0;
+}
+
+void Table::note_memory(std::uint64_t limit, std::uint32_t files) noexcept {
+  row().limit.store(limit, std::memory_order_relaxed);
+  row().files.store(files, std::memory_order_relaxed);
+}
+
+// What processes that were killed leave in their rows goes, and what they leave in memory.
+void Table::look_for_dead() noexcept {
+  const std::int64_t now = now_ns();
+  std::int64_t before = looked_ns_.load(std::memory_order_relaxed);
+  if (now - before < kLookEvery || !looked_ns_.compare_exchange_strong(before, now)) return;
+  const unsigned rows = std::min(header().rows_used.load(std::memory_order_relaxed), kRows);
+  bool left_files = false;
+  for (unsigned at = 0; at < rows; ++at) {
+    std::uint64_t life = row(at).life.load(std::memory_order_relaxed);
+    if (at == row_ || life == 0 || lives(life)) continue;
+    left_files = left_files || row(at).files.load(std::memory_order_relaxed) != 0;
+    (void)row(at).life.compare_exchange_strong(life, 0);
+  }
+  if (left_files) (void)remove_dead_chunk_files();
+}
+
+Table::Others Table::others() noexcept {
+  look_for_dead();
+  const unsigned rows = std::min(header().rows_used.load(std::memory_order_relaxed), kRows);
+  const std::int64_t now = now_ns();
+  Others o;
+  for (unsigned at = 0; at < rows; ++at) {
+    const Row& r = row(at);
+    if (at == row_ || r.life.load(std::memory_order_relaxed) == 0) continue;
+    o.any = true;
+    o.files += r.files.load(std::memory_order_relaxed);
+    o.least_limit = std::min(o.least_limit, r.limit.load(std::memory_order_relaxed));
+    const WalkNote note = WalkNote::of(r.walk.load(std::memory_order_relaxed));
+    if (note.share == 0 || !is_fresh(r, now)) continue;
+    const std::uint32_t before = note.chunk - std::min(note.chunk, kNear);
+    const std::uint32_t after = note.chunk + std::min(~note.chunk, kNear);
+    const bool is_first = o.last < o.first;
+    o.first = std::min(is_first ? ~0u : o.first, note.backward ? before : note.chunk);
+    o.last = std::max(is_first ? 0u : o.last, note.backward ? note.chunk : after);
+  }
+  return o;
 }
 
 void Table::release(std::uint32_t chunk, ClaimValue mine, bool good, std::int64_t took_ns) noexcept {
@@ -307,8 +388,8 @@ Ended Table::wait(std::uint32_t chunk, std::uint32_t tag) noexcept {
   });
 }
 
-void Table::note_walk(std::uint32_t chunk, std::uint32_t share) noexcept {
-  row().walk.store(WalkNote{chunk, share}.bits(), std::memory_order_relaxed);
+void Table::note_walk(std::uint32_t chunk, std::uint32_t share, bool backward) noexcept {
+  row().walk.store(WalkNote{chunk, share, backward}.bits(), std::memory_order_relaxed);
   row().walk_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
@@ -320,9 +401,8 @@ std::uint32_t Table::use_of_others(std::uint32_t chunk) const noexcept {
     const Row& r = row(at);
     if (at == row_ || r.life.load(std::memory_order_relaxed) == 0) continue;
     const WalkNote note = WalkNote::of(r.walk.load(std::memory_order_relaxed));
-    const std::int64_t age = now - r.walk_ns.load(std::memory_order_relaxed);
     const std::uint32_t away = note.chunk > chunk ? note.chunk - chunk : chunk - note.chunk;
-    if (age > kNoteLives || age < -kNoteLives || away > kNear) continue;
+    if (!is_fresh(r, now) || away > kNear) continue;
     sum += std::min(note.share, 1000u);
   }
   return sum;
@@ -348,6 +428,7 @@ void Table::leave_all() noexcept {
   for (const std::weak_ptr<Table>& t : r.tables)
     if (const std::shared_ptr<Table> table = t.lock(); table != nullptr && !table->is_inherited())
       table->leave();
+  if (r.life) remove_chunk_files_of(life_of(r.life));
 }
 
 }  // namespace lmdbio::node

@@ -39,13 +39,37 @@ class Table {
   void release(std::uint32_t chunk, ClaimValue mine, bool good, std::int64_t took_ns) noexcept;
   /// Instead of release(): the chunk was there already.
   void found(std::uint32_t chunk, ClaimValue mine) noexcept;
+  /// The same for a chunk that is read to a chunk file.  Filled: claimer_life() tells who keeps it.  Of a
+  /// chunk without a word: Look::mine, and has_word() tells.
+  Look claim_file(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexcept;
+  /// Whoever filled it does not keep it any more.  True: it is this process's to bring now.
+  bool claim_gone(std::uint32_t chunk, ClaimValue& filled) noexcept;
+  bool has_word(std::uint32_t chunk) const noexcept { return chunk < chunks_; }
+  /// Row::life of who made that claim; 0: that process has left.
+  std::uint64_t claimer_life(ClaimValue value) const noexcept;
+  /// Of this process.
+  std::uint64_t life() const noexcept { return life_; }
+  /// What this process may use, bytes; how many chunk files it keeps or reads to.
+  void note_memory(std::uint64_t limit, std::uint32_t files) noexcept;
+
+  /// The other processes that have the file open.  What they tell of themselves may be anything.
+  struct Others {
+    bool any = false;
+    std::uint64_t files = 0;                       ///< chunk files that they keep
+    std::uint64_t least_limit = ~std::uint64_t{};  ///< of their memory, bytes
+    /// Chunks that walks of theirs are about to come to; none: `last` is less than `first`.
+    std::uint32_t first = 1, last = 0;
+  };
+  /// One that was killed counts for up to a tenth of a second; its chunk files are removed then.
+  Others others() noexcept;
+
   /// Waits for who has claimed the chunk.  At most four times as long as that process and this one
   /// need for a chunk, and 50 ms, after it has come to anything, and four times that in all; a claim that
   /// takes longer is void. Signals are allowed meanwhile, and a handler may fork: then is_inherited().
   Ended wait(std::uint32_t chunk, std::uint32_t tag) noexcept;
 
   /// A walk of this process is in that chunk, and its program uses `share`/1000 of what it comes to.
-  void note_walk(std::uint32_t chunk, std::uint32_t share) noexcept;
+  void note_walk(std::uint32_t chunk, std::uint32_t share, bool backward = false) noexcept;
   /// What the walks of other processes near that chunk use, in 1/1000.  May be more than 1000: some bytes are
   /// used by several.
   std::uint32_t use_of_others(std::uint32_t chunk) const noexcept;
@@ -70,6 +94,7 @@ class Table {
     return reinterpret_cast<std::uint64_t*>(segment_.data() + kClaimsAt) + chunk;
   }
   bool is_going(Claimer claimer) const noexcept;
+  void look_for_dead() noexcept;
   static void count(std::atomic<std::uint64_t>& n) noexcept { n.fetch_add(1, std::memory_order_relaxed); }
 
   Segment segment_;
@@ -79,6 +104,7 @@ class Table {
   unsigned row_ = 0;
   Claimer me_{};
   std::atomic<bool> inherited_{false};
+  std::atomic<std::int64_t> looked_ns_{0};  ///< for the dead
   /// Of a row: its progress when it was waited for in vain, 0: it never was; until when nobody waits for it
   /// again.
   struct Stalled {

@@ -36,7 +36,8 @@ __attribute__((unused)) static void evict(const char* dir) {
   close(fd);
 }
 
-__attribute__((unused)) static void make_known(const char* dir, const struct Known* k) {
+// `version`: others have other bytes.
+__attribute__((unused)) static void make_known_version(const char* dir, const struct Known* k, uint64_t version) {
   enum { kBatch = 64 << 20 };
   MDB_env* env;
   MDB_txn* txn = NULL;
@@ -54,7 +55,7 @@ __attribute__((unused)) static void make_known(const char* dir, const struct Kno
     }
     unsigned char name[8];
     MDB_val key = known_key(i, &name), data = {known_size(k, i), value};
-    fill_known(i, 0, value, data.mv_size);
+    fill_known(i, version, value, data.mv_size);
     MUST(mdb_put(txn, dbi, &key, &data, MDB_APPEND));
     if ((pending += data.mv_size + 16) < kBatch) continue;
     MUST(mdb_txn_commit(txn));
@@ -65,6 +66,10 @@ __attribute__((unused)) static void make_known(const char* dir, const struct Kno
   free(value);
   mdb_env_close(env);
   evict(dir);
+}
+
+__attribute__((unused)) static void make_known(const char* dir, const struct Known* k) {
+  make_known_version(dir, k, 0);
 }
 
 // A number in a file like /proc/self/status: "Name:   123 kB" or "name 123"; 0: not there.

@@ -1,10 +1,13 @@
 // One of several processes that walk the same database.
-//   node make DIR RECORDS BYTES
+//   node make DIR RECORDS BYTES [VERSION]
 //   node walk DIR STRIDE FIRST TURNS HOW     every STRIDE-th record from FIRST on, every byte of it checked
 //        HOW: all at once ("run"), or "steps": says "at N" after each record and goes on with each line of its input
 //   node get DIR STRIDE FIRST TURNS HOW      the same by mdb_get
 //   node shuffled DIR STRIDE FIRST TURNS HOW   of all records in a certain random order, every STRIDE-th from FIRST on
+//   VERSION: which bytes the records have; of readers in the environment, NODE_VERSION
 #include "known.h"
+
+static uint64_t version;
 
 static void pause_at(const char* how, size_t at) {
   if (strcmp(how, "steps") != 0) return;
@@ -15,7 +18,7 @@ static void pause_at(const char* how, size_t at) {
 
 static size_t check(const MDB_val* key, const MDB_val* data) {
   const uint64_t n = number_of(key);
-  CHECK(is_known(n, 0, data->mv_data, data->mv_size));
+  CHECK(is_known(n, version, data->mv_data, data->mv_size));
   return n;
 }
 
@@ -62,12 +65,13 @@ static size_t shuffled_once(MDB_txn* txn, MDB_dbi dbi, size_t stride, size_t fir
 }
 
 int main(int argc, char** argv) {
-  if (argc == 5 && strcmp(argv[1], "make") == 0) {
+  if ((argc == 5 || argc == 6) && strcmp(argv[1], "make") == 0) {
     const struct Known k = {strtoull(argv[3], NULL, 0), strtoull(argv[4], NULL, 0), 0};
-    make_known(argv[2], &k);
+    make_known_version(argv[2], &k, argc == 6 ? strtoull(argv[5], NULL, 0) : 0);
     return 0;
   }
   CHECK(argc == 7);
+  if (getenv("NODE_VERSION") != NULL) version = strtoull(getenv("NODE_VERSION"), NULL, 0);
   setvbuf(stdout, NULL, _IOLBF, 0);
   MDB_env* env;
   MUST(mdb_env_create(&env));

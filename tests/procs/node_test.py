@@ -13,10 +13,22 @@ sys.path[:0] = [os.path.join(HERE, "..", "shim"), os.path.join(HERE, "..", "supp
 import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
-# Tables are counted, and any process of the user removes dead ones: nobody else is to be in the IPC namespace.  Where none
-# of its own can be had (not root), these tests must run alone.
-CLONE_NEWIPC = 0x08000000
-ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWIPC)
+# Tables and chunk files are counted, and any process of the user removes dead ones: nobody else is to be in the IPC
+# namespace, nor to have this /dev/shm.  Where none of its own can be had (not root), these tests must run alone.
+CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
+LIBC = ctypes.CDLL(None, use_errno=True)
+OWN_SHM = LIBC.unshare(CLONE_NEWIPC | CLONE_NEWNS) == 0
+
+
+def mount(flags=0, options=b"mode=1777"):
+    """Another /dev/shm, over the one there is: True if it could be mounted."""
+    return LIBC.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(flags), options) == 0
+
+
+if OWN_SHM:
+    MS_REC, MS_PRIVATE = 0x4000, 0x40000
+    LIBC.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    OWN_SHM = mount()
 
 RECORDS, VALUE = 600, 110 << 10
 KEYS, KEY_MASK = 0x1db00000, 0xfff00000  # lmdbio/node/layout.h
@@ -28,6 +40,13 @@ def tables():
         lines = [line.split() for line in f.read().splitlines()[1:]]
     return [(int(s[1]), int(s[6])) for s in lines
             if int(s[0]) & KEY_MASK == KEYS and int(s[7]) == os.geteuid()]
+
+
+def chunk_files():
+    try:
+        return os.listdir(f"/dev/shm/lmdbio-{os.geteuid()}")
+    except FileNotFoundError:
+        return []
 
 
 def lmdbio(*args):
@@ -48,9 +67,9 @@ class Case(shimtest.Case):
             p.communicate()
         super().tearDown()
 
-    def database(self, records=RECORDS, value=VALUE):
-        db = self.fresh()
-        made = shimtest.run("stock", ["node", "make", db, str(records), str(value)])
+    def database(self, records=RECORDS, value=VALUE, version=0):
+        db = self.fresh(f"db{version}")
+        made = shimtest.run("stock", ["node", "make", db, str(records), str(value), str(version)])
         self.assertEqual(made.returncode, 0, made.err)
         return db
 
@@ -68,7 +87,7 @@ class Case(shimtest.Case):
         env = shimtest.environment(self.mode, {"LMDBIO_STATS": stats, **(extra or {})})
         p = subprocess.Popen([shimtest.program("node", self.mode), how, db, str(stride), str(first), str(turns), steps], env=env,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        p.stats = stats
+        p.stats, p.stands = stats, False
         self.processes.append(p)
         return p
 
@@ -80,10 +99,25 @@ class Case(shimtest.Case):
         return [e["io"] for line in shimtest.read_stats(p.stats) for e in line["environments"] if "io" in e]
 
 
-class Node(Case):
     def storage(self, fs, db):
         return fs.counters()["read"]["bytes"] / os.path.getsize(os.path.join(db, "data.mdb"))
 
+    def steps(self, p, n):
+        """`p`, which walks in steps, goes on by n records, from the first one if it is just started."""
+        for _ in range(n):
+            if p.stands:
+                p.stdin.write("\n")
+                p.stdin.flush()
+            self.assertTrue(p.stdout.readline().startswith("at "))
+            p.stands = True
+
+    def last_steps(self, p, used):
+        p.stdin.write("\n" * RECORDS)
+        p.stdin.flush()
+        return self.end(p, used)
+
+
+class Node(Case):
     def test_each_byte_once(self):
         db = self.database()
         for how, stride in (("walk", 4), ("walk", 1), ("get", 4)):
@@ -170,6 +204,137 @@ class Node(Case):
         self.assertEqual([t for t in tables() if t[1] == 0], [])
 
 
+class Chunks(Case):
+    """Files that do not fit the page cache, or LMDBIO_NODE=chunks: by way of chunk files in /dev/shm."""
+    records = 1800  # 200 MB: 50 chunks
+
+    def setUp(self):
+        super().setUp()
+        if not OWN_SHM:
+            self.skipTest("no /dev/shm of its own can be had here")
+
+    def start(self, db, how, stride, first, steps="run", turns=1, extra=None):
+        return super().start(db, how, stride, first, steps, turns, {"LMDBIO_NODE": "chunks", **(extra or {})})
+
+    def test_each_byte_once(self):
+        db = self.database(self.records)
+        for how, stride, extra in (("walk", 1, {}), ("walk", 4, {}), ("walk", 4, {"LMDBIO_ENGINE": "threads"}),
+                                   ("walk", 3, {"LMDBIO_IO": "direct"}), ("get", 4, {})):
+            with self.subTest(how=how, stride=stride, **extra):
+                fs = self.mount(db, delay_us=2000)
+                all_of_them = [self.start(fs.path, how, stride, i % stride, extra=extra) for i in range(4)]
+                ios = [io for p in all_of_them for io in self.end(p, self.records // stride)]
+                self.assertLessEqual(self.storage(fs, db), 1.1)
+                self.assertGreater(sum(io["chunks_given"] for io in ios), 50)
+                self.assertEqual(chunk_files(), [], "what ended in order leaves nothing")
+
+    # The second one finds in memory what the first one has read, and the first one keeps what it has when that goes.
+    def test_one_after_the_other(self):
+        db = self.database()
+        fs = self.mount(db)
+        first = self.start(fs.path, "walk", 1, 0, "steps")
+        self.steps(first, RECORDS - 100)
+        self.assertNotEqual(chunk_files(), [])
+        fs.set(reset=1)
+        second = self.start(fs.path, "walk", 1, 0)
+        self.assertGreater(sum(io["chunks_given"] for io in self.end(second, RECORDS)), 8)
+        self.assertLess(self.storage(fs, db), 0.4)
+        for name in chunk_files():
+            os.unlink(os.path.join(f"/dev/shm/lmdbio-{os.geteuid()}", name))
+        self.last_steps(first, RECORDS)
+
+    # Another database in the place of the first one: the same inode, size, transaction and shape, other bytes.
+    def test_another_database_in_its_place(self):
+        db, other = self.database(), self.database(version=1)
+        fs = self.mount(db)
+        first = self.start(fs.path, "walk", 1, 0, "steps")
+        self.steps(first, 300)
+        files = chunk_files()
+        self.assertNotEqual(files, [])
+        data = os.path.join(db, "data.mdb")
+        before = os.stat(data)
+        with open(os.path.join(other, "data.mdb"), "rb") as new, open(data, "r+b") as old:
+            old.write(new.read())
+        self.assertEqual((before.st_ino, before.st_size), (os.stat(data).st_ino, os.stat(data).st_size))
+        second = self.start(fs.path, "walk", 1, 0, extra={"NODE_VERSION": "1"})
+        self.assertEqual(sum(io["chunks_given"] for io in self.end(second, RECORDS)), 0)
+        self.assertLessEqual(set(files), set(chunk_files()))
+        first.kill()
+
+    def test_one_is_killed(self):
+        db = self.database()
+        for sig in (signal.SIGKILL, signal.SIGSTOP):
+            for at in (1, 200, 420):
+                with self.subTest(signal=sig, at=at):
+                    fs = self.mount(db, delay_us=2000)
+                    victim = self.start(fs.path, "walk", 1, 0, "steps")
+                    others = [self.start(fs.path, "walk", 3, i) for i in range(3)]
+                    self.steps(victim, at)
+                    victim.send_signal(sig)
+                    for p in others:
+                        self.end(p, RECORDS // 3)
+                    if sig == signal.SIGKILL:
+                        victim.communicate()
+                        continue
+                    victim.send_signal(signal.SIGCONT)
+                    self.last_steps(victim, RECORDS)
+        self.end(self.start(db, "walk", 1, 0), RECORDS)
+        self.assertEqual(chunk_files(), [], "the next open removes what the killed have left")
+
+    # What a killed process has left is removed by those that go on.
+    def test_memory_of_the_killed(self):
+        db = self.database(self.records)
+        fs = self.mount(db, delay_us=500)
+        victim, other = (self.start(fs.path, "walk", 1, 0, "steps") for _ in range(2))
+        self.steps(victim, 200)
+        self.steps(other, 1)
+        self.assertNotEqual(chunk_files(), [])
+        victim.kill()
+        victim.communicate()
+        self.steps(other, self.records - 1)
+        self.assertEqual(len({name.split("-")[0] for name in chunk_files()}), 1)
+        self.last_steps(other, self.records)
+        self.assertEqual(chunk_files(), [])
+
+    def test_memory_is_limited(self):
+        db = self.database(self.records)
+        fs = self.mount(db, delay_us=1000)
+        all_of_them = [self.start(fs.path, "walk", 4, i, "steps", extra={"LMDBIO_MEMORY": "48M"})
+                       for i in range(4)]
+        for n in range(0, self.records // 4 - 8, 4):
+            for p in all_of_them:
+                self.steps(p, 4)
+            # Chunks of little memory; each process may have begun another one meanwhile.
+            self.assertLessEqual(len(chunk_files()) * (2 << 20), (48 << 20) + 3 * (2 << 20))
+        for p in all_of_them:
+            p.stdin.write("\n" * self.records)
+            p.stdin.flush()
+            self.end(p, self.records // 4)
+
+    def test_no_room_in_memory(self):
+        db = self.database()
+        for flags, options in ((0, b"mode=1777,size=6m"), (0, b"mode=1777,size=20m"), (1, b"mode=1777"), (0, b"mode=0000")):
+            with self.subTest(options=options, flags=flags):
+                self.assertTrue(mount(flags, options))
+                try:
+                    fs = self.mount(db, delay_us=1000)
+                    all_of_them = [self.start(fs.path, "walk", 4, i) for i in range(4)]
+                    for p in all_of_them:
+                        self.end(p, RECORDS // 4)
+                finally:
+                    self.assertEqual(LIBC.umount2(b"/dev/shm", 2), 0)  # MNT_DETACH
+
+    # Of this user's doing: files and directory go while they are in use.
+    def test_removed_in_use(self):
+        db = self.database()
+        fs = self.mount(db, delay_us=1000)
+        all_of_them = [self.start(fs.path, "walk", 4, i, turns=3) for i in range(4)]
+        while any(p.poll() is None for p in all_of_them):
+            subprocess.run(["rm", "-rf", f"/dev/shm/lmdbio-{os.geteuid()}"], check=False)
+        for p in all_of_them:
+            self.end(p, 3 * RECORDS // 4)
+
+
 class Command(Case):
     """lmdbio ps"""
 
@@ -188,11 +353,7 @@ class Command(Case):
         """Processes in the middle of a walk."""
         started = [self.start(db, "walk", 1, 0, "steps") for _ in range(n)]
         for p in started:
-            for _ in range(RECORDS // 2):
-                self.assertTrue(p.stdout.readline().startswith("at "))
-                p.stdin.write("\n")
-                p.stdin.flush()
-            self.assertTrue(p.stdout.readline().startswith("at "))
+            self.steps(p, RECORDS // 2 + 1)
         return started
 
     def test_what_is_shared(self):
@@ -218,7 +379,7 @@ class Command(Case):
         lines = lmdbio("ps").splitlines()
         at = next(i for i, line in enumerate(lines) if line.startswith(data + ": device "))
         self.assertIn(f", inode {table['inode']}, chunks of ", lines[at])
-        self.assertEqual(lines[at + 1].split(), "pid command brought found waits taken over walk".split())
+        self.assertEqual(lines[at + 1].split(), "pid command brought found waits taken over in memory walk".split())
         for line in lines[at + 2:at + 4]:
             self.assertEqual(processes[int(line.split()[0])]["command"], line.split()[1])
             self.assertRegex(line, r"  chunk \d+, uses \d+\.\d %, \d+\.\d s ago$")
@@ -230,6 +391,27 @@ class Command(Case):
             p.stdin.flush()
             self.end(p, RECORDS)
         self.assertIsNone(self.listed(fs.path))
+
+    def test_chunk_files(self):
+        if not OWN_SHM:
+            self.skipTest("no /dev/shm of its own can be had here")
+        db = self.database()
+        fs = self.mount(db, delay_us=200)
+        walker, other = (self.start(fs.path, "walk", 1, 0, "steps", extra={"LMDBIO_NODE": "chunks"}) for _ in range(2))
+        self.steps(walker, 2 * RECORDS // 3)
+        self.steps(other, RECORDS // 2)
+        table = self.listed(fs.path)
+        self.assertEqual(sum(p["chunk_files"] for p in table["processes"]), len(chunk_files()))
+        self.assertGreater(len(chunk_files()), 8)
+        for p in table["processes"]:
+            kept = f"{p['chunk_files'] * table['chunk_bytes'] >> 20} MiB" if p["chunk_files"] else "-"
+            self.assertIn(f" {kept}  chunk ", lmdbio("ps"))
+        self.assertEqual(json.loads(lmdbio("ps", "--clean", "--json"))["removed_chunk_files"], 0)
+        for p in (walker, other):
+            p.kill()
+            p.communicate()
+        self.assertRegex(lmdbio("ps", "--clean"), r"^1 table removed, [1-9]\d* chunk files removed\n$")
+        self.assertEqual(chunk_files(), [])
 
     def test_what_the_killed_leave(self):
         db = self.database()
@@ -244,9 +426,9 @@ class Command(Case):
         self.assertEqual((table["dead"], table["attached"], table["path"], table["processes"]), (True, 0, None, []))
         self.assertIn(f"inode {table['inode']}, chunks of", lmdbio("ps"))
         self.assertIn("lmdbio ps --clean removes it", lmdbio("ps"))
-        self.assertRegex(lmdbio("ps", "--clean"), r"^[1-9]\d* tables? removed\n$")
+        self.assertRegex(lmdbio("ps", "--clean"), r"^[1-9]\d* tables? removed, 0 chunk files removed\n$")
         self.assertIsNone(self.listed(fs.path))
-        self.assertEqual(set(json.loads(lmdbio("ps", "--clean", "--json"))), {"removed"})
+        self.assertEqual(set(json.loads(lmdbio("ps", "--clean", "--json"))), {"removed", "removed_chunk_files"})
 
     def segment(self, key, size):
         """A new one, attached here until the test ends: (its number, its life word, its memory)."""
@@ -273,7 +455,7 @@ class Command(Case):
                 for at in range(rows_at, rows_at + living * row, row):
                     memory[at:at + 8] = struct.pack("<Q", life)
                     if pid is not None:
-                        memory[at + 80:at + 84] = struct.pack("<I", pid)
+                        memory[at + 96:at + 100] = struct.pack("<I", pid)
                 before = bytes(memory)
                 table = next(t for t in json.loads(lmdbio("ps", "--json"))["tables"] if t["segment"] == number)
                 self.assertEqual((table["path"], table["inode"], table["dead"]), (None, None, False))

@@ -127,11 +127,11 @@ class General(Case):
         except OSError as why:
             self.skipTest(str(why))
         ps = [shimtest.CONFIG["command"], "ps"]
-        for args, output in (((), "no process of this user shares a file on this node\n"), (("--clean",), "0 tables removed\n")):
+        for args, output in (((), "no process of this user shares a file on this node\n"), (("--clean",), "0 tables removed, 0 chunk files removed\n")):
             done = alone(*ps, *args)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, output, ""))
         self.assertEqual(json.loads(alone(*ps, "--json").stdout), {"tables": []})
-        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout), {"removed": 0})
+        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout), {"removed": 0, "removed_chunk_files": 0})
 
     def test_a_closed_output_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

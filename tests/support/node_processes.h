@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -17,10 +19,22 @@
 
 namespace lmdbio::node {
 
-/// Tables are counted, and any process of the user removes dead ones: nobody else is to be in this program's
-/// IPC namespace.  Where none of its own can be had, these tests must run alone.
-inline const bool own_ipc_namespace =
-    ::unshare(CLONE_NEWIPC) == 0 || ::unshare(CLONE_NEWUSER | CLONE_NEWIPC) == 0;
+/// Tables and chunk files are counted, and any process of the user removes dead ones: nobody else is to be in
+/// this program's IPC namespace, nor to have its /dev/shm.  Where none of its own can be had, these tests
+/// must run alone.
+inline bool unshare_namespaces() {
+  const auto map = [](const char* file, unsigned id) { std::ofstream(file) << id << ' ' << id << " 1\n"; };
+  const unsigned user = ::geteuid(), group = ::getegid();
+  if (::unshare(CLONE_NEWIPC | CLONE_NEWNS) != 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWIPC | CLONE_NEWNS) != 0) return false;
+    std::ofstream("/proc/self/setgroups") << "deny\n";
+    map("/proc/self/uid_map", user);
+    map("/proc/self/gid_map", group);
+  }
+  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=512m") == 0;
+}
+inline const bool own_namespaces = unshare_namespaces();
 
 inline constexpr std::uint64_t kChunk = 4 << 20, kWindow = std::uint64_t{1} << 30;
 

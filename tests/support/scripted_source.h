@@ -36,15 +36,19 @@ struct SourceScript {
 class ScriptedSource final : public cache::ChunkSource {
  public:
   explicit ScriptedSource(SourceScript& script) : script_(script) {}
-  Answer claim(cache::ChunkIndex chunk, Target) noexcept override {
+  Answer claim(const Wanted& wanted, cache::Staging&) noexcept override {
     const std::lock_guard lock(script_.mutex);
-    return script_.answer(raw(chunk), script_.seen[raw(chunk)].claims++);
+    return script_.answer(raw(wanted.chunk), script_.seen[raw(wanted.chunk)].claims++);
   }
-  void filled(cache::ChunkIndex chunk, bool good) noexcept override {
+  std::optional<node::ChunkName> filled(cache::ChunkIndex chunk, bool good) noexcept override {
     const std::lock_guard lock(script_.mutex);
     SourceScript::Seen& s = script_.seen[raw(chunk)];
     ++(good ? s.good : s.failed);
+    return {};
   }
+  void drop(const node::ChunkName&) noexcept override {}
+  bool is_to_come(cache::ChunkIndex) const noexcept override { return false; }
+  bool is_full() const noexcept override { return false; }
   Waited wait(cache::ChunkIndex chunk) noexcept override {
     unsigned n;
     {

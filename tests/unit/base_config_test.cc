@@ -88,6 +88,8 @@ TEST(Config, ValidValues) {
   EXPECT_EQ(parse({{"LMDBIO_STALL_SECONDS", "7"}}).stall_seconds, 7u);
   EXPECT_EQ(parse({{"LMDBIO_NODE", "off"}}).node, NodeMode::off);
   EXPECT_EQ(parse({{"LMDBIO_NODE", "auto"}}).node, NodeMode::automatic);
+  EXPECT_EQ(parse({{"LMDBIO_NODE", "cache"}}).node, NodeMode::cache);
+  EXPECT_EQ(parse({{"LMDBIO_NODE", "chunks"}}).node, NodeMode::chunks);
   EXPECT_EQ(parse({{"LMDBIO_INDEX_DIR", "/scratch/indexes"}}).index_dir, "/scratch/indexes");
   EXPECT_EQ(parse({{"LMDBIO_IO", "auto"}}).io, IoMode::automatic);
   EXPECT_EQ(parse({{"LMDBIO_IO", "mmap"}}).io, IoMode::mmap);

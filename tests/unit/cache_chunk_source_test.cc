@@ -75,10 +75,21 @@ TEST_F(Source, WhatOthersReadIsWaitedFor) {
   EXPECT_EQ(file.stats().chunks_read, 0u);
   EXPECT_EQ(engine_script().reads, 0u);
   for (std::uint32_t c = 0; c < file.chunks(); ++c) {
-    EXPECT_EQ(script_.of(c).claims, 1u) << c;
+    EXPECT_GE(script_.of(c).claims, 1u) << c << ": asked again with each plan, before the walk comes to it";
     EXPECT_EQ(script_.of(c).waits, 1u) << c;
   }
-  EXPECT_EQ(file.stats().chunks_claimed, file.chunks());
+  EXPECT_GE(file.stats().chunks_claimed, file.chunks());
+}
+
+// Others say that they give it, and do not: what they show is advice.
+TEST_F(Source, WhatIsGivenAndIsNotThere) {
+  script_.answer = [](std::uint32_t, unsigned) { return Answer::wait; };
+  script_.wait = [](std::uint32_t, unsigned) { return Waited::given; };
+  AheadFile file(4 * kAheadChunk);
+  use(file);
+  walk_all(file);
+  EXPECT_EQ(file.stats().chunks_read, 0u);
+  for (std::uint32_t c = 0; c < file.chunks(); ++c) EXPECT_LE(script_.of(c).waits, 8u) << c;
 }
 
 // Who was to read it has gone.
@@ -90,7 +101,8 @@ TEST_F(Source, WhatOthersDoNotReadAfterAll) {
   walk_all(file);
   EXPECT_EQ(file.stats().chunks_read, 4u);
   EXPECT_EQ(script_.of(2).claims, 6u);
-  EXPECT_EQ(script_.of(2).waits, 5u);
+  EXPECT_LE(script_.of(2).waits, 5u);
+  EXPECT_GE(script_.of(2).waits, 1u);
   EXPECT_EQ(script_.of(2).good, 1u);
 }
 
@@ -174,11 +186,12 @@ TEST_F(Source, ANewSnapshotMeanwhile) {
 TEST_F(Source, AForkedChildHasNoClaims) {
   AheadFile file(4 * kAheadChunk);
   ChunkSource& source = *file.cache()->source;
-  (void)source.claim(ChunkIndex{2}, ChunkSource::Target::page_cache);
+  Staging memory;
+  (void)source.claim({ChunkIndex{2}, ChunkSource::Target::page_cache}, memory);
   testing::expect_success(testing::fork_a_child([&] {
-    (void)source.claim(ChunkIndex{2}, ChunkSource::Target::private_memory);
+    (void)source.claim({ChunkIndex{2}, ChunkSource::Target::private_memory}, memory);
     source.filled(ChunkIndex{2}, true);
-    const Answer again = source.claim(ChunkIndex{2}, ChunkSource::Target::page_cache);
+    const Answer again = source.claim({ChunkIndex{2}, ChunkSource::Target::page_cache}, memory);
     return again == Answer::wait || again == Answer::ready ? 0 : 1;  // the parent has it, or it is there
   }));
   source.filled(ChunkIndex{2}, false);
@@ -187,17 +200,18 @@ TEST_F(Source, AForkedChildHasNoClaims) {
 TEST_F(Source, AForkWhileClaimsChange) {
   AheadFile file(64 * kAheadChunk);
   ChunkSource& source = *file.cache()->source;
+  Staging memory;
   std::atomic<bool> done{false};
   std::thread claims([&] {
     for (std::uint32_t i = 0; !done; i = (i + 1) % 64) {
-      (void)source.claim(ChunkIndex{i}, ChunkSource::Target::page_cache);
+      (void)source.claim({ChunkIndex{i}, ChunkSource::Target::page_cache}, memory);
       if (i > 32) source.filled(ChunkIndex{i - 32}, false);
     }
   });
   for (int i = 0; i < 300; ++i)
     testing::expect_success(testing::fork_a_child([&] {
       for (std::uint32_t c = 0; c < 64; ++c) {
-        (void)source.claim(ChunkIndex{c}, ChunkSource::Target::page_cache);
+        (void)source.claim({ChunkIndex{c}, ChunkSource::Target::page_cache}, memory);
         source.filled(ChunkIndex{c}, false);
       }
       return 0;

@@ -1,0 +1,212 @@
+#include "lmdbio/node/chunk_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lmdbio/node/life.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1
+#endif
+
+namespace lmdbio::node {
+
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+struct Text {
+  char text[80];
+  const char* c_str() const noexcept { return text; }
+};
+
+Text directory_name() noexcept {
+  Text t;
+  (void)std::snprintf(t.text, sizeof t.text, "/dev/shm/lmdbio-%u", static_cast<unsigned>(::geteuid()));
+  return t;
+}
+Text text_of(const ChunkName& n) noexcept {
+  Text t;
+  (void)std::snprintf(t.text, sizeof t.text, "%016" PRIx64 "-%016" PRIx64 "%016" PRIx64 "-%08" PRIx32, n.life,
+                      n.state[0], n.state[1], n.chunk);
+  return t;
+}
+// Of text_of(); none: another file.
+std::optional<ChunkName> parse(const char* text) noexcept {
+  ChunkName n;
+  if (std::sscanf(text, "%16" SCNx64 "-%16" SCNx64 "%16" SCNx64 "-%8" SCNx32, &n.life, &n.state[0],
+                  &n.state[1], &n.chunk) != 4)
+    return {};
+  if (std::strcmp(text_of(n).c_str(), text) == 0) return n;
+  return {};
+}
+
+// This user's directory, which nobody else may look into.  Others may have put something else there: /dev/shm
+// is for everybody.
+Result<UniqueFd> open_directory(bool make) noexcept {
+  const Text name = directory_name();
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  UniqueFd fd(::open(name.c_str(), kFlags));
+  if (!fd && errno == ENOENT && make && (::mkdir(name.c_str(), 0700) == 0 || errno == EEXIST))
+    fd.reset(::open(name.c_str(), kFlags));
+  if (!fd) return Status::from_errno(errno == ELOOP || errno == ENOTDIR ? EPERM : errno);
+  struct stat st;
+  struct statfs fs;
+  if (::fstat(fd.get(), &st) != 0 || ::fstatfs(fd.get(), &fs) != 0) return Status::from_errno(errno);
+  if (st.st_uid != ::geteuid() || (st.st_mode & 07777) != 0700) return Status::from_errno(EPERM);
+  if (fs.f_type != TMPFS_MAGIC) return Status::from_errno(EMEDIUMTYPE);
+  return fd;
+}
+
+// If nobody has any: who needs it makes it anew.
+void remove_directory() noexcept { (void)::rmdir(directory_name().c_str()); }
+
+bool has_room(int directory, std::size_t bytes) noexcept {
+  struct statfs fs;
+  if (::fstatfs(directory, &fs) != 0) return false;
+  // 0 blocks: a tmpfs without a limit.
+  return fs.f_blocks == 0 || fs.f_bavail >= 2 * bytes / static_cast<std::uint64_t>(fs.f_bsize);
+}
+
+// All of its memory: where none is left that is an error here, and a signal later.
+Status allocate(int fd, const Mapping& memory) noexcept {
+  const std::size_t bytes = memory.size();
+  bool huge = true;
+  // An empty range cannot be collapsed.
+  for (std::size_t at = 0; at < bytes && huge; at += kHugePage)
+    huge = ::fallocate(fd, 0, static_cast<off_t>(at), 1) == 0;
+  huge = huge && ::madvise(memory.data(), bytes, MADV_COLLAPSE) == 0;
+  struct stat st;
+  if (huge && ::fstat(fd, &st) == 0 && static_cast<std::uint64_t>(st.st_blocks) * 512 >= bytes) return {};
+  return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? Status() : Status::from_errno(errno);
+}
+
+// At a multiple of 2 MiB; not inherited by forks, not dumped.
+Result<Mapping> map(int fd, std::size_t bytes, int protection) noexcept {
+  Result<Mapping> range = Mapping::reserve(bytes, kHugePage);
+  if (!range) return range;
+  std::byte* const at = range.value().data();
+  if (::mmap(at, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+    return Status::from_errno(errno);
+  (void)::madvise(at, bytes, MADV_DONTDUMP);
+  if (::madvise(at, bytes, MADV_DONTFORK) != 0) return Status::from_errno(errno);
+  return range;
+}
+
+struct Closes {
+  void operator()(DIR* d) const noexcept { (void)::closedir(d); }
+};
+
+// For each chunk file: visit(directory's descriptor, its name).
+template <class Visit>
+void visit_all(Visit&& visit) {
+  // No descriptor where there is nothing to look at, which is nearly always.
+  if (::access(directory_name().c_str(), F_OK) != 0) return;
+  Result<UniqueFd> directory = open_directory(false);
+  if (!directory) return;
+  const int fd = directory.value().release();
+  const std::unique_ptr<DIR, Closes> list(::fdopendir(fd));
+  if (list == nullptr) {
+    UniqueFd(fd).reset();
+    return;
+  }
+  while (const dirent* const entry = ::readdir(list.get()))
+    if (const auto name = parse(entry->d_name); name) visit(fd, *name);
+}
+
+}  // namespace
+
+Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept {
+  const Result<UniqueFd> directory = open_directory(true);
+  if (!directory) return directory.error();
+  const int in = directory.value().get();
+  if (!has_room(in, bytes)) return Status::from_errno(ENOSPC);
+  UnnamedChunk made;
+  made.fd.reset(::openat(in, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!made.fd || ::ftruncate(made.fd.get(), static_cast<off_t>(bytes)) != 0)
+    return Status::from_errno(errno);
+  Result<Mapping> memory = map(made.fd.get(), bytes, PROT_READ | PROT_WRITE);
+  if (!memory) return memory.error();
+  made.memory = std::move(memory).value();
+  if (const Status st = allocate(made.fd.get(), made.memory); !st.ok()) return st;
+  return made;
+}
+
+Status link_chunk_file(const UniqueFd& fd, const ChunkName& name) noexcept {
+  const Result<UniqueFd> directory = open_directory(true);
+  if (!directory) return directory.error();
+  if (::fchmod(fd.get(), 0400) != 0) return Status::from_errno(errno);
+  // Of this thread: it may have descriptors of its own.
+  char from[64];
+  (void)std::snprintf(from, sizeof from, "/proc/thread-self/fd/%d", fd.get());
+  if (::linkat(AT_FDCWD, from, directory.value().get(), text_of(name).c_str(), AT_SYMLINK_FOLLOW) == 0)
+    return {};
+  return Status::from_errno(errno);
+}
+
+Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexcept {
+  const Result<UniqueFd> directory = open_directory(false);
+  if (!directory) return directory.error();
+  const UniqueFd fd(::openat(directory.value().get(), text_of(name).c_str(),
+                             O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return Status::from_errno(errno);
+  struct stat st;
+  if (::fstat(fd.get(), &st) != 0) return Status::from_errno(errno);
+  if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid() || static_cast<std::uint64_t>(st.st_size) != bytes ||
+      static_cast<std::uint64_t>(st.st_blocks) * 512 < bytes)
+    return Status::from_errno(ENOENT);
+  return map(fd.get(), bytes, PROT_READ);
+}
+
+Status unlink_chunk_file(const ChunkName& name) noexcept {
+  char path[sizeof(Text) * 2];
+  (void)std::snprintf(path, sizeof path, "%s/%s", directory_name().c_str(), text_of(name).c_str());
+  return ::unlink(path) == 0 ? Status() : Status::from_errno(errno);
+}
+
+std::vector<ListedChunk> list_chunk_files() {
+  std::vector<ListedChunk> found;
+  visit_all([&](int directory, const ChunkName& name) {
+    struct stat st;
+    if (::fstatat(directory, text_of(name).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return;
+    found.push_back({name, static_cast<std::uint64_t>(st.st_blocks) * 512, !lives(name.life)});
+  });
+  return found;
+}
+
+std::size_t remove_dead_chunk_files() noexcept {
+  std::size_t removed = 0;
+  std::uint64_t living = 0;  // most files are of few processes
+  visit_all([&](int directory, const ChunkName& name) noexcept {
+    if (name.life == living) return;
+    if (lives(name.life))
+      living = name.life;
+    else if (::unlinkat(directory, text_of(name).c_str(), 0) == 0)
+      ++removed;
+  });
+  remove_directory();
+  return removed;
+}
+
+void remove_chunk_files_of(std::uint64_t life) noexcept {
+  visit_all([&](int directory, const ChunkName& name) noexcept {
+    if (name.life == life) (void)::unlinkat(directory, text_of(name).c_str(), 0);
+  });
+  remove_directory();
+}
+
+}  // namespace lmdbio::node
