@@ -10,7 +10,7 @@
     --mode M          stock, preload, linked, soname  --dir DIR  where databases and failed runs are kept
     --json FILE       all results
 
-Each run draws its settings from its seed: LMDBIO_IO, _MEMORY and _ENGINE, the sizes of values, the storage (local disk;
+Each run draws its settings from its seed: LMDBIO_IO, _NODE, _MEMORY and _ENGINE, the sizes of values, the storage (local disk;
 slowfs with 1 ms a request, with faults, without mmap), processes, threads, actors.  A run prints a line; a failed run
 leaves its settings, outputs and, after a hang, the stacks of its threads in DIR/SEED.  Timing is not drawn from the seed: what
 needs it may need several repeats.  Exit status: 0 if no run failed.
@@ -106,6 +106,7 @@ def draw(seed, may, seconds):
         s["mode"] = MODE
     s["LMDBIO_IO"] = r.choice(["auto", "direct", "direct", "buffered", "mmap"])
     s["LMDBIO_MEMORY"] = r.choice(["8M", "16M", "64M", "25%", "0"])
+    s["LMDBIO_NODE"] = r.choice(["auto", "chunks", "chunks", "off"])
     s["LMDBIO_ENGINE"] = r.choice(["auto", "auto", "uring", "threads", "threads" if has["unload"] else "pread"])
     s["storage"] = "unmapped" if has["unmapped"] else "slow" if has["slow"] else "local"
     burst = r.random() < .5
@@ -147,7 +148,7 @@ def told(s):
     """The settings as a line."""
     if s["kind"] == "unload":
         return f"unload {s['LMDBIO_IO']} {s['LMDBIO_ENGINE']} {s['databases'][0]}"
-    parts = [s["mode"], s["LMDBIO_IO"], s["LMDBIO_MEMORY"], s["LMDBIO_ENGINE"], s["storage"], "+".join(s["databases"]),
+    parts = [s["mode"], s["LMDBIO_IO"], s["LMDBIO_NODE"], s["LMDBIO_MEMORY"], s["LMDBIO_ENGINE"], s["storage"], "+".join(s["databases"]),
              f"{s['processes']}x{s['threads']}"]
     parts += [w for w in ("writer", "evict", "cgroup") if s[w]]
     if s["fault"]:
@@ -249,7 +250,7 @@ class Run:
             raise Failed("harness", f"{name}: {done.stdout[-400:]}")
 
     def environment(self):
-        extra = {n: self.s[n] for n in ("LMDBIO_IO", "LMDBIO_MEMORY", "LMDBIO_ENGINE")}
+        extra = {n: self.s[n] for n in ("LMDBIO_IO", "LMDBIO_MEMORY", "LMDBIO_ENGINE", "LMDBIO_NODE")}
         # The thread sanitizer's atexit() knows no modules: it calls what one registered after that is unloaded.
         if self.s["kind"] != "unload" or shimtest.CONFIG["sanitize"] != "thread":
             extra["LMDBIO_STATS"] = os.path.join(self.where, "stats")

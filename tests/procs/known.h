@@ -37,7 +37,8 @@ __attribute__((unused)) static void evict(const char* dir) {
 }
 
 // `version`: others have other bytes.
-__attribute__((unused)) static void make_known_version(const char* dir, const struct Known* k, uint64_t version) {
+__attribute__((unused)) static void make_known_version(const char* dir, const struct Known* k,
+                                                       uint64_t version) {
   enum { kBatch = 64 << 20 };
   MDB_env* env;
   MDB_txn* txn = NULL;

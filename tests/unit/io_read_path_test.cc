@@ -163,7 +163,7 @@ TEST(ReadPath, WhatIsDroppedBehind) {
 }
 
 // Walks: the rule in other words, the reasons in the order of their weight.
-ReadPath expected(const ReadFacts& f) {
+ReadPath expected(const ReadFacts& f) {  // LMDBIO_NODE=auto
   const bool fits = f.file_bytes <= f.available / 4 * 3;
   if (!f.can_map) return direct;
   if (f.setting == kMmap) return page_faults;
@@ -222,6 +222,40 @@ TEST(ReadPath, WhatVanishesTooOften) {
   EXPECT_FALSE(page_cache_loses(16 * kMiB - 1, 32 * kMiB));
   EXPECT_FALSE(page_cache_loses(32 * kMiB - 1, 32 * kMiB - 1));
   EXPECT_TRUE(page_cache_loses(16 * kMiB, 32 * kMiB));
+}
+
+// Chunks are for all processes of the node: the file is read as if it did not fit.
+TEST(ReadPath, ChunksForAll) {
+  const auto with = [](IoMode setting, unsigned changes, NodeMode node) {
+    ReadFacts f = facts(setting, changes);
+    f.node = node;
+    return f;
+  };
+  const auto walk = [&](IoMode setting, unsigned changes, NodeMode node) {
+    return choose_read_path(Access::walk, with(setting, changes, node)).path;
+  };
+  for (const NodeMode node : {NodeMode::automatic, NodeMode::cache, NodeMode::off}) {
+    EXPECT_EQ(walk(kAuto, kAsIs, node), page_cache);
+    EXPECT_EQ(walk(kAuto, kLocal, node), page_faults);
+  }
+  for (const unsigned changes : {kAsIs, kLarge, kLocal})
+    EXPECT_EQ(walk(kAuto, changes, NodeMode::chunks), direct);
+  for (const unsigned changes : {kNoMemory, kNoDirect})
+    EXPECT_EQ(walk(kAuto, changes, NodeMode::chunks), page_cache);
+  EXPECT_EQ(walk(kMmap, kAsIs, NodeMode::chunks), page_faults);
+  EXPECT_EQ(walk(kBuffered, kAsIs, NodeMode::chunks), page_cache);
+
+  const auto shares = [&](unsigned changes, NodeMode node) {
+    return shares_chunk_files(with(kAuto, changes, node));
+  };
+  for (const NodeMode node : {NodeMode::automatic, NodeMode::chunks}) {
+    EXPECT_TRUE(shares(kLarge, node));
+    for (const unsigned changes : {kNoMemory, kNoDirect, kUnmappable})
+      EXPECT_FALSE(shares(kLarge | changes, node));
+  }
+  EXPECT_FALSE(shares(kLarge | kLocal, NodeMode::automatic));
+  EXPECT_TRUE(shares(kLocal, NodeMode::chunks));
+  for (const NodeMode node : {NodeMode::cache, NodeMode::off}) EXPECT_FALSE(shares(kLarge, node));
 }
 
 TEST(ReadPath, WhenDirectReadsAreOfUse) {
