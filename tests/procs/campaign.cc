@@ -289,6 +289,14 @@ u64 checked(const Database& d, u64 t, u64 number, const MDB_val& value) {
   return number;
 }
 
+/// Whoever starts the table of readers anew writes 0 for the newest transaction first; without locks, which
+/// go with the descriptors, that is seen (mdb_env_setup_locks, mdb_txn_renew0).
+bool has_snapshot(MDB_txn* txn) {
+  if (mdb_txn_id(txn) != 0 || !descriptors_closed) return true;
+  board->refusals.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
 /// One transaction, and the values that it has given.
 class Snapshot {
  public:
@@ -314,7 +322,7 @@ class Snapshot {
     recheck();
     mdb_txn_reset(txn_);
     const u64 before = d_.newest;
-    if (!ok(mdb_txn_renew(txn_), "mdb_txn_renew") || !has_snapshot()) {
+    if (!ok(mdb_txn_renew(txn_), "mdb_txn_renew") || !has_snapshot(txn_)) {
       close_cursor();
       mdb_txn_abort(txn_);
       txn_ = nullptr;
@@ -412,18 +420,11 @@ class Snapshot {
       txn_ = nullptr;
       return;
     }
-    if (!has_snapshot()) {
+    if (!has_snapshot(txn_)) {
       mdb_txn_abort(std::exchange(txn_, nullptr));
       return;
     }
     begun(before);
-  }
-  /// Whoever starts the table of readers anew writes 0 for the newest transaction first; without locks, which
-  /// go with the descriptors, that is seen (mdb_env_setup_locks, mdb_txn_renew0).
-  bool has_snapshot() {
-    if (mdb_txn_id(txn_) != 0 || !descriptors_closed) return true;
-    board->refusals.fetch_add(1, std::memory_order_relaxed);
-    return false;
   }
   void begun(u64 before) {
     t_ = mdb_txn_id(txn_) - 1;
@@ -1059,7 +1060,7 @@ void walk_with_signals(std::vector<std::unique_ptr<Database>>& all, Rng& rng) {
     MDB_cursor* c = nullptr;
     if (ok(mdb_txn_begin(d.env, nullptr, MDB_RDONLY, &txn), "mdb_txn_begin")) {
       const u64 t = mdb_txn_id(txn) - 1;
-      if (ok(mdb_cursor_open(txn, d.records, &c), "mdb_cursor_open")) {
+      if (has_snapshot(txn) && ok(mdb_cursor_open(txn, d.records, &c), "mdb_cursor_open")) {
         MDB_val key{}, value{};
         pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
         for (u64 n = rng.between(1, 3000), at = 0; n > 0 && !stopping; --n) {

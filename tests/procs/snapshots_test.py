@@ -11,8 +11,10 @@ READERS = ((0, 60, 150), (1, 60, 150), (1, 60, 150))  # NOTLS, different snapsho
 
 
 class Snapshots(shimtest.Case):
+    settings = {}
+
     def start(self, mode, *argv, stats=None):
-        extra = {"LMDBIO_STATS": stats} if stats else {}
+        extra = {**self.settings, **({"LMDBIO_STATS": stats} if stats else {})}
         return subprocess.Popen([shimtest.program("snapshots", mode), *map(str, argv)],
                                 env=shimtest.environment(mode, extra), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
@@ -67,6 +69,11 @@ class Snapshots(shimtest.Case):
 
     def test_ours_beside_a_writer_with_the_shim(self):
         self.check(shimtest.modes()[0], [shimtest.modes()[0]] * 3)
+
+    # Snapshots that the readers show each other in chunk files, eight of them at most.
+    def test_readers_that_share(self):
+        self.settings = {"LMDBIO_NODE": "chunks", "LMDBIO_IO": "direct", "LMDBIO_MEMORY": "16M"}
+        self.check("stock", [shimtest.modes()[0]] * 3)
 
 
 if __name__ == "__main__":
