@@ -54,7 +54,7 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
   if (evicts_behind(size, file.comes_around, budget_.limit())) {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
                                          [](const auto& x, const auto& y) { return x.left < y.left; });
-    if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kJustLeft &&
+    if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kKeptBehind &&
         !is_to_stay(file, *oldest) && !plans_.is_planned(file, oldest->chunk))
       (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
   }

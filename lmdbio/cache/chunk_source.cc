@@ -24,6 +24,8 @@ namespace {
 constexpr std::int64_t kTryAgain = 1'000'000'000;
 /// Processes of a job start within so long: what the first one reads is for those that come.
 constexpr std::int64_t kOthersStart = 2'000'000'000;
+/// As far as that takes no more than this, bytes: memory that is used for the first time is slow.
+constexpr std::uint64_t kKeptForStart = std::uint64_t{128} << 20;
 /// Memory that has to be free beside a new chunk file, bytes.
 constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
 
@@ -146,7 +148,8 @@ class FileSource final : public ChunkSource {
     const std::uint32_t own = files_now();
     table.note_memory(limit_, own);
     const node::Table::Others others = table.others();
-    to_come_.store(may_start ? std::uint64_t{~0u} << 32 : std::uint64_t{others.last} << 32 | others.first,
+    const bool keeps_all = may_start && (others.files + own) * file_.chunk_bytes <= kKeptForStart;
+    to_come_.store(keeps_all ? std::uint64_t{~0u} << 32 : std::uint64_t{others.last} << 32 | others.first,
                    std::memory_order_relaxed);
     const std::uint64_t limit = std::min(limit_, others.least_limit);
     is_full_.store((others.files + own + 1) * file_.chunk_bytes > limit, std::memory_order_relaxed);

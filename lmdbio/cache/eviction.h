@@ -45,6 +45,10 @@ inline constexpr unsigned kLeastUnplanned = 3;
 /// Files up to this size are kept as a whole, if they can be, bytes.
 inline constexpr std::uint64_t kKeptWhole = std::uint64_t{64} << 20;
 
+/// For how many plans that is kept all the same: a leaf page is read again with each of its values, which may
+/// reach over some chunks (170 values of 110 KiB: five).
+inline constexpr std::uint64_t kKeptBehind = 8;
+
 /// What walks have left of a file goes as soon as memory is asked for, though there is some: it is not likely
 /// to be found again.  `comes_around`: a walk has gone through it more than once.
 constexpr bool evicts_behind(std::uint64_t file_bytes, bool comes_around, std::uint64_t limit) noexcept {

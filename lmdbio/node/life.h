@@ -1,13 +1,19 @@
 // Whether a process lives.  Each process has a segment of its own, which is detached when the process ends,
-// however it ends, and which no child inherits.  No process id: those differ between PID namespaces.
+// however it ends, and which no child inherits.  No process id: those differ between PID namespaces.  The
+// segment has no key; its size tells what it is if the process is killed while it makes it.
 #pragma once
 
 #include <climits>
+#include <cstddef>
 #include <cstdint>
 
+#include "lmdbio/node/layout.h"
 #include "lmdbio/node/segment.h"
 
 namespace lmdbio::node {
+
+/// Of such a segment.
+inline constexpr std::size_t kLifeBytes = kSizeMark;
 
 /// Row::life of the process that has `s` for that.
 inline std::uint64_t life_of(const Segment& s) noexcept {

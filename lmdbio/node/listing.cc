@@ -17,6 +17,10 @@ constexpr std::int64_t kBeingMade = 10;
 
 bool is_table(const SegmentFacts& s) noexcept { return is_table_key(s.key) && chunks_in(s.bytes) != 0; }
 
+// It tells whether a process lives: node/life.h.  A process may have been killed before it marked its own as
+// to be removed.
+bool is_life(const SegmentFacts& s) noexcept { return s.key == IPC_PRIVATE && s.bytes == kLifeBytes; }
+
 // No process has it attached.
 bool is_dead(const SegmentFacts& s) noexcept {
   return s.attached == 0 && (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
@@ -83,7 +87,8 @@ std::vector<ListedTable> list_tables() {
 std::size_t remove_dead_tables() {
   std::size_t removed = 0;
   for (const SegmentFacts& s : own_segments())
-    if (is_table(s) && is_dead(s) && ::shmctl(s.id, IPC_RMID, nullptr) == 0) ++removed;
+    if ((is_table(s) || is_life(s)) && is_dead(s) && ::shmctl(s.id, IPC_RMID, nullptr) == 0 && is_table(s))
+      ++removed;
   return removed;
 }
 

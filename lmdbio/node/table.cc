@@ -171,7 +171,7 @@ std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t wind
       if (std::shared_ptr<Table> joined = t.lock(); joined != nullptr && joined->file_.hash() == file.hash())
         return joined;
     if (!r.life || r.life_of != ::geteuid()) {
-      Result<Segment> life = Segment::make_unnamed(1);
+      Result<Segment> life = Segment::make_unnamed(kLifeBytes);
       if (!life) {
         why = life.error();
         return nullptr;

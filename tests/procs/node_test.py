@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "shim"), os.path.join(HERE, "..", "support")]
@@ -82,11 +83,11 @@ class Case(shimtest.Case):
         self.addCleanup(fs.__exit__)
         return fs
 
-    def start(self, db, how, stride, first, steps="run", turns=1, extra=None):
+    def start(self, db, how, stride, first, steps="run", turns=1, extra=None, before=()):
         stats = os.path.join(self.dir, f"stats.{len(self.processes)}")
         env = shimtest.environment(self.mode, {"LMDBIO_STATS": stats, **(extra or {})})
-        p = subprocess.Popen([shimtest.program("node", self.mode), how, db, str(stride), str(first), str(turns), steps], env=env,
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        argv = [*before, shimtest.program("node", self.mode), how, db, str(stride), str(first), str(turns), steps]
+        p = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         p.stats, p.stands = stats, False
         self.processes.append(p)
         return p
@@ -224,7 +225,8 @@ class Chunks(Case):
                 fs = self.mount(db, delay_us=2000)
                 all_of_them = [self.start(fs.path, how, stride, i % stride, extra=extra) for i in range(4)]
                 ios = [io for p in all_of_them for io in self.end(p, self.records // stride)]
-                self.assertLessEqual(self.storage(fs, db), 1.1)
+                # Each for itself: 4.  Those that end first take what they keep along; on a loaded machine that is a part.
+                self.assertLessEqual(self.storage(fs, db), 2)
                 self.assertGreater(sum(io.get("chunks_given", 0) for io in ios), 50)
                 self.assertEqual(chunk_files(), [], "what ended in order leaves nothing")
 
@@ -333,6 +335,71 @@ class Chunks(Case):
             subprocess.run(["rm", "-rf", f"/dev/shm/lmdbio-{os.geteuid()}"], check=False)
         for p in all_of_them:
             self.end(p, 3 * RECORDS // 4)
+
+
+class Kills(Case):
+    """Processes are killed at any time.  NODE_TEST_KILLS: how many are, at random (1000 takes a quarter of an hour)."""
+    ways = [{"LMDBIO_NODE": "auto"}, {"LMDBIO_NODE": "chunks"}]
+    # At the n-th system call of a kind that a thread makes, up to so many: tables (shm*), waits and wake-ups (futex), chunk
+    # files from their making to their removal.
+    points = {"shmget": 4, "shmat": 4, "shmctl": 8, "shmdt": 2, "futex": 8, "mkdir": 1, "ftruncate": 6, "fallocate": 6,
+              "madvise": 12, "linkat": 6, "mremap": 8, "unlink": 4, "unlinkat": 2, "rmdir": 2}
+
+    def nothing_is_left(self, db, extra):
+        """After one more open; a table that its maker had not attached yet goes when it is ten seconds old."""
+        self.end(self.start(db, "walk", 1, 0, extra=extra), RECORDS)
+        if [t for t in tables() if t[1] == 0]:
+            time.sleep(11)
+            self.end(self.start(db, "walk", 1, 0, extra=extra), RECORDS)
+        self.assertEqual([t for t in tables() if t[1] == 0], [])
+        if OWN_SHM:
+            self.assertEqual(chunk_files(), [])
+
+    def test_at_system_calls(self):
+        strace = ["strace", "-f", "-qq", "-o", "/dev/null"]
+        try:
+            subprocess.run([*strace, "true"], check=True, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("no strace, or it is not allowed here")
+        shimtest.skip_under_tsan(self, "starts too slowly")
+        db, killed = self.database(), 0
+        for extra in self.ways:
+            for call, most in self.points.items():
+                for n in range(1, most + 1):
+                    with self.subTest(call=call, n=n, **extra):
+                        fs = self.mount(db, delay_us=1000)
+                        others = [self.start(fs.path, "walk", 3, i, extra=extra) for i in (1, 2)]
+                        victim = self.start(fs.path, "walk", 3, 0, extra=extra, before=[
+                            *strace, "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={n}"])
+                        for p in others:
+                            self.end(p, RECORDS // 3, timeout=30)
+                        victim.communicate(timeout=30)
+                        killed += victim.returncode != 0
+                        if victim.returncode == 0:
+                            break
+        self.nothing_is_left(db, self.ways[1])
+        self.assertGreater(killed, 40)
+
+    def test_at_random(self):
+        rng = random.Random(int(os.environ.get("NODE_TEST_SEED", 1)))
+        db, kills = self.database(), 0
+        while kills < int(os.environ.get("NODE_TEST_KILLS", 24)):
+            extra = rng.choice(self.ways)
+            fs = self.mount(db, delay_us=rng.choice([500, 2000]))
+            how = rng.choice(["walk", "walk", "get", "shuffled"])
+            group = [self.start(fs.path, how, 4, i, extra=extra) for i in range(4)]
+            victims = rng.sample(group, rng.choice([1, 1, 2]))
+            for p in victims:
+                time.sleep(rng.random() * 0.1)
+                p.kill()
+            for p in group:
+                if p not in victims:
+                    self.end(p, RECORDS // 4, timeout=30)
+            for p in victims:
+                p.communicate()
+            kills += len(victims)
+            self.processes = []
+        self.nothing_is_left(db, self.ways[1])
 
 
 class Command(Case):
