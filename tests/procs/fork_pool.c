@@ -37,7 +37,7 @@ static MDB_val dup_of(size_t gen, unsigned i, char (*text_of)[40]) {
 static MDB_env* open_env(unsigned open_flags) {
   MDB_env* env;
   MUST(mdb_env_create(&env));
-  MUST(mdb_env_set_mapsize(env, 256u << 20));
+  MUST(mdb_env_set_mapsize(env, (size_t)2 << 30));  // of what readers hold on loaded machines
   MUST(mdb_env_set_maxdbs(env, 4));
   MUST(mdb_env_open(env, dir, open_flags, 0644));
   return env;

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "lmdbio/base/futex.h"
+#include "lmdbio/node/life.h"
+#include "lmdbio/node/listing.h"
 #include "lmdbio/node/table.h"
 #include "tests/support/node_processes.h"
 
@@ -53,6 +55,34 @@ TEST(NodeTable, WhatKilledProcessesLeaveGoesWithTheNextTable) {
   const auto table = join(some_file());
   ASSERT_NE(table, nullptr);
   EXPECT_EQ(tables().size(), before + 1) << "the new one alone";
+}
+
+// A process that is killed while it joins its first table has not marked yet as to be removed what tells that
+// it lives.
+TEST(NodeTable, WhatTellsThatAKilledProcessLivedGoesToo) {
+  const auto exists = [](int id) {
+    for (const SegmentFacts& s : own_segments())
+      if (s.id == id) return true;
+    return false;
+  };
+  const int id = ::shmget(IPC_PRIVATE, kLifeBytes, IPC_CREAT | 0600);
+  ASSERT_GE(id, 0);
+  const int foreign = ::shmget(IPC_PRIVATE, kLifeBytes + 1, IPC_CREAT | 0600);
+  ASSERT_GE(foreign, 0);
+  (void)remove_dead_tables();
+  EXPECT_TRUE(exists(id)) << "it may be about to be attached";
+  for (const int at : {id, foreign}) {
+    void* const memory = ::shmat(at, nullptr, 0);
+    ASSERT_NE(memory, reinterpret_cast<void*>(-1));
+    (void)remove_dead_tables();
+    EXPECT_TRUE(exists(at));
+    EXPECT_EQ(::shmdt(memory), 0);
+  }
+  const auto table = join(some_file());
+  ASSERT_NE(table, nullptr);
+  EXPECT_FALSE(exists(id));
+  EXPECT_TRUE(exists(foreign)) << "somebody else's";
+  EXPECT_EQ(::shmctl(foreign, IPC_RMID, nullptr), 0);
 }
 
 TEST(NodeTable, OneBringsAndAnotherWaits) {
