@@ -58,8 +58,9 @@ FEW = 150  # 5 chunks
 KEYS, KEY_MASK = 0x1db00000, 0xfff00000  # lmdbio/node/layout.h
 ROWS_AT, ROW, ROWS = 4096, 128, 256
 CLAIMS_AT, SIZE_MARK = ROWS_AT + ROWS * ROW, 0x1db
+WAITS, TAKEN_OVER, PID = 80, 88, 96  # of a row
 BEING_MADE = 10  # lmdbio/node/listing.cc
-PROBES = 8  # lmdbio/node/table.cc
+VERSION, PROBES = 2, 8  # lmdbio/node/table.cc
 OTHER_USER = 65534
 # A process that goes on after another one was killed does so within 2 s and a request; this much, with what a loaded machine
 # takes, is a hang.
@@ -77,7 +78,7 @@ def mix(x):
 def key_of(path, chunk_bytes, probe):
     """The key of the node table of that file, as lmdbio/node/table.cc has it."""
     st = os.stat(path)
-    h = (mix(mix(mix((mix(2) + os.geteuid()) % 2**64) + st.st_dev) + st.st_ino) + chunk_bytes) % 2**64
+    h = (mix(mix(mix((mix(VERSION) + os.geteuid()) % 2**64) + st.st_dev) + st.st_ino) + chunk_bytes) % 2**64
     h = mix(h) | 1 if h else 1
     return KEYS | (mix((h + probe) % 2**64) & ~KEY_MASK & 0xffffffff)
 
@@ -169,13 +170,13 @@ def claims():
 def claimers():
     """The process ids of those who have claims."""
     found = []
-    look_into(lambda a: found.extend(a.counter(w >> 3 & 0xff, 96) & 0xffffffff for w in a.words() if w & 3 == 1) or 0)
+    look_into(lambda a: found.extend(a.counter(w >> 3 & 0xff, PID) & 0xffffffff for w in a.words() if w & 3 == 1) or 0)
     return found
 
 
 def waits():
     """How often processes have waited for another one's claim, or have taken one over."""
-    return look_into(lambda a: sum(a.counter(row, at) for row in range(8) for at in (80, 88)))
+    return look_into(lambda a: sum(a.counter(row, at) for row in range(8) for at in (WAITS, TAKEN_OVER)))
 
 
 class Walker:
@@ -481,6 +482,8 @@ class AtOnePoint(Points):
         self.check_nothing_left()
 
     def test_after_the_read_and_before_the_release(self):
+        if NODE != "auto":
+            self.skipTest("the point is one of reads into the page cache")
         self.at_point(["-a", "shmget.make", "-p", "populate", "2", "exit"], claimed=True)
 
     def test_between_making_the_table_and_taking_a_row(self):
@@ -502,6 +505,8 @@ class AtOnePoint(Points):
 
     # For one that stays at its claim meanwhile, and goes on then.
     def test_a_waiter_asleep(self):
+        if NODE != "auto":
+            self.skipTest("the point is one of reads into the page cache")
         fs = self.mount(self.db, delay_us=2000)
         bringer = Stopped(self, fs, ["-a", "shmget.make", "-p", "residency", "1", "entry"], hold=True)
         self.assertTrue(bringer.is_held())
@@ -652,7 +657,7 @@ class OtherUsers(Case):
         fs = self.mount(self.database(), delay_us=2000)
         group = self.four(fs)
         there = tables()
-        self.assertEqual([t.attached > 0 for t in there], [True] if NODE == "auto" else [])
+        self.assertEqual([t.attached > 0 for t in there], [True])
         for t in there:
             self.assertEqual(t.mode, 0o600)
             got = json.loads(self.as_other(ATTEMPTS, str(t.key), str(t.number)))
@@ -829,7 +834,8 @@ class Namespaces(Case):
             self.ends_well(w, RECORDS // 4, quiet=False)
             # LMDB's lock file knows readers by their process ids.
             self.assertRegex(w.err, r"\A(lmdbio: \S+: no reader slot .*\n)?\Z")
-        self.assertLessEqual(self.storage(fs), 1.05)
+        # Who ends first takes what it keeps in chunk files along.
+        self.assertLessEqual(self.storage(fs), 1.05 if NODE == "auto" else 2)
         self.check_nothing_left()
 
     def test_ipc_namespaces(self):
