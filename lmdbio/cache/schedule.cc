@@ -148,9 +148,11 @@ void Schedule::leave_to_mapping(Walk& walk) noexcept {
 }
 
 bool Schedule::all_cached(const Walk& walk) const noexcept {
-  return !walk.plan_.empty() && std::all_of(walk.plan_.begin(), walk.plan_.end(), [](const Walk::Entry& e) {
-    return e.outcome == Outcome::cached;
-  });
+  const auto looks_cached = [](const Walk::Entry& e) {
+    return e.outcome == Outcome::cached || (e.outcome == Outcome::wanted && !e.awaited);
+  };
+  return std::all_of(walk.plan_.begin(), walk.plan_.end(), looks_cached) &&
+         std::any_of(walk.plan_.begin(), walk.plan_.end(), [](const Walk::Entry& e) { return e.awaited; });
 }
 
 bool Schedule::next(ChunkCache& chunks, ReadJob& job, bool idle) {

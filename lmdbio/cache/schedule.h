@@ -39,6 +39,7 @@ class Schedule final : public ChunkPlans {
   int take_error(Walk& walk) noexcept;
   /// What is wanted is the mapping's to give.
   void leave_to_mapping(Walk& walk) noexcept;
+  /// What is needed was found in the page cache, and whatever of the plan has been looked at.
   bool all_cached(const Walk& walk) const noexcept;
 
   /// The next thing to read for a walk.  `idle`: nothing is being read, so no memory will come free by

@@ -102,6 +102,20 @@ TEST_F(ScheduleTest, ANeededChunkIsOpenUntilItIsSettled) {
   EXPECT_EQ(schedule_.take_error(a_), 0);
 }
 
+TEST_F(ScheduleTest, AWalkThatMeetsOnlyWhatIsCachedMayNeedNoReads) {
+  ASSERT_TRUE(plan(a_, {0, 1, 2}, {}, only(0)));
+  EXPECT_FALSE(schedule_.all_cached(a_)) << "nothing has been looked at";
+  schedule_.settle(*file_.cache(), ChunkIndex{0}, Outcome::cached, 0);
+  EXPECT_TRUE(schedule_.all_cached(a_)) << "what is ahead is not awaited: the walk may be faster than the looks";
+  schedule_.settle(*file_.cache(), ChunkIndex{1}, Outcome::cached, 0);
+  EXPECT_TRUE(schedule_.all_cached(a_));
+  schedule_.settle(*file_.cache(), ChunkIndex{2}, Outcome::filled, 0);
+  EXPECT_FALSE(schedule_.all_cached(a_)) << "it was read";
+  ASSERT_TRUE(plan(a_, {3}));
+  schedule_.settle(*file_.cache(), ChunkIndex{3}, Outcome::cached, 0);
+  EXPECT_FALSE(schedule_.all_cached(a_)) << "nothing was needed";
+}
+
 TEST_F(ScheduleTest, AnErrorIsGivenOnceAndTheChunkIsWantedAgain) {
   ASSERT_TRUE(plan(a_, {3}, {}, only(3)));
   schedule_.settle(*file_.cache(), ChunkIndex{3}, Outcome::failed, EIO);
