@@ -58,7 +58,7 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
         !is_to_stay(file, *oldest) && !plans_.is_planned(file, oldest->chunk))
       (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
   }
-  if (file.shares_chunks && file.source->is_full()) make_room_for_others(file);
+  if (file.shares_chunks && file.source->is_full()) make_room_for_others(file, urgent);
   if (!std::exchange(joined_, true)) budget_.join(MemoryUse::chunks);
   if (budget_.somebody_waits()) {  // it is his, however many chunks would go
     shortage_.store(file.chunk_bytes, std::memory_order_relaxed);
@@ -78,13 +78,14 @@ bool ChunkCache::is_to_stay(const FileCache& file, const FileCache::Resident& r)
   return r.name && file.source->is_to_come(r.chunk);
 }
 
-// The oldest chunk that this process keeps for others; best one that nobody seems to come to.
-void ChunkCache::make_room_for_others(FileCache& file) noexcept {
+// The oldest chunk that this process keeps for others, and that nobody seems to come to; `urgent`: also one
+// that somebody does.
+void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
   const auto weight = [&](const FileCache::Resident& r) { return std::pair(is_to_stay(file, r), r.left); };
   std::size_t least = file.residents.size();
   for (std::size_t i = 0; i < file.residents.size(); ++i) {
     const FileCache::Resident& r = file.residents[i];
-    if (!r.name || plans_.is_planned(file, r.chunk)) continue;
+    if (!r.name || plans_.is_planned(file, r.chunk) || (!urgent && is_to_stay(file, r))) continue;
     if (least == file.residents.size() || weight(r) < weight(file.residents[least])) least = i;
   }
   if (least != file.residents.size()) (void)evict(file, least);

@@ -82,7 +82,7 @@ class ChunkCache {
   bool evict_one(bool even_planned) noexcept;
   bool may_shrink() const noexcept;
   bool evict(FileCache& file, std::size_t resident) noexcept;
-  void make_room_for_others(FileCache& file) noexcept;
+  void make_room_for_others(FileCache& file, bool urgent) noexcept;
   bool is_to_stay(const FileCache& file, const FileCache::Resident& r) const noexcept;
   void went(FileCache& file, const FileCache::Resident& r) noexcept;
   void forget_residents(FileCache& file) noexcept;

@@ -25,7 +25,9 @@ constexpr std::int64_t kTryAgain = 1'000'000'000;
 /// Processes of a job start within so long: what the first one reads is for those that come.
 constexpr std::int64_t kOthersStart = 2'000'000'000;
 /// As far as that takes no more than this, bytes: memory that is used for the first time is slow.
-constexpr std::uint64_t kKeptForStart = std::uint64_t{128} << 20;
+constexpr std::uint64_t kKeptForStart = std::uint64_t{64} << 20;
+/// But where one came later than the first ones by so long, all is kept for so long after each that comes.
+constexpr std::int64_t kApart = 20'000'000, kNextStarts = 250'000'000;
 /// Memory that has to be free beside a new chunk file, bytes.
 constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
 
@@ -33,10 +35,16 @@ class FileSource final : public ChunkSource {
  public:
   explicit FileSource(FileCache& file) noexcept
       : file_(file), limit_(config().memory_limit(memory_facts().total)) {}
-  ~FileSource() override { forget_inherited(); }
+  ~FileSource() override {
+    forget_inherited();
+    if (!has_noted_) return;
+    if (const Table table = file_.node.table(); table != nullptr)
+      table->note_memory(limit_, left_.load(std::memory_order_relaxed));
+  }
 
   Answer claim(const Wanted& wanted, Staging& memory) noexcept override {
     forget_inherited();
+    is_leaving_.store(false, std::memory_order_relaxed);
     const ChunkIndex chunk = wanted.chunk;
     const bool is_for_all =
         wanted.target == Target::page_cache || (wanted.target == Target::memory && file_.shares_chunks);
@@ -67,8 +75,14 @@ class FileSource final : public ChunkSource {
   }
 
   void drop(const node::ChunkName& name) noexcept override {
-    (void)node::unlink_chunk_file(name);
+    if (is_leaving_.load(std::memory_order_relaxed) && is_to_come(ChunkIndex{name.chunk}))
+      left_.fetch_add(1, std::memory_order_relaxed);
+    else
+      (void)node::unlink_chunk_file(name);
     files_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  void leave() noexcept override {
+    is_leaving_.store(processes_.load(std::memory_order_relaxed) != 0, std::memory_order_relaxed);
   }
   bool is_to_come(ChunkIndex chunk) const noexcept override {
     const std::uint64_t range = to_come_.load(std::memory_order_relaxed);
@@ -115,7 +129,7 @@ class FileSource final : public ChunkSource {
     if (first_ns_ == 0) first_ns_ = now;
     // Alone it reads to memory of its own, which costs less.
     const bool may_start = now - first_ns_ < kOthersStart;
-    if ((!look_at_others(*table, may_start) && !may_start) || !table->has_word(raw(chunk)) ||
+    if ((!look_at_others(*table, now) && !may_start) || !table->has_word(raw(chunk)) ||
         now < share_again_ns_ || !learn_state(wanted))
       return Answer::yours;
     node::ChunkName name = name_of(chunk);
@@ -131,9 +145,13 @@ class FileSource final : public ChunkSource {
       found = table->claim_gone(raw(chunk), value) ? node::Look::mine : node::Look::claimed;
     }
     if (found != node::Look::mine) return Answer::wait;
+    if (!wanted.awaited && is_full()) {  // each process alone would read ahead what others read as well
+      table->unclaim(raw(chunk), value);
+      return Answer::wait;
+    }
     Result<node::UnnamedChunk> made = make_file();
     if (!made) {  // each process reads for itself
-      table->release(raw(chunk), value, false, 0);
+      table->unclaim(raw(chunk), value);
       return Answer::yours;
     }
     memory = Staging::adopt(std::move(made.value().memory));
@@ -143,17 +161,23 @@ class FileSource final : public ChunkSource {
     return Answer::yours;
   }
 
-  // False: there are none.  `may_start`: some, which will begin with the first chunk.
-  bool look_at_others(node::Table& table, bool may_start) noexcept {
+  // False: there are none.
+  bool look_at_others(node::Table& table, std::int64_t now) noexcept {
     const std::uint32_t own = files_now();
     table.note_memory(limit_, own);
-    const node::Table::Others others = table.others();
-    const bool keeps_all = may_start && (others.files + own) * file_.chunk_bytes <= kKeptForStart;
+    has_noted_ = true;
+    const node::Table::Others others = table.others(is_full());
+    const unsigned before = processes_.exchange(others.processes, std::memory_order_relaxed);
+    if (others.processes > before && now - first_ns_ >= kApart) late_start_ns_ = now;
+    // Those that are still to start begin with the first chunk.
+    const bool keeps_all =
+        now - first_ns_ < kOthersStart && ((others.files + own) * file_.chunk_bytes <= kKeptForStart ||
+                                           (late_start_ns_ != 0 && now - late_start_ns_ < kNextStarts));
     to_come_.store(keeps_all ? std::uint64_t{~0u} << 32 : std::uint64_t{others.last} << 32 | others.first,
                    std::memory_order_relaxed);
     const std::uint64_t limit = std::min(limit_, others.least_limit);
     is_full_.store((others.files + own + 1) * file_.chunk_bytes > limit, std::memory_order_relaxed);
-    return others.any;
+    return others.processes != 0;
   }
 
   // Chunk files that it keeps or reads to.
@@ -164,7 +188,6 @@ class FileSource final : public ChunkSource {
   }
 
   Result<node::UnnamedChunk> make_file() noexcept {
-    if (is_full()) return Status::from_errno(ENOMEM);
     if (memory_facts().available < kLeastFree + file_.chunk_bytes) {
       cannot_share(Status::from_errno(ENOMEM));
       return Status::from_errno(ENOMEM);
@@ -225,6 +248,8 @@ class FileSource final : public ChunkSource {
     if (std::exchange(born_, PrivateTable::generation()) == PrivateTable::generation()) return;
     new (&claims_) std::vector<Claim>;
     files_ = 0;
+    left_ = 0;
+    has_noted_ = false;
   }
 
   FileCache& file_;
@@ -235,13 +260,18 @@ class FileSource final : public ChunkSource {
   std::uint64_t state_of_ = 0;
   std::array<std::uint64_t, 2> state_{};  ///< of the file's contents under that snapshot; 0: not known
   std::int64_t first_ns_ = 0;             ///< of claims
+  std::int64_t late_start_ns_ = 0;        ///< when the last one was seen to come that came late; 0: none
   std::int64_t share_again_ns_ = 0;
   bool complained_ = false;
+  bool has_noted_ = false;  ///< in the table, how many files it keeps
   // Which other threads look at:
   std::atomic<std::uint64_t> tagged_{0};   ///< state_[0]
   std::atomic<std::uint32_t> files_{0};    ///< chunk files that this process keeps
   std::atomic<std::uint64_t> to_come_{1};  ///< chunks that others come to: the last one, the first one
   std::atomic<bool> is_full_{false};
+  std::atomic<unsigned> processes_{0};  ///< that there were beside this one
+  std::atomic<bool> is_leaving_{false};
+  std::atomic<std::uint32_t> left_{0};  ///< chunk files that this process has left to others
 };
 
 }  // namespace

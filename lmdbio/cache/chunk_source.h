@@ -21,7 +21,7 @@ class ChunkSource {
     ready,  ///< the file's mapping gives the chunk without a wait: nothing is to be read
     given,  ///< its bytes are in the memory that the caller was given, to be published
     yours,  ///< the caller is to read it, and to say so by filled()
-    wait,   ///< another process is reading it: wait() for it when it is needed
+    wait,  ///< another process is reading it, or there is no room for it yet: wait() for it when it is needed
   };
   /// Where the caller would read a chunk to.
   enum class Target : unsigned char {
@@ -33,6 +33,7 @@ class ChunkSource {
     ChunkIndex chunk{};
     Target target{};
     std::uint64_t snapshot = 0;  ///< the newest that this process knows
+    bool awaited = false;        ///< a walk cannot go on without it
   };
   enum class Waited : unsigned char {
     there,     ///< the file's mapping gives the chunk, unless it has gone again
@@ -51,6 +52,9 @@ class ChunkSource {
   /// This process does not keep the chunk any more, which filled() gave that name.  Any thread, with any lock
   /// held.
   virtual void drop(const node::ChunkName& name) noexcept = 0;
+  /// The file is being closed: chunks that drop() is told of until the next claim() may be left to the
+  /// processes that come to them.  Any thread, with any lock held.
+  virtual void leave() noexcept = 0;
   /// What is kept by a name, as of the last claim().  Any thread, with any lock held.
   /// Walks of other processes are about to come to the chunk.
   virtual bool is_to_come(ChunkIndex chunk) const noexcept = 0;

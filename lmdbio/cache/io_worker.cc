@@ -153,7 +153,7 @@ void IoWorker::take(ReadJob&& job) {
   const Target target = !chunk.publishes  ? Target::page_cache
                         : chunk.load != 0 ? Target::private_memory
                                           : Target::memory;
-  switch (job.file->source->claim({chunk.chunk, target, chunk.snapshot}, memory)) {
+  switch (job.file->source->claim({chunk.chunk, target, chunk.snapshot, chunk.awaited}, memory)) {
     case ChunkSource::Answer::ready:
       leave(job, Outcome::cached);
       break;

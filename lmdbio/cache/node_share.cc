@@ -8,6 +8,12 @@
 
 namespace lmdbio::cache {
 
+NodeShare::~NodeShare() {
+  table_.reset();
+  if (node::Table::has_nobodys_files())
+    (void)PrivateTable::run([]() noexcept { node::Table::remove_nobodys_files(); });
+}
+
 std::shared_ptr<node::Table> NodeShare::table() noexcept {
   if (!wanted_) return nullptr;
   std::shared_ptr<node::Table> inherited;  // goes after the lock

@@ -16,6 +16,7 @@ class NodeShare {
   NodeShare(const FileIdentity& file, std::size_t chunk_bytes, std::uint64_t window_bytes,
             bool wanted) noexcept
       : identity_{file.dev, file.ino, chunk_bytes}, window_bytes_(window_bytes), wanted_(wanted) {}
+  ~NodeShare();
   NodeShare(const NodeShare&) = delete;
   NodeShare& operator=(const NodeShare&) = delete;
 

@@ -137,6 +137,7 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
     if (--file->users != 0) return;
     schedule_.clear_plans(*file);
     file->load.path = ReadPath::none;
+    file->source->leave();
     if (!chunks_.give_all_back(*file)) {
       file->kept = file;
       return;

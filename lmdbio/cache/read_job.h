@@ -15,6 +15,7 @@ struct ChunkJob {
   bool publishes = false;               ///< its memory is counted already, but for windows without a mapping
   std::uint64_t snapshot = 0;           ///< the newest known when it began
   unsigned load = 0;                    ///< of which WholeLoad: its `begun`; 0: a walk wants it
+  bool awaited = false;                 ///< the walk cannot go on without it
 };
 /// A piece of the file, into the page cache.
 struct ExtentJob {

@@ -188,7 +188,8 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
       }
       job.file = file.shared_from_this();
       try {
-        job.what = ChunkJob{e.chunk, file.table.start(e.chunk), direct, file.table.newest_snapshot(), 0};
+        job.what =
+            ChunkJob{e.chunk, file.table.start(e.chunk), direct, file.table.newest_snapshot(), 0, e.awaited};
       } catch (...) {
         if (direct) chunks.return_memory(file);
         throw;

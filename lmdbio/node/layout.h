@@ -47,8 +47,19 @@ struct alignas(128) Row {
   // For lmdbio ps.
   std::atomic<std::uint64_t> brought, found, waits, taken_over;  ///< chunks; waits: times
   std::atomic<std::uint32_t> pid;                                ///< as the process sees it itself
+  /// When it left the table and those files behind, for others, CLOCK_MONOTONIC; 0: it has not.
+  std::atomic<std::int64_t> left_ns;
 };
 static_assert(sizeof(Row) == 128);
+
+/// Chunk files that are left behind are there for so long, ns: those who walk in step come to them before
+/// that.
+inline constexpr std::int64_t kLeftBehind = 1'000'000'000;
+inline bool has_left(const Row& r) noexcept { return r.left_ns.load() != 0; }
+inline bool is_left_long_ago(const Row& r, std::int64_t now) noexcept {
+  const std::int64_t left = r.left_ns.load();
+  return left != 0 && (now < left || now - left >= kLeftBehind);
+}
 
 /// Where a walk is and how much of what it comes to the program uses.
 struct WalkNote {
@@ -63,6 +74,13 @@ struct WalkNote {
             bits >> 63 != 0};
   }
 };
+
+/// The note of its walk is good.
+inline bool is_fresh(const Row& r, std::int64_t now) noexcept {
+  constexpr std::int64_t kNoteLives = 1'000'000'000;
+  const std::int64_t age = now - r.walk_ns.load(std::memory_order_relaxed);
+  return age <= kNoteLives && age >= -kNoteLives;
+}
 
 inline constexpr unsigned kRows = 256;
 constexpr Claimer claimer_of(unsigned row, std::uint32_t processes) noexcept {

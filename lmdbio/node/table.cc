@@ -8,27 +8,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <mutex>
-#include <new>
-#include <utility>
-#include <vector>
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/node/chunk_file.h"
 #include "lmdbio/node/life.h"
-#include "lmdbio/node/listing.h"
 
 namespace lmdbio::node {
 
 namespace {
 
-/// Part of TableIdentity::hash(): tables of other versions are other tables.
-constexpr std::uint64_t kVersion = 2;
-/// Keys that are tried for one file, if others are in use for something else.
-constexpr unsigned kProbes = 8;
-/// Times to make a table that another process removes meanwhile.
-constexpr unsigned kTries = 4;
 /// How long a claim may go on, see Table::wait().
 constexpr std::int64_t kLeastPatience = 50'000'000, kMostPatience = 2'000'000'000;
 constexpr unsigned kPatience = 4, kInAll = 4;
@@ -37,24 +26,10 @@ constexpr std::uint64_t kUsualFill = 10'000'000;
 /// A process that was waited for in vain is not waited for again for so long, or four times as long as it
 /// was.
 constexpr std::int64_t kLeastMistrust = 200'000'000;
-/// Notes of walks are good for so long, within so many chunks.
-constexpr std::int64_t kNoteLives = 1'000'000'000;
+/// Notes of walks are good within so many chunks.
 constexpr std::uint32_t kNear = 64;
-
 /// How often rows are looked at for processes that have died.
 constexpr std::int64_t kLookEvery = 100'000'000;
-
-/// Of SplitMix64: https://prng.di.unimi.it/splitmix64.c (public domain).
-constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-key_t key_of(std::uint64_t hash, unsigned probe) noexcept {
-  return static_cast<key_t>(kKeys | (static_cast<std::uint32_t>(mix(hash + probe)) & ~kKeyMask));
-}
 
 /// A claim word in shared memory.
 class Word {
@@ -87,157 +62,7 @@ class Word {
   std::uint64_t* at_;
 };
 
-bool is_table(const Segment& s) noexcept { return chunks_in(s.size()) != 0; }
-
-/// It was nobody's, or that file's.
-bool is_of(const Segment& s, const TableIdentity& file) noexcept {
-  if (!is_table(s)) return false;
-  Header& h = *reinterpret_cast<Header*>(s.data());
-  std::uint64_t found = 0;
-  if (!h.identity.compare_exchange_strong(found, file.hash())) return found == file.hash();
-  h.dev = file.dev;
-  h.ino = file.ino;
-  h.chunk_bytes = file.chunk_bytes;
-  return true;
-}
-
-// The note of its walk.
-bool is_fresh(const Row& r, std::int64_t now) noexcept {
-  const std::int64_t age = now - r.walk_ns.load(std::memory_order_relaxed);
-  return age <= kNoteLives && age >= -kNoteLives;
-}
-
-Result<Segment> open_or_make(const TableIdentity& file, std::uint64_t window_bytes) {
-  const std::uint64_t chunks = std::clamp(window_bytes / file.chunk_bytes + 1, kLeastChunks, kMostChunks);
-  Status last = Status::from_errno(EEXIST);
-  unsigned tries = 0;
-  for (unsigned probe = 0; probe < kProbes;) {
-    const key_t key = key_of(file.hash(), probe);
-    Result<Segment> s = Segment::open(key);
-    if (!s && s.error().raw() == ENOENT) {
-      (void)remove_dead_tables();
-      s = Segment::make(key, table_bytes(chunks));
-    }
-    if (s && is_of(s.value(), file)) return s;
-    if (!s) last = s.error();
-    // Another process made or removed it meanwhile.
-    const int e = s ? 0 : s.error().raw();
-    if ((e == EEXIST || e == EINVAL || e == EIDRM || e == ENOENT) && ++tries < kTries) continue;
-    if (e == ENOSYS || e == ENOSPC || e == ENOMEM || e == EPERM) break;
-    ++probe;  // somebody else's
-  }
-  return last;
-}
-
 }  // namespace
-
-std::uint64_t TableIdentity::hash() const noexcept {
-  const std::uint64_t h = mix(mix(mix(mix(kVersion) + ::geteuid()) + dev) + ino) + chunk_bytes;
-  return h != 0 ? mix(h) | 1 : 1;
-}
-
-struct Table::Registry {
-  SignalSafeMutex mutex;  // guards what follows
-  std::vector<std::weak_ptr<Table>> tables;
-  Segment life;
-  uid_t life_of = 0;  ///< whose it is
-  /// Leaked on purpose: no static destructor.
-  static Registry& get() noexcept {
-    alignas(Registry) static constinit unsigned char place[sizeof(Registry)]{};
-    static Registry& r = *new (place) Registry;
-    return r;
-  }
-};
-
-Table::Table(Segment segment, const TableIdentity& file, std::uint64_t life) noexcept
-    : segment_(std::move(segment)), file_(file), chunks_(chunks_in(segment_.size())), life_(life) {}
-
-void Table::remove_dead() noexcept {
-  static constinit std::atomic<bool> done{false};
-  if (done.exchange(true, std::memory_order_relaxed)) return;
-  try {
-    (void)remove_dead_tables();
-  } catch (...) {  // out of memory: the next process does it
-  }
-  (void)remove_dead_chunk_files();
-}
-
-std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t window_bytes,
-                                   Status& why) noexcept {
-  Registry& r = Registry::get();
-  try {
-    std::erase_if(r.tables, [](const std::weak_ptr<Table>& t) { return t.expired(); });
-    for (const std::weak_ptr<Table>& t : r.tables)
-      if (std::shared_ptr<Table> joined = t.lock(); joined != nullptr && joined->file_.hash() == file.hash())
-        return joined;
-    if (!r.life || r.life_of != ::geteuid()) {
-      Result<Segment> life = Segment::make_unnamed(kLifeBytes);
-      if (!life) {
-        why = life.error();
-        return nullptr;
-      }
-      r.life = std::move(life).value();
-      r.life_of = ::geteuid();
-    }
-    for (unsigned tries = 0; tries < kTries; ++tries) {
-      Result<Segment> segment = open_or_make(file, window_bytes);
-      if (!segment) {
-        why = segment.error();
-        return nullptr;
-      }
-      std::shared_ptr<Table> joined(new Table(std::move(segment).value(), file, life_of(r.life)));
-      if (!joined->take_row()) {
-        why = Status::from_errno(EUSERS);
-        return nullptr;
-      }
-      // Whoever took it for left behind: those who come now make another one.
-      if (joined->segment_.is_removed()) continue;
-      r.tables.push_back(joined);
-      return joined;
-    }
-    why = Status::from_errno(EIDRM);
-    return nullptr;
-  } catch (...) {
-    why = Status::from_errno(ENOMEM);
-    return nullptr;
-  }
-}
-
-// False: there are too many processes.
-bool Table::take_row() noexcept {
-  for (unsigned at = 0; at < kRows; ++at) {
-    std::uint64_t there = row(at).life.load();
-    if (lives(there) || !row(at).life.compare_exchange_strong(there, life_)) continue;
-    row_ = at;
-    Row& mine = row();
-    mine.walk = 0;
-    mine.fill_ns = 0;
-    mine.limit = ~std::uint64_t{};
-    mine.files = 0;
-    mine.brought = mine.found = mine.waits = mine.taken_over = 0;
-    mine.pid = static_cast<std::uint32_t>(::getpid());
-    me_ = claimer_of(at, mine.processes.fetch_add(1) + 1);
-    mine.progress.fetch_add(1);  // who was found not to go on is another
-    std::uint32_t used = header().rows_used.load();
-    while (used <= at && !header().rows_used.compare_exchange_weak(used, at + 1)) {
-    }
-    return true;
-  }
-  return false;
-}
-
-Table::~Table() {
-  if (is_inherited())
-    segment_.forget();
-  else
-    leave();
-}
-
-void Table::leave() noexcept {
-  std::uint64_t mine = life_;
-  (void)row().life.compare_exchange_strong(mine, 0);
-  if (segment_.is_alone()) segment_.remove();
-}
 
 // False: it has ended, or was found not to go on and has not since.
 bool Table::is_going(Claimer claimer) const noexcept {
@@ -247,7 +72,7 @@ bool Table::is_going(Claimer claimer) const noexcept {
   if (stalled != 0 && (stalled == row(at).progress.load(std::memory_order_relaxed) ||
                        now_ns() < stalled_[at].until_ns.load(std::memory_order_relaxed)))
     return false;
-  return lives(row(at).life.load(std::memory_order_relaxed));
+  return !has_left(row(at)) && lives(row(at).life.load(std::memory_order_relaxed));
 }
 
 bool Table::claim(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexcept {
@@ -292,32 +117,40 @@ void Table::note_memory(std::uint64_t limit, std::uint32_t files) noexcept {
   row().files.store(files, std::memory_order_relaxed);
 }
 
-// What processes that were killed leave in their rows goes, and what they leave in memory.
-void Table::look_for_dead() noexcept {
+// What processes that were killed leave in their rows goes, and what they leave in memory; so does what was
+// left behind.
+void Table::look_for_dead(bool short_of_memory) noexcept {
   const std::int64_t now = now_ns();
   std::int64_t before = looked_ns_.load(std::memory_order_relaxed);
   if (now - before < kLookEvery || !looked_ns_.compare_exchange_strong(before, now)) return;
   const unsigned rows = std::min(header().rows_used.load(std::memory_order_relaxed), kRows);
-  bool left_files = false;
+  bool of_dead = false;
   for (unsigned at = 0; at < rows; ++at) {
-    std::uint64_t life = row(at).life.load(std::memory_order_relaxed);
-    if (at == row_ || life == 0 || lives(life)) continue;
-    left_files = left_files || row(at).files.load(std::memory_order_relaxed) != 0;
-    (void)row(at).life.compare_exchange_strong(life, 0);
+    Row& r = row(at);
+    std::uint64_t life = r.life.load(std::memory_order_relaxed);
+    if (at == row_ || life == 0) continue;
+    const bool left = has_left(r);
+    if (left ? !short_of_memory && !is_left_long_ago(r, now) : lives(life)) continue;
+    if (!r.life.compare_exchange_strong(life, 0) || r.files.load(std::memory_order_relaxed) == 0) continue;
+    if (left && lives(life))
+      remove_chunk_files_of(life);  // of other tables as well, at times: they are read again
+    else
+      of_dead = true;
   }
-  if (left_files) (void)remove_dead_chunk_files();
+  if (of_dead) (void)remove_dead_chunk_files();
 }
 
-Table::Others Table::others() noexcept {
-  look_for_dead();
+Table::Others Table::others(bool short_of_memory) noexcept {
+  look_for_dead(short_of_memory);
   const unsigned rows = std::min(header().rows_used.load(std::memory_order_relaxed), kRows);
   const std::int64_t now = now_ns();
   Others o;
   for (unsigned at = 0; at < rows; ++at) {
     const Row& r = row(at);
     if (at == row_ || r.life.load(std::memory_order_relaxed) == 0) continue;
-    o.any = true;
     o.files += r.files.load(std::memory_order_relaxed);
+    if (has_left(r)) continue;
+    ++o.processes;
     o.least_limit = std::min(o.least_limit, r.limit.load(std::memory_order_relaxed));
     const WalkNote note = WalkNote::of(r.walk.load(std::memory_order_relaxed));
     if (note.share == 0 || !is_fresh(r, now)) continue;
@@ -340,6 +173,10 @@ void Table::release(std::uint32_t chunk, ClaimValue mine, bool good, std::int64_
   count(r.progress);
   count(r.brought);
   (void)node::release(Word(word(chunk)), mine, good);
+}
+
+void Table::unclaim(std::uint32_t chunk, ClaimValue mine) noexcept {
+  if (chunk < chunks_) (void)node::release(Word(word(chunk)), mine, false);
 }
 
 void Table::found(std::uint32_t chunk, ClaimValue mine) noexcept {
@@ -406,29 +243,6 @@ std::uint32_t Table::use_of_others(std::uint32_t chunk) const noexcept {
     sum += std::min(note.share, 1000u);
   }
   return sum;
-}
-
-void Table::lock_registry() noexcept { Registry::get().mutex.lock(); }
-void Table::unlock_registry() noexcept { Registry::get().mutex.unlock(); }
-
-void Table::forget_all() noexcept {
-  Registry& r = Registry::get();
-  for (const std::weak_ptr<Table>& t : r.tables)
-    if (const std::shared_ptr<Table> table = t.lock(); table != nullptr) {
-      table->inherited_.store(true, std::memory_order_relaxed);
-      table->segment_.forget();
-    }
-  r.tables.clear();
-  r.life.forget();
-}
-
-void Table::leave_all() noexcept {
-  Registry& r = Registry::get();
-  const std::lock_guard lock(r.mutex);
-  for (const std::weak_ptr<Table>& t : r.tables)
-    if (const std::shared_ptr<Table> table = t.lock(); table != nullptr && !table->is_inherited())
-      table->leave();
-  if (r.life) remove_chunk_files_of(life_of(r.life));
 }
 
 }  // namespace lmdbio::node

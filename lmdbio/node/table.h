@@ -24,7 +24,8 @@ class Table {
   /// system calls on shared memory do.  With the registry locked.
   static std::shared_ptr<Table> join(const TableIdentity& file, std::uint64_t window_bytes,
                                      Status& why) noexcept;
-  /// Leaves it; the last process removes it.
+  /// Leaves it; the last process removes it.  If this process keeps chunk files, by its last note_memory(),
+  /// and walks of others go on, they find these files for a second, and remove them then.
   ~Table();
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
@@ -37,6 +38,8 @@ class Table {
   bool claim(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexcept;
   /// `took_ns`: since the claim.
   void release(std::uint32_t chunk, ClaimValue mine, bool good, std::int64_t took_ns) noexcept;
+  /// Instead of release(): nothing was read, and anybody may claim it.
+  void unclaim(std::uint32_t chunk, ClaimValue mine) noexcept;
   /// Instead of release(): the chunk was there already.
   void found(std::uint32_t chunk, ClaimValue mine) noexcept;
   /// The same for a chunk that is read to a chunk file.  Filled: claimer_life() tells who keeps it.  Of a
@@ -49,19 +52,20 @@ class Table {
   std::uint64_t claimer_life(ClaimValue value) const noexcept;
   /// Of this process.
   std::uint64_t life() const noexcept { return life_; }
-  /// What this process may use, bytes; how many chunk files it keeps or reads to.
+  /// What this process may use, bytes; how many chunk files it keeps, or reads to.
   void note_memory(std::uint64_t limit, std::uint32_t files) noexcept;
 
   /// The other processes that have the file open.  What they tell of themselves may be anything.
   struct Others {
-    bool any = false;
-    std::uint64_t files = 0;                       ///< chunk files that they keep
+    unsigned processes = 0;
+    std::uint64_t files = 0;                       ///< chunk files that they keep, or have left behind
     std::uint64_t least_limit = ~std::uint64_t{};  ///< of their memory, bytes
     /// Chunks that walks of theirs are about to come to; none: `last` is less than `first`.
     std::uint32_t first = 1, last = 0;
   };
-  /// One that was killed counts for up to a tenth of a second; its chunk files are removed then.
-  Others others() noexcept;
+  /// One that was killed counts for up to a tenth of a second; its chunk files are removed then, and those
+  /// that were left behind in time; `short_of_memory`: at once.
+  Others others(bool short_of_memory) noexcept;
 
   /// Waits for who has claimed the chunk.  At most four times as long as that process and this one
   /// need for a chunk, and 50 ms, after it has come to anything, and four times that in all; a claim that
@@ -81,12 +85,16 @@ class Table {
   static void forget_all() noexcept;
   /// At the end of the process, which closes nothing: nobody is left to remove its tables.
   static void leave_all() noexcept;
+  /// There are chunk files that nobody comes to any more, of processes that have left tables.  Any thread.
+  static bool has_nobodys_files() noexcept;
+  /// Removes them.  For threads whose descriptors no program closes.
+  static void remove_nobodys_files() noexcept;
 
  private:
   struct Registry;
   Table(Segment segment, const TableIdentity& file, std::uint64_t life) noexcept;
   bool take_row() noexcept;
-  void leave() noexcept;
+  bool leave() noexcept;
   Header& header() const noexcept { return *reinterpret_cast<Header*>(segment_.data()); }
   Row& row(unsigned at) const noexcept { return reinterpret_cast<Row*>(segment_.data() + kRowsAt)[at]; }
   Row& row() const noexcept { return row(row_); }
@@ -94,7 +102,7 @@ class Table {
     return reinterpret_cast<std::uint64_t*>(segment_.data() + kClaimsAt) + chunk;
   }
   bool is_going(Claimer claimer) const noexcept;
-  void look_for_dead() noexcept;
+  void look_for_dead(bool short_of_memory) noexcept;
   static void count(std::atomic<std::uint64_t>& n) noexcept { n.fetch_add(1, std::memory_order_relaxed); }
 
   Segment segment_;
@@ -102,6 +110,7 @@ class Table {
   const std::uint64_t chunks_;  ///< words
   const std::uint64_t life_;
   unsigned row_ = 0;
+  bool has_row_ = false, joined_ = false;
   Claimer me_{};
   std::atomic<bool> inherited_{false};
   std::atomic<std::int64_t> looked_ns_{0};  ///< for the dead

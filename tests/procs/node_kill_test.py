@@ -60,7 +60,7 @@ ROWS_AT, ROW, ROWS = 4096, 128, 256
 CLAIMS_AT, SIZE_MARK = ROWS_AT + ROWS * ROW, 0x1db
 WAITS, TAKEN_OVER, PID = 80, 88, 96  # of a row
 BEING_MADE = 10  # lmdbio/node/listing.cc
-VERSION, PROBES = 2, 8  # lmdbio/node/table.cc
+VERSION, PROBES = 3, 8  # lmdbio/node/table_members.cc
 OTHER_USER = 65534
 # A process that goes on after another one was killed does so within 2 s and a request; this much, with what a loaded machine
 # takes, is a hang.

@@ -245,6 +245,27 @@ class Chunks(Case):
             os.unlink(os.path.join(f"/dev/shm/lmdbio-{os.geteuid()}", name))
         self.last_steps(first, RECORDS)
 
+    # What a process has read goes on to be there for those behind it when it ends; the last one removes it.
+    def test_one_ends_before_the_other(self):
+        db = self.database()
+        for closes in (True, False):
+            with self.subTest(closes=closes):
+                fs = self.mount(db)
+                extra = {} if closes else {"NODE_EXIT": "1"}
+                first = self.start(fs.path, "walk", 1, 0, "steps", extra=extra)
+                second = self.start(fs.path, "walk", 1, 0, "steps", extra=extra)
+                self.steps(first, 1)
+                self.steps(second, 1)
+                self.steps(first, RECORDS - 1)
+                self.steps(second, 1)  # it is known to walk
+                begun = time.monotonic()
+                self.last_steps(first, RECORDS)
+                self.assertNotEqual(chunk_files(), [])
+                self.last_steps(second, RECORDS)
+                self.assertEqual(chunk_files(), [])
+                if time.monotonic() - begun < 0.8:  # they are there for a second
+                    self.assertLess(self.storage(fs, db), 1.3)
+
     # Another database in the place of the first one: the same inode, size, transaction and shape, other bytes.
     def test_another_database_in_its_place(self):
         db, other = self.database(), self.database(version=1)

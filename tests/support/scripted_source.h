@@ -47,6 +47,7 @@ class ScriptedSource final : public cache::ChunkSource {
     return {};
   }
   void drop(const node::ChunkName&) noexcept override {}
+  void leave() noexcept override {}
   bool is_to_come(cache::ChunkIndex) const noexcept override { return false; }
   bool is_full() const noexcept override { return false; }
   Waited wait(cache::ChunkIndex chunk) noexcept override {

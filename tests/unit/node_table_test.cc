@@ -57,6 +57,92 @@ TEST(NodeTable, WhatKilledProcessesLeaveGoesWithTheNextTable) {
   EXPECT_EQ(tables().size(), before + 1) << "the new one alone";
 }
 
+// Chunk files of a process that has left: others find them, and count them, for a while.
+TEST(NodeTable, WhatAProcessLeavesBehindIsFound) {
+  const TableIdentity file = some_file();
+  const auto table = join(file);
+  ASSERT_NE(table, nullptr);
+  Other other(file, [](Table& t) {
+    ClaimValue value;
+    ASSERT_EQ(t.claim_file(5, kTag, value), Look::mine);
+    t.release(5, value, true, 1);
+    t.note_walk(5, 1000);
+    t.note_memory(1000, 3);
+  });
+  ASSERT_TRUE(other.ready());
+  Table::Others others = table->others(false);
+  EXPECT_EQ(others.processes, 1u);
+  EXPECT_EQ(others.files, 3u);
+  EXPECT_EQ(others.least_limit, 1000u);
+  EXPECT_EQ(table->use_of_others(5), 1000u);
+
+  table->note_walk(0, 1000);
+  EXPECT_EQ(other.end(), 0);
+  others = table->others(false);
+  EXPECT_EQ(others.processes, 0u);
+  EXPECT_EQ(others.files, 3u);
+  EXPECT_EQ(others.least_limit, ~std::uint64_t{}) << "its limit was its own";
+  EXPECT_LT(others.last, others.first);
+  EXPECT_EQ(table->use_of_others(5), 0u);
+  ClaimValue value;
+  ASSERT_EQ(table->claim_file(5, kTag, value), Look::filled);
+  EXPECT_NE(table->claimer_life(value), 0u);
+
+  ::usleep(150'000);
+  EXPECT_EQ(table->others(true).files, 0u) << "memory is short";
+  ASSERT_EQ(table->claim_file(5, kTag, value), Look::filled);
+  EXPECT_EQ(table->claimer_life(value), 0u);
+}
+
+TEST(NodeTable, WhatWasLeftBehindGoesInTime) {
+  const TableIdentity file = some_file();
+  Other other(file, [](Table& t) { t.note_walk(0, 1000); });
+  ASSERT_TRUE(other.ready());
+  auto table = join(file);
+  table->note_memory(1000, 1);
+  table.reset();  // this process lives on
+  EXPECT_FALSE(Table::has_nobodys_files());
+  table = join(file);
+  EXPECT_EQ(table->others(false).processes, 1u);
+  EXPECT_EQ(table->others(false).files, 1u);
+  ::usleep(1'200'000);
+  EXPECT_EQ(table->others(false).files, 0u);
+}
+
+TEST(NodeTable, NothingIsLeftToThoseWhoDoNotWalk) {
+  const TableIdentity file = some_file();
+  Other other(file, [](Table&) {});
+  ASSERT_TRUE(other.ready());
+  auto table = join(file);
+  table->note_memory(1000, 1);
+  table.reset();
+  EXPECT_TRUE(Table::has_nobodys_files());
+  Table::remove_nobodys_files();
+  table = join(file);
+  EXPECT_EQ(table->others(false).files, 0u);
+}
+
+TEST(NodeTable, TheLastProcessRemovesWhatOthersHaveLeft) {
+  const TableIdentity file = some_file();
+  auto table = join(file);
+  ASSERT_NE(table, nullptr);
+  table->note_walk(0, 1000);
+  for (const std::uint32_t files : {1u, 0u}) {
+    Other other(file, [&](Table& t) { t.note_memory(1000, files); });
+    ASSERT_TRUE(other.ready());
+    EXPECT_EQ(other.end(), 0);
+  }
+  EXPECT_EQ(table->others(false).files, 1u);
+  table.reset();
+  EXPECT_TRUE(Table::has_nobodys_files());
+  Table::remove_nobodys_files();
+  EXPECT_FALSE(Table::has_nobodys_files());
+  table = join(file);
+  EXPECT_EQ(table->others(false).files, 0u);
+  table.reset();
+  EXPECT_FALSE(Table::has_nobodys_files()) << "nothing was left";
+}
+
 // A process that is killed while it joins its first table has not marked yet as to be removed what tells that
 // it lives.
 TEST(NodeTable, WhatTellsThatAKilledProcessLivedGoesToo) {
