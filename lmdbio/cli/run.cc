@@ -233,6 +233,12 @@ void summarize_reading(const Json& io) {
     separator = ", ";
   }
   std::fputc('\n', stderr);
+  if (count("chunks_given") + count("chunks_claimed") != 0)
+    std::fprintf(
+        stderr,
+        "lmdbio:   shared with other processes of this node: %llu chunks that they had read were taken from "
+        "shared memory, %llu times a chunk was being read by one of them\n",
+        count("chunks_given"), count("chunks_claimed"));
   if (count("published") != 0)
     std::fprintf(stderr,
                  "lmdbio:   %llu chunks of %s held at most, of %s allowed; %llu given back; the snapshot "

@@ -3,6 +3,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -424,7 +425,7 @@ class Kills(Case):
 
 
 class Command(Case):
-    """lmdbio ps"""
+    """lmdbio ps, run --stats"""
 
     def setUp(self):
         super().setUp()
@@ -480,6 +481,20 @@ class Command(Case):
             p.stdin.flush()
             self.end(p, RECORDS)
         self.assertIsNone(self.listed(fs.path))
+
+    def test_statistics_in_words(self):
+        db = self.database()
+        for setting, given in (("auto", False), ("chunks", OWN_SHM)):
+            fs = self.mount(db, delay_us=1000)
+            readers = "".join(f"'{shimtest.program('node')}' walk '{fs.path}' 4 {i} 1 run & " for i in range(4))
+            done = subprocess.run([shimtest.CONFIG["command"], "run", "--stats", "--set", f"NODE={setting}", "--", "sh", "-c",
+                                   readers + "wait"], env=shimtest.environment("stock", {"LMDBIO_LIB": shimtest.CONFIG["lib"]}),
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+            self.assertEqual(done.stdout, f"used {RECORDS // 4}\n" * 4, done.stderr)
+            told = [list(map(int, re.findall(r": (\d+) chunks that .*, (\d+) times", line)[0]))
+                    for line in done.stderr.splitlines() if "shared with other processes" in line]
+            self.assertGreater(sum(claimed for _, claimed in told), 0)
+            self.assertEqual(sum(n for n, _ in told) > 0, given)
 
     def test_chunk_files(self):
         if not OWN_SHM:
