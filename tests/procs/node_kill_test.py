@@ -23,6 +23,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "shim"), os.path.join(HERE, "..", "support")]
+import namespaces  # noqa: E402
 import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
@@ -43,15 +44,9 @@ IPC_RMID = 0
 SHARED = "/dev/shm"
 
 
-def separate():
-    """What processes share is counted, and any process of the user removes what the dead have left: nobody else is to be in
-    these namespaces.  False: they cannot be had."""
-    new_ipc, new_mounts, private, recursive = 0x08000000, 0x00020000, 1 << 18, 1 << 14
-    return (LIBC.unshare(new_ipc | new_mounts) == 0 and LIBC.mount(b"none", b"/", None, private | recursive, None) == 0
-            and LIBC.mount(b"tmpfs", SHARED.encode(), b"tmpfs", 0, b"mode=1777") == 0)
-
-
-IS_SEPARATE = separate()
+# What processes share is counted, and any process of the user removes what the dead have left: nobody else is to be in
+# these namespaces.
+IS_SEPARATE = namespaces.own_ipc_and_shm()
 
 RECORDS, VALUE = 300, 110 << 10  # 33 MiB: 9 chunks
 FEW = 150  # 5 chunks

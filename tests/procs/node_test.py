@@ -12,25 +12,13 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "shim"), os.path.join(HERE, "..", "support")]
+import namespaces  # noqa: E402
 import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
 # Tables and chunk files are counted, and any process of the user removes dead ones: nobody else is to be in the IPC
 # namespace, nor to have this /dev/shm.  Where none of its own can be had (not root), these tests must run alone.
-CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
-LIBC = ctypes.CDLL(None, use_errno=True)
-OWN_SHM = LIBC.unshare(CLONE_NEWIPC | CLONE_NEWNS) == 0
-
-
-def mount(flags=0, options=b"mode=1777"):
-    """Another /dev/shm, over the one there is: True if it could be mounted."""
-    return LIBC.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(flags), options) == 0
-
-
-if OWN_SHM:
-    MS_REC, MS_PRIVATE = 0x4000, 0x40000
-    LIBC.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
-    OWN_SHM = mount()
+OWN_SHM = namespaces.own_ipc_and_shm()
 
 RECORDS, VALUE = 600, 110 << 10
 KEYS, KEY_MASK = 0x1db00000, 0xfff00000  # lmdbio/node/layout.h
@@ -339,14 +327,14 @@ class Chunks(Case):
         db = self.database()
         for flags, options in ((0, b"mode=1777,size=6m"), (0, b"mode=1777,size=20m"), (1, b"mode=1777"), (0, b"mode=0000")):
             with self.subTest(options=options, flags=flags):
-                self.assertTrue(mount(flags, options))
+                self.assertTrue(namespaces.mount_shm(flags, options))
                 try:
                     fs = self.mount(db, delay_us=1000)
                     all_of_them = [self.start(fs.path, "walk", 4, i) for i in range(4)]
                     for p in all_of_them:
                         self.end(p, RECORDS // 4)
                 finally:
-                    self.assertEqual(LIBC.umount2(b"/dev/shm", 2), 0)  # MNT_DETACH
+                    namespaces.unmount_shm()
 
     # Of this user's doing: files and directory go while they are in use.
     def test_removed_in_use(self):

@@ -31,7 +31,11 @@ inline bool unshare_namespaces() {
     map("/proc/self/uid_map", user);
     map("/proc/self/gid_map", group);
   }
-  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+  // In a chroot, / is no mount.
+  const auto make_private = [](const char* where, unsigned long flags) {
+    return ::mount("none", where, nullptr, MS_PRIVATE | flags, nullptr) == 0;
+  };
+  return (make_private("/", MS_REC) || make_private("/dev/shm", 0) || make_private("/dev", 0)) &&
          ::mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=512m") == 0;
 }
 inline const bool own_namespaces = unshare_namespaces();
