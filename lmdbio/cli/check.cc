@@ -2,8 +2,6 @@
 
 #include "lmdbio/db/check.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -11,6 +9,7 @@
 
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
+#include "lmdbio/cli/progress.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 
@@ -33,11 +32,10 @@ struct Found {
   std::string database, reason;
 };
 
-/// Keeps the first findings, counts all, shows progress on a terminal.
+/// Keeps the first findings, counts all, shows progress.
 class Collector : public db::CheckVisitor {
  public:
-  Collector(std::size_t limit, bool bar) : limit_(limit), bar_(bar) {}
-  ~Collector() override { erase(); }
+  explicit Collector(std::size_t limit) : limit_(limit) {}
 
   bool finding(const db::Finding& f) override {
     if (found.size() < limit_)
@@ -47,25 +45,17 @@ class Collector : public db::CheckVisitor {
     return true;
   }
   void progress(std::uint64_t done, std::uint64_t total) override {
-    const int now =
-        total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
-    if (!bar_ || now == percent_) return;
-    percent_ = now;
-    std::fprintf(stderr, "\rchecking %3d %% [%-40.*s]", now, now * 40 / 100,
-                 "########################################");
-  }
-  void erase() {
-    if (bar_ && percent_ >= 0) std::fprintf(stderr, "\r\033[K");
-    percent_ = -1;
+    seen = done;
+    progress_.set(done, total);
   }
 
   std::vector<Found> found;
   std::uint64_t left_out = 0;
+  std::uint64_t seen = 0;  ///< pages
 
  private:
   std::size_t limit_;
-  bool bar_;
-  int percent_ = -1;
+  Progress progress_{"checking"};
 };
 
 const char* name_of(db::Severity s) { return s == db::Severity::error ? "error" : "warning"; }
@@ -75,6 +65,7 @@ struct Report {
   db::CheckTotals totals;
   std::vector<Found> metas, found;
   std::uint64_t left_out = 0;
+  std::uint64_t seen = 0;  ///< pages
 
   std::uint64_t errors() const { return metas.size() + totals.errors; }
   bool clean() const { return errors() + totals.warnings == 0; }
@@ -104,7 +95,11 @@ void show_text(const Database& database, const Report& r, const Options& options
   if (r.left_out != 0)
     std::printf("... and %llu more (--limit)\n", static_cast<unsigned long long>(r.left_out));
   const db::CheckTotals& t = r.totals;
-  if (!r.clean())
+  if (t.stopped)
+    std::printf("INTERRUPTED after %llu of %llu pages: what follows is of these\n",
+                static_cast<unsigned long long>(r.seen),
+                static_cast<unsigned long long>(r.snapshot.last_pg + 1));
+  if (!r.clean() || t.stopped)
     std::printf("%llu errors, %llu warnings\n", static_cast<unsigned long long>(r.errors()),
                 static_cast<unsigned long long>(t.warnings));
   else if (!options.quiet)
@@ -116,7 +111,10 @@ void show_text(const Database& database, const Report& r, const Options& options
 }
 
 void show_json(const Database& database, const Report& r) {
-  Json j{{"path", database.path()}, {"clean", r.clean()}, {"page_size", database.page_size()}};
+  Json j{{"path", database.path()},
+         {"clean", r.clean() && !r.totals.stopped},
+         {"complete", !r.totals.stopped},
+         {"page_size", database.page_size()}};
   j["metas"] = Json::array();
   for (unsigned i = 0; i < 2; ++i) {
     const Meta& m = database.meta(i);
@@ -155,22 +153,28 @@ std::vector<Found> judge(const Database& database) {
 
 int check(const Options& options) {
   Database database(options.path);
+  database.read_exactly();
+  catch_interrupts();
   const std::optional<unsigned> which = options.meta < 2 ? std::optional(options.meta) : std::nullopt;
   Report r;
   r.metas = judge(database);
   for (int attempt = 1;; ++attempt) {
     r.snapshot = database.snapshot(which);
     const cache::WindowView file = database.view();
-    Collector collector(options.limit, ::isatty(STDERR_FILENO) == 1);
     db::CheckOptions what;
     what.order = !options.any_order;
-    if (!db::check_snapshot(file, r.snapshot, what, collector, r.totals).ok()) throw std::bad_alloc();
-    collector.erase();
-    r.found = std::move(collector.found);
-    r.left_out = collector.left_out;
+    what.file = &database.file().buffered();
+    what.cancelled = &interrupted();
+    {
+      Collector collector(options.limit);
+      if (!db::check_snapshot(file, r.snapshot, what, collector, r.totals).ok()) throw std::bad_alloc();
+      r.found = std::move(collector.found);
+      r.left_out = collector.left_out;
+      r.seen = collector.seen;
+    }
     // Until then no writer has begun to write over pages of this snapshot.
     const std::uint64_t newest = database.newest();
-    if (r.totals.errors + r.totals.warnings == 0 || newest <= r.snapshot.txnid + 1) break;
+    if (r.totals.stopped || r.totals.errors + r.totals.warnings == 0 || newest <= r.snapshot.txnid + 1) break;
     if (attempt == kTries || which)
       throw Failure(format_text(
           "%s: a writer is at work: transaction %llu was checked, %llu is the newest by now, and what "
@@ -179,6 +183,7 @@ int check(const Options& options) {
           static_cast<unsigned long long>(newest)));
   }
   options.json ? show_json(database, r) : show_text(database, r, options);
+  if (r.totals.stopped) return interrupted_status();
   return r.clean() ? kClean : kFindings;
 }
 

@@ -1,5 +1,6 @@
 #include "lmdbio/cli/database.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -166,6 +167,8 @@ void Database::refuse_format(Bytes head) const {
   throw Failure(path_ + ": " + why);
 }
 
+void Database::read_exactly() noexcept { exactly_ = ::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM) == 0; }
+
 cache::WindowView Database::view() {
   struct stat now {};
   if (::fstat(fd(), &now) != 0) throw Failure(path_ + ": " + errno_text(errno));
@@ -173,7 +176,7 @@ cache::WindowView Database::view() {
   if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was read");
   if (!window_ || bytes != mapped_bytes_) {
     expect_truncation(path_);
-    Result<cache::Window> window = cache::Window::map(fd(), bytes, page_size_, false);
+    Result<cache::Window> window = cache::Window::map(fd(), bytes, page_size_, exactly_);
     if (!window) throw Failure(path_ + ": cannot be mapped: " + errno_text(window.error().raw()));
     window_.emplace(std::move(window).value());
     mapped_bytes_ = bytes;

@@ -42,6 +42,9 @@ class Database {
   db::Snapshot snapshot(std::optional<unsigned> which = {});
   /// The newest transaction, now.
   std::uint64_t newest() const noexcept;
+  /// Before the first view: the kernel reads nothing beyond what is asked for.  For who goes through the tree
+  /// and reads ahead by itself.
+  void read_exactly() noexcept;
   /// The pages that the file has now; the view before ends.  A file that is truncated while they are read
   /// ends the process with a message.
   cache::WindowView view();
@@ -56,6 +59,7 @@ class Database {
   std::shared_ptr<const OpenFile> file_;
   std::size_t page_size_ = 0;
   Meta metas_[2];
+  bool exactly_ = false;
   std::optional<cache::Window> window_;
   std::uint64_t mapped_bytes_ = 0;
 };

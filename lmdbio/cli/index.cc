@@ -2,7 +2,6 @@
 
 #include <lmdb.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
+#include "lmdbio/cli/progress.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/format/page_view.h"
@@ -41,33 +41,10 @@ std::string errno_text(int e) {
   return text != nullptr ? text : "unknown error";
 }
 
-/// On a terminal alone.
-class Bar {
- public:
-  explicit Bar(const std::string& name) : name_(shown(name)), on_(::isatty(STDERR_FILENO) == 1) {}
-  ~Bar() {
-    if (on_ && percent_ >= 0) std::fprintf(stderr, "\r\033[K");
-  }
-  Bar(const Bar&) = delete;
-  Bar& operator=(const Bar&) = delete;
-  static bool progress(void* self, std::uint64_t done, std::uint64_t total) noexcept {
-    static_cast<Bar*>(self)->show(done, total);
-    return true;
-  }
-
- private:
-  void show(std::uint64_t done, std::uint64_t total) noexcept {
-    const int now =
-        total == 0 ? 0 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
-    if (!on_ || now == percent_) return;
-    percent_ = now;
-    std::fprintf(stderr, "\rindexing %s %3d %% [%-40.*s]", name_.c_str(), now, now * 40 / 100,
-                 "########################################");
-  }
-  std::string name_;
-  bool on_;
-  int percent_ = -1;
-};
+bool show_progress(void* progress, std::uint64_t done, std::uint64_t total) noexcept {
+  static_cast<Progress*>(progress)->set(done, total);
+  return true;
+}
 
 struct Made {
   std::string name;
@@ -97,14 +74,14 @@ Made make(const Database& database, const State& state, const std::string& name,
   Made m;
   m.name = name;
   m.record = record;
-  Bar bar(name);
+  Progress progress("indexing " + shown(name));
   reader::IndexRequest request;
   request.file = &database.file();
   request.file_pages = std::min(state.view.pages(), state.snapshot.last_pg + 1);
   request.page_size = database.page_size();
   request.record = record;
-  request.progress = Bar::progress;
-  request.context = &bar;
+  request.progress = show_progress;
+  request.context = &progress;
   reader::IndexProblem problem;
   const auto begin = std::chrono::steady_clock::now();
   const Status st = reader::build_index(request, m.index, problem, &m.reads);

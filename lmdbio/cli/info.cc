@@ -14,6 +14,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
+#include "lmdbio/cli/progress.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/db/check.h"
@@ -77,6 +78,10 @@ class Survey : public db::CheckVisitor {
  public:
   explicit Survey(unsigned page_shift) noexcept : shift_(page_shift) {}
   bool finding(const db::Finding&) override { return true; }
+  void progress(std::uint64_t done, std::uint64_t total) override {
+    seen = done;
+    if (bar != nullptr) bar->set(done, total);
+  }
   void database(const db::DatabaseTotals& d) override {
     rows.push_back({d, std::string(d.name)});
     layout.restart();
@@ -92,6 +97,8 @@ class Survey : public db::CheckVisitor {
   std::vector<Row> rows;
   Histogram keys, values;
   Layout layout;
+  std::uint64_t seen = 0;  ///< pages
+  Progress* bar = nullptr;
 
  private:
   unsigned shift_;
@@ -142,7 +149,7 @@ void line(const char* name, const std::string& text) { std::printf("%-16s %s\n",
 
 void show_histogram(const char* what, const Histogram& h) {
   if (h.records == 0) return;
-  std::printf("\n%s: %llu, %s on average, %s at most\n", what, ull(h.records),
+  std::printf("\n%s (bytes): %llu, %s on average, %s at most\n", what, ull(h.records),
               bytes_text(static_cast<double>(h.bytes) / static_cast<double>(h.records)).c_str(),
               bytes_text(static_cast<double>(h.most)).c_str());
   std::uint64_t peak = 1;
@@ -156,8 +163,9 @@ void show_histogram(const char* what, const Histogram& h) {
   for (unsigned b = first; b <= last; ++b) {
     const std::uint64_t from = b == 0 ? 0 : std::uint64_t{1} << (b - 1);
     const auto width = static_cast<int>((h.count[b] * 40 + peak - 1) / peak);
-    std::printf("  %10s  %12llu  %.*s\n", bytes_text(static_cast<double>(from)).c_str(), ull(h.count[b]),
-                width, "########################################");
+    // Exact: both ends are in it.
+    std::printf("  %10llu to %10llu  %12llu  %.*s\n", ull(from), ull(b == 0 ? 0 : 2 * from - 1),
+                ull(h.count[b]), width, "########################################");
   }
 }
 
@@ -211,18 +219,21 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
     if (m.usable) metas += format_text("%llu", ull(m.record.txnid));
   }
   line("transactions", metas);
-  line("in page cache", f.cached ? percent_text(*f.cached, 1) + " (" + f.cached_how + ")"
-                                      : "unknown (not told to this user)");
+  line("in page cache",
+       f.cached ? percent_text(*f.cached, 1) + " (" + f.cached_how + ")" : "unknown (not told to this user)");
   line("record index", f.index_state == "none" ? f.index_state : f.index_file + ": " + f.index_state);
   if (f.walked) {
     const db::CheckTotals& t = f.totals;
     const auto all = static_cast<double>(f.snapshot.last_pg + 1);
+    if (t.stopped)
+      line("INTERRUPTED", format_text("after %llu of %llu pages: what follows is of these", ull(survey.seen),
+                                      ull(f.snapshot.last_pg + 1)));
     line("pages",
          format_text("%llu meta, %llu branch, %llu leaf, %llu leaf2, %llu overflow", ull(t.meta_pages),
                      ull(t.branch_pages), ull(t.leaf_pages), ull(t.leaf2_pages), ull(t.overflow_pages)));
-    line("free pages",
-         format_text("%llu (%s), lost %llu", ull(t.free_pages),
-                     percent_text(static_cast<double>(t.free_pages), all).c_str(), ull(t.lost_pages)));
+    line("free pages", format_text("%llu (%s), lost ", ull(t.free_pages),
+                                   percent_text(static_cast<double>(t.free_pages), all).c_str()) +
+                           (t.stopped ? "unknown" : format_text("%llu", ull(t.lost_pages))));
     line("entries", format_text("%llu in %llu databases", ull(t.entries), ull(t.named + 1)));
     const Layout& l = survey.layout;
     if (l.steps != 0)
@@ -279,6 +290,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
     j["lmdbio"].push_back({{"ours", v.ours}, {"text", v.text}});
   j["walked"] = f.walked;
   if (f.walked) {
+    j["complete"] = !f.totals.stopped;
     j["errors"] = f.totals.errors;
     j["changing"] = f.moving();
     j["pages"] = pages_json(f.totals);
@@ -338,6 +350,7 @@ void look_for_index(const Database& database, Facts& f) {
 
 int info(const Options& options) {
   Database database(options.path);
+  database.read_exactly();
   Facts f{};
   f.snapshot = database.snapshot();
   // Before the walk, which reads all of it.
@@ -354,12 +367,21 @@ int info(const Options& options) {
     db::CheckOptions what;
     what.order = false;
     what.records = true;
-    if (!db::check_snapshot(file, f.snapshot, what, survey, f.totals).ok()) throw std::bad_alloc();
+    what.overflow_headers = false;
+    what.file = &database.file().buffered();
+    what.cancelled = &interrupted();
+    catch_interrupts();
+    {
+      Progress bar("reading");
+      survey.bar = &bar;
+      if (!db::check_snapshot(file, f.snapshot, what, survey, f.totals).ok()) throw std::bad_alloc();
+      survey.bar = nullptr;
+    }
     f.walked = true;
     f.newest = database.newest();
   }
   options.json ? show_json(database, f, survey) : show_text(database, f, survey);
-  return kClean;
+  return f.totals.stopped ? interrupted_status() : int{kClean};
 }
 
 }  // namespace

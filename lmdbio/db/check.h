@@ -1,6 +1,7 @@
 // Is a snapshot whole?  Walks every page of it, on any bytes, in time and memory proportional to the file.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -8,6 +9,10 @@
 #include "lmdbio/base/status.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/snapshot.h"
+
+namespace lmdbio {
+class File;
+}
 
 namespace lmdbio::db {
 
@@ -45,8 +50,9 @@ struct CheckTotals {
   std::uint64_t entries = 0;     ///< of all databases but the free one; the records of named ones not counted
   std::uint64_t named = 0;
   std::uint64_t errors = 0, warnings = 0;
-  unsigned depth = 0;    ///< of the deepest tree
-  bool stopped = false;  ///< the visitor ended the walk
+  unsigned depth = 0;  ///< of the deepest tree
+  bool stopped =
+      false;  ///< the visitor ended the walk, or CheckOptions::cancelled did: sums are of what was seen
 };
 
 /// A record of a database other than the free one and of a key without duplicates, or one duplicate.
@@ -73,6 +79,14 @@ class CheckVisitor {
 struct CheckOptions {
   bool order = true;     ///< keys by the default comparators of their databases' flags
   bool records = false;  ///< call CheckVisitor::record
+  /// Look at the headers of overflow runs.  Else a run has as many pages as its value needs, and the record
+  /// of its database is believed where it counts more.
+  bool overflow_headers = true;
+  /// What the view maps, opened for reads through the page cache: pages are read ahead of the walk, many at
+  /// once. Null: they come by page faults.
+  const File* file = nullptr;
+  /// May be null.  Ends the walk soon after it is set: CheckTotals::stopped.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 /// Walks the free database, the main one and all that are named in it, and accounts for every page.

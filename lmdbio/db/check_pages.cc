@@ -62,11 +62,11 @@ void PageAccounts::free_list(Tree& tree, std::uint64_t p, unsigned i, const std:
   }
 }
 
-void PageAccounts::lost() {
+void PageAccounts::lost(bool which) {
   std::uint64_t begin = 0, run = 0;
   const auto end_run = [&] {
     // With errors, most of it hangs below a damaged page.
-    if (run != 0 && report_.errors() == 0)
+    if (which && run != 0 && report_.errors() == 0)
       report_.tell(Severity::warning, nullptr, begin, run, "neither used nor in the free list");
     run = 0;
   };
@@ -89,7 +89,7 @@ void PageAccounts::lost() {
   const std::uint64_t beyond = last_pg_ + 1 - limit_;
   if (last_pg_ >= limit_ && beyond > free_beyond_) {
     totals_.lost_pages += beyond - free_beyond_;
-    if (report_.errors() == 0)
+    if (which && report_.errors() == 0)
       report_.tell(Severity::warning, nullptr, limit_, beyond,
                    "beyond the end of the file, and %llu not in the free list", ull(beyond - free_beyond_));
   }

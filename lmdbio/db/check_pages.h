@@ -32,8 +32,8 @@ class PageAccounts {
   bool use(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from);
   /// The free list in slot `i` of page `p`: a count, and as many page numbers, the largest first.
   void free_list(Tree& tree, std::uint64_t p, unsigned i, const std::byte* data, std::uint32_t size);
-  /// After all trees: pages that are neither used nor free.
-  void lost();
+  /// After all trees: counts the pages that are neither used nor free.  `which`: tells which they are.
+  void lost(bool which);
 
  private:
   const std::uint64_t file_pages_, last_pg_, limit_;

@@ -7,7 +7,7 @@ namespace lmdbio::db::detail {
 namespace {
 
 constexpr std::size_t kLongestReason = 256;
-constexpr std::uint64_t kProgressEvery = 1024;  // calls of seen()
+constexpr std::uint64_t kProgressEvery = 64;  // calls of seen()
 
 }  // namespace
 
@@ -41,6 +41,7 @@ void CheckReport::tell_text(Severity severity, const Database* db, std::uint64_t
 
 void CheckReport::seen(std::uint64_t pages, std::uint64_t all) {
   seen_ += pages;
+  if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed)) stopped_ = true;
   if (++steps_ % kProgressEvery == 0) visitor_.progress(seen_, all);
 }
 

@@ -1,6 +1,7 @@
 // What a check finds: its findings and sums, and the order of keys.  Internal to the check.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -38,6 +39,7 @@ struct Tree {
   bool dup;
   unsigned depth = 0;  ///< of the first leaf
   std::uint64_t branch = 0, leaf = 0, overflow = 0, entries = 0;
+  bool read_ahead = false;
   bool broken = false;  ///< something of it was not walked: counts mean nothing
   Key last{};           ///< of the keys seen so far
 
@@ -48,7 +50,9 @@ struct Tree {
 /// more.
 class CheckReport {
  public:
-  CheckReport(CheckVisitor& visitor, CheckTotals& totals) noexcept : visitor_(visitor), totals_(totals) {}
+  /// `cancelled`: as CheckOptions has it.
+  CheckReport(CheckVisitor& visitor, CheckTotals& totals, const std::atomic<bool>* cancelled) noexcept
+      : visitor_(visitor), totals_(totals), cancelled_(cancelled) {}
 
   /// The walk is to end.
   bool stopped() const noexcept { return stopped_; }
@@ -58,8 +62,11 @@ class CheckReport {
                                           std::uint64_t pages, const char* format, ...);
   /// An error at one page, after which the tree's counts mean nothing.
   [[gnu::format(printf, 4, 5)]] void wrong(Tree& tree, std::uint64_t page, const char* format, ...);
-  /// So many more pages were seen, of `all`: tells the visitor now and then.
+  /// So many more pages were seen, of `all`: tells the visitor now and then.  The walk ends if it is
+  /// cancelled.
   void seen(std::uint64_t pages, std::uint64_t all);
+  /// The metas among them.
+  std::uint64_t pages_seen() const noexcept { return seen_; }
   /// All of a database was walked: tells of keys that were out of order, and adds its sums to the totals.
   void end_of(const Database& db);
 
@@ -70,6 +77,7 @@ class CheckReport {
 
   CheckVisitor& visitor_;
   CheckTotals& totals_;
+  const std::atomic<bool>* const cancelled_;
   std::uint64_t seen_ = 2, steps_ = 0;  ///< pages, the metas among them; calls of seen()
   bool stopped_ = false;
 };

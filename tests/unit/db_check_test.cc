@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,11 +15,13 @@
 #include <vector>
 
 #include "lmdbio/db/check.h"
+#include "lmdbio/io/file.h"
 #include "tests/support/dbgen.h"
 #include "tests/support/file_image.h"
 #include "tests/support/lmdb_api.h"
 #include "tests/support/page_size.h"
 #include "tests/support/rng.h"
+#include "tests/support/temp_file.h"
 
 namespace lmdbio::db {
 namespace {
@@ -85,6 +88,39 @@ Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const CheckO
   EXPECT_EQ(out.totals.errors, errors);
   EXPECT_EQ(out.totals.warnings, out.seen.findings.size() - errors);
   return out;
+}
+
+/// The same of a file that is not in memory, whose pages are read ahead.
+Outcome check_ahead(Bytes file, std::size_t page_size, const Snapshot& s, CheckOptions options = {}) {
+  const testing::TempFile temp(file);
+  EXPECT_EQ(::fdatasync(temp.fd()), 0);
+  EXPECT_EQ(::posix_fadvise(temp.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  const Result<File> buffered = File::from_fd(temp.fd(), File::Take::borrow);
+  EXPECT_TRUE(buffered);
+  const Result<cache::Window> window = cache::Window::map(temp.fd(), file.size(), page_size, true);
+  EXPECT_TRUE(window);
+  options.file = &buffered.value();
+  Outcome out;
+  const cache::WindowView view = window.value().view(file.size() / page_size);
+  EXPECT_TRUE(check_snapshot(view, s, options, out.seen, out.totals).ok());
+  return out;
+}
+
+void expect_same(const Outcome& a, const Outcome& b) {
+  ASSERT_EQ(a.seen.findings.size(), b.seen.findings.size());
+  for (std::size_t i = 0; i < a.seen.findings.size(); ++i) {
+    EXPECT_EQ(a.seen.findings[i].page, b.seen.findings[i].page);
+    EXPECT_EQ(a.seen.findings[i].reason, b.seen.findings[i].reason);
+  }
+  EXPECT_EQ(a.seen.databases, b.seen.databases);
+  ASSERT_EQ(a.seen.places.size(), b.seen.places.size());
+  for (std::size_t i = 0; i < a.seen.places.size(); ++i)
+    EXPECT_EQ(a.seen.places[i].offset, b.seen.places[i].offset);
+  EXPECT_EQ(a.totals.entries, b.totals.entries);
+  EXPECT_EQ(a.totals.overflow_pages, b.totals.overflow_pages);
+  EXPECT_EQ(a.totals.free_pages, b.totals.free_pages);
+  EXPECT_EQ(a.totals.lost_pages, b.totals.lost_pages);
+  EXPECT_EQ(a.totals.errors, b.totals.errors);
 }
 
 Status copy_check(Bytes file, std::size_t page_size, const Snapshot& s, CopyHazard& why) {
@@ -209,6 +245,51 @@ TEST(Check, RecordsAreToldWithTheirPlaces) {
   EXPECT_EQ(big, 1u);
 }
 
+TEST(Check, TheSameWherePagesAreReadAhead) {
+  const Zoo zoo;
+  CheckOptions options;
+  options.records = true;
+  expect_same(check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s, options), zoo.check(options));
+}
+
+TEST(Check, WithoutHeadersTheRecordsTellHowManyPagesRunsHave) {
+  Zoo zoo;
+  CheckOptions options;
+  options.overflow_headers = false;
+  const Outcome whole = zoo.check(options);
+  EXPECT_THAT(whole.seen.findings, IsEmpty());
+  EXPECT_EQ(whole.totals.overflow_pages, 3u);
+  EXPECT_EQ(whole.totals.lost_pages, 0u);
+
+  // A value that was shorter when it was written again: its run has a page more than it needs.
+  put(zoo.node(zoo.leaf[0], 1), std::uint32_t{900});
+  const Outcome headers = zoo.check();
+  const Outcome records = zoo.check(options);
+  for (const Outcome* const out : {&headers, &records}) {
+    EXPECT_THAT(out->seen.findings, IsEmpty());
+    EXPECT_EQ(out->totals.overflow_pages, 3u);
+    EXPECT_EQ(out->totals.lost_pages, 0u);
+  }
+
+  // More than there are.
+  zoo.s.dbs[1].overflow_pages = 1000;
+  ASSERT_EQ(zoo.check(options).seen.findings.size(), 1u);
+  EXPECT_THAT(zoo.check(options).seen.findings[0].reason,
+              HasSubstr("998 overflow pages more than there are"));
+}
+
+TEST(Check, EndsWhenItIsCancelled) {
+  const Zoo zoo;
+  const std::atomic<bool> cancelled{true};
+  CheckOptions options;
+  options.cancelled = &cancelled;
+  for (const Outcome& out : {zoo.check(options), check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s, options)}) {
+    EXPECT_TRUE(out.totals.stopped);
+    EXPECT_EQ(out.totals.entries, 0u);
+    EXPECT_THAT(out.seen.findings, IsEmpty());
+  }
+}
+
 TEST(Check, TheVisitorEndsTheWalk) {
   Zoo zoo;
   put(zoo.f.page(zoo.leaf[0]), std::uint64_t{77});
@@ -242,6 +323,7 @@ TEST_P(CheckDamage, IsNamedWithItsPage) {
   EXPECT_EQ(first.page, d.page(zoo)) << first;
   EXPECT_THAT(first.reason, HasSubstr(d.reason));
   EXPECT_EQ(first.severity, d.severity) << first;
+  expect_same(check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s), out);
   const ExactBytes bytes(zoo.f.bytes());
   CopyHazard why;
   EXPECT_EQ(copy_check(bytes.bytes(), Zoo::kPage, zoo.s, why).ok(), d.copies)

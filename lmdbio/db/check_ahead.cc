@@ -1,0 +1,249 @@
+#include "lmdbio/db/check_ahead.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/format/page_view.h"
+#include "lmdbio/io/engine_select.h"
+
+namespace lmdbio::db::detail {
+namespace {
+
+using format::Pgno;
+
+constexpr unsigned kDepth = 64;
+/// Of a request: pages that lie together.  No gap is read over.
+constexpr std::size_t kRequest = 256 << 10;
+/// Of the pages of a wave: several times what is in flight, little beside the page cache.
+constexpr std::size_t kWaveBytes = 32 << 20;
+/// Before it is known how many pages a leaf page names.
+constexpr std::size_t kFirstWave = 64;
+/// One is walked, the pages that another one names are being read, and the leaf pages of a third.
+constexpr std::size_t kWaves = 3;
+/// Leaf pages of a damaged tree that were found in no wave, one after the other, until none is looked for any
+/// more.
+constexpr unsigned kStrangers = 16;
+
+}  // namespace
+
+CheckAhead::CheckAhead(const File* file, const cache::WindowView& view,
+                       const std::atomic<bool>* cancelled) noexcept
+    : file_(file),
+      view_(view),
+      cancelled_(cancelled),
+      on_(file != nullptr),
+      residency_(file == nullptr ? -1 : file->fd(), Residency::Sampling::no) {}
+
+CheckAhead::~CheckAhead() {
+  if (queue_ != nullptr) queue_->drop_all();
+}
+
+bool CheckAhead::open() noexcept {
+  if (queue_ != nullptr) return true;
+  const EngineKind wanted = engine_kind(config().engine);
+  Result<std::unique_ptr<IoEngine>> engine =
+      select_engine(*file_, kDepth, wanted == EngineKind::automatic ? EngineKind::threads : wanted, nullptr);
+  if (!engine) return false;
+  Result<Mapping> scratch = Mapping::zeroed(4 * kRequest);
+  if (!scratch) return false;
+  scratch_ = std::move(scratch).value();
+  try {
+    queue_ =
+        std::make_unique<ReadQueue>(std::move(engine).value(), view_.pages() * view_.page_size(), kRequest);
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+void CheckAhead::enter(std::uint64_t root, unsigned depth, Runs runs) noexcept {
+  try {
+    Tree& tree = trees_.emplace_back();
+    tree.levels.resize(std::clamp(depth, 1u, unsigned{format::kMaxDepth}));
+    tree.levels[0].push_back(root);
+    tree.wave_leaves = kFirstWave;
+    tree.runs = runs;
+  } catch (...) {
+    on_ = false;
+  }
+}
+
+void CheckAhead::leave() noexcept {
+  if (trees_.empty()) return;
+  while (!trees_.back().waves.empty()) drop_first(trees_.back());
+  trees_.pop_back();
+}
+
+void CheckAhead::drop_first(Tree& tree) noexcept {
+  Wave& wave = *tree.waves.front();
+  if (queue_ != nullptr) {
+    queue_->drop(wave.leaf_reads);
+    queue_->drop(wave.named_reads);
+  }
+  tree.waves.pop_front();
+}
+
+void CheckAhead::reach(std::uint64_t leaf) noexcept {
+  if (!on_ || trees_.empty()) return;
+  Tree& tree = trees_.back();
+  try {
+    if (tree.waves.empty() && !add_wave(tree)) return;
+    if (tree.strangers > kStrangers) return;
+    // Where it lies in the waves: the next one, but for trees that are damaged.
+    ++tree.strangers;
+    for (std::size_t w = 0; w < tree.waves.size(); ++w) {
+      Wave& wave = *tree.waves[w];
+      const auto at =
+          std::find(wave.leaves.begin() + static_cast<std::ptrdiff_t>(wave.next), wave.leaves.end(), leaf);
+      if (at == wave.leaves.end()) continue;
+      tree.strangers = 0;
+      const bool begins = wave.next == 0;
+      wave.next = static_cast<std::size_t>(at - wave.leaves.begin()) + 1;
+      for (; w > 0; --w) drop_first(tree);
+      if (begins) {
+        follow(tree, wave);
+        while (tree.waves.size() < kWaves && add_wave(tree)) {
+        }
+        if (!wait(wave.named_reads)) return;
+      }
+      break;
+    }
+    if (queue_ != nullptr) queue_->pump();
+    for (const std::unique_ptr<Wave>& wave : tree.waves)
+      if (!wave->followed && wave->leaf_reads.done()) follow(tree, *wave);
+  } catch (...) {  // out of memory
+    on_ = false;
+  }
+}
+
+/// At least `wanted` pages of the level, if there are so many.
+void CheckAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
+  if (level == 0) return;
+  std::deque<std::uint64_t>& found = tree.levels[level];
+  std::deque<std::uint64_t>& above = tree.levels[level - 1];
+  std::size_t children = 1;  // of a page, on average: as many pages are read at once
+  std::vector<PageRun> batch;
+  while (found.size() < wanted && on_) {
+    const std::size_t pages = std::max<std::size_t>(1, (wanted - found.size()) / children);
+    find(tree, level - 1, pages);
+    if (above.empty()) return;
+    batch.clear();
+    std::vector<std::uint64_t> parents(
+        above.begin(), above.begin() + static_cast<std::ptrdiff_t>(std::min(pages, above.size())));
+    above.erase(above.begin(), above.begin() + static_cast<std::ptrdiff_t>(parents.size()));
+    for (const std::uint64_t p : parents) batch.push_back({p, 1});
+    ReadGroup group;
+    ask(group, batch);
+    if (!wait(group)) return;
+    const std::size_t before = found.size();
+    for (const std::uint64_t p : parents) {
+      const std::byte* const at = view_.at(Pgno{p});
+      format::PageView page;
+      if (at == nullptr || !format::PageView::open(at, view_.page_size(), Pgno{p}, page) || !page.is_branch())
+        continue;
+      for (unsigned i = 0; i < page.count(); ++i)
+        if (format::Node n; page.node(i, n)) found.push_back(format::raw(n.child()));
+    }
+    children = std::max<std::size_t>(1, (found.size() - before) / parents.size());
+  }
+}
+
+/// False: all of the tree is in waves.
+bool CheckAhead::add_wave(Tree& tree) {
+  const std::size_t last = tree.levels.size() - 1;
+  find(tree, last, tree.wave_leaves);
+  std::deque<std::uint64_t>& leaves = tree.levels[last];
+  if (leaves.empty()) return false;
+  const auto end = leaves.begin() + static_cast<std::ptrdiff_t>(std::min(tree.wave_leaves, leaves.size()));
+  auto wave = std::make_unique<Wave>();
+  wave->leaves.assign(leaves.begin(), end);
+  leaves.erase(leaves.begin(), end);
+  std::vector<PageRun> pages;
+  for (const std::uint64_t p : wave->leaves) pages.push_back({p, 1});
+  Wave& added = *tree.waves.emplace_back(std::move(wave));
+  ask(added.leaf_reads, pages);
+  return true;
+}
+
+void CheckAhead::follow(Tree& tree, Wave& wave) {
+  if (std::exchange(wave.followed, true)) return;
+  if (!wait(wave.leaf_reads)) return;
+  std::vector<PageRun> pages;
+  for (const std::uint64_t p : wave.leaves) name_pages(tree, p, pages);
+  const std::size_t a_leaf = 1 + pages.size() / wave.leaves.size();
+  tree.wave_leaves = std::max(kFirstWave, kWaveBytes / view_.page_size() / a_leaf);
+  ask(wave.named_reads, pages);
+}
+
+/// What a check reads next for the records of a leaf page.
+void CheckAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const {
+  const std::byte* const at = view_.at(Pgno{leaf});
+  format::PageView page;
+  if (at == nullptr || !format::PageView::open(at, view_.page_size(), Pgno{leaf}, page) || !page.is_leaf() ||
+      page.is_leaf2())
+    return;
+  for (unsigned i = 0; i < page.count(); ++i) {
+    format::Node n;
+    unsigned flags;
+    std::size_t key_bytes, data_bytes;
+    // Loaded once: a writer may be at work.
+    if (!page.leaf_node(i, n, flags, key_bytes, data_bytes)) continue;
+    const std::byte* const data = n.at + format::kNodeHeader + key_bytes;
+    if ((flags & format::kBigData) != 0) {
+      if (tree.runs == Runs::none) continue;
+      const std::uint64_t run =
+          tree.runs == Runs::whole ? format::overflow_pages(data_bytes, view_.shift()) : 1;
+      out.push_back({load<std::uint64_t>(data), run});
+    } else if ((flags & format::kSubData) != 0 && data_bytes == sizeof(format::DbRecord)) {
+      const auto record = load<format::DbRecord>(data);
+      if (record.root != format::kNoPage) out.push_back({format::raw(record.root), 1});
+    }
+  }
+}
+
+bool CheckAhead::is_there(const PageRun& run) const noexcept {
+  const std::size_t size = view_.page_size();
+  const std::optional<double> share = residency_.share(run.first * size, run.pages * size, view_.base());
+  return share.has_value() && *share == 1;
+}
+
+/// Pages that lie together in one request.  `pages`: in any order, more than once, anywhere.
+void CheckAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
+  const std::uint64_t end_of_file = view_.pages();
+  std::sort(pages.begin(), pages.end(), [](const PageRun& a, const PageRun& b) { return a.first < b.first; });
+  const std::size_t size = view_.page_size();
+  const std::uint64_t most = std::max<std::uint64_t>(1, kRequest / size);
+  for (std::size_t i = 0; i < pages.size();) {
+    PageRun run = pages[i++];
+    if (run.first >= end_of_file) break;
+    for (; i < pages.size() && pages[i].first <= run.first + run.pages && run.pages < most; ++i)
+      run.pages = std::max(run.pages, pages[i].first - run.first + pages[i].pages);
+    run.pages = std::min(run.pages, end_of_file - run.first);
+    if (is_there(run)) continue;
+    if (!open()) {
+      on_ = false;
+      return;
+    }
+    // Not ok: no memory to ask with.
+    (void)queue_->add_unread(group, {run.first * size, run.pages * size}, {scratch_.data(), scratch_.size()});
+  }
+  if (queue_ != nullptr) queue_->submit();
+}
+
+/// False: nothing is brought any more.  Pages that cannot be read are left to the check, which finds out by
+/// itself.
+bool CheckAhead::wait(ReadGroup& group) noexcept {
+  if (queue_ == nullptr || group.done()) return on_;
+  if (cancelled_ == nullptr)
+    (void)queue_->wait(group);
+  else
+    (void)queue_->wait(group, *cancelled_);
+  if (cancelled()) {
+    queue_->drop(group);
+    on_ = false;
+  }
+  return on_;
+}
+
+}  // namespace lmdbio::db::detail

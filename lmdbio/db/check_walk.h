@@ -1,0 +1,80 @@
+// The walk of a check through the trees of a snapshot.  Internal to the check.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "lmdbio/db/check.h"
+#include "lmdbio/db/check_ahead.h"
+#include "lmdbio/db/check_pages.h"
+#include "lmdbio/db/check_report.h"
+#include "lmdbio/db/check_sets.h"
+
+namespace lmdbio::db::detail {
+
+/// Flags of a page that say what it is.
+inline constexpr unsigned kKinds =
+    format::kBranch | format::kLeaf | format::kOverflow | format::kMeta | format::kLeaf2 | format::kSubPage;
+
+/// Parameters as of check_snapshot().  `at`: the bytes of page `p`, or of a sub-page in it.
+class Checker {
+ public:
+  Checker(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
+          CheckVisitor& visitor, CheckTotals& totals) noexcept
+      : file_(file),
+        snapshot_(snapshot),
+        options_(options),
+        visitor_(visitor),
+        totals_(totals),
+        report_(visitor, totals, options.cancelled),
+        accounts_(file.pages(), snapshot.last_pg, report_, totals),
+        ahead_(options.file, file, options.cancelled) {}
+
+  Status run();
+
+ private:
+  // check.cc
+  void database(DatabaseTotals::Kind kind, std::string_view label, std::uint64_t home,
+                const format::DbRecord& record);
+  void walk(Tree& tree);
+  void walk_pages(Tree& tree);
+  /// A page of a tree and all below it.  Keys k of it: low <= k < high, where given.
+  void page(Tree& tree, format::Pgno pgno, std::uint64_t from, unsigned level, const Key& low,
+            const Key& high);
+  /// The node of slot `i`, up to the end of its header, inside the page and clear of the table.  False: told.
+  bool node_at(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned i,
+               std::size_t upper, std::size_t& off);
+  void branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
+              unsigned level, const Key& low, const Key& high);
+  static bool branch_key(const std::byte* at, std::size_t size, unsigned i, Key& out) noexcept;
+  void leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
+            const Key& low, const Key& high);
+  // check_values.cc
+  void value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, const Key& key, const std::byte* data,
+             std::uint32_t data_size);
+  void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
+                std::uint32_t size);
+  bool use_run(Tree& tree, std::uint64_t p, std::uint64_t first, std::uint64_t pages);
+  void sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::byte* at, std::size_t size);
+  /// The items of a page or sub-page without slots: what `lower` and `upper` say beside their number means
+  /// nothing.
+  void items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count,
+             std::size_t item, const Key& low, const Key& high);
+  void place(const Tree& tree, std::size_t key_bytes, const std::byte* value, std::size_t bytes,
+             bool overflow);
+
+  const cache::WindowView file_;
+  const Snapshot& snapshot_;
+  const CheckOptions options_;
+  CheckVisitor& visitor_;
+  CheckTotals& totals_;
+  CheckReport report_;
+  PageAccounts accounts_;
+  CheckAhead ahead_;
+  std::uint64_t unseen_ = 0;  ///< pages of overflow runs that only the records of databases tell of
+  std::size_t dup_key_bytes_ = 0;
+  NodeBytes scratch_{0};  ///< of one branch page or sub-page: not across calls
+};
+
+}  // namespace lmdbio::db::detail
