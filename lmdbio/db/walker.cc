@@ -94,6 +94,13 @@ Status Walker::load_page(format::Pgno p, PageView& page) {
   return txn_->corrupted("fixed-size duplicates outside of a duplicates' tree", page.bytes());
 }
 
+// A page on the way from the root could not be read: the branch pages belong to no leaf now.  Damage ends the
+// transaction, so that nobody asks where the walker is.
+Status Walker::lost(Status st) noexcept {
+  if (st.raw() > 0) unset();
+  return st;
+}
+
 // Start of mdb_page_search.
 Status Walker::root(PageView& page) {
   if (txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
@@ -109,7 +116,7 @@ Status Walker::root(PageView& page) {
   if (db_->root == format::kNoPage) return not_found();
   above_ = 0;
   if (!is_dups_) walk_anew();
-  return load_page(db_->root, page);
+  return lost(load_page(db_->root, page));
 }
 
 Status Walker::to_edge(PageView page, bool last) {
@@ -125,7 +132,7 @@ Status Walker::to_edge(PageView page, bool last) {
         return st;
       }
     }
-    if (const Status st = load_page(node.child(), page); !st.ok()) return st;
+    if (const Status st = load_page(node.child(), page); !st.ok()) return lost(st);
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof | kOwed};
@@ -146,7 +153,7 @@ Status Walker::to_key(const MDB_val& key) {
     const unsigned i = place.exact ? place.index : place.index - 1;
     Node node;
     if (i >= page.count() || !page.node(i, node) || !push(page, i)) return bad_branch(page);
-    if (const Status st = load_page(node.child(), page); !st.ok()) return st;
+    if (const Status st = load_page(node.child(), page); !st.ok()) return lost(st);
   }
   leaf_ = {page, 0};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof | kOwed};
@@ -188,22 +195,25 @@ Status Walker::sibling(bool right) {
     Node node;
     PageView page;
     Status st;
+    bool paced = false;
     if (!parent.node(taken, node)) {
       st = bad_branch(parent);
     } else {
       if (above_ == depth && asks_for_leaf(node.child())) {
         st = pace(Readahead::Step::leaf, right, {format::raw(node.child()), 1}, PageView::none());
-        if (!st.ok()) {
-          for (unsigned i = level + 1; i < depth; ++i) {
-            branch_[i] = below[i].page;
-            index_[i] = below[i].index;
-          }
-          index_[level] = taken_before;
-          leaves_walked_ = walked;
-          return st;
-        }
+        paced = !st.ok();
       }
-      st = load_page(node.child(), page);
+      if (st.ok()) st = load_page(node.child(), page);
+    }
+    if (paced || st.raw() > 0) {
+      for (unsigned i = level + 1; i < above_; ++i) {
+        branch_[i] = below[i].page;
+        index_[i] = below[i].index;
+      }
+      above_ = depth;
+      index_[level] = taken_before;
+      leaves_walked_ = walked;
+      return st;
     }
     if (st.ok() && page.is_branch() != (above_ < depth))
       st = txn_->corrupted("leaves at different depths", page.bytes());
@@ -275,7 +285,7 @@ Status Walker::to_place(const MDB_val& key, Place& place) {
   if (const Status st = detail::descend_memn(*txn_, *db_, static_cast<const std::byte*>(key.mv_data),
                                              key.mv_size, *this, page, place);
       !st.ok())
-    return st;
+    return lost(st);
   leaf_ = {page, static_cast<std::uint16_t>(place.index)};
   flags_ = (flags_ | kPositioned) & ~unsigned{kEof | kOwed};
   jumped_to_leaf();

@@ -88,6 +88,7 @@ class Walker {
 
   Status edge(bool last, MDB_val* key, MDB_val* data);
   Status load_page(format::Pgno p, format::PageView& page);
+  Status lost(Status st) noexcept;
   Status root(format::PageView& page);
   Status to_edge(format::PageView page, bool last);
   Status to_key(const MDB_val& key);

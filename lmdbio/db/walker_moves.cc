@@ -244,7 +244,7 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
     if (want_exact && !place.exact) return not_found();
     if (place.index >= leaf_.page.count()) {
       if (const Status moved = sibling(true); !moved.ok()) {
-        flags_ |= kEof;
+        if (moved.raw() < 0) flags_ |= kEof;
         return moved;
       }
     }

@@ -170,6 +170,31 @@ static long walk_from(struct Slot* s, uint64_t from) {
   return (long)(known.records - from);
 }
 
+// One cursor: to a record, and a few steps from there, forward or back.  Where a call fails it is made again (get).
+static long wander(struct Slot* s, size_t moves, uint64_t seed) {
+  uint64_t x = seed;
+  size_t at = 0, steps = 0;
+  for (size_t done = 0; done < moves; ++done) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    MDB_val key = {0, NULL}, data;
+    unsigned char name[8];
+    MDB_cursor_op op = (x >> 40) % 2 != 0 ? MDB_NEXT : MDB_PREV;
+    if (steps == 0) {
+      at = (size_t)(x >> 33) % known.records;
+      steps = (size_t)(x >> 20) % 5;
+      key = known_key(at, &name);
+      op = MDB_SET_RANGE;
+    } else {
+      --steps;
+      if (op == MDB_NEXT ? at + 1 == known.records : at == 0) continue;
+      at = op == MDB_NEXT ? at + 1 : at - 1;
+    }
+    const int rc = get(s->cursor, &key, &data, op);
+    if (rc != 0 || !right(s, at, &key, &data)) return failed_at(at, rc);
+  }
+  return (long)moves;
+}
+
 // Of a value that is not used the bytes are not touched.
 static int right_or_unused(const struct Slot* s, uint64_t i, const MDB_val* key, const MDB_val* data,
                            int use) {
@@ -662,6 +687,7 @@ static void run(const char* command) {
     if (IS("rest")) got = go_on(s, known.records);
     if (IS("back")) got = walk_back(s);
     if (IS("range")) got = walk_from(s, n[1]);
+    if (IS("wander")) got = wander(s, n[1], n[2]);
     if (IS("stride"))
       got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
     if (IS("stride-back")) got = walk_stride_back(s, n[1], n[2]);

@@ -200,6 +200,25 @@ class Unmapped(Walks):
                 self.assertEqual(read.do("end 0"), "0")
                 self.assertEqual(read.end(), 0)
 
+    # A cursor that a lookup could not move is as new: the pages on its way belong to no place.
+    def test_failing_reads_of_lookups(self):
+        known = "known 60000 200 0"
+        fs = self.mount(self.db(known), raw_direct=1)
+        failed = 0
+        for seed in range(1, 13):
+            with self.subTest(seed=seed):
+                fs.set(reset=1, fail_every=0)
+                read = Program(self, "preload", {"LMDBIO_MEMORY": "8M"})
+                for command in (known, f"open {fs.path}", "begin 0"):
+                    self.assertEqual(read.do(command), "0")
+                fs.set(reset=1, fail_every=2 + seed % 2)
+                self.assertEqual(read.do(f"wander 0 3000 {seed}").split(" errors")[0], "right 3000")
+                failed += fs.counters()["faults"]["read_error"]
+                fs.set(reset=1, fail_every=0)
+                self.assertEqual(read.do("end 0"), "0")
+                self.assertEqual(read.end(), 0)
+        self.assertGreater(failed, 24)
+
 
 if __name__ == "__main__":
     shimtest.main()
