@@ -168,7 +168,7 @@ def add_options(parser, labels, out, usual=None):
     parser.add_argument("--dir", help="where databases are kept and used again (default: a new one below --out, removed)")
     parser.add_argument("--out", default=os.path.join(TOP, "build", out),
                         help=f"where result.json and result.png go (default: build/{out})")
-    parser.add_argument("--build", default=os.path.join(TOP, "build", "release"), help="build directory (default: %(default)s)")
+    parser.add_argument("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
     parser.add_argument("--library", help="library to preload, or 'stock' (default: the one in --build)")
 
 
@@ -189,7 +189,7 @@ def run(bench, args, programs):
     libraries = [args.library] if args.library != "stock" else []
     for needed in programs + libraries:
         if not os.path.exists(needed):
-            fail(f"{needed} is not there: cmake --preset release && cmake --build --preset release")
+            fail(f"{needed} is not there: cmake --preset dev && cmake --build --preset dev")
     os.makedirs(args.out, exist_ok=True)
     temporary = None
     if args.dir is None:

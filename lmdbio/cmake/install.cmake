@@ -1,4 +1,4 @@
-# What `cmake --install` installs: both artifacts, the C header, lmdbio.pc, the CMake package, the command.
+# What `cmake --install` installs: both libraries, the headers, lmdbio.pc, the CMake package, the command.
 set(LMDBIO_SONAME_DIR ${CMAKE_INSTALL_LIBDIR}/lmdbio)
 set(LMDBIO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lmdbio)
 set(LMDBIO_PC_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
@@ -8,11 +8,15 @@ string(REGEX REPLACE "/$" "" LMDBIO_PC_PREFIX "${LMDBIO_PC_PREFIX}")
 
 target_include_directories(lmdbio INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lmdbio/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-install(TARGETS lmdbio EXPORT lmdbioTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS lmdbio_soname LIBRARY DESTINATION ${LMDBIO_SONAME_DIR})
+# Of C++: lmdbio/reader.h.  lmdbio/lmdbio.h is C99.
+target_compile_features(lmdbio INTERFACE cxx_std_20)
+install(TARGETS lmdbio EXPORT lmdbioTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+install(TARGETS lmdbio_soname LIBRARY DESTINATION ${LMDBIO_SONAME_DIR} COMPONENT runtime)
+lmdbio_split_debug(lmdbio ${CMAKE_INSTALL_LIBDIR})
+lmdbio_split_debug(lmdbio_soname ${LMDBIO_SONAME_DIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lmdbio/include/lmdbio DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
-install(EXPORT lmdbioTargets NAMESPACE lmdbio:: DESTINATION ${LMDBIO_PACKAGE_DIR})
+  COMPONENT development FILES_MATCHING PATTERN "*.h")
+install(EXPORT lmdbioTargets NAMESPACE lmdbio:: DESTINATION ${LMDBIO_PACKAGE_DIR} COMPONENT development)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lmdbioConfig.cmake.in
   ${PROJECT_BINARY_DIR}/package/lmdbioConfig.cmake INSTALL_DESTINATION ${LMDBIO_PACKAGE_DIR}
@@ -20,12 +24,12 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lmdbioConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/lmdbioConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/lmdbio.pc.in ${PROJECT_BINARY_DIR}/package/lmdbio.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/lmdbioConfig.cmake ${PROJECT_BINARY_DIR}/package/lmdbioConfigVersion.cmake
-  DESTINATION ${LMDBIO_PACKAGE_DIR})
-install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio.pc DESTINATION ${LMDBIO_PC_DIR})
+  DESTINATION ${LMDBIO_PACKAGE_DIR} COMPONENT development)
+install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio.pc DESTINATION ${LMDBIO_PC_DIR} COMPONENT development)
 
 if(TARGET lmdbio_command)
-  install(TARGETS lmdbio_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(TARGETS lmdbio_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
   install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.bash
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lmdbio)
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lmdbio COMPONENT runtime)
 endif()

@@ -1,4 +1,4 @@
-"""The installed tree: what is in it, and programs built against it with pkg-config and with find_package."""
+"""The installed tree: what is in it, and programs built against it with pkg-config and with find_package; what a build needs."""
 import os
 import shutil
 import subprocess
@@ -79,6 +79,29 @@ class Install(shimtest.Case):
                   "-DCMAKE_C_COMPILER=" + shimtest.CONFIG["cc"], "-DCMAKE_CXX_COMPILER=" + shimtest.CONFIG["cxx"])
         self.call(shimtest.CONFIG["cmake"], "--build", build)
         self.check_consumers(build + "/consumer_c", build + "/consumer_cxx")
+
+    def test_the_header_for_cxx_says_which_standard_it_needs(self):
+        source = os.path.join(self.dir, "reader.cc")
+        with open(source, "w", encoding="utf-8") as f:
+            f.write("#include <lmdbio/reader.h>\nint main() {}\n")
+        command = [shimtest.CONFIG["cxx"], "-fsyntax-only", "-I" + self.prefix + "/include", source]
+        self.call(*command, "-std=c++20")
+        done = subprocess.run([*command, "-std=c++17"], stderr=subprocess.PIPE, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("lmdbio/reader.h needs C++20", done.stderr)
+
+
+class Configure(shimtest.Case):
+    def test_what_is_missing_is_named_at_once(self):
+        done = subprocess.run([shimtest.CONFIG["cmake"], "-S", shimtest.CONFIG["source"], "-B", os.path.join(self.dir, "build"),
+                               "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON",
+                               "-DCMAKE_C_COMPILER=" + shimtest.CONFIG["cc"],
+                               "-DCMAKE_CXX_COMPILER=" + shimtest.CONFIG["cxx"]],
+                              env=shimtest.environment("stock"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("sudo apt-get install -y --no-install-recommends libcli11-dev libgtest-dev libgmock-dev\n", done.stderr)
+        self.assertIn("CLI11 (or -DLMDBIO_COMMAND=OFF)", done.stderr)
+        self.assertNotIn("liblmdb-dev", done.stderr)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 // alone.  Lifetimes and rules of threads are those of lmdbio.h.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "lmdbio/reader.h needs C++20 (-std=c++20); lmdbio/lmdbio.h has the same for C and for older C++"
+#endif
+
 #include <lmdbio/lmdbio.h>
 
 #include <cstddef>
