@@ -1,5 +1,7 @@
 // Readers of records: lmdbio.h over lmdbio/reader.
 #include <lmdbio/lmdbio.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -7,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -88,10 +91,25 @@ struct Opened {
   }
 };
 
+/// MDB_NOSUBDIR if `path` is a file that is a database by itself.  The data file of a directory becomes that
+/// directory: with another lock file beside it, a writer would not see the reader.
+unsigned kind_of(std::string& path, unsigned flags) {
+  struct stat st {};
+  if ((flags & MDB_NOSUBDIR) != 0 || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return 0;
+  constexpr std::string_view kName = "data.mdb";
+  const std::size_t slash = path.rfind('/');
+  const std::size_t name = slash == std::string::npos ? 0 : slash + 1;
+  if (path.substr(name) != kName || ::access((path + "-lock").c_str(), F_OK) == 0) return MDB_NOSUBDIR;
+  path = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+  return 0;
+}
+
 Status open_environment(const char* path, const lmdbio_reader_options& options, Opened& o, std::string& why) {
   int rc = mdb_env_create(&o.env);
   if (rc == 0 && options.database != nullptr) rc = mdb_env_set_maxdbs(o.env, 1);
-  if (rc == 0) rc = mdb_env_open(o.env, path, MDB_RDONLY | MDB_NOTLS | options.flags, 0644);
+  std::string place = path;
+  const unsigned flags = MDB_RDONLY | MDB_NOTLS | options.flags | kind_of(place, options.flags);
+  if (rc == 0) rc = mdb_env_open(o.env, place.c_str(), flags, 0644);
   if (rc == 0) rc = mdb_txn_begin(o.env, nullptr, MDB_RDONLY, &o.txn);
   if (rc == 0) rc = mdb_dbi_open(o.txn, options.database, 0, &o.dbi);
   if (rc == 0) return {};

@@ -1,5 +1,9 @@
 #include "lmdbio/base/config.h"
 
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <climits>
@@ -9,6 +13,8 @@
 #include <iterator>
 #include <new>
 #include <string_view>
+
+#include "lmdbio/base/nearest.h"
 
 namespace lmdbio {
 namespace {
@@ -183,6 +189,24 @@ void complain_in_log(const ConfigEntry& e, const char* value) {
            *e.def == '\0' ? "no value" : e.def);
 }
 
+constexpr std::string_view kPrefix = "LMDBIO_";
+
+/// Variables that were meant for LMDBIO and say nothing to it.
+void complain_of_unknown() {
+  if (::getauxval(AT_SECURE) != 0) return;
+  for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
+    const std::string_view name = std::string_view(*e).substr(0, std::string_view(*e).find('='));
+    if (!name.starts_with(kPrefix) || std::any_of(std::begin(kTable), std::end(kTable),
+                                                  [name](const ConfigEntry& k) { return name == k.name; }))
+      continue;
+    const char* const meant = nearest_setting(name);
+    log_line(LogLevel::warn, "%.*s is no setting%s%s%s",
+             static_cast<int>(std::min<std::size_t>(name.size(), 200)), name.data(),
+             meant != nullptr ? "; did you mean " : "; lmdbio config lists them",
+             meant != nullptr ? meant : "", meant != nullptr ? "?" : "");
+  }
+}
+
 const char* from_environment(const char* name) { return ::secure_getenv(name); }
 
 #if defined(__clang__) && __clang_major__ < 16  // has no std::string at compile time
@@ -210,6 +234,7 @@ const Config& build() noexcept {
   } catch (...) {
   }
   set_log_level(made->log_level);
+  if (!made->disable) complain_of_unknown();
   return *made;
 }
 
@@ -221,6 +246,17 @@ const Config& config() noexcept {
 }
 
 std::span<const ConfigEntry> config_table() noexcept { return kTable; }
+
+const char* nearest_setting(std::string_view name) noexcept {
+  std::size_t i = 0;
+  const bool with_prefix = name.starts_with(kPrefix);
+  const std::string_view meant =
+      nearest_name(with_prefix ? name.substr(kPrefix.size()) : name, [&i]() noexcept {
+        return i < std::size(kTable) ? std::string_view(kTable[i++].name).substr(kPrefix.size())
+                                     : std::string_view();
+      });
+  return meant.empty() ? nullptr : meant.data() - kPrefix.size();
+}
 
 Config parse_config(const char* (*get)(const char* name),
                     void (*complain)(const ConfigEntry&, const char* value)) {

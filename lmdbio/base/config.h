@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "lmdbio/base/log.h"
 
@@ -54,6 +55,9 @@ struct ConfigEntry {
 
 /// One entry for each variable, in the order in which they are documented.
 std::span<const ConfigEntry> config_table() noexcept;
+
+/// The setting whose name is most like `name`, with LMDBIO_ or without it; null: none is like it.
+const char* nearest_setting(std::string_view name) noexcept;
 
 /// The settings that `get` (as getenv) tells.  Not set and empty are the same.  `complain` is called for each
 /// value out of range, which is then ignored; null: nobody is told.  Touches neither the log nor config().

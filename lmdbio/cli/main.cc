@@ -3,9 +3,27 @@
 #include <cstdio>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "lmdbio/base/nearest.h"
 #include "lmdbio/cli/command.h"
+#include "lmdbio/cli/text.h"
+
+namespace {
+
+int no_command(const CLI::App& app, const char* given) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  std::size_t i = 0;
+  const std::string meant(lmdbio::nearest_name(given, [&] {
+    return i < commands.size() ? std::string_view(commands[i++]->get_name()) : std::string_view();
+  }));
+  std::fprintf(stderr, "lmdbio: there is no command %s%s\n", lmdbio::cli::printable(given).c_str(),
+               meant.empty() ? "; lmdbio --help lists them" : ("; did you mean " + meant + "?").c_str());
+  return lmdbio::cli::kUnusable;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace lmdbio::cli;
@@ -26,6 +44,12 @@ int main(int argc, char** argv) {
   add_ps(app, status);
   try {
     app.parse(end, argv);
+  } catch (const CLI::ExtrasError& e) {
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) return no_command(app, argv[1]);
+    return app.exit(e) == 0 ? kClean : kUnusable;
+  } catch (const CLI::RequiredError& e) {
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) return no_command(app, argv[1]);
+    return app.exit(e) == 0 ? kClean : kUnusable;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kClean : kUnusable;
   } catch (const Failure& e) {

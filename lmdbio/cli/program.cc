@@ -57,6 +57,14 @@ std::string started_by_env(const std::vector<std::string>& args) {
   return "";
 }
 
+/// Of a script that lacks its x bit.
+std::string how_to_start(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  const std::string end = dot == std::string::npos ? "" : name.substr(dot);
+  const char* const by = end == ".py" ? "python3 " : end == ".sh" ? "sh " : nullptr;
+  return by != nullptr ? std::string("; to start it: lmdbio run ") + by + name : "";
+}
+
 }  // namespace
 
 std::string find_program(const std::string& name) {
@@ -64,8 +72,8 @@ std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     struct stat st {};
     if (::stat(name.c_str(), &st) != 0 && (errno == ENOENT || errno == ENOTDIR))
-      throw Failure(name + ": not found", kNotFound);
-    if (!executable(name)) throw Failure(name + ": not executable", kNotExecutable);
+      throw Failure(name + ": there is no such file", kNotFound);
+    if (!executable(name)) throw Failure(name + ": not executable" + how_to_start(name), kNotExecutable);
     return name;
   }
   const char* const path = std::getenv("PATH");
@@ -81,7 +89,9 @@ std::string find_program(const std::string& name) {
     rest.remove_prefix(colon + 1);
   }
   if (!refused.empty()) throw Failure(refused + ": not executable", kNotExecutable);
-  throw Failure(name + ": not found", kNotFound);
+  throw Failure(name + ": not found in PATH" +
+                    (::access(name.c_str(), F_OK) == 0 ? "; the one in this directory is ./" + name : ""),
+                kNotFound);
 }
 
 std::vector<std::string> obstacles(const std::string& file, const std::vector<std::string>& args) {
@@ -103,14 +113,20 @@ std::vector<std::string> obstacles(const std::string& file, const std::vector<st
     const bool changes_group =
         (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != ::getegid();
     if (changes_user || changes_group)
-      out.push_back(at + " is setuid or setgid: the loader ignores LD_PRELOAD there");
+      out.push_back(
+          at +
+          " is setuid or setgid: the loader ignores LD_PRELOAD there; link it with -llmdbio before -llmdb");
     if (::geteuid() != 0 && ::fgetxattr(fd.get(), "security.capability", nullptr, 0) > 0)
-      out.push_back(at + " has file capabilities: the loader ignores LD_PRELOAD there");
+      out.push_back(
+          at +
+          " has file capabilities: the loader ignores LD_PRELOAD there; link it with -llmdbio before -llmdb");
     if (!elf.native)
       out.push_back(at + " is built for another kind of machine: the loader cannot preload LMDBIO there");
     else if (!elf.interpreter)
-      out.push_back(at + " is a static executable: nothing can be preloaded");
-    if (elf.defines_lmdb) out.push_back(at + " has LMDB linked into it: its calls do not reach LMDBIO");
+      out.push_back(at + " is a static executable: nothing can be preloaded; link it dynamically");
+    if (elf.defines_lmdb)
+      out.push_back(
+          at + " has LMDB linked into it: its calls do not reach LMDBIO; link it with the shared liblmdb");
     if (at.substr(at.rfind('/') + 1) != "env") return out;
     at = started_by_env(given);
     given.clear();

@@ -88,7 +88,9 @@ void set(const std::string& text, bool stats) {
       throw std::bad_alloc();
     return;
   }
-  throw Failure("--set " + text + ": unknown; there are " + known);
+  const char* const meant = nearest_setting(name);
+  throw Failure("--set " + text + ": there is no such setting" +
+                (meant != nullptr ? std::string("; did you mean ") + meant + "?" : "; there are " + known));
 }
 
 // --- a child ---
@@ -327,7 +329,8 @@ void write_json(const std::string& where, int status, const Json& processes) {
 }
 
 int run(const Options& options, const std::vector<std::string>& command) {
-  if (command.empty()) throw Failure("run: no program is named");
+  if (command.empty())
+    throw Failure("run: which program?  For example: lmdbio run --stats -- python3 train.py");
   const std::string library = find_library(options.library);
   const bool stats = options.stats || !options.json.empty();
   for (const std::string& s : options.settings) set(s, stats);

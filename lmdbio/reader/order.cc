@@ -46,27 +46,30 @@ std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t cou
   return x;
 }
 
-Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records) noexcept {
-  const auto invalid = Status::from_errno(EINVAL);
+Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong) noexcept {
+  const auto invalid = [wrong](const char* what) {
+    if (wrong != nullptr) *wrong = what;
+    return Status::from_errno(EINVAL);
+  };
   Order made;
   made.kind_ = o.kind;
   made.seed_ = o.seed;
   made.offset_ = o.offset;
   made.step_ = o.step == 0 ? 1 : o.step;
   made.all_ = records;
-  if (made.offset_ >= made.step_) return invalid;
+  if (made.offset_ >= made.step_) return invalid("offset: it has to be below step");
   switch (o.kind) {
     case LMDBIO_ORDER_SEQUENTIAL:
     case LMDBIO_ORDER_SHUFFLE:
       break;
     case LMDBIO_ORDER_WINDOW_SHUFFLE:
-      if (o.window == 0) return invalid;
+      if (o.window == 0) return invalid("window: it has to be 1 or more");
       made.window_ = o.window;
       break;
     case LMDBIO_ORDER_LIST:
-      if (o.list == nullptr && o.length != 0) return invalid;
+      if (o.list == nullptr && o.length != 0) return invalid("list: it is NULL");
       if (std::any_of(o.list, o.list + o.length, [records](std::uint64_t r) { return r >= records; }))
-        return invalid;
+        return invalid("list: an ordinal is not below the number of records");
       try {
         made.list_.assign(o.list, o.list + o.length);
       } catch (...) {
@@ -75,14 +78,15 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records) noexcept
       made.all_ = o.length;
       break;
     case LMDBIO_ORDER_KEYS:
-      if (o.keys == nullptr && o.length != 0) return invalid;
+      if (o.keys == nullptr && o.length != 0) return invalid("keys: it is NULL");
       made.all_ = o.length;
       break;
     default:
-      return invalid;
+      return invalid("kind: there is no such order");
   }
   if (made.all_ > made.offset_) made.length_ = (made.all_ - made.offset_ - 1) / made.step_ + 1;
-  if (o.position > made.length_) return invalid;
+  if (o.position > made.length_) return invalid("position: it is beyond the end of an epoch");
+  if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: there is no such choice");
   return made;
 }
 

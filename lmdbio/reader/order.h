@@ -17,8 +17,10 @@ std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t cou
 /// What a lmdbio_order says, for a database of so many records.  Constant once made; any thread.
 class Order {
  public:
-  /// Copies the list.  EINVAL: a field out of its range, an ordinal of the list among them; ENOMEM.
-  static Result<Order> make(const lmdbio_order& order, std::uint64_t records) noexcept;
+  /// Copies the list.  EINVAL: a field out of its range, an ordinal of the list among them; `wrong` (may be
+  /// null) then gets its name and what it has to be, a constant.  ENOMEM.
+  static Result<Order> make(const lmdbio_order& order, std::uint64_t records,
+                            const char** wrong = nullptr) noexcept;
 
   /// Records in an epoch's sequence, the same for all epochs.
   std::uint64_t length() const noexcept { return length_; }

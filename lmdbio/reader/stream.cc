@@ -53,19 +53,17 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
                     std::string& why) {
   if (!reader.ours(why)) return Status::from_errno(EINVAL);
   const std::string& name = reader.shared().source.name;
-  Result<Order> made = Order::make(order, reader.count());
+  const char* wrong = nullptr;
+  Result<Order> made = Order::make(order, reader.count(), &wrong);
   if (!made) {
-    why = name + ": a field of the order is out of its range";
+    if (wrong != nullptr) why = name + ": lmdbio_order: " + wrong;
     return made.error();
   }
   std::vector<std::uint64_t> ordinals;
   if (order.kind == LMDBIO_ORDER_KEYS)
     if (const Status st = reader.find({order.keys, order.length}, ordinals, why); !st.ok()) return st;
   Result<Sequence> sequence = Sequence::make(order, std::move(made).value(), std::move(ordinals));
-  if (!sequence) {
-    why = name + ": a field of the order is out of its range: position or last";
-    return sequence.error();
-  }
+  if (!sequence) return sequence.error();
   out.reset(new Stream(reader, std::move(sequence).value()));
   return {};
 }

@@ -27,7 +27,7 @@ class IndexOfStock : public ::testing::Test {
   void SetUp() override {
     dir_ = ::testing::TempDir() + "lmdbio_index_XXXXXX";
     ASSERT_NE(::mkdtemp(dir_.data()), nullptr);
-    const char* const lib = std::getenv("LMDBIO_TEST_LMDB");
+    const char* const lib = std::getenv("TEST_LMDB");
     lmdb_ = test::load_lmdb(lib != nullptr ? lib : "liblmdb.so.0");
   }
   void TearDown() override { fs::remove_all(dir_); }

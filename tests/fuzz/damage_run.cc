@@ -168,7 +168,7 @@ class Runner {
       limit_copies();
       const rlimit none{0, 0};
       (void)::setrlimit(RLIMIT_CORE, &none);
-      if (std::getenv("LMDBIO_DAMAGE_STDERR") == nullptr)
+      if (std::getenv("DAMAGE_STDERR") == nullptr)
         if (const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC); null >= 0)
           ::dup2(null, STDERR_FILENO);
     }

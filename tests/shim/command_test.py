@@ -116,6 +116,13 @@ class General(Case):
             self.assertNotEqual(done.stderr, "", args)
             self.assertEqual(done.stdout, "", args)
 
+    def test_mistyped(self):
+        for given, meant in (("chekc", "check"), ("inof", "info"), ("indx", "index"), ("confg", "config"), ("rnu", "run")):
+            self.assertEqual(self.lmdbio(given, status=2).stderr,
+                             f"lmdbio: there is no command {given}; did you mean {meant}?\n")
+        self.assertEqual(self.lmdbio("frobnicate", "x", status=2).stderr,
+                         "lmdbio: there is no command frobnicate; lmdbio --help lists them\n")
+
     # More of ps: tests/procs/node_test.py.
     def test_nothing_is_shared(self):
         def alone(*args):
@@ -447,6 +454,8 @@ class Info(Case):
         share = j["page_cache"]["share"]
         self.assertTrue(share is None or 0 <= share <= 1)
         text = self.lmdbio("info", path + "/data.mdb").stdout
+        self.assertRegex(text, r"\n +16384 to +32767 +2  #")  # the largest value
+        self.assertRegex(text, r"\n +4 to +7 +\d+  #")
         for word in ("map size         64.0 MiB", "dups", "DUPSORT", "key sizes", "value sizes", "####",
                      "served by LMDBIO"):
             self.assertIn(word, text)
@@ -527,6 +536,16 @@ class Run(Case):
         done = command("run", "sh", "-c", "kill -TERM $$")
         self.assertEqual(done.returncode, -signal.SIGTERM)
 
+    def test_what_cannot_be_run_says_what_to_do(self):
+        self.assertIn("which program?  For example: lmdbio run", self.lmdbio("run", status=2).stderr)
+        self.assertIn("not found in PATH", self.lmdbio("run", "no-such-program-anywhere", status=127).stderr)
+        self.assertIn("there is no such file", self.lmdbio("run", os.path.join(self.dir, "none"), status=127).stderr)
+        script = os.path.join(self.dir, "train.py")
+        with open(script, "w", encoding="utf-8") as f:
+            f.write("print(1)\n")
+        self.assertIn(f"to start it: lmdbio run python3 {script}", self.lmdbio("run", script, status=126).stderr)
+        self.assertIn("the one in this directory is ./train.py", self.lmdbio("run", "train.py", status=127, cwd=self.dir).stderr)
+
     def test_signals_are_passed_on(self):
         body = ("import signal, sys\n"
                 "all = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}\n"
@@ -553,7 +572,9 @@ class Run(Case):
     def test_settings(self):
         self.assertEqual(self.lmdbio("run", "--set", "LOG=debug", "--set", "LMDBIO_STATS=1", "sh", "-c",
                                      "echo $LMDBIO_LOG $LMDBIO_STATS").stdout, "debug 1\n")
-        for wrong, text in (("FROB=1", "unknown; there are LMDBIO_DISABLE"),
+        for wrong, text in (("FROBNICATE=1", "there is no such setting; there are LMDBIO_DISABLE"),
+                            ("MEMROY=8M", "there is no such setting; did you mean LMDBIO_MEMORY?"),
+                            ("LMDBIO_STAT=1", "there is no such setting; did you mean LMDBIO_STATS?"),
                             ("LOG=loud", "not valid; wanted: error, warn"), ("LOG", "NAME=VALUE")):
             self.assertIn(text, self.lmdbio("run", "--set", wrong, "true", status=2).stderr)
         self.assertIn("LMDBIO_STATS", self.lmdbio("run", "--stats", "--set", "STATS=1", "true", status=2).stderr)

@@ -40,6 +40,16 @@ class Configuration(shimtest.Case):
                 self.assertIn(name, lines[0])
                 self.assertIn(value, lines[0])
 
+    def test_an_unknown_name_is_one_clear_line(self):
+        for name, text in (("LMDBIO_MEMROY", "LMDBIO_MEMROY is no setting; did you mean LMDBIO_MEMORY?"),
+                           ("LMDBIO_CACHE_SIZE", "LMDBIO_CACHE_SIZE is no setting; lmdbio config lists them")):
+            for got in self.each({name: "8M"}):
+                self.assertEqual(got.err, f"lmdbio: {text}\n")
+            for got in self.each({name: "8M", "LMDBIO_LOG": "error"}):
+                self.assertEqual(got.err, "")
+            for got in self.each({name: "8M", "LMDBIO_DISABLE": "1"}):
+                self.assertEqual(got.err, "")
+
     def test_an_invalid_value_does_not_hide_the_others(self):
         path = os.path.join(self.dir, "stats")
         for got in self.each({"LMDBIO_LOG": "loud", "LMDBIO_STATS": path}):

@@ -1,7 +1,7 @@
 """Little address space, few descriptors, no threads, no /proc, system calls that containers refuse, maps of
 terabytes, set-user-id programs and nonsense in LMDBIO_*: never worse than stock alone.
 
-    LMDBIO_TEST_OVERCOMMIT=1 limits_test.py CONFIG ...     also sets vm.overcommit_memory=2 for a moment
+    TEST_OVERCOMMIT=1 limits_test.py CONFIG ...     also sets vm.overcommit_memory=2 for a moment
 """
 import contextlib
 import errno
@@ -109,9 +109,9 @@ class Limits(confined.Case):
                 self.assertEqual(ours[2:8], READ_WELL)
                 self.assertEqual(ours[8:], ["0", str(MAPS)])
         knob = "/proc/sys/vm/overcommit_memory"
-        if os.environ.get("LMDBIO_TEST_OVERCOMMIT") != "1":
+        if os.environ.get("TEST_OVERCOMMIT") != "1":
             return self.absent("vm.overcommit_memory=2, which all programs would have: "
-                               "LMDBIO_TEST_OVERCOMMIT=1 asks for it")
+                               "TEST_OVERCOMMIT=1 asks for it")
         try:
             with open(knob, "r+", encoding="ascii") as f:
                 before = f.read()

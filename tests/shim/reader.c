@@ -87,6 +87,27 @@ static lmdbio_order order(lmdbio_order_kind kind, uint64_t batch) {
   return o;
 }
 
+// The data file of a directory stands for the directory: readers and writers share its lock file.
+static void a_file_for_a_directory(const char* dir) {
+  char file[4096], lock[4096];
+  snprintf(file, sizeof file, "%s/data.mdb", dir);
+  snprintf(lock, sizeof lock, "%s/data.mdb-lock", dir);
+  lmdbio_reader* reader = NULL;
+  MUST(lmdbio_reader_open(file, NULL, &reader));
+  CHECK(lmdbio_reader_count(reader) == kRecords);
+  lmdbio_reader_close(reader);
+  CHECK(access(lock, F_OK) != 0);
+  // A database that is a file by itself.
+  char alone[4096], alone_lock[4096];
+  snprintf(alone, sizeof alone, "%s/alone.mdb", dir);
+  snprintf(alone_lock, sizeof alone_lock, "%s/alone.mdb-lock", dir);
+  CHECK(link(file, alone) == 0);
+  MUST(lmdbio_reader_open(alone, NULL, &reader));
+  CHECK(lmdbio_reader_count(reader) == kRecords);
+  lmdbio_reader_close(reader);
+  CHECK(unlink(alone) == 0 && unlink(alone_lock) == 0);
+}
+
 static void wrong_arguments(const char* dir) {
   char missing[4096];
   lmdbio_reader* reader = NULL;
@@ -126,6 +147,7 @@ static void wrong_arguments(const char* dir) {
   o.step = 2;
   o.offset = 2;
   CHECK(lmdbio_stream_open(reader, &o, &stream) == EINVAL && stream == NULL);
+  CHECK(strstr(lmdbio_error(), dir) != NULL && strstr(lmdbio_error(), "offset") != NULL);
   // From a newer header: what is not known must be zero.
   struct {
     lmdbio_order o;
@@ -412,6 +434,7 @@ int main(int argc, char** argv) {
   snprintf(pairs_dir, sizeof pairs_dir, "%s/pairs", argv[1]);
   make(argv[1], pairs_dir);
   wrong_arguments(argv[1]);
+  a_file_for_a_directory(argv[1]);
   reading(argv[1]);
   options_and_attached(argv[1], pairs_dir);
   cancelled(argv[1]);

@@ -38,7 +38,7 @@ class ReaderDb {
  public:
   ReaderDb() : dir_(::testing::TempDir() + "lmdbio_reader_XXXXXX") {
     if (::mkdtemp(dir_.data()) == nullptr) throw std::runtime_error(dir_);
-    const char* const lib = std::getenv("LMDBIO_TEST_LMDB");
+    const char* const lib = std::getenv("TEST_LMDB");
     lmdb_ = test::load_lmdb(lib != nullptr ? lib : "liblmdb.so.0");
   }
   ReaderDb(const ReaderDb&) = delete;

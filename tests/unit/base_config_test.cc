@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/nearest.h"
 #include "tests/support/child.h"
 
 namespace lmdbio {
@@ -197,6 +199,32 @@ TEST(Config, ComplaintsAreSeenAtEveryLevelAndAreOneLine) {
   EXPECT_EQ(child.exit_code, 0);
   EXPECT_THAT(child.err, HasSubstr("LMDBIO_STATS=two?lines% is not valid"));
   EXPECT_EQ(std::count(child.err.begin(), child.err.end(), '\n'), 1);
+}
+
+TEST(Config, TheNearestSetting) {
+  const auto nearest = [](const char* name) {
+    const char* const found = nearest_setting(name);
+    return std::string(found != nullptr ? found : "");
+  };
+  for (const ConfigEntry& e : config_table()) {
+    EXPECT_EQ(nearest(e.name), e.name);
+    EXPECT_EQ(nearest(e.name + std::strlen("LMDBIO_")), e.name);
+  }
+  EXPECT_EQ(nearest("LMDBIO_MEMROY"), "LMDBIO_MEMORY");
+  EXPECT_EQ(nearest("LMDBIO_STAT"), "LMDBIO_STATS");
+  EXPECT_EQ(nearest("LMDBIO_INDEXDIR"), "LMDBIO_INDEX_DIR");
+  EXPECT_EQ(nearest("LMDBIO_FROBNICATE"), "");
+  EXPECT_EQ(nearest("LMDBIO_"), "");
+  EXPECT_EQ(nearest(("LMDBIO_" + std::string(100, 'M')).c_str()), "");
+}
+
+TEST(Nearest, Distances) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("check", "chekc"), 1u);
+  EXPECT_EQ(edit_distance("ab", "ba"), 1u);
 }
 
 }  // namespace

@@ -750,8 +750,8 @@ TEST_F(Stock, AnyHistoryIsHealthy) {
 
 // What the check of a copy lets through, stock survives: bytes changed at random, and the file cut.
 TEST_F(Stock, SurvivesTheCopiesThatAreAllowed) {
-  // A campaign: LMDBIO_CHECK_ROUNDS=1500, which takes minutes.
-  const char* const asked = std::getenv("LMDBIO_CHECK_ROUNDS");
+  // A campaign: CHECK_ROUNDS=1500, which takes minutes.
+  const char* const asked = std::getenv("CHECK_ROUNDS");
   const unsigned rounds = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 12;
   unsigned allowed = 0, refused = 0;
   test::Rng rng(7);

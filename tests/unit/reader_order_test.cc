@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <vector>
 
@@ -133,6 +134,38 @@ TEST(Order, WindowsStayInTheirPlaces) {
     kinds.insert(relative);
   }
   EXPECT_EQ(kinds.size(), 7u);  // no two alike
+}
+
+TEST(Order, NamesTheFieldThatIsWrong) {
+  const auto wrong = [](const lmdbio_order& o) {
+    const char* field = "";
+    EXPECT_FALSE(Order::make(o, 10, &field));
+    return std::string(field);
+  };
+  const std::uint64_t list[] = {3, 10};
+  lmdbio_order o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  o.offset = 2, o.step = 2;
+  EXPECT_EQ(wrong(o), "offset: it has to be below step");
+  o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  o.position = 11;
+  EXPECT_EQ(wrong(o), "position: it is beyond the end of an epoch");
+  o = plain(LMDBIO_ORDER_WINDOW_SHUFFLE);
+  EXPECT_EQ(wrong(o), "window: it has to be 1 or more");
+  o = plain(LMDBIO_ORDER_LIST);
+  o.list = list, o.length = 2;
+  EXPECT_EQ(wrong(o), "list: an ordinal is not below the number of records");
+  o.list = nullptr;
+  EXPECT_EQ(wrong(o), "list: it is NULL");
+  o = plain(LMDBIO_ORDER_KEYS);
+  o.length = 1;
+  EXPECT_EQ(wrong(o), "keys: it is NULL");
+  const int none = 77;
+  o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  std::memcpy(&o.kind, &none, sizeof none);
+  EXPECT_EQ(wrong(o), "kind: there is no such order");
+  o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  std::memcpy(&o.last, &none, sizeof none);
+  EXPECT_EQ(wrong(o), "last: there is no such choice");
 }
 
 TEST(Order, RefusesWhatItCannotBe) {

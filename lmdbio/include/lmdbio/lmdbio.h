@@ -77,16 +77,18 @@ typedef struct lmdbio_reader_options {
   size_t memory;        /* most bytes for all its streams together, 1 MiB at least; 0: LMDBIO_MEMORY.  All
                            readers of a process together stay within LMDBIO_MEMORY; if that is 0, each reader
                            needs a limit here */
-  unsigned flags;       /* of mdb_env_open: MDB_NOSUBDIR, MDB_NOLOCK; others are EINVAL */
+  unsigned flags;       /* of mdb_env_open: MDB_NOLOCK; MDB_NOSUBDIR, which a path to a file other than
+                           data.mdb does not need; others are EINVAL */
   int no_sidecar;       /* 1: index files are not looked for */
   lmdbio_progress_func* progress; /* of making the index, or NULL */
   void* progress_context;
 } lmdbio_reader_options;
 
-/* Opens the environment at `path` read-only, and a reader of its newest snapshot.  `options` may be NULL.  As
- * with mdb_env_open, not on an environment that this process has open: lmdbio_reader_attach is for that.
- * Errors as of mdb_env_open, mdb_txn_begin and mdb_dbi_open; ENOTSUP: an environment that LMDBIO does not
- * serve.  *reader is set on success alone.
+/* Opens the environment at `path`, a directory with data.mdb in it or the data file, read-only, and a reader of
+ * its newest snapshot.  `options` may be NULL.  As with mdb_env_open, not on an environment that this process has
+ * open: lmdbio_reader_attach is for that.  A file is opened as with MDB_NOSUBDIR, but for DIR/data.mdb without a
+ * DIR/data.mdb-lock beside it: there DIR is, so that readers and writers use one lock file.  Errors as of mdb_env_open, mdb_txn_begin and mdb_dbi_open; ENOTSUP: an
+ * environment that LMDBIO does not serve.  *reader is set on success alone.
  *
  * Where records are tells the index, which is read from an index file or made from the database's branch and
  * leaf pages.  Without a progress function a large one may still be being made when this returns, by a thread

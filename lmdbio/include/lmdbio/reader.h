@@ -231,7 +231,7 @@ class Reader {
   struct Options {
     std::string database;    ///< empty: the main one
     std::size_t memory = 0;  ///< most bytes for all its streams, see lmdbio.h; 0: LMDBIO_MEMORY
-    unsigned flags = 0;      ///< MDB_NOSUBDIR, MDB_NOLOCK
+    unsigned flags = 0;      ///< MDB_NOLOCK, MDB_NOSUBDIR
     bool sidecar = true;     ///< an index file is used, if there is a good one
     Progress progress;       ///< of making the index
   };
