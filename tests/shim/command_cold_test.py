@@ -139,7 +139,10 @@ class Cold(command_test.Case):
         for name, word, delay_us in (("info", b"reading", 30000), ("check", b"checking", 3000)):
             with self.subTest(command=name):
                 fs = self.mount(delay_us=delay_us)
-                master, slave = pty.openpty()
+                try:
+                    master, slave = pty.openpty()
+                except OSError as why:  # no devpts
+                    self.skipTest(str(why))
                 try:
                     with subprocess.Popen([shimtest.CONFIG["command"], name, fs.path],
                                           env=shimtest.environment("stock", {"LMDBIO_ENGINE": "pread"}),

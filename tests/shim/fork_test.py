@@ -44,7 +44,7 @@ class Fork(shimtest.Case):
 class Inherited(shimtest.Case):
     """What stock does not promise.  The program checks itself; the lines that it causes are counted here."""
 
-    def each(self, scenarios, check, program="inherited"):
+    def each(self, scenarios, check, program="inherited", extra=None):
         for mode in shimtest.modes():
             for scenario in scenarios:
                 for flags in FLAGS:
@@ -52,7 +52,7 @@ class Inherited(shimtest.Case):
                         if scenario == "thread-exit":
                             shimtest.skip_under_tsan(self, "dies where a child of a process with threads makes one")
                         directory = self.fresh()
-                        got = shimtest.run(mode, [program, directory, scenario, flags], stats=False)
+                        got = shimtest.run(mode, [program, directory, scenario, flags], extra, stats=False)
                         self.assertEqual(got.returncode, 0, got.out + got.err)
                         check(got, directory)
 
@@ -122,7 +122,12 @@ class Inherited(shimtest.Case):
         self.each(["descriptors"], self.silent, FILE)
 
     def test_fork_while_threads_open_and_begin(self):
-        self.each(["busy:100"], self.silent)
+        # Where a thread of the parent stores a new call stack at the fork, AddressSanitizer's store stays locked in the child,
+        # for ever.  Stacks of one frame are few, and soon not new.
+        extra = {}
+        if shimtest.CONFIG["sanitize"].startswith("address"):
+            extra["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":malloc_context_size=1"
+        self.each(["busy:100"], self.silent, extra=extra)
 
     def test_fork_during_the_first_use(self):
         if shimtest.CONFIG["sanitize"]:

@@ -1,4 +1,4 @@
-// Prints the table of settings as README.md has it.
+// Prints the table of settings as docs/configuration.md has it.
 #include <cstdio>
 #include <string>
 #include <string_view>
