@@ -201,6 +201,8 @@ class Walker:
         end = time.monotonic() + timeout
         while len(self.lines) <= step and self.process.poll() is None and time.monotonic() < end:
             time.sleep(.002)
+        if self.process.poll() is not None:  # what it said last may not have been read yet
+            self.threads[0].join(timeout)
         return len(self.lines) > step
 
     def _read(self):
@@ -830,7 +832,7 @@ class Namespaces(Case):
             # LMDB's lock file knows readers by their process ids.
             self.assertRegex(w.err, r"\A(lmdbio: \S+: no reader slot .*\n)?\Z")
         # Who ends first takes what it keeps in chunk files along.
-        self.assertLessEqual(self.storage(fs), 1.05 if NODE == "auto" else 2)
+        self.assertLessEqual(self.storage(fs), 1.05 if NODE == "auto" else 2.1)
         self.check_nothing_left()
 
     def test_ipc_namespaces(self):
