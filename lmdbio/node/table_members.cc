@@ -11,6 +11,7 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/base/mix.h"
 #include "lmdbio/node/chunk_file.h"
 #include "lmdbio/node/life.h"
 #include "lmdbio/node/listing.h"
@@ -26,14 +27,6 @@ constexpr std::uint64_t kVersion = 3;
 constexpr unsigned kProbes = 8;
 /// Times to make a table that another process removes meanwhile.
 constexpr unsigned kTries = 4;
-
-/// Of SplitMix64: https://prng.di.unimi.it/splitmix64.c (public domain).
-constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 key_t key_of(std::uint64_t hash, unsigned probe) noexcept {
   return static_cast<key_t>(kKeys | (static_cast<std::uint32_t>(mix(hash + probe)) & ~kKeyMask));

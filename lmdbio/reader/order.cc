@@ -4,18 +4,11 @@
 #include <bit>
 #include <cerrno>
 
+#include "lmdbio/base/mix.h"
+
 namespace lmdbio::reader {
 
 namespace {
-
-// Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with the constants of
-// Vigna's splitmix64.
-constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 constexpr std::uint64_t low_bits(unsigned n) noexcept { return (std::uint64_t{1} << n) - 1; }
 

@@ -29,3 +29,13 @@ def own_ipc_and_shm():
     # In a chroot, / is no mount.
     everything = _make_private(b"/", MS_REC)
     return (everything or _make_private(b"/dev/shm") or _make_private(b"/dev")) and mount_shm()
+
+
+def own_terminals():
+    """Pseudo-terminals where the system has none, as in a chroot; the process has a mount namespace of its own then.  False: they
+    cannot be had."""
+    if LIBC.unshare(CLONE_NEWNS) != 0:
+        return False
+    everything = _make_private(b"/", MS_REC)
+    return ((everything or _make_private(b"/dev")) and
+            LIBC.mount(b"devpts", b"/dev/pts", b"devpts", ctypes.c_ulong(0), b"newinstance,ptmxmode=0666,mode=0620") == 0)

@@ -106,8 +106,7 @@ TEST_F(ScheduleTest, AWalkThatMeetsOnlyWhatIsCachedMayNeedNoReads) {
   ASSERT_TRUE(plan(a_, {0, 1, 2}, {}, only(0)));
   EXPECT_FALSE(schedule_.all_cached(a_)) << "nothing has been looked at";
   schedule_.settle(*file_.cache(), ChunkIndex{0}, Outcome::cached, 0);
-  EXPECT_TRUE(schedule_.all_cached(a_))
-      << "what is ahead is not awaited: the walk may be faster than the looks";
+  EXPECT_TRUE(schedule_.all_cached(a_)) << "what is ahead is not awaited: the walk may be faster than the looks";
   schedule_.settle(*file_.cache(), ChunkIndex{1}, Outcome::cached, 0);
   EXPECT_TRUE(schedule_.all_cached(a_));
   schedule_.settle(*file_.cache(), ChunkIndex{2}, Outcome::filled, 0);

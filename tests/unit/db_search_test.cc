@@ -25,9 +25,7 @@ MDB_val as_val(const std::string& s) { return {s.size(), const_cast<char*>(s.dat
 
 // --- References, written without looking at what is tested -------------------------------------------------
 int sign(int x) { return (x > 0) - (x < 0); }
-int by_bytes(const std::string& a, const std::string& b) {
-  return sign(a.compare(b));
-}  // char_traits compares unsigned
+int by_bytes(const std::string& a, const std::string& b) { return sign(a.compare(b)); }  // char_traits compares unsigned
 int from_the_end(const std::string& a, const std::string& b) {
   return by_bytes(std::string(a.rbegin(), a.rend()), std::string(b.rbegin(), b.rend()));
 }
@@ -44,8 +42,7 @@ int shorter_first_text(const std::string& a, const std::string& b) {
 }
 using Compare = std::function<int(const std::string&, const std::string&)>;
 
-Place reference(const std::vector<std::string>& keys, unsigned first, const std::string& key,
-                const Compare& cmp) {
+Place reference(const std::vector<std::string>& keys, unsigned first, const std::string& key, const Compare& cmp) {
   for (unsigned i = first; i < keys.size(); ++i) {
     const int c = cmp(key, keys[i]);
     if (c <= 0) return {i, c == 0};
@@ -58,8 +55,7 @@ Place reference(const std::vector<std::string>& keys, unsigned first, const std:
 std::string text(Rng& rng, std::size_t n) {
   const unsigned kind = rng.below(3);
   std::string s(n, '\0');
-  for (char& c : s)
-    c = static_cast<char>(kind == 0 ? 'a' + rng.below(2) : kind == 1 ? rng.below(256) : 0xfe + rng.below(2));
+  for (char& c : s) c = static_cast<char>(kind == 0 ? 'a' + rng.below(2) : kind == 1 ? rng.below(256) : 0xfe + rng.below(2));
   return s;
 }
 
@@ -140,12 +136,10 @@ TEST_P(Search, InByteOrderIsTheFirstEntryNotLess) {
   const unsigned rounds = page <= 4096 ? 60 : 8;
   for (unsigned round = 0; round < rounds; ++round) {
     const std::string prefix = rng.percent(60) ? text(rng, rng.below(page == 512 ? 40 : 480)) : "";
-    const std::size_t longest =
-        std::min<std::size_t>(page == 512 ? 78 : 511, prefix.size() + 1 + rng.below(60)) - prefix.size();
+    const std::size_t longest = std::min<std::size_t>(page == 512 ? 78 : 511, prefix.size() + 1 + rng.below(60)) - prefix.size();
     std::vector<std::string> keys;
     for (unsigned i = 0; i < 40 + page / 16; ++i) {
-      std::string k =
-          prefix + text(rng, rng.between(prefix.empty() ? 1 : 0, static_cast<std::uint32_t>(longest)));
+      std::string k = prefix + text(rng, rng.between(prefix.empty() ? 1 : 0, static_cast<std::uint32_t>(longest)));
       if (rng.percent(50) && !keys.empty()) k = near(rng, keys, prefix.size());  // ties and neighbours
       k.resize(std::min<std::size_t>(k.size(), 511));
       if (!k.empty()) keys.push_back(k);
@@ -155,9 +149,7 @@ TEST_P(Search, InByteOrderIsTheFirstEntryNotLess) {
     keys = fitting({keys.begin() + static_cast<std::ptrdiff_t>(start), keys.end()}, page,
                    rng.percent(50) ? rng.between(1, 20) : 10'000);
     ASSERT_FALSE(keys.empty());
-    const std::size_t skip = rng.percent(30)   ? 0
-                             : rng.percent(50) ? prefix.size()
-                                               : rng.below(prefix.size() + 1);
+    const std::size_t skip = rng.percent(30) ? 0 : rng.percent(50) ? prefix.size() : rng.below(prefix.size() + 1);
     for (const bool leaf : {true, false}) {
       if (!leaf && keys.size() < 2) continue;  // no branch page has one entry
       std::vector<std::string> entries = keys;
@@ -165,9 +157,7 @@ TEST_P(Search, InByteOrderIsTheFirstEntryNotLess) {
       const OnePage p(entries, page, leaf);
       ASSERT_EQ(p.view.count(), entries.size());
       for (unsigned n = 0; n < 40; ++n) {
-        std::string key = rng.percent(70) ? near(rng, keys, skip)
-                                          : keys[0].substr(0, std::min(skip, keys[0].size())) +
-                                                text(rng, 1 + rng.below(20));
+        std::string key = rng.percent(70) ? near(rng, keys, skip) : keys[0].substr(0, std::min(skip, keys[0].size())) + text(rng, 1 + rng.below(20));
         key = key.substr(0, 511);
         // The caller's promise: the key and every entry that is compared start with the same `skip` bytes.
         if (key.size() < skip || key.compare(0, skip, prefix, 0, skip) != 0) continue;
@@ -179,8 +169,7 @@ TEST_P(Search, InByteOrderIsTheFirstEntryNotLess) {
         expect_same(got, want, "memn");
         ASSERT_TRUE(search_page(p.view, {Order::memn}, as_val(key), 0, got));
         expect_same(got, want, "page");
-        ASSERT_FALSE(HasFailure()) << "round " << round << " leaf " << leaf << " entries " << entries.size()
-                                   << " skip " << skip;
+        ASSERT_FALSE(HasFailure()) << "round " << round << " leaf " << leaf << " entries " << entries.size() << " skip " << skip;
       }
     }
   }
@@ -196,22 +185,20 @@ TEST_P(Search, InEachOrder) {
   const std::size_t page = GetParam();
   Rng rng(kSeed * 3 + page);
   const OrderCase cases[] = {
-      {{Order::memnr}, from_the_end, 0}, {Comparator::of_user(shorter_first), shorter_first_text, 0},
-      {{Order::cint}, as_numbers, 4},    {{Order::cint}, as_numbers, 8},
-      {{Order::uint}, as_numbers, 4},    {{Order::word}, as_numbers, 8},
-      {{Order::cint}, as_numbers, 6},    {{Order::memn}, by_bytes, 9},
-      {{Order::memnr}, from_the_end, 5}, {Comparator::of_user(shorter_first), shorter_first_text, 7},
+      {{Order::memnr}, from_the_end, 0},        {Comparator::of_user(shorter_first), shorter_first_text, 0},
+      {{Order::cint}, as_numbers, 4},           {{Order::cint}, as_numbers, 8},
+      {{Order::uint}, as_numbers, 4},           {{Order::word}, as_numbers, 8},
+      {{Order::cint}, as_numbers, 6},           {{Order::memn}, by_bytes, 9},
+      {{Order::memnr}, from_the_end, 5},        {Comparator::of_user(shorter_first), shorter_first_text, 7},
   };
   for (const OrderCase& c : cases) {
     for (unsigned round = 0; round < 4; ++round) {
       std::vector<std::string> keys;
-      for (unsigned i = 0; i < 60 + page / 24; ++i)
-        keys.push_back(text(rng, c.size != 0 ? c.size : 1 + rng.below(20)));
+      for (unsigned i = 0; i < 60 + page / 24; ++i) keys.push_back(text(rng, c.size != 0 ? c.size : 1 + rng.below(20)));
       keys = fitting(sorted(keys, c.reference), page, rng.percent(50) ? rng.between(2, 12) : 10'000);
       for (unsigned kind = 0; kind < 3; ++kind) {  // leaf, branch, items of one size
         if (kind == 2 && c.size == 0) continue;
-        if (kind == 1 && c.order.order == Order::cint && c.size == 6)
-          continue;  // stock has no such branch keys
+        if (kind == 1 && c.order.order == Order::cint && c.size == 6) continue;  // stock has no such branch keys
         FileImage f(page);
         if (kind == 2) f.leaf2(c.size, keys);
         const ExactBytes two(Bytes(f.page(kind == 2 ? 2 : 0), page));
@@ -221,12 +208,10 @@ TEST_P(Search, InEachOrder) {
           ASSERT_TRUE(PageView::open(two.data(), page, format::Pgno{2}, view));
         }
         for (unsigned n = 0; n < 20; ++n) {
-          const std::string key = rng.percent(60) ? keys[rng.below(keys.size())]
-                                                  : text(rng, c.size != 0 ? c.size : 1 + rng.below(20));
+          const std::string key = rng.percent(60) ? keys[rng.below(keys.size())] : text(rng, c.size != 0 ? c.size : 1 + rng.below(20));
           Place got{9999, true};
           ASSERT_TRUE(search_page(view, c.order, as_val(key), c.size, got));
-          expect_same(got, reference(keys, kind == 1 ? 1 : 0, key, c.reference),
-                      "order " + std::to_string(static_cast<int>(c.order.order)));
+          expect_same(got, reference(keys, kind == 1 ? 1 : 0, key, c.reference), "order " + std::to_string(static_cast<int>(c.order.order)));
           ASSERT_FALSE(HasFailure()) << "kind " << kind << " size " << c.size << " entries " << keys.size();
         }
       }

@@ -39,9 +39,7 @@ class Writer {
     for (; steps > 0; --steps) step();
   }
   std::uint64_t lock_txnid() const { return lock_txnid_; }
-  const std::byte* meta(unsigned which) const {
-    return reinterpret_cast<const std::byte*>(metas_[which].data());
-  }
+  const std::byte* meta(unsigned which) const { return reinterpret_cast<const std::byte*>(metas_[which].data()); }
 
  private:
   void store(unsigned which, std::size_t at, std::uint64_t value) { metas_[which][at / 8] = value; }
@@ -193,8 +191,7 @@ Tally every_single_pause(std::initializer_list<std::uint64_t> lasts) {
     for (unsigned begun = 0; begun < kSteps; ++begun) {
       for (unsigned i = 0; i < 2 * (kDbWords + 6); ++i) {
         for (unsigned j = 1; j <= 4 * kSteps; ++j)
-          one_read<R, Source>(
-              last, begun, [&](unsigned load) { return load == i ? j : 0u; }, tally);
+          one_read<R, Source>(last, begun, [&](unsigned load) { return load == i ? j : 0u; }, tally);
       }
     }
   }
@@ -210,8 +207,7 @@ Tally two_pauses(std::uint64_t last) {
         for (unsigned j = 1; j <= 3 * kSteps; j += 5) {
           for (const unsigned m : {1u, 2u, 7u, kStores - 1, kStores, kSteps, kSteps + 3, 2 * kSteps})
             one_read<R, Source>(
-                last, begun, [&](unsigned load) { return (load == i ? j : 0u) + (load == k ? m : 0u); },
-                tally);
+                last, begun, [&](unsigned load) { return (load == i ? j : 0u) + (load == k ? m : 0u); }, tally);
         }
       }
     }
@@ -281,8 +277,7 @@ TYPED_TEST(TornCommit, TheWeakerCheckIsCaught) {
 
 TEST(ReadSnapshot, AWriterThatNeverPausesIsNotWaitedForForever) {
   Tally t;
-  one_read<Rule, LockSource>(
-      5, 0, [](unsigned) { return 3 * kSteps; }, t);
+  one_read<Rule, LockSource>(5, 0, [](unsigned) { return 3 * kSteps; }, t);
   EXPECT_EQ(t.gave_up, 1u);
 }
 
@@ -290,8 +285,7 @@ TEST(ReadSnapshot, AQuietFileIsReadWithoutAskingAgain) {
   for (std::uint64_t last = 0; last < 6; ++last) {
     for (unsigned begun = 0; begun < kStores; ++begun) {  // the next commit's id is not yet there
       Tally t;
-      one_read<Rule, LockSource>(
-          last, begun, [](unsigned) { return 0u; }, t);
+      one_read<Rule, LockSource>(last, begun, [](unsigned) { return 0u; }, t);
       EXPECT_EQ(t.retried + t.mixed + t.wrong_id + t.gave_up, 0u) << last << ' ' << begun;
     }
   }
@@ -300,8 +294,7 @@ TEST(ReadSnapshot, AQuietFileIsReadWithoutAskingAgain) {
 // A commit whose meta is there and whose id is not yet in the lock file: the older copy is whole.
 TEST(ReadSnapshot, TheSameIdTwiceIsEnough) {
   Tally t;
-  one_read<Rule, LockSource>(
-      4, kStores, [](unsigned) { return 0u; }, t);
+  one_read<Rule, LockSource>(4, kStores, [](unsigned) { return 0u; }, t);
   EXPECT_EQ(t.retried, 1u);
   EXPECT_EQ(t.moved_on + t.mixed + t.wrong_id + t.gave_up, 0u);
 }
