@@ -164,6 +164,7 @@ class Folder {
     stretches_.push_back({history_.end_page, history_.run_pages});
     member_.push_back(join(need));
     const Stretch now = stretches_[member_[0]];
+    const bool goes_on = member_[0] == 0;
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
     if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
     // Backwards a leaf comes before its values and lies behind them: the walk gets there by way of them.
@@ -181,7 +182,7 @@ class Folder {
     }
     out_.in_chunks_now = dense_now || here_now;
     out_.history = history_;
-    if (dense_now || member_[0] == 0) {  // it goes on where it was, or somewhere for long
+    if (dense_now || goes_on) {  // where it was, or somewhere for long
       out_.history.end_page = now.end;
       out_.history.run_pages = now.pages;
     }
@@ -221,11 +222,24 @@ class Folder {
     }
     if (nearest == stretches_.size()) {
       stretches_.push_back({to, r.pages});
-    } else {
-      stretches_[nearest].end = to;
-      stretches_[nearest].pages += r.pages;
+      return nearest;
+    }
+    stretches_[nearest].end = to;
+    stretches_[nearest].pages += r.pages;
+    for (std::size_t i = stretches_.size(); i > 0 && stretches_.size() - i < kOpen; --i) {
+      const std::uint64_t end = stretches_[i - 1].end, away = from > end ? from - end : end - from;
+      if (i - 1 != nearest && away <= near_)
+        return unite(std::min(i - 1, nearest), std::max(i - 1, nearest), to);
     }
     return nearest;
+  }
+
+  /// What comes next goes on from both: backwards, a leaf page that was needed before its values, and they.
+  std::size_t unite(std::size_t first, std::size_t second, std::uint64_t end) {
+    stretches_[first] = {end, stretches_[first].pages + stretches_[second].pages};
+    stretches_.erase(stretches_.begin() + static_cast<std::ptrdiff_t>(second));
+    for (std::size_t& m : member_) m = m == second ? first : m - (m > second);
+    return first;
   }
 
   /// Much is known, and most of it lies in short stretches: there, that some needs follow one another says

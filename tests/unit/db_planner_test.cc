@@ -581,17 +581,22 @@ TEST(FoldPlan, LeavesThatLieApart) {
   EXPECT_EQ(f.alone, (std::vector<PageRun>{{40, 1}, {130, 1}, {60, 1}}));
 }
 
-// Values of one page, each leaf page before its 15 values: downwards the leaf is needed first, and lies last.
+// Values of one page, each leaf page before its values: downwards the leaf is needed first, and lies last.  What
+// a leaf leads to is more than 8 pages and less than half a chunk, or just as much.
 TEST(FoldPlan, DownwardsALeafLiesBehindItsValues) {
-  std::vector<PageRun> runs;
-  for (std::uint64_t leaf = 304; leaf >= 240; leaf -= 16) {
-    if (leaf != 304) runs.push_back({leaf, 1});
-    for (std::uint64_t page = leaf + 15; page > leaf; --page) runs.push_back({page, 1});
+  for (const std::uint64_t span : {16u, 13u, 10u}) {
+    std::vector<PageRun> runs;
+    for (std::uint64_t leaf = 304; leaf >= 224; leaf -= span) {
+      if (leaf != 304) runs.push_back({leaf, 1});
+      for (std::uint64_t page = leaf + span - 1; page > leaf; --page) runs.push_back({page, 1});
+    }
+    for (const PageRun need : {PageRun{304, 1}, PageRun{304 + span - 1, 1}}) {
+      const FoldedPlan out = fold(need, runs, false, 4);
+      EXPECT_TRUE(out.in_chunks_now) << span;
+      EXPECT_EQ(out.chunks, (Chunks{9, 8, 7, 6})) << span;
+      EXPECT_TRUE(out.alone.empty()) << span;
+    }
   }
-  const FoldedPlan out = fold({304, 1}, runs, false, 4);
-  EXPECT_TRUE(out.in_chunks_now);
-  EXPECT_EQ(out.chunks, (Chunks{9, 8, 7, 6}));
-  EXPECT_TRUE(out.alone.empty());
 }
 
 TEST(FoldPlan, TheEndOfATreeLeadsToItsStart) {
