@@ -73,7 +73,7 @@ int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
 __attribute__((noinline)) int get_elsewhere(MDB_cursor* cursor, MDB_val* key, MDB_val* data, MDB_cursor_op op,
                                             const void* return_address) {
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
-    ++c->counters.cursor_get;
+    c->count(&ForwardCounters::cursor_get);
     return c->stock->cursor_get(c->real, key, data, op);
   }
   return LMDBIO_FORWARD_FROM(return_address, cursor_get, EINVAL, cursor, key, data, op);

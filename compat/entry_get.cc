@@ -15,7 +15,7 @@ LMDBIO_ABI int mdb_get(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
     return t->txn.get(dbi, *key, *data).raw();
   }
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
-    ++t->counters.get;
+    t->env->stats.count(t->counters, &ForwardCounters::get);
     return t->env->stock->get(t->real, dbi, key, data);
   }
   return LMDBIO_FORWARD(get, EINVAL, txn, dbi, key, data);

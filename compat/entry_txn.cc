@@ -84,7 +84,7 @@ int begin_companion(ReadTxn& t) noexcept {
     }
   }
   tell_without_slot(e, rc);
-  e.stats.without_slot.fetch_add(1, std::memory_order_relaxed);
+  e.stats.counters->without_slot.fetch_add(1, std::memory_order_relaxed);
   t.by_metas = true;
   t.unprotect();
   return 0;
@@ -124,6 +124,7 @@ void free_forward(ForwardTxn* t) noexcept {
 }
 
 int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** ret) noexcept {
+  node::CounterBoard::show();
   auto* const t = new (std::nothrow) ForwardTxn;
   if (t == nullptr) return ENOMEM;
   const int rc = e.stock->txn_begin(e.passed(), parent != nullptr ? parent->real : nullptr, flags, &t->real);
@@ -131,7 +132,7 @@ int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** re
     delete t;
     return rc;
   }
-  e.stats.forward_txn.fetch_add(1, std::memory_order_relaxed);
+  e.stats.counters->forwarded.txn.fetch_add(1, std::memory_order_relaxed);
   t->env = &e;
   t->parent = parent;
   t->read_only = (flags & MDB_RDONLY) != 0;
@@ -154,7 +155,7 @@ int begin_read(EnvHandle& e, MDB_txn** ret) {
   } else if (e.lockless) [[unlikely]] {
     t->unprotect();
   }
-  ++t->begun;
+  ++t->txn.counters().begun;
   if (const Status st = start(*t); !st.ok()) [[unlikely]] {
     // Where the companion could not be renewed, say for a map that has grown, it has ended.
     end_companion(*t);
@@ -218,7 +219,7 @@ LMDBIO_ABI int mdb_txn_renew(MDB_txn* txn) {
     } else if (t->env->lockless) [[unlikely]] {
       t->unprotect();
     }
-    ++t->renewed;
+    ++t->txn.counters().renewed;
     if (const Status st = start(*t); !st.ok()) [[unlikely]] {
       if (t->companion != nullptr) t->env->stock->txn_reset(t->companion);
       t->by_metas = t->unprotected = false;

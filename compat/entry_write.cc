@@ -10,7 +10,7 @@ extern "C" {
 
 LMDBIO_ABI int mdb_put(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data, unsigned int flags) {
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) [[likely]] {
-    ++t->counters.write;
+    t->env->stats.count(t->counters, &ForwardCounters::write);
     return t->env->stock->put(t->real, dbi, key, data, flags);
   }
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
@@ -23,7 +23,7 @@ LMDBIO_ABI int mdb_put(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data, u
 
 LMDBIO_ABI int mdb_del(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) [[likely]] {
-    ++t->counters.write;
+    t->env->stats.count(t->counters, &ForwardCounters::write);
     return t->env->stock->del(t->real, dbi, key, data);
   }
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
@@ -33,7 +33,7 @@ LMDBIO_ABI int mdb_del(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
 
 LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, unsigned int flags) {
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) [[likely]] {
-    ++c->counters.write;
+    c->count(&ForwardCounters::write);
     return c->stock->cursor_put(c->real, key, data, flags);
   }
   if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) {
@@ -50,7 +50,7 @@ LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, u
 
 LMDBIO_ABI int mdb_cursor_del(MDB_cursor* cursor, unsigned int flags) {
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) [[likely]] {
-    ++c->counters.write;
+    c->count(&ForwardCounters::write);
     return c->stock->cursor_del(c->real, flags);
   }
   if (as<ReadCursor>(cursor) != nullptr) return EACCES;

@@ -43,6 +43,13 @@ void ForwardCursor::detach() noexcept {
   owner = nullptr;
 }
 
+void ForwardCursor::count(std::uint64_t ForwardCounters::*which) noexcept {
+  if (owner != nullptr)
+    owner->env->stats.count(counters, which);
+  else
+    ++(counters.*which);
+}
+
 std::uint64_t ReadTxn::used() const noexcept {
   const db::Counters& n = txn.counters();
   return std::accumulate(std::begin(n.cursor_op), std::end(n.cursor_op), n.get);
@@ -55,7 +62,15 @@ std::size_t EnvHandle::spare_index() noexcept {
   return (self >> 6) * 0x9E3779B97F4A7C15u >> 58;
 }
 
+ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
+    : env(&e),
+      counters({node::CellKind::calls, node::CounterBoard::number_of(e.stats.counters.on_board())}),
+      txn(engine) {
+  txn.count_in(*counters);
+}
+
 ReadTxn* EnvHandle::take() noexcept {
+  node::CounterBoard::show();
   const std::size_t home = spare_index();
   for (unsigned i = 0; i < kProbes; ++i) {
     std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
@@ -108,7 +123,7 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
 // Out of the list; its counters stay.
 void EnvHandle::forget(ReadTxn* t) noexcept {
   const std::lock_guard lock(mutex);
-  stats.read.add(*t);
+  stats.counters->ended.add(t->txn.counters());
   if (t->prev != nullptr)
     t->prev->next = t->next;
   else
@@ -137,6 +152,8 @@ void EnvHandle::close_transactions() noexcept {
       // Stock leaves its memory behind too; abort and close find it harmless.
       t->txn.end(false);
       t->txn.recycle();
+      t->counters.leave();
+      t->txn.count_in(*t->counters);
       t->env = nullptr;
     } else {
       if (t->companion != nullptr) stock->txn_abort(t->companion);
@@ -165,16 +182,16 @@ void EnvHandle::forget_companions() noexcept {
 }
 
 void EnvHandle::forget_counters() noexcept {
-  stats.read = {};
-  stats.closed_readers = {};
+  stats.counters->ended = {};
+  stats.counters->closed_readers = {};
   stats.readers.clear();
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     t->txn.counters() = {};
     t->used_before = 0;
-    t->begun = t->renewed = 0;
   }
-  for (std::atomic<std::uint64_t>* const n : {&stats.forward_get, &stats.forward_cursor_get,
-                                              &stats.forward_write, &stats.forward_txn, &stats.without_slot})
+  stats::Forwarded& forwarded = stats.counters->forwarded;
+  for (std::atomic<std::uint64_t>* const n : {&forwarded.get, &forwarded.cursor_get, &forwarded.write,
+                                              &forwarded.txn, &stats.counters->without_slot})
     n->store(0, std::memory_order_relaxed);
 }
 
@@ -196,10 +213,16 @@ ReadTxn* EnvHandle::live_among(std::span<const std::uintptr_t> words) noexcept {
   return nullptr;
 }
 
-ReadCounters EnvHandle::read_counters() noexcept {
+bool EnvHandle::has_live() const noexcept {
+  for (const ReadTxn* t = all_; t != nullptr; t = t->next)
+    if (t->live.load(std::memory_order_relaxed)) return true;
+  return false;
+}
+
+db::Counters EnvHandle::read_counters() noexcept {
   const std::lock_guard lock(mutex);
-  ReadCounters sum = stats.read;
-  for (const ReadTxn* t = all_; t != nullptr; t = t->next) sum.add(*t);
+  db::Counters sum = stats.counters->ended;
+  for (const ReadTxn* t = all_; t != nullptr; t = t->next) sum.add(t->txn.counters());
   return sum;
 }
 

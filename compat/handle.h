@@ -46,7 +46,7 @@ struct EnvHandle;
 /// a transaction cost no allocation, and its counters stay where they are until someone asks.
 struct ReadTxn {
   static constexpr std::uint64_t kTag = kReadTxnTag;
-  explicit ReadTxn(EnvHandle& e, db::Env& engine) : env(&e), txn(engine) {}
+  ReadTxn(EnvHandle& e, db::Env& engine);
 
   std::uint64_t tag = kTag;
   EnvHandle* env;                 ///< null: the environment was closed under it
@@ -55,7 +55,6 @@ struct ReadTxn {
   bool by_metas = false;     ///< runs without a reader slot: the companion, if there is one, is not begun
   bool unprotected = false;  ///< runs without locks: at its end it is seen whether a writer overtook it
   std::uint64_t used_before = 0;  ///< used() when it began to be that
-  std::uint64_t begun = 0, renewed = 0;
   /// Lookups and positionings so far: those of a transaction that ended count on.
   std::uint64_t used() const noexcept;
   /// From now on it runs without locks.
@@ -65,6 +64,7 @@ struct ReadTxn {
   }
   ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
+  node::Cell<db::Counters> counters;
   db::Txn txn;
 };
 
@@ -109,6 +109,7 @@ struct ForwardCursor {
 
   void attach(ForwardTxn& t) noexcept;
   void detach() noexcept;
+  void count(std::uint64_t ForwardCounters::*which) noexcept;
 };
 
 /// What the program set before it opened an environment, and how it did: to open another one like it.
@@ -175,7 +176,9 @@ struct EnvHandle {
   /// `words`, or null.
   ReadTxn* live_among(std::span<const std::uintptr_t> words) noexcept;
   /// Counters of all transactions so far.
-  ReadCounters read_counters() noexcept;
+  db::Counters read_counters() noexcept;
+  /// There is a transaction that the program holds.  With the lock of lock_handles() held.
+  bool has_live() const noexcept;
 
  private:
   // Spare handles, found by thread: up to kPlaces threads share neither a handle nor, mostly, a cache line.

@@ -11,6 +11,7 @@
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/private_table.h"
+#include "lmdbio/node/counter_board.h"
 #include "lmdbio/node/table.h"
 
 namespace lmdbio::compat {
@@ -32,6 +33,7 @@ void before_fork() {
   cache::Prefetcher::lock_creation();
   prefetcher = cache::Prefetcher::existing();
   if (prefetcher != nullptr) prefetcher->lock();
+  node::CounterBoard::lock();
 }
 void unlock_others() {
   cache::Prefetcher::unlock_creation();
@@ -43,16 +45,23 @@ void unlock_others() {
   unlock_stats();
 }
 void after_fork() {
+  node::CounterBoard::unlock();
   if (prefetcher != nullptr) prefetcher->unlock();
   unlock_others();
 }
 
 void after_fork_in_child() {
+  node::CounterBoard::after_fork_in_child();
+  node::CounterBoard::unlock();
   // First, so that the child pins as little of the parent's memory as can be.
   if (prefetcher != nullptr) prefetcher->after_fork_in_child();
   node::Table::forget_all();
   forget_companions();
   stats_after_fork();
+  // What the child does with a transaction of its parent's is counted by no call that could show the board.
+  for_each_served([](const EnvHandle& env) {
+    if (env.has_live()) node::CounterBoard::show();
+  });
   unlock_others();
 }
 

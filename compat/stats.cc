@@ -1,13 +1,14 @@
 #include "compat/stats.h"
 
 #include <fcntl.h>
-#include <limits.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -19,253 +20,138 @@
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/file_policy.h"
+#include "lmdbio/node/counter_board.h"
 #include "lmdbio/reader/shared.h"
 
 namespace lmdbio::compat {
 
 namespace {
 
+using node::CellKind;
+using node::CounterBoard;
+
+/// What is told of a closed environment, for as long as it is told by its board alone.
+struct ClosedCells {
+  explicit ClosedCells(const stats::EnvironmentReport& report) noexcept;
+  ClosedCells* next = nullptr;
+  node::Cell<stats::EnvironmentCounters> counters{node::CellFacts{CellKind::environment}};
+  node::BoardCell<stats::EnvironmentText> text{
+      {CellKind::text, CounterBoard::number_of(counters.on_board())}};
+  node::BoardCell<cache::FileCounters> file{{CellKind::file, CounterBoard::number_of(counters.on_board())}};
+};
+
 // Leaked on purpose: no static destructor, and the atexit handler may run late.
 struct Registry {
   std::vector<EnvHandle*> open;
-  std::string closed;  ///< JSON objects, comma-separated, not yet written
+  std::string closed;                   ///< JSON objects, comma-separated, not yet written
+  ClosedCells* closed_cells = nullptr;  ///< a list
 };
+/// Nobody has asked for so many seconds what a process did that ended without telling: nobody will.
+constexpr std::int64_t kForgotten = 24 * 60 * 60;
+
 constinit SignalSafeMutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;             ///< of the atexit handler; 0: not registered
 constinit bool forked = false;  ///< environments may be the parent's: only used ones are told of
 
-void append_string(std::string& out, const char* s) {
-  out += '"';
-  for (; *s != '\0'; ++s) {
-    const auto c = static_cast<unsigned char>(*s);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += *s;
-    } else if (c < 0x20) {
-      char escaped[8];
-      (void)std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
-      out += escaped;
-    } else {
-      out += *s;
-    }
+template <std::size_t n>
+void set_text(char (&to)[n], std::string_view from) noexcept {
+  std::memset(to, 0, n);
+  std::memcpy(to, from.data(), std::min(from.size(), n - 1));
+}
+
+ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
+  counters->ended = r.calls;
+  counters->closed_readers = r.readers;
+  counters->without_slot = r.without_slot;
+  counters->forwarded.get = r.forward_get;
+  counters->forwarded.cursor_get = r.forward_cursor_get;
+  counters->forwarded.txn = r.forward_txn;
+  counters->forwarded.write = r.forward_write;
+  if (stats::EnvironmentText* const t = text.get(); t != nullptr) {
+    set_text(t->path, r.path);
+    set_text(t->reason, r.reason);
+    t->ours = r.ours;
+    t->without_locks = r.locks ? 0 : 1;
   }
-  out += '"';
-}
-
-void append_number(std::string& out, const char* name, std::uint64_t value) {
-  append_string(out, name);
-  out += ':';
-  out += std::to_string(value);
-  out += ',';
-}
-
-void close_object(std::string& out) {
-  if (out.back() == ',') out.pop_back();
-  out += '}';
+  if (file.get() == nullptr || !r.io || !r.io->counted) return;
+  cache::FileCounters& f = *file.get();
+  f.stats = r.io->stats;
+  f.access = r.io->access;
+  f.chunk_bytes = r.io->chunk_bytes;
+  f.memory_limit = r.io->memory_limit;
+  set_text(f.reason, r.io->reason);
+  set_text(f.engine, r.io->engine);
+  set_text(f.residency, r.io->residency);
 }
 
 // What reading ahead came to.  Of the file: environments that share a window share it.
-void append_reading(std::string& out, const EnvHandle& env) {
-  const std::shared_ptr<cache::FileCache> file =
-      env.engine != nullptr ? env.engine->read_ahead_so_far() : nullptr;
-  if (env.engine == nullptr) return;
+std::optional<stats::IoReport> io_report(const EnvHandle& env) {
+  if (env.engine == nullptr) return std::nullopt;
+  stats::IoReport out;
+  const std::shared_ptr<cache::FileCache> file = env.engine->read_ahead_so_far();
   if (file == nullptr) {
-    out += "\"io\":{\"read_path\":\"mmap\",\"reason\":";
-    append_string(out, env.engine->reads_ahead() ? "nothing met data that was not in memory"
-                                                 : env.engine->no_read_ahead_reason());
-    out += "},";
-    return;
+    out.read_path = "mmap";
+    out.reason = env.engine->reads_ahead() ? "nothing met data that was not in memory"
+                                           : env.engine->no_read_ahead_reason();
+    out.counted = false;
+    return out;
   }
-  const cache::ReadStats s = env.engine->read_stats(*file);
-  const db::AccessCounters a = env.engine->access_counters(*file);
-  out += "\"io\":{\"read_path\":";
-  append_string(out, name_of(file->path()));
-  out += ",\"reason\":";
-  append_string(out, file->decision.reason);
-  out += ",\"engine\":";
-  append_string(out, file->engine.load(std::memory_order_relaxed));
-  out += ",\"residency\":";
-  append_string(out, file->residency.how());
-  out += ',';
-  append_number(out, "chunk_bytes", file->chunk_bytes);
-  append_number(out, "memory_limit", cache::Prefetcher::existing()->memory_limit());
-  append_number(out, "asked", s.asked);
-  append_number(out, "read", s.read);
-  append_number(out, "wasted", s.wasted);
-  append_number(out, "chunks_read", s.chunks_read);
-  append_number(out, "chunks_cached", s.chunks_cached);
-  append_number(out, "chunks_given", s.chunks_given);
-  append_number(out, "chunks_claimed", s.chunks_claimed);
-  append_number(out, "extents", s.extents);
-  append_number(out, "stalls", s.stalls);
-  append_number(out, "stall_us", s.stall_ns / 1000);
-  append_number(out, "published", s.published);
-  append_number(out, "reclaimed", s.reclaimed);
-  append_number(out, "most_resident", s.most_resident);
-  append_number(out, "most_vmas", s.most_vmas);
-  append_number(out, "publish_failed", s.publish_failed);
-  append_number(out, "read_failed", s.read_failed);
-  append_number(out, "short_reads", s.short_reads);
-  append_number(out, "retries", s.retries);
-  append_number(out, "stale", s.stale);
-  append_number(out, "stolen", s.stole);
-  append_number(out, "snapshots", s.snapshots);
-  append_number(out, "key_walks", a.key_walks);
-  append_number(out, "stride_walks", a.stride_walks);
-  append_number(out, "predicted", a.predicted);
-  append_number(out, "predicted_right", a.predicted_right);
-  append_number(out, "predicted_wrong", a.predicted_wrong);
-  append_number(out, "sparse_plans", a.sparse_plans);
-  append_number(out, "vanished", s.vanished);
-  append_number(out, "went_direct", s.went_direct);
-  append_number(out, "lookups_missed", a.lookups_missed);
-  append_number(out, "exact_reads", a.exact_reads);
-  append_number(out, "exact_bytes", a.exact_bytes);
-  append_number(out, "leaves_fetched", a.leaves_fetched);
-  append_number(out, "loads_begun", s.loads_begun);
-  append_number(out, "loads_finished", s.loads_finished);
-  out += "\"requests\":{";
-  constexpr const char* kSizes[cache::ReadStats::kSizes] = {"4K", "64K", "256K", "1M", "more"};
-  for (unsigned i = 0; i < cache::ReadStats::kSizes; ++i) append_number(out, kSizes[i], s.requests[i]);
-  close_object(out);
-  out += "},";
+  out.read_path = name_of(file->path());
+  out.reason = file->decision.reason;
+  out.engine = file->engine.load(std::memory_order_relaxed);
+  out.residency = file->residency.how();
+  out.chunk_bytes = file->chunk_bytes;
+  out.memory_limit = cache::Prefetcher::existing()->memory_limit();
+  out.stats = env.engine->read_stats(*file);
+  out.access = env.engine->access_counters(*file);
+  return out;
 }
 
-void append_readers(std::string& out, const EnvStats& s) {
-  ReaderTotals all = s.closed_readers;
-  for (const reader::Shared* const r : s.readers) all.add(*r);
-  if (all.readers == 0) return;
-  out += "\"reader\":{";
-  append_number(out, "readers", all.readers);
-  append_number(out, "index_read", all.index_read);
-  append_number(out, "index_built", all.readers - all.index_read);
-  append_number(out, "batches", all.batches);
-  append_number(out, "records", all.records);
-  append_number(out, "bytes", all.bytes_given);
-  append_number(out, "read", all.bytes_read);
-  append_number(out, "copied", all.bytes_copied);
-  append_number(out, "requests", all.requests);
-  append_number(out, "fetches", all.fetches);
-  append_number(out, "fetches_cached", all.fetches_cached);
-  append_number(out, "leaf_hits", all.leaf_hits);
-  append_number(out, "leaf_misses", all.leaf_misses);
-  append_number(out, "waits", all.waits);
-  append_number(out, "wait_us", all.wait_ns / 1000);
-  append_number(out, "failed", all.failed);
-  append_number(out, "most_memory", all.most_bytes);
-  close_object(out);
-  out += ',';
-}
-
-constexpr const char* kCursorOpNames[db::Counters::kCursorOps + 1] = {
-    "first",      "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
-    "last_dup",   "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
-    "prev_nodup", "set",       "set_key",  "set_range",      "prev_multiple", "invalid"};
-
-void append_environment(std::string& out, EnvHandle& env) {
+stats::EnvironmentReport report_of(EnvHandle& env) {
   const EnvStats& s = env.stats;
-  const ReadCounters read = env.read_counters();
-  const db::Counters& calls = read.calls;
-  std::uint64_t cursor_get = 0;
-  for (const std::uint64_t n : calls.cursor_op) cursor_get += n;
-
-  const std::uint64_t forwarded =
-      s.forward_get.load(std::memory_order_relaxed) + s.forward_cursor_get.load(std::memory_order_relaxed) +
-      s.forward_txn.load(std::memory_order_relaxed) + s.forward_write.load(std::memory_order_relaxed);
-  if (forked && calls.get + cursor_get + read.begun + read.renewed + forwarded == 0) return;
-
-  if (!out.empty()) out += ',';
-  out += "{\"path\":";
-  append_string(out, s.path.c_str());
-  out += s.reason == nullptr ? ",\"ours\":true,\"reason\":\"\"" : ",\"ours\":false,\"reason\":";
-  if (s.reason != nullptr) append_string(out, s.reason);
-  out += ",\"calls\":{";
-  append_number(out, "get", calls.get);
-  append_number(out, "cursor_get", cursor_get);
-  append_number(out, "txn_begin", read.begun);
-  append_number(out, "txn_renew", read.renewed);
-  close_object(out);
-  out += ",\"cursor_ops\":{";
-  for (unsigned i = 0; i <= db::Counters::kCursorOps; ++i) {
-    if (calls.cursor_op[i] != 0) append_number(out, kCursorOpNames[i], calls.cursor_op[i]);
-  }
-  close_object(out);
-  out += ",\"forwarded\":{";
-  append_number(out, "get", s.forward_get.load(std::memory_order_relaxed));
-  append_number(out, "cursor_get", s.forward_cursor_get.load(std::memory_order_relaxed));
-  append_number(out, "txn_begin", s.forward_txn.load(std::memory_order_relaxed));
-  append_number(out, "write", s.forward_write.load(std::memory_order_relaxed));
-  close_object(out);
-  out += env.lockless ? ",\"locks\":false," : ",\"locks\":true,";
-  append_number(out, "without_slot", s.without_slot.load(std::memory_order_relaxed));
-  append_number(out, "overtaken", env.overtaken.load(std::memory_order_relaxed));
-  append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
-  append_number(out, "bytes", calls.bytes);
-  if (const db::PrefetchCounters& prefetch = calls.prefetch; prefetch.keys != 0) {
-    out += "\"prefetch\":{";
-    append_number(out, "keys", prefetch.keys);
-    append_number(out, "found", prefetch.found);
-    append_number(out, "cached", prefetch.cached);
-    append_number(out, "arena", prefetch.arena);
-    append_number(out, "read", prefetch.bytes);
-    append_number(out, "requests", prefetch.requests);
-    append_number(out, "hits", prefetch.hits);
-    append_number(out, "waits", prefetch.waits);
-    append_number(out, "dropped", prefetch.dropped);
-    close_object(out);
-    out += ',';
-  }
-  append_reading(out, env);
-  append_readers(out, s);
+  const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
+  stats::EnvironmentReport out;
+  out.path = s.path;
+  out.ours = s.reason == nullptr;
+  if (!out.ours) out.reason = s.reason;
+  out.locks = !env.lockless;
+  out.without_slot = get(s.counters->without_slot);
+  out.overtaken = env.overtaken.load(std::memory_order_relaxed) ? 1 : 0;
+  out.calls = env.read_counters();
+  out.forward_get = get(s.counters->forwarded.get);
+  out.forward_cursor_get = get(s.counters->forwarded.cursor_get);
+  out.forward_txn = get(s.counters->forwarded.txn);
+  out.forward_write = get(s.counters->forwarded.write);
+  out.io = io_report(env);
+  out.readers = s.counters->closed_readers;
+  for (const reader::Shared* const r : s.readers) out.readers.add(*r);
+  if (s.opened_ns == 0) return out;
   rusage now{};
   (void)::getrusage(RUSAGE_SELF, &now);
   const auto since = [](long later, long earlier) {
     return static_cast<std::uint64_t>(std::max(0L, later - earlier));
   };
-  if (s.opened_ns != 0) {
-    // Of the whole process while the environment was open.
-    append_number(out, "minor_faults", since(now.ru_minflt, s.usage.ru_minflt));
-    append_number(out, "major_faults", since(now.ru_majflt, s.usage.ru_majflt));
-    append_number(out, "voluntary_switches", since(now.ru_nvcsw, s.usage.ru_nvcsw));
-    append_number(out, "involuntary_switches", since(now.ru_nivcsw, s.usage.ru_nivcsw));
-    append_number(out, "open_us", static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000));
-  }
-  close_object(out);
-}
-
-std::string expand(const std::string& pattern) {
-  std::string out;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '%' || i + 1 == pattern.size()) {
-      out += pattern[i];
-      continue;
-    }
-    const char c = pattern[++i];
-    if (c == 'p') {
-      out += std::to_string(::getpid());
-    } else if (c == 'h') {
-      char host[HOST_NAME_MAX + 1] = "unknown";
-      (void)::gethostname(host, sizeof host - 1);
-      out += host;
-    } else if (c == '%') {
-      out += '%';
-    } else {
-      out += '%';
-      out += c;
-    }
-  }
+  out.use = {since(now.ru_minflt, s.usage.ru_minflt), since(now.ru_majflt, s.usage.ru_majflt),
+             since(now.ru_nvcsw, s.usage.ru_nvcsw), since(now.ru_nivcsw, s.usage.ru_nivcsw),
+             static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000)};
   return out;
 }
 
+void append(std::string& out, const stats::EnvironmentReport& report) {
+  if (forked && report.is_unused()) return;
+  if (!out.empty()) out += ',';
+  append_json(out, report);
+}
+
 // One line in one write, so that processes may share a file.
-void write_line(const std::string& line) {
+void write_line(const std::string& line, std::uint32_t pid) {
   const std::string& where = config().stats;
   UniqueFd file;
   int fd = STDERR_FILENO;
   if (where != "1") {
-    const std::string path = expand(where);
+    const std::string path = stats::expand(where, pid);
     file = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     fd = file.get();
     if (fd < 0 && !complained.exchange(true))
@@ -284,61 +170,65 @@ void write_line(const std::string& line) {
   }
 }
 
+bool wanted() noexcept { return !config().stats.empty(); }
+/// Others may see the counters: what goes to standard error is this process's alone.
+bool is_shown() noexcept { return wanted() && config().stats != "1"; }
+
 // Under the mutex.
 void write_statistics() {
   std::string environments = registry->closed;
-  for (EnvHandle* const env : registry->open) append_environment(environments, *env);
+  for (EnvHandle* const env : registry->open) append(environments, report_of(*env));
   registry->closed.clear();
   registry->open.clear();  // told: an environment that is closed later, after exit began, is not told again
-  if (environments.empty()) return;
-  std::string line = "{\"lmdbio\":\"" LMDBIO_VERSION "\",";
-  append_number(line, "pid", static_cast<std::uint64_t>(::getpid()));
-  line += "\"environments\":[" + environments + "]}\n";
-  write_line(line);
+  const auto pid = static_cast<std::uint32_t>(::getpid());
+  if (!environments.empty()) write_line(stats::process_line(pid, {}, environments), pid);
+  for (ClosedCells* c; (c = registry->closed_cells) != nullptr;) {
+    registry->closed_cells = c->next;
+    delete c;
+  }
 }
 
-bool wanted() noexcept { return !config().stats.empty(); }
+// Processes that have ended without telling, and that would have written to the same place.
+void tell_of_others() {
+  const std::string topic = stats::topic_of(config().stats);
+  const auto wanted = [&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; };
+  for (const node::ShownBoard& b : node::take_boards(wanted))
+    if (const std::string line = stats::line_of(b); !line.empty()) write_line(line, b.pid);
+}
 
 void at_exit() {
   if (::getpid() != registered_pid) return;  // a child made without fork handlers has its parent's numbers
   const std::lock_guard lock(mutex);
   try {
     write_statistics();
+    CounterBoard::end();
+    if (is_shown()) tell_of_others();
   } catch (...) {  // out of memory: nothing to tell it with
   }
 }
 
+/// Before the first counter of the process.
+node::CellFacts first_on_board(node::CellFacts facts) noexcept {
+  static constinit std::atomic<bool> begun{false};
+  if (is_shown() && !begun.exchange(true)) {
+    try {
+      CounterBoard::start(stats::topic_of(config().stats));
+      (void)node::remove_dead_boards(kForgotten);
+    } catch (...) {
+    }
+  }
+  return facts;
+}
+
 }  // namespace
 
-void ReadCounters::add(const ReadTxn& t) noexcept {
-  calls.add(t.txn.counters());
-  begun += t.begun;
-  renewed += t.renewed;
-}
-
-void ReaderTotals::add(const reader::Shared& s) noexcept {
-  const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
-  const reader::Counters& c = s.counters;
-  ++readers;
-  index_read += c.index_read.load(std::memory_order_relaxed) ? 1u : 0u;
-  batches += get(c.batches);
-  records += get(c.records);
-  bytes_given += get(c.bytes_given);
-  bytes_read += get(c.bytes_read);
-  bytes_copied += get(c.bytes_copied);
-  requests += get(c.requests);
-  fetches += get(c.fetches);
-  fetches_cached += get(c.fetches_cached);
-  leaf_hits += get(c.leaf_hits);
-  leaf_misses += get(c.leaf_misses);
-  waits += get(c.waits);
-  wait_ns += get(c.wait_ns);
-  failed += get(c.failed);
-  most_bytes = std::max(most_bytes, s.pool->counters().most_bytes);
-}
+EnvStats::EnvStats() noexcept
+    : counters(first_on_board({CellKind::environment})),
+      text_({CellKind::text, CounterBoard::number_of(counters.on_board())}) {}
 
 void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept {
   if (!wanted()) return;
+  CounterBoard::show();
   const std::lock_guard lock(mutex);
   try {
     env.stats.readers.push_back(&reader);
@@ -349,21 +239,30 @@ void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept {
 void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept {
   if (!wanted()) return;
   const std::lock_guard lock(mutex);
-  if (std::erase(env.stats.readers, &reader) != 0) env.stats.closed_readers.add(reader);
+  if (std::erase(env.stats.readers, &reader) != 0) env.stats.counters->closed_readers.add(reader);
 }
 
 void EnvStats::add(const ForwardCounters& c) noexcept {
-  if (c.get != 0) forward_get.fetch_add(c.get, std::memory_order_relaxed);
-  if (c.cursor_get != 0) forward_cursor_get.fetch_add(c.cursor_get, std::memory_order_relaxed);
-  if (c.write != 0) forward_write.fetch_add(c.write, std::memory_order_relaxed);
+  stats::Forwarded& all = counters->forwarded;
+  if (c.get != 0) all.get.fetch_add(c.get, std::memory_order_relaxed);
+  if (c.cursor_get != 0) all.cursor_get.fetch_add(c.cursor_get, std::memory_order_relaxed);
+  if (c.write != 0) all.write.fetch_add(c.write, std::memory_order_relaxed);
 }
 
-void EnvStats::opened(const char* at, const char* why_not) {
+void EnvStats::opened(const char* at, const char* why_not, int fd) {
   path = at;
   reason = why_not;
   if (!wanted()) return;
+  CounterBoard::show();
   opened_ns = now_ns();
   (void)::getrusage(RUSAGE_SELF, &usage);
+  if (stats::EnvironmentText* const t = text_.get(); t != nullptr) {
+    set_text(t->path, path);
+    set_text(t->reason, reason == nullptr ? "" : reason);
+    t->ours = reason == nullptr;
+  }
+  struct stat st;
+  if (fd >= 0 && ::fstat(fd, &st) == 0) CounterBoard::set_file(counters.on_board(), st.st_dev, st.st_ino);
 }
 
 void stats_environment_made(EnvHandle& env) noexcept {
@@ -382,7 +281,15 @@ void stats_environment_gone(EnvHandle& env) noexcept {
   const std::lock_guard lock(mutex);
   if (registry == nullptr || std::erase(registry->open, &env) == 0) return;
   try {
-    append_environment(registry->closed, env);
+    const stats::EnvironmentReport report = report_of(env);
+    append(registry->closed, report);
+    if (!registry->open.empty() && is_shown()) {
+      auto cells = std::make_unique<ClosedCells>(report);
+      if (cells->counters.on_board() != nullptr) {
+        cells->next = registry->closed_cells;
+        registry->closed_cells = cells.release();
+      }
+    }
     if (registry->open.empty() && ::getpid() == registered_pid) write_statistics();
   } catch (...) {
   }
@@ -393,6 +300,12 @@ void stats_after_fork() noexcept {
   forked = true;
   if (registered_pid != 0) registered_pid = ::getpid();
   registry->closed.clear();
+  // The parent's.  Their memory is not freed: the fork may have interrupted free().
+  for (ClosedCells* c = std::exchange(registry->closed_cells, nullptr); c != nullptr; c = c->next) {
+    c->counters.leave();
+    c->text.leave();
+    c->file.leave();
+  }
   for (EnvHandle* const env : registry->open) env->forget_counters();
 }
 

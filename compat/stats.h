@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "lmdbio/db/txn.h"
+#include "lmdbio/node/counter_board.h"
+#include "lmdbio/stats/report.h"
 
 namespace lmdbio::reader {
 struct Shared;
@@ -16,15 +18,7 @@ struct Shared;
 
 namespace lmdbio::compat {
 
-struct ReadTxn;
 struct EnvHandle;
-
-/// Calls that the engine answered.
-struct ReadCounters {
-  db::Counters calls;
-  std::uint64_t begun = 0, renewed = 0;
-  void add(const ReadTxn& t) noexcept;
-};
 
 /// Calls that went to the real library, counted in a transaction or cursor.
 struct ForwardCounters {
@@ -36,31 +30,30 @@ struct ForwardCounters {
   }
 };
 
-/// What readers (lmdbio.h) read.
-struct ReaderTotals {
-  std::uint64_t readers = 0, index_read = 0;
-  std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
-  std::uint64_t fetches = 0, fetches_cached = 0, waits = 0, wait_ns = 0, failed = 0;
-  std::uint64_t leaf_hits = 0, leaf_misses = 0;
-  std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
-  void add(const reader::Shared& s) noexcept;
-};
-
-/// Counters of an environment.
+/// Counters of an environment.  Where they go to a file, other processes see them (node/counter_board.h).
 struct EnvStats {
+  EnvStats() noexcept;
   std::string path;
-  const char* reason = "not opened";           ///< why it is not ours; null if it is
-  ReadCounters read;                           ///< of transactions whose handles are gone; see lock_handles
-  std::atomic<std::uint64_t> without_slot{0};  ///< transactions that stock gave no reader slot
-  std::atomic<std::uint64_t> forward_get{0}, forward_cursor_get{0}, forward_write{0}, forward_txn{0};
+  const char* reason = "not opened";  ///< why it is not ours; null if it is
+  /// `ended`: see lock_handles.  `closed_readers`: under the mutex of lock_stats(), as `readers`.
+  node::Cell<stats::EnvironmentCounters> counters;
   std::int64_t opened_ns = 0;                  ///< CLOCK_MONOTONIC
   rusage usage{};                              ///< of the process, at the open
-  ReaderTotals closed_readers;                 ///< under the mutex of lock_stats(), as the next
   std::vector<const reader::Shared*> readers;  ///< open ones
 
   void add(const ForwardCounters& c) noexcept;
-  /// Takes path, time and usage at the open.
-  void opened(const char* at, const char* why_not);
+  /// Counts one in `c`, and what is there once in a while where others see it.
+  void count(ForwardCounters& c, std::uint64_t ForwardCounters::*which) noexcept {
+    if (++(c.*which) < 256) [[likely]]
+      return;
+    add(c);
+    c = {};
+  }
+  /// Takes path, time and usage at the open, and which file `fd` is, if it is not negative.
+  void opened(const char* at, const char* why_not, int fd);
+
+ private:
+  node::BoardCell<stats::EnvironmentText> text_;
 };
 
 /// The list of open environments, and the records of closed ones until they are written.

@@ -72,7 +72,7 @@ bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) {
   env.setup.map_bytes = map_bytes;
   env.flags = shown;
   env.lockless = env.opened = env.unmapped = true;
-  env.stats.opened(path, nullptr);
+  env.stats.opened(path, nullptr, env.fd);
   env.serve();
   log_line(LogLevel::warn,
            "%s: cannot be mapped here: read into memory, without locks; a writer is not kept from changing pages "

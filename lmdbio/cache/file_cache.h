@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
+#include "lmdbio/node/counter_board.h"
 
 namespace lmdbio::cache {
 
@@ -65,6 +67,34 @@ struct ReadStats {
     most_vmas = std::max(most_vmas, s.most_vmas);
     loads_begun += s.loads_begun, loads_finished += s.loads_finished;
   }
+};
+
+/// What walks and lookups came to, for statistics.
+struct AccessCounters {
+  std::uint64_t key_walks = 0;     ///< walks that were seen not to read their values
+  std::uint64_t stride_walks = 0;  ///< walks that were seen to use each k-th value
+  std::uint64_t predicted = 0;  ///< values that such walks came to and that had been fetched as the next used
+  std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of these: seen used, seen not used
+  std::uint64_t sparse_plans = 0;    ///< plans of walks whose needs do not follow one another in the file
+  std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
+  std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
+  std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
+
+  void add(const AccessCounters& c) noexcept {
+    key_walks += c.key_walks, stride_walks += c.stride_walks, predicted += c.predicted;
+    predicted_right += c.predicted_right, predicted_wrong += c.predicted_wrong;
+    sparse_plans += c.sparse_plans, lookups_missed += c.lookups_missed;
+    exact_reads += c.exact_reads, exact_bytes += c.exact_bytes, leaves_fetched += c.leaves_fetched;
+  }
+};
+
+/// All of it, where other processes read it (node/counter_board.h), and what a file is read with.
+struct FileCounters {
+  ReadStats stats;
+  AccessCounters access;
+  std::uint64_t chunk_bytes = 0, memory_limit = 0;
+  ReadPath path = ReadPath::none;
+  char reason[64]{}, engine[16]{}, residency[16]{};  ///< cut to this length; ended by a zero
 };
 
 /// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
@@ -115,6 +145,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         chunk_bytes(chunk),
         page_shift(window->page_shift()),
         name(std::move(n)),
+        counters({node::CellKind::file, 0, file->identity().dev, file->identity().ino}),
         node(file->identity(), chunk, window->length(), config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
 
@@ -157,7 +188,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<std::uint64_t> least_latency_ns{0};  ///< the fastest direct request so far; 0: none; any thread
   std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
   unsigned changes = 0;                            ///< in it, of those that cost resident chunks
-  ReadStats stats;
+  node::Cell<FileCounters> counters;
+  ReadStats& stats = counters->stats;
+  AccessCounters& access = counters->access;
   NodeShare node;                            ///< any thread, without the lock
   std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun
   WholeLoad load;                            ///< of this file
@@ -181,7 +214,25 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// Any thread, without the lock.
   ReadPath path() const noexcept { return path_now_.load(std::memory_order_relaxed); }
   /// Under the lock: from the page cache to direct reads, and never back.
-  void go_direct() noexcept { path_now_.store(ReadPath::direct, std::memory_order_relaxed); }
+  void go_direct() noexcept {
+    path_now_.store(ReadPath::direct, std::memory_order_relaxed);
+    counters->path = ReadPath::direct;
+  }
+  /// Under the lock: counters start from zero.
+  void begin_counting(std::uint64_t memory_limit) noexcept {
+    *counters = {};
+    counters->chunk_bytes = chunk_bytes;
+    counters->memory_limit = memory_limit;
+    counters->path = path();
+    set_text(counters->reason, decision.reason);
+    set_text(counters->engine, engine.load(std::memory_order_relaxed));
+    set_text(counters->residency, residency.how());
+  }
+  /// The I/O thread's.
+  void set_engine(const char* engine_name) noexcept {
+    engine.store(engine_name, std::memory_order_relaxed);
+    set_text(counters->engine, engine_name);
+  }
   /// Any thread, without the lock.
   bool resident_now(ChunkIndex i) const noexcept { return table.state(i) == ChunkState::resident; }
   /// Bytes of the file that lie in a chunk; 0 beyond its end.
@@ -191,6 +242,12 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   }
 
  private:
+  template <std::size_t n>
+  static void set_text(char (&to)[n], const char* from) noexcept {
+    std::memset(to, 0, n);
+    std::memcpy(to, from, ::strnlen(from, n - 1));
+  }
+
   std::atomic<ReadPath> path_now_;
 };
 

@@ -78,7 +78,7 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind 
     return lane(file, LaneKind::buffered);
   }
   if (!engine) throw std::bad_alloc();
-  if (direct || file->path() != ReadPath::direct) file->engine.store(name, std::memory_order_relaxed);
+  if (direct || file->path() != ReadPath::direct) file->set_engine(name);
   auto made = std::make_unique<Lane>();
   made->file = file;
   made->kind = kind;

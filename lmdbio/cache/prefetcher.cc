@@ -108,6 +108,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     for (FileCache* const f : chunks_.files()) {  // another thread was faster
       if (f->window == window) return join(*f);
     }
+    file->begin_counting(memory_limit());
     chunks_.files().push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
@@ -441,7 +442,7 @@ std::uint64_t Prefetcher::memory_used() noexcept {
 void Prefetcher::after_fork_in_child() noexcept {
   worker_ = nullptr;  // leaked: what it holds, threads and descriptors, is the parent's
   for (FileCache* const f : chunks_.files()) {
-    f->stats = {};
+    f->begin_counting(memory_limit());
     f->load = {};
     if (f->extension != nullptr) f->extension->after_fork();
     f->reading.clear();

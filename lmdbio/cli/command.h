@@ -37,6 +37,7 @@ void add_check(CLI::App& app, int& status);
 void add_index(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);
 void add_ps(CLI::App& app, int& status);
+void add_stats(CLI::App& app, int& status);
 /// `command`: the program and its arguments, which are not for CLI11.  Lives as long as `app`.
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status);
 /// Where in `argv` the options of `run` end and "--" or the program stands; argc for other subcommands.

@@ -2,7 +2,7 @@
 _lmdbio() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "run info check index config ps --help --version" -- "$cur")
+    mapfile -t COMPREPLY < <(compgen -W "run info check index config ps stats --help --version" -- "$cur")
     return
   fi
   if [ "$command" = run ]; then
@@ -27,7 +27,7 @@ _lmdbio() {
         ;;
     esac
     case $cur in
-      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --json --set --library --help --" -- "$cur") ;;
+      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --processes --json --set --library --help --" -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
     esac
     return
@@ -41,6 +41,7 @@ _lmdbio() {
         index) words="--db --all --dry-run --json --help" ;;
         config) words="--json --help" ;;
         ps) words="--json --clean --help" ;;
+        stats) words="--processes --json --help" ;;
       esac
       mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
       ;;

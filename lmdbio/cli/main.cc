@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   add_index(app, status);
   add_config(app, status);
   add_ps(app, status);
+  add_stats(app, status);
   try {
     app.parse(end, argv);
   } catch (const CLI::ExtrasError& e) {

@@ -15,6 +15,7 @@
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/node/chunk_file.h"
+#include "lmdbio/node/counter_board.h"
 #include "lmdbio/node/listing.h"
 
 namespace lmdbio::cli {
@@ -143,11 +144,16 @@ void show_json(const std::vector<Shared>& all) {
 
 void clean(bool json) {
   const std::size_t removed = node::remove_dead_tables(), files = node::remove_dead_chunk_files();
+  const std::size_t boards = node::remove_dead_boards();
   if (json)
-    std::printf("%s\n", dump(Json{{"removed", removed}, {"removed_chunk_files", files}}).c_str());
+    std::printf(
+        "%s\n",
+        dump(Json{{"removed", removed}, {"removed_chunk_files", files}, {"removed_statistics", boards}})
+            .c_str());
   else
-    std::printf("%zu %s removed, %zu chunk %s removed\n", removed, removed == 1 ? "table" : "tables", files,
-                files == 1 ? "file" : "files");
+    std::printf("%zu %s removed, %zu chunk %s removed, statistics of %zu %s removed\n", removed,
+                removed == 1 ? "table" : "tables", files, files == 1 ? "file" : "files", boards,
+                boards == 1 ? "process" : "processes");
 }
 
 int ps(const Options& options) {

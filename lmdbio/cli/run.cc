@@ -15,16 +15,18 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/program.h"
+#include "lmdbio/cli/statistics.h"
 #include "lmdbio/cli/text.h"
-#include "lmdbio/cli/totals_json.h"
+#include "lmdbio/stats/report.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -32,8 +34,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  bool stats = false;
-  std::string json;  ///< file, or "-"; implies stats
+  bool stats = false, processes = false;
+  std::string json;  ///< file, or "-"
   std::string library;
   std::vector<std::string> settings;
 };
@@ -79,7 +81,7 @@ void set(const std::string& text, bool stats) {
     known += (known.empty() ? "" : ", ") + std::string(e.name);
     if (name != e.name && "LMDBIO_" + name != e.name) continue;
     if (stats && std::strcmp(e.name, "LMDBIO_STATS") == 0)
-      throw Failure("--set " + text + ": --stats and --json need LMDBIO_STATS themselves");
+      throw Failure("--set " + text + ": --stats, --processes and --json need LMDBIO_STATS themselves");
     Config scratch;
     if (!value.empty() && !e.parse(scratch, value.c_str()))
       throw Failure("--set " + text + ": not valid; wanted: " + e.range);
@@ -178,146 +180,28 @@ class Scratch {
   std::string path_;
 };
 
-/// Every environment of every process, as they told; in the order of their files.
-Json collect(const std::string& dir) {
-  Json processes = Json::array();
-  std::map<std::string, std::vector<Json>> files;
-  for (const fs::directory_entry& e : fs::directory_iterator(dir)) {
-    std::ifstream in(e.path());
-    for (std::string line; std::getline(in, line);) {
-      Json j = Json::parse(line, nullptr, false);
-      if (j.is_object()) files[e.path().filename().string()].push_back(std::move(j));
-    }
-  }
-  for (const auto& [name, lines] : files)
-    for (const Json& line : lines) processes.push_back(line);
+/// Every process that told, in the order of their files, and those that ended without telling or still run.
+Json told(const std::string& dir, const std::string& topic) {
+  Json without = Json::array();
+  Json processes = collect([&topic](const node::ShownBoard& b) { return b.topic == topic; },
+                           [&without](const node::ShownBoard& b) { add_line(stats::line_of(b), without); },
+                           [&dir] {
+                             Json lines = Json::array();
+                             std::set<std::string> files;
+                             for (const fs::directory_entry& e : fs::directory_iterator(dir))
+                               files.insert(e.path().string());
+                             for (const std::string& f : files) (void)add_lines(f, lines);
+                             return lines;
+                           });
+  for (Json& p : without) processes.push_back(std::move(p));
   return processes;
 }
 
-std::uint64_t number(const Json& j, const char* key) {
-  const auto it = j.find(key);
-  return it != j.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
-}
-
-std::uint64_t number(const Json& j, const char* group, const char* key) {
-  const auto it = j.find(group);
-  return it != j.end() && it->is_object() ? number(*it, key) : 0;
-}
-
-/// How data that was not in memory was read.
-void summarize_reading(const Json& io) {
-  const auto bytes = [&io](const char* key) { return bytes_text(static_cast<double>(number(io, key))); };
-  const auto count = [&io](const char* key) { return static_cast<unsigned long long>(number(io, key)); };
-  const std::string way = io.value("read_path", "");
-  const char* const how = way == "direct"     ? "direct reads past the page cache"
-                          : way == "buffered" ? "reads into the page cache"
-                                              : "page faults";
-  const std::string engine = io.value("engine", "");
-  std::fprintf(stderr, "lmdbio:   data not in memory: %s%s%s (%s)\n", how, engine.empty() ? "" : ", by ",
-               printable(engine).c_str(), printable(io.value("reason", "")).c_str());
-  if (count("read") == 0) return;
-  std::fprintf(
-      stderr,
-      "lmdbio:   walks came to %s; %s were read ahead of them, %s for nothing; %llu chunks were in the page "
-      "cache already\n",
-      bytes("asked").c_str(), bytes("read").c_str(), bytes("wasted").c_str(), count("chunks_cached"));
-  std::fprintf(stderr, "lmdbio:   the program waited %llu times, %.3f s in all; requests:", count("stalls"),
-               static_cast<double>(number(io, "stall_us")) / 1e6);
-  constexpr struct {
-    const char *key, *text;
-  } kSizes[] = {
-      {"4K", "up to 4 KiB"}, {"64K", "64 KiB"}, {"256K", "256 KiB"}, {"1M", "1 MiB"}, {"more", "more"}};
-  const char* separator = " ";
-  for (const auto& size : kSizes) {
-    const std::uint64_t n = number(io, "requests", size.key);
-    if (n == 0) continue;
-    std::fprintf(stderr, "%s%llu of %s", separator, static_cast<unsigned long long>(n), size.text);
-    separator = ", ";
-  }
-  std::fputc('\n', stderr);
-  if (count("chunks_given") + count("chunks_claimed") != 0)
-    std::fprintf(
-        stderr,
-        "lmdbio:   shared with other processes of this node: %llu chunks that they had read were taken from "
-        "shared memory, %llu times a chunk was being read by one of them\n",
-        count("chunks_given"), count("chunks_claimed"));
-  if (count("published") != 0)
-    std::fprintf(stderr,
-                 "lmdbio:   %llu chunks of %s held at most, of %s allowed; %llu given back; the snapshot "
-                 "changed %llu times under them\n",
-                 count("most_resident"), bytes("chunk_bytes").c_str(), bytes("memory_limit").c_str(),
-                 count("reclaimed"), count("snapshots"));
-  if (count("read_failed") + count("publish_failed") != 0)
-    std::fprintf(stderr,
-                 "lmdbio:   %llu reads failed, %llu chunks found no room and were left to page faults\n",
-                 count("read_failed"), count("publish_failed"));
-  if (count("key_walks") != 0)
-    std::fprintf(stderr, "lmdbio:   %llu times a walk was seen to skip its values: they were not read\n",
-                 count("key_walks"));
-  if (count("lookups_missed") != 0)
-    std::fprintf(
-        stderr,
-        "lmdbio:   %llu lookups missed memory; %s were read exactly for them, in %llu reads; %llu leaf pages "
-        "were fetched ahead\n",
-        count("lookups_missed"), bytes("exact_bytes").c_str(), count("exact_reads"), count("leaves_fetched"));
-  if (count("loads_begun") != 0)
-    std::fprintf(
-        stderr,
-        "lmdbio:   looked up all over: loading the whole file in the background was begun %llu times, "
-        "finished %llu times\n",
-        count("loads_begun"), count("loads_finished"));
-  if (count("stride_walks") != 0)
-    std::fprintf(
-        stderr,
-        "lmdbio:   %llu times a walk was seen to use each so many-th value: %llu values were fetched as the "
-        "next such ones, %llu of them were seen used, %llu not\n",
-        count("stride_walks"), count("predicted"), count("predicted_right"), count("predicted_wrong"));
-}
-
-void summarize(const Json& processes) {
-  std::uint64_t environments = 0;
-  for (const Json& p : processes) {
-    const auto list = p.find("environments");
-    if (list == p.end() || !list->is_array()) continue;
-    for (const Json& e : *list) {
-      ++environments;
-      const bool ours = e.value("ours", false);
-      std::fprintf(stderr, "lmdbio: process %llu: %s: %s%s\n",
-                   static_cast<unsigned long long>(number(p, "pid")), printable(e.value("path", "")).c_str(),
-                   ours ? "served by LMDBIO" : "passed through to LMDB: ",
-                   ours ? "" : printable(e.value("reason", "")).c_str());
-      std::fprintf(
-          stderr,
-          "lmdbio:   %llu gets, %llu cursor moves, %llu transactions; %llu records, %s; %.3f s open; "
-          "%llu major faults; passed through: %llu gets, %llu cursor moves, %llu writes\n",
-          static_cast<unsigned long long>(number(e, "calls", "get")),
-          static_cast<unsigned long long>(number(e, "calls", "cursor_get")),
-          static_cast<unsigned long long>(number(e, "calls", "txn_begin") + number(e, "calls", "txn_renew")),
-          static_cast<unsigned long long>(number(e, "records")),
-          bytes_text(static_cast<double>(number(e, "bytes"))).c_str(),
-          static_cast<double>(number(e, "open_us")) / 1e6,
-          static_cast<unsigned long long>(number(e, "major_faults")),
-          static_cast<unsigned long long>(number(e, "forwarded", "get")),
-          static_cast<unsigned long long>(number(e, "forwarded", "cursor_get")),
-          static_cast<unsigned long long>(number(e, "forwarded", "write")));
-      if (const auto io = e.find("io"); io != e.end() && io->is_object()) summarize_reading(*io);
-      if (ours && !e.value("locks", true))
-        std::fprintf(stderr, "lmdbio:   read without locks: they were refused\n");
-      if (const std::uint64_t n = number(e, "without_slot"); n != 0)
-        std::fprintf(stderr, "lmdbio:   %llu transactions got no reader slot\n",
-                     static_cast<unsigned long long>(n));
-      if (number(e, "overtaken") != 0)
-        std::fprintf(stderr, "lmdbio:   a writer changed the file while it was read without locks\n");
-    }
-  }
-  if (environments == 0)
-    warn(
-        "no LMDB environment was seen: the program opened none, was not reached (static LMDB, another "
-        "loader), or was killed");
-}
-
-void write_json(const std::string& where, int status, const Json& processes) {
-  const std::string text = dump(Json{{"exit_status", status}, {"processes", processes}}) + "\n";
+void write_json(const std::string& where, int status, double seconds, const Json& total,
+                const Json& processes) {
+  const std::string text =
+      dump(Json{{"exit_status", status}, {"seconds", seconds}, {"total", total}, {"processes", processes}}) +
+      "\n";
   if (where == "-") {
     std::fputs(text.c_str(), stdout);
     return;
@@ -332,7 +216,7 @@ int run(const Options& options, const std::vector<std::string>& command) {
   if (command.empty())
     throw Failure("run: which program?  For example: lmdbio run --stats -- python3 train.py");
   const std::string library = find_library(options.library);
-  const bool stats = options.stats || !options.json.empty();
+  const bool stats = options.stats || options.processes || !options.json.empty();
   for (const std::string& s : options.settings) set(s, stats);
   const std::string file = find_program(command[0]);
   for (const std::string& o : obstacles(file, {command.begin() + 1, command.end()})) warn(o);
@@ -353,10 +237,17 @@ int run(const Options& options, const std::vector<std::string>& command) {
   for (const char c : scratch.path()) pattern += c == '%' ? "%%" : std::string(1, c);
   pattern += "/%p";
   if (::setenv("LMDBIO_STATS", pattern.c_str(), 1) != 0) throw std::bad_alloc();
+  const std::int64_t begun = now_ns();
   const int status = run_child(file, argv.data());
-  const Json processes = collect(scratch.path());
-  if (options.stats) summarize(processes);
-  if (!options.json.empty()) write_json(options.json, status, processes);
+  const double seconds = static_cast<double>(now_ns() - begun) / 1e9;
+  const Json processes = told(scratch.path(), stats::topic_of(pattern));
+  const Json total = total_of(processes);
+  const auto print = [](const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) std::fprintf(stderr, "lmdbio: %s\n", line.c_str());
+  };
+  if (options.stats) print(total_lines(total, seconds));
+  if (options.processes) print(process_lines(processes));
+  if (!options.json.empty()) write_json(options.json, status, seconds, total, processes);
   return status;
 }
 
@@ -378,7 +269,8 @@ void add_run(CLI::App& app, const std::vector<std::string>& command, int& status
   CLI::App* const sub =
       app.add_subcommand("run", "run a program with LMDBIO; its exit status, as a shell has it");
   sub->footer("lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]");
-  sub->add_flag("--stats", options->stats, "afterwards, what LMDBIO did, on standard error");
+  sub->add_flag("--stats", options->stats, "afterwards, what LMDBIO did in all processes, on standard error");
+  sub->add_flag("--processes", options->processes, "likewise, what it did in each process");
   sub->add_option("--json", options->json, "the same as one JSON object in FILE; -: standard output")
       ->type_name("FILE");
   sub->add_option("--set", options->settings, "a setting of LMDBIO (lmdbio config), for this program")

@@ -244,7 +244,7 @@ cache::ReadStats Env::read_stats(const cache::FileCache& file) noexcept {
   return unmapped_file_ != nullptr ? unmapped_file_->stats() : cache::Prefetcher::existing()->stats(file);
 }
 
-AccessCounters Env::access_counters(const cache::FileCache& file) noexcept {
+cache::AccessCounters Env::access_counters(const cache::FileCache& file) noexcept {
   return unmapped_file_ != nullptr ? unmapped_file_->counters() : FilePolicy::counters(file);
 }
 

@@ -23,7 +23,6 @@
 namespace lmdbio::db {
 
 class PrefetchFile;
-struct AccessCounters;
 class UnmappedFile;
 
 /// Databases that exist without being opened: free and main.
@@ -124,7 +123,7 @@ class Env {
   std::shared_ptr<cache::FileCache> read_ahead(const cache::WindowView& view) noexcept;
   /// Of `file`, the environment's, and of other windows on an unmapped file.
   cache::ReadStats read_stats(const cache::FileCache& file) noexcept;
-  AccessCounters access_counters(const cache::FileCache& file) noexcept;
+  cache::AccessCounters access_counters(const cache::FileCache& file) noexcept;
   /// What reading ahead came to; none: nobody has asked for it.
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
   /// How values are read that transactions are told of (txn_prefetch.h); made at the first call.  Null: they

@@ -27,9 +27,9 @@ std::uint64_t FilePolicy::lookup_missed(FileCache& file, std::uint64_t snapshot,
                                         std::uint64_t used_bytes, bool far) noexcept {
   Prefetcher& prefetcher = *Prefetcher::existing();
   const std::lock_guard lock(prefetcher);
+  ++file.access.lookups_missed;
   FilePolicy* const p = of(file);
   if (p == nullptr) return 0;
-  ++p->counters_.lookups_missed;
   if (file.users == 0) return 0;
   if (far) p->misses_.note(snapshot, at, used_bytes);
   if (prefetcher.is_loading(file)) return 0;
@@ -57,11 +57,9 @@ bool FilePolicy::claim_leaves(FileCache& file, std::uint64_t snapshot) noexcept 
 
 void FilePolicy::note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept {
   const std::lock_guard lock(*Prefetcher::existing());
-  FilePolicy* const p = of(file);
-  if (p == nullptr) return;
-  ++p->counters_.exact_reads;
-  p->counters_.exact_bytes += bytes;
-  p->missed_ns_ += ns;
+  ++file.access.exact_reads;
+  file.access.exact_bytes += bytes;
+  if (FilePolicy* const p = of(file); p != nullptr) p->missed_ns_ += ns;
 }
 
 void FilePolicy::note_epoch(FileCache& file) noexcept {
@@ -71,21 +69,15 @@ void FilePolicy::note_epoch(FileCache& file) noexcept {
 
 void FilePolicy::count(FileCache& file, const AccessCounters& more) noexcept {
   const std::lock_guard lock(*Prefetcher::existing());
-  if (FilePolicy* const p = of(file); p != nullptr) p->counters_.add(more);
+  file.access.add(more);
 }
 
 AccessCounters FilePolicy::counters(const FileCache& file) noexcept {
   const std::lock_guard lock(*Prefetcher::existing());
-  return counters_locked(file);
-}
-
-AccessCounters FilePolicy::counters_locked(const FileCache& file) noexcept {
-  const auto* const p = static_cast<const FilePolicy*>(file.extension.get());
-  return p != nullptr ? p->counters_ : AccessCounters();
+  return file.access;
 }
 
 void FilePolicy::after_fork() noexcept {
-  counters_ = {};
   missed_ns_ = 0;
   load_snapshot_ = kNoSnapshot;
   loads_ = 0;

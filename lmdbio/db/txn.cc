@@ -20,6 +20,8 @@ void Counters::add(const Counters& c) noexcept {
   for (unsigned i = 0; i <= kCursorOps; ++i) cursor_op[i] += c.cursor_op[i];
   cursor_failed += c.cursor_failed;
   bytes += c.bytes;
+  begun += c.begun;
+  renewed += c.renewed;
   prefetch.add(c.prefetch);
 }
 
@@ -212,7 +214,7 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
     lookups_.reset(new (std::nothrow) Lookups(*env_));
   }
   if (lookups_ != nullptr)
-    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window(), counters_.bytes},
+    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window(), counters_->bytes},
                                {db, order, key, or_next});
 }
 
@@ -375,25 +377,25 @@ void Txn::forget_prefetch() noexcept {
     (void)own_prefetch_.release();  // another thread's, which is not in this process
   } else if (prefetch_ != nullptr) {
     prefetch_->end();
-    counters_.prefetch.add(prefetch_->take_counters());
+    counters_->prefetch.add(prefetch_->take_counters());
   }
   prefetch_ = nullptr;
 }
 
 template <bool kPrefetched>
 [[gnu::always_inline]] inline Status Txn::get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  ++counters_.get;
+  ++counters_->get;
   if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
     (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
   if (key.mv_size == 0) [[unlikely]] {
-    ++counters_.get_missed;
+    ++counters_->get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
   const Status st = kPrefetched ? find_prefetched(dbi, key, data) : find(dbi, key, data);
   if (st.ok()) [[likely]]
-    counters_.bytes += data.mv_size;
+    counters_->bytes += data.mv_size;
   else
-    ++counters_.get_missed;
+    ++counters_->get_missed;
   return st;
 }
 

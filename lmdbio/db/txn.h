@@ -17,13 +17,14 @@
 
 namespace lmdbio::db {
 
-/// What a transaction's calls came to.  Plain numbers in the transaction: one thread at a time uses it.
+/// What a transaction's calls came to.  Plain numbers: one thread at a time uses it.
 struct Counters {
   static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op, and the last for anything else
   std::uint64_t get = 0, get_missed = 0;
   std::uint64_t cursor_op[kCursorOps + 1]{};
   std::uint64_t cursor_failed = 0;  ///< of cursor_op, those that gave no record
   std::uint64_t bytes = 0;          ///< sum of the sizes of the values given out
+  std::uint64_t begun = 0, renewed = 0;  ///< transactions
   PrefetchCounters prefetch;
 
   void add(const Counters& c) noexcept;
@@ -159,8 +160,10 @@ class Txn {
   const std::byte* leaf_seen() const noexcept { return leaf_seen_; }
   void saw_leaf(const std::byte* page) noexcept { leaf_seen_ = page; }
 
-  Counters& counters() noexcept { return counters_; }
-  const Counters& counters() const noexcept { return counters_; }
+  Counters& counters() noexcept { return *counters_; }
+  const Counters& counters() const noexcept { return *counters_; }
+  /// From now on it counts there.  `counters` outlives the transaction.
+  void count_in(Counters& counters) noexcept { counters_ = &counters; }
 
  private:
   enum : unsigned { kFinished = 1, kError = 2 };
@@ -209,7 +212,8 @@ class Txn {
   Env* env_;
   const std::byte* leaf_seen_ = nullptr;
   TxnPrefetch* prefetch_ = nullptr;  ///< null: the transaction has prefetched nothing; else own_prefetch_
-  Counters counters_;
+  Counters own_counters_;
+  Counters* counters_ = &own_counters_;
   Snapshot snapshot_;
   UnmappedFile::Entry* entered_ = nullptr;  ///< while a transaction of an unmapped file runs
   std::unique_ptr<Loader> loader_;

@@ -93,7 +93,7 @@ void UnmappedFile::close(std::list<Entry>& gone) noexcept {
     prefetcher_.close(e.cache);
     const std::lock_guard lock(prefetcher_);
     closed_.add(e.cache->stats);
-    closed_counters_.add(FilePolicy::counters_locked(*e.cache));
+    closed_counters_.add(e.cache->access);
   }
   gone.clear();
 }
@@ -164,7 +164,7 @@ cache::ReadStats UnmappedFile::stats() const noexcept {
 AccessCounters UnmappedFile::counters() const noexcept {
   const std::lock_guard lock(prefetcher_);
   AccessCounters sum = closed_counters_;
-  for (const Entry& e : entries_) sum.add(FilePolicy::counters_locked(*e.cache));
+  for (const Entry& e : entries_) sum.add(e.cache->access);
   return sum;
 }
 

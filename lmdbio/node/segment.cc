@@ -58,6 +58,7 @@ Result<Segment> Segment::open(key_t key) noexcept {
 }
 
 Result<Segment> Segment::open_read_only(int id) noexcept { return attach(id, SHM_RDONLY); }
+Result<Segment> Segment::open_number(int id) noexcept { return attach(id, 0); }
 
 Result<Segment> Segment::make(key_t key, std::size_t bytes) noexcept {
   const int id = ::shmget(key, bytes, IPC_CREAT | IPC_EXCL | kOwnerOnly);
@@ -107,8 +108,8 @@ std::vector<SegmentFacts> own_segments() {
     shmid_ds facts;
     const int id = ::shmctl(i, SHM_STAT, &facts);  // i: its place in the kernel's table
     if (id < 0 || !is_own(facts.shm_perm)) continue;
-    found.push_back(
-        {id, facts.shm_perm.__key, facts.shm_segsz, facts.shm_nattch, facts.shm_atime != 0, facts.shm_ctime});
+    found.push_back({id, facts.shm_perm.__key, facts.shm_segsz, facts.shm_nattch, facts.shm_atime != 0,
+                     facts.shm_ctime, facts.shm_dtime});
   }
   return found;
 }

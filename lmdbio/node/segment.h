@@ -34,6 +34,8 @@ class Segment {
   /// The segment with that number, for reading alone.  Errors as open(); EINVAL, EIDRM: there is none any
   /// more.
   static Result<Segment> open_read_only(int id) noexcept;
+  /// The same for reading and writing.
+  static Result<Segment> open_number(int id) noexcept;
   /// A new one, of zeros.  EEXIST: there is one.  Others: as shmget(2).
   static Result<Segment> make(key_t key, std::size_t bytes) noexcept;
   /// One that nobody else can find by a key, and that goes with the last process that has it attached.
@@ -77,6 +79,7 @@ struct SegmentFacts {
   std::uint64_t attached;  ///< times, now
   bool was_attached;       ///< ever
   std::int64_t made_at;    ///< seconds since 1970
+  std::int64_t left_at;    ///< likewise, when it was detached last; 0: never
 };
 /// All of this user's.  May throw bad_alloc.
 std::vector<SegmentFacts> own_segments();

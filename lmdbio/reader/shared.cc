@@ -26,6 +26,7 @@ Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker 
       leaves(source.page_size,
              static_cast<std::size_t>(memory / kLeafShare / LeafCache::cost(source.page_size)),
              pool->memory()),
+      shown({node::CellKind::reader, 0, source.file->identity().dev, source.file->identity().ino}),
       id_(source.file->identity()) {}
 
 std::uint64_t Shared::share_of_one(unsigned n) const noexcept {

@@ -11,6 +11,7 @@
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
+#include "lmdbio/node/counter_board.h"
 #include "lmdbio/reader/buffer_pool.h"
 #include "lmdbio/reader/leaf_cache.h"
 #include "lmdbio/reader/source.h"
@@ -62,7 +63,8 @@ struct Shared {
   /// The tree's leaf pages are so few that all of them are kept, those that hold values too.
   const bool keeps_all_leaves;
   LeafCache leaves;
-  Counters counters;
+  node::Cell<Counters> shown;
+  Counters& counters = *shown;
   std::atomic<unsigned> streams{0};  ///< that are open
   /// Of the limit, bytes for the next batches of streams that have nothing read ahead.
   std::atomic<std::uint64_t> reserved{0};

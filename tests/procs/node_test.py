@@ -502,7 +502,7 @@ class Command(Case):
         for p in (walker, other):
             p.kill()
             p.communicate()
-        self.assertRegex(lmdbio("ps", "--clean"), r"^1 table removed, [1-9]\d* chunk files removed\n$")
+        self.assertRegex(lmdbio("ps", "--clean"), r"^1 table removed, [1-9]\d* chunk files removed, statistics of \d+ process(es)? removed\n$")
         self.assertEqual(chunk_files(), [])
 
     def test_what_the_killed_leave(self):
@@ -518,9 +518,9 @@ class Command(Case):
         self.assertEqual((table["dead"], table["attached"], table["path"], table["processes"]), (True, 0, None, []))
         self.assertIn(f"inode {table['inode']}, chunks of", lmdbio("ps"))
         self.assertIn("lmdbio ps --clean removes it", lmdbio("ps"))
-        self.assertRegex(lmdbio("ps", "--clean"), r"^[1-9]\d* tables? removed, 0 chunk files removed\n$")
+        self.assertRegex(lmdbio("ps", "--clean"), r"^[1-9]\d* tables? removed, 0 chunk files removed, statistics of \d+ process(es)? removed\n$")
         self.assertIsNone(self.listed(fs.path))
-        self.assertEqual(set(json.loads(lmdbio("ps", "--clean", "--json"))), {"removed", "removed_chunk_files"})
+        self.assertEqual(set(json.loads(lmdbio("ps", "--clean", "--json"))), {"removed", "removed_chunk_files", "removed_statistics"})
 
     def segment(self, key, size):
         """A new one, attached here until the test ends: (its number, its life word, its memory)."""

@@ -134,11 +134,12 @@ class General(Case):
         except OSError as why:
             self.skipTest(str(why))
         ps = [shimtest.CONFIG["command"], "ps"]
-        for args, output in (((), "no process of this user shares a file on this node\n"), (("--clean",), "0 tables removed, 0 chunk files removed\n")):
+        for args, output in (((), "no process of this user shares a file on this node\n"), (("--clean",), "0 tables removed, 0 chunk files removed, statistics of 0 processes removed\n")):
             done = alone(*ps, *args)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, output, ""))
         self.assertEqual(json.loads(alone(*ps, "--json").stdout), {"tables": []})
-        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout), {"removed": 0, "removed_chunk_files": 0})
+        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout), 
+                         {"removed": 0, "removed_chunk_files": 0, "removed_statistics": 0})
 
     def test_a_closed_output_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -492,10 +493,16 @@ class Run(Case):
         counted = shimtest.program("counted")
         done = self.lmdbio("run", "--stats", "--", counted, self.fresh())
         self.assertEqual(done.stdout, "")
-        self.assertIn("served by LMDBIO", done.stderr)
+        self.assertRegex(done.stderr, r"^lmdbio: 1010 reads served, 9.9 KiB: 9.9 KiB from memory, 0 B from storage in 0 requests; "
+                                      r"0.000 s waited for it; .*the job took \d+\.\d+ s\nlmdbio: 1 process: .*/db\n")
         self.assertIn("11 gets, 1001 cursor moves", done.stderr)
-        self.assertIn("passed through to LMDB: writable environment", done.stderr)
+        self.assertIn("1 of 2 environments were passed through to LMDB: writable environment", done.stderr)
         self.assertNotIn("warning", done.stderr)
+        self.assertNotIn("served by LMDBIO", done.stderr)
+        done = self.lmdbio("run", "--processes", "--", counted, self.fresh("db2"))
+        self.assertRegex(done.stderr, r"(?m)^lmdbio: process \d+: .*/db2: served by LMDBIO\nlmdbio:   1010 records, ")
+        self.assertRegex(done.stderr, r"(?m)^lmdbio: process \d+: .*/db2: passed through to LMDB: writable environment$")
+        self.assertNotIn("reads served", done.stderr)
         file = os.path.join(self.dir, "stats.json")
         done = self.lmdbio("run", "--json", file, counted, self.fresh())
         self.assertEqual(done.stderr, "")

@@ -23,14 +23,16 @@ class Fork(shimtest.Case):
                     self.check_same(stock, got)
                     self.assertGreater(got.calls_ours(), 300)
 
-    # Statistics are the parent's: a child that leaves by _exit writes none, one that leaves by exit its own
-    # at most.
+    # Each process's statistics are its own, and told once: those of a child that leaves by _exit, by its parent.
     def test_statistics_are_written_once(self):
         for scenario in ("inherit", "begin-after"):
             for mode in shimtest.modes():
                 with self.subTest(scenario=scenario, mode=mode):
                     got = shimtest.run(mode, ["forking", self.fresh(), scenario])
-                    self.assertEqual(len({line["pid"] for line in got.stats}), 1)
+                    self.assertEqual(len({line["pid"] for line in got.stats if "state" not in line}), 1)
+                    children = [line["pid"] for line in got.stats if line.get("state") == "ended"]
+                    self.assertEqual(len(children), len(set(children)))
+                    self.assertEqual(len(children), {"inherit": 2, "begin-after": 6}[scenario])
         for mode in shimtest.modes():
             with self.subTest(scenario="inherit-exit", mode=mode):
                 got = shimtest.run(mode, ["forking", self.fresh(), "inherit-exit"])

@@ -1,0 +1,79 @@
+// lmdbio stats: what the processes of a job did that ran, or runs, with LMDBIO_STATS=PATH.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/statistics.h"
+#include "lmdbio/node/counter_board.h"
+#include "lmdbio/stats/report.h"
+
+namespace lmdbio::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> files;
+  bool processes = false, json = false;
+};
+
+// What nobody else will find any more.
+void append(const std::string& file, const std::string& line) {
+  if (line.empty()) return;
+  std::ofstream out(file, std::ios::app);
+  out << line;
+  out.close();
+  if (!out) std::fprintf(stderr, "lmdbio: %s: cannot be written: not kept: %s", file.c_str(), line.c_str());
+}
+
+void tell(const Options& options) {
+  std::set<fs::path> files;
+  for (const std::string& f : options.files) files.insert(fs::absolute(f).lexically_normal());
+  const Json processes = collect(
+      [&files](const node::ShownBoard& b) {
+        return files.contains(fs::path(stats::expand(b.topic, b.pid)).lexically_normal());
+      },
+      [](const node::ShownBoard& b) { append(stats::expand(b.topic, b.pid), stats::line_of(b)); },
+      [&options] {
+        Json lines = Json::array();
+        for (const std::string& f : options.files) (void)add_lines(f, lines);
+        return lines;
+      });
+  if (processes.empty())
+    for (const std::string& f : options.files)
+      if (::access(f.c_str(), R_OK) != 0) throw Failure(f + ": " + ::strerrordesc_np(errno));
+  const Json total = total_of(processes);
+  if (options.json) {
+    std::puts(dump(Json{{"total", total}, {"processes", processes}}).c_str());
+    return;
+  }
+  for (const std::string& line : total_lines(total, std::nullopt)) std::puts(line.c_str());
+  if (!options.processes) return;
+  for (const std::string& line : process_lines(processes)) std::puts(line.c_str());
+}
+
+}  // namespace
+
+void add_stats(CLI::App& app, int& status) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const sub = app.add_subcommand(
+      "stats", "what LMDBIO did in all processes of a job that ran, or runs, with LMDBIO_STATS=FILE");
+  sub->add_option("FILE", options->files, "as LMDBIO_STATS named it; with %p, each of them")->required();
+  sub->add_flag("--processes", options->processes, "also what it did in each process");
+  sub->add_flag("--json", options->json, "as one JSON object");
+  sub->callback([options, &status] {
+    tell(*options);
+    status = kClean;
+  });
+}
+
+}  // namespace lmdbio::cli

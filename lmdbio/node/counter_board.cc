@@ -1,0 +1,233 @@
+#include "lmdbio/node/counter_board.h"
+
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <mutex>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/node/segment.h"
+
+namespace lmdbio::node {
+
+namespace {
+
+/// A board that nobody has attached yet is left alone for so many seconds.
+constexpr std::int64_t kBeingMade = 10;
+constexpr std::size_t kUnit = 64;
+
+struct Entry {
+  CellFacts facts;
+  std::uint32_t at = 0, bytes = 0;  ///< from the start of the board; the size that was asked for
+};
+
+struct Header {
+  static constexpr std::uint64_t kMagic = 0x31647262'6f69626c;
+  std::uint64_t magic;
+  char version[24];  ///< of the library: cells of another one may be laid out otherwise
+  std::uint32_t pid;
+  std::uint32_t end;                 ///< of the cells in use so far
+  std::atomic<std::uint32_t> taken;  ///< by the one process that tells of it
+  char topic[1024];
+  std::array<Entry, 200> entries;
+};
+static_assert(std::is_trivially_destructible_v<Header> && std::atomic<std::uint32_t>::is_always_lock_free);
+constexpr std::size_t kFirstCell = align_up(sizeof(Header), kUnit);
+static_assert(kFirstCell < CounterBoard::kBytes / 2);
+constexpr char kVersion[sizeof(Header::version)] = LMDBIO_VERSION;
+
+constinit SignalSafeMutex mutex;  // guards what follows, and the header
+constinit Header* board = nullptr;
+constinit int segment = -1;    ///< of `board`; -1: nobody else sees it
+constinit bool ended = false;  ///< it is told, and not shown any more
+
+std::byte* bytes_of(Header* h) noexcept { return reinterpret_cast<std::byte*>(h); }
+
+Entry* entry_of(const void* cell) noexcept {
+  if (board == nullptr || cell == nullptr) return nullptr;
+  const auto at = static_cast<std::uint32_t>(static_cast<const std::byte*>(cell) - bytes_of(board));
+  for (Entry& e : board->entries)
+    if (e.at == at && e.facts.kind != CellKind::none) return &e;
+  return nullptr;
+}
+
+// The memory at `board` becomes a segment's, with the same bytes.
+bool move_to_segment() noexcept {
+  const int id = ::shmget(IPC_PRIVATE, CounterBoard::kBytes, IPC_CREAT | IPC_EXCL | 0600);
+  if (id < 0) return false;
+  void* const there = ::shmat(id, nullptr, 0);
+  const bool copied = there != reinterpret_cast<void*>(-1);
+  bool moved = false;
+  if (copied) {
+    std::memcpy(there, static_cast<const void*>(board), CounterBoard::kBytes);
+    moved = ::shmat(id, board, SHM_REMAP) == board;
+    (void)::shmdt(there);
+  }
+  if (!moved) {
+    (void)::shmctl(id, IPC_RMID, nullptr);
+    return false;
+  }
+  (void)::madvise(board, CounterBoard::kBytes, MADV_DONTDUMP);
+  segment = id;
+  return true;
+}
+
+// Nothing: it is no board, or of another version.
+bool read(const std::byte* data, ShownBoard& out) {
+  const auto* const h = reinterpret_cast<const Header*>(data);
+  if (h->magic != Header::kMagic || std::memcmp(h->version, kVersion, sizeof kVersion) != 0) return false;
+  out.pid = h->pid;
+  out.topic.assign(h->topic, ::strnlen(h->topic, sizeof h->topic));
+  for (const Entry& e : h->entries) {
+    const Entry copy = e;
+    if (copy.facts.kind == CellKind::none) continue;
+    if (copy.at < kFirstCell || copy.at > CounterBoard::kBytes || copy.bytes > CounterBoard::kBytes - copy.at)
+      return false;
+    const std::byte* const from = data + copy.at;
+    out.cells.push_back({static_cast<std::uint32_t>(&e - h->entries.data()) + 1, copy.facts,
+                         std::vector<std::byte>(from, from + copy.bytes)});
+  }
+  return true;
+}
+
+bool is_board(const SegmentFacts& s) noexcept {
+  return s.key == IPC_PRIVATE && s.bytes == CounterBoard::kBytes &&
+         (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
+}
+
+}  // namespace
+
+constinit std::atomic<bool> CounterBoard::hidden_{false}, CounterBoard::started_{false};
+
+void CounterBoard::start(std::string_view topic) noexcept {
+  const std::lock_guard lock(mutex);
+  if (board != nullptr || topic.size() >= sizeof board->topic) return;
+  Result<Mapping> memory = Mapping::zeroed(kBytes);
+  if (!memory) return;
+  board = reinterpret_cast<Header*>(memory.value().release());
+  board->magic = Header::kMagic;
+  std::memcpy(board->version, kVersion, sizeof kVersion);
+  std::memcpy(board->topic, topic.data(), topic.size());
+  board->pid = static_cast<std::uint32_t>(::getpid());
+  board->end = kFirstCell;
+  (void)move_to_segment();
+  started_.store(true, std::memory_order_relaxed);
+}
+
+void* CounterBoard::take_now(const CellFacts& facts, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex);
+  if (board == nullptr || bytes > kMostCellBytes) return nullptr;
+  for (Entry& e : board->entries) {
+    if (e.facts.kind != CellKind::none) continue;
+    if (e.at == 0) {  // never used: entries are used in order
+      const std::size_t room = align_up(bytes, kUnit);
+      if (kBytes - board->end < room) return nullptr;
+      e.at = board->end;
+      e.bytes = static_cast<std::uint32_t>(bytes);
+      board->end += static_cast<std::uint32_t>(room);
+    } else if (e.bytes != bytes) {
+      continue;
+    }
+    std::byte* const cell = bytes_of(board) + e.at;
+    std::memset(cell, 0, bytes);
+    e.facts = facts;
+    return cell;
+  }
+  return nullptr;
+}
+
+void CounterBoard::give_back(void* cell) noexcept {
+  if (cell == nullptr) return;
+  const std::lock_guard lock(mutex);
+  if (Entry* const e = entry_of(cell); e != nullptr) e->facts = {};
+}
+
+std::uint32_t CounterBoard::number_of(const void* cell) noexcept {
+  if (cell == nullptr) return 0;
+  const std::lock_guard lock(mutex);
+  const Entry* const e = entry_of(cell);
+  return e == nullptr ? 0 : static_cast<std::uint32_t>(e - board->entries.data()) + 1;
+}
+
+void CounterBoard::set_file(void* cell, std::uint64_t device, std::uint64_t inode) noexcept {
+  if (cell == nullptr) return;
+  const std::lock_guard lock(mutex);
+  if (Entry* const e = entry_of(cell); e != nullptr) e->facts.device = device, e->facts.inode = inode;
+}
+
+void CounterBoard::end() noexcept {
+  const std::lock_guard lock(mutex);
+  if (board == nullptr) return;
+  ended = true;
+  hidden_.store(false, std::memory_order_relaxed);
+  // It stays as long as it is attached: other threads may count.
+  if (segment >= 0) (void)::shmctl(std::exchange(segment, -1), IPC_RMID, nullptr);
+}
+
+void CounterBoard::show_now() noexcept {
+  const std::lock_guard lock(mutex);
+  if (!hidden_.exchange(false, std::memory_order_relaxed) || ended) return;
+  board->pid = static_cast<std::uint32_t>(::getpid());
+  (void)move_to_segment();
+}
+
+void CounterBoard::lock() noexcept { mutex.lock(); }
+void CounterBoard::unlock() noexcept { mutex.unlock(); }
+
+void CounterBoard::after_fork_in_child() noexcept {
+  if (board == nullptr) return;
+  segment = -1;
+  void* const fresh = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (fresh == MAP_FAILED) return;  // it counts with its parent
+  auto* const own = static_cast<Header*>(fresh);
+  std::memcpy(fresh, static_cast<const void*>(board), sizeof(Header));
+  for (const Entry& e : own->entries)
+    if (e.facts.kind == CellKind::text) std::memcpy(bytes_of(own) + e.at, bytes_of(board) + e.at, e.bytes);
+  const std::size_t bytes = align_up(kBytes, system_page());
+  if (::mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, board) == MAP_FAILED) {
+    (void)Mapping(fresh, bytes);
+    return;
+  }
+  ended = false;
+  hidden_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
+  std::vector<ShownBoard> found;
+  for (const SegmentFacts& s : own_segments()) {
+    if (!is_board(s) || !s.was_attached) continue;
+    Result<Segment> opened = Segment::open_number(s.id);
+    if (!opened) continue;
+    Segment& there = opened.value();
+    ShownBoard b;
+    if (there.size() != CounterBoard::kBytes || there.is_removed() || !read(there.data(), b)) continue;
+    b.lives = !there.is_alone();
+    if (b.pid == static_cast<std::uint32_t>(::getpid()) && b.lives) continue;
+    if (!wanted(context, b)) continue;
+    auto* const h = reinterpret_cast<Header*>(there.data());
+    if (!b.lives) {
+      if (h->taken.exchange(1) != 0) continue;  // another process tells of it
+      there.remove();
+    }
+    found.push_back(std::move(b));
+  }
+  return found;
+}
+
+std::size_t remove_dead_boards(std::int64_t seconds) {
+  std::size_t removed = 0;
+  const std::int64_t now = ::time(nullptr);
+  for (const SegmentFacts& s : own_segments())
+    if (is_board(s) && s.attached == 0 && now - std::max(s.made_at, s.left_at) >= seconds &&
+        ::shmctl(s.id, IPC_RMID, nullptr) == 0)
+      ++removed;
+  return removed;
+}
+
+}  // namespace lmdbio::node

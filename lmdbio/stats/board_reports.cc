@@ -1,0 +1,143 @@
+#include <algorithm>
+
+#include "lmdbio/reader/shared.h"
+#include "lmdbio/stats/report.h"
+
+namespace lmdbio::stats {
+
+namespace {
+
+using node::CellKind;
+using Shown = node::ShownBoard::Shown;
+
+template <std::size_t n>
+std::string text_of(const char (&text)[n]) {
+  return std::string(text, ::strnlen(text, n));
+}
+
+std::uint64_t now(const std::atomic<std::uint64_t>& n) noexcept { return n.load(std::memory_order_relaxed); }
+
+// What another process wrote, as bytes: its counters are lock-free, and hold no pointers.
+template <class T>
+T copy_of(const Shown& cell) noexcept {
+  T out;
+  std::memcpy(static_cast<void*>(&out), cell.bytes.data(), std::min(cell.bytes.size(), sizeof(T)));
+  return out;
+}
+
+bool is_of(const Shown& cell, const Shown& environment) noexcept {
+  if (cell.facts.owner != 0) return cell.facts.owner == environment.number;
+  return environment.facts.inode != 0 && cell.facts.inode == environment.facts.inode &&
+         cell.facts.device == environment.facts.device;
+}
+
+void add_file(EnvironmentReport& report, const Shown& cell) {
+  const auto c = copy_of<cache::FileCounters>(cell);
+  if (report.io) {  // another window on the same file
+    report.io->stats.add(c.stats);
+    report.io->access.add(c.access);
+    return;
+  }
+  report.io = IoReport{name_of(c.path), text_of(c.reason), text_of(c.engine), text_of(c.residency),
+                       c.chunk_bytes,   c.memory_limit,    c.stats,           c.access};
+}
+
+EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environment,
+                            std::vector<bool>& told) {
+  EnvironmentReport out;
+  EnvironmentCounters c;
+  std::memcpy(static_cast<void*>(&c), environment.bytes.data(), std::min(environment.bytes.size(), sizeof c));
+  out.without_slot = now(c.without_slot);
+  out.calls = c.ended;
+  out.readers = c.closed_readers;
+  out.forward_get = now(c.forwarded.get);
+  out.forward_cursor_get = now(c.forwarded.cursor_get);
+  out.forward_txn = now(c.forwarded.txn);
+  out.forward_write = now(c.forwarded.write);
+  for (std::size_t i = 0; i < board.cells.size(); ++i) {
+    const Shown& cell = board.cells[i];
+    // Two environments on one file: it is told of with the first.
+    if (told[i] || !is_of(cell, environment)) continue;
+    switch (cell.facts.kind) {
+      case CellKind::text: {
+        const auto text = copy_of<EnvironmentText>(cell);
+        out.path = text_of(text.path);
+        out.reason = text_of(text.reason);
+        out.ours = text.ours != 0;
+        out.locks = text.without_locks == 0;
+        break;
+      }
+      case CellKind::calls:
+        out.calls.add(copy_of<db::Counters>(cell));
+        break;
+      case CellKind::file:
+        add_file(out, cell);
+        break;
+      case CellKind::reader: {
+        reader::Counters counters;
+        std::memcpy(static_cast<void*>(&counters), cell.bytes.data(),
+                    std::min(cell.bytes.size(), sizeof counters));
+        out.readers.add(counters);
+        break;
+      }
+      default:
+        continue;
+    }
+    told[i] = true;
+  }
+  if (out.ours && !out.io) {
+    out.io.emplace();
+    out.io->read_path = "mmap";
+    out.io->reason = "nothing met data that was not in memory";
+    out.io->counted = false;
+  }
+  return out;
+}
+
+}  // namespace
+
+void ReaderTotals::add(const reader::Counters& c) noexcept {
+  ++readers;
+  index_read += c.index_read.load(std::memory_order_relaxed) ? 1u : 0u;
+  batches += now(c.batches);
+  records += now(c.records);
+  bytes_given += now(c.bytes_given);
+  bytes_read += now(c.bytes_read);
+  bytes_copied += now(c.bytes_copied);
+  requests += now(c.requests);
+  fetches += now(c.fetches);
+  fetches_cached += now(c.fetches_cached);
+  leaf_hits += now(c.leaf_hits);
+  leaf_misses += now(c.leaf_misses);
+  waits += now(c.waits);
+  wait_ns += now(c.wait_ns);
+  failed += now(c.failed);
+}
+
+void ReaderTotals::add(const reader::Shared& s) noexcept {
+  add(s.counters);
+  most_bytes = std::max(most_bytes, s.pool->counters().most_bytes);
+}
+
+std::vector<EnvironmentReport> environments_on(const node::ShownBoard& board) {
+  std::vector<EnvironmentReport> found;
+  std::vector<bool> told(board.cells.size());
+  for (const Shown& cell : board.cells) {
+    if (cell.facts.kind != CellKind::environment) continue;
+    EnvironmentReport report = report_of(board, cell, told);
+    if (!report.is_unused()) found.push_back(std::move(report));
+  }
+  return found;
+}
+
+std::string line_of(const node::ShownBoard& board) {
+  std::string environments;
+  for (const EnvironmentReport& r : environments_on(board)) {
+    if (!environments.empty()) environments += ',';
+    append_json(environments, r);
+  }
+  if (environments.empty()) return {};
+  return process_line(board.pid, board.lives ? "running" : "ended", environments);
+}
+
+}  // namespace lmdbio::stats

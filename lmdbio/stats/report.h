@@ -1,0 +1,99 @@
+// What LMDBIO did for an environment, and how it is told: one JSON object a process (LMDBIO_STATS).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lmdbio/cache/file_cache.h"
+#include "lmdbio/db/txn.h"
+#include "lmdbio/node/counter_board.h"
+
+namespace lmdbio::reader {
+struct Shared;
+struct Counters;
+}  // namespace lmdbio::reader
+
+namespace lmdbio::stats {
+
+/// What readers (lmdbio.h) read.
+struct ReaderTotals {
+  std::uint64_t readers = 0, index_read = 0;
+  std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
+  std::uint64_t fetches = 0, fetches_cached = 0, waits = 0, wait_ns = 0, failed = 0;
+  std::uint64_t leaf_hits = 0, leaf_misses = 0;
+  std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
+  void add(const reader::Shared& s) noexcept;
+  /// What a board tells of one.
+  void add(const reader::Counters& c) noexcept;
+};
+
+/// Calls that went to the real library.
+struct Forwarded {
+  std::atomic<std::uint64_t> get{0}, cursor_get{0}, txn{0}, write{0};
+};
+
+/// CellKind::environment: what is not counted by its transactions, readers and files.
+struct EnvironmentCounters {
+  Forwarded forwarded;
+  std::atomic<std::uint64_t> without_slot{0};  ///< transactions that stock gave no reader slot
+  db::Counters ended;                          ///< of transactions whose handles are gone
+  ReaderTotals closed_readers;
+};
+
+/// CellKind::text: strings are cut to their room, and ended by a zero.
+struct EnvironmentText {
+  char path[1024]{};
+  char reason[256]{};  ///< why it is not ours
+  std::uint8_t ours = 0, without_locks = 0;
+};
+
+/// How data that was not in memory was read.
+struct IoReport {
+  std::string read_path, reason, engine, residency;
+  std::uint64_t chunk_bytes = 0, memory_limit = 0;
+  cache::ReadStats stats;
+  cache::AccessCounters access;
+  bool counted = true;  ///< else only the first two are known
+};
+
+/// Of the whole process while the environment was open.
+struct ProcessUse {
+  std::uint64_t minor_faults, major_faults, voluntary_switches, involuntary_switches, open_us;
+};
+
+struct EnvironmentReport {
+  std::string path, reason;  ///< why it is not ours
+  bool ours = false, locks = true;
+  std::uint64_t without_slot = 0, overtaken = 0;
+  db::Counters calls;  ///< that the engine answered
+  std::uint64_t forward_get = 0, forward_cursor_get = 0, forward_txn = 0, forward_write = 0;
+  std::optional<IoReport> io;
+  ReaderTotals readers;
+  std::optional<ProcessUse> use;
+
+  std::uint64_t cursor_gets() const noexcept;
+  /// No call at all.
+  bool is_unused() const noexcept;
+};
+
+/// Appends it as a JSON object.  May throw bad_alloc, as the others here.
+void append_json(std::string& out, const EnvironmentReport& report);
+/// A line, with its end.  `environments`: objects as append_json makes them, with commas between them.
+/// `state`: see docs/operations.md; empty: none is told.
+std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments);
+
+/// The environments of a process, as its board has them; those that it did not use are left out.
+std::vector<EnvironmentReport> environments_on(const node::ShownBoard& board);
+/// The process's line; empty: it used no environment.
+std::string line_of(const node::ShownBoard& board);
+
+/// The file that a process writes to: LMDBIO_STATS with what stands for %p, %h and %%.
+std::string expand(const std::string& pattern, std::uint32_t pid);
+/// What a process's board has as its topic: the pattern, made absolute by the working directory.
+std::string topic_of(const std::string& pattern);
+
+}  // namespace lmdbio::stats
