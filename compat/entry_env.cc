@@ -123,7 +123,8 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   (void)guarded([&] {
     e->stats.reason = "out of memory";
     e->stats.path = path;
-    e->stats.opened(path, start_engine(*e, flags), e->fd);
+    const char* const why_not = start_engine(*e, flags);
+    e->stats.opened(path, why_not, e->fd);
     if (e->stats.reason != nullptr)
       log_line(LogLevel::debug, "%s: passed through: %s", path, e->stats.reason);
     return Status();

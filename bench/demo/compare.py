@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""Runs the quickstart's programs with stock LMDB, with stock again (A/A control) and with liblmdbio.so preloaded,
-interleaved; compares what they read; prints a table and the engine's statistics, writes JSON and a plot.
+"""Runs the quickstart's programs with stock LMDB and with liblmdbio.so preloaded, turn by turn, where I/O is slow and
+where all is in memory; compares what they read; prints a table, and what came of it in words; writes JSON and a plot.
 
 Exit status: 0; 1 if anything failed or if the programs did not read the same bytes.
 """
 import argparse
+import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -15,214 +15,195 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(HERE))
-from measure import interval, machine_facts, round_order, text  # noqa: E402
+import cold_files  # noqa: E402
+from measure import Skip, fail, interval, machine_facts, progress, round_order, spread  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
-BACKENDS = ("stock", "control", "ours")
-
-# What is measured: which program, which of its results, how it is called in the table.
-MEASURES = [
-    ("c++", lambda r: r["wall"], "C++ like Caffe, whole process"),
-    ("c++", lambda r: r["epochs"][0], "C++ like Caffe, first epoch"),
-    ("c++", lambda r: statistics.median(r["epochs"][1:]), "C++ like Caffe, later epochs"),
-    ("python", lambda r: r["random"], "Python, random samples, first"),
-    ("python", lambda r: r["random_again"], "Python, random samples, again"),
-    ("python", lambda r: r["sequential"], "Python, cursor over all"),
-]
+PROCESSES = 8
 
 
-def fail(message):
-    sys.exit(f"error: {message}")
+class Job:
+    """Processes that run at the same time.  `own_time`: they measure the reading themselves (an interpreter's start is
+    left out); else it is the time until the last has ended."""
+    def __init__(self, title, commands, own_time):
+        self.title, self.commands, self.own_time = title, commands, own_time
 
 
-class Runner:
-    def __init__(self, args):
-        self.args = args
-
-    def command(self, program, database, full):
-        if program == "c++":
-            return [os.path.join(self.args.build, "bin", "demo_consumer"), database, str(self.args.epochs)]
-        samples = ["--samples", str(self.args.samples)]
-        return [PYTHON, os.path.join(HERE, "consumer.py"), database] + samples + (["--checksum"] if full else [])
-
-    def run(self, program, database, backend, full=False, stats=None):
-        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
-        if backend == "ours":
-            env["LD_PRELOAD"] = self.args.library
-        if stats:
-            env["LMDBIO_STATS"] = stats
-        command = self.command(program, database, full)
-        start = time.perf_counter()
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        wall = time.perf_counter() - start
-        if done.returncode != 0 or done.stderr:
-            fail(f"{' '.join(command)} ({backend}) ended with {done.returncode}: {done.stdout}{done.stderr}")
-        return {**json.loads(done.stdout), "wall": wall}
+def jobs(args, database, epochs, samples):
+    consumer = os.path.join(args.build, "bin", "demo_consumer")
+    strided = [[consumer, database, str(epochs), str(r), str(PROCESSES)] for r in range(PROCESSES)]
+    return [
+        Job("C++, all records in order", [[consumer, database, str(epochs)]], False),
+        Job("Python, records at random", [[PYTHON, os.path.join(HERE, "sampler.py"), database, "--samples", str(samples)]], True),
+        Job(f"Python data loader, {PROCESSES} workers",
+            [[PYTHON, os.path.join(HERE, "loader.py"), database, "--workers", str(PROCESSES), "--epochs", str(epochs)]], True),
+        Job(f"C++, {PROCESSES} processes share the records", strided, False),
+    ]
 
 
-def progress(line):
-    if sys.stderr.isatty():
-        sys.stderr.write("\r" + line + "\033[K")
+def environment(args, backend):
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
+    if backend == "ours":
+        env["LD_PRELOAD"] = args.library
+    return env
 
 
-def read_through(path):
-    """Brings the file into the page cache."""
-    with open(path, "rb", buffering=0) as file:
-        buffer = bytearray(4 << 20)
-        while file.readinto(buffer):
-            pass
+def run(args, job, backend):
+    """The seconds that it took, and what was read."""
+    begin = time.perf_counter()
+    running = [subprocess.Popen(c, env=environment(args, backend), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+               for c in job.commands]
+    results = []
+    for process, command in zip(running, job.commands):
+        out, err = process.communicate()
+        if process.returncode != 0 or err:
+            fail(f"{' '.join(command)} ({backend}) ended with {process.returncode}: {out}{err}")
+        results.append(json.loads(out))
+    seconds = time.perf_counter() - begin
+    if job.own_time:
+        seconds = max(r["seconds"] for r in results)
+    return seconds, [{k: r[k] for k in ("records", "bytes", "checksum")} for r in results]
 
 
-def what_was_read(result):
-    return {k: result[k] for k in ("records", "bytes", "checksum") if k in result}
+def measure(args, where, state, title, database, epochs, samples, backends, rounds):
+    """The rows of a place: each job with each backend, turn by turn."""
+    rows = []
+    make = cold_files.make_cold if state == "cold" else cold_files.make_warm
+    for job in jobs(args, os.path.join(where.dir, database), epochs, samples):
+        seconds, read = {b: [] for b in backends}, None
+        for i in range(rounds):
+            for n, backend in enumerate(backends[j] for j in round_order(len(backends), i)):
+                progress(f"{title}: {job.title}: round {i + 1} of {rounds}, run {n + 1} of {len(backends)}")
+                if state == "cold" or (i, n) == (0, 0):
+                    where.prepare(database, make)
+                took, got = run(args, job, backend)
+                read = read or got
+                if got != read:
+                    fail(f"{title}, {job.title}, {backend}: not the same bytes: {got}, not {read}")
+                seconds[backend].append(took)
+        progress("")
+        rows.append({"place": title, "state": state, "job": job.title, "seconds": seconds, "read": read,
+                     **{b: ratio(seconds, b) for b in backends[1:]}})
+    return rows
 
 
-def settled(database, program, results):
-    """Whether every A/A interval of these runs lies within 0.97-1.03."""
-    controls = [row["control"] for row in rows_of(database, program, results)]
-    return all(c["low"] is not None and c["low"] >= 0.97 and c["high"] <= 1.03 for c in controls)
+def ratio(seconds, backend):
+    """Speed-up: time of stock in the same round / this time; its interval, or below six rounds its range."""
+    ratios = [s / t for s, t in zip(seconds["stock"], seconds[backend])]
+    return interval(ratios) if len(ratios) >= 6 else spread(ratios)
 
 
-def measure(runner, database, program, rounds):
-    """The runs of one program on one database: {backend: [result, ...]}; the same bytes in every run.  On a busy
-    machine, up to twice as many rounds as asked for."""
-    name = os.path.basename(database)
-    first = {b: what_was_read(runner.run(program, database, b, full=True)) for b in BACKENDS}
-    if any(first[b] != first["stock"] for b in BACKENDS):
-        fail(f"{name}, {program}: not the same bytes: {first}")
-    results = {b: [] for b in BACKENDS}
-    for i in range(2 * rounds if rounds >= 6 else rounds):
-        if i >= rounds and settled(database, program, results):
-            break
-        progress(f"{name}, {program}: round {i + 1} of {max(rounds, i + 1)}")
-        for backend in (BACKENDS[b] for b in round_order(len(BACKENDS), i)):
-            result = runner.run(program, database, backend)
-            wanted = {k: v for k, v in first["stock"].items() if k in what_was_read(result)}
-            if what_was_read(result) != wanted:
-                fail(f"{name}, {program}, {backend}: not the same bytes: {what_was_read(result)}, not {wanted}")
-            results[backend].append(result)
-    progress("")
-    return results, first["stock"]
+def shown(r):
+    return f"{r['median']:5.2f} [{r['low']:.2f}, {r['high']:.2f}]"
 
 
-def rows_of(database, program, results):
-    for which, value, title in MEASURES:
-        if which != program:
-            continue
-        seconds = {b: [value(r) for r in results[b]] for b in BACKENDS}
-        ratio = [o / s for o, s in zip(seconds["ours"], seconds["stock"])]
-        control = [c / s for c, s in zip(seconds["control"], seconds["stock"])]
-        yield {"database": os.path.basename(database), "measure": title, "seconds": seconds,
-               "ratio": interval(ratio), "control": interval(control)}
+def statistics_of(args, database):
+    """What LMDBIO tells of the data loader."""
+    command = [os.path.join(args.build, "bin", "lmdbio"), "run", "--stats", "--library", args.library, "--", PYTHON,
+               os.path.join(HERE, "loader.py"), database, "--workers", str(PROCESSES)]
+    done = subprocess.run(command, env=environment(args, "stock"), capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+    return done.stderr
 
 
 def print_table(rows):
-    print("\nTime with liblmdbio.so / time with stock, median and its 95 % interval: below 1 is faster.  A/A is stock /\n"
-          "stock: what chance alone makes of a ratio on this machine, now.\n")
-    print(f"| {'database':10} | {'program':29} | {'stock s':>8} | {'ours s':>8} | {'ours/stock [95 %]':22} | "
-          f"{'A/A [95 %]':22} |")
-    print(f"|{'-' * 12}|{'-' * 31}|{'-' * 10}|{'-' * 10}|{'-' * 24}|{'-' * 24}|")
-    for r in rows:
-        stock, ours = (statistics.median(r["seconds"][b]) for b in ("stock", "ours"))
-        print(f"| {r['database']:10} | {r['measure']:29} | {stock:8.4f} | {ours:8.4f} | {text(r['ratio']):22} | "
-              f"{text(r['control']):22} |")
-    if any(c["low"] is not None and (c["low"] < 0.9 or c["high"] > 1.1) for c in (r["control"] for r in rows)):
-        print("\nThe A/A intervals are wide: this machine is busy with something else.")
+    print("\nSpeed-up: time of stock LMDB / time with liblmdbio.so preloaded, medians; brackets: 95 % interval (range, below 6\n"
+          "rounds).  A/A: stock / stock, what chance makes of it.\n")
+    head = ["storage", "program", "stock s", "LMDBIO s", "speed-up", "A/A"]
+    table = [[r["place"], r["job"], f"{spread(r['seconds']['stock'])['median']:.2f}", f"{spread(r['seconds']['ours'])['median']:.2f}",
+              shown(r["ours"]), shown(r["control"]) if "control" in r else "-"] for r in rows]
+    widths = [max(len(line[i]) for line in [head, *table]) for i in range(len(head))]
+    for line in [head, ["-" * w for w in widths], *table]:
+        print("| " + " | ".join(c.ljust(w) for c, w in zip(line, widths)) + " |")
 
 
-def print_environment(environment):
-    """One environment of the statistics: what the engine answered, what it passed on to stock and why."""
-    def counted(name):
-        return {k: v for k, v in environment.get(name, {}).items() if v}
-
-    ours, passed = counted("calls"), counted("forwarded")
-    reads = [sum(c.get(k, 0) for k in ("get", "cursor_get")) for c in (ours, passed)]
-    print(f"  read by LMDBIO: {'yes' if environment.get('ours') else 'no, ' + str(environment.get('reason'))}; "
-          f"lookups and steps: {reads[0]:,} its own, {reads[1]:,} passed on to stock")
-    for title, values in (("calls", ours), ("cursor operations", counted("cursor_ops")), ("passed on", passed),
-                          ("process", {k: v for k, v in environment.items() if isinstance(v, int) and k != "ours"})):
-        if values:
-            print(f"  {title + ':':19} " + ", ".join(f"{k} {v:,}" for k, v in values.items()))
+def in_words(rows, title):
+    """Three sentences."""
+    slow, memory = ([r for r in rows if r["state"] == state] for state in ("cold", "warm"))
+    least, most = (pick(slow, key=lambda r: r["ours"]["median"]) for pick in (min, max))
+    yield (f"{title}: with LMDBIO the programs were {least['ours']['median']:.1f} to {most['ours']['median']:.1f} times as fast as "
+           f"with stock LMDB; most of all \"{most['job']}\".")
+    low, high = (pick(r["ours"]["median"] for r in memory) for pick in (min, max))
+    yield (f"File in memory: {low:.2f} to {high:.2f} times as fast; there the promise is only not to be slower, and chance alone "
+           f"made {min(r['control']['low'] for r in memory):.2f} to {max(r['control']['high'] for r in memory):.2f}.")
+    yield (f"In all {sum(len(s) for r in rows for s in r['seconds'].values())} runs the programs read the same bytes with both "
+           "libraries, and none of them was changed.")
 
 
-def print_statistics(runner, databases, out):
-    """One more run of each program, not timed, with the engine's statistics switched on."""
-    file = os.path.join(out, "statistics.jsonl")
-    if os.path.exists(file):
-        os.remove(file)
-    for database in databases:
-        for program in ("c++", "python"):
-            before = os.path.getsize(file) if os.path.exists(file) else 0
-            runner.run(program, database, "ours", stats=file)
-            print(f"\nThe engine's statistics (LMDBIO_STATS): {os.path.basename(database)}, {program}")
-            if not os.path.exists(file) or os.path.getsize(file) == before:
-                fail("liblmdbio.so wrote no statistics: was it loaded?")
-            with open(file, encoding="utf-8") as lines:
-                lines.seek(before)
-                for line in lines:
-                    for environment in json.loads(line)["environments"]:
-                        print_environment(environment)
-    return file
-
-
-def draw(rows, file, machine):
+def draw(rows, file, machine, date):
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(9, 0.45 * len(rows) + 1.6), layout="constrained")
-    for y, row in enumerate(reversed(rows)):
-        for key, color, offset, label in (("ratio", "C0", 0.12, "liblmdbio.so / stock"),
-                                          ("control", "grey", -0.12, "stock / stock (A/A)")):
-            i = row[key]
-            error = [[i["median"] - (i["low"] or i["median"])], [(i["high"] or i["median"]) - i["median"]]]
-            axis.errorbar(i["median"], y + offset, xerr=error, fmt="o", color=color, capsize=3,
-                          label=label if y == 0 else None)
-    axis.axvline(1, color="black", lw=0.8)
-    axis.set_yticks(range(len(rows)), [f"{r['measure']}\n{r['database']}" for r in reversed(rows)], fontsize=8)
-    axis.set_xlabel("time / time of stock, median and 95 % interval")
-    axis.set_title(f"{machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}", fontsize=9)
-    axis.legend(fontsize=8)
+    places = list(dict.fromkeys(r["place"] for r in rows))
+    figure, axes = plt.subplots(1, len(places), figsize=(10, 3.4), layout="constrained", sharey=True)
+    for axis, place, color in zip(axes, places, ("C0", "C2")):
+        here = [r for r in rows if r["place"] == place][::-1]
+        values = [r["ours"]["median"] for r in here]
+        errors = [[v - r["ours"]["low"] for v, r in zip(values, here)], [r["ours"]["high"] - v for v, r in zip(values, here)]]
+        axis.barh([r["job"] for r in here], values, xerr=errors, color=color, height=0.6, error_kw={"ecolor": "dimgrey", "capsize": 3})
+        reach = max(r["ours"]["high"] for r in here)
+        for y, (v, r) in enumerate(zip(values, here)):
+            axis.text(r["ours"]["high"] + 0.02 * reach, y, f"{v:.1f}x" if v >= 2 else f"{v:.2f}x", va="center", fontsize=9)
+        axis.axvline(1, color="black", lw=1)
+        axis.set_xlim(0, 1.18 * max(reach, 1))
+        axis.set_title(place, fontsize=10)
+        axis.set_xlabel("speed-up: time of stock LMDB / time with LMDBIO", fontsize=9)
+        axis.tick_params(labelsize=9)
+    figure.suptitle(f"How many times as fast as with stock LMDB?  {machine['cpu']}, {machine['cpus']} cores, "
+                    f"Linux {machine['kernel']}, {date}", fontsize=9)
     figure.savefig(file, dpi=110)
 
 
-def facts(library):
-    version = subprocess.run([PYTHON, "-c", "import lmdb; print(lmdb.__version__, lmdb.version())"],
-                             capture_output=True, text=True).stdout.strip()
-    return {**machine_facts(), "python_lmdb": version, "library": os.path.basename(library)}
+@contextlib.contextmanager
+def slow_place(args):
+    """A file system that takes 1 ms for each request; where FUSE is refused, the local disk.  Its title and itself."""
+    try:
+        with cold_files.setup("slow-1ms", args) as where:
+            yield "1 ms a request, cold", where
+        return
+    except Skip as e:
+        print(f"No slow file system can be made here ({e}): the local disk, cold, is measured instead.", flush=True)
+    with cold_files.setup("local", args) as where:
+        yield "local disk, cold", where
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("databases", nargs="+")
+    parser.add_argument("database")
     parser.add_argument("--build", required=True, help="the build directory")
     parser.add_argument("--library", required=True, help="liblmdbio.so")
-    parser.add_argument("--out", required=True, help="where JSON, plot and statistics go")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=20000)
+    parser.add_argument("--out", required=True, help="where JSON and plot go")
+    parser.add_argument("--rounds", type=int, default=3, help="where I/O is slow (default: %(default)s)")
+    parser.add_argument("--warm-rounds", type=int, default=9, help="in memory (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=100, help="records at random where I/O is slow (default: %(default)s)")
+    parser.add_argument("--warm-samples", type=int, default=10000, help="in memory (default: %(default)s)")
+    parser.add_argument("--warm-epochs", type=int, default=12, help="epochs in memory (default: %(default)s)")
+    parser.add_argument("--control", action="store_true", help="A/A where I/O is slow, too")
     args = parser.parse_args()
-    runner = Runner(args)
+    args.dir, database = os.path.split(os.path.abspath(args.database))
+    args.local_bytes = args.slow_bytes = 0
     os.makedirs(args.out, exist_ok=True)
-    machine = facts(args.library)
-    rows, read = [], {}
-    for database in args.databases:
-        read_through(os.path.join(database, "data.mdb"))
-        for program in ("c++", "python"):
-            results, bytes_read = measure(runner, database, program, args.rounds)
-            read[f"{os.path.basename(database)}, {program}"] = bytes_read
-            rows += rows_of(database, program, results)
-    print("\nSame bytes with stock and with liblmdbio.so, in every run:")
-    for name, what in read.items():
-        print(f"  {name}: {what['records']} records, checksum {what['checksum']}")
+    machine, date = machine_facts(), time.strftime("%Y-%m-%d")
+    with slow_place(args) as (title, where):
+        rows = measure(args, where, "cold", title, database, 1, args.samples,
+                       ["stock", "ours"] + ["control"] * args.control, args.rounds)
+        where.prepare(database)
+        told = statistics_of(args, os.path.join(where.dir, database))
+    with cold_files.setup("local", args) as where:
+        rows += measure(args, where, "warm", "local disk, file in memory", database, args.warm_epochs,
+                        args.warm_samples, ["stock", "ours", "control"], args.warm_rounds)
     print_table(rows)
-    statistics_file = print_statistics(runner, args.databases, args.out)
-    result_file, plot_file = (os.path.join(args.out, name) for name in ("result.json", "result.png"))
-    with open(result_file, "w", encoding="utf-8") as out:
-        json.dump({"machine": machine, "rounds": args.rounds, "read": read, "rows": rows}, out, indent=1)
-    draw(rows, plot_file, machine)
-    print(f"\nResults: {result_file}\nPlot:    {plot_file}\nStatistics: {statistics_file}")
+    words = list(in_words(rows, title[0].upper() + title[1:]))
+    print("\n" + "\n".join(words))
+    print(f"\nWhat \"lmdbio run --stats\" tells of the data loader ({title}):\n\n{told}", end="")
+    result, plot = (os.path.join(args.out, name) for name in ("result.json", "result.png"))
+    with open(result, "w", encoding="utf-8") as out:
+        json.dump({"machine": machine, "date": date, "rows": rows, "words": words}, out, indent=1)
+    draw(rows, plot, machine, date)
+    print(f"\nResults: {result}\nPlot:    {plot}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 // one transaction for the whole run, a cursor that goes from the first record to the last and round again. It
 // is linked with -llmdb and knows nothing of LMDBIO.
 //
-//   demo_consumer DATABASE [EPOCHS]      prints one line of JSON
+//   demo_consumer DATABASE [EPOCHS [RANK RANKS]]      prints one line of JSON
+//
+// With RANK and RANKS it uses each RANKS-th record, as Caffe does in each process of a parallel training.
 #include <lmdb.h>
 
 #include <cstdint>
@@ -81,10 +83,11 @@ std::uint64_t sum(const unsigned char* p, std::size_t size) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s DATABASE [EPOCHS]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DATABASE [EPOCHS [RANK RANKS]]\n", argv[0]);
     return 2;
   }
   const int epochs = argc > 2 ? std::atoi(argv[2]) : 3;
+  const int rank = argc > 4 ? std::atoi(argv[3]) : 0, ranks = argc > 4 ? std::atoi(argv[4]) : 1;
 
   MDB_env* env = nullptr;
   MDB_txn* txn = nullptr;
@@ -103,7 +106,11 @@ int main(int argc, char** argv) {
   int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
   for (int epoch = 0; epoch < epochs; ++epoch) {
     const double began = now();
-    while (rc == MDB_SUCCESS) {
+    for (int turn = 0; rc == MDB_SUCCESS; turn = (turn + 1) % ranks) {
+      if (turn != rank) {
+        rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+        continue;
+      }
       const Picture picture = parse(value);
       checksum = checksum * 31 + sum(picture.data, picture.size) + picture.label;
       bytes += value.mv_size;

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the quickstart's databases: pieces of real pictures as Caffe Datum records, through stock LMDB.
+"""Writes the quickstart's database: pieces of real pictures as Caffe Datum records, through stock LMDB.
 
 Pictures are decoded, and square pieces are cut from them at random places (a fixed seed: the same databases every
 time), each piece a record: channels, height, width, data (planes in the order blue, green, red, as Caffe has them)
@@ -103,13 +103,12 @@ def write(path, pictures, side, wanted_bytes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", help="folder with decodable pictures; without it, synthetic ones")
-    parser.add_argument("--out", required=True, help="where the databases go")
-    parser.add_argument("--images-mib", type=float, required=True, help="size of the database of 256 x 256 pieces")
-    parser.add_argument("--thumbnails-mib", type=float, required=True, help="size of the database of 32 x 32 pieces")
+    parser.add_argument("--out", required=True, help="the database, which does not exist yet")
+    parser.add_argument("--mib", type=float, required=True, help="its size")
+    parser.add_argument("--side", type=int, default=256, help="of a piece, pixels (default: %(default)s)")
     args = parser.parse_args()
-    pictures = decode(args.pictures, 256) if args.pictures else list(synthetic(4))
-    write(os.path.join(args.out, "images"), pictures, 256, int(args.images_mib * 2**20))
-    write(os.path.join(args.out, "thumbnails"), pictures, 32, int(args.thumbnails_mib * 2**20))
+    pictures = decode(args.pictures, args.side) if args.pictures else list(synthetic(4))
+    write(args.out, pictures, args.side, int(args.mib * 2**20))
 
 
 if __name__ == "__main__":

@@ -78,13 +78,15 @@ struct AccessCounters {
   std::uint64_t sparse_plans = 0;    ///< plans of walks whose needs do not follow one another in the file
   std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
   std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
+  std::uint64_t exact_ns = 0;                      ///< that the lookups waited for these
   std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
 
   void add(const AccessCounters& c) noexcept {
     key_walks += c.key_walks, stride_walks += c.stride_walks, predicted += c.predicted;
     predicted_right += c.predicted_right, predicted_wrong += c.predicted_wrong;
     sparse_plans += c.sparse_plans, lookups_missed += c.lookups_missed;
-    exact_reads += c.exact_reads, exact_bytes += c.exact_bytes, leaves_fetched += c.leaves_fetched;
+    exact_reads += c.exact_reads, exact_bytes += c.exact_bytes, exact_ns += c.exact_ns;
+    leaves_fetched += c.leaves_fetched;
   }
 };
 

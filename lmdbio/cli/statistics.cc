@@ -75,10 +75,15 @@ std::string requests_text(const Json& io) {
 /// How data that was not in memory was read.
 void add_reading(const Json& io, Lines& out) {
   const std::string path = io.value("read_path", ""), engine = io.value("engine", "");
-  const std::string how = path == "direct"     ? "direct reads past the page cache"
-                          : path == "buffered" ? "reads into the page cache"
-                          : path == "mmap"     ? "page faults"
-                                               : printable(path);
+  std::string how;
+  for (std::size_t at = 0, end; at <= path.size(); at = end + 2) {  // of all processes: "direct; buffered"
+    end = std::min(path.find("; ", at), path.size());
+    const std::string one = path.substr(at, end - at);
+    how += (at == 0 ? "" : ", ") + (one == "direct"     ? "direct reads past the page cache"
+                                    : one == "buffered" ? "reads into the page cache"
+                                    : one == "mmap"     ? "page faults"
+                                                        : printable(one));
+  }
   out.push_back("data not in memory: " + how + (engine.empty() ? "" : ", by " + printable(engine)) + " (" +
                 printable(io.value("reason", "")) + ")");
   if (number(io, "read") == 0) return;
@@ -108,11 +113,11 @@ void add_reading(const Json& io, Lines& out) {
     out.push_back(format_text("%llu times a walk was seen to skip its values: they were not read",
                               count(io, "key_walks")));
   if (count(io, "lookups_missed") != 0)
-    out.push_back(
-        format_text("%llu lookups missed memory; %s were read exactly for them, in %llu reads; %llu leaf "
-                    "pages were fetched ahead",
-                    count(io, "lookups_missed"), bytes(io, "exact_bytes").c_str(), count(io, "exact_reads"),
-                    count(io, "leaves_fetched")));
+    out.push_back(format_text(
+        "%llu lookups missed memory; %s were read exactly for them, in %llu reads and %.3f s; %llu leaf "
+        "pages were fetched ahead",
+        count(io, "lookups_missed"), bytes(io, "exact_bytes").c_str(), count(io, "exact_reads"),
+        static_cast<double>(number(io, "exact_us")) / 1e6, count(io, "leaves_fetched")));
   if (count(io, "loads_begun") != 0)
     out.push_back(
         format_text("looked up all over: loading the whole file in the background was begun %llu times, "
@@ -160,14 +165,16 @@ std::string answer(const Json& total, std::optional<double> seconds) {
   if (const auto io = total.find("io"); io != total.end() && io->contains("requests"))
     for (const Json& n : (*io)["requests"]) requests += n.is_number_unsigned() ? n.get<std::uint64_t>() : 0;
   const double waited =
-      static_cast<double>(number(total, "io", "stall_us") + number(total, "reader", "wait_us")) / 1e6;
+      static_cast<double>(number(total, "io", "stall_us") + number(total, "io", "exact_us") +
+                          number(total, "reader", "wait_us")) /
+      1e6;
   std::string out = format_text(
       "%llu reads served, %s: %s from memory, %s from storage in %llu requests; %.3f s waited for it",
       static_cast<unsigned long long>(served), bytes_text(static_cast<double>(given)).c_str(),
       bytes_text(static_cast<double>(given > read ? given - read : 0)).c_str(),
       bytes_text(static_cast<double>(read)).c_str(), static_cast<unsigned long long>(requests), waited);
   if (const std::uint64_t n = number(total, "major_faults"); n != 0)
-    out += format_text("; %llu page faults that read storage", static_cast<unsigned long long>(n));
+    out += format_text("; page faults that read storage: %llu", static_cast<unsigned long long>(n));
   return seconds ? out + format_text("; the job took %.3f s", *seconds) : out;
 }
 
@@ -220,7 +227,7 @@ Json total_of(const Json& processes) {
   std::set<std::uint64_t> pids;
   std::set<std::string> paths;
   std::uint64_t environments = 0, served = 0, untold = 0, running = 0;
-  Json sums = Json::object();
+  Json sums = Json::object(), sums_io = Json::object(), idle_io = Json::object();
   for (const Json& p : processes) {
     pids.insert(number(p, "pid"));
     const std::string state = p.value("state", "");
@@ -232,14 +239,18 @@ Json total_of(const Json& processes) {
       served += e.value("ours", false) ? 1u : 0u;
       paths.insert(e.value("path", ""));
       Json counted = e;
-      for (const char* const name : {"path", "ours"}) counted.erase(name);
+      for (const char* const name : {"path", "ours", "io"}) counted.erase(name);
       add(sums, counted);
+      // Where nothing was read ahead, how it would have been is of interest only if that was so everywhere.
+      if (const auto io = e.find("io"); io != e.end() && io->is_object())
+        add(io->contains("engine") ? sums_io : idle_io, *io);
     }
   }
   Json total = {{"processes", pids.size()}, {"ended_without_telling", untold},
                 {"running", running},       {"environments", environments},
                 {"served", served},         {"paths", paths}};
   total.update(sums);
+  if (!sums_io.empty() || !idle_io.empty()) total["io"] = sums_io.empty() ? idle_io : sums_io;
   return total;
 }
 

@@ -59,6 +59,7 @@ void FilePolicy::note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t 
   const std::lock_guard lock(*Prefetcher::existing());
   ++file.access.exact_reads;
   file.access.exact_bytes += bytes;
+  file.access.exact_ns += ns;
   if (FilePolicy* const p = of(file); p != nullptr) p->missed_ns_ += ns;
 }
 

@@ -91,6 +91,7 @@ void append_io(std::string& out, const IoReport& io) {
   append_number(out, "lookups_missed", a.lookups_missed);
   append_number(out, "exact_reads", a.exact_reads);
   append_number(out, "exact_bytes", a.exact_bytes);
+  append_number(out, "exact_us", a.exact_ns / 1000);
   append_number(out, "leaves_fetched", a.leaves_fetched);
   append_number(out, "loads_begun", s.loads_begun);
   append_number(out, "loads_finished", s.loads_finished);

@@ -383,6 +383,14 @@ class Cold(Walks):
                     # What the parent has read is not the child's.
                     self.assertLess(int(words[3]), 2048)
                     self.assertEqual(got["walk"], [ALL])
+                    # Each child's walk and what was read for it is told, though it ended by _exit.
+                    children = [e for line in got.stats if line.get("state") == "ended" for e in line["environments"]]
+                    self.assertEqual(len(children), 6, got.stats)
+                    for child in children:
+                        self.assertGreater(child["calls"]["cursor_get"], 0)
+                        self.assertEqual(child["io"]["read_path"], "direct", child)
+                        self.assertGreater(child["io"]["read"], 0, child)
+                        self.assertGreater(child["io"]["chunks_read"], 0, child)
 
     def test_cancelled_walk(self):
         for variables in ({}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}, {"LMDBIO_ENGINE": "pread"}):
