@@ -146,12 +146,11 @@ void append(std::string& out, const stats::EnvironmentReport& report) {
 }
 
 // One line in one write, so that processes may share a file.
-void write_line(const std::string& line, std::uint32_t pid) {
-  const std::string& where = config().stats;
+/// `path`: empty for standard error.
+void write_line(const std::string& line, const std::string& path) {
   UniqueFd file;
   int fd = STDERR_FILENO;
-  if (where != "1") {
-    const std::string path = stats::expand(where, pid);
+  if (!path.empty()) {
     file = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     fd = file.get();
     if (fd < 0 && !complained.exchange(true))
@@ -181,7 +180,9 @@ void write_statistics() {
   registry->closed.clear();
   registry->open.clear();  // told: an environment that is closed later, after exit began, is not told again
   const auto pid = static_cast<std::uint32_t>(::getpid());
-  if (!environments.empty()) write_line(stats::process_line(pid, {}, environments), pid);
+  if (!environments.empty())
+    write_line(stats::process_line(pid, {}, environments),
+               is_shown() ? stats::expand(config().stats, pid) : std::string());
   for (ClosedCells* c; (c = registry->closed_cells) != nullptr;) {
     registry->closed_cells = c->next;
     delete c;
@@ -190,10 +191,12 @@ void write_statistics() {
 
 // Processes that have ended without telling, and that would have written to the same place.
 void tell_of_others() {
-  const std::string topic = stats::topic_of(config().stats);
+  const std::string topic = CounterBoard::topic();  // the working directory may be another one now
+  if (topic.empty()) return;
   const auto wanted = [&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; };
   for (const node::ShownBoard& b : node::take_boards(wanted))
-    if (const std::string line = stats::line_of(b); !line.empty()) write_line(line, b.pid);
+    if (const std::string line = stats::line_of(b); !line.empty())
+      write_line(line, stats::expand(b.topic, b.pid));
 }
 
 void at_exit() {
@@ -202,7 +205,7 @@ void at_exit() {
   try {
     write_statistics();
     CounterBoard::end();
-    if (is_shown()) tell_of_others();
+    tell_of_others();
   } catch (...) {  // out of memory: nothing to tell it with
   }
 }

@@ -120,6 +120,11 @@ void CounterBoard::start(std::string_view topic) noexcept {
   started_.store(true, std::memory_order_relaxed);
 }
 
+std::string CounterBoard::topic() {
+  const std::lock_guard lock(mutex);
+  return board != nullptr ? board->topic : "";
+}
+
 void* CounterBoard::take_now(const CellFacts& facts, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex);
   if (board == nullptr || bytes > kMostCellBytes) return nullptr;
@@ -205,9 +210,10 @@ std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
     Result<Segment> opened = Segment::open_number(s.id);
     if (!opened) continue;
     Segment& there = opened.value();
+    // In this order: a process that tells removes its board first, and ends then.
     ShownBoard b;
-    if (there.size() != CounterBoard::kBytes || there.is_removed() || !read(there.data(), b)) continue;
     b.lives = !there.is_alone();
+    if (there.size() != CounterBoard::kBytes || there.is_removed() || !read(there.data(), b)) continue;
     if (b.pid == static_cast<std::uint32_t>(::getpid()) && b.lives) continue;
     if (!wanted(context, b)) continue;
     auto* const h = reinterpret_cast<Header*>(there.data());

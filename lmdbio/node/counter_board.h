@@ -46,6 +46,8 @@ class CounterBoard {
   /// Once a process; the second time it does nothing.
   static void start(std::string_view topic) noexcept;
   static bool started() noexcept { return started_.load(std::memory_order_relaxed); }
+  /// Empty: there is none.  May throw bad_alloc.
+  static std::string topic();
   /// A cell of `bytes` zeros at a multiple of 64.  Null: there is no board, or no room.
   static void* take(const CellFacts& facts, std::size_t bytes) noexcept {
     return started() ? take_now(facts, bytes) : nullptr;

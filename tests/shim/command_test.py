@@ -138,7 +138,7 @@ class General(Case):
             done = alone(*ps, *args)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, output, ""))
         self.assertEqual(json.loads(alone(*ps, "--json").stdout), {"tables": []})
-        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout), 
+        self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout),
                          {"removed": 0, "removed_chunk_files": 0, "removed_statistics": 0})
 
     def test_a_closed_output_is_an_error(self):
