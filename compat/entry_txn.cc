@@ -124,7 +124,7 @@ void free_forward(ForwardTxn* t) noexcept {
 }
 
 int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** ret) noexcept {
-  node::CounterBoard::show();
+  EnvStats::show();
   auto* const t = new (std::nothrow) ForwardTxn;
   if (t == nullptr) return ENOMEM;
   const int rc = e.stock->txn_begin(e.passed(), parent != nullptr ? parent->real : nullptr, flags, &t->real);

@@ -70,7 +70,7 @@ ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
 }
 
 ReadTxn* EnvHandle::take() noexcept {
-  node::CounterBoard::show();
+  EnvStats::show();
   const std::size_t home = spare_index();
   for (unsigned i = 0; i < kProbes; ++i) {
     std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;

@@ -48,6 +48,9 @@ struct Registry {
 };
 /// Nobody has asked for so many seconds what a process did that ended without telling: nobody will.
 constexpr std::int64_t kForgotten = 24 * 60 * 60;
+/// So many may have ended without telling before a process that starts tells of them.  The kernel has 4096
+/// segments, and who looks for any of ours looks at all of them.
+constexpr std::size_t kManyLeft = 64;
 
 constinit SignalSafeMutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
@@ -189,14 +192,26 @@ void write_statistics() {
   }
 }
 
-// Processes that have ended without telling, and that would have written to the same place.
+void tell_of(const std::vector<node::ShownBoard>& ended) {
+  for (const node::ShownBoard& b : ended) {
+    const std::string line = stats::line_of(b), path = stats::expand(b.topic, b.pid);
+    const std::string folder = path.substr(0, path.rfind('/') + 1);
+    if (!line.empty() && ::access(folder.c_str(), F_OK) == 0) write_line(line, path);
+  }
+}
+
+// Processes that would have written to the same place.
 void tell_of_others() {
   const std::string topic = CounterBoard::topic();  // the working directory may be another one now
   if (topic.empty()) return;
-  const auto wanted = [&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; };
-  for (const node::ShownBoard& b : node::take_boards(wanted))
-    if (const std::string line = stats::line_of(b); !line.empty())
-      write_line(line, stats::expand(b.topic, b.pid));
+  tell_of(node::take_boards([&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; }));
+}
+
+// Of any: a job may start thousands of processes that end without telling, and nobody may ever ask for those
+// of another one.
+void tell_of_many() {
+  if (node::dead_boards() <= kManyLeft) return;
+  tell_of(node::take_boards([](const node::ShownBoard& b) { return !b.lives; }));
 }
 
 void at_exit() {
@@ -217,6 +232,7 @@ node::CellFacts first_on_board(node::CellFacts facts) noexcept {
     try {
       CounterBoard::start(stats::topic_of(config().stats));
       (void)node::remove_dead_boards(kForgotten);
+      tell_of_many();
     } catch (...) {
     }
   }
@@ -231,7 +247,7 @@ EnvStats::EnvStats() noexcept
 
 void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept {
   if (!wanted()) return;
-  CounterBoard::show();
+  EnvStats::show();
   const std::lock_guard lock(mutex);
   try {
     env.stats.readers.push_back(&reader);
@@ -245,6 +261,13 @@ void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept {
   if (std::erase(env.stats.readers, &reader) != 0) env.stats.counters->closed_readers.add(reader);
 }
 
+void EnvStats::shown() noexcept {
+  try {
+    tell_of_many();
+  } catch (...) {  // out of memory: another process may
+  }
+}
+
 void EnvStats::add(const ForwardCounters& c) noexcept {
   stats::Forwarded& all = counters->forwarded;
   if (c.get != 0) all.get.fetch_add(c.get, std::memory_order_relaxed);
@@ -256,7 +279,7 @@ void EnvStats::opened(const char* at, const char* why_not, int fd) {
   path = at;
   reason = why_not;
   if (!wanted()) return;
-  CounterBoard::show();
+  show();
   opened_ns = now_ns();
   (void)::getrusage(RUSAGE_SELF, &usage);
   if (stats::EnvironmentText* const t = text_.get(); t != nullptr) {

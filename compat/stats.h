@@ -51,8 +51,14 @@ struct EnvStats {
   }
   /// Takes path, time and usage at the open, and which file `fd` is, if it is not negative.
   void opened(const char* at, const char* why_not, int fd);
+  /// Before a call that counts: a forked child's counters are seen from its first one on.
+  static void show() noexcept {
+    if (node::CounterBoard::show()) [[unlikely]]
+      shown();
+  }
 
  private:
+  static void shown() noexcept;
   node::BoardCell<stats::EnvironmentText> text_;
 };
 

@@ -169,7 +169,8 @@ std::string answer(const Json& total, std::optional<double> seconds) {
                           number(total, "reader", "wait_us")) /
       1e6;
   std::string out = format_text(
-      "%llu reads served, %s: %s from memory, %s from storage in %llu requests; %.3f s waited for it",
+      "%llu reads served, %s: %s from memory, %s from storage in %llu requests; %.3f s waited for it in all "
+      "processes",
       static_cast<unsigned long long>(served), bytes_text(static_cast<double>(given)).c_str(),
       bytes_text(static_cast<double>(given > read ? given - read : 0)).c_str(),
       bytes_text(static_cast<double>(read)).c_str(), static_cast<unsigned long long>(requests), waited);

@@ -101,6 +101,12 @@ bool is_board(const SegmentFacts& s) noexcept {
          (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
 }
 
+std::vector<SegmentFacts> dead_segments() {
+  std::vector<SegmentFacts> dead = own_segments();
+  std::erase_if(dead, [](const SegmentFacts& s) { return !is_board(s) || s.attached != 0; });
+  return dead;
+}
+
 }  // namespace
 
 constinit std::atomic<bool> CounterBoard::hidden_{false}, CounterBoard::started_{false};
@@ -175,11 +181,12 @@ void CounterBoard::end() noexcept {
   if (segment >= 0) (void)::shmctl(std::exchange(segment, -1), IPC_RMID, nullptr);
 }
 
-void CounterBoard::show_now() noexcept {
+bool CounterBoard::show_now() noexcept {
   const std::lock_guard lock(mutex);
-  if (!hidden_.exchange(false, std::memory_order_relaxed) || ended) return;
+  if (!hidden_.exchange(false, std::memory_order_relaxed) || ended) return false;
   board->pid = static_cast<std::uint32_t>(::getpid());
   (void)move_to_segment();
+  return true;
 }
 
 void CounterBoard::lock() noexcept { mutex.lock(); }
@@ -226,13 +233,13 @@ std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
   return found;
 }
 
+std::size_t dead_boards() { return dead_segments().size(); }
+
 std::size_t remove_dead_boards(std::int64_t seconds) {
   std::size_t removed = 0;
   const std::int64_t now = ::time(nullptr);
-  for (const SegmentFacts& s : own_segments())
-    if (is_board(s) && s.attached == 0 && now - std::max(s.made_at, s.left_at) >= seconds &&
-        ::shmctl(s.id, IPC_RMID, nullptr) == 0)
-      ++removed;
+  for (const SegmentFacts& s : dead_segments())
+    if (now - std::max(s.made_at, s.left_at) >= seconds && ::shmctl(s.id, IPC_RMID, nullptr) == 0) ++removed;
   return removed;
 }
 

@@ -61,10 +61,11 @@ class CounterBoard {
   /// What the process has counted is told: nobody is to find it any more.
   static void end() noexcept;
 
-  /// In a forked child others see the board from the first call on.
-  static void show() noexcept {
+  /// In a forked child others see the board from the first call on.  True: this was the first.
+  static bool show() noexcept {
     if (hidden_.load(std::memory_order_relaxed)) [[unlikely]]
-      show_now();
+      return show_now();
+    return false;
   }
 
   // Around a fork.  In the child it is to be first: who sets counters to 0 later would do that to the
@@ -74,7 +75,7 @@ class CounterBoard {
   static void after_fork_in_child() noexcept;
 
  private:
-  static void show_now() noexcept;
+  static bool show_now() noexcept;
   static void* take_now(const CellFacts& facts, std::size_t bytes) noexcept;
   static constinit std::atomic<bool> hidden_, started_;
 };
@@ -173,8 +174,11 @@ std::vector<ShownBoard> take_boards(Wanted wanted) {
       &wanted);
 }
 
-/// Removes the boards of this user's processes that have ended at least so many seconds ago; returns how
-/// many.  May throw bad_alloc.
+/// How many boards this user's processes have left that ended without telling, of any version of this
+/// library.  May throw bad_alloc.
+std::size_t dead_boards();
+
+/// Removes those that have been left for so many seconds; returns how many.  May throw bad_alloc.
 std::size_t remove_dead_boards(std::int64_t seconds = 0);
 
 }  // namespace lmdbio::node

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kOwnerOnly = 0600;
 
-bool is_own(const ipc_perm& p) noexcept {
-  return p.cuid == ::geteuid() && p.uid == ::geteuid() && (p.mode & 0777) == kOwnerOnly;
+bool is_own(const ipc_perm& p, uid_t user) noexcept {
+  return p.cuid == user && p.uid == user && (p.mode & 0777) == kOwnerOnly;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Segment::~Segment() {
 Result<Segment> Segment::attach(int id, int flags) noexcept {
   shmid_ds facts;
   if (::shmctl(id, IPC_STAT, &facts) != 0) return Status::from_errno(errno);
-  if (!is_own(facts.shm_perm)) return Status::from_errno(EACCES);
+  if (!is_own(facts.shm_perm, ::geteuid())) return Status::from_errno(EACCES);
   void* const at = ::shmat(id, nullptr, flags);
   if (at == reinterpret_cast<void*>(-1)) return Status::from_errno(errno);
   Segment s(static_cast<std::byte*>(at), id, facts);
@@ -102,12 +102,13 @@ bool is_attached(int id, std::int64_t made_at) noexcept {
 
 std::vector<SegmentFacts> own_segments() {
   std::vector<SegmentFacts> found;
+  const uid_t user = ::geteuid();
   shm_info all;
   const int last = ::shmctl(0, SHM_INFO, reinterpret_cast<shmid_ds*>(&all));
   for (int i = 0; i <= last; ++i) {
     shmid_ds facts;
     const int id = ::shmctl(i, SHM_STAT, &facts);  // i: its place in the kernel's table
-    if (id < 0 || !is_own(facts.shm_perm)) continue;
+    if (id < 0 || !is_own(facts.shm_perm, user)) continue;
     found.push_back({id, facts.shm_perm.__key, facts.shm_segsz, facts.shm_nattch, facts.shm_atime != 0,
                      facts.shm_ctime, facts.shm_dtime});
   }

@@ -494,7 +494,7 @@ class Run(Case):
         done = self.lmdbio("run", "--stats", "--", counted, self.fresh())
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, r"^lmdbio: 1010 reads served, 9.9 KiB: 9.9 KiB from memory, 0 B from storage in 0 requests; "
-                                      r"0.000 s waited for it; .*the job took \d+\.\d+ s\nlmdbio: 1 process: .*/db\n")
+                                      r"0.000 s waited for it in all processes; .*the job took \d+\.\d+ s\nlmdbio: 1 process: .*/db\n")
         self.assertIn("11 gets, 1001 cursor moves", done.stderr)
         self.assertIn("1 of 2 environments were passed through to LMDB: writable environment", done.stderr)
         self.assertNotIn("warning", done.stderr)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import unittest
 
 import shimtest
 
@@ -166,6 +167,35 @@ class Programs(Case):
                     "children", "close")
         self.assertEqual(sum(get for get, _, _ in self.calls()), 8000)
         self.assertEqual(len([c for c in self.calls() if c[0]]), 80)
+
+    # Generation after generation, as workers of a data loader: what they leave is told before it is too much.
+    def test_generations(self):
+        env = shimtest.environment(self.mode, {"LMDBIO_STATS": self.stats})
+        words = [w for _ in range(200) for w in ("fork", "begin", "get 10", "kill", "parent")]
+        with subprocess.Popen([shimtest.program("stats", self.mode), self.db, "open", *words, "wait", "close"], env=env,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
+            self.assertEqual(p.stdout.readline(), "waits\n")
+            told = sum(get for get, _, _ in self.calls())
+            self.assertGreaterEqual(told, 10 * (200 - 65))
+            if ALONE:
+                self.assertEqual(len(segments()), 1 + 200 - told // 10)  # and its own
+            p.stdin.write("\n")
+        self.assertEqual(p.returncode, 0)
+        self.assertEqual(sum(get for get, _, _ in self.calls()), 2000)
+
+    # Of other jobs as well; what has no place any more is dropped.
+    @unittest.skipUnless(ALONE, "others may have left more")
+    def test_left_by_others(self):
+        gone = os.path.join(self.fresh("gone"), "stats.%p")
+        for stats, children in ((self.stats, 33), (gone, 30)):  # and a parent each: 65
+            self.run_it("open", *[w for _ in range(children) for w in ("fork&", "begin", "get 10", "kill", "parent")], "children",
+                        "kill", stats=stats, status=-signal.SIGKILL)
+        self.assertEqual(self.calls(), [])
+        os.rmdir(os.path.dirname(gone))
+        done = self.run_it("open", "begin", "get 1", "close", stats=os.path.join(self.fresh("third"), "stats"))
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(sum(get for get, _, _ in self.calls()), 330)
+        self.assertFalse(os.path.exists(os.path.dirname(gone)))
 
     # Where there is no shared memory of this kind: told at the end, as far as it is.
     def test_no_shared_memory(self):

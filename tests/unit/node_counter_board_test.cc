@@ -284,6 +284,8 @@ TEST(CounterBoard, DeadOnesAreRemoved) {
   const std::string name = topic();
   Process lives([&name] { CounterBoard::start(name); }), dies([&name] { CounterBoard::start(name); });
   dies.end();
+  EXPECT_EQ(remove_dead_boards(1000), 0u) << "not that long ago";
+  EXPECT_EQ(dead_boards(), 1u);
   EXPECT_EQ(remove_dead_boards(), 1u);
   EXPECT_EQ(boards(name).size(), 1u);
   lives.end();
