@@ -15,10 +15,12 @@ using format::Pgno;
 constexpr unsigned kDepth = 64;
 /// Of a request: pages that lie together.  No gap is read over.
 constexpr std::size_t kRequest = 256 << 10;
-/// Of the pages of a wave: several times what is in flight, little beside the page cache.
+/// Of the pages of a wave, at most: little beside the page cache.
 constexpr std::size_t kWaveBytes = 32 << 20;
-/// Before it is known how many pages a leaf page names.
-constexpr std::size_t kFirstWave = 64;
+/// Of a wave: several times what is in flight, and soon read, for progress is shown when a wave is walked.
+constexpr std::size_t kWaveRequests = 16 * kDepth;
+/// Leaf pages of a wave before it is known how many pages a leaf page names, and of any wave at least.
+constexpr std::size_t kFirstWave = 16, kSmallestWave = 4;
 /// One is walked, the pages that another one names are being read, and the leaf pages of a third.
 constexpr std::size_t kWaves = 3;
 /// Leaf pages of a damaged tree that were found in no wave, one after the other, until none is looked for any
@@ -162,7 +164,7 @@ bool CheckAhead::add_wave(Tree& tree) {
   std::vector<PageRun> pages;
   for (const std::uint64_t p : wave->leaves) pages.push_back({p, 1});
   Wave& added = *tree.waves.emplace_back(std::move(wave));
-  ask(added.leaf_reads, pages);
+  added.requests = ask(added.leaf_reads, pages);
   return true;
 }
 
@@ -172,8 +174,10 @@ void CheckAhead::follow(Tree& tree, Wave& wave) {
   std::vector<PageRun> pages;
   for (const std::uint64_t p : wave.leaves) name_pages(tree, p, pages);
   const std::size_t a_leaf = 1 + pages.size() / wave.leaves.size();
-  tree.wave_leaves = std::max(kFirstWave, kWaveBytes / view_.page_size() / a_leaf);
-  ask(wave.named_reads, pages);
+  const std::size_t requests = wave.requests + ask(wave.named_reads, pages);
+  tree.wave_leaves =
+      std::clamp(kWaveRequests * wave.leaves.size() / std::max<std::size_t>(1, requests), kSmallestWave,
+                 std::max(kSmallestWave, kWaveBytes / view_.page_size() / a_leaf));
 }
 
 /// What a check reads next for the records of a leaf page.
@@ -208,27 +212,31 @@ bool CheckAhead::is_there(const PageRun& run) const noexcept {
   return share.has_value() && *share == 1;
 }
 
-/// Pages that lie together in one request.  `pages`: in any order, more than once, anywhere.
-void CheckAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
+/// Pages that lie together in one request; how many, those for resident pages included.  `pages`: in any
+/// order, more than once, anywhere.
+std::size_t CheckAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
   const std::uint64_t end_of_file = view_.pages();
   std::sort(pages.begin(), pages.end(), [](const PageRun& a, const PageRun& b) { return a.first < b.first; });
   const std::size_t size = view_.page_size();
   const std::uint64_t most = std::max<std::uint64_t>(1, kRequest / size);
+  std::size_t requests = 0;
   for (std::size_t i = 0; i < pages.size();) {
     PageRun run = pages[i++];
     if (run.first >= end_of_file) break;
     for (; i < pages.size() && pages[i].first <= run.first + run.pages && run.pages < most; ++i)
       run.pages = std::max(run.pages, pages[i].first - run.first + pages[i].pages);
     run.pages = std::min(run.pages, end_of_file - run.first);
+    ++requests;
     if (is_there(run)) continue;
     if (!open()) {
       on_ = false;
-      return;
+      return requests;
     }
     // Not ok: no memory to ask with.
     (void)queue_->add_unread(group, {run.first * size, run.pages * size}, {scratch_.data(), scratch_.size()});
   }
   if (queue_ != nullptr) queue_->submit();
+  return requests;
 }
 
 /// False: nothing is brought any more.  Pages that cannot be read are left to the check, which finds out by

@@ -49,6 +49,7 @@ class CheckAhead {
     std::vector<std::uint64_t> leaves;  ///< in the order of the tree
     std::size_t next = 0;               ///< the check has come to those before
     bool followed = false;              ///< what the leaf pages name is being read
+    std::size_t requests = 0;           ///< for the leaf pages
     ReadGroup leaf_reads, named_reads;
   };
   struct Tree {
@@ -66,7 +67,7 @@ class CheckAhead {
   void drop_first(Tree& tree) noexcept;
   void follow(Tree& tree, Wave& wave);
   void name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const;
-  void ask(ReadGroup& group, std::vector<PageRun>& pages);
+  std::size_t ask(ReadGroup& group, std::vector<PageRun>& pages);
   bool is_there(const PageRun& run) const noexcept;
   bool wait(ReadGroup& group) noexcept;
   bool cancelled() const noexcept {
