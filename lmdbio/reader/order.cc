@@ -49,6 +49,7 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
   made.seed_ = o.seed;
   made.offset_ = o.offset;
   made.step_ = o.step == 0 ? 1 : o.step;
+  made.across_epochs_ = o.across_epochs != 0;
   made.all_ = records;
   if (made.offset_ >= made.step_) return invalid("offset: it has to be below step");
   switch (o.kind) {
@@ -78,13 +79,41 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
       return invalid("kind: there is no such order");
   }
   if (made.all_ > made.offset_) made.length_ = (made.all_ - made.offset_ - 1) / made.step_ + 1;
-  if (o.position > made.length_) return invalid("position: it is beyond the end of an epoch");
+  if (o.position > made.length(o.epoch)) return invalid("position: it is beyond the end of an epoch");
+  if (static_cast<unsigned>(o.across_epochs) > 1) return invalid("across_epochs: it has to be 0 or 1");
   if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: there is no such choice");
   return made;
 }
 
-std::uint64_t Order::at(std::uint64_t epoch, std::uint64_t position) const noexcept {
-  const std::uint64_t i = offset_ + position * step_;
+Order::Wide Order::before(Wide epoch) const noexcept {
+  const Wide first = epoch * all_;
+  return first > offset_ ? (first - offset_ + step_ - 1) / step_ : 0;
+}
+
+std::uint64_t Order::length(std::uint64_t epoch) const noexcept {
+  if (!across_epochs_) return length_;
+  return static_cast<std::uint64_t>(before(Wide{epoch} + 1) - before(epoch));
+}
+
+Spot Order::element(std::uint64_t epoch, std::uint64_t position) const noexcept {
+  if (!across_epochs_) return {epoch, offset_ + position * step_};
+  const Wide i = offset_ + (before(epoch) + position) * step_;
+  return {static_cast<std::uint64_t>(i / all_), static_cast<std::uint64_t>(i % all_)};
+}
+
+Spot Order::normal(Spot s) const noexcept {
+  const std::uint64_t epoch = element(s.epoch, s.position).epoch;
+  return {epoch, static_cast<std::uint64_t>(before(s.epoch) + s.position - before(epoch))};
+}
+
+std::uint64_t Order::left(Spot s, std::uint64_t last) const noexcept {
+  const Wide end = before(Wide{last} + 1), at = before(s.epoch) + s.position;
+  if (end <= at) return 0;
+  return static_cast<std::uint64_t>(std::min<Wide>(end - at, UINT64_MAX));
+}
+
+std::uint64_t Order::at(std::uint64_t in_epoch, std::uint64_t position) const noexcept {
+  const auto [epoch, i] = element(in_epoch, position);
   switch (kind_) {
     case LMDBIO_ORDER_SHUFFLE:
       return shuffle(seed_, epoch, all_, i);

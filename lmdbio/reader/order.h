@@ -14,6 +14,12 @@ namespace lmdbio::reader {
 /// resume by it, and ranks agree on it; docs/format.md says how it is made.  `i` is below `count`.
 std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t i) noexcept;
 
+/// A place in an order: as lmdbio_order's fields of these names.
+struct Spot {
+  std::uint64_t epoch = 0, position = 0;
+  friend bool operator==(const Spot&, const Spot&) = default;
+};
+
 /// What a lmdbio_order says, for a database of so many records.  Constant once made; any thread.
 class Order {
  public:
@@ -22,11 +28,24 @@ class Order {
   static Result<Order> make(const lmdbio_order& order, std::uint64_t records,
                             const char** wrong = nullptr) noexcept;
 
-  /// Records in an epoch's sequence, the same for all epochs.
-  std::uint64_t length() const noexcept { return length_; }
-  /// The record at a place of an epoch's sequence, below length(): its ordinal; with by_key() the index of
-  /// its key.
+  /// Records in an epoch's sequence.  Without across_epochs() the same for all epochs.
+  std::uint64_t length(std::uint64_t epoch = 0) const noexcept;
+  /// The record at a position of an epoch's sequence, below length(epoch): its ordinal; with by_key() the
+  /// index of its key.  With across_epochs() positions beyond that are of the epochs that follow.
   std::uint64_t at(std::uint64_t epoch, std::uint64_t position) const noexcept;
+  /// Which element of the kind's order that is, before offset and step choose among them, and of which
+  /// epoch's.
+  Spot element(std::uint64_t epoch, std::uint64_t position) const noexcept;
+  /// With across_epochs(): the same record's place, with a position below its epoch's length.  There has to
+  /// be an element: not for length 0.
+  Spot normal(Spot s) const noexcept;
+  /// With across_epochs(): how many records there are from `s` to the end of epoch `last`; at most
+  /// UINT64_MAX.
+  std::uint64_t left(Spot s, std::uint64_t last) const noexcept;
+  /// Epoch follows epoch in one sequence, from which offset and step choose.
+  bool across_epochs() const noexcept { return across_epochs_; }
+  /// There are no records.
+  bool empty() const noexcept { return across_epochs_ ? all_ == 0 : length_ == 0; }
   bool by_key() const noexcept { return kind_ == LMDBIO_ORDER_KEYS; }
   /// Records that lie next to each other in the database mostly follow each other.
   bool in_order() const noexcept;
@@ -34,8 +53,14 @@ class Order {
  private:
   Order() = default;
   lmdbio_order_kind kind_ = LMDBIO_ORDER_SEQUENTIAL;
-  std::uint64_t all_ = 0;     ///< places before offset and step choose among them
-  std::uint64_t length_ = 0;  ///< chosen
+  /// Wide enough for any epoch times any length.
+  __extension__ using Wide = unsigned __int128;
+  /// With across_epochs_: how many records of the sequence lie before that epoch.
+  Wide before(Wide epoch) const noexcept;
+
+  bool across_epochs_ = false;
+  std::uint64_t all_ = 0;     ///< elements of an epoch before offset and step choose among them
+  std::uint64_t length_ = 0;  ///< chosen, without across_epochs_
   std::uint64_t offset_ = 0, step_ = 1, seed_ = 0, window_ = 1;
   std::vector<std::uint64_t> list_;
 };

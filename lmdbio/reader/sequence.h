@@ -9,12 +9,6 @@
 
 namespace lmdbio::reader {
 
-/// A place in an order: as lmdbio_order's fields of these names.
-struct Spot {
-  std::uint64_t epoch = 0, position = 0;
-  friend bool operator==(const Spot&, const Spot&) = default;
-};
-
 struct BatchPlan {
   Spot at;                  ///< of its first record
   Spot after;               ///< of the next batch's
@@ -42,13 +36,14 @@ class Sequence {
   Sequence(const lmdbio_order& o, Order made, std::vector<std::uint64_t> ordinals) noexcept
       : order_(std::move(made)), ordinals_(std::move(ordinals)), first_{o.epoch, o.position} {}
   Spot settle(Spot s) const noexcept;
+  std::optional<BatchPlan> batch_across_epochs(Spot at) const noexcept;
 
   Order order_;
   std::vector<std::uint64_t> ordinals_;
   Spot first_;
   lmdbio_last last_ = LMDBIO_LAST_KEEP;
   std::uint64_t batch_ = 1, epochs_ = 0;
-  std::uint64_t window_ = 0, offset_ = 0, step_ = 1;  ///< of LMDBIO_ORDER_WINDOW_SHUFFLE; window_ 0: not that
+  std::uint64_t window_ = 0;  ///< of LMDBIO_ORDER_WINDOW_SHUFFLE; 0: not that
 };
 
 }  // namespace lmdbio::reader

@@ -2,6 +2,7 @@
 // resumption; on generated databases of every kind.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <thread>
 
@@ -138,6 +139,45 @@ TEST_F(OfOne, RanksShareAnOrder) {
   }
 }
 
+// What a rank of a job reads that skips the others' records and begins again at the end, by the real LMDB's
+// cursor: no rank begins an epoch where it began the one before.
+TEST_F(OfOne, SharesAcrossEpochsEqualACursorThatSkips) {
+  const auto r = db->reader(), small = db->reader(3 * kMiB);
+  for (const auto& [rank, ranks, batch] :
+       {std::array<std::uint64_t, 3>{0, 1, 7}, {2, 3, 32}, {6, 7, 64}, {999, 1000, 3}, {1000, 1001, 5},
+        {1500, 2500, 2}, {3, 8, 1000}, {1, 2, 1300}, {0, 16, 1}}) {
+    for (const lmdbio_last last : {LMDBIO_LAST_KEEP, LMDBIO_LAST_DROP, LMDBIO_LAST_PAD}) {
+      SCOPED_TRACE(std::to_string(rank) + " of " + std::to_string(ranks) + ", " + std::to_string(batch));
+      constexpr std::uint64_t kEpochs = 3;
+      const std::uint64_t in_all = (kEpochs * kRecords - rank + ranks - 1) / ranks, rest = in_all % batch;
+      const std::uint64_t count = in_all + (rest == 0 || last == LMDBIO_LAST_KEEP   ? 0
+                                            : last == LMDBIO_LAST_DROP ? -rest : batch - rest);
+      const Records expected = db->walk_share(rank, ranks, count);
+      lmdbio_order o = order_of(LMDBIO_ORDER_SEQUENTIAL, batch, kEpochs);
+      o.offset = rank;
+      o.step = ranks;
+      o.last = last;
+      o.across_epochs = 1;
+      const auto s = stream_of(batch > 100 ? *r : *small, o);
+      std::uint64_t given = 0;
+      std::unique_ptr<Batch> b;
+      std::string why;
+      for (Status st; (st = s->next(b, why)).raw() != MDB_NOTFOUND;) {
+        ASSERT_EQ(st.raw(), 0) << why;
+        ASSERT_EQ(b->count, last == LMDBIO_LAST_KEEP ? std::min(batch, count - given) : batch);
+        ASSERT_EQ(b->padding, given + b->count > in_all ? given + b->count - in_all : 0);
+        ASSERT_EQ(b->epoch, (rank + given * ranks) / kRecords);
+        for (std::size_t i = 0; i < b->count; ++i, ++given) {
+          ASSERT_LT(given, count);
+          ASSERT_EQ(testing::text(b->records[i].key), expected[given].first);
+          ASSERT_EQ(testing::text(b->records[i].value), expected[given].second);
+        }
+      }
+      ASSERT_EQ(given, count);
+    }
+  }
+}
+
 TEST_F(OfOne, ListsAndKeys) {
   const auto r = db->reader();
   const std::uint64_t list[] = {5, 999, 5, 0, 7, 14, 500};
@@ -217,10 +257,11 @@ TEST_F(OfOne, GoesOnWhereAnotherStopped) {
     o.step = rng.between(1, 4);
     o.offset = rng.below(o.step);
     o.seed = round;
+    o.across_epochs = rng.below(2) == 0;
     // From anywhere: what follows is what the order says.
     const Order order = Order::make(o, all->size()).value();
     o.epoch = rng.below(3);
-    o.position = rng.below(order.length() + 1);
+    o.position = rng.below(order.length(o.epoch) + 1);
     o.epochs = 3 - o.epoch;
     const auto s = stream_of(*r, o);
     std::unique_ptr<Batch> b;
@@ -237,7 +278,7 @@ TEST_F(OfOne, GoesOnWhereAnotherStopped) {
     rest.epoch = stopped.epoch;
     rest.position = stopped.position;
     rest.epochs = o.epoch + o.epochs - stopped.epoch;
-    if (rest.epochs == 0) {
+    if (static_cast<std::int64_t>(rest.epochs) <= 0) {
       EXPECT_EQ(s->next(b, why).raw(), MDB_NOTFOUND);
       continue;
     }

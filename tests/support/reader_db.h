@@ -100,6 +100,30 @@ class ReaderDb {
     return all;
   }
 
+  /// The first `count` records that rank `rank` of `ranks` uses if it skips the others' as Caffe does: a cursor
+  /// of the real LMDB goes on by `ranks` records from one to the next, and from the last to the first.
+  Records walk_share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t count) const {
+    MDB_env* env = open(MDB_RDONLY, std::size_t{4} << 30);
+    MDB_txn* txn;
+    check(lmdb_.txn_begin(env, nullptr, MDB_RDONLY, &txn));
+    MDB_dbi dbi;
+    check(lmdb_.dbi_open(txn, nullptr, 0, &dbi));
+    MDB_cursor* c;
+    check(lmdb_.cursor_open(txn, dbi, &c));
+    MDB_val k, v;
+    check(lmdb_.cursor_get(c, &k, &v, MDB_FIRST));
+    const auto skip = [&](std::uint64_t n) {
+      for (; n > 0; --n)
+        if (lmdb_.cursor_get(c, &k, &v, MDB_NEXT) != 0) check(lmdb_.cursor_get(c, &k, &v, MDB_FIRST));
+    };
+    Records share;
+    for (skip(rank); share.size() < count; skip(ranks)) share.emplace_back(text(k), text(v));
+    lmdb_.cursor_close(c);
+    lmdb_.txn_abort(txn);
+    lmdb_.env_close(env);
+    return share;
+  }
+
   /// The newest snapshot's main database.
   reader::Source source() const {
     File buffered = File::open(file().c_str(), File::Mode::buffered).value();

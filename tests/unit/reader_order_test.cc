@@ -117,6 +117,64 @@ TEST(Order, SharesOfAllRanksAreTheWhole) {
   }
 }
 
+// Against the definition: all epochs' elements in one row.
+TEST(Order, SharesAcrossEpochs) {
+  const std::uint64_t list[] = {4, 4, 0, 9, 1};
+  const MDB_val keys[5]{};
+  constexpr std::uint64_t kEpochs = 40;
+  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE,
+                                       LMDBIO_ORDER_WINDOW_SHUFFLE, LMDBIO_ORDER_LIST, LMDBIO_ORDER_KEYS}) {
+    for (const std::uint64_t records : {1u, 2u, 3u, 10u, 13u}) {
+      lmdbio_order o = plain(kind);
+      o.window = 4;
+      o.seed = 5;
+      o.list = kind == LMDBIO_ORDER_LIST && records < 10 ? nullptr : list;
+      o.keys = keys;
+      o.length = o.list == nullptr ? 0 : 5;
+      const Order whole = make(o, records);
+      std::vector<std::uint64_t> row, epoch_of;
+      for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch)
+        for (std::uint64_t i = 0; i < whole.length(); ++i)
+          row.push_back(whole.at(epoch, i)), epoch_of.push_back(epoch);
+      o.across_epochs = 1;
+      for (o.step = 1; o.step < 30; ++o.step) {
+        for (o.offset = 0; o.offset < o.step; ++o.offset) {
+          const Order share = make(o, records);
+          EXPECT_EQ(share.empty(), row.empty());
+          std::uint64_t at = o.offset, position = 0;
+          for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch, position = 0) {
+            ASSERT_EQ(share.left({epoch, 0}, kEpochs - 1),
+                      (row.size() + o.step - 1 - at) / o.step * (at < row.size()));
+            for (; at < row.size() && epoch_of[at] == epoch; at += o.step, ++position) {
+              ASSERT_EQ(share.at(epoch, position), row[at]);
+              ASSERT_EQ(share.at(0, at / o.step), row[at]) << "counted from the start";
+              ASSERT_EQ(share.normal({0, at / o.step}), (Spot{epoch, position}));
+            }
+            ASSERT_EQ(share.length(epoch), position);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Epochs and records as large as there are numbers.
+TEST(Order, AcrossEpochsNothingOverflows) {
+  lmdbio_order o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  o.across_epochs = 1;
+  o.step = 3, o.offset = 2;
+  constexpr std::uint64_t kRecords = (std::uint64_t{1} << 63) + 1, kEpoch = std::uint64_t{1} << 62;
+  const Order share = make(o, kRecords);
+  const std::uint64_t length = share.length(kEpoch);
+  EXPECT_GE(length, kRecords / 3);
+  EXPECT_EQ(share.normal({kEpoch, length}), (Spot{kEpoch + 1, 0}));
+  EXPECT_LT(share.at(kEpoch, 0), 3u);
+  EXPECT_GE(share.at(kEpoch, length - 1), kRecords - 3);
+  EXPECT_EQ(share.at(kEpoch, 1) - share.at(kEpoch, 0), 3u);
+  EXPECT_EQ(share.left({kEpoch, 1}, kEpoch), length - 1);
+  EXPECT_EQ(share.left({0, 0}, UINT64_MAX), UINT64_MAX) << "more than can be said";
+}
+
 TEST(Order, WindowsStayInTheirPlaces) {
   lmdbio_order o = plain(LMDBIO_ORDER_WINDOW_SHUFFLE);
   o.window = 16;
@@ -148,6 +206,11 @@ TEST(Order, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(wrong(o), "offset: it has to be below step");
   o = plain(LMDBIO_ORDER_SEQUENTIAL);
   o.position = 11;
+  EXPECT_EQ(wrong(o), "position: it is beyond the end of an epoch");
+  o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  o.across_epochs = 2;
+  EXPECT_EQ(wrong(o), "across_epochs: it has to be 0 or 1");
+  o.across_epochs = 1, o.step = 4, o.position = 4;  // of the first epoch: 0, 4, 8
   EXPECT_EQ(wrong(o), "position: it is beyond the end of an epoch");
   o = plain(LMDBIO_ORDER_WINDOW_SHUFFLE);
   EXPECT_EQ(wrong(o), "window: it has to be 1 or more");

@@ -167,12 +167,17 @@ typedef struct lmdbio_order {
   uint64_t epoch;       /* the first to read */
   uint64_t position;    /* in that one's sequence, from 0: the first to read */
   uint64_t epochs;      /* to read, the first included; 0: without end */
+  int across_epochs;    /* 1: the epochs' orders follow each other in one sequence, of which offset and step
+                           choose: with N records, element i = offset + k * step is element i % N of epoch
+                           i / N.  Shares differ from epoch to epoch; batches reach from one epoch into the
+                           next; `position` counts the share's records in the epoch.  `last` is of the last
+                           batch of all, which LMDBIO_LAST_PAD fills up with what follows. */
 } lmdbio_order;
 
 /* EINVAL: a field out of its range.  With keys as lmdbio_reader_read_keys, which then waits for pages of the
  * tree. */
 LMDBIO_API int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* order, lmdbio_stream** stream);
-/* The next batch.  Batches do not reach from one epoch into the next.  MDB_NOTFOUND: the end.  ECANCELED:
+/* The next batch.  Batches do not reach from one epoch into the next, unless across_epochs is 1.  MDB_NOTFOUND: the end.  ECANCELED:
  * lmdbio_stream_cancel.  Another error: the batch was not read; the next call tries the same one again. */
 LMDBIO_API int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** batch);
 /* Of the first record that lmdbio_stream_next will give next: an order with this epoch and position goes on

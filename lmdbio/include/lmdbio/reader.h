@@ -146,6 +146,12 @@ struct Order : lmdbio_order {
     step = ranks;
     return *this;
   }
+  /// Record rank, rank + ranks, rank + 2 ranks, ... of the endless sequence of all epochs, as programs read
+  /// that skip the others' records and begin again at the end (Caffe): lmdbio_order::across_epochs.
+  Order& share_across_epochs(std::uint64_t rank, std::uint64_t ranks) noexcept {
+    across_epochs = 1;
+    return share(rank, ranks);
+  }
   /// Goes on at a place that Stream::where() told.
   Order& from(std::uint64_t first_epoch, std::uint64_t first_position) noexcept {
     epoch = first_epoch;
