@@ -49,6 +49,7 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
   made.seed_ = o.seed;
   made.offset_ = o.offset;
   made.step_ = o.step == 0 ? 1 : o.step;
+  made.block_ = o.block == 0 ? 1 : o.block;
   made.across_epochs_ = o.across_epochs != 0;
   made.all_ = records;
   if (made.offset_ >= made.step_) return invalid("offset: it has to be below step");
@@ -78,16 +79,18 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
     default:
       return invalid("kind: there is no such order");
   }
-  if (made.all_ > made.offset_) made.length_ = (made.all_ - made.offset_ - 1) / made.step_ + 1;
+  made.length_ = static_cast<std::uint64_t>(made.chosen(made.all_));
   if (o.position > made.length(o.epoch)) return invalid("position: it is beyond the end of an epoch");
   if (static_cast<unsigned>(o.across_epochs) > 1) return invalid("across_epochs: it has to be 0 or 1");
   if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: there is no such choice");
   return made;
 }
 
-Order::Wide Order::before(Wide epoch) const noexcept {
-  const Wide first = epoch * all_;
-  return first > offset_ ? (first - offset_ + step_ - 1) / step_ : 0;
+Order::Wide Order::chosen(Wide elements) const noexcept {
+  const Wide cycle = Wide{step_} * block_, before_first = Wide{offset_} * block_;
+  const Wide rest = elements % cycle;
+  const Wide of_rest = rest > before_first ? std::min<Wide>(rest - before_first, block_) : 0;
+  return elements / cycle * block_ + of_rest;
 }
 
 std::uint64_t Order::length(std::uint64_t epoch) const noexcept {
@@ -96,8 +99,10 @@ std::uint64_t Order::length(std::uint64_t epoch) const noexcept {
 }
 
 Spot Order::element(std::uint64_t epoch, std::uint64_t position) const noexcept {
-  if (!across_epochs_) return {epoch, offset_ + position * step_};
-  const Wide i = offset_ + (before(epoch) + position) * step_;
+  const auto ith = [this](Wide i) { return (i / block_ * step_ + offset_) * block_ + i % block_; };
+  if (!across_epochs_)
+    return {epoch, block_ == 1 ? offset_ + position * step_ : static_cast<std::uint64_t>(ith(position))};
+  const Wide i = ith(before(epoch) + position);
   return {static_cast<std::uint64_t>(i / all_), static_cast<std::uint64_t>(i % all_)};
 }
 
@@ -132,7 +137,7 @@ std::uint64_t Order::at(std::uint64_t in_epoch, std::uint64_t position) const no
 
 bool Order::in_order() const noexcept {
   constexpr std::uint64_t kNear = 4;
-  return kind_ == LMDBIO_ORDER_SEQUENTIAL && step_ <= kNear;
+  return kind_ == LMDBIO_ORDER_SEQUENTIAL && (step_ <= kNear || block_ >= kNear);
 }
 
 }  // namespace lmdbio::reader

@@ -33,7 +33,7 @@ class Order {
   /// The record at a position of an epoch's sequence, below length(epoch): its ordinal; with by_key() the
   /// index of its key.  With across_epochs() positions beyond that are of the epochs that follow.
   std::uint64_t at(std::uint64_t epoch, std::uint64_t position) const noexcept;
-  /// Which element of the kind's order that is, before offset and step choose among them, and of which
+  /// Which element of the kind's order that is, before offset, step and block choose among them, and of which
   /// epoch's.
   Spot element(std::uint64_t epoch, std::uint64_t position) const noexcept;
   /// With across_epochs(): the same record's place, with a position below its epoch's length.  There has to
@@ -42,7 +42,7 @@ class Order {
   /// With across_epochs(): how many records there are from `s` to the end of epoch `last`; at most
   /// UINT64_MAX.
   std::uint64_t left(Spot s, std::uint64_t last) const noexcept;
-  /// Epoch follows epoch in one sequence, from which offset and step choose.
+  /// Epoch follows epoch in one sequence, from which offset, step and block choose.
   bool across_epochs() const noexcept { return across_epochs_; }
   /// There are no records.
   bool empty() const noexcept { return across_epochs_ ? all_ == 0 : length_ == 0; }
@@ -55,13 +55,15 @@ class Order {
   lmdbio_order_kind kind_ = LMDBIO_ORDER_SEQUENTIAL;
   /// Wide enough for any epoch times any length.
   __extension__ using Wide = unsigned __int128;
-  /// With across_epochs_: how many records of the sequence lie before that epoch.
-  Wide before(Wide epoch) const noexcept;
+  /// How many of the first `elements` elements are chosen.
+  Wide chosen(Wide elements) const noexcept;
+  /// With across_epochs_: how many chosen ones lie before that epoch.
+  Wide before(Wide epoch) const noexcept { return chosen(epoch * all_); }
 
   bool across_epochs_ = false;
-  std::uint64_t all_ = 0;     ///< elements of an epoch before offset and step choose among them
+  std::uint64_t all_ = 0;     ///< elements of an epoch before offset, step and block choose among them
   std::uint64_t length_ = 0;  ///< chosen, without across_epochs_
-  std::uint64_t offset_ = 0, step_ = 1, seed_ = 0, window_ = 1;
+  std::uint64_t offset_ = 0, step_ = 1, block_ = 1, seed_ = 0, window_ = 1;
   std::vector<std::uint64_t> list_;
 };
 

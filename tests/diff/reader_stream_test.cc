@@ -258,6 +258,7 @@ TEST_F(OfOne, GoesOnWhereAnotherStopped) {
     o.offset = rng.below(o.step);
     o.seed = round;
     o.across_epochs = rng.below(2) == 0;
+    o.block = rng.below(3) == 0 ? rng.between(1, 400) : 0;
     // From anywhere: what follows is what the order says.
     const Order order = Order::make(o, all->size()).value();
     o.epoch = rng.below(3);

@@ -137,7 +137,7 @@ TEST(Order, SharesAcrossEpochs) {
         for (std::uint64_t i = 0; i < whole.length(); ++i)
           row.push_back(whole.at(epoch, i)), epoch_of.push_back(epoch);
       o.across_epochs = 1;
-      for (o.step = 1; o.step < 30; ++o.step) {
+      for (o.step = 1; o.step < 20; ++o.step) {
         for (o.offset = 0; o.offset < o.step; ++o.offset) {
           const Order share = make(o, records);
           EXPECT_EQ(share.empty(), row.empty());
@@ -152,6 +152,37 @@ TEST(Order, SharesAcrossEpochs) {
             }
             ASSERT_EQ(share.length(epoch), position);
           }
+        }
+      }
+    }
+  }
+}
+
+// Blocks: of each n blocks the one with the number of the rank, whether epochs are one sequence or not.
+TEST(Order, SharesOfBlocks) {
+  constexpr std::uint64_t kEpochs = 12;
+  for (const std::uint64_t records : {1u, 7u, 12u, 50u}) {
+    for (std::uint64_t block = 1; block < 9; ++block) {
+      for (std::uint64_t ranks = 1; ranks < 6; ++ranks) {
+        for (const int across : {0, 1}) {
+          std::vector<std::vector<std::uint64_t>> expected(ranks), got(ranks);
+          lmdbio_order o = plain(LMDBIO_ORDER_SHUFFLE);
+          const Order whole = make(o, records);
+          for (std::uint64_t epoch = 0, i = 0; epoch < kEpochs; ++epoch) {
+            if (across == 0) i = 0;
+            for (std::uint64_t k = 0; k < records; ++k, ++i)
+              expected[i / block % ranks].push_back(epoch << 32 | whole.at(epoch, k));
+          }
+          o.step = ranks;
+          o.block = block;
+          o.across_epochs = across;
+          for (o.offset = 0; o.offset < ranks; ++o.offset) {
+            const Order share = make(o, records);
+            for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch)
+              for (std::uint64_t k = 0; k < share.length(epoch); ++k)
+                got[o.offset].push_back(epoch << 32 | share.at(epoch, k));
+          }
+          ASSERT_EQ(got, expected) << records << ' ' << block << ' ' << ranks << ' ' << across;
         }
       }
     }

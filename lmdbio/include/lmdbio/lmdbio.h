@@ -148,8 +148,9 @@ typedef enum lmdbio_last {
   LMDBIO_LAST_PAD = 2   /* filled up with records from the start of the epoch's sequence */
 } lmdbio_last;
 
-/* An epoch's sequence is what `kind` says, and of that the places offset, offset + step, offset + 2 step,
- * ...: of each order, so that rank r of n reads its share with offset r, step n.  It depends on nothing but
+/* An epoch's sequence is what `kind` says, and of that the elements offset, offset + step, offset + 2 step,
+ * ...: of each order, so that rank r of n reads its share with offset r, step n.  With a block of b the
+ * elements are taken b at a time: offset and step count blocks.  It depends on nothing but
  * these fields and the number of records: a job goes on where another stopped, on any machine, by epoch and
  * position. */
 typedef struct lmdbio_order {
@@ -172,6 +173,8 @@ typedef struct lmdbio_order {
                            i / N.  Shares differ from epoch to epoch; batches reach from one epoch into the
                            next; `position` counts the share's records in the epoch.  `last` is of the last
                            batch of all, which LMDBIO_LAST_PAD fills up with what follows. */
+  uint64_t block;       /* elements in a block of which offset and step choose; 0: 1.  With block = batch, rank
+                           r of n reads a contiguous share of each n batches. */
 } lmdbio_order;
 
 /* EINVAL: a field out of its range.  With keys as lmdbio_reader_read_keys, which then waits for pages of the

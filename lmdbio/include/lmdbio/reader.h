@@ -140,17 +140,19 @@ struct Order : lmdbio_order {
     o.length = wanted.size();
     return o;
   }
-  /// Share `rank` of `ranks`.
-  Order& share(std::uint64_t rank, std::uint64_t ranks) noexcept {
+  /// Share `rank` of `ranks`: of each `ranks` blocks of so many elements the one with that number.
+  Order& share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t block_elements = 1) noexcept {
     offset = rank;
     step = ranks;
+    block = block_elements;
     return *this;
   }
   /// Record rank, rank + ranks, rank + 2 ranks, ... of the endless sequence of all epochs, as programs read
   /// that skip the others' records and begin again at the end (Caffe): lmdbio_order::across_epochs.
-  Order& share_across_epochs(std::uint64_t rank, std::uint64_t ranks) noexcept {
+  Order& share_across_epochs(std::uint64_t rank, std::uint64_t ranks,
+                             std::uint64_t block_elements = 1) noexcept {
     across_epochs = 1;
-    return share(rank, ranks);
+    return share(rank, ranks, block_elements);
   }
   /// Goes on at a place that Stream::where() told.
   Order& from(std::uint64_t first_epoch, std::uint64_t first_position) noexcept {
