@@ -17,25 +17,53 @@ constexpr std::uint64_t low_bits(unsigned n) noexcept { return (std::uint64_t{1}
 // twice on average.  With fewer bits than kLeastBits its permutations would not be even.
 constexpr unsigned kRounds = 8, kLeastBits = 8;
 
+class Network {
+ public:
+  Network(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count) noexcept
+      : low_(std::max(kLeastBits, static_cast<unsigned>(std::bit_width(count - 1))) / 2),
+        high_(std::max(kLeastBits, static_cast<unsigned>(std::bit_width(count - 1))) - low_),
+        key_(mix(mix(seed) ^ epoch)) {}
+
+  std::uint64_t forward(std::uint64_t x) const noexcept {
+    std::uint64_t l = x & low_bits(low_), h = x >> low_;
+    for (unsigned round = 0; round < kRounds; ++round) step(round, l, h);
+    return h << low_ | l;
+  }
+  std::uint64_t backward(std::uint64_t x) const noexcept {
+    std::uint64_t l = x & low_bits(low_), h = x >> low_;
+    for (unsigned round = kRounds; round-- > 0;) step(round, l, h);  // each step undoes itself
+    return h << low_ | l;
+  }
+
+ private:
+  void step(unsigned round, std::uint64_t& l, std::uint64_t& h) const noexcept {
+    const std::uint64_t key = key_ + round * std::uint64_t{0xd1b54a32d192ed03};
+    if (round % 2 == 0)
+      h ^= mix(key + l) & low_bits(high_);
+    else
+      l ^= mix(key + h) & low_bits(low_);
+  }
+  const unsigned low_, high_;
+  const std::uint64_t key_;
+};
+
 }  // namespace
 
 std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
                       std::uint64_t i) noexcept {
   if (count < 2 || i >= count) return 0;
-  const auto bits = std::max(kLeastBits, static_cast<unsigned>(std::bit_width(count - 1)));
-  const unsigned low = bits / 2, high = bits - low;
-  const std::uint64_t key = mix(mix(seed) ^ epoch);
-  std::uint64_t x = i;
-  do {
-    std::uint64_t l = x & low_bits(low), h = x >> low;
-    for (unsigned round = 0; round < kRounds; ++round) {
-      if (round % 2 == 0)
-        h ^= mix(key + round * std::uint64_t{0xd1b54a32d192ed03} + l) & low_bits(high);
-      else
-        l ^= mix(key + round * std::uint64_t{0xd1b54a32d192ed03} + h) & low_bits(low);
-    }
-    x = h << low | l;
-  } while (x >= count);
+  const Network network(seed, epoch, count);
+  do i = network.forward(i);
+  while (i >= count);
+  return i;
+}
+
+std::uint64_t unshuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
+                        std::uint64_t x) noexcept {
+  if (count < 2 || x >= count) return 0;
+  const Network network(seed, epoch, count);
+  do x = network.backward(x);
+  while (x >= count);
   return x;
 }
 
@@ -109,6 +137,30 @@ Spot Order::element(std::uint64_t epoch, std::uint64_t position) const noexcept 
 Spot Order::normal(Spot s) const noexcept {
   const std::uint64_t epoch = element(s.epoch, s.position).epoch;
   return {epoch, static_cast<std::uint64_t>(before(s.epoch) + s.position - before(epoch))};
+}
+
+std::optional<std::uint64_t> Order::element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept {
+  switch (kind_) {
+    case LMDBIO_ORDER_SHUFFLE:
+      return unshuffle(seed_, epoch, all_, ordinal);
+    case LMDBIO_ORDER_WINDOW_SHUFFLE: {
+      const std::uint64_t w = ordinal / window_, first = w * window_;
+      return first + unshuffle(seed_ ^ mix(w), epoch, std::min(window_, all_ - first), ordinal - first);
+    }
+    case LMDBIO_ORDER_LIST:
+    case LMDBIO_ORDER_KEYS:
+      return {};
+    case LMDBIO_ORDER_SEQUENTIAL:
+      break;
+  }
+  return ordinal;
+}
+
+std::optional<Spot> Order::position_of(std::uint64_t epoch, std::uint64_t element) const noexcept {
+  const Wide i = (across_epochs_ ? Wide{epoch} * all_ : 0) + element;
+  if (i / block_ % step_ != offset_) return {};
+  const Wide position = chosen(i) - (across_epochs_ ? before(epoch) : 0);
+  return Spot{epoch, static_cast<std::uint64_t>(position)};
 }
 
 std::uint64_t Order::left(Spot s, std::uint64_t last) const noexcept {

@@ -4,6 +4,7 @@
 #include <lmdbio/lmdbio.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lmdbio/base/result.h"
@@ -13,6 +14,9 @@ namespace lmdbio::reader {
 /// Element `i` of a permutation of 0 to `count` - 1, another one for each seed and epoch.  Frozen: jobs
 /// resume by it, and ranks agree on it; docs/format.md says how it is made.  `i` is below `count`.
 std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t i) noexcept;
+/// The i for which shuffle() gives `x`, which is below `count`.
+std::uint64_t unshuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
+                        std::uint64_t x) noexcept;
 
 /// A place in an order: as lmdbio_order's fields of these names.
 struct Spot {
@@ -36,6 +40,12 @@ class Order {
   /// Which element of the kind's order that is, before offset, step and block choose among them, and of which
   /// epoch's.
   Spot element(std::uint64_t epoch, std::uint64_t position) const noexcept;
+  /// Which element of an epoch's order, before offset, step and block choose, is the record `ordinal`, below
+  /// the number of records.  None: kinds that are a list, where a record may be there any number of times.
+  std::optional<std::uint64_t> element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept;
+  /// Where that element is: none if offset, step and block do not choose it.  Its position in its epoch's
+  /// sequence, or with across_epochs() counted as normal() does.
+  std::optional<Spot> position_of(std::uint64_t epoch, std::uint64_t element) const noexcept;
   /// With across_epochs(): the same record's place, with a position below its epoch's length.  There has to
   /// be an element: not for length 0.
   Spot normal(Spot s) const noexcept;

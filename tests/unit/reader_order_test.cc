@@ -36,6 +36,7 @@ TEST(Shuffle, IsAPermutationOfEachSize) {
     for (std::uint64_t i = 0; i < n; ++i) {
       const std::uint64_t x = shuffle(7, n % 3, n, i);
       ASSERT_LT(x, n);
+      ASSERT_EQ(unshuffle(7, n % 3, n, x), i);
       ASSERT_FALSE(seen[x]) << n << ' ' << i;
       seen[x] = true;
     }
@@ -156,6 +157,49 @@ TEST(Order, SharesAcrossEpochs) {
       }
     }
   }
+}
+
+// Who has a record finds where each share has it: the opposite of at().
+TEST(Order, PlacesOfRecords) {
+  for (const lmdbio_order_kind kind :
+       {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE}) {
+    for (const std::uint64_t records : {1u, 2u, 9u, 300u}) {
+      for (const std::uint64_t ranks : {1u, 2u, 7u, 400u}) {
+        for (const std::uint64_t block : {1u, 5u}) {
+          for (const int across : {0, 1}) {
+            lmdbio_order o = plain(kind);
+            o.window = 8;
+            o.seed = 3;
+            o.step = ranks;
+            o.block = block;
+            o.across_epochs = across;
+            std::vector<std::optional<Spot>> places(3 * records);
+            for (o.offset = 0; o.offset < ranks; ++o.offset) {
+              const Order share = make(o, records);
+              for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+                std::uint64_t found = 0;
+                for (std::uint64_t x = 0; x < records; ++x) {
+                  const auto at = share.position_of(epoch, share.element_of(epoch, x).value());
+                  if (!at) continue;
+                  ++found;
+                  ASSERT_EQ(at->epoch, epoch);
+                  ASSERT_EQ(share.at(epoch, at->position), x);
+                  ASSERT_FALSE(places[epoch * records + x]) << "two shares have it";
+                  places[epoch * records + x] = at;
+                }
+                ASSERT_EQ(found, share.length(epoch));
+              }
+            }
+            for (const auto& place : places) ASSERT_TRUE(place) << "no share has it";
+          }
+        }
+      }
+    }
+  }
+  const std::uint64_t list[] = {1, 1};
+  lmdbio_order o = plain(LMDBIO_ORDER_LIST);
+  o.list = list, o.length = 2;
+  EXPECT_FALSE(make(o, 3).element_of(0, 1));
 }
 
 // Blocks: of each n blocks the one with the number of the rank, whether epochs are one sequence or not.
