@@ -220,8 +220,9 @@ int run(const Options& options, const std::vector<std::string>& command) {
   for (const std::string& s : options.settings) set(s, stats);
   const std::string file = find_program(command[0]);
   for (const std::string& o : obstacles(file, {command.begin() + 1, command.end()})) warn(o);
-  if (const char* const off = std::getenv("LMDBIO_DISABLE"); off != nullptr && std::strcmp(off, "1") == 0)
-    warn("LMDBIO_DISABLE is set: all calls go to LMDB");
+  const char* const disable = std::getenv("LMDBIO_DISABLE");
+  const bool off = disable != nullptr && std::strcmp(disable, "1") == 0;
+  if (off) warn("LMDBIO_DISABLE is set: all calls go to LMDB");
 
   const char* const others = std::getenv("LD_PRELOAD");
   const std::string preload =
@@ -245,7 +246,10 @@ int run(const Options& options, const std::vector<std::string>& command) {
   const auto print = [](const std::vector<std::string>& lines) {
     for (const std::string& line : lines) std::fprintf(stderr, "lmdbio: %s\n", line.c_str());
   };
-  if (options.stats) print(total_lines(total, seconds));
+  if (options.stats && off)
+    print({format_text("LMDBIO did nothing and counted nothing; the job took %.3f s", seconds)});
+  else if (options.stats)
+    print(total_lines(total, seconds));
   if (options.processes) print(process_lines(processes));
   if (!options.json.empty()) write_json(options.json, status, seconds, total, processes);
   return status;

@@ -586,6 +586,9 @@ class Run(Case):
             self.assertIn(text, self.lmdbio("run", "--set", wrong, "true", status=2).stderr)
         self.assertIn("LMDBIO_STATS", self.lmdbio("run", "--stats", "--set", "STATS=1", "true", status=2).stderr)
         self.assertIn("LMDBIO_DISABLE is set", self.lmdbio("run", "--set", "DISABLE=1", "true").stderr)
+        self.assertRegex(self.lmdbio("run", "--stats", "--set", "DISABLE=1", "--", "true").stderr,
+                         r"\Almdbio: warning: LMDBIO_DISABLE is set: .*\n"
+                         r"lmdbio: LMDBIO did nothing and counted nothing; the job took \d+\.\d+ s\n\Z")
 
     def test_library(self):
         self.assertIn(shimtest.CONFIG["soname"],
