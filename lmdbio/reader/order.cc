@@ -163,6 +163,17 @@ std::optional<Spot> Order::position_of(std::uint64_t epoch, std::uint64_t elemen
   return Spot{epoch, static_cast<std::uint64_t>(position)};
 }
 
+std::optional<std::uint64_t> Order::distance(Spot from, Spot to) const noexcept {
+  const Wide a = before(from.epoch) + from.position, b = before(to.epoch) + to.position;
+  if (b < a) return {};
+  return static_cast<std::uint64_t>(std::min<Wide>(b - a, UINT64_MAX));
+}
+
+std::uint64_t Order::positions_below(std::uint64_t epoch, std::uint64_t elements) const noexcept {
+  if (!across_epochs_) return static_cast<std::uint64_t>(chosen(elements));
+  return static_cast<std::uint64_t>(chosen(Wide{epoch} * all_ + elements) - before(epoch));
+}
+
 std::uint64_t Order::left(Spot s, std::uint64_t last) const noexcept {
   const Wide end = before(Wide{last} + 1), at = before(s.epoch) + s.position;
   if (end <= at) return 0;

@@ -52,6 +52,18 @@ class Order {
   /// With across_epochs(): how many records there are from `s` to the end of epoch `last`; at most
   /// UINT64_MAX.
   std::uint64_t left(Spot s, std::uint64_t last) const noexcept;
+  /// With across_epochs(): how many records lie between two places, at most UINT64_MAX; none: `to` comes
+  /// first.
+  std::optional<std::uint64_t> distance(Spot from, Spot to) const noexcept;
+  /// Positions of an epoch's sequence that are elements below `elements`.
+  std::uint64_t positions_below(std::uint64_t epoch, std::uint64_t elements) const noexcept;
+  /// The share of another rank.  Not of a list: that would be copied.  May throw bad_alloc.
+  Order with_offset(std::uint64_t offset) const {
+    Order other = *this;
+    other.offset_ = offset;
+    other.length_ = static_cast<std::uint64_t>(other.chosen(other.all_));
+    return other;
+  }
   /// Epoch follows epoch in one sequence, from which offset, step and block choose.
   bool across_epochs() const noexcept { return across_epochs_; }
   /// There are no records.

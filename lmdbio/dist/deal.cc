@@ -1,0 +1,156 @@
+#include "lmdbio/dist/deal.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace lmdbio::dist {
+
+using reader::Order;
+using reader::Spot;
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+/// The largest window that rounds are made for, in rounds as they would be without windows: a round has whole
+/// windows, and is in memory as a whole.
+constexpr std::uint64_t kMostRounds = 4;
+
+lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
+  lmdbio_order o = job.order;
+  o.size = sizeof o;
+  o.offset = rank;
+  o.step = job.ranks;
+  o.block = job.assignment == Assignment::contiguous ? std::max<std::uint64_t>(o.batch, 1) : 1;
+  return o;
+}
+
+}  // namespace
+
+Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wrong) noexcept {
+  const auto invalid = [wrong](const char* what) {
+    if (wrong != nullptr) *wrong = what;
+    return Status::from_errno(EINVAL);
+  };
+  const lmdbio_order& o = job.order;
+  if (job.ranks == 0) return invalid("ranks: there has to be one");
+  if (job.readers == 0 || job.readers > job.ranks) return invalid("readers: from 1 to the number of ranks");
+  if (job.starts != nullptr && job.starts->size() != job.ranks) return invalid("starts: one for each rank");
+  if (job.round_records == 0) return invalid("round_records: it has to be 1 or more");
+  if (o.offset != 0 || o.step > 1 || o.block > 1)
+    return invalid("offset, step, block: the order is the whole job's, which is dealt to the ranks");
+  lmdbio_order whole = o;
+  whole.epoch = whole.position = 0;
+  Result<Order> all = Order::make(whole, records, wrong);
+  if (!all) return all.error();
+  lmdbio_order first = share_of(job, 0);
+  if (job.starts != nullptr) first.epoch = first.position = 0;
+  Result<Order> share = Order::make(first, records, wrong);
+  if (!share) return share.error();
+  Deal made(job, records, std::move(all).value(), std::move(share).value());
+  try {
+    for (std::uint32_t rank = 0; rank < job.ranks; ++rank) {
+      const Spot start = made.start_of(rank);
+      if (start.position > made.order_of(rank).length(start.epoch))
+        return invalid("position: it is beyond the end of an epoch");
+    }
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+  // The arrays are the program's.
+  made.job_.order.list = nullptr;
+  made.job_.order.keys = nullptr;
+  const bool windows = o.kind == LMDBIO_ORDER_WINDOW_SHUFFLE;
+  if (o.kind != LMDBIO_ORDER_SEQUENTIAL && !windows) return made;
+  std::uint64_t n = std::min(job.round_records, std::max<std::uint64_t>(records, 1));
+  if (windows) {
+    const std::uint64_t window = std::min(o.window, std::max<std::uint64_t>(records, 1));
+    if (window / kMostRounds > n) return made;
+    n = std::max<std::uint64_t>(n / window, 1) * window;
+  }
+  made.round_records_ = n;
+  return made;
+}
+
+std::uint64_t Deal::last_epoch() const noexcept {
+  const lmdbio_order& o = job_.order;
+  const std::uint64_t last = o.epoch + (o.epochs - 1);
+  return o.epochs == 0 || last < o.epoch ? UINT64_MAX : last;
+}
+
+lmdbio_order Deal::share(std::uint32_t rank) const {
+  lmdbio_order o = share_of(job_, rank);
+  const std::uint64_t last = last_epoch();
+  const Spot start = start_of(rank);
+  const bool ended = start.epoch > last;
+  o.epoch = ended ? last : start.epoch;
+  o.position = ended ? order_of(rank).length(last) : start.position;
+  if (last != UINT64_MAX) o.epochs = last - o.epoch + 1;
+  return o;
+}
+
+Range Deal::records(std::uint64_t round) const noexcept {
+  const std::uint64_t first = round % rounds_per_epoch() * round_records_;
+  return {first, first + std::min(round_records_, records_ - first)};
+}
+
+Range Deal::part(std::uint64_t round, std::uint32_t part) const noexcept {
+  const Range all = records(round);
+  const auto cut = [&](std::uint64_t i) {
+    return all.begin + static_cast<std::uint64_t>(Wide{all.size()} * i / job_.readers);
+  };
+  return {cut(part), cut(std::uint64_t{part} + 1)};
+}
+
+// The only one that begins at or before it and ends after it.
+std::uint32_t Deal::part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept {
+  const Range all = records(round);
+  const Wide i = ordinal - all.begin;
+  return static_cast<std::uint32_t>(((i + 1) * job_.readers - 1) / all.size());
+}
+
+bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noexcept {
+  const lmdbio_order& o = job_.order;
+  const std::uint64_t batch = std::max<std::uint64_t>(o.batch, 1);
+  const std::uint64_t last = last_epoch();
+  const Spot start = start_of(rank);
+  if (at.epoch < start.epoch || at.epoch > last) return false;
+  std::uint64_t i, all;  // which of how many records, of all or of the epoch
+  if (share.across_epochs()) {
+    const auto distance = share.distance(start, at);
+    if (!distance) return false;
+    i = *distance;
+    all = share.left(start, last);
+  } else {
+    const std::uint64_t from = at.epoch == start.epoch ? start.position : 0;
+    if (at.position < from) return false;
+    i = at.position - from;
+    all = share.length() - from;
+  }
+  return i < (o.last == LMDBIO_LAST_DROP && all != UINT64_MAX ? all / batch * batch : all);
+}
+
+void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Need>& out) const {
+  out.clear();
+  const Range part = this->part(round, part_number);
+  const std::uint64_t epoch = epoch_of(round);
+  const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
+  out.reserve(static_cast<std::size_t>(part.size()));
+  for (std::uint64_t ordinal = part.begin; ordinal < part.end; ++ordinal) {
+    const std::uint64_t element = *whole_.element_of(epoch, ordinal);
+    const Wide i = (whole_.across_epochs() ? Wide{epoch} * records_ : 0) + element;
+    const auto rank = static_cast<std::uint32_t>(i / block % job_.ranks);
+    const Order share = share_.with_offset(rank);
+    if (is_needed(rank, share, *share.position_of(epoch, element))) out.push_back({ordinal, rank});
+  }
+}
+
+Range Deal::positions(std::uint32_t rank, std::uint64_t round) const {
+  const Order share = order_of(rank);
+  const std::uint64_t epoch = epoch_of(round);
+  const Range elements = records(round);
+  return {share.positions_below(epoch, elements.begin), share.positions_below(epoch, elements.end)};
+}
+
+}  // namespace lmdbio::dist
