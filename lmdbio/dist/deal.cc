@@ -49,11 +49,13 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
   Result<Order> share = Order::make(first, records, wrong);
   if (!share) return share.error();
   Deal made(job, records, std::move(all).value(), std::move(share).value());
+  made.first_epoch_ = made.start_of(0).epoch;
   try {
     for (std::uint32_t rank = 0; rank < job.ranks; ++rank) {
       const Spot start = made.start_of(rank);
       if (start.position > made.order_of(rank).length(start.epoch))
         return invalid("position: it is beyond the end of an epoch");
+      made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
     }
   } catch (...) {
     return Status::from_errno(ENOMEM);

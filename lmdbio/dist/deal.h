@@ -61,6 +61,9 @@ class Deal {
   /// Rounds count from 0 in epoch 0, and on over the ends of epochs.
   std::uint64_t epoch_of(std::uint64_t round) const noexcept { return round / rounds_per_epoch(); }
   std::uint64_t first_round(std::uint64_t epoch) const noexcept { return epoch * rounds_per_epoch(); }
+  std::uint64_t round_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept {
+    return first_round(epoch) + ordinal / round_records_;
+  }
   /// Ordinals; also the elements of the order, in another order among themselves.
   Range records(std::uint64_t round) const noexcept;
   /// Part `part`, below readers(), of a round: ordinals.
@@ -93,6 +96,8 @@ class Deal {
   /// May throw bad_alloc.
   reader::Order order_of(std::uint32_t rank) const { return share_.with_offset(rank); }
 
+  /// Of all ranks' starts, the earliest.
+  std::uint64_t first_epoch() const noexcept { return first_epoch_; }
   /// UINT64_MAX: there is no end.
   std::uint64_t last_epoch() const noexcept;
 
@@ -102,7 +107,7 @@ class Deal {
 
   Job job_;
   std::uint64_t records_;
-  std::uint64_t round_records_ = 0;
+  std::uint64_t round_records_ = 0, first_epoch_ = 0;
   reader::Order whole_, share_;  ///< of all ranks; of rank 0
 };
 

@@ -1,0 +1,39 @@
+// Where a rank reads records, as the distributed stream asks for it: three calls, so that a model of a file
+// system can take the file's place.
+#pragma once
+
+#include <lmdbio/lmdbio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lmdbio/base/status.h"
+
+namespace lmdbio::dist {
+
+/// Records that are being read together.  Ending it before it is done waits for the reads in flight.
+class PartRead {
+ public:
+  virtual ~PartRead() = default;
+  /// Never waits, and moves the reads on.
+  virtual bool done() noexcept = 0;
+  virtual void wait() noexcept = 0;
+  /// Once done(): record `i` of those that were asked for, its bytes valid as long as this.  An error, with
+  /// `why` in one line that names the file: the record could not be read.  May throw bad_alloc.
+  virtual Status record(std::size_t i, lmdbio_record& out, std::string& why) = 0;
+};
+
+/// One thread at a time; what it started may be ended by another one.
+class PartSource {
+ public:
+  virtual ~PartSource() = default;
+  /// Starts to read the records with these ordinals.  Does not wait.  ENOMEM: there is no room for them now.
+  /// May throw bad_alloc.
+  virtual Status start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
+                       std::string& why) = 0;
+};
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,118 @@
+#include "lmdbio/dist/rank_stream.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace lmdbio::dist {
+
+using reader::BatchPlan;
+using reader::Order;
+using reader::Sequence;
+using reader::Spot;
+
+Status RankStream::open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
+                        std::unique_ptr<RankStream>& out) {
+  const lmdbio_order share = deal.share(transport.rank());
+  Result<Sequence> sequence = Sequence::make(share, deal.order_of(transport.rank()), {});
+  if (!sequence) return sequence.error();
+  out.reset(new RankStream(deal, settings, transport, source, std::move(sequence).value()));
+  return {};
+}
+
+RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
+                       Sequence sequence)
+    : deal_(deal),
+      source_(source),
+      sequence_(std::move(sequence)),
+      share_(deal.order_of(transport.rank())),
+      sender_([&]() -> std::unique_ptr<Sender> {
+        const auto& ranks = settings.reader_ranks;
+        const auto self = std::find(ranks.begin(), ranks.end(), transport.rank());
+        if (self == ranks.end()) return nullptr;
+        return std::make_unique<Sender>(deal, static_cast<std::uint32_t>(self - ranks.begin()),
+                                        deal.first_round(deal.first_epoch()), settings.ahead, transport,
+                                        source);
+      }()),
+      receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get()),
+      at_(sequence_.first()) {}
+
+Status RankStream::progress(std::string& why) {
+  if (sender_ != nullptr)
+    if (const Status st = sender_->progress(); !st.ok()) {
+      why = "a message could not be sent";
+      return st;
+    }
+  return receiver_.progress(why);
+}
+
+// `missing`: those that nobody sends.  EAGAIN.
+Status RankStream::collect(const BatchPlan& plan, std::vector<std::size_t>& missing) {
+  const auto count = static_cast<std::size_t>(plan.count);
+  batch_ = {};
+  batch_.at = plan.at;
+  batch_.padding = static_cast<std::size_t>(plan.padding);
+  batch_.records.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i >= count - batch_.padding) {
+      missing.push_back(i);
+      continue;
+    }
+    Spot at{plan.at.epoch, plan.at.position + i};
+    if (share_.across_epochs()) at = share_.normal(at);
+    std::shared_ptr<const void> keep;
+    switch (receiver_.find(at, batch_.records[i], keep)) {
+      case Receiver::Found::pending:
+        return Status::from_errno(EAGAIN);
+      case Receiver::Found::failed:
+        missing.push_back(i);
+        break;
+      case Receiver::Found::here:
+        if (batch_.keep.empty() || batch_.keep.back() != keep) batch_.keep.push_back(std::move(keep));
+        break;
+    }
+  }
+  return {};
+}
+
+Status RankStream::read_missing(const BatchPlan& plan, const std::vector<std::size_t>& missing,
+                                std::string& why) {
+  if (read_ == nullptr) {
+    std::vector<std::uint64_t> ordinals;
+    for (const std::size_t i : missing) ordinals.push_back(sequence_.ordinal(plan, i));
+    std::unique_ptr<PartRead> read;
+    if (const Status st = source_.start(ordinals, read, why); !st.ok()) return st;
+    read_ = std::move(read);
+  }
+  if (!read_->done()) return Status::from_errno(EAGAIN);
+  const std::shared_ptr<PartRead> read =
+      std::exchange(read_, nullptr);  // an error: the next call tries again
+  for (std::size_t n = 0; n < missing.size(); ++n)
+    if (const Status st = read->record(n, batch_.records[missing[n]], why); !st.ok()) return st;
+  batch_.keep.push_back(read);
+  return {};
+}
+
+Status RankStream::next(RankBatch& out, std::string& why) {
+  const std::optional<BatchPlan> plan = sequence_.batch(at_);
+  if (plan) {
+    Spot last{plan->at.epoch, plan->at.position + (plan->count - plan->padding) - 1};
+    if (share_.across_epochs()) last = share_.normal(last);
+    receiver_.require(deal_.round_of(last.epoch, share_.at(last.epoch, last.position)));
+  }
+  if (const Status st = progress(why); !st.ok()) return st;
+  if (!plan) {
+    ended_ = true;
+    return Status::from_mdb(MDB_NOTFOUND);
+  }
+  std::vector<std::size_t> missing;
+  if (const Status st = collect(*plan, missing); !st.ok()) return st;
+  if (!missing.empty())
+    if (const Status st = read_missing(*plan, missing, why); !st.ok()) return st;
+  at_ = plan->after;
+  receiver_.drop_before(at_);
+  out = std::move(batch_);
+  return {};
+}
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,69 @@
+// The batches of one rank, of records that the ranks of a job read for each other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/part_source.h"
+#include "lmdbio/dist/receiver.h"
+#include "lmdbio/dist/sender.h"
+#include "lmdbio/dist/transport.h"
+#include "lmdbio/reader/sequence.h"
+
+namespace lmdbio::dist {
+
+/// Records, and what their bytes need to live.
+struct RankBatch {
+  std::vector<lmdbio_record> records;
+  reader::Spot at;          ///< of the first
+  std::size_t padding = 0;  ///< the last ones only fill it up
+  std::vector<std::shared_ptr<const void>> keep;
+};
+
+/// One thread.  Deal (with rounds), transport and source outlive it.  No call waits: a rank that waits calls
+/// next() again, and others' progress depends on it meanwhile.
+class RankStream {
+ public:
+  struct Settings {
+    std::vector<std::uint32_t> reader_ranks;  ///< of each reader of the deal
+    unsigned ahead = 3;                       ///< rounds, of what is read, sent and received
+  };
+  /// EINVAL: a field of the order.  May throw bad_alloc.
+  static Status open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
+                     std::unique_ptr<RankStream>& out);
+  RankStream(const RankStream&) = delete;
+  RankStream& operator=(const RankStream&) = delete;
+
+  /// Reads, sends and receives ahead.  An error is final.  May throw bad_alloc.
+  Status progress(std::string& why);
+  /// EAGAIN: not there yet.  MDB_NOTFOUND: the end.  Another error: `why` says what is wrong; of a record
+  /// that cannot be read, the next call tries again.  May throw bad_alloc.
+  Status next(RankBatch& out, std::string& why);
+  /// Where next() goes on.
+  reader::Spot position() const noexcept { return at_; }
+  /// All was given out, and all that others get from here was sent.
+  bool finished() const noexcept { return ended_ && (sender_ == nullptr || sender_->ended()); }
+
+ private:
+  RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
+             reader::Sequence sequence);
+  Status collect(const reader::BatchPlan& plan, std::vector<std::size_t>& missing);
+  Status read_missing(const reader::BatchPlan& plan, const std::vector<std::size_t>& missing,
+                      std::string& why);
+
+  const Deal& deal_;
+  PartSource& source_;
+  const reader::Sequence sequence_;
+  const reader::Order share_;
+  std::unique_ptr<Sender> sender_;
+  Receiver receiver_;
+  reader::Spot at_;
+  bool ended_ = false;
+  RankBatch batch_;                 ///< the next one, as far as it is there
+  std::shared_ptr<PartRead> read_;  ///< of what nobody sends
+};
+
+}  // namespace lmdbio::dist

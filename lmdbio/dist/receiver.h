@@ -1,0 +1,86 @@
+// The using half of a rank: gets the records of its share from those who read them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/message.h"
+#include "lmdbio/dist/sender.h"
+#include "lmdbio/dist/transport.h"
+
+namespace lmdbio::dist {
+
+/// One thread.  Deal, transport and sender outlive it; what find() gave out lives on by itself.
+class Receiver {
+ public:
+  /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
+  /// Messages of `ahead` rounds with records of this rank are expected at a time.
+  Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
+           Sender* sender);
+  /// Nothing may be under way any more: Transport::cancel() comes first.
+  ~Receiver() = default;
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+
+  /// That round is expected too, however far ahead it is.
+  void require(std::uint64_t round) noexcept { required_ = std::max(required_, round + 1); }
+  /// Never waits.  An error is the transport's, or that of a message that is not what it has to be, and is
+  /// final; `why` says more.  May throw bad_alloc.
+  Status progress(std::string& why);
+
+  enum class Found : unsigned char {
+    here,
+    pending,
+    failed,  ///< who was to read it could not: the rank tries by itself
+  };
+  /// The record at a place of this rank's share, at or behind the last drop_before(), and needed
+  /// (Deal::is_needed).  `keep` is to live as long as the record's bytes.
+  Found find(reader::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep);
+  /// Records before that place were found, all of them, and are not asked for any more.
+  void drop_before(reader::Spot at);
+  /// Receives that have not begun are ended.  False: some have, and progress() goes on with them.
+  bool cancel();
+
+ private:
+  /// What one reader sends for a round.
+  struct Part {
+    std::uint32_t reader;
+    std::size_t first, count;  ///< of the round's ordinals
+    enum class State : unsigned char { header, bytes, done } state = State::header;
+    bool own = false;
+    std::vector<std::byte> header, bytes;
+    std::vector<std::size_t> at;  ///< of each record's key, in `bytes`
+    std::vector<RecordSizes> sizes;
+    OwnRecords own_records;
+    Operation op;
+  };
+  struct Round {
+    std::uint64_t number;
+    std::vector<std::uint64_t> ordinals;  ///< of this rank's records, sorted
+    Range positions;
+    std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: it is not needed
+    std::vector<std::shared_ptr<Part>> parts;
+  };
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  Status open_round(bool& opened);
+  Status move_on(const Round& round, Part& part, std::string& why);
+  Status read_header(const Round& round, Part& part, std::string& why);
+
+  const Deal& deal_;
+  const std::vector<std::uint32_t> reader_ranks_;
+  const unsigned ahead_;
+  Transport& transport_;
+  Sender* const sender_;
+  const reader::Order share_;
+  std::uint64_t next_;
+  std::uint64_t required_ = 0;  ///< rounds before it
+  std::deque<Round> rounds_;
+};
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,146 @@
+#include "lmdbio/dist/sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+namespace lmdbio::dist {
+
+namespace {
+
+template <class T>
+void put(std::vector<std::byte>& to, const T& value) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+  to.insert(to.end(), bytes, bytes + sizeof value);
+}
+
+void put(std::vector<std::byte>& to, const MDB_val& v) {
+  const auto* const bytes = static_cast<const std::byte*>(v.mv_data);
+  to.insert(to.end(), bytes, bytes + v.mv_size);
+}
+
+}  // namespace
+
+// False: there is nothing to start now.
+bool Sender::start_round() {
+  if (ended_ || rounds_.size() >= ahead_) return false;
+  if (deal_.epoch_of(next_) > deal_.last_epoch()) {
+    ended_ = true;
+    return false;
+  }
+  auto round = std::make_unique<Round>();
+  round->number = next_;
+  std::vector<Deal::Need> needs;
+  deal_.needs(next_, deal_.part_read_by(next_, reader_), needs);
+  if (needs.empty()) {
+    ++next_;
+    return true;
+  }
+  std::vector<std::uint64_t> ordinals;
+  ordinals.reserve(needs.size());
+  std::map<std::uint32_t, Message*> messages;
+  for (const Deal::Need& need : needs) {
+    const std::size_t i = ordinals.size();
+    ordinals.push_back(need.ordinal);
+    if (need.rank == transport_.rank()) {
+      round->own.push_back(i);
+      round->own_taken = false;
+      continue;
+    }
+    Message*& message = messages[need.rank];
+    if (message == nullptr) {
+      round->messages.push_back(std::make_unique<Message>());
+      message = round->messages.back().get();
+      message->to = need.rank;
+    }
+    message->which.push_back(i);
+  }
+  // Not all readers to the same rank first.
+  const std::uint32_t ranks = transport_.ranks(), self = transport_.rank();
+  std::sort(round->messages.begin(), round->messages.end(), [&](const auto& a, const auto& b) {
+    return (a->to + ranks - self) % ranks < (b->to + ranks - self) % ranks;
+  });
+  std::unique_ptr<PartRead> read;
+  std::string why;
+  const Status st = source_.start(ordinals, read, why);
+  // Without memory now there may be some when what is under way is done.
+  if (!st.ok() && st.raw() == ENOMEM && !rounds_.empty()) return false;
+  round->read = std::move(read);  // null: nobody gets it, each reads for itself
+  rounds_.push_back(std::move(round));
+  ++next_;
+  return true;
+}
+
+void Sender::pack(Round& round, Message& message) {
+  std::vector<lmdbio_record> records(message.which.size());
+  std::size_t bytes = 0;
+  std::vector<RecordSizes> sizes(records.size(), RecordSizes{RecordSizes::kFailed, 0});
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    std::string why;
+    if (round.read == nullptr || !round.read->record(message.which[i], records[i], why).ok()) continue;
+    sizes[i] = {static_cast<std::uint32_t>(records[i].key.mv_size),
+                static_cast<std::uint32_t>(records[i].value.mv_size)};
+    bytes += records[i].key.mv_size + records[i].value.mv_size;
+  }
+  message.header.reserve(header_bytes(records.size()));
+  put(message.header, MessageHeader{static_cast<std::uint32_t>(records.size()),
+                                    static_cast<std::uint32_t>(round.number), bytes});
+  for (const RecordSizes& s : sizes) put(message.header, s);
+  message.bytes.reserve(bytes);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (sizes[i].key == RecordSizes::kFailed) continue;
+    put(message.bytes, records[i].key);
+    put(message.bytes, records[i].value);
+  }
+}
+
+Status Sender::pack(Round& round) {
+  for (const std::unique_ptr<Message>& message : round.messages) {
+    pack(round, *message);
+    if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
+        !st.ok())
+      return st;
+    if (message->bytes.empty()) continue;
+    if (const Status st = transport_.send(message->to, kBytes, message->bytes, message->bytes_op); !st.ok())
+      return st;
+  }
+  round.packed = true;
+  return {};
+}
+
+Status Sender::progress() {
+  while (start_round()) {
+  }
+  // In the order of the rounds: a message has no other sign of its round than its place in the row.
+  for (const std::unique_ptr<Round>& round : rounds_) {
+    if (round->packed) continue;
+    if (round->read != nullptr && !round->read->done()) break;
+    if (const Status st = pack(*round); !st.ok()) return st;
+  }
+  Status failed;
+  for (auto at = rounds_.begin(); at != rounds_.end();) {
+    Round& round = **at;
+    if (round.packed)
+      std::erase_if(round.messages, [&](const std::unique_ptr<Message>& m) {
+        if (!m->header_op.done() || !m->bytes_op.done()) return false;
+        if (!m->header_op.status.ok()) failed = m->header_op.status;
+        if (!m->bytes_op.status.ok()) failed = m->bytes_op.status;
+        return true;
+      });
+    at = round.packed && round.messages.empty() && round.own_taken ? rounds_.erase(at) : at + 1;
+  }
+  return failed;
+}
+
+bool Sender::take_own(std::uint64_t number, OwnRecords& out) {
+  for (const std::unique_ptr<Round>& round : rounds_) {
+    if (round->number != number || round->own_taken) continue;
+    if (round->read != nullptr && !round->read->done()) return false;
+    out = {round->read, std::move(round->own)};
+    round->own_taken = true;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace lmdbio::dist

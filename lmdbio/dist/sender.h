@@ -1,0 +1,75 @@
+// The reading half of a rank: reads its part of each round and sends each rank its records.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/message.h"
+#include "lmdbio/dist/part_source.h"
+#include "lmdbio/dist/transport.h"
+
+namespace lmdbio::dist {
+
+/// Records of the rank that read them, which are not sent.
+struct OwnRecords {
+  std::shared_ptr<PartRead> read;  ///< null: it could not be started
+  std::vector<std::size_t> which;  ///< of the read: those that this rank needs, by ordinal
+};
+
+/// One thread.  Deal, transport and source outlive it.
+class Sender {
+ public:
+  /// Reader number `reader` of the deal, in this rank.  At most `ahead` rounds are read or being sent.
+  Sender(const Deal& deal, std::uint32_t reader, std::uint64_t first_round, unsigned ahead,
+         Transport& transport, PartSource& source) noexcept
+      : deal_(deal),
+        reader_(reader),
+        ahead_(ahead),
+        next_(first_round),
+        transport_(transport),
+        source_(source) {}
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  /// Starts reads and sends, never waits.  An error is the transport's, and final.  May throw bad_alloc.
+  Status progress();
+  /// The records of a round that this rank has read for itself: once.  False: they are not there yet.
+  bool take_own(std::uint64_t round, OwnRecords& out);
+  /// All rounds of the order were sent.
+  bool ended() const noexcept { return ended_ && rounds_.empty(); }
+
+ private:
+  struct Message {
+    std::uint32_t to;
+    std::vector<std::size_t> which;  ///< of the read
+    std::vector<std::byte> header, bytes;
+    Operation header_op, bytes_op;
+  };
+  struct Round {
+    std::uint64_t number;
+    std::shared_ptr<PartRead> read;
+    std::vector<std::unique_ptr<Message>> messages;
+    std::vector<std::size_t> own;
+    bool own_taken = true;
+    bool packed = false;
+  };
+
+  bool start_round();
+  Status pack(Round& round);
+  void pack(Round& round, Message& message);
+
+  const Deal& deal_;
+  const std::uint32_t reader_;
+  const unsigned ahead_;
+  std::uint64_t next_;
+  bool ended_ = false;
+  Transport& transport_;
+  PartSource& source_;
+  std::deque<std::unique_ptr<Round>> rounds_;
+};
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,184 @@
+// Ranks of a job in one thread: a network whose messages take as long as chance has it, and a file system of
+// made-up records that may fail.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/dist/part_source.h"
+#include "lmdbio/dist/transport.h"
+#include "tests/support/rng.h"
+
+namespace lmdbio::test {
+
+class FakeNetwork {
+ public:
+  explicit FakeNetwork(std::uint32_t ranks, std::uint64_t seed) : rng_(seed) {
+    for (std::uint32_t r = 0; r < ranks; ++r) ends_.push_back(std::make_unique<End>(*this, r));
+  }
+  dist::Transport& rank(std::uint32_t r) { return *ends_[r]; }
+  /// Sends and receives that are under way.
+  std::size_t open() const {
+    std::size_t n = 2 * landing_.size();
+    for (const auto& [key, row] : rows_) n += row.sends.size() + row.receives.size();
+    return n;
+  }
+  std::uint64_t messages = 0, bytes = 0;
+  /// Of sends to one rank that were not received, at most.
+  std::size_t most_waiting = 0;
+
+ private:
+  struct Send {
+    std::span<const std::byte> bytes;
+    dist::Operation* op;
+  };
+  struct Receive {
+    std::span<std::byte> room;
+    dist::Operation* op;
+  };
+  struct Row {
+    std::deque<Send> sends;
+    std::deque<Receive> receives;
+  };
+
+  class End final : public dist::Transport {
+   public:
+    End(FakeNetwork& net, std::uint32_t rank) : net_(net), rank_(rank) {}
+    std::uint32_t rank() const noexcept override { return rank_; }
+    std::uint32_t ranks() const noexcept override { return static_cast<std::uint32_t>(net_.ends_.size()); }
+    Status send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
+                dist::Operation& op) override {
+      if (to == rank_) throw std::logic_error("a message to itself");
+      Row& row = net_.rows_[{rank_, to, channel}];
+      row.sends.push_back({bytes, &op});
+      net_.most_waiting = std::max(net_.most_waiting, row.sends.size());
+      op = {};
+      op.under_way = true;
+      return {};
+    }
+    Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
+                   dist::Operation& op) override {
+      net_.rows_[{from, rank_, channel}].receives.push_back({room, &op});
+      op = {};
+      op.under_way = true;
+      return {};
+    }
+    Status poll() override {
+      net_.deliver();
+      return {};
+    }
+    void cancel(dist::Operation& op) override {
+      for (auto& [key, row] : net_.rows_)
+        std::erase_if(row.receives, [&](const Receive& r) { return r.op == &op; });
+      op.under_way = false;
+      op.status = Status::from_errno(ECANCELED);
+    }
+
+   private:
+    FakeNetwork& net_;
+    const std::uint32_t rank_;
+  };
+
+  void deliver() {
+    for (auto& [key, row] : rows_) {
+      while (!row.sends.empty() && !row.receives.empty() && rng_.below(2) == 0) {
+        const Send s = row.sends.front();
+        const Receive r = row.receives.front();
+        row.sends.pop_front();
+        row.receives.pop_front();
+        if (s.bytes.size() > r.room.size()) throw std::logic_error("a message that is longer than its room");
+        landing_.emplace_back(s, r);
+      }
+    }
+    // Those that have begun end in any order.
+    for (std::size_t i = landing_.size(); i-- > 0;) {
+      if (rng_.below(2) != 0) continue;
+      const auto [s, r] = landing_[i];
+      std::copy(s.bytes.begin(), s.bytes.end(), r.room.begin());
+      ++messages;
+      bytes += s.bytes.size();
+      r.op->bytes = s.bytes.size();
+      s.op->under_way = r.op->under_way = false;
+      landing_.erase(landing_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
+  Rng rng_;
+  std::vector<std::unique_ptr<End>> ends_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t, unsigned>, Row> rows_;
+  std::vector<std::pair<Send, Receive>> landing_;  ///< begun
+};
+
+/// Records of 0 to 300 bytes, each another one, of a seed.
+struct FakeRecords {
+  std::uint64_t seed = 0;
+  std::string key(std::uint64_t ordinal) const {
+    return "key " + std::to_string(seed) + " " + std::to_string(ordinal);
+  }
+  std::string value(std::uint64_t ordinal) const {
+    Rng rng(seed * 1000003 + ordinal);
+    std::string v(rng.below(4) == 0 ? 0 : rng.below(300), '\0');
+    for (char& c : v) c = static_cast<char>(rng.below(256));
+    return v;
+  }
+};
+
+class FakeSource final : public dist::PartSource {
+ public:
+  /// Of each 100 reads so many fail, so many starts find no memory.
+  struct Faults {
+    unsigned reads = 0, starts = 0;
+  };
+  FakeSource(FakeRecords records, std::uint64_t seed, Faults faults)
+      : records_(records), rng_(seed), faults_(faults) {}
+
+  Status start(std::span<const std::uint64_t> ordinals, std::unique_ptr<dist::PartRead>& out,
+               std::string& why) override {
+    why = "no memory";
+    if (rng_.percent(faults_.starts)) return Status::from_errno(ENOMEM);
+    auto read = std::make_unique<Read>();
+    for (const std::uint64_t o : ordinals) {
+      read->data.push_back({o, records_.key(o), records_.value(o)});
+      times[o] += 1;
+    }
+    read->polls = rng_.below(6);
+    read->fails = rng_.percent(faults_.reads);
+    failed += read->fails;
+    out = std::move(read);
+    return {};
+  }
+  std::map<std::uint64_t, unsigned> times;  ///< how often each record was read
+  unsigned failed = 0;
+
+ private:
+  struct Read final : dist::PartRead {
+    struct One {
+      std::uint64_t ordinal;
+      std::string key, value;
+    };
+    bool done() noexcept override { return polls == 0 || --polls == 0; }
+    void wait() noexcept override { polls = 0; }
+    Status record(std::size_t i, lmdbio_record& out, std::string& why) override {
+      if (polls != 0) throw std::logic_error("a record of a read that is not done");
+      why = "it failed";
+      if (fails) return Status::from_errno(EIO);
+      One& one = data.at(i);
+      out = {one.ordinal, {one.key.size(), one.key.data()}, {one.value.size(), one.value.data()}};
+      return {};
+    }
+    std::vector<One> data;
+    unsigned polls = 0;
+    bool fails = false;
+  };
+  const FakeRecords records_;
+  Rng rng_;
+  const Faults faults_;
+};
+
+}  // namespace lmdbio::test

@@ -1,0 +1,205 @@
+// Ranks that read for each other get what each of them would read alone: any order, assignment, number of
+// ranks, readers and rounds, over a network and a file system that keep nobody's time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lmdbio/dist/rank_stream.h"
+#include "tests/support/fake_ranks.h"
+
+namespace lmdbio::dist {
+namespace {
+
+using reader::BatchPlan;
+using reader::Order;
+using reader::Sequence;
+using reader::Spot;
+using test::FakeNetwork;
+using test::FakeRecords;
+using test::FakeSource;
+
+std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
+
+/// A job whose ranks take turns by chance.
+class Ranks {
+ public:
+  Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead)
+      : deal(Deal::make(job, records).value()), records_{seed}, network(job.ranks, seed), rng_(seed + 1) {
+    RankStream::Settings settings;
+    settings.ahead = ahead;
+    std::vector<std::uint32_t> ranks(job.ranks);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    std::shuffle(ranks.begin(), ranks.end(), std::minstd_rand(static_cast<unsigned>(seed)));
+    settings.reader_ranks.assign(ranks.begin(), ranks.begin() + job.readers);
+    for (std::uint32_t r = 0; r < job.ranks; ++r) {
+      sources.push_back(std::make_unique<FakeSource>(records_, seed * 77 + r, faults));
+      std::unique_ptr<RankStream> stream;
+      EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), stream).ok());
+      streams.push_back(std::move(stream));
+      const lmdbio_order share = deal.share(r);
+      expected_.push_back(Sequence::make(share, Order::make(share, records).value(), {}).value());
+      at_.push_back(expected_.back().first());
+      held_.emplace_back();
+    }
+  }
+
+  /// One call of one rank.  False: it was an error.
+  void step(std::uint32_t r) {
+    (void)network.rank(r).poll();
+    RankBatch batch;
+    std::string why;
+    const Status st = streams[r]->next(batch, why);
+    if (st.raw() == EAGAIN) return;
+    if (st.raw() == EIO || st.raw() == ENOMEM) {
+      ++errors;
+      return;
+    }
+    const std::optional<BatchPlan> plan = expected_[r].batch(at_[r]);
+    if (st.raw() == MDB_NOTFOUND) {
+      ASSERT_FALSE(plan) << "the end came too early";
+      return;
+    }
+    ASSERT_TRUE(st.ok()) << why << ' ' << st.raw();
+    ASSERT_TRUE(plan) << "a batch after the end";
+    ASSERT_EQ(batch.records.size(), plan->count);
+    ASSERT_EQ(batch.padding, plan->padding);
+    ASSERT_EQ(batch.at, plan->at);
+    for (std::size_t i = 0; i < batch.records.size(); ++i) {
+      const std::uint64_t ordinal = expected_[r].ordinal(*plan, i);
+      ASSERT_EQ(batch.records[i].ordinal, ordinal);
+      ASSERT_EQ(text(batch.records[i].key), records_.key(ordinal));
+      ASSERT_EQ(text(batch.records[i].value), records_.value(ordinal));
+      ++given;
+    }
+    at_[r] = plan->after;
+    ASSERT_EQ(streams[r]->position(), at_[r]);
+    // A program may keep a batch while it asks for others.
+    check(held_[r]);
+    held_[r] = std::move(batch);
+  }
+
+  bool finished() const {
+    return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->finished(); });
+  }
+
+  void run() {
+    std::uint64_t steps = 0;
+    while (!finished()) {
+      step(rng_.below(streams.size()));
+      if (::testing::Test::HasFatalFailure()) return;
+      ASSERT_LT(++steps, 3'000'000u) << "they wait for each other";
+    }
+    for (const RankBatch& b : held_) check(b);
+    EXPECT_EQ(network.open(), 0u);
+  }
+
+  const Deal deal;
+  const FakeRecords records_;
+  FakeNetwork network;
+  std::vector<std::unique_ptr<FakeSource>> sources;
+  std::vector<std::unique_ptr<RankStream>> streams;
+  std::uint64_t given = 0, errors = 0;
+
+ private:
+  void check(const RankBatch& b) const {
+    for (const lmdbio_record& r : b.records) {
+      ASSERT_EQ(text(r.key), records_.key(r.ordinal));
+      ASSERT_EQ(text(r.value), records_.value(r.ordinal));
+    }
+  }
+  test::Rng rng_;
+  std::vector<Sequence> expected_;
+  std::vector<Spot> at_;
+  std::vector<RankBatch> held_;
+};
+
+Job random_job(test::Rng& rng, std::uint32_t records) {
+  Job job;
+  job.order.size = sizeof job.order;
+  job.order.kind = rng.below(3) == 0 ? LMDBIO_ORDER_WINDOW_SHUFFLE : LMDBIO_ORDER_SEQUENTIAL;
+  job.order.window = rng.between(1, 20);
+  job.order.seed = rng.below(5);
+  job.order.batch = rng.between(0, 30);
+  job.order.last = static_cast<lmdbio_last>(rng.below(3));
+  job.order.epochs = rng.between(1, 3);
+  job.order.across_epochs = rng.below(2) == 0;
+  job.assignment = rng.below(2) == 0 ? Assignment::strided : Assignment::contiguous;
+  job.ranks = rng.between(1, 9);
+  job.readers = rng.between(1, job.ranks);
+  job.round_records = std::max<std::uint64_t>(job.order.window / 4 + 1, rng.between(1, records + 10));
+  return job;
+}
+
+TEST(RankStream, EachRankGetsItsShare) {
+  std::uint64_t messages = 0, given = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.below(4) == 0 ? rng.between(1, 5) : rng.between(1, 200);
+    const Job job = random_job(rng, records);
+    Ranks ranks(job, records, seed, {}, rng.between(1, 4));
+    if (!ranks.deal.has_rounds()) continue;
+    ranks.run();
+    if (HasFatalFailure()) return;
+    messages += ranks.network.messages;
+    given += ranks.given;
+    EXPECT_EQ(ranks.errors, 0u);
+    // Each record is read by one rank, once for each time that it is used, padding apart.
+    if (job.order.last != LMDBIO_LAST_PAD) {
+      std::uint64_t reads = 0;
+      for (const auto& s : ranks.sources)
+        for (const auto& [ordinal, times] : s->times) reads += times;
+      EXPECT_EQ(reads, ranks.given);
+    }
+  }
+  EXPECT_GT(messages, 50000u);
+  EXPECT_GT(given, 200000u);
+}
+
+// What a reader cannot read the ranks try themselves, and again, until it comes.
+TEST(RankStream, ReadsThatFail) {
+  std::uint64_t failed = 0, errors = 0;
+  for (std::uint64_t seed = 1000; seed < 1600; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 200);
+    Ranks ranks(random_job(rng, records), records, seed, {.reads = 30, .starts = 20}, rng.between(1, 4));
+    if (!ranks.deal.has_rounds()) continue;
+    ranks.run();
+    if (HasFatalFailure()) return;
+    for (const auto& s : ranks.sources) failed += s->failed;
+    errors += ranks.errors;
+  }
+  EXPECT_GT(failed, 1000u);
+  EXPECT_GT(errors, 100u);
+}
+
+// Nobody sends more than `ahead` rounds that the other side has not begun to receive.
+TEST(RankStream, ASlowRankIsNotFlooded) {
+  Job job;
+  job.order.size = sizeof job.order;
+  job.order.batch = 4;
+  job.order.epochs = 1;
+  job.ranks = 4, job.readers = 2;
+  job.round_records = 16;
+  constexpr unsigned kAhead = 3;
+  Ranks ranks(job, 4000, 1, {}, kAhead);
+  for (unsigned i = 0; i < 20000; ++i) {  // rank 3 is busy otherwise
+    ranks.step(i % 3);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_LE(ranks.network.most_waiting, kAhead);
+  std::uint64_t read = 0;
+  for (const auto& s : ranks.sources)
+    for (const auto& [ordinal, times] : s->times) read += times;
+  EXPECT_LE(read, 16 * (kAhead + 1) * 2u) << "nothing is read that nobody takes";
+  ranks.run();
+}
+
+}  // namespace
+}  // namespace lmdbio::dist
