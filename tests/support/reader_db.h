@@ -64,6 +64,22 @@ class ReaderDb {
     check(lmdb_.txn_commit(txn));
     lmdb_.env_close(env);
   }
+  /// Deletes record `i` and puts it in again with another size, in transactions of their own: it then lies out
+  /// of the order of keys.
+  void put_again(std::uint64_t i, std::size_t size) {
+    MDB_env* env = open(0, std::size_t{4} << 30);
+    for (const bool put : {false, true}) {
+      MDB_txn* txn;
+      check(lmdb_.txn_begin(env, nullptr, 0, &txn));
+      MDB_dbi dbi;
+      check(lmdb_.dbi_open(txn, nullptr, 0, &dbi));
+      std::string key = number(i), value = value_of(i, size);
+      MDB_val k{key.size(), key.data()}, v{value.size(), value.data()};
+      check(put ? lmdb_.put(txn, dbi, &k, &v, 0) : lmdb_.del(txn, dbi, &k, nullptr));
+      check(lmdb_.txn_commit(txn));
+    }
+    lmdb_.env_close(env);
+  }
   static std::string number(std::uint64_t i) {
     char buffer[24];
     (void)std::snprintf(buffer, sizeof buffer, "%012llu", static_cast<unsigned long long>(i));

@@ -1,0 +1,91 @@
+#include "lmdbio/dist/file_source.h"
+
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "lmdbio/reader/fetch.h"
+
+namespace lmdbio::dist {
+
+namespace {
+
+/// Nobody cancels.
+const std::atomic<bool> kNever{false};
+
+}  // namespace
+
+class FileSource::Read final : public PartRead {
+ public:
+  Read(std::shared_ptr<reader::Shared> shared, std::unique_ptr<reader::Fetch> fetch) noexcept
+      : shared_(std::move(shared)), fetch_(std::move(fetch)) {}
+  Read(const Read&) = delete;
+  Read& operator=(const Read&) = delete;
+  ~Read() override {
+    if (!fetch_->group().done()) fetch_->queue()->drop(fetch_->group());
+    if (held_) fetch_->unhold();
+  }
+
+  Status start(reader::Queues& queues) noexcept {
+    do {
+      reader::MemoryRequest memory{.most = shared_->pool->limit()};
+      const Status st = fetch_->start(*shared_, queues, memory);
+      if (st.raw() != ENOMEM) {
+        if (st.ok() && fetch_->queue() != nullptr) fetch_->queue()->submit();
+        return st;
+      }
+    } while (fetch_->plan_less());
+    return Status::from_errno(ENOMEM);
+  }
+  std::string memory_reason() const { return reader::memory_reason(*shared_, *fetch_); }
+
+  bool done() noexcept override {
+    if (!fetch_->group().done()) fetch_->queue()->pump();
+    return fetch_->group().done();
+  }
+  void wait() noexcept override {
+    if (!fetch_->group().done()) (void)fetch_->queue()->wait(fetch_->group());
+  }
+
+  Status record(std::size_t i, lmdbio_record& out, std::string& why) override {
+    if (const Status st = fetch_->group().status; !st.ok()) {
+      why = reader::reason(*shared_, "record " + std::to_string(fetch_->ordinal(i)) + " cannot be read", st);
+      return st;
+    }
+    if (!std::exchange(held_, true)) {
+      fetch_->finish(*shared_);
+      fetch_->hold();  // from now on its bytes are somebody's
+    }
+    std::uint64_t page = 0;
+    const Status st = fetch_->give(*shared_, i, out, page);
+    if (!st.ok())
+      why = reader::reason(*shared_,
+                           "page " + std::to_string(page) + " is damaged, or the index is: record " +
+                               std::to_string(fetch_->ordinal(i)) + " cannot be read",
+                           st);
+    return st;
+  }
+
+ private:
+  const std::shared_ptr<reader::Shared> shared_;
+  const std::unique_ptr<reader::Fetch> fetch_;
+  bool held_ = false;
+};
+
+Status FileSource::start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
+                         std::string& why) {
+  auto fetch = std::make_unique<reader::Fetch>();
+  if (const Status st = reader::add_records(places_, *shared_, ordinals, kNever, *fetch, why); !st.ok())
+    return st;
+  queues_.count();
+  fetch->plan(*shared_, shared_->share_of_one(1) / 2);
+  auto read = std::make_unique<Read>(shared_, std::move(fetch));
+  const Status st = read->start(queues_);
+  if (st.ok())
+    out = std::move(read);
+  else
+    why = st.raw() == ENOMEM ? read->memory_reason() : reader::reason(*shared_, "cannot be read", st);
+  return st;
+}
+
+}  // namespace lmdbio::dist
