@@ -1,4 +1,10 @@
-// What a reader sends to a rank for a round: a header with the sizes of its records, and their bytes.
+// What ranks send each other.
+//
+// A reader sends to a rank, for each round with records of that rank, a header with the sizes of its records,
+// and their bytes.  Besides, each rank sends one farewell to each reader, when it wants nothing more, and
+// each reader one to each rank, which says how many rounds it has begun to send: when it has heard the rank's
+// farewell, or when it will read nothing more.  So both know which messages are still to come, and each
+// farewell finds somebody who expects it, in whatever order ranks leave.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +12,14 @@
 
 namespace lmdbio::dist {
 
-/// Channels of a stream, in the order of its messages: two for each pair of ranks.
-enum Channel : unsigned { kHeaders = 0, kBytes = 1, kChannels = 2 };
+/// Channels of a stream.
+enum Channel : unsigned {
+  kHeaders,
+  kBytes,
+  kFarewellToReader,    ///< empty
+  kFarewellFromReader,  ///< the number of the first round that it has not begun to send
+  kChannels
+};
 
 struct MessageHeader {
   std::uint32_t records;  ///< sizes follow

@@ -31,8 +31,7 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
         const auto self = std::find(ranks.begin(), ranks.end(), transport.rank());
         if (self == ranks.end()) return nullptr;
         return std::make_unique<Sender>(deal, static_cast<std::uint32_t>(self - ranks.begin()),
-                                        deal.first_round(deal.first_epoch()), settings.ahead, transport,
-                                        source);
+                                        settings.ahead, transport, source);
       }()),
       receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get()),
       at_(sequence_.first()) {}
@@ -93,6 +92,12 @@ Status RankStream::read_missing(const BatchPlan& plan, const std::vector<std::si
   return {};
 }
 
+void RankStream::leave() noexcept {
+  read_.reset();
+  receiver_.leave();
+  if (sender_ != nullptr) sender_->leave();
+}
+
 Status RankStream::next(RankBatch& out, std::string& why) {
   const std::optional<BatchPlan> plan = sequence_.batch(at_);
   if (plan) {
@@ -102,7 +107,7 @@ Status RankStream::next(RankBatch& out, std::string& why) {
   }
   if (const Status st = progress(why); !st.ok()) return st;
   if (!plan) {
-    ended_ = true;
+    receiver_.leave();
     return Status::from_mdb(MDB_NOTFOUND);
   }
   std::vector<std::size_t> missing;

@@ -44,8 +44,12 @@ class RankStream {
   Status next(RankBatch& out, std::string& why);
   /// Where next() goes on.
   reader::Spot position() const noexcept { return at_; }
-  /// All was given out, and all that others get from here was sent.
-  bool finished() const noexcept { return ended_ && (sender_ == nullptr || sender_->ended()); }
+  /// The rank wants no more batches, and reads nothing more for others, who read for themselves what they do
+  /// not have yet.  Waits for reads in flight, not for other ranks.
+  void leave() noexcept;
+  /// After the end, or after leave(): nothing is under way and nobody expects anything of this rank any more.
+  /// Until then progress() is to be called, and the object to stay.
+  bool closed() const noexcept { return receiver_.closed() && (sender_ == nullptr || sender_->closed()); }
 
  private:
   RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
@@ -61,7 +65,6 @@ class RankStream {
   std::unique_ptr<Sender> sender_;
   Receiver receiver_;
   reader::Spot at_;
-  bool ended_ = false;
   RankBatch batch_;                 ///< the next one, as far as it is there
   std::shared_ptr<PartRead> read_;  ///< of what nobody sends
 };

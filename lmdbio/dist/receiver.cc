@@ -19,13 +19,65 @@ Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, un
       transport_(transport),
       sender_(sender),
       share_(deal.order_of(transport.rank())),
-      next_(deal.first_round(deal.start_of(transport.rank()).epoch)) {}
+      next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
+      farewells_(reader_ranks_.size()) {
+  for (std::size_t r = 0; r < reader_ranks_.size(); ++r)
+    if (reader_ranks_[r] == transport.rank()) farewells_[r].heard = farewells_[r].sent = true;
+}
+
+Status Receiver::hear_farewells() {
+  for (std::size_t r = 0; r < farewells_.size(); ++r) {
+    Farewell& f = farewells_[r];
+    if (!expected_ && !f.heard) {
+      const Status st = transport_.receive(reader_ranks_[r], kFarewellFromReader,
+                                           std::as_writable_bytes(std::span(&f.said, 1)), f.in);
+      if (!st.ok()) return st;
+    }
+    if (left_ && !f.sent) {
+      f.sent = true;
+      if (const Status st = transport_.send(reader_ranks_[r], kFarewellToReader, {}, f.out); !st.ok())
+        return st;
+    }
+    if (f.heard || !f.in.done()) continue;
+    if (!f.in.status.ok()) return f.in.status;
+    f.heard = true;
+    f.begun = f.said;
+    // What does not come any more.
+    for (const Round& round : rounds_)
+      for (const std::shared_ptr<Part>& part : round.parts) {
+        if (part->reader != r || comes(round, *part)) continue;
+        if (!part->op.done()) transport_.cancel(part->op);
+        part->state = Part::State::failed;
+      }
+  }
+  expected_ = true;
+  return {};
+}
+
+// A rank that has left opens the rounds that are on their way to it once it knows which these are.
+bool Receiver::may_open() const noexcept {
+  if (deal_.epoch_of(next_) > deal_.last_epoch()) return false;
+  if (!left_) return rounds_.size() < ahead_ || next_ < required_;
+  bool wanted = false;
+  for (std::size_t r = 0; r < farewells_.size(); ++r) {
+    if (reader_ranks_[r] == transport_.rank()) continue;
+    if (!farewells_[r].heard) return false;
+    wanted = wanted || next_ < farewells_[r].begun;
+  }
+  return wanted;
+}
+
+bool Receiver::closed() const noexcept {
+  return left_ && rounds_.empty() && !may_open() &&
+         std::all_of(farewells_.begin(), farewells_.end(),
+                     [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
+}
 
 // `opened`: there may be another one.
 Status Receiver::open_round(bool& opened) {
   opened = false;
+  if (!may_open()) return {};
   const std::uint64_t epoch = deal_.epoch_of(next_);
-  if ((rounds_.size() >= ahead_ && next_ >= required_) || epoch > deal_.last_epoch()) return {};
   const std::uint32_t rank = transport_.rank();
   Round round;
   round.number = next_;
@@ -55,6 +107,10 @@ Status Receiver::open_round(bool& opened) {
   rounds_.push_back(std::move(round));
   for (const std::shared_ptr<Part>& part : rounds_.back().parts) {
     if (part->own) continue;
+    if (!comes(rounds_.back(), *part)) {
+      part->state = Part::State::failed;
+      continue;
+    }
     part->header.resize(header_bytes(part->count));
     if (const Status st = transport_.receive(reader_ranks_[part->reader], kHeaders, part->header, part->op);
         !st.ok())
@@ -89,6 +145,7 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
 }
 
 Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
+  if (part.state == Part::State::failed) return {};
   if (part.own) {
     if (part.state != Part::State::done && sender_->take_own(round.number, part.own_records))
       part.state = Part::State::done;
@@ -117,6 +174,7 @@ Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
 }
 
 Status Receiver::progress(std::string& why) {
+  if (const Status st = hear_farewells(); !st.ok()) return st;
   for (bool opened = true; opened;)
     if (const Status st = open_round(opened); !st.ok()) return st;
   // A reader's bytes of a round are asked for before those of its next one: they come in this order.
@@ -128,6 +186,12 @@ Status Receiver::progress(std::string& why) {
       behind[part->reader] = part->state == Part::State::header;
     }
   }
+  if (!left_) return {};
+  std::erase_if(rounds_, [](const Round& round) {
+    return std::all_of(round.parts.begin(), round.parts.end(), [](const std::shared_ptr<Part>& p) {
+      return p->own || p->state == Part::State::done || p->state == Part::State::failed;
+    });
+  });
   return {};
 }
 
@@ -140,6 +204,7 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
     const auto part = std::find_if(round.parts.begin(), round.parts.end(),
                                    [i](const auto& p) { return i >= p->first && i - p->first < p->count; });
     Part& p = **part;
+    if (p.state == Part::State::failed) return Found::failed;
     if (p.state != Part::State::done) return Found::pending;
     const std::size_t n = i - p.first;
     if (p.own) {
@@ -168,16 +233,6 @@ void Receiver::drop_before(Spot at) {
     if (epoch > at.epoch || (epoch == at.epoch && first.positions.end > at.position)) return;
     rounds_.pop_front();
   }
-}
-
-bool Receiver::cancel() {
-  bool all = true;
-  for (const Round& round : rounds_)
-    for (const std::shared_ptr<Part>& part : round.parts) {
-      if (!part->op.done()) transport_.cancel(part->op);
-      all = all && part->op.done();
-    }
-  return all;
 }
 
 }  // namespace lmdbio::dist

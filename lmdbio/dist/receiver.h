@@ -22,7 +22,7 @@ class Receiver {
   /// Messages of `ahead` rounds with records of this rank are expected at a time.
   Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
            Sender* sender);
-  /// Nothing may be under way any more: Transport::cancel() comes first.
+  /// Only when closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -43,15 +43,18 @@ class Receiver {
   Found find(reader::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep);
   /// Records before that place were found, all of them, and are not asked for any more.
   void drop_before(reader::Spot at);
-  /// Receives that have not begun are ended.  False: some have, and progress() goes on with them.
-  bool cancel();
+  /// This rank wants nothing more: find() is not called any more, and the readers are told.  What they have
+  /// begun to send is received by progress() and dropped.
+  void leave() noexcept { left_ = true; }
+  /// After leave(): nothing is under way.
+  bool closed() const noexcept;
 
  private:
   /// What one reader sends for a round.
   struct Part {
     std::uint32_t reader;
     std::size_t first, count;  ///< of the round's ordinals
-    enum class State : unsigned char { header, bytes, done } state = State::header;
+    enum class State : unsigned char { header, bytes, done, failed } state = State::header;
     bool own = false;
     std::vector<std::byte> header, bytes;
     std::vector<std::size_t> at;  ///< of each record's key, in `bytes`
@@ -66,9 +69,21 @@ class Receiver {
     std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: it is not needed
     std::vector<std::shared_ptr<Part>> parts;
   };
+  /// Of a reader.
+  struct Farewell {
+    std::uint64_t begun = UINT64_MAX;  ///< rounds before that come from it
+    std::uint64_t said = 0;            ///< what comes in
+    Operation in, out;
+    bool heard = false, sent = false;
+  };
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
+  bool may_open() const noexcept;
   Status open_round(bool& opened);
+  Status hear_farewells();
+  bool comes(const Round& round, const Part& part) const noexcept {
+    return round.number < farewells_[part.reader].begun;
+  }
   Status move_on(const Round& round, Part& part, std::string& why);
   Status read_header(const Round& round, Part& part, std::string& why);
 
@@ -81,6 +96,8 @@ class Receiver {
   std::uint64_t next_;
   std::uint64_t required_ = 0;  ///< rounds before it
   std::deque<Round> rounds_;
+  std::vector<Farewell> farewells_;  ///< of each reader; of this rank's not used
+  bool expected_ = false, left_ = false;
 };
 
 }  // namespace lmdbio::dist

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 namespace lmdbio::dist {
 
@@ -21,6 +22,60 @@ void put(std::vector<std::byte>& to, const MDB_val& v) {
 
 }  // namespace
 
+Sender::Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport,
+               PartSource& source)
+    : deal_(deal),
+      reader_(reader),
+      ahead_(ahead),
+      next_(deal.first_round(deal.first_epoch())),
+      transport_(transport),
+      source_(source),
+      farewells_(transport.ranks()) {
+  farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
+}
+
+Status Sender::hear_farewells() {
+  const auto ranks = static_cast<std::uint32_t>(farewells_.size());
+  if (!std::exchange(expected_, true))
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      if (r != transport_.rank())
+        if (const Status st = transport_.receive(r, kFarewellToReader, {}, farewells_[r].in); !st.ok())
+          return st;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    Farewell& f = farewells_[r];
+    if (!f.heard && f.in.done()) {
+      if (!f.in.status.ok()) return f.in.status;
+      f.heard = true;
+    }
+    // Without rounds to come there is no need to wait for the other side's.
+    if (f.sent || !(f.heard || ended_)) continue;
+    const auto first =
+        std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; });
+    if (!f.heard && first != rounds_.end()) continue;
+    f.begun = first != rounds_.end() ? (*first)->number : next_;
+    f.sent = true;
+    if (const Status st =
+            transport_.send(r, kFarewellFromReader, std::as_bytes(std::span(&f.begun, 1)), f.out);
+        !st.ok())
+      return st;
+  }
+  return {};
+}
+
+void Sender::leave() noexcept {
+  ended_ = true;
+  for (const auto& round : rounds_)
+    if (!round->packed) next_ = std::min(next_, round->number);
+  std::erase_if(rounds_, [](const auto& round) { return !round->packed; });
+  for (const auto& round : rounds_) round->own_taken = true;
+}
+
+bool Sender::closed() const noexcept {
+  return ended_ && rounds_.empty() &&
+         std::all_of(farewells_.begin(), farewells_.end(),
+                     [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
+}
+
 // False: there is nothing to start now.
 bool Sender::start_round() {
   if (ended_ || rounds_.size() >= ahead_) return false;
@@ -32,6 +87,9 @@ bool Sender::start_round() {
   round->number = next_;
   std::vector<Deal::Need> needs;
   deal_.needs(next_, deal_.part_read_by(next_, reader_), needs);
+  std::erase_if(needs, [&](const Deal::Need& need) {
+    return farewells_[need.rank].heard && need.rank != transport_.rank();
+  });
   if (needs.empty()) {
     ++next_;
     return true;
@@ -95,6 +153,7 @@ void Sender::pack(Round& round, Message& message) {
 }
 
 Status Sender::pack(Round& round) {
+  std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
   for (const std::unique_ptr<Message>& message : round.messages) {
     pack(round, *message);
     if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
@@ -109,6 +168,7 @@ Status Sender::pack(Round& round) {
 }
 
 Status Sender::progress() {
+  if (const Status st = hear_farewells(); !st.ok()) return st;
   while (start_round()) {
   }
   // In the order of the rounds: a message has no other sign of its round than its place in the row.

@@ -24,14 +24,8 @@ struct OwnRecords {
 class Sender {
  public:
   /// Reader number `reader` of the deal, in this rank.  At most `ahead` rounds are read or being sent.
-  Sender(const Deal& deal, std::uint32_t reader, std::uint64_t first_round, unsigned ahead,
-         Transport& transport, PartSource& source) noexcept
-      : deal_(deal),
-        reader_(reader),
-        ahead_(ahead),
-        next_(first_round),
-        transport_(transport),
-        source_(source) {}
+  /// May throw bad_alloc.
+  Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport, PartSource& source);
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
@@ -39,10 +33,19 @@ class Sender {
   Status progress();
   /// The records of a round that this rank has read for itself: once.  False: they are not there yet.
   bool take_own(std::uint64_t round, OwnRecords& out);
-  /// All rounds of the order were sent.
-  bool ended() const noexcept { return ended_ && rounds_.empty(); }
+  /// Nothing is read any more, what was read and not sent is dropped, and the other ranks are told.  Waits
+  /// for reads in flight.
+  void leave() noexcept;
+  /// All rounds of the order were sent, or nobody wants them any more, and all ranks have said so: nothing is
+  /// under way.
+  bool closed() const noexcept;
 
  private:
+  struct Farewell {
+    std::uint64_t begun = 0;
+    Operation in, out;
+    bool heard = false, sent = false;
+  };
   struct Message {
     std::uint32_t to;
     std::vector<std::size_t> which;  ///< of the read
@@ -58,6 +61,7 @@ class Sender {
     bool packed = false;
   };
 
+  Status hear_farewells();
   bool start_round();
   Status pack(Round& round);
   void pack(Round& round, Message& message);
@@ -66,10 +70,12 @@ class Sender {
   const std::uint32_t reader_;
   const unsigned ahead_;
   std::uint64_t next_;
-  bool ended_ = false;
+  bool ended_ = false;  ///< no further round is read
+  bool expected_ = false;
   Transport& transport_;
   PartSource& source_;
   std::deque<std::unique_ptr<Round>> rounds_;
+  std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
 };
 
 }  // namespace lmdbio::dist

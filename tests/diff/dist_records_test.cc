@@ -49,7 +49,7 @@ Result run(ReaderDb& db, const Job& job, const Records& all, ReadDecision how, s
   test::Rng rng(seed);
   std::vector<RankBatch> held(job.ranks);
   const auto unfinished = [&] {
-    return std::any_of(streams.begin(), streams.end(), [](const auto& s) { return !s->finished(); });
+    return std::any_of(streams.begin(), streams.end(), [](const auto& s) { return !s->closed(); });
   };
   while (unfinished()) {
     const std::size_t r = rng.below(job.ranks);

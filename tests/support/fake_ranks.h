@@ -74,8 +74,10 @@ class FakeNetwork {
       return {};
     }
     void cancel(dist::Operation& op) override {
+      std::size_t ended = 0;
       for (auto& [key, row] : net_.rows_)
-        std::erase_if(row.receives, [&](const Receive& r) { return r.op == &op; });
+        ended += std::erase_if(row.receives, [&](const Receive& r) { return r.op == &op; });
+      if (ended == 0) return;  // it has begun
       op.under_way = false;
       op.status = Status::from_errno(ECANCELED);
     }

@@ -45,14 +45,24 @@ class Ranks {
       expected_.push_back(Sequence::make(share, Order::make(share, records).value(), {}).value());
       at_.push_back(expected_.back().first());
       held_.emplace_back();
+      left.push_back(false);
     }
   }
 
-  /// One call of one rank.  False: it was an error.
+  /// One call of one rank.
   void step(std::uint32_t r) {
     (void)network.rank(r).poll();
     RankBatch batch;
     std::string why;
+    if (left[r]) {
+      ASSERT_TRUE(streams[r]->progress(why).ok()) << why;
+      return;
+    }
+    if (rng_.below(1000) < leaves_of_1000) {
+      streams[r]->leave();
+      left[r] = true;
+      return;
+    }
     const Status st = streams[r]->next(batch, why);
     if (st.raw() == EAGAIN) return;
     if (st.raw() == EIO || st.raw() == ENOMEM) {
@@ -84,7 +94,7 @@ class Ranks {
   }
 
   bool finished() const {
-    return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->finished(); });
+    return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->closed(); });
   }
 
   void run() {
@@ -95,6 +105,8 @@ class Ranks {
       ASSERT_LT(++steps, 3'000'000u) << "they wait for each other";
     }
     for (const RankBatch& b : held_) check(b);
+    for (std::uint32_t r = 0; r < streams.size(); ++r)
+      ASSERT_TRUE(left[r] || !expected_[r].batch(at_[r])) << "rank " << r << " did not get all";
     EXPECT_EQ(network.open(), 0u);
   }
 
@@ -104,6 +116,8 @@ class Ranks {
   std::vector<std::unique_ptr<FakeSource>> sources;
   std::vector<std::unique_ptr<RankStream>> streams;
   std::uint64_t given = 0, errors = 0;
+  std::vector<bool> left;
+  unsigned leaves_of_1000 = 0;  ///< calls
 
  private:
   void check(const RankBatch& b) const {
@@ -177,6 +191,26 @@ TEST(RankStream, ReadsThatFail) {
   }
   EXPECT_GT(failed, 1000u);
   EXPECT_GT(errors, 100u);
+}
+
+// Ranks leave at any time, readers and others; those that stay get everything, and all come to an end.
+TEST(RankStream, RanksThatLeave) {
+  std::uint64_t leaves = 0, stayed = 0;
+  for (std::uint64_t seed = 5000; seed < 6500; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 300);
+    Job job = random_job(rng, records);
+    Ranks ranks(job, records, seed, {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20},
+                rng.between(1, 4));
+    if (!ranks.deal.has_rounds()) continue;
+    ranks.leaves_of_1000 = 1 + rng.below(30);
+    ranks.run();
+    if (HasFatalFailure()) return;
+    for (const bool left : ranks.left) leaves += left, stayed += !left;
+  }
+  EXPECT_GT(leaves, 1000u);
+  EXPECT_GT(stayed, 500u);
 }
 
 // Nobody sends more than `ahead` rounds that the other side has not begun to receive.
