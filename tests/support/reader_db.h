@@ -41,9 +41,19 @@ class ReaderDb {
     const char* const lib = std::getenv("TEST_LMDB");
     lmdb_ = test::load_lmdb(lib != nullptr ? lib : "liblmdb.so.0");
   }
+  /// One that another process made, and removes.
+  static std::unique_ptr<ReaderDb> existing(const std::string& dir) {
+    auto db = std::make_unique<ReaderDb>();
+    std::filesystem::remove_all(db->dir_);
+    db->dir_ = dir;
+    db->others_ = true;
+    return db;
+  }
   ReaderDb(const ReaderDb&) = delete;
   ReaderDb& operator=(const ReaderDb&) = delete;
-  ~ReaderDb() { std::filesystem::remove_all(dir_); }
+  ~ReaderDb() {
+    if (!others_) std::filesystem::remove_all(dir_);
+  }
 
   const test::LmdbApi& lmdb() const { return lmdb_; }
   const std::string& dir() const { return dir_; }
@@ -221,6 +231,7 @@ class ReaderDb {
   }
 
   std::string dir_;
+  bool others_ = false;
   test::LmdbApi lmdb_;
 };
 
