@@ -151,7 +151,7 @@ Job random_job(test::Rng& rng, std::uint32_t records) {
 
 TEST(RankStream, EachRankGetsItsShare) {
   std::uint64_t messages = 0, given = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(seed);
     test::Rng rng(seed);
     const std::uint32_t records = rng.below(4) == 0 ? rng.between(1, 5) : rng.between(1, 200);
@@ -171,14 +171,14 @@ TEST(RankStream, EachRankGetsItsShare) {
       EXPECT_EQ(reads, ranks.given);
     }
   }
-  EXPECT_GT(messages, 50000u);
-  EXPECT_GT(given, 200000u);
+  EXPECT_GT(messages, 20000u);
+  EXPECT_GT(given, 80000u);
 }
 
 // What a reader cannot read the ranks try themselves, and again, until it comes.
 TEST(RankStream, ReadsThatFail) {
   std::uint64_t failed = 0, errors = 0;
-  for (std::uint64_t seed = 1000; seed < 1600; ++seed) {
+  for (std::uint64_t seed = 1000; seed < 1250; ++seed) {
     SCOPED_TRACE(seed);
     test::Rng rng(seed);
     const std::uint32_t records = rng.between(1, 200);
@@ -189,14 +189,14 @@ TEST(RankStream, ReadsThatFail) {
     for (const auto& s : ranks.sources) failed += s->failed;
     errors += ranks.errors;
   }
-  EXPECT_GT(failed, 1000u);
-  EXPECT_GT(errors, 100u);
+  EXPECT_GT(failed, 500u);
+  EXPECT_GT(errors, 50u);
 }
 
 // Ranks leave at any time, readers and others; those that stay get everything, and all come to an end.
 TEST(RankStream, RanksThatLeave) {
   std::uint64_t leaves = 0, stayed = 0;
-  for (std::uint64_t seed = 5000; seed < 6500; ++seed) {
+  for (std::uint64_t seed = 5000; seed < 5600; ++seed) {
     SCOPED_TRACE(seed);
     test::Rng rng(seed);
     const std::uint32_t records = rng.between(1, 300);
@@ -209,8 +209,8 @@ TEST(RankStream, RanksThatLeave) {
     if (HasFatalFailure()) return;
     for (const bool left : ranks.left) leaves += left, stayed += !left;
   }
-  EXPECT_GT(leaves, 1000u);
-  EXPECT_GT(stayed, 500u);
+  EXPECT_GT(leaves, 500u);
+  EXPECT_GT(stayed, 200u);
 }
 
 // Nobody sends more than `ahead` rounds that the other side has not begun to receive.

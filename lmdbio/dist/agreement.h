@@ -1,0 +1,133 @@
+// Ranks that open the same database agree on one state of one file.
+//
+// Opens are matched by what is opened, not by the order of calls: ranks may open several databases, from
+// several threads, each in another order.  Rank 0 collects what each rank found and answers all of them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lmdbio/dist/transport.h"
+
+namespace lmdbio::dist {
+
+/// What a rank found in the file.  The same on all nodes, unlike device and inode numbers.
+struct FileState {
+  std::uint64_t size = 0;                ///< bytes
+  std::uint64_t mtime_ns = 0;            ///< of the file
+  std::uint64_t txnid = 0;               ///< of the snapshot
+  std::array<std::uint64_t, 4> metas{};  ///< hashes of the bytes of both meta pages, 128 bits each
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+/// One for each communicator; one thread.  Transport outlives it.
+class Agreement {
+ public:
+  enum class Verdict : std::uint32_t {
+    pending,
+    agreed,
+    renew,   ///< a writer has committed meanwhile: all ranks take the newest snapshot and claim again
+    failed,  ///< for all ranks
+  };
+  struct Answer {
+    Verdict verdict = Verdict::pending;
+    std::uint32_t number = 0;  ///< of what was agreed on, counted from 0: the same on all ranks
+    std::string why;           ///< failed: one line that names a rank, its host and the reason
+  };
+
+  static constexpr std::int64_t kTimeoutNs = std::int64_t{60} * 1'000'000'000;
+  /// How often ranks claim again before a file that changes all the time is an error.
+  static constexpr unsigned kMostRenewals = 10;
+
+  /// `host`: of this rank, for messages.  May throw bad_alloc.
+  Agreement(Transport& transport, std::string host, std::int64_t timeout_ns = kTimeoutNs);
+  Agreement(const Agreement&) = delete;
+  Agreement& operator=(const Agreement&) = delete;
+
+  /// This rank has opened `path`, and the database `name` in it, and found `state`; or could not, and `why`
+  /// says so.  The n-th open of the same path and name on one rank matches the n-th on the others.  The
+  /// number of the claim, for answer().  May throw bad_alloc.
+  std::uint64_t claim(std::string_view path, std::string_view name, const FileState& state,
+                      std::string_view why, std::int64_t now_ns);
+  /// After Verdict::renew.
+  void claim_again(std::uint64_t claim, const FileState& state, std::string_view why, std::int64_t now_ns);
+  /// Never waits.  An error is the transport's, and final.  May throw bad_alloc.
+  Status progress(std::int64_t now_ns);
+  Answer answer(std::uint64_t claim) const;
+  /// The answer was taken note of.
+  void forget(std::uint64_t claim) { claims_.erase(claim); }
+  /// Nothing will be claimed any more, on any rank, and nothing is pending: receives that wait are ended.
+  /// False: something is still under way, and progress() is to be called.
+  bool close();
+
+ private:
+  struct Hash {
+    std::uint64_t low = 0, high = 0;
+    friend auto operator<=>(const Hash&, const Hash&) = default;
+  };
+  struct ClaimMessage {
+    std::uint64_t claim = 0;  ///< of the rank that sends it
+    Hash key;
+    FileState state;
+    std::uint32_t failed = 0;
+    char host[64] = "", path[256] = "", why[512] = "";
+  };
+  struct AnswerMessage {
+    std::uint64_t claim = 0;
+    std::uint32_t verdict = 0, number = 0;
+    char why[1024] = "";
+  };
+  struct Claim {
+    std::string path;
+    Hash key;
+    std::int64_t since_ns = 0;
+    Answer answer;
+  };
+  template <class Message>
+  struct Sent {
+    std::uint32_t to = 0;
+    Message message;
+    Operation op;
+  };
+  /// Of rank 0: what the ranks said of one key.
+  struct Matched {
+    std::vector<std::unique_ptr<ClaimMessage>> by_rank;
+    std::vector<FileState> before;  ///< of each rank, if it was renewed
+    std::uint32_t claimed = 0;
+    std::int64_t since_ns = 0;
+    unsigned renewals = 0;
+  };
+
+  Status send_claim(std::uint64_t claim, const FileState& state, std::string_view why);
+  Status receive_claims(std::int64_t now_ns);
+  void take(std::uint32_t rank, const ClaimMessage& message, std::int64_t now_ns);
+  Verdict judge(const Matched& matched, std::string& why) const;
+  void answer_all(Matched& matched, Verdict verdict, const std::string& why);
+  void give_up_late(std::int64_t now_ns);
+  void hear(const AnswerMessage& message);
+  Status send_waiting();
+
+  Transport& transport_;
+  const std::string host_;
+  const std::int64_t timeout_ns_;
+  std::uint64_t next_claim_ = 0;
+  std::map<std::uint64_t, Claim> claims_;
+  std::map<Hash, std::uint64_t> opens_;  ///< of each path and name, on this rank
+  std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_out_;
+  AnswerMessage answer_in_;
+  Operation answer_op_;
+  bool expects_answer_ = false;
+  // Of rank 0.
+  std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_in_;
+  std::vector<std::unique_ptr<Sent<AnswerMessage>>> answers_out_;
+  std::map<Hash, Matched> matched_;
+  std::map<Hash, std::string> given_up_;  ///< not all ranks opened these in time
+  std::uint32_t next_number_ = 0;
+};
+
+}  // namespace lmdbio::dist
