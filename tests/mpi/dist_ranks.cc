@@ -2,8 +2,10 @@
 // real LMDB that skips the others' records.
 //
 //   mpirun -n P dist_ranks [--records N] [--bytes N] [--batch N] [--readers N] [--round N] [--leave RANK]
+//                          [--hosts N]
 //
-// Exit status 0: all ranks had their records.  1: not so, and standard error tells.
+// --hosts: there have to be so many.  Exit status 0: all ranks had their records.  1: not so, and standard
+// error tells.
 #include <mpi.h>
 
 #include <chrono>
@@ -23,7 +25,7 @@ namespace lmdbio::dist {
 namespace {
 
 struct Options {
-  std::uint64_t records = 2000, bytes = 3000, batch = 16, readers = 0, round = 256;
+  std::uint64_t records = 2000, bytes = 3000, batch = 16, readers = 0, round = 256, hosts = 0;
   int leave = -1;
 };
 
@@ -41,6 +43,8 @@ bool parse(int argc, char** argv, Options& o) {
       o.readers = value;
     else if (name == "--round")
       o.round = value;
+    else if (name == "--hosts")
+      o.hosts = value;
     else if (name == "--leave")
       o.leave = static_cast<int>(value);
     else
@@ -49,7 +53,22 @@ bool parse(int argc, char** argv, Options& o) {
   return argc % 2 == 1;
 }
 
+int hosts() {
+  MPI_Comm host;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+  int rank = 0, all = 0;
+  MPI_Comm_rank(host, &rank);
+  const int first = rank == 0 ? 1 : 0;
+  MPI_Allreduce(&first, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Comm_free(&host);
+  return all;
+}
+
 int run(const Options& o, int rank, int ranks) {
+  if (const int there = hosts(); o.hosts != 0 && there != static_cast<int>(o.hosts)) {
+    std::fprintf(stderr, "%d hosts\n", there);
+    return 1;
+  }
   // All on one host: rank 0 makes the database.
   std::unique_ptr<testing::ReaderDb> made;
   char path[4096] = "";
