@@ -1,5 +1,5 @@
-// Readers and streams of lmdbio.h for C++20: owners, spans, exceptions.  Header-only: the library exports C
-// alone.  Lifetimes and rules of threads are those of lmdbio.h.
+// The readers and streams of lmdbio.h for C++20, with owning classes, spans and exceptions.  Header-only: the
+// library exports only C functions.  Lifetimes and thread rules are those of lmdbio.h.
 #pragma once
 
 #if __cplusplus < 202002L
@@ -24,7 +24,8 @@
 
 namespace lmdbio {
 
-/// What a call of the library answered: code() is an errno or an MDB_ code, what() names file and reason.
+/// Thrown when a call of the library fails.  code() is an errno or an MDB_ code; what() names file and
+/// reason.
 class Error : public std::runtime_error {
  public:
   Error(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
@@ -49,15 +50,16 @@ inline std::span<const std::byte> bytes(const MDB_val& v) noexcept {
 
 }  // namespace detail
 
-/// A record of a batch; its bytes are the batch's.
+/// A record of a batch.  The batch owns its bytes.
 struct Record {
   std::uint64_t ordinal = UINT64_MAX;
   std::span<const std::byte> key, value;
-  /// False: the key that was asked for does not exist.
+  /// Returns false if the requested key does not exist.
   bool exists() const noexcept { return ordinal != UINT64_MAX; }
 };
 
-/// Owns its records' bytes until it is destroyed or assigned to.  Empty if default-made or moved from.
+/// Owns the bytes of its records until it is destroyed or assigned to.  A batch that was default-constructed
+/// or moved from is empty.
 class Batch {
  public:
   class Iterator {
@@ -82,18 +84,18 @@ class Batch {
   };
 
   Batch() = default;
-  /// Takes it over.
+  /// Takes ownership of `batch`.
   explicit Batch(const lmdbio_batch* batch) noexcept : batch_(batch) {}
 
   std::size_t size() const noexcept { return batch_ == nullptr ? 0 : batch_->count; }
   bool empty() const noexcept { return size() == 0; }
-  /// `i` below size().
+  /// `i` must be less than size().
   Record operator[](std::size_t i) const noexcept { return record(batch_->records[i]); }
   Iterator begin() const noexcept { return Iterator(batch_ == nullptr ? nullptr : batch_->records); }
   Iterator end() const noexcept { return Iterator(batch_ == nullptr ? nullptr : batch_->records + size()); }
   std::uint64_t epoch() const noexcept { return batch_ == nullptr ? 0 : batch_->epoch; }
   std::uint64_t position() const noexcept { return batch_ == nullptr ? 0 : batch_->position; }
-  /// How many records at its end only fill it up.
+  /// Returns the number of records at the end that only fill up the batch.
   std::size_t padding() const noexcept { return batch_ == nullptr ? 0 : batch_->padding; }
 
  private:
@@ -106,7 +108,7 @@ class Batch {
   std::unique_ptr<const lmdbio_batch, Release> batch_;
 };
 
-/// lmdbio_order with defaults: all records once, in order, one in a batch.
+/// lmdbio_order with defaults: all records once, in order, one record per batch.
 struct Order : lmdbio_order {
   Order() noexcept : lmdbio_order{} {
     size = sizeof(lmdbio_order);
@@ -127,34 +129,36 @@ struct Order : lmdbio_order {
     o.window = records;
     return o;
   }
-  /// The ordinals are copied by Reader::stream, not here.
+  /// `ordinals` must stay valid until Reader::stream has copied them.
   static Order of(std::span<const std::uint64_t> ordinals, std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_LIST, batch_records);
     o.list = ordinals.data();
     o.length = ordinals.size();
     return o;
   }
+  /// `wanted` must stay valid until Reader::stream has copied the keys.
   static Order of(std::span<const MDB_val> wanted, std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_KEYS, batch_records);
     o.keys = wanted.data();
     o.length = wanted.size();
     return o;
   }
-  /// Share `rank` of `ranks`: of each `ranks` blocks of so many elements the one with that number.
+  /// Selects share `rank` of `ranks`: of every `ranks` blocks of `block_elements` elements, block `rank`.
   Order& share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t block_elements = 1) noexcept {
     offset = rank;
     step = ranks;
     block = block_elements;
     return *this;
   }
-  /// Record rank, rank + ranks, rank + 2 ranks, ... of the endless sequence of all epochs, as programs read
-  /// that skip the others' records and begin again at the end (Caffe): lmdbio_order::across_epochs.
+  /// Selects elements rank, rank + ranks, rank + 2 ranks, ... of the sequence of all epochs.  Programs that
+  /// skip the records of other ranks, and start again at the end, read in this order, for example Caffe.
+  /// See lmdbio_order::across_epochs.
   Order& share_across_epochs(std::uint64_t rank, std::uint64_t ranks,
                              std::uint64_t block_elements = 1) noexcept {
     across_epochs = 1;
     return share(rank, ranks, block_elements);
   }
-  /// Goes on at a place that Stream::where() told.
+  /// Resumes at a place that Stream::where() returned.
   Order& from(std::uint64_t first_epoch, std::uint64_t first_position) noexcept {
     epoch = first_epoch;
     position = first_position;
@@ -170,14 +174,15 @@ struct Order : lmdbio_order {
   }
 };
 
-/// An order of records, being read ahead.  One thread at a time, but for cancel().
+/// Records in a given order, read ahead.  One thread at a time, except for cancel().
 class Stream {
  public:
   struct Place {
     std::uint64_t epoch = 0, position = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
-  /// for (Batch& batch : stream) ...: what is left of it.  A batch is valid until the next.
+  /// For loops over the rest of the stream: for (Batch& batch : stream) ...  Each batch is valid until the
+  /// next.
   class Iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -188,7 +193,7 @@ class Stream {
     explicit Iterator(Stream& s) : stream_(&s) { ++*this; }
     Batch& operator*() noexcept { return batch_; }
     Iterator& operator++() {
-      batch_ = Batch();  // before the next, so that its memory can be used again
+      batch_ = Batch();  // first, so that its memory can be used for the next batch
       std::optional<Batch> next = stream_->next();
       ended_ = !next;
       if (next) batch_ = std::move(*next);
@@ -203,7 +208,8 @@ class Stream {
     bool ended_ = false;
   };
 
-  /// Empty: the end.  Throws Error; the next call tries the same batch again.
+  /// Returns the next batch, or nothing at the end of the stream.  Throws Error; the next call then tries to
+  /// read the same batch again.
   std::optional<Batch> next() {
     const lmdbio_batch* b = nullptr;
     const int rc = lmdbio_stream_next(stream_.get(), &b);
@@ -213,13 +219,13 @@ class Stream {
   }
   Iterator begin() { return Iterator(*this); }
   static std::default_sentinel_t end() noexcept { return {}; }
-  /// Where next() goes on.
+  /// Returns the place of the next batch.
   Place where() const noexcept {
     Place p;
     lmdbio_stream_position(stream_.get(), &p.epoch, &p.position);
     return p;
   }
-  /// Any thread.
+  /// Makes a waiting next() and all later ones throw Error with code ECANCELED.  Any thread.
   void cancel() noexcept { lmdbio_stream_cancel(stream_.get()); }
 
  private:
@@ -231,27 +237,28 @@ class Stream {
   std::unique_ptr<lmdbio_stream, Close> stream_;
 };
 
-/// One snapshot of one database.  Outlives its streams, not its batches.  Threads may share one.
+/// One snapshot of one database.  Must outlive its streams; its batches may outlive it.  Threads may share a
+/// reader.
 class Reader {
  public:
-  /// True: go on.
+  /// Returns false to cancel.
   using Progress = std::function<bool(std::string_view what, std::uint64_t done, std::uint64_t total)>;
   struct Options {
-    std::string database;    ///< empty: the main one
-    std::size_t memory = 0;  ///< most bytes for all its streams, see lmdbio.h; 0: LMDBIO_MEMORY
+    std::string database;    ///< empty: the main database
+    std::size_t memory = 0;  ///< upper limit in bytes for all streams, see lmdbio.h; 0: LMDBIO_MEMORY
     unsigned flags = 0;      ///< MDB_NOLOCK, MDB_NOSUBDIR
-    bool sidecar = true;     ///< an index file is used, if there is a good one
-    Progress progress;       ///< of making the index
+    bool sidecar = true;     ///< use the index file, if there is a valid one
+    Progress progress;       ///< reports on building the index
   };
 
   explicit Reader(const std::string& path) : Reader(path, Options()) {}
-  /// Throws Error, or what options.progress throws.
+  /// Throws Error, or whatever options.progress throws.
   Reader(const std::string& path, const Options& options) {
     open(options, [&path](const lmdbio_reader_options& o, lmdbio_reader** r) {
       return lmdbio_reader_open(path.c_str(), &o, r);
     });
   }
-  /// Of a transaction that the program has, which outlives the reader.
+  /// Uses the snapshot of the program's transaction `txn`, which must outlive the reader.
   Reader(MDB_txn* txn, MDB_dbi dbi) : Reader(txn, dbi, Options()) {}
   Reader(MDB_txn* txn, MDB_dbi dbi, const Options& options) {
     open(options, [txn, dbi](const lmdbio_reader_options& o, lmdbio_reader** r) {
@@ -272,7 +279,7 @@ class Reader {
     detail::check(lmdbio_reader_read_keys(reader_.get(), keys.data(), keys.size(), &b));
     return Batch(b);
   }
-  /// A batch of one; exists() tells.
+  /// Returns a batch of one record; Record::exists() is false if there is no such key.
   Batch read_key(std::string_view key) const {
     const MDB_val v{key.size(), const_cast<char*>(key.data())};
     return read_keys(std::span(&v, 1));
@@ -287,7 +294,7 @@ class Reader {
   struct Close {
     void operator()(lmdbio_reader* r) const noexcept { lmdbio_reader_close(r); }
   };
-  /// A progress function must not throw through C.
+  /// Keeps exceptions of the progress function from passing through C code.
   struct Watch {
     const Progress& progress;
     std::exception_ptr thrown;
