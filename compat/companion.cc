@@ -26,12 +26,12 @@ namespace lmdbio::compat {
 namespace {
 
 const char* describe(const Stock& stock, int rc) noexcept {
-  if (rc == kLocksHang) return "its locks hang";
+  if (rc == kLocksHang) return "the lock requests hang";
   const char* const text = rc > 0 ? ::strerrordesc_np(rc) : stock.strerror(rc);
   return text != nullptr ? text : "unknown error";
 }
 
-/// One line a process tells that files are read without locks; the rest at a lower level.
+/// The first line about reading without locks in a process is a warning; the others have a lower level.
 LogLevel lockless_level() noexcept {
   static constinit std::atomic<bool> told{false};
   return told.exchange(true) ? LogLevel::info : LogLevel::warn;
@@ -119,7 +119,7 @@ bool lock_file_has_room(const char* path, unsigned flags) {
 void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
   log_line(
       lockless_level(),
-      "%s: cannot be locked (%s): read without locks; a writer is not kept from changing pages meanwhile",
+      "%s: cannot be locked (%s): reading without locks; writers may change pages while they are being read",
       path, describe(stock, rc));
 }
 
@@ -184,7 +184,8 @@ int guarded_reopen(EnvHandle& env) noexcept {
   }
   if (rc == ESTALE)
     log_line(LogLevel::warn,
-             "%s: another file now: this forked process reads the one that its parent opened, without locks",
+             "%s: the file has been replaced: this forked process reads the file that its parent opened, "
+             "without locks",
              env.stats.path.c_str());
   else
     log_line(LogLevel::warn, "%s: cannot be opened again in this forked process (%s): reading without locks",
@@ -292,7 +293,7 @@ bool may_read_without_slot(const EnvHandle& env, int rc) noexcept {
 void tell_without_slot(const EnvHandle& env, int rc) noexcept {
   if (env.real.load(std::memory_order_relaxed) == nullptr) return;  // told when it could not be opened
   log_line(lockless_level(),
-           "%s: no reader slot (%s): read without one; a writer is not kept from changing pages meanwhile",
+           "%s: no reader slot (%s): reading without one; writers may change pages while they are being read",
            env.stats.path.c_str(), describe(*env.stock, rc));
 }
 
@@ -336,8 +337,8 @@ void look_back(ReadTxn& t) noexcept {
   std::uint64_t now = 0;
   (void)db::MetaSource(metas.pages()).renew(now);
   log_line(LogLevel::warn,
-           "%s: changed by a writer while it was read without locks: transaction %" PRIu64
-           " was read, %" PRIu64 " is the newest; what was read may be mixed",
+           "%s: changed by a writer while it was being read without locks: transaction %" PRIu64
+           " was read, but the newest is %" PRIu64 "; the data read may be inconsistent",
            e.stats.path.c_str(), t.txn.id(), now);
 }
 

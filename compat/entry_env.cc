@@ -45,7 +45,7 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   mdb_filehandle_t fd = -1;
   if (stock.env_get_flags(real, &flags) != 0 || stock.env_info(real, &info) != 0 ||
       stock.env_stat(real, &stat) != 0 || stock.env_get_fd(real, &fd) != 0)
-    return "no facts from the real library";
+    return "stock LMDB gave no information about the environment";
   struct stat file;
   const bool regular = ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
   if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
@@ -53,9 +53,9 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
       db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
                          db::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str()});
   if (!engine) {
-    log_line(LogLevel::info, "%s: no address range of %zu bytes: served by stock", env.stats.path.c_str(),
-             info.me_mapsize);
-    return "no address range";
+    log_line(LogLevel::info, "%s: not enough address space for a second mapping of %zu bytes",
+             env.stats.path.c_str(), info.me_mapsize);
+    return "not enough address space";
   }
   env.engine = std::move(engine).value();
   env.fd = fd;
@@ -126,7 +126,7 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
     const char* const why_not = start_engine(*e, flags);
     e->stats.opened(path, why_not, e->fd);
     if (e->stats.reason != nullptr)
-      log_line(LogLevel::debug, "%s: passed through: %s", path, e->stats.reason);
+      log_line(LogLevel::debug, "%s: passed through to stock LMDB: %s", path, e->stats.reason);
     return Status();
   });
   return 0;
@@ -180,7 +180,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     e->setup.map_bytes = info.me_mapsize;
     const Status mapped = e->engine->remap(info.me_mapsize, info.me_last_pgno);
     if (!mapped.ok())
-      log_line(LogLevel::warn, "%s: no address range for the file: no transaction can begin",
+      log_line(LogLevel::warn, "%s: not enough address space to map the file: transactions cannot begin",
                e->stats.path.c_str());
     return mapped;
   });

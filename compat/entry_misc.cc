@@ -18,14 +18,14 @@ LMDBIO_ABI char* mdb_version(int* major, int* minor, int* patch) {
   if (major != nullptr) *major = 0;
   if (minor != nullptr) *minor = 0;
   if (patch != nullptr) *patch = 0;
-  static char text[] = "LMDB is missing";
+  static char text[] = "stock LMDB was not found";
   return text;
 }
 
 LMDBIO_ABI char* mdb_strerror(int err) {
   const Stock* const real = stock_for(__builtin_return_address(0));
   if (real != nullptr) return real->strerror(err);
-  return err > 0 ? ::strerror(err) : const_cast<char*>("LMDB is missing");
+  return err > 0 ? ::strerror(err) : const_cast<char*>("stock LMDB was not found");
 }
 
 }  // extern "C"

@@ -140,8 +140,8 @@ Status reader_memory(const std::string& name, const lmdbio_reader_options& optio
   }
   if (out.limit != 0) return {};
   why = name +
-        ": LMDBIO_MEMORY leaves a reader no memory: set it to 8M or more, or give the reader a limit of "
-        "its own (`memory`)";
+        ": LMDBIO_MEMORY leaves a reader no memory: set it to 8M or more, or give the reader its own limit "
+        "(option `memory`)";
   return Status::from_errno(ENOMEM);
 }
 
@@ -172,9 +172,10 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::direct);
   if (!file) {
     if (PrivateTable::get() == nullptr) {
-      why = name +
-            ": the system does not allow a table of descriptors of our own (close_range and unshare are "
-            "refused)";
+      why =
+          name +
+          ": readers need a descriptor table of their own, which this system does not allow (close_range and "
+          "unshare are refused)";
       return Status::from_errno(ENOTSUP);
     }
     why = name + ": " + mdb_strerror(file.error().raw());
@@ -222,7 +223,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   made->core = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
                                                 make_engine, memory.process);
   if (!reader::take_least(made->core->shared())) {
-    why = name + ": a reader needs 1 MiB" + memory.process->reason();
+    why = name + ": not enough memory for a reader, which needs 1 MiB" + memory.process->reason();
     return Status::from_errno(ENOMEM);
   }
   made->env = &env;
@@ -236,9 +237,10 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
 Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,
                     std::string& why) {
   out = {};
-  if (given != nullptr && !read_sized(given, out)) return invalid(why, "lmdbio_reader_options: its size");
+  if (given != nullptr && !read_sized(given, out))
+    return invalid(why, "lmdbio_reader_options: size is not valid, or an unknown field is not 0");
   if (opens && (out.flags & ~unsigned{MDB_NOSUBDIR | MDB_NOLOCK}) != 0)
-    return invalid(why, "lmdbio_reader_options: flags other than MDB_NOSUBDIR and MDB_NOLOCK");
+    return invalid(why, "lmdbio_reader_options: flags may be only MDB_NOSUBDIR and MDB_NOLOCK");
   return {};
 }
 
@@ -254,7 +256,7 @@ LMDBIO_ABI const char* lmdbio_error(void) { return error_text(); }
 LMDBIO_ABI int lmdbio_reader_open(const char* path, const lmdbio_reader_options* given,
                                   lmdbio_reader** reader) {
   return told([&](std::string& why) {
-    if (path == nullptr || reader == nullptr) return invalid(why, "lmdbio_reader_open: a null argument");
+    if (path == nullptr || reader == nullptr) return invalid(why, "lmdbio_reader_open: null argument");
     lmdbio_reader_options options;
     if (const Status st = read_options(given, true, options, why); !st.ok()) return st;
     const auto opened = std::make_shared<Opened>();
@@ -263,7 +265,8 @@ LMDBIO_ABI int lmdbio_reader_open(const char* path, const lmdbio_reader_options*
     if (t == nullptr) {
       const EnvHandle* const e = as<EnvHandle>(opened->env);
       why = std::string(path) + ": not served by LMDBIO: " +
-            (e == nullptr ? "LMDBIO_DISABLE, or this LMDB's version" : e->stats.reason);
+            (e == nullptr ? "LMDBIO_DISABLE is set, or this release of LMDB is not supported"
+                          : e->stats.reason);
       return Status::from_errno(ENOTSUP);
     }
     return make_reader(*t, opened->dbi, options, options.database != nullptr ? options.database : "", opened,
@@ -280,11 +283,11 @@ LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
   if (usable && t->txn.stale(dbi))
     if (const auto record = t->txn.record(dbi); !record) known = record.error();
   return told([&](std::string& why) {
-    if (txn == nullptr || reader == nullptr) return invalid(why, "lmdbio_reader_attach: a null argument");
+    if (txn == nullptr || reader == nullptr) return invalid(why, "lmdbio_reader_attach: null argument");
     if (t == nullptr) {
       const ForwardTxn* const f = as<ForwardTxn>(txn);
       why = f != nullptr ? f->env->stats.path + ": not served by LMDBIO: " + f->env->stats.reason
-                         : "a transaction that is not LMDBIO's";
+                         : "LMDBIO does not serve this transaction";
       return Status::from_errno(ENOTSUP);
     }
     if (t->env == nullptr || !t->txn.has_dbi(dbi)) return invalid(why, "no such transaction or database");
@@ -314,7 +317,7 @@ LMDBIO_ABI int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinal
                                   const lmdbio_batch** batch) {
   return told([&](std::string& why) {
     if (reader == nullptr || batch == nullptr || (ordinals == nullptr && n != 0))
-      return invalid(why, "lmdbio_reader_read: a null argument");
+      return invalid(why, "lmdbio_reader_read: null argument");
     for (std::size_t i = 0; i < n; ++i)
       if (ordinals[i] == reader::kNoRecord) return invalid(why, "lmdbio_reader_read: no such record");
     std::unique_ptr<reader::Batch> b;
@@ -328,7 +331,7 @@ LMDBIO_ABI int lmdbio_reader_read_keys(lmdbio_reader* reader, const MDB_val* key
                                        const lmdbio_batch** batch) {
   return told([&](std::string& why) {
     if (reader == nullptr || batch == nullptr || (keys == nullptr && n != 0))
-      return invalid(why, "lmdbio_reader_read_keys: a null argument");
+      return invalid(why, "lmdbio_reader_read_keys: null argument");
     std::vector<std::uint64_t> ordinals;
     std::unique_ptr<reader::Batch> b;
     Status st = reader->core->find({keys, n}, ordinals, why);
@@ -349,11 +352,12 @@ LMDBIO_ABI void lmdbio_batch_release(const lmdbio_batch* batch) {
 LMDBIO_ABI int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* given, lmdbio_stream** stream) {
   return told([&](std::string& why) {
     if (reader == nullptr || given == nullptr || stream == nullptr)
-      return invalid(why, "lmdbio_stream_open: a null argument");
+      return invalid(why, "lmdbio_stream_open: null argument");
     lmdbio_order order;
-    if (!read_sized(given, order)) return invalid(why, "lmdbio_order: its size");
+    if (!read_sized(given, order))
+      return invalid(why, "lmdbio_order: size is not valid, or an unknown field is not 0");
     if (order.kind == LMDBIO_ORDER_KEYS && order.keys == nullptr && order.length != 0)
-      return invalid(why, "lmdbio_order: keys is null");
+      return invalid(why, "lmdbio_order: keys: must not be NULL");
     auto made = std::make_unique<lmdbio_stream>();
     const Status st = reader::Stream::open(*reader->core, order, made->core, why);
     if (st.ok()) *stream = made.release();
@@ -363,7 +367,7 @@ LMDBIO_ABI int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* giv
 
 LMDBIO_ABI int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** batch) {
   return told([&](std::string& why) {
-    if (stream == nullptr || batch == nullptr) return invalid(why, "lmdbio_stream_next: a null argument");
+    if (stream == nullptr || batch == nullptr) return invalid(why, "lmdbio_stream_next: null argument");
     std::unique_ptr<reader::Batch> b;
     const Status st = stream->core->next(b, why);
     if (st.ok()) *batch = give(std::move(b));

@@ -32,8 +32,7 @@ Status bad_metas(ReadTxn& t) noexcept {
   db::MetaCopies copies;
   if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
   const std::byte* const(&metas)[2] = copies.pages();
-  log_line(LogLevel::warn,
-           "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not two that follow one another",
+  log_line(LogLevel::warn, "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not consecutive",
            t.env->stats.path.c_str(), db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
            db::SharedWords::load(metas[1] + db::detail::kAtTxnid));
   return Status::from_mdb(MDB_CORRUPTED);

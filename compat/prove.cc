@@ -34,7 +34,8 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   const std::size_t size = format::page_size(load<format::MetaRecord>(first + format::kPageHeader));
   const Result<std::uint64_t> length = file.size();
   if (length && length.value() < size + format::kMetaBytes) {
-    (void)std::snprintf(why, sizeof why, "the file ends before it, at %" PRIu64 " bytes", length.value());
+    (void)std::snprintf(why, sizeof why, "the file ends before this page, at %" PRIu64 " bytes",
+                        length.value());
     return true;
   }
   return read_fully(engine, size, second).ok() && format::explain_meta(second, why);
@@ -100,7 +101,7 @@ Status prove_openable(const std::string& file, KeptFd& keep) {
       keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
   }
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
-    log_line(LogLevel::warn, "%s: not a file but a %s", file.c_str(),
+    log_line(LogLevel::warn, "%s: a %s, not a regular file", file.c_str(),
              S_ISFIFO(at.st_mode)   ? "pipe"
              : S_ISSOCK(at.st_mode) ? "socket"
                                     : "character device");
@@ -119,13 +120,13 @@ void explain_refusal(const std::string& file, const KeptFd& fd) noexcept {
   struct stat at;
   if (!fd) {
     if (::stat(file.c_str(), &at) == 0 && S_ISDIR(at.st_mode))
-      log_line(LogLevel::warn, "%s: a directory, not a file", file.c_str());
+      log_line(LogLevel::warn, "%s: a directory, not a regular file", file.c_str());
     return;
   }
   const Result<File> opened = File::from_fd(fd.get(), File::Take::borrow);
   if (!opened) return;
   if (const Result<std::uint64_t> size = opened.value().size(); size && size.value() == 0) {
-    log_line(LogLevel::warn, "%s: empty: a database that nobody has written yet", file.c_str());
+    log_line(LogLevel::warn, "%s: empty: nothing has been written to this database yet", file.c_str());
     return;
   }
   char why[kWhyBytes];
@@ -155,8 +156,8 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
         db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
     if (db::overtaken(engine.metas(), now.txnid)) continue;  // without locks: the writer may have done it
-    log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s: not copied", env.stats.path.c_str(), hazard.page,
-             hazard.reason);
+    log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
+             hazard.page, hazard.reason);
     return st;
   }
   return Status::from_errno(EBUSY);

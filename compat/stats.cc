@@ -96,7 +96,7 @@ std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   const std::shared_ptr<cache::FileCache> file = env.engine->read_ahead_so_far();
   if (file == nullptr) {
     out.read_path = "mmap";
-    out.reason = env.engine->reads_ahead() ? "nothing met data that was not in memory"
+    out.reason = env.engine->reads_ahead() ? "all data that was needed was in memory"
                                            : env.engine->no_read_ahead_reason();
     out.counted = false;
     return out;
@@ -165,7 +165,8 @@ void write_line(const std::string& line, const std::string& path) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       if (!complained.exchange(true))
-        log_line(LogLevel::warn, "LMDBIO_STATS: cannot write: %s", ::strerrordesc_np(errno));
+        log_line(LogLevel::warn, "LMDBIO_STATS: cannot write to %s: %s",
+                 path.empty() ? "standard error" : path.c_str(), ::strerrordesc_np(errno));
       return;
     }
     done += static_cast<std::size_t>(n);

@@ -80,7 +80,7 @@ const Stock* add_library(void* handle, void* create) noexcept {
   Dl_info info;
   s->path = ::dladdr(create, &info) != 0 ? ::strdup(info.dli_fname) : nullptr;
   if (s->path == nullptr) s->path = "";
-  log_line(LogLevel::debug, "real LMDB %d.%d.%d: %s", major, minor, patch, s->path);
+  log_line(LogLevel::debug, "stock LMDB %d.%d.%d: %s", major, minor, patch, s->path);
   libraries[n].store(s.get(), std::memory_order_release);
   library_count.store(n + 1, std::memory_order_release);
   return s.release();
@@ -104,7 +104,7 @@ const Stock* configured() noexcept {
   if (s == nullptr) {
     const char* const why = ::dlerror();
     log_line(LogLevel::error, "LMDBIO_STOCK_LIB=%s is not an LMDB library: %s", path.c_str(),
-             why != nullptr ? why : "it lacks functions of LMDB, or is this library itself");
+             why != nullptr ? why : "it lacks LMDB functions, or it is LMDBIO itself");
   }
   return s;
 }
@@ -187,7 +187,8 @@ const Stock* resolve(const void* return_address) noexcept {
   if (const Stock* const s = by_search_order(); s != nullptr) return s;
   static constinit std::atomic<bool> told{false};
   if (!told.exchange(true)) {
-    log_line(LogLevel::error, "no real LMDB found: install liblmdb0, or set LMDBIO_STOCK_LIB to its path");
+    log_line(LogLevel::error,
+             "stock LMDB was not found: install liblmdb0, or set LMDBIO_STOCK_LIB to its path");
   }
   return nullptr;
 }

@@ -75,8 +75,8 @@ bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) {
   env.stats.opened(path, nullptr, env.fd);
   env.serve();
   log_line(LogLevel::warn,
-           "%s: cannot be mapped here: read into memory, without locks; a writer is not kept from changing pages "
-           "meanwhile",
+           "%s: cannot be mapped here: reading it into memory, without locks; writers may change pages while "
+           "they are being read",
            path);
   return true;
 }

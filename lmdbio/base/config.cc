@@ -139,59 +139,63 @@ bool parse_stats(Config& c, const char* value) {
 }
 
 constexpr ConfigEntry kTable[] = {
-    {"LMDBIO_DISABLE", "0, 1", "0", "1: every call goes to the real LMDB, as if LMDBIO were not there.",
+    {"LMDBIO_DISABLE", "0, 1", "0", "1: every call goes to stock LMDB, as if LMDBIO were not loaded.",
      parse_disable},
     {"LMDBIO_STOCK_LIB", "path of a liblmdb", "",
-     "The real LMDB to work with. Not set: the one the program would have used without LMDBIO.",
+     "Path of stock LMDB, the original library. Not set: the one that the program would use without LMDBIO.",
      parse_stock_lib},
     {"LMDBIO_STRICT", "0, 1", "0",
-     "1: where the real LMDB refuses to open or to begin for want of its lock file, its locks or a reader "
-     "slot, "
-     "so does LMDBIO. 0: it reads without locks, and says so.",
+     "What happens if an environment cannot be opened, or a transaction cannot begin, because the lock file, "
+     "the locks or a reader slot are not available. 0: LMDBIO reads without locks and logs a warning. 1: the "
+     "call fails, as with stock LMDB.",
      parse_strict},
     {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",
-     "How long an open may wait for file locks on a network or user-space file system before it goes on "
-     "without them. 0: for ever.",
+     "How many seconds an open waits for file locks on a network or user-space file system before it "
+     "continues without locks. 0: no limit.",
      parse_lock_seconds},
     {"LMDBIO_IO", "auto, mmap, direct, buffered", "auto",
-     "How walks over data that is not in memory are read. mmap: by page faults, as stock. direct: past the "
-     "page cache into private memory, always. buffered: into the page cache, ahead of the program. auto: "
-     "what is in memory is left alone, else direct or buffered, whichever suits the file system and the "
-     "file.",
+     "How data that is not in memory is read for a walk (a cursor that moves from record to record). mmap: "
+     "by page faults, as with stock LMDB. buffered: ahead of the program, into the page cache. direct: ahead "
+     "of the program, by direct I/O into private memory. auto: LMDBIO chooses one of these for the file and "
+     "its file system, and uses data that is in the page cache already.",
      parse_io},
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
-     "Most private memory of a process: data that was read directly, values that were prefetched, readers "
-     "and record indexes. Percent: of the machine's memory or the cgroup's. 0: none, nothing is read "
-     "directly, and readers need a limit of their own (`memory`).",
+     "Upper limit on private memory, per process: for data read by direct I/O, prefetched values, readers "
+     "and record indexes. A percentage refers to the memory of the machine or the cgroup. 0: no private "
+     "memory; direct I/O is not used, and each reader needs its own limit (option `memory`).",
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
-     "The system calls that read ahead. What is not to be had is replaced by the next.", parse_engine},
+     "How LMDBIO reads ahead. uring: io_uring. threads: pread in several threads. pread: one pread at a "
+     "time. An engine that is not available is replaced by the next one. auto: the first one that is "
+     "available.",
+     parse_engine},
     {"LMDBIO_NODE", "auto, cache, chunks, off", "auto",
-     "auto: the processes of a user on a node read each chunk of a file once, into the page cache or, where "
-     "the file does not fit and is not local, into files in /dev/shm. cache: never into /dev/shm. chunks: "
-     "walks read every file directly, and share it in /dev/shm. off: each process reads for itself.",
+     "How the processes of a user on a node share what they read. auto: they read each chunk of a file once, "
+     "into the page cache, or into files in /dev/shm if the file does not fit into the page cache and is not "
+     "local. cache: as auto, but never into /dev/shm. chunks: walks read all files by direct I/O and share "
+     "them in /dev/shm. off: each process reads the file itself.",
      parse_node},
-    {"LMDBIO_STALL_SECONDS", "0 to 3600", "30", "A read that takes longer is logged in one line. 0: never.",
-     parse_stall_seconds},
+    {"LMDBIO_STALL_SECONDS", "0 to 3600", "30",
+     "Log one warning when a read takes longer than this many seconds. 0: no warning.", parse_stall_seconds},
     {"LMDBIO_INDEX_DIR", "path of a directory", "",
-     "Where record indexes are kept (lmdbio index). Not set: each beside its database.", parse_index_dir},
+     "Directory for record indexes (lmdbio index). Not set: next to each database.", parse_index_dir},
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",
-     "The least important messages to write to standard error.", parse_log},
+     "The lowest severity of messages that are written to standard error.", parse_log},
     {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",
-     "Statistics when the last environment closes and at exit, as one JSON object a line. 1: to standard "
-     "error; "
-     "path: appended to that file.",
+     "Statistics of each process, as one JSON object on one line, written when its last environment is "
+     "closed and at exit. 0: none. 1: to standard error. path: appended to that file, also for processes "
+     "that were killed (lmdbio stats).",
      parse_stats},
 };
 
 void complain_in_log(const ConfigEntry& e, const char* value) {
-  log_line(LogLevel::error, "%s=%.200s is not valid (%s); using %s", e.name, value, e.range,
+  log_line(LogLevel::error, "%s=%.200s is not valid (allowed: %s); using %s", e.name, value, e.range,
            *e.def == '\0' ? "no value" : e.def);
 }
 
 constexpr std::string_view kPrefix = "LMDBIO_";
 
-/// Variables that were meant for LMDBIO and say nothing to it.
+/// Logs variables with LMDBIO's prefix that are not settings.
 void complain_of_unknown() {
   if (::getauxval(AT_SECURE) != 0) return;
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
@@ -200,7 +204,7 @@ void complain_of_unknown() {
                                                   [name](const ConfigEntry& k) { return name == k.name; }))
       continue;
     const char* const meant = nearest_setting(name);
-    log_line(LogLevel::warn, "%.*s is no setting%s%s%s",
+    log_line(LogLevel::warn, "%.*s is not a setting of LMDBIO%s%s%s",
              static_cast<int>(std::min<std::size_t>(name.size(), 200)), name.data(),
              meant != nullptr ? "; did you mean " : "; lmdbio config lists them",
              meant != nullptr ? meant : "", meant != nullptr ? "?" : "");

@@ -208,7 +208,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
 void ChunkCache::complain_if_full(const FileCache& file) noexcept {
   if (!budget_.over_limit() || std::exchange(full_logged_, true)) return;
   log_line(LogLevel::warn,
-           "%s: cannot be mapped, and what was read of it needs more memory than LMDBIO_MEMORY (%" PRIu64
+           "%s: cannot be mapped, and the data read from it takes more memory than LMDBIO_MEMORY (%" PRIu64
            " MiB)",
            file.name.c_str(), budget_.limit() >> 20);
 }

@@ -201,7 +201,8 @@ class FileSource final : public ChunkSource {
     share_again_ns_ = now_ns() + kTryAgain;
     if (std::exchange(complained_, true)) return;
     const char* const text = ::strerrordesc_np(why.raw());
-    log_line(LogLevel::info, "%s: each process reads for itself, no chunk files in /dev/shm: %s",
+    log_line(LogLevel::info,
+             "%s: each process reads the file itself, because chunk files in /dev/shm are not available: %s",
              file_.name.c_str(), text != nullptr ? text : "unknown error");
   }
 

@@ -25,7 +25,7 @@ void leave_page_cache(FileCache& file, std::uint64_t limit, const char* why) noe
   }
   file.go_direct();
   ++file.stats.went_direct;
-  log_line(LogLevel::info, "%s: direct reads from now on: %s", file.name.c_str(), why);
+  log_line(LogLevel::info, "%s: switching to direct I/O: %s", file.name.c_str(), why);
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ void check_memory(FileCache& file, std::uint64_t limit) noexcept {
   file.filled = 0;
   if (!file.decision.uses_resident || file.drop_behind) return;
   if (!still_fits_page_cache(file.file_bytes.load(std::memory_order_relaxed), memory_facts().available))
-    leave_page_cache(file, limit, "there is no room for it in the page cache any more");
+    leave_page_cache(file, limit, "the file no longer fits into the page cache");
 }
 
 std::optional<double> filled_share(const FileCache& file, ChunkIndex chunk) noexcept {
@@ -52,7 +52,7 @@ void note_filled(FileCache& file, ChunkIndex chunk, double share, std::uint64_t 
     file.came_to_nothing += bytes;
   }
   if (page_cache_loses(file.came_to_nothing, file.stats.vanished))
-    leave_page_cache(file, limit, "what is brought into the page cache vanishes");
+    leave_page_cache(file, limit, "pages are evicted from the page cache before they are used");
   if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
 }
 

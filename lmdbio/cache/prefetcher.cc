@@ -112,8 +112,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     chunks_.files().push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
-      log_line(LogLevel::info, "%s: %s: %s", name,
-               decision == ReadPath::direct       ? "direct reads"
+      log_line(LogLevel::info, "%s: read path for data not in memory: %s (reason: %s)", name,
+               decision == ReadPath::direct       ? "direct I/O"
                : decision == ReadPath::page_cache ? "buffered reads"
                                                   : "page faults",
                decision.reason);

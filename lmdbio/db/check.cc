@@ -33,7 +33,7 @@ Status Checker::run() {
     accounts_.lost(options_.overflow_headers);
     if (unseen_ > totals_.lost_pages)
       report_.tell(Severity::error, nullptr, home, 1,
-                   "the records of databases count %llu overflow pages more than there are", ull(unseen_));
+                   "the database records count %llu overflow pages too many", ull(unseen_));
     totals_.lost_pages -= std::min(totals_.lost_pages, unseen_);
   }
   visitor_.progress(report_.stopped() ? report_.pages_seen() : accounts_.limit(), accounts_.limit());
@@ -75,12 +75,11 @@ void Checker::walk(Tree& tree) {
   if (!empty) {
     walk_pages(tree);
   } else if (tree.dup) {
-    report_.wrong(tree, tree.home, "duplicates without a page");
+    report_.wrong(tree, tree.home, "the tree of duplicates has no pages");
   }
   if (report_.stopped() || tree.broken) return;
   if (tree.depth != r.depth)
-    report_.wrong(tree, tree.home, "the record says depth %u, the tree has %u", unsigned{r.depth},
-                  tree.depth);
+    report_.wrong(tree, tree.home, "depth: %u in the record, %u in the tree", unsigned{r.depth}, tree.depth);
   if (!options_.overflow_headers && r.overflow_pages > tree.overflow) {
     // A shorter value in the place of a longer one leaves pages at the end of its run, as its header says.
     const std::uint64_t more = r.overflow_pages - tree.overflow;
@@ -97,8 +96,8 @@ void Checker::walk(Tree& tree) {
                 {"entries", r.entries, tree.entries}};
   for (const auto& c : counts)
     if (c.says != c.has)
-      report_.tell(Severity::error, &tree.db, tree.home, 1, "the record says %llu %s, the tree has %llu",
-                   ull(c.says), c.what, ull(c.has));
+      report_.tell(Severity::error, &tree.db, tree.home, 1,
+                   "number of %s: %llu in the record, %llu in the tree", c.what, ull(c.says), ull(c.has));
 }
 
 void Checker::walk_pages(Tree& tree) {
@@ -132,7 +131,7 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
   const std::byte* const at = file_.at(pgno);
   const std::size_t size = file_.page_size();
   if (const auto number = load<std::uint64_t>(at); number != p) {
-    report_.wrong(tree, p, "its header has the number %llu", ull(number));
+    report_.wrong(tree, p, "the page number in its header is %llu", ull(number));
     return;
   }
   const unsigned flags = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
@@ -141,12 +140,12 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
   const bool fixed = tree.dup && tree.db.dups_fixed;
   const unsigned leaf_kind = fixed ? format::kLeaf | format::kLeaf2 : format::kLeaf;
   if (flags != format::kBranch && flags != leaf_kind) {
-    report_.wrong(tree, p, "its flags 0x%x are not those of a page of this tree", flags);
+    report_.wrong(tree, p, "its flags, 0x%x, are not valid in this tree", flags);
     return;
   }
   const bool slotted = (flags & format::kLeaf2) == 0;
   if (lower < format::kPageHeader || lower % 2 != 0 || lower > upper || (slotted && upper > size)) {
-    report_.wrong(tree, p, "bounds of its free space are wrong: lower %zu, upper %zu", lower, upper);
+    report_.wrong(tree, p, "the bounds of its free space are wrong: lower %zu, upper %zu", lower, upper);
     return;
   }
   const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
@@ -160,9 +159,9 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
   ++tree.leaf;
   if (tree.depth == 0) tree.depth = level;
   if (tree.depth != level)
-    report_.wrong(tree, p, "a leaf at depth %u, where the others are at %u", level, tree.depth);
+    report_.wrong(tree, p, "a leaf page at depth %u; the others are at depth %u", level, tree.depth);
   if (count == 0) {
-    report_.wrong(tree, p, "a leaf without entries");
+    report_.wrong(tree, p, "a leaf page without entries");
     return;
   }
   if (slotted) {
@@ -173,7 +172,7 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
     ++tree.db.totals.leaf2_pages;
     const std::size_t item = tree.record.pad;
     if (load<std::uint16_t>(at + format::kAtPad) != item) {
-      report_.wrong(tree, p, "its items have %u bytes, those of the tree %zu",
+      report_.wrong(tree, p, "its items have %u bytes, but items of this tree have %zu",
                     unsigned{load<std::uint16_t>(at + format::kAtPad)}, item);
       return;
     }
@@ -187,7 +186,8 @@ bool Checker::node_at(Tree& tree, const std::byte* at, std::size_t size, std::ui
                       std::size_t upper, std::size_t& off) {
   off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
   if (off >= upper && off % 2 == 0 && off + format::kNodeHeader <= size) return true;
-  report_.wrong(tree, p, "slot %u points to offset %zu, nodes are from %zu to %zu", i, off, upper, size);
+  report_.wrong(tree, p, "slot %u points to the invalid offset %zu; nodes are between %zu and %zu", i, off,
+                upper, size);
   return false;
 }
 
@@ -196,7 +196,7 @@ void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned 
   const std::size_t size = file_.page_size();
   // Stock asserts two, but lets the free database rebalance with one.
   if (count < (tree.db.totals.kind == DatabaseTotals::Kind::free ? 1u : 2u)) {
-    report_.wrong(tree, p, "a branch page with %u entries", count);
+    report_.wrong(tree, p, "too few entries for a branch page: %u", count);
     if (count == 0) return;
   }
   scratch_.clear(size);
@@ -209,7 +209,7 @@ void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned 
       return;
     }
     if (!scratch_.take(off, end)) {
-      report_.wrong(tree, p, "the node of slot %u overlaps another", i);
+      report_.wrong(tree, p, "the node of slot %u overlaps another node", i);
       return;
     }
   }
@@ -253,7 +253,7 @@ void Checker::leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned co
       continue;
     }
     if (!taken.take(off, end)) {
-      report_.wrong(tree, p, "the node of slot %u overlaps another", i);
+      report_.wrong(tree, p, "the node of slot %u overlaps another node", i);
       continue;
     }
     const Key key{at + off + format::kNodeHeader, key_size, at + size};

@@ -55,9 +55,9 @@ class CopyChecker {
   /// `n` pages that stock's mdb_page_get gives, and that are there.  `from`: the page that names them.
   Status reach(Pgno p, std::uint64_t n, std::uint64_t from) noexcept {
     if (format::raw(p) > snapshot_.last_pg)
-      return hazard(from, "a page beyond the last page", MDB_PAGE_NOTFOUND);
+      return hazard(from, "refers to a page beyond the last page", MDB_PAGE_NOTFOUND);
     if (format::raw(p) >= limit() || n > limit() - format::raw(p))
-      return hazard(from, "a page beyond the end of the file");
+      return hazard(from, "refers to a page beyond the end of the file");
     return {};
   }
 
@@ -66,7 +66,7 @@ class CopyChecker {
     if (const Status st = reach(pgno, 1, from); !st.ok()) return st;
     const std::uint64_t p = format::raw(pgno);
     if (level > kDepthLimit) return hazard(from, "the tree is too deep", MDB_CURSOR_FULL);
-    if (!used_.add(p)) return hazard(p, "a page that is used twice");
+    if (!used_.add(p)) return hazard(p, "the page is used twice");
     const std::byte* const at = file_.at(pgno);
     const std::size_t size = file_.page_size();
     const unsigned flags = load<std::uint16_t>(at + format::kAtFlags);
@@ -74,10 +74,11 @@ class CopyChecker {
                       upper = load<std::uint16_t>(at + format::kAtUpper);
     const bool is_branch = (flags & format::kBranch) != 0, is_leaf2 = (flags & format::kLeaf2) != 0;
     if (is_branch == ((flags & format::kLeaf) != 0)) return hazard(p, "neither a branch page nor a leaf");
-    if (lower < format::kPageHeader || lower > upper) return hazard(p, "wrong bounds of its free space");
+    if (lower < format::kPageHeader || lower > upper)
+      return hazard(p, "the bounds of its free space are wrong");
     // mdb_page_copy of a LEAF2 page counts from the page's end.
     if (is_leaf2 ? ((upper - lower) & ~std::size_t{7}) > size || is_branch : upper > size)
-      return hazard(p, "wrong bounds of its free space");
+      return hazard(p, "the bounds of its free space are wrong");
     const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
     if (is_branch) {
       if (count == 0) return hazard(p, "a branch page without entries");
@@ -86,7 +87,7 @@ class CopyChecker {
     // Its buffers are those of the first way down: a branch page copied where that had none writes to the
     // file's map.
     if (depth == 0) depth = level;
-    if (depth != level) return hazard(p, "leaves of different depth");
+    if (depth != level) return hazard(p, "leaf pages at different depths");
     if (role == Role::free && is_leaf2) return hazard(p, "a page of fixed-size items in the free database");
     if (role == Role::free && count == 0) return hazard(p, "an empty leaf in the free database");
     if (role == Role::duplicates || is_leaf2) return {};
@@ -100,13 +101,13 @@ class CopyChecker {
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
       if (off < upper || off + format::kNodeHeader > size)
-        return hazard(p, "a slot that points outside the nodes");
+        return hazard(p, "a slot points outside the nodes");
       // New page numbers are written into headers in a copy of the page.
-      if (!scratch_.take(off, off + format::kNodeHeader)) return hazard(p, "nodes that overlap");
+      if (!scratch_.take(off, off + format::kNodeHeader)) return hazard(p, "two nodes overlap");
     }
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
-      if (off + format::kNodeHeader > size) return hazard(p, "a slot that points outside the nodes");
+      if (off + format::kNodeHeader > size) return hazard(p, "a slot points outside the nodes");
       if (const Status st = tree(format::Node{at + off}.child(), p, level + 1, depth, role, nesting);
           !st.ok())
         return st;
@@ -121,7 +122,7 @@ class CopyChecker {
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
       if (off < upper || off + format::kNodeHeader > size)
-        return hazard(p, "a slot that points outside the nodes");
+        return hazard(p, "a slot points outside the nodes");
       const auto header = load<std::uint64_t>(at + off);
       const auto data_size = static_cast<std::uint32_t>(header);
       const unsigned flags = static_cast<std::uint16_t>(header >> 32);
@@ -129,7 +130,7 @@ class CopyChecker {
       const bool big = (flags & format::kBigData) != 0, sub = !big && (flags & format::kSubData) != 0;
       if (role == Role::free) {
         if ((flags & format::kDupData) != 0) return hazard(p, "duplicates in the free database");
-        if (data_at + sizeof(std::uint64_t) > size) return hazard(p, "a node that ends beyond the page");
+        if (data_at + sizeof(std::uint64_t) > size) return hazard(p, "a node ends beyond the page");
         if (big) {
           if (const Status st = reach(load<Pgno>(at + data_at), 1, p); !st.ok()) return st;
         }
@@ -137,15 +138,15 @@ class CopyChecker {
       }
       // Written to, in a copy of the page of which free space was not copied.
       const std::size_t end = data_at + (big ? sizeof(Pgno) : sub ? sizeof(DbRecord) : 0);
-      if ((big || sub) && end > size) return hazard(p, "a node that ends beyond the page");
+      if ((big || sub) && end > size) return hazard(p, "a node ends beyond the page");
       if (!taken.take(off, big || sub ? end : off + format::kNodeHeader))
-        return hazard(p, "nodes that overlap");
+        return hazard(p, "two nodes overlap");
       if (big) {
         if (const Status st = overflow(load<Pgno>(at + data_at), data_size, p); !st.ok()) return st;
       } else if (sub) {
         const auto record = load<DbRecord>(at + data_at);
         if (record.root == format::kNoPage) continue;
-        if (nesting == kNestingLimit) return hazard(p, "databases inside databases inside databases");
+        if (nesting == kNestingLimit) return hazard(p, "databases are nested too deeply");
         unsigned depth = 0;
         const Role below = (flags & format::kDupData) != 0 ? Role::duplicates : Role::records;
         if (const Status st = tree(record.root, p, 1, depth, below, nesting + 1); !st.ok()) return st;
@@ -160,10 +161,10 @@ class CopyChecker {
     const std::uint64_t p = format::raw(first);
     const std::uint64_t pages = load<std::uint32_t>(file_.at(first) + format::kAtPages);
     if (pages < format::overflow_pages(size, file_.shift()))
-      return hazard(p, "an overflow run shorter than its value");
-    if (pages > limit() - p) return hazard(p, "an overflow run that ends beyond the file");
+      return hazard(p, "an overflow run is shorter than its value");
+    if (pages > limit() - p) return hazard(p, "an overflow run ends beyond the file");
     for (std::uint64_t i = p; i < p + pages; ++i)
-      if (!used_.add(i)) return hazard(i, "a page that is used twice");
+      if (!used_.add(i)) return hazard(i, "the page is used twice");
     return {};
   }
 

@@ -9,11 +9,11 @@ bool PageAccounts::reachable(Tree& tree, std::uint64_t p, std::uint64_t n, std::
   if (p < 2)
     report_.wrong(tree, from, "%s %llu is a meta page", what, ull(p));
   else if (p > last_pg_ || n - 1 > last_pg_ - p)
-    report_.wrong(tree, from, "%s %llu (%llu pages) is beyond the last page %llu", what, ull(p), ull(n),
-                  ull(last_pg_));
+    report_.wrong(tree, from, "%s %llu (%llu page%s) is beyond the last page, %llu", what, ull(p), ull(n),
+                  n == 1 ? "" : "s", ull(last_pg_));
   else if (p >= limit_ || n > limit_ - p)
-    report_.wrong(tree, from, "%s %llu (%llu pages) is beyond the end of the file (%llu pages)", what, ull(p),
-                  ull(n), ull(file_pages_));
+    report_.wrong(tree, from, "%s %llu (%llu page%s) is beyond the end of the file (%llu pages)", what,
+                  ull(p), ull(n), n == 1 ? "" : "s", ull(file_pages_));
   else
     return true;
   return false;
@@ -22,10 +22,10 @@ bool PageAccounts::reachable(Tree& tree, std::uint64_t p, std::uint64_t n, std::
 bool PageAccounts::use(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from) {
   for (std::uint64_t i = p; i < p + n; ++i) {
     if (!used_.add(i)) {
-      report_.wrong(tree, i, "used twice; here by page %llu", ull(from));
+      report_.wrong(tree, i, "used twice, the second time by page %llu", ull(from));
       return false;
     }
-    if (free_.has(i)) report_.wrong(tree, i, "used by page %llu, but in the free list", ull(from));
+    if (free_.has(i)) report_.wrong(tree, i, "used by page %llu, but also in the free list", ull(from));
   }
   return true;
 }
@@ -35,16 +35,16 @@ void PageAccounts::free_list(Tree& tree, std::uint64_t p, unsigned i, const std:
   const std::uint64_t room = size / 8;
   const std::uint64_t count = room == 0 ? 0 : load<std::uint64_t>(data);
   if (size % 8 != 0 || room == 0 || count > room - 1) {
-    report_.wrong(tree, p, "the free list of slot %u has %u bytes for %llu page numbers", i, size,
-                  ull(count));
+    report_.wrong(tree, p, "the free list of slot %u has %u bytes, which does not match %llu page numbers", i,
+                  size, ull(count));
     return;
   }
   std::uint64_t above = last_pg_ + 1;
   for (std::uint64_t k = 1; k <= count && !report_.stopped(); ++k) {
     const auto id = load<std::uint64_t>(data + 8 * k);
     if (id < 2 || id > last_pg_) {
-      report_.wrong(tree, p, "the free list of slot %u names page %llu; the last page is %llu", i, ull(id),
-                    ull(last_pg_));
+      report_.wrong(tree, p, "the free list of slot %u contains page %llu, but the last page is %llu", i,
+                    ull(id), ull(last_pg_));
       return;
     }
     if (k > 1 && id >= above) {
@@ -56,9 +56,10 @@ void PageAccounts::free_list(Tree& tree, std::uint64_t p, unsigned i, const std:
     if (id >= limit_)
       ++free_beyond_;
     else if (!free_.add(id))
-      report_.wrong(tree, p, "the free list of slot %u names page %llu, which is listed already", i, ull(id));
+      report_.wrong(tree, p, "the free list of slot %u contains page %llu, which is in the free list already",
+                    i, ull(id));
     else if (used_.has(id))
-      report_.wrong(tree, id, "used, but in the free list (slot %u of page %llu)", i, ull(p));
+      report_.wrong(tree, id, "used, but also in the free list (slot %u of page %llu)", i, ull(p));
   }
 }
 
@@ -91,7 +92,7 @@ void PageAccounts::lost(bool which) {
     totals_.lost_pages += beyond - free_beyond_;
     if (which && report_.errors() == 0)
       report_.tell(Severity::warning, nullptr, limit_, beyond,
-                   "beyond the end of the file, and %llu not in the free list", ull(beyond - free_beyond_));
+                   "beyond the end of the file; not in the free list: %llu", ull(beyond - free_beyond_));
   }
 }
 

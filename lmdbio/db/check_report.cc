@@ -62,13 +62,13 @@ void CheckReport::end_of(const Database& db) {
 
 void CheckReport::tell_order(const Database& db) {
   const bool free = db.totals.kind == DatabaseTotals::Kind::free;
-  const char* const hint = free ? "" : " by LMDB's own comparators (the program may set others)";
+  const char* const hint = free ? "" : " for LMDB's default comparators (the program may set its own)";
   if (db.bad_keys != 0)
     tell(free ? Severity::error : Severity::warning, &db, db.first_bad_key, 1,
-         "key out of order%s; %llu such places in this database", hint, ull(db.bad_keys));
+         "key out of order%s; keys out of order in this database: %llu", hint, ull(db.bad_keys));
   if (db.bad_dups != 0)
     tell(Severity::warning, &db, db.first_bad_dup, 1,
-         "duplicate out of order%s; %llu such places in this database", hint, ull(db.bad_dups));
+         "duplicate out of order%s; duplicates out of order in this database: %llu", hint, ull(db.bad_dups));
 }
 
 bool before_by_rule(const Tree& tree, const Key& a, const Key& b) {

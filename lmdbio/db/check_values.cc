@@ -20,7 +20,7 @@ void Checker::value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, con
   ++tree.db.totals.keys;
   if (tree.db.totals.kind == DatabaseTotals::Kind::free &&
       (key.size != sizeof(std::uint64_t) || load<std::uint64_t>(key.at) > snapshot_.txnid))
-    report_.wrong(tree, p, "the key of slot %u is not the number of a transaction up to %llu", i,
+    report_.wrong(tree, p, "the key of slot %u is not a transaction number up to %llu", i,
                   ull(snapshot_.txnid));
   switch (flags) {
     case 0:
@@ -65,8 +65,9 @@ void Checker::value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, con
     default:
       break;
   }
-  report_.wrong(tree, p, "the node of slot %u has flags 0x%x and %u bytes, which this database cannot have",
-                i, flags, data_size);
+  report_.wrong(tree, p,
+                "the node of slot %u has flags 0x%x and %u bytes, which is not valid in this database", i,
+                flags, data_size);
 }
 
 void Checker::overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
@@ -86,10 +87,11 @@ void Checker::overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_
   std::uint64_t pages = need;
   if (number != first || kind != format::kOverflow) {
     report_.wrong(tree, first,
-                  "not the overflow page that slot %u of page %llu wants: number %llu, flags 0x%x", i, ull(p),
-                  ull(number), kind);
+                  "not an overflow page, though slot %u of page %llu refers to it: number %llu, flags 0x%x",
+                  i, ull(p), ull(number), kind);
   } else if (says < need) {
-    report_.wrong(tree, first, "its header says %llu pages, the %u bytes of slot %u of page %llu need %llu",
+    report_.wrong(tree, first,
+                  "its header gives %llu pages, but the %u bytes of slot %u of page %llu need %llu",
                   ull(says), size, i, ull(p), ull(need));
   } else if (accounts_.reachable(tree, first, says, first, "overflow run")) {
     pages = says;  // more than needed: stock writes a shorter value over a longer one of the same transaction
@@ -139,16 +141,17 @@ void Checker::sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::by
   for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
     const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
     if (off < upper || off % 2 != 0 || off + format::kNodeHeader > size) {
-      report_.wrong(tree, p, "slot %u of the sub-page of slot %u points to offset %zu of %zu", i, slot, off,
-                    size);
+      report_.wrong(tree, p,
+                    "slot %u of the sub-page of slot %u points to the invalid offset %zu; the size is %zu", i,
+                    slot, off, size);
       return;
     }
     const auto header = load<std::uint64_t>(at + off);
     const std::size_t key_size = header >> 48, end = off + format::kNodeHeader + key_size;
     if ((header & 0xffffffffffffu) != 0 || end > size || !scratch_.take(off, end)) {
       report_.wrong(tree, p,
-                    "node %u of the sub-page of slot %u is not a duplicate, or not inside it, or not apart "
-                    "from others",
+                    "node %u of the sub-page of slot %u is not a duplicate, lies outside the sub-page, or "
+                    "overlaps another node",
                     i, slot);
       return;
     }
@@ -162,7 +165,7 @@ void Checker::sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::by
 void Checker::items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count,
                     std::size_t item, const Key& low, const Key& high) {
   if (item == 0 || format::kPageHeader + count * item > size) {
-    report_.wrong(tree, p, "%u items of %zu bytes are not in its %zu bytes", count, item, size);
+    report_.wrong(tree, p, "%u items of %zu bytes do not fit into its %zu bytes", count, item, size);
     return;
   }
   if (!options_.order && !options_.records) return;

@@ -40,7 +40,7 @@ struct NoPath {
 };
 
 [[gnu::cold]] inline Status bad_branch(Txn& txn, const format::PageView& page) noexcept {
-  return txn.corrupted("an entry of a branch page", page.bytes());
+  return txn.corrupted("invalid entry on a branch page", page.bytes());
 }
 
 /// Search in byte order from the root of `db` to a place in `leaf`.  The two separators around the child
@@ -58,7 +58,7 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
       return st;
     if (page.is_leaf()) {
       if (page.is_leaf2() || !search_memn_inline<true>(page, key, key_bytes, skip, place)) [[unlikely]]
-        return txn.corrupted("an entry of a leaf page", page.bytes());
+        return txn.corrupted("invalid entry on a leaf page", page.bytes());
       leaf = page;
       txn.saw_leaf(page.bytes());
       return {};
@@ -78,7 +78,7 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
     if (left.at != nullptr && right.at != nullptr)
       skip = common_prefix(left.key(), left.key_size(), right.key(), right.key_size());
     if (level >= format::kMaxDepth || !path.push(page, taken)) [[unlikely]]
-      return txn.corrupted("too many levels", page.bytes());
+      return txn.corrupted("the tree is too deep", page.bytes());
   }
 }
 
@@ -89,14 +89,14 @@ inline Status descend_memn(Txn& txn, const format::DbRecord& db, const std::byte
   for (unsigned level = 1; level <= format::kMaxDepth; ++level) {
     if (const Status st = txn.page(at, leaf); !st.ok()) return st;
     if (leaf.count() == 0 || leaf.is_leaf2() || !search_page(leaf, order, key, 0, place))
-      return txn.corrupted("an entry", leaf.bytes());
+      return txn.corrupted("invalid entry", leaf.bytes());
     if (leaf.is_leaf()) return {};
     const unsigned taken = place.exact ? place.index : place.index - 1;
     format::Node node;
     if (taken >= leaf.count() || !leaf.node(taken, node)) return bad_branch(txn, leaf);
     at = node.child();
   }
-  return txn.corrupted("too many levels", leaf.bytes());
+  return txn.corrupted("the tree is too deep", leaf.bytes());
 }
 
 }  // namespace detail

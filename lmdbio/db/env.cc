@@ -72,7 +72,8 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
     return Status::from_mdb(MDB_INVALID);
   }
   if (const Result<std::uint64_t> length = file.size(); length && length.value() < 2 * size) {
-    (void)std::snprintf(why.data(), why.size(), "the file ends in it, at %" PRIu64 " bytes", length.value());
+    (void)std::snprintf(why.data(), why.size(), "the file ends inside meta page 1, at %" PRIu64 " bytes",
+                        length.value());
     return Status::from_mdb(MDB_INVALID);
   }
   const unsigned newest = metas[0].txnid < metas[1].txnid ? 1 : 0;
@@ -83,7 +84,8 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
   }
   if ((m.txnid & 1) != newest) {  // stock takes this one, or the other one, with locks and without
     (void)std::snprintf(why.data(), why.size(),
-                        "transaction %" PRIu64 " on meta page %u, where it does not belong", m.txnid, newest);
+                        "transaction %" PRIu64 " is on meta page %u, but belongs on the other one", m.txnid,
+                        newest);
     return Status::from_mdb(MDB_CORRUPTED);
   }
   return {};
@@ -375,17 +377,18 @@ void Env::report_damage(const cache::WindowView& view, format::Pgno p) noexcept 
   const std::byte* const page = view.at(p);
   char why[kWhyBytes];
   if (page == nullptr)
-    log_line(level, "%s: page %" PRIu64 ": beyond the end, the file has %" PRIu64 " pages", name(),
+    log_line(level, "%s: page %" PRIu64 ": beyond the end of the file, which has %" PRIu64 " pages", name(),
              format::raw(p), view.pages());
   else
     log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p),
-             format::explain_page({page, page_size_}, p, why) ? why : "damaged, and changed meanwhile");
+             format::explain_page({page, page_size_}, p, why) ? why
+                                                              : "damaged, and changed while it was examined");
 }
 
 void Env::report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept {
   log_line(damage_level(),
            "%s: page %" PRIu64 ": a value of %" PRIu64
-           " bytes there reaches beyond the end, the file has %" PRIu64 " pages",
+           " bytes starts here and reaches beyond the end of the file, which has %" PRIu64 " pages",
            name(), format::raw(p), bytes, view.pages());
 }
 

@@ -248,7 +248,7 @@ Status Txn::find_record(const char* name, format::DbRecord& out) {
     if (const Status st = value(node, data); !st.ok()) return st;
   }
   if (kind != format::kSubData) return Status::from_mdb(MDB_INCOMPATIBLE);
-  if (data.mv_size < sizeof out) return corrupted("record of a named database", node.at);
+  if (data.mv_size < sizeof out) return corrupted("the record of a named database is too short", node.at);
   out = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
   return {};
 }
@@ -302,7 +302,7 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   const format::DbRecord& db = dbs_[dbi];
   const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
   format::PageView dups;
-  if (node != nullptr && !dupsort) return corrupted("duplicates where there can be none", node->at);
+  if (node != nullptr && !dupsort) return corrupted("duplicates in a database without MDB_DUPSORT", node->at);
   constexpr unsigned kElsewhere = format::kSubData | format::kBigData;  // the data is not all in the node
   if (node != nullptr && (node->flags() & kElsewhere) == 0 &&
       format::PageView::open_sub(node->data(), node->data_size(), dups) && dups.count() != 0) {
@@ -343,7 +343,7 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
   format::Node node;
   if (!leaf.node(place.index, node)) [[unlikely]]
-    return corrupted("an entry of a leaf page", leaf.bytes());
+    return corrupted("invalid entry on a leaf page", leaf.bytes());
   if ((node.flags() & format::kDupData) != 0) [[unlikely]]
     return find_rare(dbi, key, data, &node);
   return value(node, data);

@@ -81,17 +81,19 @@ void Walker::walk_anew() noexcept {
   if (dups_ != nullptr) dups_->leaves_walked_ = 0;
 }
 
-Status Walker::bad_leaf() noexcept { return txn_->corrupted("an entry of a leaf page", leaf_.page.bytes()); }
+Status Walker::bad_leaf() noexcept {
+  return txn_->corrupted("invalid entry on a leaf page", leaf_.page.bytes());
+}
 Status Walker::bad_branch(const PageView& page) noexcept {
-  return txn_->corrupted("an entry of a branch page, or too many levels", page.bytes());
+  return txn_->corrupted("invalid entry on a branch page, or the tree is too deep", page.bytes());
 }
 
 // Only duplicates have kLeaf2 pages.  Elsewhere their count has no slots behind it.
 Status Walker::load_page(format::Pgno p, PageView& page) {
   if (const Status st = txn_->page(p, page); !st.ok()) return st;
   if (!page.is_leaf2() || (is_dups_ && db_->pad != 0)) return {};
-  if (is_dups_) return txn_->corrupted("fixed-size duplicates of no size", page.bytes());
-  return txn_->corrupted("fixed-size duplicates outside of a duplicates' tree", page.bytes());
+  if (is_dups_) return txn_->corrupted("fixed-size duplicates of size 0", page.bytes());
+  return txn_->corrupted("fixed-size duplicates outside a tree of duplicates", page.bytes());
 }
 
 // A page on the way from the root could not be read: the branch pages belong to no leaf now.  Damage ends the
@@ -178,7 +180,7 @@ Status Walker::sibling(bool right) {
   const std::int64_t walked = leaves_walked_;
   if (!walk_on(right)) {
     clear(kPositioned | kEof);
-    return txn_->corrupted("more leaf pages than the file has pages", branch_[level].bytes());
+    return txn_->corrupted("the tree has more leaf pages than the file has pages", branch_[level].bytes());
   }
   // To be as it was where the next leaf cannot be read now.  Mostly it has the same parent.
   const std::uint16_t taken_before = index_[level];
@@ -217,7 +219,7 @@ Status Walker::sibling(bool right) {
     }
     if (st.ok() && page.is_branch() != (above_ < depth))
       st = txn_->corrupted("leaves at different depths", page.bytes());
-    if (st.ok() && page.count() == 0) st = txn_->corrupted("page without entries", page.bytes());
+    if (st.ok() && page.count() == 0) st = txn_->corrupted("a page without entries", page.bytes());
     if (!st.ok()) {
       clear(kPositioned | kEof);
       return st;

@@ -35,17 +35,19 @@ void Walker::forget_tree() noexcept {
 Status Walker::enter_dups(const Node& node) {
   // Of a big value only its page number lies in the node.
   if (dups_ == nullptr || (node.flags() & format::kBigData) != 0)
-    return txn_->corrupted("duplicates where there can be none", node.at);
+    return txn_->corrupted("invalid duplicates", node.at);
   Walker& d = *dups_;
   d.above_ = 0;
   if ((node.flags() & format::kSubData) != 0) {
-    if (node.data_size() < sizeof(DbRecord)) return txn_->corrupted("record of a sub-database", node.at);
+    if (node.data_size() < sizeof(DbRecord))
+      return txn_->corrupted("the record of a tree of duplicates is too short", node.at);
     d.own_db_ = load<DbRecord>(node.data());
     d.inline_root_ = PageView::none();
     d.flags_ = 0;
   } else {
     PageView sub;  // what is no sub-page must not stay: a renewed cursor looks at its last one again
-    if (!PageView::open_sub(node.data(), node.data_size(), sub)) return txn_->corrupted("sub-page", node.at);
+    if (!PageView::open_sub(node.data(), node.data_size(), sub))
+      return txn_->corrupted("invalid sub-page", node.at);
     d.inline_root_ = sub;
     d.own_db_ = {};
     d.own_db_.depth = 1;
@@ -58,7 +60,7 @@ Status Walker::enter_dups(const Node& node) {
     }
     if (sub.is_leaf2() && d.own_db_.pad == 0) {
       d.forget_tree();
-      return txn_->corrupted("fixed-size duplicates of no size", node.at);
+      return txn_->corrupted("fixed-size duplicates of size 0", node.at);
     }
     d.leaf_ = {d.inline_root_, 0};
     d.flags_ = kPositioned;
@@ -94,7 +96,7 @@ Status Walker::give_page(MDB_val* data) noexcept {
   Walker& d = *dups_;
   const std::size_t n = d.leaf_.page.count(), bytes = n * d.db_->pad;
   if (n == 0 || format::kPageHeader + bytes > d.leaf_.page.size())
-    return txn_->corrupted("items of fixed-size duplicates", d.leaf_.page.bytes());
+    return txn_->corrupted("fixed-size duplicates reach beyond the page", d.leaf_.page.bytes());
   *data = {bytes, const_cast<std::byte*>(d.leaf_.page.bytes() + format::kPageHeader)};
   d.leaf_.index = static_cast<std::uint16_t>(n - 1);
   txn_->counters().bytes += bytes;

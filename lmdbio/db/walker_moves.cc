@@ -49,7 +49,8 @@ Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumpe
     if (!old || !jumped) {
       if (const Status st = enter_dups(n); !st.ok()) return st;
       if (!jumped && (n.flags() & format::kSubData) != 0 && !dups_->walk_on(!last_dup))
-        return txn_->corrupted("more leaf pages of duplicates than the file has pages", leaf_.page.bytes());
+        return txn_->corrupted("the tree of duplicates has more leaf pages than the file has pages",
+                               leaf_.page.bytes());
     }
     if (!old) {
       if (const Status st = dups_->edge(last_dup, data, nullptr); !st.ok()) return st;
@@ -70,7 +71,7 @@ Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
     if (const Status st = root(page); !st.ok()) return st;
     if (const Status st = to_edge(page, last); !st.ok()) return st;
   }
-  if (leaf_.page.count() == 0) return txn_->corrupted("page without entries", leaf_.page.bytes());
+  if (leaf_.page.count() == 0) return txn_->corrupted("a page without entries", leaf_.page.bytes());
   leaf_.index = last ? static_cast<std::uint16_t>(leaf_.page.count() - 1) : std::uint16_t{0};
   flags_ |= kPositioned;
   if (last)
@@ -296,7 +297,7 @@ Status Walker::current(MDB_val* key, MDB_val* data) {
   if (key != nullptr) *key = {entry.key_size(), const_cast<std::byte*>(entry.key())};
   if (data == nullptr) return {};
   if ((entry.flags() & format::kDupData) == 0) return give_value(entry, true, data);
-  if (dups_ == nullptr) return txn_->corrupted("duplicates where there can be none", entry.at);
+  if (dups_ == nullptr) return txn_->corrupted("duplicates in a database without MDB_DUPSORT", entry.at);
   return dups_->current(data, nullptr);
 }
 

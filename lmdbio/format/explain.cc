@@ -25,7 +25,7 @@ bool explain_slots(const PageView& view, std::span<char> out) noexcept {
     if (view.node(i, node)) continue;
     const unsigned at = load<std::uint16_t>(view.bytes() + kPageHeader + 2 * std::size_t{i});
     if (at < kPageHeader + 2 * view.count() || at + kNodeHeader > view.size())
-      return say(out, "slot %u is %u, outside of the page's nodes", i, at);
+      return say(out, "slot %u points to offset %u, outside the nodes", i, at);
     if (view.is_leaf())
       return say(out, "node %u: key of %u and data of %" PRIu32 " bytes reach beyond the page", i,
                  node.key_size(), node.data_size());
@@ -52,7 +52,7 @@ bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept {
   if ((flags & kLeaf2) == 0 && upper > page.size())
     return say(out, "upper bound is %u on a page of %zu bytes", upper, page.size());
   PageView view;
-  if (!PageView::open(page.data(), page.size(), expect, view)) return say(out, "header");
+  if (!PageView::open(page.data(), page.size(), expect, view)) return say(out, "invalid header");
   if (view.is_leaf2()) return false;
   if (view.count() == 0) return say(out, "no entries");
   return explain_slots(view, out);
@@ -63,20 +63,20 @@ bool explain_meta(Bytes page, std::span<char> out) noexcept {
   if (page.size() < kMetaBytes) return say(out, "%zu bytes, less than a meta page", page.size());
   const auto m = load<MetaRecord>(page, kPageHeader);
   constexpr std::size_t kMagicOf32Bit = 12;  // behind the shorter page header of 32-bit systems
-  if (m.magic == __builtin_bswap32(kMagic)) return say(out, "a database of the other byte order");
+  if (m.magic == __builtin_bswap32(kMagic)) return say(out, "written on a machine with the other byte order");
   if (m.magic != kMagic && load<std::uint32_t>(page, kMagicOf32Bit) == kMagic)
-    return say(out, "a database of a 32-bit system");
+    return say(out, "written by a 32-bit LMDB");
   constexpr std::size_t kMagicOfVersion3 = 24;  // behind the longer page header of LMDB 1.0
   if (m.magic != kMagic && load<std::uint32_t>(page, kMagicOfVersion3) == kMagic)
-    return say(out, "a database of format version %" PRIu32 ", not %" PRIu32,
+    return say(out, "data format version %" PRIu32 "; LMDB 0.9 has version %" PRIu32,
                load<std::uint32_t>(page, kMagicOfVersion3 + 4), kVersion);
   if ((load<std::uint16_t>(page, kAtFlags) & kMeta) == 0)
     return say(out, "flags are 0x%x: not a meta page", unsigned{load<std::uint16_t>(page, kAtFlags)});
-  if (m.magic != kMagic) return say(out, "magic number is 0x%08" PRIx32 ": not LMDB's", m.magic);
+  if (m.magic != kMagic) return say(out, "magic number is 0x%08" PRIx32 ", which is not LMDB's", m.magic);
   if (m.version != kVersion)
-    return say(out, "format version is %" PRIu32 ", not %" PRIu32, m.version, kVersion);
+    return say(out, "data format version %" PRIu32 "; LMDB 0.9 has version %" PRIu32, m.version, kVersion);
   if (judge_meta(page) == MetaKind::bad_page_size)
-    return say(out, "page size is %" PRIu32 ": no LMDB file has that", m.dbs[0].pad);
+    return say(out, "page size is %" PRIu32 ", which no LMDB file has", m.dbs[0].pad);
   return false;
 }
 

@@ -9,7 +9,8 @@
 namespace lmdbio::format {
 
 /// Writes into `out` the first rule that the tree page `page` (all its bytes) breaks, naming the field, as
-/// "slot 3 is 5000, outside of the page".  False: the page alone is well formed; `out` is then empty.
+/// "slot 3 points to offset 5000, outside the nodes".  False: the page alone is well formed; `out` is then
+/// empty.
 bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept;
 
 /// The same for a meta page: its first kMetaBytes, or what there is of them.

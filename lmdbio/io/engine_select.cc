@@ -80,12 +80,12 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
     if (made) {
       if (name != nullptr) *name = e.name;
       if (log_enabled(LogLevel::info) && !told.exchange(true, std::memory_order_relaxed))
-        log_line(LogLevel::info, "files are read by %s%s", e.name, why);
+        log_line(LogLevel::info, "read engine: %s%s", e.name, why);
       return made;
     }
     last = made.error();
     const char* const text = ::strerrordesc_np(last.raw());
-    const int n = std::snprintf(why + used, sizeof why - used, "; not by %s: %s", e.name,
+    const int n = std::snprintf(why + used, sizeof why - used, "; %s is not available: %s", e.name,
                                 text != nullptr ? text : "unknown error");
     if (n > 0) used = std::min(used + static_cast<std::size_t>(n), sizeof why - 1);
   }

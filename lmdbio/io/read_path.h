@@ -151,31 +151,31 @@ constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {
       break;
   }
   if (f.memory_limit == 0) return {ReadPath::page_cache, resident, behind, "LMDBIO_MEMORY=0"};
-  if (!f.direct_works) return {ReadPath::page_cache, resident, behind, "no direct reads here"};
+  if (!f.direct_works) return {ReadPath::page_cache, resident, behind, "direct I/O is not available"};
   if (f.node == NodeMode::chunks) return {ReadPath::direct, resident, false, "LMDBIO_NODE=chunks"};
-  if (!fits) return {ReadPath::direct, resident, false, "larger than the memory that is free"};
+  if (!fits) return {ReadPath::direct, resident, false, "does not fit into free memory"};
   if (f.local && f.kernel_readahead >= kEnoughReadahead)
-    return {ReadPath::page_faults, resident, false, "local file system, the kernel reads ahead far enough"};
-  return {ReadPath::page_cache, resident, false, "fits the page cache"};
+    return {ReadPath::page_faults, resident, false, "local file system, the kernel's read-ahead suffices"};
+  return {ReadPath::page_cache, resident, false, "fits into the page cache"};
 }
 
 // Which values a program uses is seen from its page tables, so they have to come by the mapping.
 constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
   if (f.used_by_others > 0 && f.used + f.used_by_others >= kUsedTogether)
-    return {ReadPath::none, false, false, "other processes use what this walk leaves out"};
+    return {ReadPath::none, false, false, "other processes use the values that this walk skips"};
   if (f.setting != IoMode::automatic) return {ReadPath::none, false, false, "LMDBIO_IO"};
   if (!f.can_map) return {ReadPath::none, false, false, "the file cannot be mapped"};
   if (f.memory_limit == 0) return {ReadPath::none, false, false, "LMDBIO_MEMORY=0"};
-  if (!f.residency_is_known) return {ReadPath::none, false, false, "nothing tells what is in the page cache"};
-  return {ReadPath::page_cache, true, false, "values that are used show in the page tables"};
+  if (!f.residency_is_known) return {ReadPath::none, false, false, "residency in the page cache is unknown"};
+  return {ReadPath::page_cache, true, false, "the page tables show which values are used"};
 }
 
 constexpr ReadDecision lookup_path(const ReadFacts& f) noexcept {
   if (!f.can_map) return {ReadPath::direct, false, false, "the file cannot be mapped"};
   if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
   if (f.setting == IoMode::automatic && f.file_bytes < kWorthReadingAhead)
-    return {ReadPath::page_faults, true, false, "a small file"};
-  return {ReadPath::page_cache, true, false, "what is missing is read"};
+    return {ReadPath::page_faults, true, false, "small file"};
+  return {ReadPath::page_cache, true, false, "missing pages are read"};
 }
 
 // The page cache is shared by all processes, outlives snapshots, and costs no memory of its own to be made (1
@@ -184,9 +184,9 @@ constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
   const bool chunks = f.walks == ReadPath::direct && f.room_for_all;
   if (chunks && f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
   if (fits_page_cache(f.file_bytes, f.available))
-    return {ReadPath::page_cache, true, false, "fits the page cache"};
-  if (chunks) return {ReadPath::direct, false, false, "fits private memory"};
-  return {ReadPath::none, false, false, "fits nowhere"};
+    return {ReadPath::page_cache, true, false, "fits into the page cache"};
+  if (chunks) return {ReadPath::direct, false, false, "fits into private memory"};
+  return {ReadPath::none, false, false, "fits into neither the page cache nor private memory"};
 }
 
 // Direct reads are the fastest, but what they read is private to a transaction: a program that comes again to
@@ -195,22 +195,22 @@ constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
 constexpr ReadDecision prefetch_path(const ReadFacts& f) noexcept {
   if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
   if (f.setting == IoMode::buffered) return {ReadPath::page_cache, true, false, "LMDBIO_IO=buffered"};
-  if (!f.direct_works) return {ReadPath::page_cache, true, false, "no direct reads here"};
+  if (!f.direct_works) return {ReadPath::page_cache, true, false, "direct I/O is not available"};
   if (f.memory_limit == 0) return {ReadPath::page_cache, true, false, "LMDBIO_MEMORY=0"};
   if (f.setting == IoMode::direct) return {ReadPath::direct, true, false, "LMDBIO_IO=direct"};
-  if (f.opens_drop_cache) return {ReadPath::direct, true, false, "opens drop the page cache"};
+  if (f.opens_drop_cache) return {ReadPath::direct, true, false, "opening the file drops its page cache"};
   if (!fits_page_cache(f.file_bytes, f.available))
-    return {ReadPath::direct, true, false, "larger than the memory that is free"};
-  if (f.local) return {ReadPath::direct_once, true, false, "fits the page cache, local file system"};
-  return {ReadPath::page_cache, true, false, "fits the page cache"};
+    return {ReadPath::direct, true, false, "does not fit into free memory"};
+  if (f.local) return {ReadPath::direct_once, true, false, "fits into the page cache, local file system"};
+  return {ReadPath::page_cache, true, false, "fits into the page cache"};
 }
 
 constexpr ReadDecision reader_path(const ReadFacts& f) noexcept {
   if (f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
   if (f.setting != IoMode::automatic) return {ReadPath::page_cache, true, false, "LMDBIO_IO"};
   if (fits_page_cache(f.file_bytes, f.available))
-    return {ReadPath::page_cache, true, false, "fits the page cache"};
-  return {ReadPath::direct, true, false, "larger than the memory that is free"};
+    return {ReadPath::page_cache, true, false, "fits into the page cache"};
+  return {ReadPath::direct, true, false, "does not fit into free memory"};
 }
 
 }  // namespace detail

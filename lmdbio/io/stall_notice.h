@@ -1,4 +1,4 @@
-// Tells of a read that does not come back.
+// Logs a read that takes too long.
 #pragma once
 
 #include <cinttypes>
@@ -21,8 +21,8 @@ class StallNotice {
     const unsigned limit = config().stall_seconds;
     if (limit == 0 || told_ || now - begun_ < std::int64_t{limit} * 1'000'000'000) return;
     told_ = true;
-    log_line(LogLevel::warn, "%s: a read at byte %" PRIu64 " has not come back for %u seconds; still waiting",
-             name, offset, limit);
+    log_line(LogLevel::warn, "%s: a read at offset %" PRIu64 " has taken more than %u s; still waiting", name,
+             offset, limit);
   }
   /// CLOCK_MONOTONIC; 0: nobody has waited.
   std::int64_t begun() const noexcept { return begun_; }

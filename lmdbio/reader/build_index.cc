@@ -101,7 +101,7 @@ class Build {
 Status Build::run(RecordIndex& out, TakenMemory* taken) {
   const format::DbRecord& r = request_.record;
   if (r.root == format::kNoPage) {
-    if (r.entries != 0) return corrupted(0, "the record says %" PRIu64 " entries, and no tree", r.entries);
+    if (r.entries != 0) return corrupted(0, "the record gives %" PRIu64 " entries, but no tree", r.entries);
     out = packer_.finish();
     return {};
   }
@@ -109,7 +109,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (!in_file(facts_, root))
     return corrupted(root, "the root is not in the file, which has %" PRIu64 " pages", request_.file_pages);
   if (r.depth == 0 || r.depth > format::kMaxDepth)
-    return corrupted(root, "the record says that the tree has a depth of %u", unsigned{r.depth});
+    return corrupted(root, "the record gives the tree a depth of %u", unsigned{r.depth});
   // A record that is damaged has more of them than the file.
   const std::uint64_t leaves = std::min<std::uint64_t>(r.leaf_pages, request_.file_pages);
   if (!leaves_taken_.take(request_.memory, MemoryUse::index, leaves * kFoundBytes, Urgency::last,
@@ -121,8 +121,8 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
   if (packer_.totals.records != r.entries)
-    return corrupted(root, "the tree has %" PRIu64 " entries, its record says %" PRIu64,
-                     packer_.totals.records, r.entries);
+    return corrupted(root, "number of entries: %" PRIu64 " in the record, %" PRIu64 " in the tree", r.entries,
+                     packer_.totals.records);
   out = packer_.finish();
   if (taken != nullptr) {
     *taken = std::move(packer_taken_);
@@ -353,8 +353,8 @@ Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
                    "entry %u: the root of its duplicates is page %" PRIu64 "; the file has %" PRIu64 " pages",
                    unsigned{trees[t].slot}, format::raw(r.root), facts_.file_pages);
     if (r.depth == 0 || r.depth > format::kMaxDepth)
-      return wrong(trees[t], "entry %u: its tree of duplicates has a depth of %u", unsigned{trees[t].slot},
-                   unsigned{r.depth});
+      return wrong(trees[t], "entry %u: the record gives its tree of duplicates a depth of %u",
+                   unsigned{trees[t].slot}, unsigned{r.depth});
     nodes.push_back({t, format::raw(r.root), r.depth - 1u});
   }
   for (;;) {
@@ -407,8 +407,9 @@ Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
     for (std::size_t i = chunk.by_tree[t].begin; i < chunk.by_tree[t].end; ++i)
       records += chunk.dups[i].records;
     if (records != trees[t].record.entries)
-      return wrong(trees[t], "entry %u has %" PRIu64 " duplicates, its record says %" PRIu64,
-                   unsigned{trees[t].slot}, records, trees[t].record.entries);
+      return wrong(trees[t],
+                   "entry %u: number of duplicates: %" PRIu64 " in the record, %" PRIu64 " in the tree",
+                   unsigned{trees[t].slot}, trees[t].record.entries, records);
   }
   return {};
 }

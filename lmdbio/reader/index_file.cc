@@ -221,42 +221,42 @@ Status damaged(std::span<char> why, const char* what) noexcept {
 
 Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span<char> why) noexcept {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) {
-    say(why, "not an index");
+    say(why, "not a record index");
     return Status::from_mdb(MDB_CORRUPTED);
   }
   if (h.version != kFileVersion) {
-    say(why, "of format version %" PRIu32 ", not %" PRIu32, h.version, kFileVersion);
+    say(why, "format version %" PRIu32 "; this version of LMDBIO uses %" PRIu32, h.version, kFileVersion);
     return Status::from_mdb(MDB_VERSION_MISMATCH);
   }
   const Header want = header_of(tag);
   if (h.inode != want.inode || h.size != want.size || h.mtime_ns != want.mtime_ns) {
-    say(why, "the database file is another one, or was written to since");
+    say(why, "the database file has been replaced or written to since the index was built");
     return Status::from_errno(ESTALE);
   }
   if (h.txnid != want.txnid) {
-    say(why, "of transaction %" PRIu64 ", the database is at %" PRIu64, h.txnid, want.txnid);
+    say(why, "built from transaction %" PRIu64 "; the database is at %" PRIu64, h.txnid, want.txnid);
     return Status::from_errno(ESTALE);
   }
   if (h.root != want.root || h.entries != want.entries || h.page_size != want.page_size ||
       h.flags != want.flags || h.depth != want.depth || h.pad != want.pad ||
       h.name_bytes != want.name_bytes) {
-    say(why, "of another database");
+    say(why, "built from another database");
     return Status::from_errno(ESTALE);
   }
-  if (h.file_bytes != size || h.header_bytes != want.header_bytes) return damaged(why, "its size");
-  if (h.records != h.entries) return damaged(why, "the number of records");
+  if (h.file_bytes != size || h.header_bytes != want.header_bytes) return damaged(why, "wrong size");
+  if (h.records != h.entries) return damaged(why, "wrong number of records");
   // Each block has a record and each run is one: what is read is bounded by what the database holds.
   std::uint64_t sum = h.header_bytes + kChecksum;
   for (const ColumnSizes& c : h.columns) {
     const std::uint64_t frames = c.values / PackedColumn::kFrame + (c.values % PackedColumn::kFrame != 0);
     if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) ||
         c.frame_bytes > size || c.distance_bytes > size)  // else their sum may wrap around
-      return damaged(why, "a column");
+      return damaged(why, "invalid column");
     sum += align_up(c.frame_bytes, 8) + align_up(c.distance_bytes, 8);
     // A distance has 8 bytes at most.
-    if (c.distance_bytes / 8 > c.values + 1) return damaged(why, "a column");
+    if (c.distance_bytes / 8 > c.values + 1) return damaged(why, "invalid column");
   }
-  if (sum != size) return damaged(why, "the sizes of its columns");
+  if (sum != size) return damaged(why, "wrong column sizes");
   return {};
 }
 
@@ -284,11 +284,11 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
     return got;
   }
   const Bytes file(bytes.get(), size);
-  if (std::memcmp(file.data(), &h, sizeof h) != 0) return damaged(why, "it changed meanwhile");
+  if (std::memcmp(file.data(), &h, sizeof h) != 0) return damaged(why, "changed while it was being read");
   if (lmdbio::load<std::uint64_t>(file, size - kChecksum) != XXH3_64bits(file.data(), size - kChecksum))
-    return damaged(why, "its checksum");
+    return damaged(why, "wrong checksum");
   if (std::string_view(reinterpret_cast<const char*>(file.data() + sizeof h), h.name_bytes) != tag.database) {
-    say(why, "of another database");
+    say(why, "built from another database");
     return Status::from_errno(ESTALE);
   }
   IndexColumns columns;
@@ -299,7 +299,7 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
     const std::uint64_t distances = at + align_up(c.frame_bytes, 8);
     if (!parts[i]->adopt(c.values, file.subspan(at, c.frame_bytes),
                          file.subspan(distances, c.distance_bytes)))
-      return damaged(why, "a column");
+      return damaged(why, "invalid column");
     at = distances + align_up(c.distance_bytes, 8);
   }
   IndexTotals t;
@@ -310,8 +310,7 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
   t.overflow_bytes = h.overflow_bytes;
   t.largest_overflow = h.largest_overflow;
   RecordIndex made(std::move(columns), t);
-  if (!made.consistent(tag.file_pages, tag.page_size))
-    return damaged(why, "its columns do not fit each other");
+  if (!made.consistent(tag.file_pages, tag.page_size)) return damaged(why, "inconsistent columns");
   out = std::move(made);
   return {};
 }
@@ -383,7 +382,7 @@ bool find_index(const std::string& data_path, const IndexTag& tag, RecordIndex& 
   if (st.ok()) return true;
   if (st.raw() != ENOENT && st.raw() != ENOTDIR)
     log_line(told.exchange(true) ? LogLevel::debug : LogLevel::warn,
-             "%s is ignored (%s); lmdbio index makes it anew", path.value().c_str(), why);
+             "%s: record index ignored: %s; lmdbio index rebuilds it", path.value().c_str(), why);
   return false;
 }
 

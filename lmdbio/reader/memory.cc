@@ -70,9 +70,9 @@ bool Memory::is_read_ahead() noexcept {
 
 std::string Memory::reason() const {
   if (source_ == nullptr) return {};
-  return " (LMDBIO_MEMORY gives the whole process " + std::to_string(source_->memory_limit()) +
-         ", of which " + std::to_string(source_->memory_limit() - source_->room_for_needs()) +
-         " are in use by readers, indexes and lmdbio_prefetch)";
+  return " (LMDBIO_MEMORY allows this process " + std::to_string(source_->memory_limit()) +
+         " bytes; readers, indexes and lmdbio_prefetch use " +
+         std::to_string(source_->memory_limit() - source_->room_for_needs()) + ")";
 }
 
 bool Memory::drop_free(const BufferPool* but, std::uint64_t bytes) noexcept {

@@ -20,7 +20,7 @@ constexpr std::uint64_t kManyLeaves = 128;
 
 std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
                           const Memory* memory) {
-  std::string why = name + ": the index cannot be made: ";
+  std::string why = name + ": the record index cannot be built: ";
   const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
   if (problem.reason[0] != '\0')
     why += "page " + std::to_string(problem.page) + ": " + problem.reason;
@@ -51,7 +51,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   TakenMemory taken;
   if (loaded) {
     if (!taken.take(request.memory, MemoryUse::index, index.memory_bytes(), Urgency::last)) {
-      why = source.name + ": the index takes " + std::to_string(index.memory_bytes()) + " bytes" +
+      why = source.name + ": the record index needs " + std::to_string(index.memory_bytes()) + " bytes" +
             request.memory->reason();
       return Status::from_errno(ENOMEM);
     }

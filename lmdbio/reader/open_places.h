@@ -19,7 +19,7 @@ struct PlacesRequest {
   void* context = nullptr;
 };
 
-/// "name: the index cannot be made: ..."  `memory` may be null.  May throw bad_alloc.
+/// "name: the record index cannot be built: ..."  `memory` may be null.  May throw bad_alloc.
 std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
                           const Memory* memory);
 

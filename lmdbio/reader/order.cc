@@ -80,19 +80,19 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
   made.block_ = o.block == 0 ? 1 : o.block;
   made.across_epochs_ = o.across_epochs != 0;
   made.all_ = records;
-  if (made.offset_ >= made.step_) return invalid("offset: it has to be below step");
+  if (made.offset_ >= made.step_) return invalid("offset: must be less than step");
   switch (o.kind) {
     case LMDBIO_ORDER_SEQUENTIAL:
     case LMDBIO_ORDER_SHUFFLE:
       break;
     case LMDBIO_ORDER_WINDOW_SHUFFLE:
-      if (o.window == 0) return invalid("window: it has to be 1 or more");
+      if (o.window == 0) return invalid("window: must be at least 1");
       made.window_ = o.window;
       break;
     case LMDBIO_ORDER_LIST:
-      if (o.list == nullptr && o.length != 0) return invalid("list: it is NULL");
+      if (o.list == nullptr && o.length != 0) return invalid("list: must not be NULL");
       if (std::any_of(o.list, o.list + o.length, [records](std::uint64_t r) { return r >= records; }))
-        return invalid("list: an ordinal is not below the number of records");
+        return invalid("list: each ordinal must be less than the number of records");
       try {
         made.list_.assign(o.list, o.list + o.length);
       } catch (...) {
@@ -101,16 +101,16 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
       made.all_ = o.length;
       break;
     case LMDBIO_ORDER_KEYS:
-      if (o.keys == nullptr && o.length != 0) return invalid("keys: it is NULL");
+      if (o.keys == nullptr && o.length != 0) return invalid("keys: must not be NULL");
       made.all_ = o.length;
       break;
     default:
-      return invalid("kind: there is no such order");
+      return invalid("kind: unknown order");
   }
   made.length_ = static_cast<std::uint64_t>(made.chosen(made.all_));
-  if (o.position > made.length(o.epoch)) return invalid("position: it is beyond the end of an epoch");
-  if (static_cast<unsigned>(o.across_epochs) > 1) return invalid("across_epochs: it has to be 0 or 1");
-  if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: there is no such choice");
+  if (o.position > made.length(o.epoch)) return invalid("position: beyond the end of the epoch");
+  if (static_cast<unsigned>(o.across_epochs) > 1) return invalid("across_epochs: must be 0 or 1");
+  if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: unknown value");
   return made;
 }
 

@@ -31,9 +31,9 @@ std::string reason(const Shared& shared, const std::string& what, Status st) {
 
 std::string memory_reason(const Shared& shared, const Fetch& fetch) {
   return shared.source.name + ": out of memory: about " + std::to_string(fetch.bytes()) +
-         " bytes are wanted, the limit is " + std::to_string(shared.pool->limit()) + ", and " +
+         " bytes are needed, the limit is " + std::to_string(shared.pool->limit()) + " bytes, and " +
          std::to_string(shared.pool->held_bytes()) +
-         " are in batches that were not released or are being read" + shared.memory().reason();
+         " bytes are in batches that were not released or are being read" + shared.memory().reason();
 }
 
 Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size_t i, std::size_t n,
@@ -49,8 +49,8 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
     if (const Status st = fetch->give(shared, i + k, r, page); !st.ok()) {
       shared.counters.failed.fetch_add(1, std::memory_order_relaxed);
       why = reason(shared,
-                   "page " + std::to_string(page) + " is damaged, or the index is: record " +
-                       std::to_string(fetch->ordinal(i + k)) + " cannot be read",
+                   "record " + std::to_string(fetch->ordinal(i + k)) + " cannot be read: page " +
+                       std::to_string(page) + " or the record index is damaged",
                    st);
       return st;
     }
@@ -106,7 +106,7 @@ Reader::~Reader() {
 
 bool Reader::ours(std::string& why) const {
   if (::getpid() == pid_) return true;
-  why = shared_->source.name + ": a reader of another process: open one of its own in a forked child";
+  why = shared_->source.name + ": the reader belongs to another process; a forked child must open its own";
   return false;
 }
 
@@ -142,8 +142,8 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
   const auto fetch = std::make_shared<Fetch>();
   for (const std::uint64_t ordinal : ordinals) {
     if (ordinal < count() || ordinal == kNoRecord) continue;
-    why = shared_->source.name + ": no record " + std::to_string(ordinal) + ", there are " +
-          std::to_string(count());
+    why = shared_->source.name + ": no record " + std::to_string(ordinal) +
+          "; number of records: " + std::to_string(count());
     return Status::from_errno(EINVAL);
   }
   if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why); !st.ok()) return st;
@@ -171,7 +171,7 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
   if (!ours(why)) return Status::from_errno(EINVAL);
   for (const MDB_val& k : keys) {
     if (k.mv_size != 0 && k.mv_data != nullptr) continue;
-    why = shared_->source.name + ": an empty key";
+    why = shared_->source.name + ": empty key";
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
   if (const Status st = places_->await(kNever, why); !st.ok()) return st;
@@ -197,11 +197,15 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
                                     if (!found.ok() && wrong.ok()) wrong = found;
                                   });
   if (!st.ok()) {
-    why = reason(*shared_, st.raw() == ENOTSUP ? "keys in an order of the program's own" : "cannot be read",
+    why = reason(*shared_,
+                 st.raw() == ENOTSUP
+                     ? "keys cannot be looked up, because the program sets their order (mdb_set_compare)"
+                     : "cannot be read",
                  st);
     return st;
   }
-  if (!wrong.ok()) why = reason(*shared_, "a page on the way to a key is damaged, or the index is", wrong);
+  if (!wrong.ok())
+    why = reason(*shared_, "a key cannot be looked up: a page or the record index is damaged", wrong);
   return wrong;
 }
 

@@ -34,11 +34,11 @@ bool not_whole(const TreeFacts& tree, std::uint64_t p, const std::byte* page, co
 bool open(const TreeFacts& tree, std::uint64_t p, const std::byte* page, bool branch, PageView& out,
           IndexProblem& problem) noexcept {
   if (!PageView::open(page, tree.page_size, Pgno{p}, out))
-    return not_whole(tree, p, page, "its header is wrong", problem);
+    return not_whole(tree, p, page, "invalid page header", problem);
   if (out.is_branch() != branch) {
     tell_problem(problem, p,
-                 branch ? "a leaf page, where the depth of the tree wants a branch page"
-                        : "a branch page, where the depth of the tree wants a leaf page");
+                 branch ? "a leaf page at a depth where the tree has branch pages"
+                        : "a branch page at a depth where the tree has leaf pages");
     return false;
   }
   if (out.count() == 0) {
@@ -120,11 +120,11 @@ bool scan_branch(const TreeFacts& tree, std::uint64_t p, const std::byte* page, 
   if (!open(tree, p, page, true, view, problem)) return false;
   for (unsigned i = 0; i < view.count(); ++i) {
     Node n;
-    if (!view.node(i, n)) return not_whole(tree, p, page, "an entry is wrong", problem);
+    if (!view.node(i, n)) return not_whole(tree, p, page, "invalid entry", problem);
     const std::uint64_t child = format::raw(n.child());
     if (!in_file(tree, child)) {
-      tell_problem(problem, p, "entry %u leads to page %" PRIu64 "; the file has %" PRIu64 " pages", i, child,
-                   tree.file_pages);
+      tell_problem(problem, p, "entry %u refers to page %" PRIu64 "; the file has %" PRIu64 " pages", i,
+                   child, tree.file_pages);
       return false;
     }
     out.children.push_back(child);
@@ -137,7 +137,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
   PageView view;
   if (!open(tree, p, page, false, view, problem)) return false;
   if (view.is_leaf2()) {
-    tell_problem(problem, p, "fixed-size duplicates outside of a tree of duplicates");
+    tell_problem(problem, p, "fixed-size duplicates outside a tree of duplicates");
     return false;
   }
   const auto shift = static_cast<unsigned>(std::countr_zero(tree.page_size));
@@ -147,7 +147,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
     unsigned flags;
     std::size_t key_bytes, data_bytes;
     if (!view.leaf_node(i, n, flags, key_bytes, data_bytes))
-      return not_whole(tree, p, page, "an entry is wrong", problem);
+      return not_whole(tree, p, page, "invalid entry", problem);
     const std::byte* const data = n.key() + key_bytes;
     const bool big = (flags & format::kBigData) != 0;
     if ((flags & format::kDupData) == 0) {
@@ -159,7 +159,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
       if (!in_file(tree, run) || format::overflow_pages(data_bytes, shift) > tree.file_pages - run) {
         tell_problem(problem, p,
                      "entry %u: a value of %zu bytes on page %" PRIu64
-                     " reaches beyond the end, the file has %" PRIu64 " pages",
+                     " reaches beyond the end of the file, which has %" PRIu64 " pages",
                      i, data_bytes, run, tree.file_pages);
         return false;
       }
@@ -167,12 +167,13 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
       continue;
     }
     if (big || !tree.dupsort) {
-      tell_problem(problem, p, "entry %u has duplicates where there can be none", i);
+      tell_problem(problem, p, "entry %u has duplicates, which this database cannot have", i);
       return false;
     }
     if ((flags & format::kSubData) != 0) {
       if (data_bytes < sizeof(format::DbRecord)) {
-        tell_problem(problem, p, "entry %u: its record of a tree of duplicates has %zu bytes", i, data_bytes);
+        tell_problem(problem, p, "entry %u: the record of its tree of duplicates is too short: %zu bytes", i,
+                     data_bytes);
         return false;
       }
       blocks.tree(i, load<format::DbRecord>(data));
@@ -182,7 +183,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
     std::uint32_t records;
     if (!PageView::open_sub(data, data_bytes, sub) || (sub.is_leaf2() && !tree.dupfixed) ||
         !count_items(sub, records)) {
-      tell_problem(problem, p, "entry %u: its page of duplicates is damaged", i);
+      tell_problem(problem, p, "entry %u: its sub-page of duplicates is damaged", i);
       return false;
     }
     blocks.sub_page(i, records);
@@ -195,8 +196,8 @@ bool scan_dup_leaf(const TreeFacts& tree, const format::DbRecord& record, std::u
   PageView view;
   if (!open(tree, p, page, false, view, problem)) return false;
   if (view.is_leaf2() && (!tree.dupfixed || view.item_size() != record.pad)) {
-    tell_problem(problem, p, "items of %u bytes in a tree of duplicates of %" PRIu32, view.item_size(),
-                 record.pad);
+    tell_problem(problem, p, "items of %u bytes in a tree of duplicates with %" PRIu32 " bytes",
+                 view.item_size(), record.pad);
     return false;
   }
   return count_items(view, records) || not_whole(tree, p, page, "an item reaches beyond the page", problem);

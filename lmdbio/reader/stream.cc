@@ -276,9 +276,10 @@ Status Stream::await(Ahead& a, std::string& why) {
     a.finished = true;
     return {};
   }
-  why =
-      reason(shared_, "records " + std::to_string(a.fetch->ordinal(a.record)) + " and others cannot be read",
-             group.status);
+  why = reason(
+      shared_,
+      "record " + std::to_string(a.fetch->ordinal(a.record)) + " and records read with it cannot be read",
+      group.status);
   return group.status;
 }
 

@@ -393,7 +393,7 @@ TEST_P(DbCold, AHangIsTold) {
   const std::string text =
       told_of_a_hang(engine_script(), [&] { EXPECT_TRUE(c.get(&k, &v, MDB_FIRST).ok()); });
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
-  for (const char* const part : {"cold.mdb", "byte 0 ", "1 seconds"})
+  for (const char* const part : {"cold.mdb", "offset 0 ", "1 s;"})
     EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
   EXPECT_TRUE(is_record(k, v, 0, records()));
 }
@@ -409,7 +409,7 @@ TEST_P(DbCold, AHangOfALookupIsTold) {
     const std::string text =
         told_of_a_hang(need_script(), [&] { EXPECT_TRUE(cold.txn().get(kMainDbi, k, v).ok()); });
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
-    for (const char* const part : {"cold.mdb: a read at byte ", "1 seconds"})
+    for (const char* const part : {"cold.mdb: a read at offset ", "1 s;"})
       EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
     EXPECT_TRUE(is_record(k, v, 7, records()));
   });

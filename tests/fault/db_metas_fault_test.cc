@@ -89,7 +89,7 @@ TEST(ProveMetas, WhatStockWouldComputeWith) {
   FileImage f = image(4096, 4096);
   testing::put(f.page(1) + kTxnid, std::uint64_t{8});
   EXPECT_EQ(judged(f, why).raw(), MDB_CORRUPTED);
-  EXPECT_THAT(why, ::testing::HasSubstr("transaction 8 on meta page 1"));
+  EXPECT_THAT(why, ::testing::HasSubstr("transaction 8 is on meta page 1"));
   f = image(4096, 4096);
   testing::put(f.page(0) + kTxnid, std::uint64_t{1});
   EXPECT_EQ(judged(f, why).raw(), MDB_CORRUPTED) << "both name transaction 1: stock takes the first";

@@ -332,12 +332,12 @@ TEST(IndexOfDamage, EachKindIsNamed) {
        "root is not in the file"},
       {"no depth", [](FileImage&, DbRecord& r, auto, auto) { r.depth = 0; }, "depth of 0"},
       {"too deep", [](FileImage&, DbRecord& r, auto, auto) { r.depth = 33; }, "depth of 33"},
-      {"a level more", [](FileImage&, DbRecord& r, auto, auto) { ++r.depth; }, "a leaf page, where"},
-      {"a level less", [](FileImage&, DbRecord& r, auto, auto) { --r.depth; }, "a branch page, where"},
-      {"an entry more", [](FileImage&, DbRecord& r, auto, auto) { ++r.entries; }, "entries, its record says"},
-      {"an entry less", [](FileImage&, DbRecord& r, auto, auto) { --r.entries; }, "entries, its record says"},
+      {"a level more", [](FileImage&, DbRecord& r, auto, auto) { ++r.depth; }, "a leaf page at a depth"},
+      {"a level less", [](FileImage&, DbRecord& r, auto, auto) { --r.depth; }, "a branch page at a depth"},
+      {"an entry more", [](FileImage&, DbRecord& r, auto, auto) { ++r.entries; }, "number of entries: "},
+      {"an entry less", [](FileImage&, DbRecord& r, auto, auto) { --r.entries; }, "number of entries: "},
       {"entries without a tree", [](FileImage&, DbRecord& r, auto, auto) { r.root = format::kNoPage; },
-       "and no tree"},
+       "but no tree"},
       {"page number",
        [](FileImage& f, DbRecord&, auto, std::uint64_t l) { put(f.page(l), std::uint64_t{2}); },
        "page number is 2"},
@@ -349,7 +349,7 @@ TEST(IndexOfDamage, EachKindIsNamed) {
        "no entries"},
       {"slot", [&](FileImage& f, DbRecord&, auto, std::uint64_t l) { header(f, l, 16, 511); }, "slot 0"},
       {"leaf2", [&](FileImage& f, DbRecord&, auto, std::uint64_t l) { header(f, l, format::kAtFlags, 0x22); },
-       "outside of a tree of duplicates"},
+       "outside a tree of duplicates"},
       {"cycle",
        [](FileImage& f, DbRecord&, std::uint64_t root, auto) {
          format::PageView v;
@@ -357,7 +357,7 @@ TEST(IndexOfDamage, EachKindIsNamed) {
          ASSERT_TRUE(format::PageView::open(f.page(root), 512, format::Pgno{root}, v) && v.node(0, n));
          put(f.page(root) + (n.at - f.page(root)), static_cast<std::uint32_t>(root));
        },
-       "a branch page, where"},
+       "a branch page at a depth"},
       {"child beyond the file",
        [](FileImage& f, DbRecord&, std::uint64_t root, auto) {
          format::PageView v;
@@ -365,9 +365,9 @@ TEST(IndexOfDamage, EachKindIsNamed) {
          ASSERT_TRUE(format::PageView::open(f.page(root), 512, format::Pgno{root}, v) && v.node(0, n));
          put(f.page(root) + (n.at - f.page(root)), static_cast<std::uint32_t>(f.pages()));
        },
-       "leads to page"},
+       "refers to page"},
       {"duplicates where none can be", [](FileImage&, DbRecord& r, auto, auto) { r.flags = 0; },
-       "has duplicates where"},
+       "has duplicates, which"},
   };
   for (const Damage& d : all) {
     SCOPED_TRACE(d.name);

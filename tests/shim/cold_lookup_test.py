@@ -52,7 +52,7 @@ class Lookups(cold_test.Walks):
         got = self.run_cold([f"open {path}", "begin 0", "gets 0 9000 1235", "end 0", "close 0"], {"LMDBIO_IO": "auto"},
                             known=SMALL)
         self.assertEqual(got["gets"], ["right 9000"])
-        self.assertEqual(got.io()[0]["reason"], "nothing met data that was not in memory")
+        self.assertEqual(got.io()[0]["reason"], "all data that was needed was in memory")
 
     # In the order of the file the kernel's read-ahead does better: nothing is read for them but a first few.
     def test_lookups_in_order(self):
@@ -247,7 +247,7 @@ class SlowLookups(Lookups):
                 self.assertEqual(got["gets"], ["right 12"], got.out)
                 self.assertEqual(len(got.err.splitlines()), lines, got.err)
                 if lines:
-                    self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at byte \d+ has not come back for 1 seconds; "
+                    self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at offset \d+ has taken more than 1 s; "
                                               "still waiting\n$")
 
     # A read for a lookup fails: the page fault that follows is as good as ever.

@@ -472,7 +472,7 @@ class Slow(Walks):
         self.run_cold([f"evict {fs.path}"], known=SMALL)
         fs.set(reset=1)
         got, io = self.walk_through_page_cache(fs, ["walk 0"])
-        self.assertEqual((got["walk"], io["read_path"], io["reason"]), (["right 1600"], "buffered", "fits the page cache"))
+        self.assertEqual((got["walk"], io["read_path"], io["reason"]), (["right 1600"], "buffered", "fits into the page cache"))
         self.assertEqual((io["published"], io["vanished"], io["went_direct"]), (0, 0, 0))
         first = fs.counters()["read"]
         self.assertLess(first["bytes"], 1.02 * size)
@@ -537,7 +537,7 @@ class Slow(Walks):
             self.skipTest(str(why))
         self.assertIn(ALL, done.stdout, done.stderr)
         io = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]][0]
-        self.assertEqual((io["read_path"], io["reason"]), ("direct", "larger than the memory that is free"))
+        self.assertEqual((io["read_path"], io["reason"]), ("direct", "does not fit into free memory"))
 
     # Each open drops the page cache: it is filled all the same, and nothing is opened any more.
     def test_file_system_that_drops_the_page_cache_at_open(self):
@@ -669,7 +669,7 @@ class Slow(Walks):
                 self.assertEqual(got["walk"], ["right 1600"] * 2, got.out)
                 self.assertEqual(len(got.err.splitlines()), lines, got.err)
                 if lines:
-                    self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at byte \d+ has not come back for 1 seconds; "
+                    self.assertRegex(got.err, rf"^lmdbio: {fs.path}: a read at offset \d+ has taken more than 1 s; "
                                               "still waiting\n$")
                     self.assertGreater(io["stall_us"], 1_000_000)
 

@@ -41,8 +41,8 @@ class Configuration(shimtest.Case):
                 self.assertIn(value, lines[0])
 
     def test_an_unknown_name_is_one_clear_line(self):
-        for name, text in (("LMDBIO_MEMROY", "LMDBIO_MEMROY is no setting; did you mean LMDBIO_MEMORY?"),
-                           ("LMDBIO_CACHE_SIZE", "LMDBIO_CACHE_SIZE is no setting; lmdbio config lists them")):
+        for name, text in (("LMDBIO_MEMROY", "LMDBIO_MEMROY is not a setting of LMDBIO; did you mean LMDBIO_MEMORY?"),
+                           ("LMDBIO_CACHE_SIZE", "LMDBIO_CACHE_SIZE is not a setting of LMDBIO; lmdbio config lists them")):
             for got in self.each({name: "8M"}):
                 self.assertEqual(got.err, f"lmdbio: {text}\n")
             for got in self.each({name: "8M", "LMDBIO_LOG": "error"}):

@@ -321,7 +321,7 @@ class Refused(confined.Case):
         if way == "ours" and locked and row.why:
             self.assertEqual(len(lines), 1, lines)
             self.assertTrue(lines[0].startswith(f"lmdbio: {path}: {row.why}"), lines[0])
-            self.assertIn("a writer is not kept from changing pages meanwhile", lines[0])
+            self.assertIn("writers may change pages while they are being read", lines[0])
         else:
             self.assertEqual(lines, [])
 
@@ -413,7 +413,7 @@ class Refused(confined.Case):
                 self.assertEqual(program.do("flags"), hex(MDB_RDONLY))
                 self.assertEqual(program.do("slots"), "no reader locks")
                 self.assertEqual(len(program.lines()), 1)
-                self.assertIn("cannot be locked (its locks hang)", program.lines()[0])
+                self.assertIn("cannot be locked (the lock requests hang)", program.lines()[0])
                 self.assertEqual(program.do("abort"), "0")
                 self.assertEqual(program.do("close"), "0")
                 self.assertEqual(program.do(f"open {fs.path}"), "0")
@@ -468,8 +468,8 @@ class Overtaken(confined.Case):
         self.assertEqual(len(program.lines()), told, program.lines())
         self.assertEqual(program.do(end), "0")
         self.assertEqual(len(program.lines()), told + 1, program.lines())
-        self.assertIn("changed by a writer while it was read without locks: "
-                      "transaction 2 was read, 4 is the newest", program.lines()[-1])
+        self.assertIn("changed by a writer while it was being read without locks: "
+                      "transaction 2 was read, but the newest is 4", program.lines()[-1])
         self.assertTrue(program.lines()[-1].startswith(f"lmdbio: {path}"), program.lines()[-1])
         self.assertEqual(program.do(again), "0")
         self.assertEqual(program.do("check"), "right round 4")
@@ -595,7 +595,7 @@ class Overtaken(confined.Case):
         self.assertEqual(program.lines(), [])
         self.assertEqual(program.do("reset"), "0")
         self.assertEqual(len(program.lines()), 1)
-        self.assertIn("changed by a writer while it was read without locks", program.lines()[0])
+        self.assertIn("changed by a writer while it was being read without locks", program.lines()[0])
         self.assertEqual(program.do("renew"), "0")
         self.assertEqual(program.do("check"), "right round 3")
 

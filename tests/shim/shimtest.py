@@ -148,7 +148,7 @@ def difference(a, b):
 
 
 # What the programs' own garbage, a file that is no database, is told of.
-GARBAGE = re.compile(r"^lmdbio: \S*/garbage: meta page 0: magic number is 0x[0-9a-f]+: not LMDB's\n", re.MULTILINE)
+GARBAGE = re.compile(r"^lmdbio: \S*/garbage: meta page 0: magic number is 0x[0-9a-f]+, which is not LMDB's\n", re.MULTILINE)
 
 
 class Case(unittest.TestCase):

@@ -186,7 +186,7 @@ TEST(Config, OfTheProcess) {
     return 0;
   });
   EXPECT_EQ(child.exit_code, 0);
-  EXPECT_EQ(child.err, "lmdbio: LMDBIO_DISABLE=maybe is not valid (0, 1); using 0\n");
+  EXPECT_EQ(child.err, "lmdbio: LMDBIO_DISABLE=maybe is not valid (allowed: 0, 1); using 0\n");
 }
 
 TEST(Config, ComplaintsAreSeenAtEveryLevelAndAreOneLine) {

@@ -197,10 +197,10 @@ TEST(ReadPath, AllCombinationsOfWalks) {
 
 TEST(ReadPath, ReasonsAreTold) {
   const auto why = [](const ReadFacts& f) { return std::string(choose_read_path(Access::walk, f).reason); };
-  EXPECT_EQ(why(facts(kAuto, kAsIs)), "fits the page cache");
-  EXPECT_EQ(why(facts(kAuto, kLocal)), "local file system, the kernel reads ahead far enough");
-  EXPECT_EQ(why(facts(kAuto, kLarge)), "larger than the memory that is free");
-  EXPECT_EQ(why(facts(kAuto, kNoDirect)), "no direct reads here");
+  EXPECT_EQ(why(facts(kAuto, kAsIs)), "fits into the page cache");
+  EXPECT_EQ(why(facts(kAuto, kLocal)), "local file system, the kernel's read-ahead suffices");
+  EXPECT_EQ(why(facts(kAuto, kLarge)), "does not fit into free memory");
+  EXPECT_EQ(why(facts(kAuto, kNoDirect)), "direct I/O is not available");
   EXPECT_EQ(why(facts(kAuto, kNoMemory)), "LMDBIO_MEMORY=0");
   EXPECT_EQ(why(facts(kDirect, kNoMemory)), "LMDBIO_IO=direct, but LMDBIO_MEMORY=0");
   EXPECT_EQ(why(facts(kAuto, kUnmappable)), "the file cannot be mapped");

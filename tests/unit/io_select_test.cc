@@ -55,7 +55,7 @@ class Select : public ::testing::Test {
     });
     if (child.exit_code == kNoFilter) GTEST_SKIP() << "no seccomp filters here";
     EXPECT_EQ(child.exit_code, 0);
-    EXPECT_EQ(child.err, "lmdbio: files are read by " + name + why + "\n") << "once, and why";
+    EXPECT_EQ(child.err, "lmdbio: read engine: " + name + why + "\n") << "once, and why";
   }
 
   const testing::TempFile temp_;
@@ -83,13 +83,13 @@ TEST_F(Select, ForbiddenRing) {
   if (uring_engine(file_, 8).has_error()) GTEST_SKIP() << "no io_uring here";
   for (const EngineKind wanted : {EngineKind::automatic, EngineKind::uring}) {
     expect_without(SYS_io_uring_setup, EPERM, wanted, "threads",
-                   "; not by io_uring: Operation not permitted");
+                   "; io_uring is not available: Operation not permitted");
     expect_without(SYS_io_uring_setup, ENOSYS, wanted, "threads",
-                   "; not by io_uring: Function not implemented");
+                   "; io_uring is not available: Function not implemented");
     expect_without(SYS_io_uring_setup, ENOMEM, wanted, "threads",
-                   "; not by io_uring: Cannot allocate memory");
+                   "; io_uring is not available: Cannot allocate memory");
     expect_without(SYS_io_uring_enter, EPERM, wanted, "threads",
-                   "; not by io_uring: Operation not permitted");
+                   "; io_uring is not available: Operation not permitted");
   }
 }
 

@@ -343,7 +343,7 @@ TEST_F(SmallTree, ColumnsThatDoNotFitAreRefused) {
   const RecordIndex bad = made([](All& a, IndexTotals&) { a[0][0] = 1; });
   ASSERT_EQ(save_index(bad, tag, path, mode_of(0644)).raw(), 0);
   EXPECT_EQ(load(tag), MDB_CORRUPTED);
-  EXPECT_THAT(why, HasSubstr("do not fit"));
+  EXPECT_THAT(why, HasSubstr("inconsistent columns"));
 }
 
 /// Whatever the bytes, under a right checksum: an answer, and no place outside of the file.
@@ -520,7 +520,8 @@ TEST_F(SmallTree, FoundBesideTheDatabase) {
   ++stale.txnid;
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(find_index(file.path(), stale, loaded));
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("is ignored (of transaction 6, the database is at 7)"));
+  EXPECT_THAT(
+      said, HasSubstr("record index ignored: built from transaction 6; the database is at 7; lmdbio index"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 

@@ -278,32 +278,32 @@ TEST(Order, NamesTheFieldThatIsWrong) {
   const std::uint64_t list[] = {3, 10};
   lmdbio_order o = plain(LMDBIO_ORDER_SEQUENTIAL);
   o.offset = 2, o.step = 2;
-  EXPECT_EQ(wrong(o), "offset: it has to be below step");
+  EXPECT_EQ(wrong(o), "offset: must be less than step");
   o = plain(LMDBIO_ORDER_SEQUENTIAL);
   o.position = 11;
-  EXPECT_EQ(wrong(o), "position: it is beyond the end of an epoch");
+  EXPECT_EQ(wrong(o), "position: beyond the end of the epoch");
   o = plain(LMDBIO_ORDER_SEQUENTIAL);
   o.across_epochs = 2;
-  EXPECT_EQ(wrong(o), "across_epochs: it has to be 0 or 1");
+  EXPECT_EQ(wrong(o), "across_epochs: must be 0 or 1");
   o.across_epochs = 1, o.step = 4, o.position = 4;  // of the first epoch: 0, 4, 8
-  EXPECT_EQ(wrong(o), "position: it is beyond the end of an epoch");
+  EXPECT_EQ(wrong(o), "position: beyond the end of the epoch");
   o = plain(LMDBIO_ORDER_WINDOW_SHUFFLE);
-  EXPECT_EQ(wrong(o), "window: it has to be 1 or more");
+  EXPECT_EQ(wrong(o), "window: must be at least 1");
   o = plain(LMDBIO_ORDER_LIST);
   o.list = list, o.length = 2;
-  EXPECT_EQ(wrong(o), "list: an ordinal is not below the number of records");
+  EXPECT_EQ(wrong(o), "list: each ordinal must be less than the number of records");
   o.list = nullptr;
-  EXPECT_EQ(wrong(o), "list: it is NULL");
+  EXPECT_EQ(wrong(o), "list: must not be NULL");
   o = plain(LMDBIO_ORDER_KEYS);
   o.length = 1;
-  EXPECT_EQ(wrong(o), "keys: it is NULL");
+  EXPECT_EQ(wrong(o), "keys: must not be NULL");
   const int none = 77;
   o = plain(LMDBIO_ORDER_SEQUENTIAL);
   std::memcpy(&o.kind, &none, sizeof none);
-  EXPECT_EQ(wrong(o), "kind: there is no such order");
+  EXPECT_EQ(wrong(o), "kind: unknown order");
   o = plain(LMDBIO_ORDER_SEQUENTIAL);
   std::memcpy(&o.last, &none, sizeof none);
-  EXPECT_EQ(wrong(o), "last: there is no such choice");
+  EXPECT_EQ(wrong(o), "last: unknown value");
 }
 
 TEST(Order, RefusesWhatItCannotBe) {
