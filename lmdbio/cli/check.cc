@@ -96,15 +96,14 @@ void show_text(const Database& database, const Report& r, const Options& options
     std::printf("... and %llu more (--limit)\n", static_cast<unsigned long long>(r.left_out));
   const db::CheckTotals& t = r.totals;
   if (t.stopped)
-    std::printf("INTERRUPTED after %llu of %llu pages: what follows is of these\n",
+    std::printf("INTERRUPTED after %llu of %llu pages; the results cover these pages only\n",
                 static_cast<unsigned long long>(r.seen),
                 static_cast<unsigned long long>(r.snapshot.last_pg + 1));
   if (!r.clean() || t.stopped)
-    std::printf("%llu errors, %llu warnings\n", static_cast<unsigned long long>(r.errors()),
-                static_cast<unsigned long long>(t.warnings));
+    std::printf("%s, %s\n", counted(r.errors(), "error").c_str(), counted(t.warnings, "warning").c_str());
   else if (!options.quiet)
-    std::printf("clean: %llu entries in %llu databases; %llu pages in use, %llu free\n",
-                static_cast<unsigned long long>(t.entries), static_cast<unsigned long long>(t.named + 1),
+    std::printf("clean: %s in %s; pages in use: %llu, free: %llu\n",
+                counted(t.entries, "entry", "entries").c_str(), counted(t.named + 1, "database").c_str(),
                 static_cast<unsigned long long>(t.meta_pages + t.branch_pages + t.leaf_pages + t.leaf2_pages +
                                                 t.overflow_pages),
                 static_cast<unsigned long long>(t.free_pages));
@@ -177,8 +176,8 @@ int check(const Options& options) {
     if (r.totals.stopped || r.totals.errors + r.totals.warnings == 0 || newest <= r.snapshot.txnid + 1) break;
     if (attempt == kTries || which)
       throw Failure(format_text(
-          "%s: a writer is at work: transaction %llu was checked, %llu is the newest by now, and what "
-          "was found may be its doing; check again when it pauses, or a copy (mdb_copy)",
+          "%s: a writer is active: transaction %llu was checked, but the newest is now %llu, so the writer "
+          "may have caused the findings; check again when the writer is idle, or check a copy (mdb_copy)",
           database.path().c_str(), static_cast<unsigned long long>(r.snapshot.txnid),
           static_cast<unsigned long long>(newest)));
   }
@@ -192,18 +191,18 @@ int check(const Options& options) {
 void add_check(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
   CLI::App* const sub = app.add_subcommand(
-      "check", "verify every page of a database; exit 0 clean, 1 findings, 2 cannot be read");
-  sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
-  sub->add_flag("--json", options->json, "one JSON object on standard output");
-  sub->add_option("--meta", options->meta, "the snapshot of this meta page, not the newest")
+      "check", "verify every page of a database; exit status 0: clean, 1: findings, 2: cannot be read");
+  sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
+  sub->add_flag("--json", options->json, "print one JSON object");
+  sub->add_option("--meta", options->meta, "check the snapshot of this meta page instead of the newest")
       ->check(CLI::Range(0, 1))
       ->type_name("0|1");
   sub->add_flag("--any-order", options->any_order,
-                "do not check the order of keys: the program sets its own comparators");
-  sub->add_option("--limit", options->limit, "show so many findings at most")
+                "do not check the order of keys, for programs that set their own comparators");
+  sub->add_option("--limit", options->limit, "print at most N findings")
       ->capture_default_str()
       ->type_name("N");
-  sub->add_flag("--quiet,-q", options->quiet, "print findings alone");
+  sub->add_flag("--quiet,-q", options->quiet, "print only findings");
   sub->callback([options, &status] { status = check(*options); });
 }
 

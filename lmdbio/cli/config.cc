@@ -26,7 +26,7 @@ Setting setting(const ConfigEntry& e) {
   if (given == nullptr || *given == '\0') return {&e, e.def, "default"};
   Config scratch;
   if (e.parse(scratch, given)) return {&e, given, "environment"};
-  return {&e, e.def, "default, since what the environment has is not valid", given};
+  return {&e, e.def, "default, because the value in the environment is not valid", given};
 }
 
 void show(bool json) {
@@ -43,8 +43,8 @@ void show(bool json) {
       continue;
     }
     std::printf("%s=%s\n    from: %s\n", e.name, printable(s.value).c_str(), s.source.c_str());
-    if (s.refused != nullptr) std::printf("    refused: %s\n", printable(s.refused).c_str());
-    std::printf("    range: %s\n    %s\n", e.range, e.meaning);
+    if (s.refused != nullptr) std::printf("    not valid: %s\n", printable(s.refused).c_str());
+    std::printf("    allowed: %s\n    %s\n", e.range, e.meaning);
   }
   if (json) std::printf("%s\n", dump(out).c_str());
 }
@@ -53,8 +53,9 @@ void show(bool json) {
 
 void add_config(CLI::App& app, int& status) {
   const auto json = std::make_shared<bool>(false);
-  CLI::App* const sub = app.add_subcommand("config", "the settings in force here, and where each comes from");
-  sub->add_flag("--json", *json, "a JSON array on standard output");
+  CLI::App* const sub =
+      app.add_subcommand("config", "print the settings in force, and where each comes from");
+  sub->add_flag("--json", *json, "print a JSON array");
   sub->callback([json, &status] {
     show(*json);
     status = kClean;

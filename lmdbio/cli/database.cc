@@ -60,7 +60,8 @@ extern "C" void on_sigbus(int) {
 }
 
 void expect_truncation(const std::string& path) {
-  const std::string text = "lmdbio: " + path + ": truncated, or unreadable, while it was read\n";
+  const std::string text =
+      "lmdbio: " + path + ": was truncated or became unreadable while it was being read\n";
   truncated_length = text.copy(truncated_message, sizeof truncated_message);
   struct sigaction act {};
   act.sa_handler = on_sigbus;
@@ -94,7 +95,7 @@ Database::Database(const std::string& path) : path_(path) {
 
 void Database::judge_metas() {
   const auto size = static_cast<std::uint64_t>(status_.st_size);
-  if (size == 0) throw Failure(path_ + ": empty (0 bytes): nothing was ever committed to it");
+  if (size == 0) throw Failure(path_ + ": empty (0 bytes): nothing has been committed to it yet");
   const std::vector<std::byte> head = read_at(fd(), 0, 4096, path_);
   // Where the second meta is, the first says; if that is damaged, every page size is tried.
   if (format::judge_meta(head) == format::MetaKind::good) {
@@ -109,7 +110,7 @@ void Database::judge_metas() {
   }
   if (page_size_ == 0) refuse_format(head);
   if (size < 2 * page_size_)
-    throw Failure(format_text("%s: truncated: %llu bytes are less than two pages of %zu", path_.c_str(),
+    throw Failure(format_text("%s: truncated: %llu bytes are less than two pages of %zu bytes", path_.c_str(),
                               static_cast<unsigned long long>(size), page_size_));
   for (unsigned i = 0; i < 2; ++i) {
     const std::vector<std::byte> page = read_at(fd(), i * page_size_, format::kMetaBytes, path_);
@@ -117,7 +118,7 @@ void Database::judge_metas() {
     if (page.size() == format::kMetaBytes) m.record = load<MetaRecord>(page, format::kPageHeader);
     switch (format::judge_meta(page)) {
       case format::MetaKind::other:
-        m.problem = "not a meta page of data format 1: its mark, magic number or version is wrong";
+        m.problem = "not a meta page of data format 1: wrong flags, magic number or version";
         continue;
       case format::MetaKind::bad_page_size:
         m.problem = format_text("its page size is %zu", format::page_size(m.record));
@@ -128,17 +129,18 @@ void Database::judge_metas() {
     const auto number = load<std::uint64_t>(page, 0);
     const unsigned long long id = m.record.txnid;
     if (format::page_size(m.record) != page_size_) {
-      m.problem = format_text("its page size is %zu, that of the other meta %zu", format::page_size(m.record),
-                              page_size_);
+      m.problem = format_text("its page size is %zu, but %zu on the other meta page",
+                              format::page_size(m.record), page_size_);
       continue;
     }
     m.usable = true;
     if (number != i)
-      m.problem = format_text("its header has the number %llu", static_cast<unsigned long long>(number));
+      m.problem =
+          format_text("the page number in its header is %llu", static_cast<unsigned long long>(number));
     else if (id != 0 && id % 2 != i)
-      m.problem = format_text("it has transaction %llu, which belongs to the other meta", id);
+      m.problem = format_text("transaction %llu belongs on the other meta page", id);
     else if (m.record.last_pg < 1)
-      m.problem = "its last page is a meta page";
+      m.problem = "the last page that it gives is a meta page";
   }
 }
 
@@ -152,11 +154,11 @@ void Database::refuse_format(Bytes head) const {
     why = format_text("both meta pages are damaged (the first: flags 0x%x, page size %u)",
                       unsigned{load<std::uint16_t>(head, format::kAtFlags)}, word(40));
   else if (word(16) == kSwapped)
-    why = "written on a machine of the other byte order";
+    why = "written on a machine with the other byte order";
   else if (word(12) == format::kMagic)
     why = "written by a 32-bit LMDB";
   else if (word(12) == kSwapped)
-    why = "written by a 32-bit LMDB on a machine of the other byte order";
+    why = "written by a 32-bit LMDB on a machine with the other byte order";
   else if (word(24) == format::kMagic)
     why = format_text("data format version %u of LMDB 1.0; LMDB 0.9 has version %u", word(28),
                       format::kVersion);
@@ -173,7 +175,7 @@ cache::WindowView Database::view() {
   struct stat now {};
   if (::fstat(fd(), &now) != 0) throw Failure(path_ + ": " + errno_text(errno));
   const auto bytes = align_down(static_cast<std::uint64_t>(now.st_size), page_size_);
-  if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was read");
+  if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was being read");
   if (!window_ || bytes != mapped_bytes_) {
     expect_truncation(path_);
     Result<cache::Window> window = cache::Window::map(fd(), bytes, page_size_, exactly_);
@@ -192,8 +194,7 @@ db::Snapshot Database::snapshot(std::optional<unsigned> which) {
     db::Snapshot s;
     (void)source.renew(s.txnid);
     const Status st = db::read_snapshot(mapped, source, s);
-    if (!st.ok())
-      throw Failure(path_ + ": its writer commits faster than a meta page can be read; try again");
+    if (!st.ok()) throw Failure(path_ + ": a writer commits faster than a meta page can be read; try again");
     return s;
   }
   unsigned from = which.value_or(0);
@@ -205,7 +206,7 @@ db::Snapshot Database::snapshot(std::optional<unsigned> which) {
   const auto read = [&] { return read_at(fd(), from * page_size_, format::kMetaBytes, path_); };
   std::vector<std::byte> page = read();
   for (std::vector<std::byte> again = read(); again != page; again = read()) page = std::move(again);
-  if (page.size() < format::kMetaBytes) throw Failure(path_ + ": truncated while it was read");
+  if (page.size() < format::kMetaBytes) throw Failure(path_ + ": truncated while it was being read");
   const auto m = load<MetaRecord>(Bytes(page), format::kPageHeader);
   db::Snapshot s;
   s.txnid = m.txnid;

@@ -150,7 +150,7 @@ void write(const Database& database, const State& state, Made& m) {
   const Status st = reader::save_index(m.index, tag, path.value(), database.status(), &m.file_bytes);
   if (!st.ok())
     throw Failure(path.value() + ": cannot be written: " + errno_text(st.raw()) +
-                  (config().index_dir.empty() ? " (LMDBIO_INDEX_DIR names another directory)" : ""));
+                  (config().index_dir.empty() ? " (LMDBIO_INDEX_DIR selects another directory)" : ""));
   m.path = path.value();
 }
 
@@ -162,9 +162,9 @@ double each(const Made& m) {
 
 void show_text(const std::vector<Made>& all) {
   for (const Made& m : all) {
-    std::printf("%s: %llu records on %llu leaf pages, %.2f s, %s (%.2f bytes per record)%s%s\n",
-                shown(m.name).c_str(), static_cast<unsigned long long>(m.index.records()),
-                static_cast<unsigned long long>(m.index.leaf_pages()), m.seconds,
+    std::printf("%s: %s on %s, %.2f s, %s (%.2f bytes per record)%s%s\n", shown(m.name).c_str(),
+                counted(m.index.records(), "record").c_str(),
+                counted(m.index.leaf_pages(), "leaf page").c_str(), m.seconds,
                 bytes_text(static_cast<double>(m.index.memory_bytes())).c_str(), each(m),
                 m.path.empty() ? "" : ": ", m.path.c_str());
   }
@@ -212,8 +212,8 @@ int index(const Options& options) {
     }
     if (attempt == kTries)
       throw Failure(database.path() +
-                    ": a writer is at work: each index was out of date when it was made; try again when it "
-                    "pauses");
+                    ": a writer is active: each index was out of date when it was built; try again when the "
+                    "writer is idle");
   }
   if (!options.dry_run)
     for (Made& m : all) write(database, state, m);
@@ -225,16 +225,17 @@ int index(const Options& options) {
 
 void add_index(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub =
-      app.add_subcommand("index", "write the record index of a database, for programs that read by ordinal");
-  sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
-  sub->add_option("--db", options->names, "a named database, not the main one; may be given again")
+  CLI::App* const sub = app.add_subcommand(
+      "index", "write the record index of a database, which readers use to find records by ordinal");
+  sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
+  sub->add_option("--db", options->names,
+                  "index this named database instead of the main database; may be repeated")
       ->type_name("NAME")
       ->expected(1)
       ->take_all();
-  sub->add_flag("--all", options->all, "the main database and all that are named in it");
-  sub->add_flag("--dry-run", options->dry_run, "make the index, and write no file");
-  sub->add_flag("--json", options->json, "one JSON object on standard output");
+  sub->add_flag("--all", options->all, "index the main database and all named databases");
+  sub->add_flag("--dry-run", options->dry_run, "build the index, but write no file");
+  sub->add_flag("--json", options->json, "print one JSON object");
   sub->callback([options, &status] { status = index(*options); });
 }
 

@@ -115,8 +115,7 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   for (unsigned i = 0; i < 2; ++i)
     if (!database.meta(i).usable)
       return {
-          {false, format_text(
-                      "not opened at all: meta page %u is damaged, which LMDB answers with MDB_INVALID", i)}};
+          {false, format_text("cannot be opened: meta page %u is damaged, and LMDB returns MDB_INVALID", i)}};
   rlimit space{};
   // Stock's mapping and ours.
   const bool fits = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY ||
@@ -124,11 +123,11 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   if (fits)
     out.push_back({true, "opened with MDB_RDONLY: served by LMDBIO"});
   else
-    out.push_back(
-        {false,
-         "opened with MDB_RDONLY: passed through: no address range (RLIMIT_AS) for a second mapping of " +
-             bytes_text(static_cast<double>(map_bytes))});
-  out.push_back({false, "opened for writing: passed through: writable environment"});
+    out.push_back({false,
+                   "opened with MDB_RDONLY: passed through to stock LMDB: RLIMIT_AS does not allow a second "
+                   "mapping of " +
+                       bytes_text(static_cast<double>(map_bytes))});
+  out.push_back({false, "opened for writing: passed through to stock LMDB"});
   const std::string& file = database.path();
   const std::string lock =
       database.in_directory() ? file.substr(0, file.rfind('/') + 1) + "lock.mdb" : file + "-lock";
@@ -137,9 +136,9 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   if (::access(lock.c_str(), F_OK) == 0 ? ::access(lock.c_str(), R_OK | W_OK) != 0
                                         : ::access(dir.c_str(), W_OK) != 0)
     out.push_back({fits,
-                   "its lock file cannot be opened for writing by you: LMDB refuses it unless MDB_NOLOCK is "
-                   "given or the "
-                   "file system is read-only; LMDBIO opens it without locks unless LMDBIO_STRICT=1"});
+                   "you may not write to its lock file: stock LMDB does not open the environment unless "
+                   "MDB_NOLOCK is set or the file system is read-only; LMDBIO opens it without locks unless "
+                   "LMDBIO_STRICT=1"});
   return out;
 }
 
@@ -149,7 +148,7 @@ void line(const char* name, const std::string& text) { std::printf("%-16s %s\n",
 
 void show_histogram(const char* what, const Histogram& h) {
   if (h.records == 0) return;
-  std::printf("\n%s (bytes): %llu, %s on average, %s at most\n", what, ull(h.records),
+  std::printf("\n%s (bytes) of %s: average %s, maximum %s\n", what, counted(h.records, "record").c_str(),
               bytes_text(static_cast<double>(h.bytes) / static_cast<double>(h.records)).c_str(),
               bytes_text(static_cast<double>(h.most)).c_str());
   std::uint64_t peak = 1;
@@ -193,7 +192,7 @@ struct Facts {
   db::Snapshot snapshot;
   std::uint64_t map_bytes;
   std::optional<double> cached;  ///< share of the file in the page cache
-  const char* cached_how = "";   ///< the system call that told
+  const char* cached_how = "";   ///< the system call that reported it
   std::string index_file;        ///< where the main database's record index is, or would be
   std::string index_state;       ///< "none", "valid" or why it is ignored
   bool walked = false;
@@ -219,28 +218,28 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
     if (m.usable) metas += format_text("%llu", ull(m.record.txnid));
   }
   line("transactions", metas);
-  line("in page cache",
-       f.cached ? percent_text(*f.cached, 1) + " (" + f.cached_how + ")" : "unknown (not told to this user)");
+  line("in page cache", f.cached ? percent_text(*f.cached, 1) + " (" + f.cached_how + ")"
+                                 : "unknown (the kernel does not show it to this user)");
   line("record index", f.index_state == "none" ? f.index_state : f.index_file + ": " + f.index_state);
   if (f.walked) {
     const db::CheckTotals& t = f.totals;
     const auto all = static_cast<double>(f.snapshot.last_pg + 1);
     if (t.stopped)
-      line("INTERRUPTED", format_text("after %llu of %llu pages: what follows is of these", ull(survey.seen),
-                                      ull(f.snapshot.last_pg + 1)));
+      line("INTERRUPTED", format_text("after %llu of %llu pages; the results cover these pages only",
+                                      ull(survey.seen), ull(f.snapshot.last_pg + 1)));
     line("pages",
          format_text("%llu meta, %llu branch, %llu leaf, %llu leaf2, %llu overflow", ull(t.meta_pages),
                      ull(t.branch_pages), ull(t.leaf_pages), ull(t.leaf2_pages), ull(t.overflow_pages)));
-    line("free pages", format_text("%llu (%s), lost ", ull(t.free_pages),
+    line("free pages", format_text("%llu (%s), lost: ", ull(t.free_pages),
                                    percent_text(static_cast<double>(t.free_pages), all).c_str()) +
                            (t.stopped ? "unknown" : format_text("%llu", ull(t.lost_pages))));
-    line("entries", format_text("%llu in %llu databases", ull(t.entries), ull(t.named + 1)));
+    line("entries", format_text("%llu in ", ull(t.entries)) + counted(t.named + 1, "database"));
     const Layout& l = survey.layout;
     if (l.steps != 0)
       line("value order",
            format_text(
-               "%s of values lie on the same page as the one before or later, %s next to it; gaps: %.1f "
-               "pages on average; %s on pages of their own",
+               "%s of the values are on the page of the previous value or on a later page, %s on the same or "
+               "the next page; average gap: %.1f pages; %s on overflow pages",
                percent_text(static_cast<double>(l.forward), static_cast<double>(l.steps)).c_str(),
                percent_text(static_cast<double>(l.adjacent), static_cast<double>(l.steps)).c_str(),
                l.forward == 0 ? 0.0 : static_cast<double>(l.gap_pages) / static_cast<double>(l.forward),
@@ -250,14 +249,14 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
     const format::DbRecord& r = f.snapshot.dbs[1];
     line("main database",
          format_text(
-             "%s, depth %u, %llu entries, %llu branch, %llu leaf and %llu overflow pages (as its record "
-             "says; named databases: without --fast)",
+             "%s, depth %u, %llu entries, %llu branch, %llu leaf and %llu overflow pages (from its record; "
+             "run without --fast to list named databases)",
              flags_text(r.flags).c_str(), unsigned{r.depth}, ull(r.entries), ull(r.branch_pages),
              ull(r.leaf_pages), ull(r.overflow_pages)));
   }
-  for (const Verdict& v : verdicts(database, f.map_bytes)) line(v.ours ? "LMDBIO" : "not LMDBIO", v.text);
-  if (f.damaged()) line("DAMAGED", format_text("%llu errors: see lmdbio check", ull(f.totals.errors)));
-  if (f.moving()) line("CHANGING", "a writer was at work meanwhile: the numbers may not fit each other");
+  for (const Verdict& v : verdicts(database, f.map_bytes)) line("LMDBIO", v.text);
+  if (f.damaged()) line("DAMAGED", counted(f.totals.errors, "error") + "; run lmdbio check");
+  if (f.moving()) line("CHANGING", "a writer committed meanwhile; the numbers may be inconsistent");
   if (!f.walked) return;
   show_rows(survey.rows, page_size);
   show_histogram("key sizes", survey.keys);
@@ -388,11 +387,11 @@ int info(const Options& options) {
 
 void add_info(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand(
-      "info", "what a database holds, how it lies in its file, and what LMDBIO does with it");
-  sub->add_option("PATH", options->path, "directory with data.mdb, or the file")->required();
-  sub->add_flag("--json", options->json, "one JSON object on standard output");
-  sub->add_flag("--fast", options->fast, "only what the meta pages say: do not read the database");
+  CLI::App* const sub =
+      app.add_subcommand("info", "print the content and layout of a database, and whether LMDBIO serves it");
+  sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
+  sub->add_flag("--json", options->json, "print one JSON object");
+  sub->add_flag("--fast", options->fast, "read only the meta pages, not the database");
   sub->callback([options, &status] { status = info(*options); });
 }
 

@@ -18,7 +18,7 @@ int no_command(const CLI::App& app, const char* given) {
   const std::string meant(lmdbio::nearest_name(given, [&] {
     return i < commands.size() ? std::string_view(commands[i++]->get_name()) : std::string_view();
   }));
-  std::fprintf(stderr, "lmdbio: there is no command %s%s\n", lmdbio::cli::printable(given).c_str(),
+  std::fprintf(stderr, "lmdbio: unknown command: %s%s\n", lmdbio::cli::printable(given).c_str(),
                meant.empty() ? "; lmdbio --help lists them" : ("; did you mean " + meant + "?").c_str());
   return lmdbio::cli::kUnusable;
 }
@@ -27,11 +27,13 @@ int no_command(const CLI::App& app, const char* given) {
 
 int main(int argc, char** argv) {
   using namespace lmdbio::cli;
-  CLI::App app("LMDBIO: faster reading of LMDB databases by programs that stay as they are", "lmdbio");
+  CLI::App app("LMDBIO speeds up programs that read LMDB databases, without changes to the programs",
+               "lmdbio");
   app.set_version_flag("--version", std::string("lmdbio " LMDBIO_VERSION));
   app.require_subcommand(1);
   app.footer(
-      "Exit status 2: usage, or a file that cannot be read.  lmdbio COMMAND --help tells more; lmdbio(1).");
+      "Exit status 2: usage error, or a file that cannot be read.  See also lmdbio COMMAND --help and "
+      "lmdbio(1).");
   int status = kClean;
   const int end = run_options_end(argc, argv);
   std::vector<std::string> command(argv + end, argv + argc);

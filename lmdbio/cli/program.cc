@@ -62,17 +62,17 @@ std::string how_to_start(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   const std::string end = dot == std::string::npos ? "" : name.substr(dot);
   const char* const by = end == ".py" ? "python3 " : end == ".sh" ? "sh " : nullptr;
-  return by != nullptr ? std::string("; to start it: lmdbio run ") + by + name : "";
+  return by != nullptr ? std::string("; start it with: lmdbio run ") + by + name : "";
 }
 
 }  // namespace
 
 std::string find_program(const std::string& name) {
-  if (name.empty()) throw Failure("no program is named", kNotFound);
+  if (name.empty()) throw Failure("the program name is empty", kNotFound);
   if (name.find('/') != std::string::npos) {
     struct stat st {};
     if (::stat(name.c_str(), &st) != 0 && (errno == ENOENT || errno == ENOTDIR))
-      throw Failure(name + ": there is no such file", kNotFound);
+      throw Failure(name + ": no such file", kNotFound);
     if (!executable(name)) throw Failure(name + ": not executable" + how_to_start(name), kNotExecutable);
     return name;
   }
@@ -89,9 +89,10 @@ std::string find_program(const std::string& name) {
     rest.remove_prefix(colon + 1);
   }
   if (!refused.empty()) throw Failure(refused + ": not executable", kNotExecutable);
-  throw Failure(name + ": not found in PATH" +
-                    (::access(name.c_str(), F_OK) == 0 ? "; the one in this directory is ./" + name : ""),
-                kNotFound);
+  throw Failure(
+      name + ": not found in PATH" +
+          (::access(name.c_str(), F_OK) == 0 ? "; to run the file in this directory, give ./" + name : ""),
+      kNotFound);
 }
 
 std::vector<std::string> obstacles(const std::string& file, const std::vector<std::string>& args) {
@@ -115,15 +116,15 @@ std::vector<std::string> obstacles(const std::string& file, const std::vector<st
     if (changes_user || changes_group)
       out.push_back(
           at +
-          " is setuid or setgid: the loader ignores LD_PRELOAD there; link it with -llmdbio before -llmdb");
+          " is setuid or setgid: the loader ignores LD_PRELOAD for it; link it with -llmdbio before -llmdb");
     if (::geteuid() != 0 && ::fgetxattr(fd.get(), "security.capability", nullptr, 0) > 0)
-      out.push_back(
-          at +
-          " has file capabilities: the loader ignores LD_PRELOAD there; link it with -llmdbio before -llmdb");
+      out.push_back(at +
+                    " has file capabilities: the loader ignores LD_PRELOAD for it; link it with -llmdbio "
+                    "before -llmdb");
     if (!elf.native)
-      out.push_back(at + " is built for another kind of machine: the loader cannot preload LMDBIO there");
+      out.push_back(at + " is built for another architecture: the loader cannot preload LMDBIO into it");
     else if (!elf.interpreter)
-      out.push_back(at + " is a static executable: nothing can be preloaded; link it dynamically");
+      out.push_back(at + " is a static executable: LMDBIO cannot be preloaded into it; link it dynamically");
     if (elf.defines_lmdb)
       out.push_back(
           at + " has LMDB linked into it: its calls do not reach LMDBIO; link it with the shared liblmdb");

@@ -92,15 +92,16 @@ void show_text(const std::vector<Shared>& all) {
     if (i != 0) std::printf("\n");
     std::printf("%s\n", name_of(s).c_str());
     if (s.table.dead) {
-      std::printf("  no process has it: lmdbio ps --clean removes it\n");
+      std::printf("  no process is attached; lmdbio ps --clean removes it\n");
       continue;
     }
     if (s.processes.empty()) {
-      std::printf("  attached %llu times, by no process that it tells of\n", ull(s.table.segment.attached));
+      std::printf("  attached %s, but the table lists no process\n",
+                  counted(s.table.segment.attached, "time").c_str());
       continue;
     }
-    std::printf("  %10s %-15s %10s %10s %10s %10s %10s  %s\n", "pid", "command", "brought", "found", "waits",
-                "taken over", "in memory", "walk");
+    std::printf("  %10s %-15s %10s %10s %10s %10s %10s  %s\n", "pid", "command", "read", "found", "waits",
+                "taken over", "/dev/shm", "walk");
     for (const Process& p : s.processes)
       std::printf("  %10u %-15s %10llu %10llu %10llu %10llu %10s  %s\n", p.row.pid,
                   p.command ? printable(*p.command).c_str() : "?", ull(p.row.brought), ull(p.row.found),
@@ -151,9 +152,8 @@ void clean(bool json) {
         dump(Json{{"removed", removed}, {"removed_chunk_files", files}, {"removed_statistics", boards}})
             .c_str());
   else
-    std::printf("%zu %s removed, %zu chunk %s removed, statistics of %zu %s removed\n", removed,
-                removed == 1 ? "table" : "tables", files, files == 1 ? "file" : "files", boards,
-                boards == 1 ? "process" : "processes");
+    std::printf("%s removed, %s removed, statistics of %s removed\n", counted(removed, "table").c_str(),
+                counted(files, "chunk file").c_str(), counted(boards, "process", "processes").c_str());
 }
 
 int ps(const Options& options) {
@@ -170,13 +170,10 @@ int ps(const Options& options) {
 
 void add_ps(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub =
-      app.add_subcommand("ps", "which processes of this user share which files on this node");
-  sub->add_flag("--json", options->json, "one JSON object on standard output");
-  sub->add_flag(
-      "--clean", options->clean,
-      "instead: remove the tables that no process has attached and the chunk files of processes that "
-      "have ended, and say how many");
+  CLI::App* const sub = app.add_subcommand("ps", "list this user's processes on this node that share files");
+  sub->add_flag("--json", options->json, "print one JSON object");
+  sub->add_flag("--clean", options->clean,
+                "remove shared memory that ended processes have left, instead of listing processes");
   sub->callback([options, &status] { status = ps(*options); });
 }
 

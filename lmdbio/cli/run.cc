@@ -64,17 +64,18 @@ std::string find_library(const std::string& asked) {
     if (::stat(real, &st) != 0 || !S_ISREG(st.st_mode) || ::access(real, R_OK) != 0) continue;
     const std::string found = real;
     if (found.find_first_of(": ") != std::string::npos)
-      throw Failure(found + ": LD_PRELOAD cannot hold a path with a space or a colon");
+      throw Failure(found + ": LD_PRELOAD cannot contain a path with a space or a colon");
     return found;
   }
-  throw Failure(asked.empty() ? "liblmdbio.so is not beside this command; name it with --library"
-                              : asked + ": no such library, or not readable");
+  throw Failure(asked.empty()
+                    ? "liblmdbio.so was not found next to this command; give its path with --library"
+                    : asked + ": no such library, or it is not readable");
 }
 
 /// NAME=VALUE into the environment, NAME with LMDBIO_ or without it.
 void set(const std::string& text, bool stats) {
   const std::size_t eq = text.find('=');
-  if (eq == std::string::npos || eq == 0) throw Failure("--set " + text + ": NAME=VALUE is wanted");
+  if (eq == std::string::npos || eq == 0) throw Failure("--set " + text + ": expected NAME=VALUE");
   const std::string name = text.substr(0, eq), value = text.substr(eq + 1);
   std::string known;
   for (const ConfigEntry& e : config_table()) {
@@ -84,15 +85,16 @@ void set(const std::string& text, bool stats) {
       throw Failure("--set " + text + ": --stats, --processes and --json need LMDBIO_STATS themselves");
     Config scratch;
     if (!value.empty() && !e.parse(scratch, value.c_str()))
-      throw Failure("--set " + text + ": not valid; wanted: " + e.range);
+      throw Failure("--set " + text + ": not valid; allowed: " + e.range);
     // Empty: as if not set.
     if ((value.empty() ? ::unsetenv(e.name) : ::setenv(e.name, value.c_str(), 1)) != 0)
       throw std::bad_alloc();
     return;
   }
   const char* const meant = nearest_setting(name);
-  throw Failure("--set " + text + ": there is no such setting" +
-                (meant != nullptr ? std::string("; did you mean ") + meant + "?" : "; there are " + known));
+  throw Failure(
+      "--set " + text + ": unknown setting; " +
+      (meant != nullptr ? std::string("did you mean ") + meant + "?" : "the settings are " + known));
 }
 
 // --- a child ---
@@ -214,7 +216,7 @@ void write_json(const std::string& where, int status, double seconds, const Json
 
 int run(const Options& options, const std::vector<std::string>& command) {
   if (command.empty())
-    throw Failure("run: which program?  For example: lmdbio run --stats -- python3 train.py");
+    throw Failure("run: no program given; example: lmdbio run --stats -- python3 train.py");
   const std::string library = find_library(options.library);
   const bool stats = options.stats || options.processes || !options.json.empty();
   for (const std::string& s : options.settings) set(s, stats);
@@ -222,7 +224,7 @@ int run(const Options& options, const std::vector<std::string>& command) {
   for (const std::string& o : obstacles(file, {command.begin() + 1, command.end()})) warn(o);
   const char* const disable = std::getenv("LMDBIO_DISABLE");
   const bool off = disable != nullptr && std::strcmp(disable, "1") == 0;
-  if (off) warn("LMDBIO_DISABLE is set: all calls go to LMDB");
+  if (off) warn("LMDBIO_DISABLE is set: all calls go to stock LMDB");
 
   const char* const others = std::getenv("LD_PRELOAD");
   const std::string preload =
@@ -271,16 +273,18 @@ int run_options_end(int argc, char** argv) {
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status) {
   const auto options = std::make_shared<Options>();
   CLI::App* const sub =
-      app.add_subcommand("run", "run a program with LMDBIO; its exit status, as a shell has it");
-  sub->footer("lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]");
-  sub->add_flag("--stats", options->stats, "afterwards, what LMDBIO did in all processes, on standard error");
-  sub->add_flag("--processes", options->processes, "likewise, what it did in each process");
-  sub->add_option("--json", options->json, "the same as one JSON object in FILE; -: standard output")
+      app.add_subcommand("run", "run a program with LMDBIO preloaded; exits with its status");
+  sub->footer("PROGRAM follows the options: lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]");
+  sub->add_flag("--stats", options->stats, "print statistics of all processes to standard error afterwards");
+  sub->add_flag("--processes", options->processes,
+                "print statistics of each process to standard error afterwards");
+  sub->add_option("--json", options->json,
+                  "write all statistics as one JSON object to FILE (-: standard output)")
       ->type_name("FILE");
-  sub->add_option("--set", options->settings, "a setting of LMDBIO (lmdbio config), for this program")
+  sub->add_option("--set", options->settings, "set one of the settings (lmdbio config) for this program")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
-  sub->add_option("--library", options->library, "another liblmdbio.so")->type_name("PATH");
+  sub->add_option("--library", options->library, "the liblmdbio.so to preload")->type_name("PATH");
   sub->callback([options, &command, &status] { status = run(*options, command); });
 }
 

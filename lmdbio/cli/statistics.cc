@@ -52,7 +52,7 @@ void add(Json& to, const Json& object) {
 
 std::string state_text(const Json& process) {
   const std::string state = process.value("state", "");
-  return state.empty() ? "" : state == "running" ? " (still running)" : " (ended without telling)";
+  return state.empty() ? "" : state == "running" ? " (still running)" : " (ended without writing statistics)";
 }
 
 using Lines = std::vector<std::string>;
@@ -63,12 +63,15 @@ std::string bytes(const Json& j, const char* key) { return bytes_text(static_cas
 std::string requests_text(const Json& io) {
   constexpr struct {
     const char *key, *text;
-  } kSizes[] = {
-      {"4K", "up to 4 KiB"}, {"64K", "64 KiB"}, {"256K", "256 KiB"}, {"1M", "1 MiB"}, {"more", "more"}};
+  } kSizes[] = {{"4K", "up to 4 KiB"},
+                {"64K", "up to 64 KiB"},
+                {"256K", "up to 256 KiB"},
+                {"1M", "up to 1 MiB"},
+                {"more", "larger"}};
   std::string out;
   for (const auto& size : kSizes)
     if (const std::uint64_t n = number(io, "requests", size.key); n != 0)
-      out += (out.empty() ? "" : ", ") + std::to_string(n) + " of " + size.text;
+      out += (out.empty() ? "" : ", ") + std::to_string(n) + " " + size.text;
   return out;
 }
 
@@ -79,74 +82,76 @@ void add_reading(const Json& io, Lines& out) {
   for (std::size_t at = 0, end; at <= path.size(); at = end + 2) {  // of all processes: "direct; buffered"
     end = std::min(path.find("; ", at), path.size());
     const std::string one = path.substr(at, end - at);
-    how += (at == 0 ? "" : ", ") + (one == "direct"     ? "direct reads past the page cache"
+    how += (at == 0 ? "" : ", ") + (one == "direct"     ? "direct I/O"
                                     : one == "buffered" ? "reads into the page cache"
                                     : one == "mmap"     ? "page faults"
                                                         : printable(one));
   }
-  out.push_back("data not in memory: " + how + (engine.empty() ? "" : ", by " + printable(engine)) + " (" +
-                printable(io.value("reason", "")) + ")");
+  out.push_back("read path for data not in memory: " + how +
+                (engine.empty() ? "" : ", engine " + printable(engine)) +
+                " (reason: " + printable(io.value("reason", "")) + ")");
   if (number(io, "read") == 0) return;
-  out.push_back(
-      format_text("walks came to %s; %s were read ahead of them, %s for nothing; %llu chunks were in the "
-                  "page cache already",
-                  bytes(io, "asked").c_str(), bytes(io, "read").c_str(), bytes(io, "wasted").c_str(),
-                  count(io, "chunks_cached")));
-  out.push_back(format_text("the program waited %llu times, %.3f s in all; requests: %s", count(io, "stalls"),
-                            static_cast<double>(number(io, "stall_us")) / 1e6, requests_text(io).c_str()));
+  out.push_back(format_text(
+      "walks needed %s; LMDBIO read %s, lookups included; evicted before use: %s; chunks found in "
+      "the page cache: %llu",
+      bytes(io, "asked").c_str(), bytes(io, "read").c_str(), bytes(io, "wasted").c_str(),
+      count(io, "chunks_cached")));
+  out.push_back(format_text("waits for read-ahead: %llu, %.3f s in total; requests by size: %s",
+                            count(io, "stalls"), static_cast<double>(number(io, "stall_us")) / 1e6,
+                            requests_text(io).c_str()));
   if (count(io, "chunks_given") + count(io, "chunks_claimed") != 0)
     out.push_back(
-        format_text("shared with other processes of this node: %llu chunks that they had read were taken "
-                    "from shared memory, "
-                    "%llu times a chunk was being read by one of them",
+        format_text("shared with other processes on this node: chunks taken from shared memory: %llu; chunks "
+                    "that another process was already reading: %llu",
                     count(io, "chunks_given"), count(io, "chunks_claimed")));
   if (count(io, "published") != 0)
     out.push_back(
-        format_text("%llu chunks of %s held at most, of %s allowed; %llu given back; the snapshot changed "
-                    "%llu times under them",
-                    count(io, "most_resident"), bytes(io, "chunk_bytes").c_str(),
+        format_text("chunks of %s in private memory: at most %llu at a time (LMDBIO_MEMORY: %s); evicted: "
+                    "%llu; snapshot changes that evicted chunks: %llu",
+                    bytes(io, "chunk_bytes").c_str(), count(io, "most_resident"),
                     bytes(io, "memory_limit").c_str(), count(io, "reclaimed"), count(io, "snapshots")));
   if (count(io, "read_failed") + count(io, "publish_failed") != 0)
-    out.push_back(format_text("%llu reads failed, %llu chunks found no room and were left to page faults",
+    out.push_back(format_text("failed reads: %llu; chunks left to page faults for lack of memory: %llu",
                               count(io, "read_failed"), count(io, "publish_failed")));
   if (count(io, "key_walks") != 0)
-    out.push_back(format_text("%llu times a walk was seen to skip its values: they were not read",
-                              count(io, "key_walks")));
+    out.push_back(
+        format_text("walks that used keys only, so that values were not read: %llu", count(io, "key_walks")));
   if (count(io, "lookups_missed") != 0)
     out.push_back(format_text(
-        "%llu lookups missed memory; %s were read exactly for them, in %llu reads and %.3f s; %llu leaf "
-        "pages were fetched ahead",
-        count(io, "lookups_missed"), bytes(io, "exact_bytes").c_str(), count(io, "exact_reads"),
-        static_cast<double>(number(io, "exact_us")) / 1e6, count(io, "leaves_fetched")));
+        "lookups of data not in memory: %llu; LMDBIO read %s for them in %s, %.3f s in total; leaf pages "
+        "prefetched: %llu",
+        count(io, "lookups_missed"), bytes(io, "exact_bytes").c_str(),
+        counted(count(io, "exact_reads"), "read").c_str(), static_cast<double>(number(io, "exact_us")) / 1e6,
+        count(io, "leaves_fetched")));
   if (count(io, "loads_begun") != 0)
     out.push_back(
-        format_text("looked up all over: loading the whole file in the background was begun %llu times, "
-                    "finished %llu times",
+        format_text("background loads of the whole file, for random lookups: %llu started, %llu finished",
                     count(io, "loads_begun"), count(io, "loads_finished")));
   if (count(io, "stride_walks") != 0)
-    out.push_back(
-        format_text("%llu times a walk was seen to use each so many-th value: %llu values were fetched as "
-                    "the next such ones, %llu of them were seen used, %llu not",
-                    count(io, "stride_walks"), count(io, "predicted"), count(io, "predicted_right"),
-                    count(io, "predicted_wrong")));
+    out.push_back(format_text(
+        "walks that used every k-th value: %llu; values prefetched for them: %llu, observed used: "
+        "%llu, observed unused: %llu",
+        count(io, "stride_walks"), count(io, "predicted"), count(io, "predicted_right"),
+        count(io, "predicted_wrong")));
 }
 
-/// What is told of all environments together, and of one.
+/// Lines for one environment, or for the sums of all.
 void add_details(const Json& j, Lines& out) {
-  out.push_back(format_text(
-      "%llu gets, %llu cursor moves, %llu transactions; passed through to LMDB: %llu gets, "
-      "%llu cursor moves, %llu writes",
-      static_cast<unsigned long long>(number(j, "calls", "get")),
-      static_cast<unsigned long long>(number(j, "calls", "cursor_get")),
-      static_cast<unsigned long long>(number(j, "calls", "txn_begin") + number(j, "calls", "txn_renew")),
-      static_cast<unsigned long long>(number(j, "forwarded", "get")),
-      static_cast<unsigned long long>(number(j, "forwarded", "cursor_get")),
-      static_cast<unsigned long long>(number(j, "forwarded", "write"))));
+  const auto calls = [&j](const char* group) {
+    return counted(number(j, group, "get"), "lookup") + ", " +
+           counted(number(j, group, "cursor_get"), "cursor move") + ", ";
+  };
+  out.push_back("calls served: " + calls("calls") +
+                counted(number(j, "calls", "txn_begin") + number(j, "calls", "txn_renew"), "transaction") +
+                "; passed through to stock LMDB: " + calls("forwarded") +
+                counted(number(j, "forwarded", "write"), "write"));
   if (const auto io = j.find("io"); io != j.end() && io->is_object()) add_reading(*io, out);
-  if (!j.value("locks", true)) out.push_back("read without locks: they were refused");
+  if (!j.value("locks", true)) out.push_back("read without locks, because locking failed");
   if (number(j, "without_slot") != 0)
-    out.push_back(format_text("%llu transactions got no reader slot", count(j, "without_slot")));
-  if (number(j, "overtaken") != 0) out.push_back("a writer changed the file while it was read without locks");
+    out.push_back(format_text("transactions without a reader slot: %llu", count(j, "without_slot")));
+  if (number(j, "overtaken") != 0)
+    out.push_back(
+        "a writer changed the file while it was being read without locks; the data read may be inconsistent");
 }
 
 /// Did it help?
@@ -154,8 +159,7 @@ std::string answer(const Json& total, std::optional<double> seconds) {
   const std::uint64_t served = number(total, "records") + number(total, "reader", "records");
   if (served == 0) {
     const std::uint64_t passed = number(total, "forwarded", "get") + number(total, "forwarded", "cursor_get");
-    return format_text("no read was served by LMDBIO; %llu went to LMDB",
-                       static_cast<unsigned long long>(passed)) +
+    return "LMDBIO served no reads; " + counted(passed, "read") + " went to stock LMDB" +
            (passed != 0 ? ": " + printable(total.value("reason", "")) : "");
   }
   const std::uint64_t given = number(total, "bytes") + number(total, "reader", "bytes");
@@ -169,13 +173,12 @@ std::string answer(const Json& total, std::optional<double> seconds) {
                           number(total, "reader", "wait_us")) /
       1e6;
   std::string out = format_text(
-      "%llu reads served, %s: %s from memory, %s from storage in %llu requests; %.3f s waited for it in all "
-      "processes",
-      static_cast<unsigned long long>(served), bytes_text(static_cast<double>(given)).c_str(),
+      "%s served, %s: %s from memory, %s from storage in %s; total wait for storage: %.3f s",
+      counted(served, "read").c_str(), bytes_text(static_cast<double>(given)).c_str(),
       bytes_text(static_cast<double>(given > read ? given - read : 0)).c_str(),
-      bytes_text(static_cast<double>(read)).c_str(), static_cast<unsigned long long>(requests), waited);
+      bytes_text(static_cast<double>(read)).c_str(), counted(requests, "request").c_str(), waited);
   if (const std::uint64_t n = number(total, "major_faults"); n != 0)
-    out += format_text("; page faults that read storage: %llu", static_cast<unsigned long long>(n));
+    out += format_text("; major page faults: %llu", static_cast<unsigned long long>(n));
   return seconds ? out + format_text("; the job took %.3f s", *seconds) : out;
 }
 
@@ -258,25 +261,24 @@ Json total_of(const Json& processes) {
 Lines total_lines(const Json& total, std::optional<double> seconds) {
   if (number(total, "environments") == 0)
     return {
-        "warning: no LMDB environment was seen: the program opened none, or was not reached (static LMDB, "
-        "another loader)"};
+        "warning: no LMDB environment was seen: the program opened none, or LMDBIO cannot reach it (a static "
+        "executable, or LMDB linked into it)"};
   Lines out{answer(total, seconds)};
-  std::string processes = format_text(count(total, "processes") == 1 ? "%llu process" : "%llu processes",
-                                      count(total, "processes"));
-  if (number(total, "ended_without_telling") != 0)
-    processes += format_text(", %llu of which ended without telling", count(total, "ended_without_telling"));
-  if (number(total, "running") != 0)
-    processes += format_text(", %llu still running", count(total, "running"));
+  std::string processes = counted(count(total, "processes"), "process", "processes");
+  const unsigned long long ended = count(total, "ended_without_telling"), running = count(total, "running");
+  if (ended != 0) processes += format_text(" (%llu ended without writing statistics", ended);
+  if (running != 0) processes += format_text("%s%llu still running", ended != 0 ? ", " : " (", running);
+  if (ended + running != 0) processes += ')';
   for (const char* separator = ": "; const Json& path : total["paths"]) {
     processes += separator + printable(path.get<std::string>());
     separator = ", ";
   }
   out.push_back(std::move(processes));
   if (const std::uint64_t all = number(total, "environments"), served = number(total, "served"); served < all)
-    out.push_back(format_text("%llu of %llu environments were passed through to LMDB: ",
+    out.push_back(format_text("environments passed through to stock LMDB: %llu of %llu (",
                               static_cast<unsigned long long>(all - served),
                               static_cast<unsigned long long>(all)) +
-                  printable(total.value("reason", "")));
+                  printable(total.value("reason", "")) + ")");
   add_details(total, out);
   return out;
 }
@@ -290,11 +292,11 @@ Lines process_lines(const Json& processes) {
       out.push_back(
           format_text("process %llu", count(p, "pid")) + state_text(p) + ": " +
           printable(e.value("path", "")) + ": " +
-          (ours ? "served by LMDBIO" : "passed through to LMDB: " + printable(e.value("reason", ""))));
-      std::string records = format_text("%llu records, ", count(e, "records")) + bytes(e, "bytes");
-      if (e.contains("open_us"))  // else it did not live to tell
-        records += format_text("; %.3f s open; %llu major faults",
-                               static_cast<double>(number(e, "open_us")) / 1e6, count(e, "major_faults"));
+          (ours ? "served by LMDBIO" : "passed through to stock LMDB: " + printable(e.value("reason", ""))));
+      std::string records = counted(count(e, "records"), "record") + ", " + bytes(e, "bytes");
+      if (e.contains("open_us"))  // only in lines that the process wrote itself
+        records += format_text("; open for %.3f s; ", static_cast<double>(number(e, "open_us")) / 1e6) +
+                   counted(count(e, "major_faults"), "major page fault");
       Lines details{std::move(records)};
       add_details(e, details);
       for (const std::string& d : details) out.push_back("  " + d);

@@ -32,7 +32,7 @@ void append(const std::string& file, const std::string& line) {
   std::ofstream out(file, std::ios::app);
   out << line;
   out.close();
-  if (!out) std::fprintf(stderr, "lmdbio: %s: cannot be written: not kept: %s", file.c_str(), line.c_str());
+  if (!out) std::fprintf(stderr, "lmdbio: %s: cannot be written; not saved: %s", file.c_str(), line.c_str());
 }
 
 void tell(const Options& options) {
@@ -65,11 +65,13 @@ void tell(const Options& options) {
 
 void add_stats(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand(
-      "stats", "what LMDBIO did in all processes of a job that ran, or runs, with LMDBIO_STATS=FILE");
-  sub->add_option("FILE", options->files, "as LMDBIO_STATS named it; with %p, each of them")->required();
-  sub->add_flag("--processes", options->processes, "also what it did in each process");
-  sub->add_flag("--json", options->json, "as one JSON object");
+  CLI::App* const sub =
+      app.add_subcommand("stats", "print the statistics of a job that runs, or ran, with LMDBIO_STATS=FILE");
+  sub->add_option("FILE", options->files,
+                  "the file given in LMDBIO_STATS; if that contains %p or %h, all files")
+      ->required();
+  sub->add_flag("--processes", options->processes, "also print the statistics of each process");
+  sub->add_flag("--json", options->json, "print one JSON object");
   sub->callback([options, &status] {
     tell(*options);
     status = kClean;

@@ -29,6 +29,17 @@ inline std::string bytes_text(double bytes) {
   return format_text(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
 }
 
+/// "1 page", "2 pages"; `plural` where it is not the singular with an s.
+inline std::string counted(std::uint64_t n, std::string_view singular, std::string_view plural = {}) {
+  std::string out = std::to_string(n) + ' ';
+  if (n == 1 || plural.empty())
+    out += singular;
+  else
+    out += plural;
+  if (n != 1 && plural.empty()) out += 's';
+  return out;
+}
+
 /// "12.3 %"; of nothing: "-".
 inline std::string percent_text(double part, double whole) {
   return whole == 0 ? "-" : format_text("%.1f %%", 100 * part / whole);

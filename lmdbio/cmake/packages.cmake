@@ -17,8 +17,8 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME lmdbio)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS liblmdb0)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/triggers)
-set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "Programs that read LMDB databases read them faster with LD_PRELOAD=liblmdbio.so,
-and stay as they are.  The command lmdbio runs programs with it, and looks into databases.")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "Speeds up programs that read LMDB databases, without changes to the programs
+(LD_PRELOAD=liblmdbio.so).  The command lmdbio runs programs with it, and inspects databases.")
 # Which versions of libc and libstdc++ are needed is read off the files.
 find_program(LMDBIO_SHLIBDEPS dpkg-shlibdeps)
 mark_as_advanced(LMDBIO_SHLIBDEPS)

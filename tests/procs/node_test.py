@@ -457,7 +457,7 @@ class Command(Case):
         lines = lmdbio("ps").splitlines()
         at = next(i for i, line in enumerate(lines) if line.startswith(data + ": device "))
         self.assertIn(f", inode {table['inode']}, chunks of ", lines[at])
-        self.assertEqual(lines[at + 1].split(), "pid command brought found waits taken over in memory walk".split())
+        self.assertEqual(lines[at + 1].split(), "pid command read found waits taken over /dev/shm walk".split())
         for line in lines[at + 2:at + 4]:
             self.assertEqual(processes[int(line.split()[0])]["command"], line.split()[1])
             self.assertRegex(line, r"  chunk \d+, uses \d+\.\d %, \d+\.\d s ago$")
@@ -479,7 +479,7 @@ class Command(Case):
                                    readers + "wait"], env=shimtest.environment("stock", {"LMDBIO_LIB": shimtest.CONFIG["lib"]}),
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
             self.assertEqual(done.stdout, f"used {RECORDS // 4}\n" * 4, done.stderr)
-            told = [list(map(int, re.findall(r": (\d+) chunks that .*, (\d+) times", line)[0]))
+            told = [list(map(int, re.findall(r"memory: (\d+); .* reading: (\d+)", line)[0]))
                     for line in done.stderr.splitlines() if "shared with other processes" in line]
             self.assertGreater(sum(claimed for _, claimed in told), 0)
             self.assertEqual(sum(n for n, _ in told) > 0, given)

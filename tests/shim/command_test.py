@@ -119,9 +119,9 @@ class General(Case):
     def test_mistyped(self):
         for given, meant in (("chekc", "check"), ("inof", "info"), ("indx", "index"), ("confg", "config"), ("rnu", "run")):
             self.assertEqual(self.lmdbio(given, status=2).stderr,
-                             f"lmdbio: there is no command {given}; did you mean {meant}?\n")
+                             f"lmdbio: unknown command: {given}; did you mean {meant}?\n")
         self.assertEqual(self.lmdbio("frobnicate", "x", status=2).stderr,
-                         "lmdbio: there is no command frobnicate; lmdbio --help lists them\n")
+                         "lmdbio: unknown command: frobnicate; lmdbio --help lists them\n")
 
     # More of ps: tests/procs/node_test.py.
     def test_nothing_is_shared(self):
@@ -424,7 +424,7 @@ class Check(Case):
                 for _ in range(60):
                     done = command("check", path)
                     if done.returncode == 2:
-                        self.assertIn("a writer is at work", done.stderr)
+                        self.assertIn("a writer is active", done.stderr)
                     else:
                         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                     self.lmdbio("info", path)
@@ -494,14 +494,14 @@ class Run(Case):
         done = self.lmdbio("run", "--stats", "--", counted, self.fresh())
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, r"^lmdbio: 1010 reads served, 9.9 KiB: 9.9 KiB from memory, 0 B from storage in 0 requests; "
-                                      r"0.000 s waited for it in all processes; .*the job took \d+\.\d+ s\nlmdbio: 1 process: .*/db\n")
-        self.assertIn("11 gets, 1001 cursor moves", done.stderr)
-        self.assertIn("1 of 2 environments were passed through to LMDB: writable environment", done.stderr)
+                                      r"total wait for storage: 0.000 s; .*the job took \d+\.\d+ s\nlmdbio: 1 process: .*/db\n")
+        self.assertIn("calls served: 11 lookups, 1001 cursor moves", done.stderr)
+        self.assertIn("environments passed through to stock LMDB: 1 of 2 (writable environment)", done.stderr)
         self.assertNotIn("warning", done.stderr)
         self.assertNotIn("served by LMDBIO", done.stderr)
         done = self.lmdbio("run", "--processes", "--", counted, self.fresh("db2"))
         self.assertRegex(done.stderr, r"(?m)^lmdbio: process \d+: .*/db2: served by LMDBIO\nlmdbio:   1010 records, ")
-        self.assertRegex(done.stderr, r"(?m)^lmdbio: process \d+: .*/db2: passed through to LMDB: writable environment$")
+        self.assertRegex(done.stderr, r"(?m)^lmdbio: process \d+: .*/db2: passed through to stock LMDB: writable environment$")
         self.assertNotIn("reads served", done.stderr)
         file = os.path.join(self.dir, "stats.json")
         done = self.lmdbio("run", "--json", file, counted, self.fresh())
@@ -544,14 +544,14 @@ class Run(Case):
         self.assertEqual(done.returncode, -signal.SIGTERM)
 
     def test_what_cannot_be_run_says_what_to_do(self):
-        self.assertIn("which program?  For example: lmdbio run", self.lmdbio("run", status=2).stderr)
+        self.assertIn("no program given; example: lmdbio run", self.lmdbio("run", status=2).stderr)
         self.assertIn("not found in PATH", self.lmdbio("run", "no-such-program-anywhere", status=127).stderr)
-        self.assertIn("there is no such file", self.lmdbio("run", os.path.join(self.dir, "none"), status=127).stderr)
+        self.assertIn("no such file", self.lmdbio("run", os.path.join(self.dir, "none"), status=127).stderr)
         script = os.path.join(self.dir, "train.py")
         with open(script, "w", encoding="utf-8") as f:
             f.write("print(1)\n")
-        self.assertIn(f"to start it: lmdbio run python3 {script}", self.lmdbio("run", script, status=126).stderr)
-        self.assertIn("the one in this directory is ./train.py", self.lmdbio("run", "train.py", status=127, cwd=self.dir).stderr)
+        self.assertIn(f"start it with: lmdbio run python3 {script}", self.lmdbio("run", script, status=126).stderr)
+        self.assertIn("to run the file in this directory, give ./train.py", self.lmdbio("run", "train.py", status=127, cwd=self.dir).stderr)
 
     def test_signals_are_passed_on(self):
         body = ("import signal, sys\n"
@@ -579,10 +579,10 @@ class Run(Case):
     def test_settings(self):
         self.assertEqual(self.lmdbio("run", "--set", "LOG=debug", "--set", "LMDBIO_STATS=1", "sh", "-c",
                                      "echo $LMDBIO_LOG $LMDBIO_STATS").stdout, "debug 1\n")
-        for wrong, text in (("FROBNICATE=1", "there is no such setting; there are LMDBIO_DISABLE"),
-                            ("MEMROY=8M", "there is no such setting; did you mean LMDBIO_MEMORY?"),
-                            ("LMDBIO_STAT=1", "there is no such setting; did you mean LMDBIO_STATS?"),
-                            ("LOG=loud", "not valid; wanted: error, warn"), ("LOG", "NAME=VALUE")):
+        for wrong, text in (("FROBNICATE=1", "unknown setting; the settings are LMDBIO_DISABLE"),
+                            ("MEMROY=8M", "unknown setting; did you mean LMDBIO_MEMORY?"),
+                            ("LMDBIO_STAT=1", "unknown setting; did you mean LMDBIO_STATS?"),
+                            ("LOG=loud", "not valid; allowed: error, warn"), ("LOG", "NAME=VALUE")):
             self.assertIn(text, self.lmdbio("run", "--set", wrong, "true", status=2).stderr)
         self.assertIn("LMDBIO_STATS", self.lmdbio("run", "--stats", "--set", "STATS=1", "true", status=2).stderr)
         self.assertIn("LMDBIO_DISABLE is set", self.lmdbio("run", "--set", "DISABLE=1", "true").stderr)

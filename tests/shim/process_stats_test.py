@@ -153,9 +153,9 @@ class Programs(Case):
             self.assertEqual(p.wait(), -signal.SIGKILL)
             for _ in range(2):  # the first writes the line
                 done = self.lmdbio("stats", "--processes", file).stdout
-                self.assertIn("100 gets, ", done)
-                self.assertIn("1 process, 1 of which ended without telling", done)
-                self.assertIn(f"process {p.pid} (ended without telling): {self.db}: served by LMDBIO", done)
+                self.assertIn("100 lookups, ", done)
+                self.assertIn("1 process (1 ended without writing statistics)", done)
+                self.assertIn(f"process {p.pid} (ended without writing statistics): {self.db}: served by LMDBIO", done)
         done = subprocess.run([shimtest.CONFIG["command"], "stats", file + ".none"], text=True, stderr=subprocess.PIPE,
                               env=shimtest.environment("stock"), check=False)
         self.assertEqual((done.returncode, done.stderr), (2, f"lmdbio: {file}.none: No such file or directory\n"))
