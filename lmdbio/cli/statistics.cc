@@ -29,7 +29,8 @@ bool is_most(std::string_view name) {
 
 /// Texts that differ stand beside each other.
 void add_text(Json& to, const std::string& text) {
-  const std::string before = to.is_string() ? to.get<std::string>() : "";
+  if (!to.is_string()) to = "";
+  const auto before = to.get<std::string>();
   if (text.empty() || ("; " + before + "; ").find("; " + text + "; ") != std::string::npos) return;
   to = before.empty() ? text : before + "; " + text;
 }

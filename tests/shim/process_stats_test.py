@@ -160,6 +160,15 @@ class Programs(Case):
                               env=shimtest.environment("stock"), check=False)
         self.assertEqual((done.returncode, done.stderr), (2, f"lmdbio: {file}.none: No such file or directory\n"))
 
+    # Texts may be empty: a file of which nothing was read ahead has no engine.
+    def test_an_empty_text(self):
+        file = os.path.join(self.dir, "line")
+        io = {"read_path": "mmap", "reason": "because", "engine": "", "residency": "", "asked": 0, "read": 0}
+        with open(file, "w", encoding="ascii") as f:
+            print(json.dumps({"pid": 1, "environments": [{"path": "/db", "ours": True, "records": 1, "bytes": 10, "io": io}]}), file=f)
+        self.assertEqual(json.loads(self.lmdbio("stats", "--json", file).stdout)["total"]["io"], io)
+        self.assertIn("read path for data not in memory: page faults (reason: because)\n", self.lmdbio("stats", file).stdout)
+
     # Many at once, each of which looks for what others have left: each is told of once.
     def test_many(self):
         self.run_it("open", *[w for _ in range(40) for w in ("fork&", "begin", "get 100", "kill", "parent")],
