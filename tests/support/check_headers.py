@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Each header of the product compiles alone, without a warning; lmdbio.h also as C.
 
-check_headers.py ROOT CXX CC [-- FLAGS ..]
+check_headers.py ROOT CXX CC [--no-mpi] [-- FLAGS ..]
+
+--no-mpi: those that include mpi.h are left out.
 """
 import concurrent.futures
 import os
@@ -23,7 +25,7 @@ def compile_alone(job):
 
 def main():
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    root, cxx, cc = sys.argv[1:cut]
+    root, cxx, cc, *options = sys.argv[1:cut]
     flags = [f for f in sys.argv[cut + 1:] if f]
     c_flags = [f for f in flags if f != "-Wnon-virtual-dtor"]
     with tempfile.TemporaryDirectory() as at:
@@ -35,6 +37,9 @@ def main():
                     if not n.endswith(".h"):
                         continue
                     path = os.path.join(here, n)
+                    with open(path, encoding="utf-8") as f:
+                        if "--no-mpi" in options and "#include <mpi.h>" in f.read():
+                            continue
                     jobs.append((cxx, "-std=c++20", path, os.path.join(at, f"h{len(jobs)}.cc"), flags))
                     if path == os.path.join(root, "lmdbio/include/lmdbio/lmdbio.h"):
                         jobs.append((cc, "-std=c11", path, os.path.join(at, f"h{len(jobs)}.c"), c_flags))
