@@ -146,18 +146,20 @@ constexpr ConfigEntry kTable[] = {
      parse_stock_lib},
     {"LMDBIO_STRICT", "0, 1", "0",
      "What happens if an environment cannot be opened, or a transaction cannot begin, because the lock file, "
-     "the locks or a reader slot are not available. 0: LMDBIO reads without locks and logs a warning. 1: the "
-     "call fails, as with stock LMDB.",
+     "the locks or a reader slot are not available, or because the file cannot be mapped. 0: LMDBIO reads "
+     "without locks, or without a mapping, and logs a warning. 1: the call fails, as with stock LMDB.",
      parse_strict},
     {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",
      "How many seconds an open waits for file locks on a network or user-space file system before it "
      "continues without locks. 0: no limit.",
      parse_lock_seconds},
     {"LMDBIO_IO", "auto, mmap, direct, buffered", "auto",
-     "How data that is not in memory is read for a walk (a cursor that moves from record to record). mmap: "
-     "by page faults, as with stock LMDB. buffered: ahead of the program, into the page cache. direct: ahead "
-     "of the program, by direct I/O into private memory. auto: LMDBIO chooses one of these for the file and "
-     "its file system, and uses data that is in the page cache already.",
+     "How data that is not in memory is read. mmap: by page faults, as with stock LMDB (readers: as "
+     "buffered). buffered: ahead of the program, into the page cache. direct: ahead of the program, by "
+     "direct "
+     "I/O into private memory (lookups that were not announced: into the page cache). auto: LMDBIO chooses "
+     "one of these for the file, its file system and the kind of access, and uses data that is in the page "
+     "cache already.",
      parse_io},
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
      "Upper limit on private memory, per process: for data read by direct I/O, prefetched values, readers "
@@ -182,9 +184,10 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",
      "The lowest severity of messages that are written to standard error.", parse_log},
     {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",
-     "Statistics of each process, as one JSON object on one line, written when its last environment is "
-     "closed and at exit. 0: none. 1: to standard error. path: appended to that file, also for processes "
-     "that were killed (lmdbio stats).",
+     "Statistics of each process, as one JSON object on one line. It is written when the last environment is "
+     "closed, or at exit if environments are still open or not reported yet. 0: none. 1: to standard error. "
+     "path: appended to that file; for a process that was killed, lmdbio stats or another process adds the "
+     "line later.",
      parse_stats},
 };
 

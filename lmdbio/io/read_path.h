@@ -56,7 +56,7 @@ enum class ReadPath : unsigned char {
   direct_once,  ///< likewise the first time; what is read a second time goes into the page cache
 };
 
-/// The value of the statistics' field "way".
+/// The value of the statistics' field "read_path".
 constexpr const char* name_of(ReadPath path) noexcept {
   switch (path) {
     case ReadPath::none:
