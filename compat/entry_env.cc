@@ -53,7 +53,8 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
       db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
                          db::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str()});
   if (!engine) {
-    log_line(LogLevel::info, "%s: not enough address space for a second mapping of %zu bytes",
+    log_line(LogLevel::info,
+             "%s: not enough address space for a second mapping of %zu bytes; stock LMDB serves it",
              env.stats.path.c_str(), info.me_mapsize);
     return "not enough address space";
   }
@@ -180,7 +181,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     e->setup.map_bytes = info.me_mapsize;
     const Status mapped = e->engine->remap(info.me_mapsize, info.me_last_pgno);
     if (!mapped.ok())
-      log_line(LogLevel::warn, "%s: not enough address space to map the file: transactions cannot begin",
+      log_line(LogLevel::warn, "%s: not enough address space to map the file: new transactions will fail",
                e->stats.path.c_str());
     return mapped;
   });

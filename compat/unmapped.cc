@@ -75,7 +75,8 @@ bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) {
   env.stats.opened(path, nullptr, env.fd);
   env.serve();
   log_line(LogLevel::warn,
-           "%s: cannot be mapped here: reading it into memory, without locks; writers may change pages while "
+           "%s: the file system cannot map this file: reading it into memory, without locks; writers may "
+           "change pages while "
            "they are being read",
            path);
   return true;

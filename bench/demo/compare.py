@@ -109,7 +109,7 @@ def statistics_of(args, database):
 
 def print_table(rows):
     print("\nSpeed-up: time of stock LMDB / time with liblmdbio.so preloaded, medians; brackets: 95 % interval (range, below 6\n"
-          "rounds).  A/A: stock / stock, what chance makes of it.\n")
+          "rounds).  A/A: stock / stock, the variation by chance.\n")
     head = ["storage", "program", "stock s", "LMDBIO s", "speed-up", "A/A"]
     table = [[r["place"], r["job"], f"{spread(r['seconds']['stock'])['median']:.2f}", f"{spread(r['seconds']['ours'])['median']:.2f}",
               shown(r["ours"]), shown(r["control"]) if "control" in r else "-"] for r in rows]
@@ -123,10 +123,10 @@ def in_words(rows, title):
     slow, memory = ([r for r in rows if r["state"] == state] for state in ("cold", "warm"))
     least, most = (pick(slow, key=lambda r: r["ours"]["median"]) for pick in (min, max))
     yield (f"{title}: with LMDBIO the programs were {least['ours']['median']:.1f} to {most['ours']['median']:.1f} times as fast as "
-           f"with stock LMDB; most of all \"{most['job']}\".")
+           f"with stock LMDB; the largest speed-up was for \"{most['job']}\".")
     low, high = (pick(r["ours"]["median"] for r in memory) for pick in (min, max))
-    yield (f"File in memory: {low:.2f} to {high:.2f} times as fast; there the promise is only not to be slower, and chance alone "
-           f"made {min(r['control']['low'] for r in memory):.2f} to {max(r['control']['high'] for r in memory):.2f}.")
+    yield (f"File in memory: {low:.2f} to {high:.2f} times as fast; the goal there is only not to be slower. Two runs of stock LMDB "
+           f"differed by factors of {min(r['control']['low'] for r in memory):.2f} to {max(r['control']['high'] for r in memory):.2f}.")
     yield (f"In all {sum(len(s) for r in rows for s in r['seconds'].values())} runs the programs read the same bytes with both "
            "libraries, and none of them was changed.")
 

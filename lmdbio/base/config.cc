@@ -151,7 +151,7 @@ constexpr ConfigEntry kTable[] = {
      parse_strict},
     {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",
      "How many seconds an open waits for file locks on a network or user-space file system before it "
-     "continues without locks. 0: no limit.",
+     "continues without locks. 0: no limit; likewise with LMDBIO_STRICT=1.",
      parse_lock_seconds},
     {"LMDBIO_IO", "auto, mmap, direct, buffered", "auto",
      "How data that is not in memory is read. mmap: by page faults, as with stock LMDB (readers: as "
@@ -164,7 +164,8 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
      "Upper limit on private memory, per process: for data read by direct I/O, prefetched values, readers "
      "and record indexes. A percentage refers to the memory of the machine or the cgroup. 0: no private "
-     "memory; direct I/O is not used, and each reader needs its own limit (option `memory`).",
+     "memory. LMDB calls and lmdbio_prefetch then do not use direct I/O, and each reader needs its own limit "
+     "(option `memory`).",
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",
      "How LMDBIO reads ahead. uring: io_uring. threads: pread in several threads. pread: one pread at a "
@@ -174,8 +175,8 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_NODE", "auto, cache, chunks, off", "auto",
      "How the processes of a user on a node share what they read. auto: they read each chunk of a file once, "
      "into the page cache, or into files in /dev/shm if the file does not fit into the page cache and is not "
-     "local. cache: as auto, but never into /dev/shm. chunks: walks read all files by direct I/O and share "
-     "them in /dev/shm. off: each process reads the file itself.",
+     "local. cache: as auto, but never into /dev/shm. chunks: walks read every file by direct I/O, even "
+     "if it fits into the page cache, and share it in /dev/shm. off: each process reads the file itself.",
      parse_node},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30",
      "Log one warning when a read takes longer than this many seconds. 0: no warning.", parse_stall_seconds},
@@ -184,10 +185,10 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",
      "The lowest severity of messages that are written to standard error.", parse_log},
     {"LMDBIO_STATS", "0, 1, path (%p: process id, %h: host name, %%: a percent sign)", "0",
-     "Statistics of each process, as one JSON object on one line. It is written when the last environment is "
-     "closed, or at exit if environments are still open or not reported yet. 0: none. 1: to standard error. "
-     "path: appended to that file; for a process that was killed, lmdbio stats or another process adds the "
-     "line later.",
+     "Statistics of each process, as one JSON object on one line. A process writes a line when its last open "
+     "environment is closed, and one at exit if an environment has not been reported yet. 0: none. 1: to "
+     "standard error. path: appended to that file; for a process that was killed, lmdbio stats or another "
+     "process adds the line later.",
      parse_stats},
 };
 

@@ -26,8 +26,10 @@ std::shared_ptr<node::Table> NodeShare::table() noexcept {
   node::Table::unlock_registry();
   if (!why.ok()) {
     const char* const text = ::strerrordesc_np(why.raw());
-    log_line(LogLevel::info, "nothing is shared with other processes on this node: no shared memory: %s",
-             text != nullptr ? text : "unknown error");
+    log_line(
+        LogLevel::info,
+        "reads are not shared with other processes on this node, because shared memory is not available: %s",
+        text != nullptr ? text : "unknown error");
   }
   return joined;
 }

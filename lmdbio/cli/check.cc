@@ -191,7 +191,7 @@ int check(const Options& options) {
 void add_check(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
   CLI::App* const sub = app.add_subcommand(
-      "check", "verify every page of a database; exit status 0: clean, 1: findings, 2: cannot be read");
+      "check", "verify the structure of a database; exit status 0: clean, 1: findings, 2: error");
   sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
   sub->add_flag("--json", options->json, "print one JSON object");
   sub->add_option("--meta", options->meta, "check the snapshot of this meta page instead of the newest")
@@ -202,7 +202,7 @@ void add_check(CLI::App& app, int& status) {
   sub->add_option("--limit", options->limit, "print at most N findings")
       ->capture_default_str()
       ->type_name("N");
-  sub->add_flag("--quiet,-q", options->quiet, "print only findings");
+  sub->add_flag("--quiet,-q", options->quiet, "print nothing if the database is clean");
   sub->callback([options, &status] { status = check(*options); });
 }
 

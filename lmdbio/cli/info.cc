@@ -135,10 +135,11 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   const std::string dir = slash == std::string::npos ? "." : slash == 0 ? "/" : lock.substr(0, slash);
   if (::access(lock.c_str(), F_OK) == 0 ? ::access(lock.c_str(), R_OK | W_OK) != 0
                                         : ::access(dir.c_str(), W_OK) != 0)
-    out.push_back({fits,
-                   "you may not write to its lock file: stock LMDB does not open the environment unless "
-                   "MDB_NOLOCK is set or the file system is read-only; LMDBIO opens it without locks unless "
-                   "LMDBIO_STRICT=1"});
+    out.push_back(
+        {fits,
+         "no permission to write to its lock file, or to create it: stock LMDB opens the environment "
+         "only with MDB_NOLOCK or on a read-only file system; LMDBIO opens it without locks, unless "
+         "LMDBIO_STRICT=1"});
   return out;
 }
 
@@ -387,8 +388,8 @@ int info(const Options& options) {
 
 void add_info(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub =
-      app.add_subcommand("info", "print the content and layout of a database, and whether LMDBIO serves it");
+  CLI::App* const sub = app.add_subcommand(
+      "info", "print page counts, record sizes and the layout of a database, and whether LMDBIO serves it");
   sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
   sub->add_flag("--json", options->json, "print one JSON object");
   sub->add_flag("--fast", options->fast, "read only the meta pages, not the database");

@@ -92,7 +92,7 @@ void show_text(const std::vector<Shared>& all) {
     if (i != 0) std::printf("\n");
     std::printf("%s\n", name_of(s).c_str());
     if (s.table.dead) {
-      std::printf("  no process is attached; lmdbio ps --clean removes it\n");
+      std::printf("  no process is attached; lmdbio ps --clean removes this table\n");
       continue;
     }
     if (s.processes.empty()) {
@@ -173,7 +173,7 @@ void add_ps(CLI::App& app, int& status) {
   CLI::App* const sub = app.add_subcommand("ps", "list this user's processes on this node that share files");
   sub->add_flag("--json", options->json, "print one JSON object");
   sub->add_flag("--clean", options->clean,
-                "remove shared memory that ended processes have left, instead of listing processes");
+                "remove shared memory that killed processes left behind; list nothing");
   sub->callback([options, &status] { status = ps(*options); });
 }
 

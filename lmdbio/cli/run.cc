@@ -82,7 +82,8 @@ void set(const std::string& text, bool stats) {
     known += (known.empty() ? "" : ", ") + std::string(e.name);
     if (name != e.name && "LMDBIO_" + name != e.name) continue;
     if (stats && std::strcmp(e.name, "LMDBIO_STATS") == 0)
-      throw Failure("--set " + text + ": --stats, --processes and --json need LMDBIO_STATS themselves");
+      throw Failure("--set " + text +
+                    ": cannot be combined with --stats, --processes or --json, which set LMDBIO_STATS");
     Config scratch;
     if (!value.empty() && !e.parse(scratch, value.c_str()))
       throw Failure("--set " + text + ": not valid; allowed: " + e.range);
@@ -249,7 +250,8 @@ int run(const Options& options, const std::vector<std::string>& command) {
     for (const std::string& line : lines) std::fprintf(stderr, "lmdbio: %s\n", line.c_str());
   };
   if (options.stats && off)
-    print({format_text("LMDBIO did nothing and counted nothing; the job took %.3f s", seconds)});
+    print({format_text("LMDBIO was disabled (LMDBIO_DISABLE=1): there are no statistics; the job took %.3f s",
+                       seconds)});
   else if (options.stats)
     print(total_lines(total, seconds));
   if (options.processes) print(process_lines(processes));
@@ -281,7 +283,8 @@ void add_run(CLI::App& app, const std::vector<std::string>& command, int& status
   sub->add_option("--json", options->json,
                   "write all statistics as one JSON object to FILE (-: standard output)")
       ->type_name("FILE");
-  sub->add_option("--set", options->settings, "set one of the settings (lmdbio config) for this program")
+  sub->add_option("--set", options->settings,
+                  "set one of the settings that lmdbio config lists, for this program only; may be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   sub->add_option("--library", options->library, "the liblmdbio.so to preload")->type_name("PATH");

@@ -93,7 +93,7 @@ void add_reading(const Json& io, Lines& out) {
                 " (reason: " + printable(io.value("reason", "")) + ")");
   if (number(io, "read") == 0) return;
   out.push_back(format_text(
-      "walks needed %s; LMDBIO read %s, lookups included; evicted before use: %s; chunks found in "
+      "walks needed %s; LMDBIO read %s for walks and lookups; evicted before use: %s; chunks found in "
       "the page cache: %llu",
       bytes(io, "asked").c_str(), bytes(io, "read").c_str(), bytes(io, "wasted").c_str(),
       count(io, "chunks_cached")));
@@ -107,7 +107,7 @@ void add_reading(const Json& io, Lines& out) {
                     count(io, "chunks_given"), count(io, "chunks_claimed")));
   if (count(io, "published") != 0)
     out.push_back(
-        format_text("chunks of %s in private memory: at most %llu at a time (LMDBIO_MEMORY: %s); evicted: "
+        format_text("chunks of %s in private memory: peak %llu (limit LMDBIO_MEMORY: %s); evicted: "
                     "%llu; snapshot changes that evicted chunks: %llu",
                     bytes(io, "chunk_bytes").c_str(), count(io, "most_resident"),
                     bytes(io, "memory_limit").c_str(), count(io, "reclaimed"), count(io, "snapshots")));
@@ -262,7 +262,8 @@ Json total_of(const Json& processes) {
 Lines total_lines(const Json& total, std::optional<double> seconds) {
   if (number(total, "environments") == 0)
     return {
-        "warning: no LMDB environment was seen: the program opened none, or LMDBIO cannot reach it (a static "
+        "warning: no LMDB environment was seen: the program opened none, or its calls do not reach LMDBIO (a "
+        "static "
         "executable, or LMDB linked into it)"};
   Lines out{answer(total, seconds)};
   std::string processes = counted(count(total, "processes"), "process", "processes");

@@ -67,8 +67,9 @@ void add_stats(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
   CLI::App* const sub =
       app.add_subcommand("stats", "print the statistics of a job that runs, or ran, with LMDBIO_STATS=FILE");
-  sub->add_option("FILE", options->files,
-                  "the file given in LMDBIO_STATS; if that contains %p or %h, all files")
+  sub->add_option(
+         "FILE", options->files,
+         "the file named by LMDBIO_STATS; if the name contains %p or %h, all files that were written")
       ->required();
   sub->add_flag("--processes", options->processes, "also print the statistics of each process");
   sub->add_flag("--json", options->json, "print one JSON object");

@@ -381,8 +381,9 @@ void Env::report_damage(const cache::WindowView& view, format::Pgno p) noexcept 
              format::raw(p), view.pages());
   else
     log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p),
-             format::explain_page({page, page_size_}, p, why) ? why
-                                                              : "damaged, and changed while it was examined");
+             format::explain_page({page, page_size_}, p, why)
+                 ? why
+                 : "was damaged when it was read, and has changed since");
 }
 
 void Env::report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept {

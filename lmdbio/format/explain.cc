@@ -45,7 +45,7 @@ bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept {
   if (raw(expect) < kMetaPages) return say(out, "a meta page as part of a tree");
   if (Pgno{number} != expect) return say(out, "page number is %" PRIu64, number);
   if (((flags & kBranch) != 0) == ((flags & kLeaf) != 0))
-    return say(out, "flags are 0x%x: neither branch nor leaf page", flags);
+    return say(out, "flags are 0x%x: a page must be either a branch or a leaf", flags);
   if (lower < kPageHeader) return say(out, "lower bound is %u, inside the header", lower);
   if ((flags & kLeaf2) == 0 && lower > upper)
     return say(out, "lower bound %u is above upper bound %u", lower, upper);

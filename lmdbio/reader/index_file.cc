@@ -382,7 +382,7 @@ bool find_index(const std::string& data_path, const IndexTag& tag, RecordIndex& 
   if (st.ok()) return true;
   if (st.raw() != ENOENT && st.raw() != ENOTDIR)
     log_line(told.exchange(true) ? LogLevel::debug : LogLevel::warn,
-             "%s: record index ignored: %s; lmdbio index rebuilds it", path.value().c_str(), why);
+             "%s: record index ignored: %s; to rebuild it, run lmdbio index", path.value().c_str(), why);
   return false;
 }
 

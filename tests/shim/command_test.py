@@ -588,7 +588,7 @@ class Run(Case):
         self.assertIn("LMDBIO_DISABLE is set", self.lmdbio("run", "--set", "DISABLE=1", "true").stderr)
         self.assertRegex(self.lmdbio("run", "--stats", "--set", "DISABLE=1", "--", "true").stderr,
                          r"\Almdbio: warning: LMDBIO_DISABLE is set: .*\n"
-                         r"lmdbio: LMDBIO did nothing and counted nothing; the job took \d+\.\d+ s\n\Z")
+                         r"lmdbio: LMDBIO was disabled \(LMDBIO_DISABLE=1\): there are no statistics; the job took \d+\.\d+ s\n\Z")
 
     def test_library(self):
         self.assertIn(shimtest.CONFIG["soname"],

@@ -46,7 +46,7 @@ class Unmapped(Walks):
                     self.assertEqual([a for c, a in got.answers if c.split()[0] in ("walk", "back", "range", "pair", "twice")],
                                      [RIGHT, RIGHT, "right 900", "right 3200", "right 4800"], got.out)
                     lines = got.err.splitlines()
-                    self.assertIn("cannot be mapped here: reading it into memory", lines[0])
+                    self.assertIn("the file system cannot map this file: reading it into memory", lines[0])
                     self.assertEqual(len(lines), 1 if memory == "64M" else 2, got.err)  # it says when that is too much
                     io = got.io()[0]
                     self.assertEqual(io["reason"], "the file cannot be mapped")

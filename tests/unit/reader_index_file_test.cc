@@ -520,8 +520,8 @@ TEST_F(SmallTree, FoundBesideTheDatabase) {
   ++stale.txnid;
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(find_index(file.path(), stale, loaded));
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(
-      said, HasSubstr("record index ignored: built from transaction 6; the database is at 7; lmdbio index"));
+  EXPECT_THAT(said, HasSubstr("record index ignored: built from transaction 6; the database is at 7; to "
+                              "rebuild it, run lmdbio index"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
