@@ -648,7 +648,7 @@ class OtherUsers(Case):
         for w in group:
             self.ends_well(w, RECORDS // 4, quiet=False)
             self.assertLessEqual(len([line for line in w.err.splitlines() if "shared" in line]), 1, w.err)
-        return keys, [w.err.count("nothing is shared") for w in group]
+        return keys, [w.err.count("reads are not shared") for w in group]
 
     def test_they_cannot_look(self):
         fs = self.mount(self.database(), delay_us=2000)

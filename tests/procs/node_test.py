@@ -517,7 +517,7 @@ class Command(Case):
         table = self.listed(fs.path)
         self.assertEqual((table["dead"], table["attached"], table["path"], table["processes"]), (True, 0, None, []))
         self.assertIn(f"inode {table['inode']}, chunks of", lmdbio("ps"))
-        self.assertIn("lmdbio ps --clean removes it", lmdbio("ps"))
+        self.assertIn("lmdbio ps --clean removes this table", lmdbio("ps"))
         self.assertRegex(lmdbio("ps", "--clean"), r"^[1-9]\d* tables? removed, 0 chunk files removed, statistics of \d+ process(es)? removed\n$")
         self.assertIsNone(self.listed(fs.path))
         self.assertEqual(set(json.loads(lmdbio("ps", "--clean", "--json"))), {"removed", "removed_chunk_files", "removed_statistics"})
