@@ -34,10 +34,10 @@ def jobs(args, database, epochs, samples):
     strided = [[consumer, database, str(epochs), str(r), str(PROCESSES)] for r in range(PROCESSES)]
     return [
         Job("C++, all records in order", [[consumer, database, str(epochs)]], False),
-        Job("Python, records at random", [[PYTHON, os.path.join(HERE, "sampler.py"), database, "--samples", str(samples)]], True),
-        Job(f"Python data loader, {PROCESSES} workers",
+        Job("Python, random order", [[PYTHON, os.path.join(HERE, "sampler.py"), database, "--samples", str(samples)]], True),
+        Job(f"Python, random order, {PROCESSES} workers",
             [[PYTHON, os.path.join(HERE, "loader.py"), database, "--workers", str(PROCESSES), "--epochs", str(epochs)]], True),
-        Job(f"C++, {PROCESSES} processes share the records", strided, False),
+        Job(f"C++, {PROCESSES} processes, 1/{PROCESSES} of the records each", strided, False),
     ]
 
 
@@ -138,22 +138,27 @@ def draw(rows, file, machine, date):
     import matplotlib.pyplot as plt
 
     places = list(dict.fromkeys(r["place"] for r in rows))
-    figure, axes = plt.subplots(1, len(places), figsize=(10, 3.4), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(places), figsize=(10, 3.6), layout="constrained", sharey=True)
+    kinds = []
     for axis, place, color in zip(axes, places, ("C0", "C2")):
         here = [r for r in rows if r["place"] == place][::-1]
         values = [r["ours"]["median"] for r in here]
         errors = [[v - r["ours"]["low"] for v, r in zip(values, here)], [r["ours"]["high"] - v for v, r in zip(values, here)]]
-        axis.barh([r["job"] for r in here], values, xerr=errors, color=color, height=0.6, error_kw={"ecolor": "dimgrey", "capsize": 3})
+        axis.barh([r["job"] for r in here], values, xerr=errors, color=color, alpha=0.8, height=0.6,
+                  error_kw={"ecolor": "black", "elinewidth": 1, "capsize": 3})
         reach = max(r["ours"]["high"] for r in here)
         for y, (v, r) in enumerate(zip(values, here)):
             axis.text(r["ours"]["high"] + 0.02 * reach, y, f"{v:.1f}x" if v >= 2 else f"{v:.2f}x", va="center", fontsize=9)
-        axis.axvline(1, color="black", lw=1)
+        axis.axvline(1, color="red", lw=1, ls="--", label="1x: as fast as stock LMDB")
         axis.set_xlim(0, 1.18 * max(reach, 1))
         axis.set_title(place, fontsize=10)
-        axis.set_xlabel("speed-up: time of stock LMDB / time with LMDBIO", fontsize=9)
         axis.tick_params(labelsize=9)
-    figure.suptitle(f"How many times as fast as with stock LMDB?  {machine['cpu']}, {machine['cpus']} cores, "
-                    f"Linux {machine['kernel']}, {date}", fontsize=9)
+        rounds = len(here[0]["seconds"]["ours"])
+        kinds.append(f"{'95 % interval' if rounds >= 6 else 'range'} of {rounds} rounds")
+    figure.suptitle("Speed-up: time with stock LMDB / time with LMDBIO", fontsize=11)
+    axes[0].legend(loc="lower right", fontsize=8)
+    figure.supxlabel(f"Error bars: {' (left), '.join(kinds)} (right).  Python: readahead=False.  {machine['cpus']} cores, Linux {machine['kernel'].split('-')[0]}, "
+                     f"{date}", fontsize=8, x=0.01, ha="left")
     figure.savefig(file, dpi=110)
 
 
@@ -162,7 +167,7 @@ def slow_place(args):
     """A file system that takes 1 ms for each request; where FUSE is refused, the local disk.  Its title and itself."""
     try:
         with cold_files.setup("slow-1ms", args) as where:
-            yield "1 ms a request, cold", where
+            yield "simulated storage, 1 ms per request, cold", where
         return
     except Skip as e:
         print(f"No slow file system can be made here ({e}): the local disk, cold, is measured instead.", flush=True)
@@ -193,7 +198,7 @@ def main():
         where.prepare(database)
         told = statistics_of(args, os.path.join(where.dir, database))
     with cold_files.setup("local", args) as where:
-        rows += measure(args, where, "warm", "local disk, file in memory", database, args.warm_epochs,
+        rows += measure(args, where, "warm", "local disk, file in the page cache", database, args.warm_epochs,
                         args.warm_samples, ["stock", "ours", "control"], args.warm_rounds)
     print_table(rows)
     words = list(in_words(rows, title[0].upper() + title[1:]))
