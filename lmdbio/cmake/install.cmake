@@ -15,7 +15,7 @@ install(TARGETS lmdbio_soname LIBRARY DESTINATION ${LMDBIO_SONAME_DIR} COMPONENT
 lmdbio_split_debug(lmdbio ${CMAKE_INSTALL_LIBDIR})
 lmdbio_split_debug(lmdbio_soname ${LMDBIO_SONAME_DIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lmdbio/include/lmdbio DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT development FILES_MATCHING PATTERN "*.h")
+  COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "mpi*.h" EXCLUDE)
 install(EXPORT lmdbioTargets NAMESPACE lmdbio:: DESTINATION ${LMDBIO_PACKAGE_DIR} COMPONENT development)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lmdbioConfig.cmake.in
@@ -26,6 +26,27 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/lmdbio.pc.in ${PROJECT_BINARY_DIR}/pack
 install(FILES ${PROJECT_BINARY_DIR}/package/lmdbioConfig.cmake ${PROJECT_BINARY_DIR}/package/lmdbioConfigVersion.cmake
   DESTINATION ${LMDBIO_PACKAGE_DIR} COMPONENT development)
 install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio.pc DESTINATION ${LMDBIO_PC_DIR} COMPONENT development)
+
+# liblmdbio_mpi.so, with all that programs need to use it.
+if(TARGET lmdbio_mpi)
+  set_target_properties(lmdbio_mpi PROPERTIES EXPORT_NAME mpi)
+  install(TARGETS lmdbio_mpi EXPORT lmdbioMpiTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT mpi)
+  lmdbio_split_debug(lmdbio_mpi ${CMAKE_INSTALL_LIBDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/include/lmdbio/mpi.h ${PROJECT_SOURCE_DIR}/lmdbio/include/lmdbio/mpi_reader.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lmdbio COMPONENT mpi)
+  install(EXPORT lmdbioMpiTargets NAMESPACE lmdbio:: DESTINATION ${LMDBIO_PACKAGE_DIR} COMPONENT mpi)
+  # Of the MPI that it was built with.
+  include(CheckSymbolExists)
+  set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
+  check_symbol_exists(OMPI_MAJOR_VERSION mpi.h LMDBIO_OPEN_MPI)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  set(LMDBIO_MPI_PC mpich)
+  if(LMDBIO_OPEN_MPI)
+    set(LMDBIO_MPI_PC ompi-c)
+  endif()
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/lmdbio-mpi.pc.in ${PROJECT_BINARY_DIR}/package/lmdbio-mpi.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio-mpi.pc DESTINATION ${LMDBIO_PC_DIR} COMPONENT mpi)
+endif()
 
 if(TARGET lmdbio_command)
   install(TARGETS lmdbio_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)

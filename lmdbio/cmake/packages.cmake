@@ -1,4 +1,5 @@
-# `cpack -G DEB`: lmdbio (libraries and command), lmdbio-dev (headers, lmdbio.pc, CMake package), lmdbio-dbgsym.
+# `cpack -G DEB`: lmdbio (libraries and command), lmdbio-dev (headers, lmdbio.pc, CMake package), lmdbio-mpi (library,
+# headers and lmdbio-mpi.pc for MPI programs), lmdbio-dbgsym.
 set(CPACK_PACKAGE_NAME lmdbio)
 set(CPACK_PACKAGE_VENDOR "LMDBIO")
 set(CPACK_PACKAGE_CONTACT "LMDBIO developers")
@@ -8,6 +9,9 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_COMPONENTS_ALL runtime development)
+if(TARGET lmdbio_mpi)
+  list(APPEND CPACK_COMPONENTS_ALL mpi)
+endif()
 if(LMDBIO_SPLIT_DEBUG)
   list(APPEND CPACK_COMPONENTS_ALL debug)
 endif()
@@ -32,6 +36,17 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME lmdbio-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "lmdbio (= ${PROJECT_VERSION}), liblmdb-dev")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Headers for C and C++20, and what pkg-config and CMake need to find LMDBIO.")
+
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME lmdbio-mpi)
+set(CPACK_DEBIAN_MPI_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "lmdbio (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_MPI_PACKAGE_RECOMMENDS "lmdbio-dev (= ${PROJECT_VERSION})")
+if(LMDBIO_SHLIBDEPS)
+  set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})  # liblmdbio.so
+endif()
+set(CPACK_COMPONENT_MPI_DESCRIPTION "Readers whose records the ranks of an MPI job read for each other: the library, its headers, and
+what pkg-config needs.")
 
 set(CPACK_DEBIAN_DEBUG_PACKAGE_NAME lmdbio-dbgsym)
 set(CPACK_DEBIAN_DEBUG_PACKAGE_SECTION debug)

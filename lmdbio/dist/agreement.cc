@@ -9,7 +9,12 @@
 
 namespace lmdbio::dist {
 
+using reader::Spot;
+
 namespace {
+
+/// Channels.
+enum : unsigned { kAnswers, kClaims, kStarts };
 
 /// How much longer than rank 0 another rank waits: rank 0 knows who is missing.
 constexpr std::int64_t kLongerNs = std::int64_t{10} * 1'000'000'000;
@@ -39,20 +44,20 @@ Agreement::Agreement(Transport& transport, std::string host, std::int64_t timeou
     : transport_(transport), host_(std::move(host)), timeout_ns_(timeout_ns) {}
 
 std::uint64_t Agreement::claim(std::string_view path, std::string_view name, const FileState& state,
-                               std::string_view why, std::int64_t now_ns) {
+                               std::string_view why, std::int64_t now_ns, const Terms& terms) {
   std::string text(path);
   text.append(1, '\0').append(name);
   Hash key{hash(text, 1), hash(text, 2)};
   const std::uint64_t nth = opens_[key]++;
   key.low = mix(key.low ^ nth);
   const std::uint64_t number = next_claim_++;
-  claims_[number] = {std::string(path), key, now_ns, {}};
-  claim_again(number, state, why, now_ns);
+  claims_[number] = {std::string(path), key, terms.kind, now_ns, {}};
+  claim_again(number, state, why, now_ns, terms);
   return number;
 }
 
 void Agreement::claim_again(std::uint64_t number, const FileState& state, std::string_view why,
-                            std::int64_t now_ns) {
+                            std::int64_t now_ns, const Terms& terms) {
   Claim& claim = claims_.at(number);
   claim.since_ns = now_ns;
   claim.answer = {};
@@ -62,6 +67,7 @@ void Agreement::claim_again(std::uint64_t number, const FileState& state, std::s
   m.key = claim.key;
   m.state = state;
   m.failed = why.empty() ? 0 : 1;
+  m.terms = terms;
   put(m.host, host_);
   put(m.path, claim.path);
   put(m.why, why);
@@ -70,17 +76,27 @@ void Agreement::claim_again(std::uint64_t number, const FileState& state, std::s
 
 Agreement::Answer Agreement::answer(std::uint64_t claim) const {
   const auto at = claims_.find(claim);
-  return at != claims_.end() ? at->second.answer : Answer{Verdict::failed, 0, "no such claim"};
+  if (at != claims_.end()) return at->second.answer;
+  Answer none;
+  none.verdict = Verdict::failed;
+  none.code = EINVAL;
+  none.why = "no such claim";
+  return none;
 }
 
-void Agreement::hear(const AnswerMessage& message) {
+void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::vector<Spot>> starts) {
   const auto at = claims_.find(message.claim);
   if (at == claims_.end() || at->second.answer.verdict != Verdict::pending) return;
-  at->second.answer = {static_cast<Verdict>(message.verdict), message.number, message.why};
+  at->second.answer = {static_cast<Verdict>(message.verdict),
+                       message.number,
+                       message.code,
+                       message.why,
+                       message.offer,
+                       std::move(starts)};
 }
 
 // Why ranks that have all claimed do not agree, by rank; or that they do.
-Agreement::Verdict Agreement::judge(const Matched& matched, std::string& why) const {
+Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::string& why) const {
   const auto who = [&](std::size_t rank) {
     return "rank " + std::to_string(rank) + " (" + matched.by_rank[rank]->host + ")";
   };
@@ -88,6 +104,8 @@ Agreement::Verdict Agreement::judge(const Matched& matched, std::string& why) co
   for (std::size_t r = matched.by_rank.size(); r-- > 0;)
     if (matched.by_rank[r]->failed != 0) ++failed, first_failed = r;
   if (failed != 0) {
+    code = matched.by_rank[first_failed]->terms.code;
+    if (code == 0) code = EREMOTEIO;
     why = who(first_failed) + ": " + matched.by_rank[first_failed]->why;
     if (failed > 1) why += " (and " + std::to_string(failed - 1) + " other ranks)";
     return Verdict::failed;
@@ -96,6 +114,14 @@ Agreement::Verdict Agreement::judge(const Matched& matched, std::string& why) co
   const auto other = std::find_if(matched.by_rank.begin(), matched.by_rank.end(),
                                   [&](const auto& m) { return !(m->state == first); });
   if (other == matched.by_rank.end()) return Verdict::agreed;
+  const auto others_rank = static_cast<std::size_t>(other - matched.by_rank.begin());
+  if (matched.by_rank[0]->terms.kind == Terms::Kind::stream) {
+    code = EINVAL;
+    why = std::string((*other)->path) + ": " + who(others_rank) +
+          " opened a stream with another order than " + who(0);
+    return Verdict::failed;
+  }
+  code = ESTALE;
   bool changed = matched.before.empty();
   for (std::size_t r = 0; !changed && r < matched.by_rank.size(); ++r)
     changed = !(matched.before[r] == matched.by_rank[r]->state);
@@ -107,7 +133,7 @@ Agreement::Verdict Agreement::judge(const Matched& matched, std::string& why) co
   };
   why = std::string((*other)->path) + ": " +
         (changed ? "changes too often to be opened: " : "not the same file on all ranks: ") +
-        who(static_cast<std::size_t>(other - matched.by_rank.begin())) + " has ";
+        who(others_rank) + " has ";
   if (theirs.size != first.size)
     why += differs("a size of", first.size, theirs.size);
   else if (theirs.txnid != first.txnid)
@@ -119,24 +145,43 @@ Agreement::Verdict Agreement::judge(const Matched& matched, std::string& why) co
   return Verdict::failed;
 }
 
-void Agreement::answer_all(Matched& matched, Verdict verdict, const std::string& why) {
+void Agreement::answer_all(Matched& matched, Verdict verdict, int code, const std::string& why) {
   const std::uint32_t number = verdict == Verdict::agreed ? next_number_++ : 0;
+  std::uint64_t offer = UINT64_MAX;
+  std::shared_ptr<std::vector<Spot>> starts;
+  if (verdict == Verdict::agreed) {
+    bool differ = false;
+    for (const auto& m : matched.by_rank) {
+      offer = std::min(offer, m->terms.offer);
+      differ = differ || m->terms.start != matched.by_rank[0]->terms.start;
+    }
+    if (differ) {
+      starts = std::make_shared<std::vector<Spot>>();
+      for (const auto& m : matched.by_rank) starts->push_back(m->terms.start);
+    }
+  }
   for (std::size_t r = 0; r < matched.by_rank.size(); ++r) {
     if (matched.by_rank[r] == nullptr) continue;
     AnswerMessage m;
     m.claim = matched.by_rank[r]->claim;
     m.verdict = static_cast<std::uint32_t>(verdict);
     m.number = number;
+    m.code = code;
+    m.offer = offer;
+    m.starts = starts != nullptr ? static_cast<std::uint32_t>(starts->size()) : 0;
     put(m.why, why);
     if (r == transport_.rank()) {
-      hear(m);
+      hear(m, starts);
       continue;
     }
     auto out = std::make_unique<Sent<AnswerMessage>>();
     out->to = static_cast<std::uint32_t>(r);
     out->message = m;
-    if (!transport_.send(out->to, 0, bytes_of(out->message), out->op).ok())
+    out->starts = starts;
+    if (!transport_.send(out->to, kAnswers, bytes_of(out->message), out->op).ok())
       continue;  // it finds out by itself
+    if (starts != nullptr)
+      (void)transport_.send(out->to, kStarts, std::as_bytes(std::span(*starts)), out->starts_op);
     answers_out_.push_back(std::move(out));
   }
 }
@@ -148,17 +193,20 @@ void Agreement::take(std::uint32_t rank, const ClaimMessage& message, std::int64
     matched.since_ns = now_ns;
   }
   matched.by_rank[rank] = std::make_unique<ClaimMessage>(message);
+  matched.waits_for_ever = message.terms.kind == Terms::Kind::end;
   ++matched.claimed;
   std::string why;
+  int code = 0;
   Verdict verdict = Verdict::pending;
   if (const auto given_up = given_up_.find(message.key); given_up != given_up_.end()) {
     why = given_up->second;
+    code = ETIMEDOUT;
     verdict = Verdict::failed;
   } else if (matched.claimed == matched.by_rank.size()) {
-    verdict = judge(matched, why);
+    verdict = judge(matched, code, why);
   }
   if (verdict == Verdict::pending) return;
-  answer_all(matched, verdict, why);
+  answer_all(matched, verdict, code, why);
   if (verdict != Verdict::renew) {
     matched_.erase(message.key);
     return;
@@ -177,7 +225,7 @@ void Agreement::take(std::uint32_t rank, const ClaimMessage& message, std::int64
 void Agreement::give_up_late(std::int64_t now_ns) {
   for (auto at = matched_.begin(); at != matched_.end();) {
     Matched& matched = at->second;
-    if (now_ns - matched.since_ns < timeout_ns_) {
+    if (now_ns - matched.since_ns < timeout_ns_ || matched.waits_for_ever) {
       ++at;
       continue;
     }
@@ -192,7 +240,7 @@ void Agreement::give_up_late(std::int64_t now_ns) {
     if (n > 4) missing += " and " + std::to_string(n - 4) + " more";
     const std::string why =
         path + ": rank " + missing + " did not open it within " + seconds_text(timeout_ns_);
-    answer_all(matched, Verdict::failed, why);
+    answer_all(matched, Verdict::failed, ETIMEDOUT, why);
     given_up_[at->first] = why;
     at = matched_.erase(at);
   }
@@ -211,7 +259,7 @@ Status Agreement::receive_claims(std::int64_t now_ns) {
       in = std::make_unique<Sent<ClaimMessage>>();
     }
     if (const Status st =
-            transport_.receive(r, 1, std::as_writable_bytes(std::span(&in->message, 1)), in->op);
+            transport_.receive(r, kClaims, std::as_writable_bytes(std::span(&in->message, 1)), in->op);
         !st.ok())
       return st;
   }
@@ -222,43 +270,64 @@ Status Agreement::send_waiting() {
   for (const auto& out : claims_out_) {
     if (out->to != 0) continue;  // under way
     out->to = 1;
-    if (const Status st = transport_.send(0, 1, bytes_of(out->message), out->op); !st.ok()) return st;
+    if (const Status st = transport_.send(0, kClaims, bytes_of(out->message), out->op); !st.ok()) return st;
   }
   std::erase_if(claims_out_, [](const auto& out) { return out->to != 0 && out->op.done(); });
   return {};
 }
 
 Status Agreement::progress(std::int64_t now_ns) {
+  if (closing_) return {};
   if (transport_.rank() == 0) {
     const auto own = std::exchange(claims_out_, {});
     for (const auto& out : own) take(0, out->message, now_ns);
     if (const Status st = receive_claims(now_ns); !st.ok()) return st;
     give_up_late(now_ns);
-    std::erase_if(answers_out_, [](const auto& out) { return out->op.done(); });
+    std::erase_if(answers_out_, [](const auto& out) { return out->done(); });
     return {};
   }
   if (const Status st = send_waiting(); !st.ok()) return st;
-  for (;;) {
-    if (expects_answer_) {
-      if (!answer_op_.done()) break;
-      if (!answer_op_.status.ok()) return answer_op_.status;
-      hear(answer_in_);
-    }
-    expects_answer_ = true;
-    if (const Status st =
-            transport_.receive(0, 0, std::as_writable_bytes(std::span(&answer_in_, 1)), answer_op_);
-        !st.ok())
-      return st;
+  if (const Status st = hear_answers(); !st.ok()) return st;
+  for (auto& [number, claim] : claims_) {
+    if (claim.answer.verdict != Verdict::pending || claim.kind == Terms::Kind::end ||
+        now_ns - claim.since_ns < timeout_ns_ + kLongerNs)
+      continue;
+    claim.answer.verdict = Verdict::failed;
+    claim.answer.code = ETIMEDOUT;
+    claim.answer.why = claim.path + ": rank 0 did not answer within " +
+                       seconds_text(timeout_ns_ + kLongerNs) +
+                       ": has it opened it, and does it call LMDBIO or MPI?";
   }
-  for (auto& [number, claim] : claims_)
-    if (claim.answer.verdict == Verdict::pending && now_ns - claim.since_ns >= timeout_ns_ + kLongerNs)
-      claim.answer = {Verdict::failed, 0,
-                      claim.path + ": rank 0 did not answer within " + seconds_text(timeout_ns_ + kLongerNs) +
-                          ": has it opened it, and does it call LMDBIO or MPI?"};
   return {};
 }
 
+Status Agreement::hear_answers() {
+  for (;;) {
+    if (expects_answer_) {
+      if (!answer_op_.done()) return {};
+      if (!answer_op_.status.ok()) return answer_op_.status;
+      if (answer_in_.starts != 0 && starts_in_ == nullptr) {
+        auto starts = std::make_shared<std::vector<Spot>>(answer_in_.starts);
+        if (const Status st =
+                transport_.receive(0, kStarts, std::as_writable_bytes(std::span(*starts)), starts_op_);
+            !st.ok())
+          return st;
+        starts_in_ = std::move(starts);
+      }
+      if (!starts_op_.done()) return {};
+      if (!starts_op_.status.ok()) return starts_op_.status;
+      hear(answer_in_, std::exchange(starts_in_, nullptr));
+    }
+    expects_answer_ = true;
+    if (const Status st =
+            transport_.receive(0, kAnswers, std::as_writable_bytes(std::span(&answer_in_, 1)), answer_op_);
+        !st.ok())
+      return st;
+  }
+}
+
 bool Agreement::close() {
+  closing_ = true;
   if (expects_answer_ && !answer_op_.done()) transport_.cancel(answer_op_);
   bool all = answer_op_.done();
   for (const auto& in : claims_in_) {
@@ -266,7 +335,7 @@ bool Agreement::close() {
     if (!in->op.done()) transport_.cancel(in->op);
     all = all && in->op.done();
   }
-  const auto done = [](const auto& out) { return out->op.done(); };
+  const auto done = [](const auto& out) { return out->done(); };
   return all && std::all_of(claims_out_.begin(), claims_out_.end(), done) &&
          std::all_of(answers_out_.begin(), answers_out_.end(), done);
 }

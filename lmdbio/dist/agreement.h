@@ -1,4 +1,4 @@
-// Ranks that open the same database agree on one state of one file.
+// Ranks that open the same database agree on one state of one file, and on the order of a stream.
 //
 // Opens are matched by what is opened, not by the order of calls: ranks may open several databases, from
 // several threads, each in another order.  Rank 0 collects what each rank found and answers all of them.
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lmdbio/dist/transport.h"
+#include "lmdbio/reader/order.h"
 
 namespace lmdbio::dist {
 
@@ -23,6 +24,19 @@ struct FileState {
   std::uint64_t txnid = 0;               ///< of the snapshot
   std::array<std::uint64_t, 4> metas{};  ///< hashes of the bytes of both meta pages, 128 bits each
   friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+/// What a rank claims.
+struct Terms {
+  enum class Kind : std::uint32_t {
+    file,
+    stream,  ///< states that differ are an error, never renewed
+    end,     ///< of the communicator: ranks wait for each other without a limit
+  };
+  Kind kind = Kind::file;
+  int code = 0;                      ///< with `why`: what the open returned, an errno or an MDB_ code
+  std::uint64_t offer = UINT64_MAX;  ///< the least of all ranks' is what they agree on
+  reader::Spot start;                ///< of this rank's stream
 };
 
 /// One for each communicator; one thread.  Transport outlives it.
@@ -37,7 +51,11 @@ class Agreement {
   struct Answer {
     Verdict verdict = Verdict::pending;
     std::uint32_t number = 0;  ///< of what was agreed on, counted from 0: the same on all ranks
+    int code = 0;              ///< failed: an errno or an MDB_ code
     std::string why;           ///< failed: one line that names a rank, its host and the reason
+    std::uint64_t offer = UINT64_MAX;
+    /// Of each rank, if they do not all start at the same place; else null.
+    std::shared_ptr<const std::vector<reader::Spot>> starts;
   };
 
   static constexpr std::int64_t kTimeoutNs = std::int64_t{60} * 1'000'000'000;
@@ -53,16 +71,17 @@ class Agreement {
   /// says so.  The n-th open of the same path and name on one rank matches the n-th on the others.  The
   /// number of the claim, for answer().  May throw bad_alloc.
   std::uint64_t claim(std::string_view path, std::string_view name, const FileState& state,
-                      std::string_view why, std::int64_t now_ns);
+                      std::string_view why, std::int64_t now_ns, const Terms& terms = {});
   /// After Verdict::renew.
-  void claim_again(std::uint64_t claim, const FileState& state, std::string_view why, std::int64_t now_ns);
+  void claim_again(std::uint64_t claim, const FileState& state, std::string_view why, std::int64_t now_ns,
+                   const Terms& terms = {});
   /// Never waits.  An error is the transport's, and final.  May throw bad_alloc.
   Status progress(std::int64_t now_ns);
   Answer answer(std::uint64_t claim) const;
-  /// The answer was taken note of.
+  /// The answer was taken note of, or nobody waits for it any more.
   void forget(std::uint64_t claim) { claims_.erase(claim); }
   /// Nothing will be claimed any more, on any rank, and nothing is pending: receives that wait are ended.
-  /// False: something is still under way, and progress() is to be called.
+  /// False: something is still under way, and the transport's poll() is to be called.
   bool close();
 
  private:
@@ -75,16 +94,21 @@ class Agreement {
     Hash key;
     FileState state;
     std::uint32_t failed = 0;
+    Terms terms;
     char host[64] = "", path[256] = "", why[512] = "";
   };
   struct AnswerMessage {
     std::uint64_t claim = 0;
     std::uint32_t verdict = 0, number = 0;
+    std::int32_t code = 0;
+    std::uint32_t starts = 0;  ///< so many follow
+    std::uint64_t offer = 0;
     char why[1024] = "";
   };
   struct Claim {
     std::string path;
     Hash key;
+    Terms::Kind kind = Terms::Kind::file;
     std::int64_t since_ns = 0;
     Answer answer;
   };
@@ -93,6 +117,9 @@ class Agreement {
     std::uint32_t to = 0;
     Message message;
     Operation op;
+    std::shared_ptr<const std::vector<reader::Spot>> starts;
+    Operation starts_op;
+    bool done() const noexcept { return op.done() && starts_op.done(); }
   };
   /// Of rank 0: what the ranks said of one key.
   struct Matched {
@@ -100,16 +127,17 @@ class Agreement {
     std::vector<FileState> before;  ///< of each rank, if it was renewed
     std::uint32_t claimed = 0;
     std::int64_t since_ns = 0;
+    bool waits_for_ever = false;
     unsigned renewals = 0;
   };
 
-  Status send_claim(std::uint64_t claim, const FileState& state, std::string_view why);
   Status receive_claims(std::int64_t now_ns);
   void take(std::uint32_t rank, const ClaimMessage& message, std::int64_t now_ns);
-  Verdict judge(const Matched& matched, std::string& why) const;
-  void answer_all(Matched& matched, Verdict verdict, const std::string& why);
+  Verdict judge(const Matched& matched, int& code, std::string& why) const;
+  void answer_all(Matched& matched, Verdict verdict, int code, const std::string& why);
   void give_up_late(std::int64_t now_ns);
-  void hear(const AnswerMessage& message);
+  void hear(const AnswerMessage& message, std::shared_ptr<const std::vector<reader::Spot>> starts);
+  Status hear_answers();
   Status send_waiting();
 
   Transport& transport_;
@@ -120,8 +148,9 @@ class Agreement {
   std::map<Hash, std::uint64_t> opens_;  ///< of each path and name, on this rank
   std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_out_;
   AnswerMessage answer_in_;
-  Operation answer_op_;
-  bool expects_answer_ = false;
+  Operation answer_op_, starts_op_;
+  std::shared_ptr<std::vector<reader::Spot>> starts_in_;  ///< of answer_in_; null: none are expected
+  bool expects_answer_ = false, closing_ = false;
   // Of rank 0.
   std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_in_;
   std::vector<std::unique_ptr<Sent<AnswerMessage>>> answers_out_;

@@ -69,12 +69,14 @@ class Deal {
   /// Part `part`, below readers(), of a round: ordinals.
   Range part(std::uint64_t round, std::uint32_t part) const noexcept;
   std::uint32_t part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept;
-  /// Of a round, the part that reader `reader` (below readers()) reads: another one each round.
+  /// Of a round, the part that reader `reader` (below readers()) reads: another one each round of an epoch,
+  /// and the same records in each epoch, which its node may have kept.
   std::uint32_t part_read_by(std::uint64_t round, std::uint32_t reader) const noexcept {
-    return static_cast<std::uint32_t>((reader + round) % job_.readers);
+    return static_cast<std::uint32_t>((reader + round % rounds_per_epoch()) % job_.readers);
   }
   std::uint32_t reader_of(std::uint64_t round, std::uint32_t part) const noexcept {
-    return static_cast<std::uint32_t>((part + job_.readers - round % job_.readers) % job_.readers);
+    return static_cast<std::uint32_t>((part + job_.readers - round % rounds_per_epoch() % job_.readers) %
+                                      job_.readers);
   }
 
   struct Need {

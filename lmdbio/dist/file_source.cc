@@ -17,18 +17,17 @@ const std::atomic<bool> kNever{false};
 
 class FileSource::Read final : public PartRead {
  public:
-  Read(std::shared_ptr<reader::Shared> shared, std::unique_ptr<reader::Fetch> fetch) noexcept
+  Read(std::shared_ptr<reader::Shared> shared, std::shared_ptr<reader::Fetch> fetch) noexcept
       : shared_(std::move(shared)), fetch_(std::move(fetch)) {}
   Read(const Read&) = delete;
   Read& operator=(const Read&) = delete;
   ~Read() override {
     if (!fetch_->group().done()) fetch_->queue()->drop(fetch_->group());
-    if (held_) fetch_->unhold();
   }
 
-  Status start(reader::Queues& queues) noexcept {
+  Status start(reader::Queues& queues, std::uint64_t limit) noexcept {
     do {
-      reader::MemoryRequest memory{.most = shared_->pool->limit()};
+      reader::MemoryRequest memory{.most = limit};
       const Status st = fetch_->start(*shared_, queues, memory);
       if (st.raw() != ENOMEM) {
         if (st.ok() && fetch_->queue() != nullptr) fetch_->queue()->submit();
@@ -52,9 +51,9 @@ class FileSource::Read final : public PartRead {
       why = reader::reason(*shared_, "record " + std::to_string(fetch_->ordinal(i)) + " cannot be read", st);
       return st;
     }
-    if (!std::exchange(held_, true)) {
+    if (held_ == nullptr) {
       fetch_->finish(*shared_);
-      fetch_->hold();  // from now on its bytes are somebody's
+      held_ = std::make_shared<reader::HeldFetch>(fetch_);  // from now on its bytes are somebody's
     }
     std::uint64_t page = 0;
     const Status st = fetch_->give(*shared_, i, out, page);
@@ -65,22 +64,23 @@ class FileSource::Read final : public PartRead {
                            st);
     return st;
   }
+  std::shared_ptr<const void> bytes() const override { return held_; }
 
  private:
   const std::shared_ptr<reader::Shared> shared_;
-  const std::unique_ptr<reader::Fetch> fetch_;
-  bool held_ = false;
+  const std::shared_ptr<reader::Fetch> fetch_;
+  std::shared_ptr<reader::HeldFetch> held_;
 };
 
 Status FileSource::start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
                          std::string& why) {
-  auto fetch = std::make_unique<reader::Fetch>();
+  auto fetch = std::make_shared<reader::Fetch>();
   if (const Status st = reader::add_records(places_, *shared_, ordinals, kNever, *fetch, why); !st.ok())
     return st;
   queues_.count();
-  fetch->plan(*shared_, shared_->share_of_one(1) / 2);
+  fetch->plan(*shared_, most_);
   auto read = std::make_unique<Read>(shared_, std::move(fetch));
-  const Status st = read->start(queues_);
+  const Status st = read->start(queues_, limit_);
   if (st.ok())
     out = std::move(read);
   else

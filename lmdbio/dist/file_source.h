@@ -13,9 +13,15 @@ namespace lmdbio::dist {
 /// What was read lives on after this, with the reader's memory; reads in flight do not.
 class FileSource final : public PartSource {
  public:
-  /// `reader` outlives it.
-  explicit FileSource(reader::Reader& reader) noexcept
-      : places_(reader.places()), shared_(reader.keep_shared()), queues_(*shared_) {}
+  /// `reader` outlives it.  Records that are read together have the gaps between them read as well, as long
+  /// as that takes at most `most` bytes; 0: half of what a stream may have.  `limit`: bytes of buffers in
+  /// use, all together; 0: the reader's.
+  explicit FileSource(reader::Reader& reader, std::uint64_t most = 0, std::uint64_t limit = 0) noexcept
+      : places_(reader.places()),
+        shared_(reader.keep_shared()),
+        most_(most != 0 ? most : shared_->share_of_one(1) / 2),
+        limit_(limit != 0 ? limit : shared_->pool->limit()),
+        queues_(*shared_) {}
 
   ~FileSource() override { queues_.count(); }
   FileSource(const FileSource&) = delete;
@@ -30,6 +36,7 @@ class FileSource final : public PartSource {
 
   const reader::Places& places_;
   const std::shared_ptr<reader::Shared> shared_;
+  const std::uint64_t most_, limit_;
   reader::Queues queues_;
 };
 

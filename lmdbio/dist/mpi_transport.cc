@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 namespace lmdbio::dist {
 
@@ -49,17 +50,29 @@ MpiTransport::MpiTransport(MPI_Comm comm, int first_tag) noexcept : comm_(comm),
 
 Status MpiTransport::check(int rc) {
   if (rc == MPI_SUCCESS) return {};
-  char text[MPI_MAX_ERROR_STRING];
   int length = 0;
-  if (MPI_Error_string(rc, text, &length) == MPI_SUCCESS)
-    error_.assign(text, static_cast<std::size_t>(length));
+  if (MPI_Error_string(rc, error_, &length) != MPI_SUCCESS) error_[0] = '\0';
   return Status::from_errno(EIO);
+}
+
+// For one more.  Nothing is thrown: the caller is in another library, with a runtime of its own.
+Status MpiTransport::make_room() noexcept {
+  const std::size_t n = requests_.size() + 1;
+  if (n <= requests_.capacity()) return {};
+  try {
+    ended_.reserve(2 * n);
+    statuses_.reserve(2 * n);
+    operations_.reserve(2 * n);
+    requests_.reserve(2 * n);
+  } catch (const std::bad_alloc&) {
+    return Status::from_errno(ENOMEM);
+  }
+  return {};
 }
 
 Status MpiTransport::send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
                           Operation& op) {
-  requests_.reserve(requests_.size() + 1);
-  operations_.reserve(operations_.size() + 1);
+  if (const Status st = make_room(); !st.ok()) return st;
   MPI_Request request = MPI_REQUEST_NULL;
   const int peer = static_cast<int>(to), tag = first_tag_ + static_cast<int>(channel);
   int rc;
@@ -79,8 +92,7 @@ Status MpiTransport::send(std::uint32_t to, unsigned channel, std::span<const st
 }
 
 Status MpiTransport::receive(std::uint32_t from, unsigned channel, std::span<std::byte> room, Operation& op) {
-  requests_.reserve(requests_.size() + 1);
-  operations_.reserve(operations_.size() + 1);
+  if (const Status st = make_room(); !st.ok()) return st;
   MPI_Request request = MPI_REQUEST_NULL;
   const int peer = static_cast<int>(from), tag = first_tag_ + static_cast<int>(channel);
   int rc;
@@ -105,6 +117,7 @@ void MpiTransport::end(std::size_t i, const MPI_Status& status) {
   if (MPI_Get_elements_x(&status, MPI_BYTE, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED)
     op.bytes = static_cast<std::size_t>(bytes);
   op.under_way = false;
+  ++events;
   operations_[i] = nullptr;
 }
 

@@ -4,7 +4,6 @@
 #include <mpi.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "lmdbio/dist/transport.h"
@@ -31,9 +30,10 @@ class MpiTransport final : public Transport {
   void cancel(Operation& op) override;
 
   /// What MPI said of the last call that failed.
-  const std::string& error() const noexcept { return error_; }
+  const char* error() const noexcept { return error_; }
 
  private:
+  Status make_room() noexcept;
   Status check(int rc);
   void end(std::size_t i, const MPI_Status& status);
   void drop_ended();
@@ -45,7 +45,7 @@ class MpiTransport final : public Transport {
   std::vector<Operation*> operations_;  ///< of each request
   std::vector<int> ended_;
   std::vector<MPI_Status> statuses_;
-  std::string error_;
+  char error_[MPI_MAX_ERROR_STRING] = "";
 };
 
 }  // namespace lmdbio::dist

@@ -21,9 +21,11 @@ class PartRead {
   /// Never waits, and moves the reads on.
   virtual bool done() noexcept = 0;
   virtual void wait() noexcept = 0;
-  /// Once done(): record `i` of those that were asked for, its bytes valid as long as this.  An error, with
-  /// `why` in one line that names the file: the record could not be read.  May throw bad_alloc.
+  /// Once done(): record `i` of those that were asked for, its bytes valid as long as bytes().  An error,
+  /// with `why` in one line that names the file: the record could not be read.  May throw bad_alloc.
   virtual Status record(std::size_t i, lmdbio_record& out, std::string& why) = 0;
+  /// Once there is a record: what has the records' bytes, and nothing else of the file.
+  virtual std::shared_ptr<const void> bytes() const = 0;
 };
 
 /// One thread at a time; what it started may be ended by another one.

@@ -31,9 +31,9 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
         const auto self = std::find(ranks.begin(), ranks.end(), transport.rank());
         if (self == ranks.end()) return nullptr;
         return std::make_unique<Sender>(deal, static_cast<std::uint32_t>(self - ranks.begin()),
-                                        settings.ahead, transport, source);
+                                        settings.ahead, transport, source, settings.memory);
       }()),
-      receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get()),
+      receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory),
       at_(sequence_.first()) {}
 
 Status RankStream::progress(std::string& why) {
@@ -88,7 +88,7 @@ Status RankStream::read_missing(const BatchPlan& plan, const std::vector<std::si
       std::exchange(read_, nullptr);  // an error: the next call tries again
   for (std::size_t n = 0; n < missing.size(); ++n)
     if (const Status st = read->record(n, batch_.records[missing[n]], why); !st.ok()) return st;
-  batch_.keep.push_back(read);
+  batch_.keep.push_back(read->bytes());
   return {};
 }
 

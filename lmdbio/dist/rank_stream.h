@@ -30,6 +30,7 @@ class RankStream {
   struct Settings {
     std::vector<std::uint32_t> reader_ranks;  ///< of each reader of the deal
     unsigned ahead = 3;                       ///< rounds, of what is read, sent and received
+    std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< of messages
   };
   /// EINVAL: a field of the order.  May throw bad_alloc.
   static Status open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
@@ -45,8 +46,12 @@ class RankStream {
   /// Where next() goes on.
   reader::Spot position() const noexcept { return at_; }
   /// The rank wants no more batches, and reads nothing more for others, who read for themselves what they do
-  /// not have yet.  Waits for reads in flight, not for other ranks.
+  /// not have yet.  Waits for reads in flight, not for other ranks.  The source is not needed any more.
   void leave() noexcept;
+  /// There is no memory for what comes next.
+  bool lacks_memory() const noexcept { return receiver_.lacks_memory(); }
+  /// A number that changes when a read has ended.
+  std::uint64_t events() const noexcept { return sender_ != nullptr ? sender_->events() : 0; }
   /// After the end, or after leave(): nothing is under way and nobody expects anything of this rank any more.
   /// Until then progress() is to be called, and the object to stay.
   bool closed() const noexcept { return receiver_.closed() && (sender_ == nullptr || sender_->closed()); }

@@ -12,12 +12,13 @@ namespace lmdbio::dist {
 using reader::Spot;
 
 Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
-                   Transport& transport, Sender* sender)
+                   Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory)
     : deal_(deal),
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
       transport_(transport),
       sender_(sender),
+      memory_(std::move(memory)),
       share_(deal.order_of(transport.rank())),
       next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
       farewells_(reader_ranks_.size()) {
@@ -65,6 +66,12 @@ bool Receiver::may_open() const noexcept {
     wanted = wanted || next_ < farewells_[r].begun;
   }
   return wanted;
+}
+
+void Receiver::leave() noexcept {
+  left_ = true;
+  for (const Round& round : rounds_)
+    for (const std::shared_ptr<Part>& part : round.parts) part->own_records = {};
 }
 
 bool Receiver::closed() const noexcept {
@@ -120,12 +127,12 @@ Status Receiver::open_round(bool& opened) {
 }
 
 Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
-  const auto header = load<MessageHeader>(part.header.data());
+  MessageHeader header{};
+  if (part.header.size() == header_bytes(part.count)) header = load<MessageHeader>(part.header.data());
   std::uint64_t bytes = 0;
   part.sizes.resize(part.count);
   part.at.resize(part.count);
-  if (part.op.bytes == part.header.size() && header.records == part.count &&
-      header.round == static_cast<std::uint32_t>(round.number)) {
+  if (header.records == part.count && header.round == static_cast<std::uint32_t>(round.number)) {
     std::memcpy(part.sizes.data(), part.header.data() + sizeof header, part.count * sizeof(RecordSizes));
     for (std::size_t i = 0; i < part.count; ++i) {
       part.at[i] = static_cast<std::size_t>(bytes);
@@ -134,8 +141,8 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
     }
     part.header = {};
     if (bytes == header.bytes) {
-      part.bytes.resize(static_cast<std::size_t>(bytes));
-      part.state = bytes == 0 ? Part::State::done : Part::State::bytes;
+      part.size = static_cast<std::size_t>(bytes);
+      part.state = bytes == 0 ? Part::State::done : Part::State::room;
       return {};
     }
   }
@@ -147,9 +154,17 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
 Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
   if (part.state == Part::State::failed) return {};
   if (part.own) {
-    if (part.state != Part::State::done && sender_->take_own(round.number, part.own_records))
+    if (part.state == Part::State::done || !sender_->take_own(round.number, part.own_records)) return {};
+    if (!part.own_records.copied) {
       part.state = Part::State::done;
-    return {};
+      return {};
+    }
+    part.own = false;  // as if it had come
+    part.header = std::move(part.own_records.header);
+    const Status st = read_header(round, part, why);
+    part.bytes = std::move(part.own_records.bytes);
+    part.state = Part::State::done;
+    return st;
   }
   while (part.state != Part::State::done && part.op.done()) {
     if (!part.op.status.ok()) {
@@ -164,9 +179,17 @@ Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
       part.state = Part::State::done;
       break;
     }
-    if (const Status st = read_header(round, part, why); !st.ok()) return st;
-    if (part.state == Part::State::done) break;
-    if (const Status st = transport_.receive(reader_ranks_[part.reader], kBytes, part.bytes, part.op);
+    if (part.state == Part::State::header) {
+      if (part.op.bytes != part.header.size()) part.header.clear();
+      if (const Status st = read_header(round, part, why); !st.ok()) return st;
+      if (part.state == Part::State::done) break;
+    }
+    if (!part.bytes.make(memory_, part.size)) {
+      lacks_memory_ = true;
+      break;
+    }
+    part.state = Part::State::bytes;
+    if (const Status st = transport_.receive(reader_ranks_[part.reader], kBytes, part.bytes.span(), part.op);
         !st.ok())
       return st;
   }
@@ -178,12 +201,14 @@ Status Receiver::progress(std::string& why) {
   for (bool opened = true; opened;)
     if (const Status st = open_round(opened); !st.ok()) return st;
   // A reader's bytes of a round are asked for before those of its next one: they come in this order.
+  // Memory goes to the first rounds.
   std::vector<bool> behind(reader_ranks_.size());
+  lacks_memory_ = false;
   for (const Round& round : rounds_) {
     for (const std::shared_ptr<Part>& part : round.parts) {
-      if (behind[part->reader]) continue;
+      if (behind[part->reader] || (lacks_memory_ && !part->own)) continue;
       if (const Status st = move_on(round, *part, why); !st.ok()) return st;
-      behind[part->reader] = part->state == Part::State::header;
+      behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
     }
   }
   if (!left_) return {};
@@ -211,7 +236,7 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
       std::string why;
       PartRead* const read = p.own_records.read.get();
       if (read == nullptr || !read->record(p.own_records.which[n], out, why).ok()) return Found::failed;
-      keep = p.own_records.read;
+      keep = read->bytes();
       return Found::here;
     }
     const RecordSizes sizes = p.sizes[n];

@@ -20,8 +20,9 @@ class Receiver {
  public:
   /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
   /// Messages of `ahead` rounds with records of this rank are expected at a time.
+  /// `memory`: of messages.
   Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
-           Sender* sender);
+           Sender* sender, std::shared_ptr<PayloadMemory> memory);
   /// Only when closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
@@ -45,18 +46,28 @@ class Receiver {
   void drop_before(reader::Spot at);
   /// This rank wants nothing more: find() is not called any more, and the readers are told.  What they have
   /// begun to send is received by progress() and dropped.
-  void leave() noexcept { left_ = true; }
+  void leave() noexcept;
   /// After leave(): nothing is under way.
   bool closed() const noexcept;
+  /// There is no memory for what comes next.
+  bool lacks_memory() const noexcept { return lacks_memory_; }
 
  private:
   /// What one reader sends for a round.
   struct Part {
     std::uint32_t reader;
     std::size_t first, count;  ///< of the round's ordinals
-    enum class State : unsigned char { header, bytes, done, failed } state = State::header;
+    enum class State : unsigned char {
+      header,
+      room,  ///< the size of the bytes is known, there is no memory for them
+      bytes,
+      done,
+      failed
+    } state = State::header;
     bool own = false;
-    std::vector<std::byte> header, bytes;
+    std::vector<std::byte> header;
+    std::size_t size = 0;  ///< of the bytes
+    Payload bytes;
     std::vector<std::size_t> at;  ///< of each record's key, in `bytes`
     std::vector<RecordSizes> sizes;
     OwnRecords own_records;
@@ -92,7 +103,9 @@ class Receiver {
   const unsigned ahead_;
   Transport& transport_;
   Sender* const sender_;
+  const std::shared_ptr<PayloadMemory> memory_;
   const reader::Order share_;
+  bool lacks_memory_ = false;
   std::uint64_t next_;
   std::uint64_t required_ = 0;  ///< rounds before it
   std::deque<Round> rounds_;

@@ -15,21 +15,26 @@ void put(std::vector<std::byte>& to, const T& value) {
   to.insert(to.end(), bytes, bytes + sizeof value);
 }
 
-void put(std::vector<std::byte>& to, const MDB_val& v) {
-  const auto* const bytes = static_cast<const std::byte*>(v.mv_data);
-  to.insert(to.end(), bytes, bytes + v.mv_size);
+std::byte* put(std::byte* to, const MDB_val& v) noexcept {
+  if (v.mv_size != 0) std::memcpy(to, v.mv_data, v.mv_size);
+  return to + v.mv_size;
 }
+
+/// Own records are copied if they are at most one in so many of those that were read together: batches of the
+/// program would keep the others' memory too.
+constexpr std::size_t kCopiedBelow = 2;
 
 }  // namespace
 
 Sender::Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport,
-               PartSource& source)
+               PartSource& source, std::shared_ptr<PayloadMemory> memory)
     : deal_(deal),
       reader_(reader),
       ahead_(ahead),
       next_(deal.first_round(deal.first_epoch())),
       transport_(transport),
       source_(source),
+      memory_(std::move(memory)),
       farewells_(transport.ranks()) {
   farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
 }
@@ -67,7 +72,11 @@ void Sender::leave() noexcept {
   for (const auto& round : rounds_)
     if (!round->packed) next_ = std::min(next_, round->number);
   std::erase_if(rounds_, [](const auto& round) { return !round->packed; });
-  for (const auto& round : rounds_) round->own_taken = true;
+  for (const auto& round : rounds_) {
+    round->own_taken = true;
+    round->own_copy.reset();
+    round->read.reset();
+  }
 }
 
 bool Sender::closed() const noexcept {
@@ -96,6 +105,7 @@ bool Sender::start_round() {
   }
   std::vector<std::uint64_t> ordinals;
   ordinals.reserve(needs.size());
+  round->records = needs.size();
   std::map<std::uint32_t, Message*> messages;
   for (const Deal::Need& need : needs) {
     const std::size_t i = ordinals.size();
@@ -129,41 +139,60 @@ bool Sender::start_round() {
   return true;
 }
 
-void Sender::pack(Round& round, Message& message) {
+// False: there is no room for the bytes now.  `empty`: the rank is to read its records itself.
+bool Sender::pack(Round& round, Message& message, bool empty) {
+  if (!message.header.empty()) return true;
   std::vector<lmdbio_record> records(message.which.size());
   std::size_t bytes = 0;
   std::vector<RecordSizes> sizes(records.size(), RecordSizes{RecordSizes::kFailed, 0});
   for (std::size_t i = 0; i < records.size(); ++i) {
     std::string why;
-    if (round.read == nullptr || !round.read->record(message.which[i], records[i], why).ok()) continue;
+    if (empty || round.read == nullptr || !round.read->record(message.which[i], records[i], why).ok())
+      continue;
     sizes[i] = {static_cast<std::uint32_t>(records[i].key.mv_size),
                 static_cast<std::uint32_t>(records[i].value.mv_size)};
     bytes += records[i].key.mv_size + records[i].value.mv_size;
   }
+  if (!message.bytes.make(memory_, bytes)) return false;
   message.header.reserve(header_bytes(records.size()));
   put(message.header, MessageHeader{static_cast<std::uint32_t>(records.size()),
                                     static_cast<std::uint32_t>(round.number), bytes});
   for (const RecordSizes& s : sizes) put(message.header, s);
-  message.bytes.reserve(bytes);
+  std::byte* to = message.bytes.data();
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (sizes[i].key == RecordSizes::kFailed) continue;
-    put(message.bytes, records[i].key);
-    put(message.bytes, records[i].value);
+    to = put(to, records[i].key);
+    to = put(to, records[i].value);
   }
+  return true;
 }
 
-Status Sender::pack(Round& round) {
+// All its messages; the read is not needed any more then, unless this rank keeps it.
+bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
+  for (const std::unique_ptr<Message>& message : round.messages)
+    if (!pack(round, *message, empty)) return false;
+  if (empty || round.own_taken || round.own.size() * kCopiedBelow > round.records) return true;
+  if (round.own_copy == nullptr) {
+    round.own_copy = std::make_unique<Message>();
+    round.own_copy->which = round.own;
+  }
+  return pack(round, *round.own_copy);
+}
+
+Status Sender::send(Round& round) {
   for (const std::unique_ptr<Message>& message : round.messages) {
-    pack(round, *message);
     if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
         !st.ok())
       return st;
     if (message->bytes.empty()) continue;
-    if (const Status st = transport_.send(message->to, kBytes, message->bytes, message->bytes_op); !st.ok())
+    if (const Status st = transport_.send(message->to, kBytes, message->bytes.span(), message->bytes_op);
+        !st.ok())
       return st;
   }
   round.packed = true;
+  if (round.own_taken || round.own_copy != nullptr) round.read.reset();
+  ++packed_;
   return {};
 }
 
@@ -175,7 +204,10 @@ Status Sender::progress() {
   for (const std::unique_ptr<Round>& round : rounds_) {
     if (round->packed) continue;
     if (round->read != nullptr && !round->read->done()) break;
-    if (const Status st = pack(*round); !st.ok()) return st;
+    // Without memory now there may be some when earlier rounds are sent.  Nobody waits for the program to
+    // give some back.
+    if (!pack(*round) && (round != rounds_.front() || !pack(*round, true))) break;
+    if (const Status st = send(*round); !st.ok()) return st;
   }
   Status failed;
   for (auto at = rounds_.begin(); at != rounds_.end();) {
@@ -195,8 +227,15 @@ Status Sender::progress() {
 bool Sender::take_own(std::uint64_t number, OwnRecords& out) {
   for (const std::unique_ptr<Round>& round : rounds_) {
     if (round->number != number || round->own_taken) continue;
-    if (round->read != nullptr && !round->read->done()) return false;
-    out = {round->read, std::move(round->own)};
+    if (!round->packed) return false;
+    out.read = std::move(round->read);
+    out.which = std::move(round->own);
+    out.copied = round->own_copy != nullptr;
+    if (out.copied) {
+      out.header = std::move(round->own_copy->header);
+      out.bytes = std::move(round->own_copy->bytes);
+      round->own_copy.reset();
+    }
     round->own_taken = true;
     return true;
   }

@@ -10,22 +10,28 @@
 #include "lmdbio/dist/deal.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/part_source.h"
+#include "lmdbio/dist/payload.h"
 #include "lmdbio/dist/transport.h"
 
 namespace lmdbio::dist {
 
-/// Records of the rank that read them, which are not sent.
+/// Records of the rank that read them, which are not sent: in what was read, or, if that is mostly others',
+/// copied from it into a message to itself.
 struct OwnRecords {
   std::shared_ptr<PartRead> read;  ///< null: it could not be started
   std::vector<std::size_t> which;  ///< of the read: those that this rank needs, by ordinal
+  bool copied = false;
+  std::vector<std::byte> header;
+  Payload bytes;
 };
 
 /// One thread.  Deal, transport and source outlive it.
 class Sender {
  public:
   /// Reader number `reader` of the deal, in this rank.  At most `ahead` rounds are read or being sent.
-  /// May throw bad_alloc.
-  Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport, PartSource& source);
+  /// `memory`: of messages.  May throw bad_alloc.
+  Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport, PartSource& source,
+         std::shared_ptr<PayloadMemory> memory);
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
@@ -39,6 +45,8 @@ class Sender {
   /// All rounds of the order were sent, or nobody wants them any more, and all ranks have said so: nothing is
   /// under way.
   bool closed() const noexcept;
+  /// Reads that have ended.
+  std::uint64_t events() const noexcept { return packed_; }
 
  private:
   struct Farewell {
@@ -49,7 +57,8 @@ class Sender {
   struct Message {
     std::uint32_t to;
     std::vector<std::size_t> which;  ///< of the read
-    std::vector<std::byte> header, bytes;
+    std::vector<std::byte> header;
+    Payload bytes;
     Operation header_op, bytes_op;
   };
   struct Round {
@@ -57,14 +66,17 @@ class Sender {
     std::shared_ptr<PartRead> read;
     std::vector<std::unique_ptr<Message>> messages;
     std::vector<std::size_t> own;
+    std::unique_ptr<Message> own_copy;
+    std::size_t records = 0;
     bool own_taken = true;
     bool packed = false;
   };
 
   Status hear_farewells();
   bool start_round();
-  Status pack(Round& round);
-  void pack(Round& round, Message& message);
+  Status send(Round& round);
+  bool pack(Round& round, Message& message, bool empty = false);
+  bool pack(Round& round, bool empty = false);
 
   const Deal& deal_;
   const std::uint32_t reader_;
@@ -72,8 +84,10 @@ class Sender {
   std::uint64_t next_;
   bool ended_ = false;  ///< no further round is read
   bool expected_ = false;
+  std::uint64_t packed_ = 0;
   Transport& transport_;
   PartSource& source_;
+  const std::shared_ptr<PayloadMemory> memory_;
   std::deque<std::unique_ptr<Round>> rounds_;
   std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
 };

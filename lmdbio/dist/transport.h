@@ -36,6 +36,9 @@ class Transport {
   virtual Status poll() = 0;
   /// Ends a receive that has not begun, after which it is done(); one that has begun goes on.
   virtual void cancel(Operation& op) = 0;
+
+  /// Operations that have ended.
+  std::uint64_t events = 0;
 };
 
 }  // namespace lmdbio::dist

@@ -26,6 +26,8 @@ struct Batch : lmdbio_batch {
   }
   std::vector<lmdbio_record> rows;
   std::shared_ptr<Fetch> fetch;  ///< held
+  /// What else has the records' bytes.
+  std::vector<std::shared_ptr<const void>> keep;
   TakenMemory rows_memory;
 };
 

@@ -11,6 +11,19 @@
 
 namespace lmdbio::reader {
 
+/// Batches in an order, from wherever they come.  One thread at a time, but for cancel().
+class BatchStream {
+ public:
+  virtual ~BatchStream() = default;
+  /// MDB_NOTFOUND: the end.  ECANCELED.  Else the batch could not be read, `why` says what is wrong, and the
+  /// next call tries the same one again.  May throw bad_alloc; so does the next call then.
+  virtual Status next(std::unique_ptr<Batch>& out, std::string& why) = 0;
+  /// Where next() goes on.
+  virtual Spot position() const noexcept = 0;
+  /// Any thread.
+  virtual void cancel() noexcept = 0;
+};
+
 /// Batches are planned in fetches: several small ones together, so that their reads are few and large, or one
 /// large one.  Reads of the fetches ahead go on by themselves; each next() adds new ones and hands out the
 /// next batch of the oldest fetch.  No thread of its own.  One thread at a time, but for cancel().
@@ -18,24 +31,20 @@ namespace lmdbio::reader {
 /// Streams of a reader share its memory, and all readers the process's.  A call that lacks memory for the
 /// batch that it is to give drops what other streams have read ahead, with start_needed(): each stream has a
 /// turn, which next() takes and which other threads take to drop its fetches.
-class Stream {
+class Stream final : public BatchStream {
  public:
   /// The reader outlives it.  EINVAL: a field of `order` is out of its range; else as Reader::find.  May
   /// throw bad_alloc.
   static Status open(Reader& reader, const lmdbio_order& order, std::unique_ptr<Stream>& out,
                      std::string& why);
   /// Waits for the reads in flight.
-  ~Stream();
+  ~Stream() override;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// MDB_NOTFOUND: the end.  ECANCELED.  Else the batch could not be read, `why` says what is wrong, and the
-  /// next call tries the same one again.  May throw bad_alloc; so does the next call then.
-  Status next(std::unique_ptr<Batch>& out, std::string& why);
-  /// Where next() goes on.
-  Spot position() const noexcept { return give_; }
-  /// Any thread.
-  void cancel() noexcept;
+  Status next(std::unique_ptr<Batch>& out, std::string& why) override;
+  Spot position() const noexcept override { return give_; }
+  void cancel() noexcept override;
 
   /// Who waits for memory.
   struct Caller {

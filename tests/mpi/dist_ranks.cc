@@ -117,7 +117,7 @@ int run(const Options& o, int rank, int ranks) {
       return 1;
     }
     if (!transport.poll().ok()) {
-      std::fprintf(stderr, "rank %d: %s\n", rank, transport.error().c_str());
+      std::fprintf(stderr, "rank %d: %s\n", rank, transport.error());
       return 1;
     }
     RankBatch b;

@@ -1,18 +1,47 @@
 #!/usr/bin/env python3
 """Runs a program as an MPI job on this host, whatever Open MPI would say against that.
 
-    mpi_job.py MPIRUN RANKS PROGRAM [arguments]
+    mpi_job.py MPIRUN RANKS [--fails] PROGRAM [arguments]
 
-Exit status: mpirun's; 77 without a working mpirun.
+"TMP" among the arguments is the name of a new directory, removed afterwards.  --fails: a rank says "ends now" and ends;
+the job then has to end with an error, within 20 seconds, and leave no process.
+
+Exit status: mpirun's, or 0 if it failed as it has to; 77 without a working mpirun.
 """
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+
+
+def processes_in(directory):
+    """Processes that work below a directory."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd").startswith(directory):
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def fails_as_it_has_to(command, env, directory):
+    begun = time.monotonic()
+    done = subprocess.run(command, env=env, check=False, timeout=60, stdout=subprocess.PIPE, text=True)
+    took = time.monotonic() - begun
+    left = processes_in(directory)
+    print(f"ended with {done.returncode} after {took:.1f} s; processes that are left: {left}")
+    return "ends now" in done.stdout and done.returncode != 0 and took < 20 and not left
 
 
 def main():
     mpirun, ranks, *command = sys.argv[1:]
+    fails = command[0] == "--fails"
+    if fails:
+        command = command[1:]
     if shutil.which(mpirun) is None:
         print("no mpirun")
         return 77
@@ -27,7 +56,11 @@ def main():
     if probe.returncode != 0:
         print("mpirun does not work here:", probe.stdout)
         return 77
-    return subprocess.run([mpirun, "-n", ranks, *command], env=env, check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="lmdbio_mpi_") as directory:
+        command = [mpirun, "-n", ranks, *(directory if c == "TMP" else c for c in command)]
+        if fails:
+            return 0 if fails_as_it_has_to(command, env, directory) else 1
+        return subprocess.run(command, env=env, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -80,6 +80,30 @@ class Install(shimtest.Case):
         self.call(shimtest.CONFIG["cmake"], "--build", build)
         self.check_consumers(build + "/consumer_c", build + "/consumer_cxx")
 
+    def test_mpi(self):
+        if "liblmdbio_mpi.so" not in os.listdir(self.libdir):
+            self.skipTest("built without MPI")
+        example = os.path.join(shimtest.CONFIG["source"], "docs", "examples", "mpi_batches.c")
+        where = {"PKG_CONFIG_PATH": os.path.join(self.libdir, "pkgconfig")}
+        flags = self.call("pkg-config", "--cflags", "--libs", "lmdbio-mpi", **where).split()
+        program = os.path.join(self.dir, "mpi")
+        self.call(shimtest.CONFIG["cc"], example, *flags, "-llmdb", "-o", program)
+        folder = os.path.join(self.dir, "mpi_consumer")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as f:
+            f.write("cmake_minimum_required(VERSION 3.16)\nproject(consumer C CXX)\n"
+                    "find_package(lmdbio REQUIRED COMPONENTS mpi)\n"
+                    f"add_executable(consumer {example})\ntarget_link_libraries(consumer lmdbio::mpi lmdb)\n"
+                    "add_executable(consumer_cc main.cc)\ntarget_link_libraries(consumer_cc lmdbio::mpi lmdb)\n")
+        with open(os.path.join(folder, "main.cc"), "w", encoding="utf-8") as f:
+            f.write("#include <lmdbio/mpi_reader.h>\nint main(int argc, char** argv) {\n"
+                    "  if (argc > 1) lmdbio::MpiRanks(MPI_COMM_WORLD).open(argv[1]);\n  return lmdbio_version() == nullptr;\n}\n")
+        build = os.path.join(self.dir, "mpi_build")
+        self.call(shimtest.CONFIG["cmake"], "-S", folder, "-B", build, "-DCMAKE_PREFIX_PATH=" + self.prefix,
+                  "-DCMAKE_C_COMPILER=" + shimtest.CONFIG["cc"], "-DCMAKE_CXX_COMPILER=" + shimtest.CONFIG["cxx"])
+        self.call(shimtest.CONFIG["cmake"], "--build", build)
+        self.call(build + "/consumer_cc")
+
     def test_the_header_for_cxx_says_which_standard_it_needs(self):
         source = os.path.join(self.dir, "reader.cc")
         with open(source, "w", encoding="utf-8") as f:

@@ -26,14 +26,14 @@ LAYERS = {
     "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db",
                    "lmdbio/reader", "lmdbio/stats", "lmdbio/dist", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/reader",
-               "lmdbio/stats", PUBLIC],
+               "lmdbio/stats", "lmdbio/dist", PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/io", PUBLIC],
     "tests": ["lmdbio", "compat", "bench"],
 }
 # System headers that only these folders may include.
 RESTRICTED = [
-    (re.compile(r"mpi\.h$"), ["lmdbio/dist", "bench", "tests", "caffe_patch"]),
+    (re.compile(r"mpi\.h$"), ["lmdbio/dist", "lmdbio/include", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
     (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/reader", "lmdbio/cli", "lmdbio/include",
                                "compat", "caffe_patch", "bench", "tests"]),

@@ -5,7 +5,8 @@
 
 Each host has its own network, host name (node0, ...), processes, mounts, IPC namespace, /dev/shm and /tmp; TCP over a
 bridge connects them.  --ranks: on each host.  --rate: of each host's link, as tc(8) has it.  --setup: a shell command
-that runs on each host before the job, and whose children live until the job ends ($HOST: which one).
+that runs on each host before the job, and whose children live until the job ends ($HOST: which one).  "TMP" among ARGS is
+a directory that all hosts share, as $TMPDIR is.
 
 All of it lives in a PID namespace of its own: whatever happens to this process, the kernel ends the job, and removes
 interfaces and mounts.  Needs root, iproute2 and util-linux.
@@ -121,7 +122,7 @@ def be_the_head(args, state):
                 "OMPI_MCA_orte_tmpdir_base": state})
     hosts = ",".join(f"node{i}:{args.ranks}" for i in range(args.hosts))
     return subprocess.run([args.mpirun, "--host", hosts, "-np", str(args.hosts * args.ranks), "--map-by", "slot", "-x", "TMPDIR",
-                           *args.program], env=env, check=False).returncode
+                           *(state if a == "TMP" else a for a in args.program)], env=env, check=False).returncode
 
 
 def be_the_agent(state, host, words):

@@ -107,6 +107,7 @@ class FakeNetwork {
       bytes += s.bytes.size();
       r.op->bytes = s.bytes.size();
       s.op->under_way = r.op->under_way = false;
+      ++ends_[0]->events;  // of all ranks together
       landing_.erase(landing_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
@@ -146,7 +147,7 @@ class FakeSource final : public dist::PartSource {
     if (rng_.percent(faults_.starts)) return Status::from_errno(ENOMEM);
     auto read = std::make_unique<Read>();
     for (const std::uint64_t o : ordinals) {
-      read->data.push_back({o, records_.key(o), records_.value(o)});
+      read->data->push_back({o, records_.key(o), records_.value(o)});
       times[o] += 1;
     }
     read->polls = rng_.below(6);
@@ -170,11 +171,12 @@ class FakeSource final : public dist::PartSource {
       if (polls != 0) throw std::logic_error("a record of a read that is not done");
       why = "it failed";
       if (fails) return Status::from_errno(EIO);
-      One& one = data.at(i);
+      One& one = data->at(i);
       out = {one.ordinal, {one.key.size(), one.key.data()}, {one.value.size(), one.value.data()}};
       return {};
     }
-    std::vector<One> data;
+    std::shared_ptr<const void> bytes() const override { return data; }
+    std::shared_ptr<std::vector<One>> data = std::make_shared<std::vector<One>>();
     unsigned polls = 0;
     bool fails = false;
   };

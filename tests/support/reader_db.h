@@ -59,13 +59,14 @@ class ReaderDb {
   const std::string& dir() const { return dir_; }
   std::string file() const { return dir_ + "/data.mdb"; }
 
-  /// `n` records: key number(i), value of `size(i)` bytes.
-  void fill(std::uint64_t n, const std::function<std::size_t(std::uint64_t)>& size, unsigned flags = 0) {
+  /// `n` records: key number(i), value of `size(i)` bytes; in the main database, or in `name`.
+  void fill(std::uint64_t n, const std::function<std::size_t(std::uint64_t)>& size, unsigned flags = 0,
+            const char* name = nullptr) {
     MDB_env* env = open(0, std::size_t{4} << 30);
     MDB_txn* txn;
     check(lmdb_.txn_begin(env, nullptr, 0, &txn));
     MDB_dbi dbi;
-    check(lmdb_.dbi_open(txn, nullptr, flags | MDB_CREATE, &dbi));
+    check(lmdb_.dbi_open(txn, name, flags | MDB_CREATE, &dbi));
     for (std::uint64_t i = 0; i < n; ++i) {
       std::string key = number(i), value = value_of(i, size(i));
       MDB_val k{key.size(), key.data()}, v{value.size(), value.data()};
@@ -74,15 +75,15 @@ class ReaderDb {
     check(lmdb_.txn_commit(txn));
     lmdb_.env_close(env);
   }
-  /// Deletes record `i` and puts it in again with another size, in transactions of their own: it then lies out
-  /// of the order of keys.
-  void put_again(std::uint64_t i, std::size_t size) {
+  /// Deletes record `i` and puts it in again with another size, in transactions of their own: it then lies
+  /// out of the order of keys.
+  void put_again(std::uint64_t i, std::size_t size, const char* name = nullptr) {
     MDB_env* env = open(0, std::size_t{4} << 30);
     for (const bool put : {false, true}) {
       MDB_txn* txn;
       check(lmdb_.txn_begin(env, nullptr, 0, &txn));
       MDB_dbi dbi;
-      check(lmdb_.dbi_open(txn, nullptr, 0, &dbi));
+      check(lmdb_.dbi_open(txn, name, 0, &dbi));
       std::string key = number(i), value = value_of(i, size);
       MDB_val k{key.size(), key.data()}, v{value.size(), value.data()};
       check(put ? lmdb_.put(txn, dbi, &k, &v, 0) : lmdb_.del(txn, dbi, &k, nullptr));
@@ -126,8 +127,8 @@ class ReaderDb {
     return all;
   }
 
-  /// The first `count` records that rank `rank` of `ranks` uses if it skips the others' as Caffe does: a cursor
-  /// of the real LMDB goes on by `ranks` records from one to the next, and from the last to the first.
+  /// The first `count` records that rank `rank` of `ranks` uses if it skips the others' as Caffe does: a
+  /// cursor of the real LMDB goes on by `ranks` records from one to the next, and from the last to the first.
   Records walk_share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t count) const {
     MDB_env* env = open(MDB_RDONLY, std::size_t{4} << 30);
     MDB_txn* txn;

@@ -266,7 +266,15 @@ class Reader {
     });
   }
 
+  /// For headers of the library: opens by `by`, which takes lmdbio_reader_options and lmdbio_reader**.
+  template <class Open>
+  Reader(const Options& options, Open&& by) {
+    open(options, std::forward<Open>(by));
+  }
+
   std::uint64_t size() const noexcept { return lmdbio_reader_count(reader_.get()); }
+  /// For functions of lmdbio.h.  The reader owns it.
+  lmdbio_reader* handle() const noexcept { return reader_.get(); }
 
   Batch read(std::span<const std::uint64_t> ordinals) const {
     const lmdbio_batch* b = nullptr;

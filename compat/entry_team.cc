@@ -1,0 +1,238 @@
+// Readers that the ranks of an MPI job share, for liblmdbio_mpi.so.
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "compat/abi.h"
+#include "compat/reader_handle.h"
+#include "compat/stats.h"
+#include "lmdbio/base/mix.h"
+#include "lmdbio/dist/team_functions.h"
+#include "lmdbio/dist/team_stream.h"
+
+using namespace lmdbio;
+using namespace lmdbio::compat;
+
+namespace {
+
+using SharedTeam = std::shared_ptr<dist::Team>;
+
+SharedTeam& team_of(void* handle) noexcept { return *static_cast<SharedTeam*>(handle); }
+
+std::uint64_t hash(const std::byte* bytes, std::size_t n, std::uint64_t seed) noexcept {
+  std::uint64_t h = mix(seed);
+  for (std::size_t i = 0; i < n; ++i) h = mix(h ^ static_cast<std::uint64_t>(bytes[i]));
+  return h;
+}
+
+/// A reader as this rank has it.
+class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
+ public:
+  LocalReader(lmdbio_reader& reader, const lmdbio_reader_options& options, std::shared_ptr<Opened> opened,
+              double share_of_file)
+      : reader_(reader),
+        options_(options),
+        database_(options.database != nullptr ? options.database : ""),
+        opened_(std::move(opened)),
+        share_of_file_(share_of_file) {
+    options_.database = nullptr;
+    options_.progress = nullptr;  // not called by another thread, and not twice
+  }
+  LocalReader(const LocalReader&) = delete;
+  LocalReader& operator=(const LocalReader&) = delete;
+  ~LocalReader() override {
+    if (shared_ != nullptr) shared_->let_go();
+  }
+
+  Status open(const SharedTeam& team, const char* path, std::string& why) {
+    dist::FileState state;
+    if (const Status st = look(state, why); !st.ok()) return st;
+    shared_ = dist::TeamReader::open(team, path, database_, state, *this);
+    return {};
+  }
+
+  Status wait(std::string& why) override { return shared_->wait(never_, why); }
+  Status open_stream(const lmdbio_order& order, std::unique_ptr<reader::BatchStream>& out,
+                     std::string& why) override {
+    return dist::TeamStream::open(shared_, order, out, why);
+  }
+
+  Status renew(dist::FileState& state, std::string& why) override {
+    const std::shared_ptr<Opened> opened = opened_.lock();
+    if (opened == nullptr) return Status::from_errno(EINVAL);
+    mdb_txn_reset(opened->txn);
+    if (const int rc = mdb_txn_renew(opened->txn); rc != 0) {
+      why = mdb_strerror(rc);
+      return as_status(rc);
+    }
+    ReadTxn* const t = as<ReadTxn>(opened->txn);
+    if (t->txn.stale(opened->dbi))
+      if (const auto record = t->txn.record(opened->dbi); !record) return record.error();
+    std::unique_ptr<reader::Reader> core;
+    if (const Status st =
+            make_reader(*t, opened->dbi, options_, database_, opened, share_of_file_, core, why);
+        !st.ok())
+      return st;
+    stats_reader_gone(*reader_.env, reader_.core->shared());
+    reader_.core = std::move(core);
+    return look(state, why);
+  }
+
+  Status check(std::string& why) override {
+    dist::FileState now;
+    if (const Status st = look(now, why); !st.ok()) return st;
+    if (now.metas == state_.metas) return {};
+    why = reader_.env->stats.path +
+          ": has been changed by a writer, from which other nodes are not protected: open it again";
+    return Status::from_errno(ESTALE);
+  }
+
+  reader::Reader& reader() noexcept override { return *reader_.core; }
+
+ private:
+  /// The file as it is now, with the transaction id of the reader's snapshot.
+  Status look(dist::FileState& state, std::string& why) {
+    db::Env& env = *reader_.env->engine;
+    const reader::Source& source = reader_.core->shared().source;
+    db::MetaCopies metas;
+    Status st = env.read_metas(metas);
+    const auto identity = source.buffered().identity();
+    if (st.ok() && !identity) st = identity.error();
+    if (!st.ok()) {
+      why = source.name + ": " + mdb_strerror(st.raw());
+      return st;
+    }
+    state.size = identity.value().size;
+    state.mtime_ns = static_cast<std::uint64_t>(identity.value().mtime_ns);
+    state.txnid = source.txnid;
+    for (std::size_t i = 0; i < state.metas.size(); ++i)
+      state.metas[i] = hash(metas.pages()[i / 2], format::kMetaBytes, i);
+    if (shared_ == nullptr || shared_->pending()) state_ = state;
+    return {};
+  }
+
+  lmdbio_reader& reader_;
+  lmdbio_reader_options options_;
+  const std::string database_;
+  const std::weak_ptr<Opened> opened_;  // the reader's snapshot has it
+  const double share_of_file_;
+  const std::atomic<bool> never_{false};
+  std::shared_ptr<dist::TeamReader> shared_;
+  dist::FileState state_;
+};
+
+/// Everything but the other ranks.
+Status open_local(const SharedTeam& team, const char* path, const lmdbio_reader_options& options,
+                  std::unique_ptr<lmdbio_reader>& out, std::string& why) {
+  const auto opened = std::make_shared<Opened>();
+  if (const Status st = open_environment(path, options, *opened, why); !st.ok()) return st;
+  ReadTxn* t = nullptr;
+  if (const Status st = served(path, *opened, t, why); !st.ok()) return st;
+  // Each node reads its part of the file, and finds the same part in its page cache in the next epoch.
+  const double share = 1.0 / static_cast<double>(team->nodes());
+  auto made = std::make_unique<lmdbio_reader>();
+  made->env = t->env;
+  if (const Status st =
+          make_reader(*t, opened->dbi, options, options.database != nullptr ? options.database : "", opened,
+                      share, made->core, why);
+      !st.ok())
+    return st;
+  auto local = std::make_shared<LocalReader>(*made, options, opened, share);
+  if (const Status st = local->open(team, path, why); !st.ok()) {
+    stats_reader_gone(*made->env, made->core->shared());
+    return st;
+  }
+  made->team = std::move(local);
+  out = std::move(made);
+  return {};
+}
+
+int init(dist::Network* network, const dist::TeamOptions& options, void** team) noexcept {
+  std::unique_ptr<dist::Network> owned(network);
+  return told([&](std::string&) {
+    dist::Team::Settings settings;
+    char host[256] = "";
+    (void)::gethostname(host, sizeof host - 1);
+    settings.host = host;
+    settings.timeout_ns = std::int64_t{options.timeout_seconds} * 1'000'000'000;
+    settings.readers_per_node = options.readers_per_node;
+    settings.own_thread = options.own_thread;
+    auto made = std::make_unique<SharedTeam>(std::make_shared<dist::Team>(std::move(owned), settings));
+    *team = made.release();
+    return Status();
+  });
+}
+
+int reader_open(void* handle, const char* path, const lmdbio_reader_options* given,
+                lmdbio_reader** reader) noexcept {
+  return told([&](std::string& why) {
+    const SharedTeam& team = team_of(handle);
+    if (path == nullptr || reader == nullptr) {
+      why = "lmdbio_mpi_reader_open: null argument";
+      return Status::from_errno(EINVAL);
+    }
+    if (!team->may_call(why)) return Status::from_errno(EINVAL);
+    lmdbio_reader_options options;
+    if (const Status st = read_options(given, true, options, why); !st.ok()) return st;
+    std::unique_ptr<lmdbio_reader> made;
+    const Status st = open_local(team, path, options, made, why);
+    if (!st.ok()) {
+      if (why.empty()) why = std::string(path) + ": " + mdb_strerror(st.raw());
+      dist::TeamReader::report_failure(*team, path, options.database != nullptr ? options.database : "",
+                                       st.raw(), why);
+      return st;
+    }
+    team->poll();
+    *reader = made.release();
+    return st;
+  });
+}
+
+int wait(lmdbio_reader* reader) noexcept {
+  return told([&](std::string& why) {
+    if (reader == nullptr) {
+      why = "lmdbio_mpi_wait: null argument";
+      return Status::from_errno(EINVAL);
+    }
+    return reader->team != nullptr ? reader->team->wait(why) : Status();
+  });
+}
+
+int poll(void* handle) noexcept {
+  return told([&](std::string& why) {
+    if (!team_of(handle)->may_call(why)) return Status::from_errno(EINVAL);
+    team_of(handle)->poll();
+    return Status();
+  });
+}
+
+int close(void* handle) noexcept {
+  return told([&](std::string& why) {
+    if (!team_of(handle)->ours()) return Status();
+    if (team_of(handle)->close()) return Status();
+    why = "lmdbio_mpi_finalize: messages between the ranks had failed";
+    return Status::from_errno(EIO);
+  });
+}
+
+void free_team(void* handle) noexcept { delete static_cast<SharedTeam*>(handle); }
+
+void set_error(const char* text) noexcept {
+  try {
+    set_error_text(text);
+  } catch (...) {  // out of memory: there is no text
+  }
+}
+
+constexpr dist::TeamFunctions kFunctions{set_error, init, reader_open, wait, poll, close, free_team};
+
+}  // namespace
+
+extern "C" LMDBIO_ABI const dist::TeamFunctions* lmdbio_team_functions(const char* version) {
+  return version != nullptr && std::strcmp(version, LMDBIO_VERSION) == 0 ? &kFunctions : nullptr;
+}

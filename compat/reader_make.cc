@@ -1,0 +1,192 @@
+// Makes the readers of lmdbio.h.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "compat/prove.h"
+#include "compat/reader_handle.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/memory_facts.h"
+#include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/io/engine_select.h"
+#include "lmdbio/io/open_file.h"
+#include "lmdbio/io/page_filler.h"
+#include "lmdbio/reader/open_places.h"
+
+namespace lmdbio::compat {
+
+namespace {
+
+Status invalid(std::string& why, const char* text) {
+  why = text;
+  return Status::from_errno(EINVAL);
+}
+
+/// MDB_NOSUBDIR if `path` is a file that is a database by itself.  The data file of a directory becomes that
+/// directory: with another lock file beside it, a writer would not see the reader.
+unsigned kind_of(std::string& path, unsigned flags) {
+  struct stat st {};
+  if ((flags & MDB_NOSUBDIR) != 0 || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return 0;
+  constexpr std::string_view kName = "data.mdb";
+  const std::size_t slash = path.rfind('/');
+  const std::size_t name = slash == std::string::npos ? 0 : slash + 1;
+  if (path.substr(name) != kName || ::access((path + "-lock").c_str(), F_OK) == 0) return MDB_NOSUBDIR;
+  path = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+  return 0;
+}
+
+/// What a reader may have: `limit` bytes, of the process's or, where LMDBIO_MEMORY allows nothing, its own.
+struct ReaderMemory {
+  std::uint64_t limit = 0;
+  std::shared_ptr<reader::Memory> process;  ///< null: its own
+};
+
+Status reader_memory(const std::string& name, const lmdbio_reader_options& options, ReaderMemory& out,
+                     std::string& why) {
+  cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
+  if (prefetcher == nullptr) return Status::from_errno(ENOMEM);
+  const std::uint64_t all = prefetcher->memory_limit();
+  out.limit = options.memory != 0 ? options.memory : all;
+  if (all != 0) {
+    out.limit = std::min(out.limit, all);
+    out.process = reader::Memory::of_process(*prefetcher);
+    prefetcher->set_reclaim(reader::Memory::reclaim);
+    return {};
+  }
+  if (out.limit != 0) return {};
+  why = name +
+        ": LMDBIO_MEMORY leaves a reader no memory: set it to 8M or more, or give the reader its own limit "
+        "(option `memory`)";
+  return Status::from_errno(ENOMEM);
+}
+
+Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
+  if (!file.direct() && config().engine == IoEngineChoice::automatic) {
+    auto filling = select_engine(file, depth, EngineKind::populate_copied, nullptr);
+    if (filling) return filling;
+  }
+  return select_engine(file, depth, engine_kind(config().engine), nullptr);
+}
+
+struct Progress {
+  lmdbio_progress_func* call;
+  void* context;
+  static bool on(void* self, std::uint64_t done, std::uint64_t total) noexcept {
+    const Progress& p = *static_cast<Progress*>(self);
+    const AsyncSignalsAllowed program;
+    return p.call(p.context, "index", done, total) == 0;
+  }
+};
+
+}  // namespace
+
+Status open_environment(const char* path, const lmdbio_reader_options& options, Opened& o, std::string& why) {
+  int rc = mdb_env_create(&o.env);
+  if (rc == 0 && options.database != nullptr) rc = mdb_env_set_maxdbs(o.env, 1);
+  std::string place = path;
+  const unsigned flags = MDB_RDONLY | MDB_NOTLS | options.flags | kind_of(place, options.flags);
+  if (rc == 0) rc = mdb_env_open(o.env, place.c_str(), flags, 0644);
+  if (rc == 0) rc = mdb_txn_begin(o.env, nullptr, MDB_RDONLY, &o.txn);
+  if (rc == 0) rc = mdb_dbi_open(o.txn, options.database, 0, &o.dbi);
+  if (rc == 0) return {};
+  why = std::string(path) + ": ";
+  if (o.txn != nullptr && options.database != nullptr)
+    why += "database " + std::string(options.database) + ": ";
+  why += mdb_strerror(rc);
+  return as_status(rc);
+}
+
+Status served(const char* path, const Opened& o, ReadTxn*& out, std::string& why) {
+  out = as<ReadTxn>(o.txn);
+  if (out != nullptr) return {};
+  const EnvHandle* const e = as<EnvHandle>(o.env);
+  why = std::string(path) + ": not served by LMDBIO: " +
+        (e == nullptr ? "LMDBIO_DISABLE is set, or this release of LMDB is not supported" : e->stats.reason);
+  return Status::from_errno(ENOTSUP);
+}
+
+Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
+                   const std::shared_ptr<Opened>& opened, double share_of_file,
+                   std::unique_ptr<reader::Reader>& out, std::string& why) {
+  EnvHandle& env = *t.env;
+  const std::string& name = env.stats.path;
+  const Origin origin = env.engine->origin();
+  const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::direct);
+  if (!file) {
+    if (PrivateTable::get() == nullptr) {
+      why =
+          name +
+          ": readers need a descriptor table of their own, which this system does not allow (close_range and "
+          "unshare are refused)";
+      return Status::from_errno(ENOTSUP);
+    }
+    why = name + ": " + mdb_strerror(file.error().raw());
+    return file.error();
+  }
+  reader::Source source{file.value(),
+                        name,
+                        data_file(env.setup.path.c_str(), env.setup.open_flags),
+                        0,
+                        0,
+                        0,
+                        {},
+                        {},
+                        {},
+                        opened,
+                        origin.fd,
+                        memory_facts().available};
+  source.page_size = env.engine->page_size();
+  source.txnid = t.txn.id();
+  source.pages = std::min(t.txn.snapshot().last_pg + 1, env.engine->file_pages(source.txnid));
+  source.db = t.txn.record_now(dbi);
+  source.key_order = env.engine->dbx(dbi).key_order;
+  source.dup_order = env.engine->dbx(dbi).dup_order;
+
+  Progress progress{options.progress, options.progress_context};
+  ReaderMemory memory;
+  if (const Status st = reader_memory(name, options, memory, why); !st.ok()) return st;
+  reader::PlacesRequest request;
+  request.database = database;
+  request.memory = memory.process;
+  request.sidecar = options.no_sidecar == 0;
+  if (options.progress != nullptr) {
+    request.progress = Progress::on;
+    request.context = &progress;
+  }
+  std::unique_ptr<reader::Places> places;
+  bool loaded = false;
+  if (const Status st = reader::open_places(source, request, places, loaded, why); !st.ok()) return st;
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes =
+      static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * share_of_file);
+  facts.available = source.available;
+  const ReadDecision read = choose_read_path(Access::reader, facts);
+  auto made = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
+                                               make_engine, memory.process);
+  if (!reader::take_least(made->shared())) {
+    why = name + ": not enough memory for a reader, which needs 1 MiB" + memory.process->reason();
+    return Status::from_errno(ENOMEM);
+  }
+  made->shared().counters.index_read = loaded;
+  stats_reader_made(env, made->shared());
+  out = std::move(made);
+  return {};
+}
+
+Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,
+                    std::string& why) {
+  out = {};
+  if (given != nullptr && !read_sized(given, out))
+    return invalid(why, "lmdbio_reader_options: size is not valid, or an unknown field is not 0");
+  if (opens && (out.flags & ~unsigned{MDB_NOSUBDIR | MDB_NOLOCK}) != 0)
+    return invalid(why, "lmdbio_reader_options: flags may be only MDB_NOSUBDIR and MDB_NOLOCK");
+  return {};
+}
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,124 @@
+// lmdbio/mpi.h over what liblmdbio.so has.
+#include <lmdbio/mpi.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "lmdbio/dist/mpi_network.h"
+#include "lmdbio/dist/team_functions.h"
+
+using lmdbio::dist::MpiNetwork;
+using lmdbio::dist::TeamFunctions;
+using lmdbio::dist::TeamOptions;
+
+struct lmdbio_mpi {
+  void* team = nullptr;
+  MpiNetwork* network = nullptr;  ///< the team's
+  int keyval = MPI_KEYVAL_INVALID;
+};
+
+namespace {
+
+const TeamFunctions* functions() noexcept {
+  static const TeamFunctions* const all = lmdbio_team_functions(LMDBIO_VERSION);
+  return all;
+}
+
+int fail(int code, const char* text) noexcept {
+  if (functions() != nullptr) functions()->set_error(text);
+  return code;
+}
+
+int fail_mpi(const char* call, int rc) noexcept {
+  char text[MPI_MAX_ERROR_STRING + 64] = "", why[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  (void)MPI_Error_string(rc, why, &length);
+  (void)std::snprintf(text, sizeof text, "%s: %s", call, why);
+  return fail(EIO, text);
+}
+
+bool mpi_runs() noexcept {
+  int begun = 0, ended = 0;
+  return MPI_Initialized(&begun) == MPI_SUCCESS && begun != 0 && MPI_Finalized(&ended) == MPI_SUCCESS &&
+         ended == 0;
+}
+
+/// MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF.
+int at_finalize(MPI_Comm, int, void* value, void*) noexcept {
+  auto* const mpi = static_cast<lmdbio_mpi*>(value);
+  (void)functions()->close(mpi->team);
+  mpi->network->free();
+  return MPI_SUCCESS;  // the program may still close streams and readers, and finalize
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* given,
+                                                           lmdbio_mpi** out) {
+  if (functions() == nullptr) return ENOTSUP;
+  if (out == nullptr) return fail(EINVAL, "lmdbio_mpi_init: null argument");
+  if (!mpi_runs()) return fail(EINVAL, "lmdbio_mpi_init: MPI is not initialized");
+  lmdbio_mpi_options options{};
+  if (given != nullptr) {
+    if (given->size != sizeof options) return fail(EINVAL, "lmdbio_mpi_options: size is not valid");
+    options = *given;
+  }
+  int inter = 0;
+  if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter != 0)
+    return fail(EINVAL, "lmdbio_mpi_init: an intercommunicator");
+  TeamOptions team;
+  if (options.readers_per_node != 0) team.readers_per_node = options.readers_per_node;
+  if (options.timeout != 0) team.timeout_seconds = options.timeout;
+  team.own_thread = options.no_thread == 0;
+  try {
+    auto made = std::make_unique<lmdbio_mpi>();
+    std::unique_ptr<MpiNetwork> network;
+    if (const int rc = MpiNetwork::make(comm, network); rc != MPI_SUCCESS)
+      return fail_mpi("lmdbio_mpi_init", rc);
+    made->network = network.get();
+    if (const int rc = functions()->init(network.release(), team, &made->team); rc != 0) return rc;
+    int rc = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &made->keyval, nullptr);
+    if (rc == MPI_SUCCESS) rc = MPI_Comm_set_attr(MPI_COMM_SELF, made->keyval, made.get());
+    if (rc != MPI_SUCCESS) return fail_mpi("lmdbio_mpi_init", rc);
+    *out = made.release();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return fail(ENOMEM, "lmdbio_mpi_init: out of memory");
+  }
+}
+
+__attribute__((visibility("default"))) int lmdbio_mpi_reader_open(lmdbio_mpi* mpi, const char* path,
+                                                                  const lmdbio_reader_options* options,
+                                                                  lmdbio_reader** reader) {
+  if (mpi == nullptr) return fail(EINVAL, "lmdbio_mpi_reader_open: null argument");
+  return functions()->reader_open(mpi->team, path, options, reader);
+}
+
+__attribute__((visibility("default"))) int lmdbio_mpi_wait(lmdbio_reader* reader) {
+  return functions() != nullptr ? functions()->wait(reader) : ENOTSUP;
+}
+
+__attribute__((visibility("default"))) int lmdbio_mpi_poll(lmdbio_mpi* mpi) {
+  return mpi != nullptr ? functions()->poll(mpi->team) : fail(EINVAL, "lmdbio_mpi_poll: null argument");
+}
+
+__attribute__((visibility("default"))) int lmdbio_mpi_finalize(lmdbio_mpi* mpi) {
+  if (mpi == nullptr) return 0;
+  const int rc = functions()->close(mpi->team);
+  // Nothing to do any more in MPI_Finalize; which may have been before this.
+  if (mpi_runs()) {
+    int keyval = mpi->keyval;
+    (void)MPI_Comm_delete_attr(MPI_COMM_SELF, keyval);
+    (void)MPI_Comm_free_keyval(&keyval);
+  }
+  functions()->free(mpi->team);
+  delete mpi;
+  return rc;
+}
+
+}  // extern "C"

@@ -1,0 +1,42 @@
+// The ranks of an MPI communicator.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lmdbio/dist/network.h"
+
+namespace lmdbio::dist {
+
+class MpiNetwork final : public Network {
+ public:
+  /// Collective; duplicates `comm`.  An error of MPI's.  May throw bad_alloc.
+  static int make(MPI_Comm comm, std::unique_ptr<MpiNetwork>& out);
+  MpiNetwork(const MpiNetwork&) = delete;
+  MpiNetwork& operator=(const MpiNetwork&) = delete;
+  ~MpiNetwork() override = default;
+  /// Collective, once all transports are gone: the communicator is freed.
+  void free() noexcept;
+
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t ranks() const noexcept override { return static_cast<std::uint32_t>(nodes_.size()); }
+  std::span<const std::uint32_t> nodes() const noexcept override { return nodes_; }
+  Threads threads() const noexcept override { return threads_; }
+  bool in_main_thread() const noexcept override;
+  std::unique_ptr<Transport> open_port(std::uint32_t port) noexcept override;
+
+ private:
+  MpiNetwork() = default;
+  int find_nodes();
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int largest_tag_ = 32767;  // what MPI promises
+  std::uint32_t rank_ = 0;
+  std::vector<std::uint32_t> nodes_;
+  Threads threads_ = Threads::main_only;
+};
+
+}  // namespace lmdbio::dist

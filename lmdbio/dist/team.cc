@@ -1,0 +1,166 @@
+#include "lmdbio/dist/team.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "lmdbio/base/fork_safe_mutex.h"
+
+namespace lmdbio::dist {
+
+namespace {
+
+/// Nanoseconds between two looks at what is under way: from the least, while something happens, to the most
+/// while a program waits, while none waits, and while there is nothing under way.
+constexpr std::int64_t kLeastPause = 20'000, kMostPauseWaiting = 200'000, kMostPauseBusy = 1'000'000,
+                       kMostPauseIdle = 5'000'000;
+constexpr unsigned kMostDoublings = 10;
+
+constexpr std::int64_t pause_after(unsigned quiet, std::int64_t most) noexcept {
+  return std::min(kLeastPause << std::min(quiet, kMostDoublings), most);
+}
+
+}  // namespace
+
+Team::Team(std::unique_ptr<Network> network, Settings settings)
+    : network_(std::move(network)), settings_(std::move(settings)), pid_(::getpid()) {
+  const std::span<const std::uint32_t> nodes = network_->nodes();
+  std::vector<unsigned> readers(nodes.size());
+  std::set<std::uint32_t> different;
+  for (std::uint32_t r = 0; r < nodes.size(); ++r) {
+    different.insert(nodes[r]);
+    if (readers[nodes[r]] >= std::max(settings_.readers_per_node, 1U)) continue;
+    ++readers[nodes[r]];
+    reader_ranks_.push_back(r);
+  }
+  nodes_ = different.size();
+  transport_ = network_->open_port(0);
+  if (transport_ == nullptr) throw std::bad_alloc();
+  agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);
+  if (network_->threads() == Network::Threads::any && settings_.own_thread) start_thread();
+}
+
+void Team::start_thread() {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on its own threads
+  const int rc = ::pthread_create(
+      &thread_, nullptr,
+      [](void* self) -> void* {
+        (void)::pthread_setname_np(::pthread_self(), "lmdbio-mpi");
+        static_cast<Team*>(self)->run();
+        return nullptr;
+      },
+      this);
+  (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  threaded_ = rc == 0;  // else progress is made in calls
+}
+
+Team::~Team() { end_thread(); }
+
+void Team::end_thread() noexcept {
+  if (!std::exchange(threaded_, false) || ::getpid() != pid_) return;
+  ending_ = true;
+  changes_.notify();
+  (void)::pthread_join(thread_, nullptr);
+}
+
+bool Team::may_call(std::string& why) const {
+  if (::getpid() != pid_) {
+    why = "MPI, and what was opened with lmdbio_mpi_init, cannot be used in a forked child";
+    return false;
+  }
+  if (closed_) {
+    why = "lmdbio_mpi_finalize or MPI_Finalize was called";
+    return false;
+  }
+  if (network_->threads() != Network::Threads::main_only || network_->in_main_thread()) return true;
+  why =
+      "MPI was initialized with MPI_THREAD_SINGLE or MPI_THREAD_FUNNELED: only the main thread may make this "
+      "call";
+  return false;
+}
+
+// True: something happened.
+bool Team::step() noexcept {
+  if (!broken_.empty()) return false;
+  const std::int64_t now = now_ns();
+  std::uint64_t events = 0;
+  try {
+    Status st = transport_->poll();
+    if (st.ok()) st = agreement_->progress(now);
+    if (!st.ok()) broken_ = "messages between the ranks fail";
+    // Members may add others meanwhile.
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const std::shared_ptr<Member> member = members_[i];
+      member->progress(now);
+      events += member->events();
+    }
+    std::erase_if(members_, [](const std::shared_ptr<Member>& m) { return m->finished(); });
+  } catch (const std::bad_alloc&) {
+    return false;  // the next call tries again
+  }
+  events += transport_->events;
+  return std::exchange(events_, events) != events;
+}
+
+void Team::pause(std::uint32_t seen, unsigned quiet, bool waits) noexcept {
+  const AsyncSignalsAllowed program;
+  if (threaded_ && waits)
+    changes_.wait(seen, kMostPauseIdle);
+  else
+    changes_.wait(seen, pause_after(quiet, kMostPauseWaiting));
+}
+
+void Team::run() noexcept {
+  std::unique_lock lock(mutex_);
+  for (unsigned quiet = 0; !ending_; ++quiet) {
+    const std::uint32_t seen = changes_.now();
+    const bool happened = step();
+    const bool idle = members_.empty();
+    lock.unlock();
+    if (happened) {
+      quiet = 0;
+      if (waiting_ != 0) changes_.notify();
+    }
+    changes_.wait(seen, pause_after(quiet, waiting_ != 0 ? kMostPauseWaiting
+                                           : idle        ? kMostPauseIdle
+                                                         : kMostPauseBusy));
+    lock.lock();
+  }
+}
+
+void Team::poll() {
+  if (threaded_) return;
+  const std::lock_guard lock(mutex_);
+  (void)step();
+}
+
+bool Team::close() {
+  std::unique_lock lock(mutex_);
+  if (closed_.exchange(true)) return broken_.empty();
+  for (const std::shared_ptr<Member>& m : members_) m->leave();
+  Terms terms;
+  terms.kind = Terms::Kind::end;
+  bool stuck = false;
+  const auto left = [&] {
+    stuck = std::any_of(members_.begin(), members_.end(), [](const auto& m) { return m->stuck(); });
+    return members_.empty() || stuck || !broken_.empty();
+  };
+  if (!wait(lock, left)) return false;
+  const std::uint64_t claim = agreement_->claim("the end", "", {}, "", now_ns(), terms);
+  const auto agreed = [&] {
+    return !broken_.empty() || agreement_->answer(claim).verdict != Agreement::Verdict::pending;
+  };
+  if (!wait(lock, agreed)) return false;
+  if (!wait(lock, [this] { return !broken_.empty() || agreement_->close(); })) return false;
+  lock.unlock();
+  end_thread();
+  return broken_.empty() && !stuck;
+}
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,137 @@
+// The ranks of a communicator at work: what they have opened together, and who makes progress.
+//
+// Where MPI may be called by any thread, a thread of the team makes progress while the program computes.
+// Elsewhere progress is made inside the program's calls, by the thread that makes them.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lmdbio/base/futex.h"
+#include "lmdbio/dist/agreement.h"
+#include "lmdbio/dist/network.h"
+
+namespace lmdbio::dist {
+
+/// Something that goes on between calls of the program.
+class Member {
+ public:
+  virtual ~Member() = default;
+  /// Under the team's lock.  Never waits.  Errors are the member's own to keep.
+  virtual void progress(std::int64_t now_ns) noexcept = 0;
+  /// Nothing of it is under way, and no rank expects anything of it: the team lets go of it.
+  virtual bool finished() const noexcept = 0;
+  /// A number that changes when something happened.
+  virtual std::uint64_t events() const noexcept { return 0; }
+  /// Under the team's lock.  The program wants nothing more of it, whatever it has not closed.
+  virtual void leave() noexcept {}
+  /// An error has left messages under way: it will never be finished.
+  virtual bool stuck() const noexcept { return false; }
+};
+
+/// Any thread that the network allows.
+class Team {
+ public:
+  struct Settings {
+    std::string host;                                 ///< of this rank, for messages
+    std::int64_t timeout_ns = Agreement::kTimeoutNs;  ///< how long ranks wait for others to open
+    unsigned readers_per_node = 1;
+    bool own_thread = true;  ///< where the network allows one
+  };
+  /// The same on all ranks, but for `host`.  May throw bad_alloc.
+  Team(std::unique_ptr<Network> network, Settings settings);
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  /// After close().
+  ~Team();
+
+  Network& network() noexcept { return *network_; }
+  /// The ranks that read, the first of each node, and further ones.
+  const std::vector<std::uint32_t>& reader_ranks() const noexcept { return reader_ranks_; }
+  /// Nodes with ranks.
+  std::size_t nodes() const noexcept { return nodes_; }
+  std::uint32_t rank() const noexcept { return network_->rank(); }
+
+  /// False: MPI does not allow calls of this thread, this is a forked child, or the team is closed.  `why`
+  /// says so.
+  bool may_call(std::string& why) const;
+  bool closed() const noexcept { return closed_; }
+  /// False: this is a forked child, and its lock may be held for ever.
+  bool ours() const noexcept { return ::getpid() == pid_; }
+
+  std::mutex& mutex() noexcept { return mutex_; }
+  // With the lock held.
+  Agreement& agreement() noexcept { return *agreement_; }
+  /// May throw bad_alloc.
+  void add(std::shared_ptr<Member> member) { members_.push_back(std::move(member)); }
+  /// Null: out of memory.
+  std::unique_ptr<Transport> open_port(std::uint32_t agreed_number) noexcept {
+    return network_->open_port(agreed_number + 1);
+  }
+  /// What the transport said once; nothing goes on since.
+  const std::string& broken() const noexcept { return broken_; }
+  /// Until ready() is true, called with the lock held, at least once.  Without a thread of its own it makes
+  /// progress.  False: this is a forked child meanwhile (a signal handler forked), and the lock is not held.
+  template <class Ready>
+  bool wait(std::unique_lock<std::mutex>& lock, Ready&& ready);
+
+  /// A call of the program's that only makes progress (lmdbio_mpi_poll).
+  void poll();
+  /// Something changed that those who wait, or the team's thread, look for.
+  void notify() noexcept { changes_.notify(); }
+
+  /// Leaves what is open, and waits until all ranks have called it and nothing is under way.  What is open
+  /// then can only be closed, and the network is not used any more.  False: not in order, since something had
+  /// failed.  May throw bad_alloc.
+  bool close();
+
+ private:
+  bool step() noexcept;
+  void pause(std::uint32_t seen, unsigned quiet, bool busy) noexcept;
+  void run() noexcept;
+  void start_thread();
+  void end_thread() noexcept;
+
+  const std::unique_ptr<Network> network_;
+  const Settings settings_;
+  const pid_t pid_;
+  std::vector<std::uint32_t> reader_ranks_;
+  std::size_t nodes_ = 1;
+  std::unique_ptr<Transport> transport_;  ///< of the agreement
+  std::unique_ptr<Agreement> agreement_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Member>> members_;
+  std::string broken_;
+  std::uint64_t events_ = 0;
+  EventCount changes_;
+  std::atomic<unsigned> waiting_{0};
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> closed_{false};
+  bool threaded_ = false;
+  pthread_t thread_{};
+};
+
+template <class Ready>
+bool Team::wait(std::unique_lock<std::mutex>& lock, Ready&& ready) {
+  for (unsigned quiet = 0;; ++quiet) {
+    const std::uint32_t seen = changes_.now();
+    if (!threaded_ && step()) quiet = 0;
+    if (ready()) return true;
+    waiting_.fetch_add(1);
+    lock.unlock();
+    pause(seen, quiet, true);
+    waiting_.fetch_sub(1);
+    if (::getpid() != pid_) return false;
+    lock.lock();
+  }
+}
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,82 @@
+// A reader whose snapshot all ranks of a team share.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lmdbio/dist/team.h"
+#include "lmdbio/reader/reader.h"
+
+namespace lmdbio::dist {
+
+/// What the ranks' opens of one database have come to.  Under the team's lock, but for wait().
+class TeamReader final : public Member {
+ public:
+  /// The reader as this rank has it.
+  class Local {
+   public:
+    virtual ~Local() = default;
+    /// Takes the newest snapshot instead, from which nothing has been read yet.  May throw bad_alloc.
+    virtual Status renew(FileState& state, std::string& why) = 0;
+    /// Fails if the file has changed since the snapshot was taken.
+    virtual Status check(std::string& why) = 0;
+    virtual reader::Reader& reader() noexcept = 0;
+  };
+
+  /// This rank has opened the database `name` in `path`, with this state.  `local` outlives it, or let_go()
+  /// is called.  Takes the team's lock.  May throw bad_alloc.
+  static std::shared_ptr<TeamReader> open(std::shared_ptr<Team> team, std::string_view path,
+                                          std::string_view name, const FileState& state, Local& local);
+  /// This rank could not, and `why` says so: the other ranks get to know.  May throw bad_alloc.
+  static void report_failure(Team& team, std::string_view path, std::string_view name, int code,
+                             std::string_view why);
+  TeamReader(std::shared_ptr<Team> team, std::string path, std::uint64_t claim, Local& local) noexcept;
+
+  /// Until all ranks have one snapshot: ok; or the same error on all of them.  ECANCELED; EINVAL: this thread
+  /// or process may not call.
+  Status wait(const std::atomic<bool>& cancelled, std::string& why);
+
+  const std::shared_ptr<Team>& team() const noexcept { return team_; }
+  const std::string& path() const noexcept { return path_; }
+  bool pending() const noexcept { return state_ == State::pending; }
+  /// Once it is not pending.
+  Status status(std::string& why) const {
+    if (!status_.ok()) why = why_;
+    return status_;
+  }
+  /// Of this open, the same on all ranks.
+  std::uint32_t number() const noexcept { return number_; }
+  /// Of the snapshot: records, and the bytes of one with its share of the pages, about.
+  std::uint64_t records() const noexcept { return records_; }
+  std::uint64_t record_bytes() const noexcept { return record_bytes_; }
+  /// Null: it was let go.
+  Local* local() const noexcept { return local_; }
+  /// Local is not used any more.  Takes the team's lock.  In a forked child, nothing.
+  void let_go() noexcept;
+
+  void progress(std::int64_t now_ns) noexcept override;
+  bool finished() const noexcept override { return state_ != State::pending; }
+  void leave() noexcept override;
+  std::uint64_t events() const noexcept override { return pending() ? 0 : 1; }
+
+ private:
+  enum class State : unsigned char { pending, agreed, failed };
+  void take_answer(std::int64_t now_ns);
+  void look() noexcept;
+  void fail(Status status, std::string why);
+
+  const std::shared_ptr<Team> team_;
+  const std::string path_;
+  const std::uint64_t claim_;
+  Local* local_;
+  State state_ = State::pending;
+  std::uint32_t number_ = 0;
+  std::uint64_t records_ = 0, record_bytes_ = 1;
+  Status status_;
+  std::string why_;
+};
+
+}  // namespace lmdbio::dist

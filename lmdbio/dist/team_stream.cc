@@ -1,0 +1,418 @@
+#include "lmdbio/dist/team_stream.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lmdbio/base/mix.h"
+#include "lmdbio/dist/file_source.h"
+#include "lmdbio/dist/rank_stream.h"
+
+namespace lmdbio::dist {
+
+using reader::Spot;
+
+namespace {
+
+/// Rounds that are read, sent and received ahead.
+constexpr unsigned kAhead = 3;
+/// What one reader reads of a round, bytes: large requests, as far as memory allows.
+constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = std::uint64_t{64} << 10;
+/// Parts that a rank may have in memory at a time: kAhead of them read, packed, and received.
+constexpr std::uint64_t kPartsInMemory = 5 * kAhead;
+/// Of a reader's memory, one in so many is for messages, the rest for buffers of reads.
+constexpr std::uint64_t kForMessages = 2;
+/// A batch for whose messages there is no memory for so long is an error.
+constexpr std::int64_t kLacksMemoryNs = 1'000'000'000;
+
+Status invalid(std::string& why, const std::string& path, const char* text) {
+  why = path + ": " + text;
+  return Status::from_errno(EINVAL);
+}
+
+/// The order of all ranks of which `share` is that of one.
+lmdbio_order whole_order(const lmdbio_order& share) noexcept {
+  lmdbio_order whole = share;
+  whole.offset = 0;
+  whole.step = 0;
+  whole.block = 0;
+  return whole;
+}
+
+/// The same number for equal orders, but for where they begin.
+FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_t records) noexcept {
+  const lmdbio_order o = whole_order(share);
+  FileState s;
+  s.size = records;
+  s.txnid = reader;
+  std::uint64_t h = 1;
+  for (const std::uint64_t field :
+       {std::uint64_t{o.kind}, std::uint64_t{o.last}, std::max<std::uint64_t>(o.batch, 1), o.seed, o.window,
+        o.epochs == 0 ? 0 : o.epoch + o.epochs, std::uint64_t{o.across_epochs != 0},
+        std::max<std::uint64_t>(share.block, 1), share.step})
+    h = mix(h ^ field);
+  s.metas[0] = h;
+  return s;
+}
+
+/// Memory of messages: counted as buffers of readers are.
+class CountedMemory final : public PayloadMemory {
+ public:
+  CountedMemory(std::shared_ptr<reader::Memory> memory, std::uint64_t limit) noexcept
+      : memory_(std::move(memory)), limit_(limit) {}
+  bool take(std::uint64_t bytes) noexcept override {
+    if (used_.fetch_add(bytes) + bytes <= limit_ &&
+        memory_->take_of_readers(reader::MemoryUse::readers, bytes, reader::Urgency::needed))
+      return true;
+    used_.fetch_sub(bytes);
+    return false;
+  }
+  void give_back(std::uint64_t bytes) noexcept override {
+    memory_->give_back(reader::MemoryUse::readers, bytes);
+    used_.fetch_sub(bytes);
+  }
+
+ private:
+  const std::shared_ptr<reader::Memory> memory_;
+  const std::uint64_t limit_;
+  std::atomic<std::uint64_t> used_{0};
+};
+
+/// Of a rank that has left.
+class NoSource final : public PartSource {
+ public:
+  Status start(std::span<const std::uint64_t>, std::unique_ptr<PartRead>&, std::string& why) override {
+    why = "the stream is closed";
+    return Status::from_errno(ECANCELED);
+  }
+};
+
+}  // namespace
+
+/// What goes on while the program computes, and after it has closed the stream.  Under the team's lock.
+class TeamStream::Core final : public Member {
+ public:
+  Core(std::shared_ptr<TeamReader> reader, const lmdbio_order& share)
+      : reader_(std::move(reader)), share_(share) {}
+
+  void progress(std::int64_t now_ns) noexcept override;
+  bool finished() const noexcept override {
+    if (!left_) return false;
+    if (state_ == State::failed) return stream_ == nullptr;  // else it stays: messages may be under way
+    return state_ == State::alone || (stream_ != nullptr && stream_->closed());
+  }
+  std::uint64_t events() const noexcept override {
+    std::uint64_t n = static_cast<std::uint64_t>(state_) + 1;
+    if (stream_ != nullptr) n += transport_->events + stream_->events();
+    return n;
+  }
+
+  bool reads_alone() const noexcept { return state_ == State::alone; }
+  /// EAGAIN: not yet.
+  Status next(std::unique_ptr<reader::Batch>& out, std::string& why);
+  Spot position() const noexcept {
+    return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
+  }
+  void leave() noexcept override;
+  bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
+  /// Why the next batch does not come, if that is for lack of memory; empty: it is not.
+  std::string lacks_memory() const {
+    if (stream_ == nullptr || !stream_->lacks_memory() || shared_ == nullptr) return {};
+    return reader_->path() +
+           ": out of memory: messages of other ranks do not fit beside batches that were not " +
+           "released; the reader has " + std::to_string(shared_->pool->limit()) + " bytes" +
+           shared_->memory().reason();
+  }
+  /// Counters of the reader; null: it has none yet.
+  std::shared_ptr<reader::Shared> shared() const noexcept { return shared_; }
+
+ private:
+  enum class State : unsigned char {
+    reader_pending,  ///< not all ranks have one snapshot yet
+    pending,         ///< not all ranks have opened the stream yet
+    running,
+    alone,  ///< there are no rounds: each rank reads its records itself
+    failed
+  };
+
+  void claim(std::int64_t now_ns);
+  void take_answer();
+  Status begin(const Agreement::Answer& answer, std::string& why);
+  void fail(Status status, std::string why) noexcept;
+
+  const std::shared_ptr<TeamReader> reader_;
+  const lmdbio_order share_;
+  State state_ = State::reader_pending;
+  std::uint64_t claim_ = 0;
+  bool left_ = false;
+  Status status_;
+  std::string why_;
+  // In the order in which they need each other.
+  std::shared_ptr<reader::Shared> shared_;
+  std::unique_ptr<Transport> transport_;
+  std::optional<Deal> deal_;
+  std::unique_ptr<PartSource> source_;
+  std::unique_ptr<RankStream> stream_;
+  Spot checked_{UINT64_MAX, 0};  ///< the file was unchanged when this epoch began
+};
+
+void TeamStream::Core::fail(Status status, std::string why) noexcept {
+  status_ = status;
+  why_ = std::move(why);
+  if (state_ == State::pending) reader_->team()->agreement().forget(claim_);
+  state_ = State::failed;
+}
+
+void TeamStream::Core::claim(std::int64_t now_ns) {
+  std::string why;
+  if (const Status st = reader_->status(why); !st.ok()) return fail(st, why);
+  Terms terms;
+  terms.kind = Terms::Kind::stream;
+  if (!left_ && reader_->local() != nullptr) {
+    shared_ = reader_->local()->reader().keep_shared();
+    terms.offer = shared_->share_of_one(1);
+  }
+  terms.start = {share_.epoch, share_.position};
+  claim_ = reader_->team()->agreement().claim(reader_->path(), "stream " + std::to_string(reader_->number()),
+                                              state_of(share_, reader_->number(), reader_->records()), "",
+                                              now_ns, terms);
+  state_ = State::pending;
+}
+
+Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why) {
+  Team& team = *reader_->team();
+  if (!left_ && shared_ == nullptr) return invalid(why, reader_->path(), "the reader is closed");
+  Job job;
+  job.order = whole_order(share_);
+  job.assignment = share_.block > 1 ? Assignment::contiguous : Assignment::strided;
+  job.ranks = team.network().ranks();
+  job.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
+  job.starts = answer.starts;
+  const std::uint64_t part = std::clamp(answer.offer / kPartsInMemory, kLeastPartBytes, kPartBytes);
+  job.round_records = std::max<std::uint64_t>(part / reader_->record_bytes(), 1) * job.readers;
+  const char* wrong = nullptr;
+  Result<Deal> deal = Deal::make(job, reader_->records(), &wrong);
+  if (!deal) {
+    why = reader_->path() + ": lmdbio_order: " + (wrong != nullptr ? wrong : "no memory");
+    return deal.error();
+  }
+  deal_ = std::move(deal).value();
+  if (!deal_->has_rounds()) {
+    state_ = State::alone;
+    return {};
+  }
+  transport_ = team.open_port(answer.number);
+  if (transport_ == nullptr) return Status::from_errno(ENOMEM);
+  const std::uint64_t limit = shared_ != nullptr ? shared_->pool->limit() : 0;
+  if (left_)
+    source_ = std::make_unique<NoSource>();
+  else
+    source_ = std::make_unique<FileSource>(reader_->local()->reader(), part, limit - limit / kForMessages);
+  RankStream::Settings settings;
+  settings.reader_ranks = team.reader_ranks();
+  settings.ahead = kAhead;
+  if (shared_ != nullptr)
+    settings.memory = std::make_shared<CountedMemory>(shared_->pool->memory(), limit / kForMessages);
+  return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
+}
+
+void TeamStream::Core::take_answer() {
+  Agreement& agreement = reader_->team()->agreement();
+  const Agreement::Answer answer = agreement.answer(claim_);
+  if (answer.verdict == Agreement::Verdict::pending) return;
+  agreement.forget(claim_);
+  std::string why = answer.why;
+  Status st = Status::from_errno(answer.code != 0 ? answer.code : EREMOTEIO);
+  if (answer.verdict == Agreement::Verdict::agreed) st = begin(answer, why);
+  if (!st.ok()) return fail(st, why);
+  if (state_ == State::alone) return;
+  state_ = State::running;
+  if (std::exchange(left_, false)) leave();
+}
+
+void TeamStream::Core::progress(std::int64_t now_ns) noexcept {
+  try {
+    if (state_ != State::failed && !reader_->team()->broken().empty())
+      fail(Status::from_errno(EIO), reader_->path() + ": " + reader_->team()->broken());
+    if (state_ == State::reader_pending) {
+      reader_->progress(now_ns);
+      if (!reader_->pending()) claim(now_ns);
+    }
+    if (state_ == State::pending) take_answer();
+    if (state_ != State::running) return;
+    Status st = transport_->poll();
+    std::string why = reader_->path() + ": messages between the ranks fail";
+    if (st.ok()) st = stream_->progress(why);
+    if (!st.ok()) fail(st, why);
+  } catch (const std::bad_alloc&) {  // the next call tries again
+  }
+}
+
+Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why) {
+  progress(now_ns());
+  if (state_ == State::failed) {
+    why = why_;
+    return status_;
+  }
+  if (state_ != State::running) return Status::from_errno(EAGAIN);
+  // Locks of other nodes do not reach a writer.
+  const Spot at = stream_->position();
+  if (reader_->team()->nodes() > 1 && at.epoch != checked_.epoch && reader_->local() != nullptr) {
+    if (const Status st = reader_->local()->check(why); !st.ok()) return st;
+    checked_ = at;
+  }
+  RankBatch batch;
+  if (const Status st = stream_->next(batch, why); !st.ok()) return st;
+  auto made = std::make_unique<reader::Batch>();
+  made->rows = std::move(batch.records);
+  made->keep = std::move(batch.keep);
+  made->records = made->rows.data();
+  made->count = made->rows.size();
+  made->epoch = batch.at.epoch;
+  made->position = batch.at.position;
+  made->padding = batch.padding;
+  reader::Counters& c = shared_->counters;
+  std::uint64_t bytes = 0;
+  for (const lmdbio_record& r : made->rows) bytes += r.key.mv_size + r.value.mv_size;
+  c.batches.fetch_add(1, std::memory_order_relaxed);
+  c.records.fetch_add(made->count, std::memory_order_relaxed);
+  c.bytes_given.fetch_add(bytes, std::memory_order_relaxed);
+  out = std::move(made);
+  return {};
+}
+
+void TeamStream::Core::leave() noexcept {
+  if (left_) return;
+  left_ = true;
+  if (stream_ == nullptr) return;
+  stream_->leave();
+  // The program may close the reader.
+  source_.reset();
+  shared_.reset();
+}
+
+Status TeamStream::open(std::shared_ptr<TeamReader> reader, const lmdbio_order& order,
+                        std::unique_ptr<reader::BatchStream>& out, std::string& why) {
+  Team& team = *reader->team();
+  if (!team.may_call(why)) return Status::from_errno(EINVAL);
+  std::unique_ptr<TeamStream> made(new TeamStream(reader, order));
+  const std::uint64_t ranks = team.network().ranks(), block = std::max<std::uint64_t>(order.block, 1);
+  const bool in_order = order.kind == LMDBIO_ORDER_SEQUENTIAL || order.kind == LMDBIO_ORDER_WINDOW_SHUFFLE;
+  const bool share = order.step == ranks && order.offset == team.rank() &&
+                     (block == 1 || block == std::max<std::uint64_t>(order.batch, 1));
+  {
+    const std::lock_guard lock(team.mutex());
+    if (reader->local() == nullptr) return invalid(why, reader->path(), "the reader is closed");
+    const char* wrong = nullptr;
+    const auto checked = reader::Order::make(order, reader->records(), &wrong);
+    if (!checked && wrong != nullptr && !reader->pending()) {
+      why = reader->path() + ": lmdbio_order: " + wrong;
+      return checked.error();
+    }
+    if (ranks > 1 && in_order && share) {
+      made->core_ = std::make_shared<Core>(std::move(reader), order);
+      team.add(made->core_);
+      team.notify();
+    }
+  }
+  if (made->core_ == nullptr) made->copy_lists();
+  out = std::move(made);
+  return {};
+}
+
+// The program's lists may be gone when the order is needed.
+void TeamStream::copy_lists() {
+  if (order_.kind == LMDBIO_ORDER_LIST && order_.list != nullptr) {
+    list_.assign(order_.list, order_.list + order_.length);
+    order_.list = list_.data();
+  }
+  if (order_.kind != LMDBIO_ORDER_KEYS || order_.keys == nullptr) return;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < order_.length; ++i) bytes += order_.keys[i].mv_size;
+  key_bytes_.reserve(bytes);
+  for (std::size_t i = 0; i < order_.length; ++i) {
+    const MDB_val& key = order_.keys[i];
+    const std::size_t at = key_bytes_.size();
+    key_bytes_.append(static_cast<const char*>(key.mv_data), key.mv_size);
+    keys_.push_back({key.mv_size, key_bytes_.data() + at});
+  }
+  order_.keys = keys_.data();
+}
+
+TeamStream::~TeamStream() {
+  if (core_ != nullptr) give_up_core();
+}
+
+void TeamStream::give_up_core() noexcept {
+  if (team_.closed() && team_.ours()) return;
+  std::string why;
+  if (!team_.may_call(why)) {
+    // A forked child, or a thread that MPI does not allow: what is under way stays as it is.
+    (void)new (std::nothrow) std::shared_ptr<Core>(std::move(core_));
+    return;
+  }
+  {
+    const std::lock_guard lock(team_.mutex());
+    core_->leave();
+    team_.notify();
+  }
+  team_.poll();
+}
+
+Status TeamStream::next_alone(std::unique_ptr<reader::Batch>& out, std::string& why) {
+  if (alone_ == nullptr) {
+    if (const Status st = reader_->wait(cancelled_, why); !st.ok()) return st;
+    if (const Status st = reader::Stream::open(reader_->local()->reader(), order_, alone_, why); !st.ok())
+      return st;
+    cancels_ = alone_.get();
+    if (cancelled_.load()) alone_->cancel();
+  }
+  const Status st = alone_->next(out, why);
+  at_ = alone_->position();
+  return st;
+}
+
+Status TeamStream::next(std::unique_ptr<reader::Batch>& out, std::string& why) {
+  if (core_ == nullptr) return next_alone(out, why);
+  if (!team_.may_call(why)) return Status::from_errno(EINVAL);
+  std::unique_lock lock(team_.mutex());
+  Status st;
+  std::int64_t begun = 0;
+  const bool here = team_.wait(lock, [&] {
+    st = cancelled_.load() ? Status::from_errno(ECANCELED) : core_->next(out, why);
+    if (st.raw() != EAGAIN) return true;
+    if (begun == 0) begun = now_ns();
+    if (now_ns() - begun > kLacksMemoryNs) {
+      why = core_->lacks_memory();
+      if (!why.empty()) st = Status::from_errno(ENOMEM);
+    }
+    return st.raw() == ENOMEM || core_->reads_alone();
+  });
+  if (!here) {
+    why = "this is a forked child";
+    return Status::from_errno(EINVAL);
+  }
+  if (core_->reads_alone()) {
+    core_->leave();
+    core_.reset();
+    lock.unlock();
+    return next_alone(out, why);
+  }
+  at_ = core_->position();
+  if (const auto shared = core_->shared(); begun != 0 && shared != nullptr) {
+    shared->counters.waits.fetch_add(1, std::memory_order_relaxed);
+    shared->counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
+                                       std::memory_order_relaxed);
+  }
+  team_.notify();  // there may be room for more
+  return st;
+}
+
+void TeamStream::cancel() noexcept {
+  cancelled_ = true;
+  if (reader::Stream* const alone = cancels_.load()) alone->cancel();
+  team_.notify();
+}
+
+}  // namespace lmdbio::dist

@@ -1,0 +1,435 @@
+// What goes wrong in MPI jobs that read by lmdbio/mpi.h, and what each rank then gets to know.
+//
+//   mpirun -n P mpi_faults SCENARIO DIRECTORY
+//
+// Each rank works in a directory of its own below DIRECTORY, so that one path can lead to different files.
+// Exit status 0: as expected.  Scenarios are the functions below.
+#include <lmdbio/mpi_reader.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "tests/support/reader_db.h"
+
+namespace {
+
+using lmdbio::testing::ReaderDb;
+namespace fs = std::filesystem;
+
+int rank = 0, ranks = 1;
+
+void expect(bool right, const std::string& what) {
+  if (!right) throw std::runtime_error(what);
+}
+void barrier() { MPI_Barrier(MPI_COMM_WORLD); }
+
+int hosts() {
+  static const int all = [] {
+    MPI_Comm host;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    int in_host = 0, n = 0;
+    MPI_Comm_rank(host, &in_host);
+    const int first = in_host == 0 ? 1 : 0;
+    MPI_Allreduce(&first, &n, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Comm_free(&host);
+    return n;
+  }();
+  return all;
+}
+
+/// What the call fails with, and says.
+struct Failure {
+  int code = 0;
+  std::string why;
+};
+template <class Call>
+Failure failure_of(Call&& call) {
+  try {
+    call();
+  } catch (const lmdbio::Error& e) {
+    return {e.code(), e.what()};
+  }
+  return {};
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// Rank 0 makes a database; each rank has it, the same file, as `name` in its directory.
+void database(const std::string& name, std::uint64_t records = 2000, std::size_t bytes = 3000) {
+  if (rank == 0) {
+    ReaderDb db;
+    db.fill(records, [bytes](std::uint64_t i) { return i % 7 == 0 ? 0 : bytes; });
+    fs::copy(db.dir(), "../" + name, fs::copy_options::recursive);
+  }
+  barrier();
+  fs::create_symlink("../" + name, name);
+}
+
+lmdbio::Order share(std::uint64_t batch = 16) {
+  lmdbio::Order o = lmdbio::Order::sequential(batch);
+  o.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks));
+  return o;
+}
+
+std::uint64_t read_all(const lmdbio::Reader& reader, lmdbio::Order order) {
+  lmdbio::Stream stream = reader.stream(order);
+  std::uint64_t records = 0, next = static_cast<std::uint64_t>(rank);
+  for (const lmdbio::Batch& b : stream)
+    for (const lmdbio::Record& r : b) {
+      expect(r.ordinal == next,
+             "record " + std::to_string(r.ordinal) + " instead of " + std::to_string(next));
+      next += static_cast<std::uint64_t>(ranks);
+      ++records;
+    }
+  return records;
+}
+
+std::uint64_t share_of(std::uint64_t records) {
+  const auto r = static_cast<std::uint64_t>(rank), n = static_cast<std::uint64_t>(ranks);
+  return (records + n - 1 - r) / n;
+}
+
+/// One rank does not have the file: all have its error.
+void missing() {
+  database("db");
+  if (rank == 1) fs::remove("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(mpi.open("db")); });
+  expect(f.code == ENOENT, "code " + std::to_string(f.code));
+  expect(has(f.why, "db") && (rank == 1 || has(f.why, "rank 1 (")), f.why);
+}
+
+/// One rank has another file of the same size.
+void different() {
+  database("db");
+  if (rank == ranks - 1) {
+    fs::remove("db");
+    fs::copy("../db", "db", fs::copy_options::recursive);
+  }
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  const Failure f = failure_of([&] { (void)read_all(reader, share()); });
+  expect(f.code == ESTALE && has(f.why, "not the same file") && has(f.why, "modification time"), f.why);
+}
+
+/// One rank never opens; it opens in the end, and gets to know that it was too late.
+void late() {
+  database("db");
+  lmdbio_mpi_options options{};
+  options.timeout = 2;
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD, options);
+  if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+  const lmdbio::Reader reader = mpi.open("db");
+  const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(reader); });
+  expect(f.code == ETIMEDOUT && has(f.why, "rank 1 did not open it within 2 s"), f.why);
+}
+
+/// One rank opens streams in another order than the others.
+void orders() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  const Failure f = failure_of([&] { (void)read_all(reader, share(rank == 1 ? 8 : 16)); });
+  expect(f.code == EINVAL && has(f.why, "rank 1 (") && has(f.why, "another order than rank 0"), f.why);
+  expect(read_all(reader, share(4)) == share_of(2000), "the next stream");
+}
+
+/// Two databases, opened in another order on each rank, before any of them is read.
+void two() {
+  database("a", 500);
+  database("b", 900);
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  std::map<std::string, std::unique_ptr<lmdbio::Reader>> readers;
+  for (const char* const name : {rank % 2 == 0 ? "a" : "b", rank % 2 == 0 ? "b" : "a"})
+    readers[name] = std::make_unique<lmdbio::Reader>(mpi.open(name));
+  lmdbio::Stream a = readers["a"]->stream(share()), b = readers["b"]->stream(share());
+  std::uint64_t records = 0;
+  for (const lmdbio::Batch& batch : b) records += batch.size();
+  expect(records == share_of(900), "b");
+  records = 0;
+  for (const lmdbio::Batch& batch : a) records += batch.size();
+  expect(records == share_of(500), "a");
+}
+
+/// The same from two threads, which wait for each other's ranks.
+void threads() {
+  database("a", 500);
+  database("b", 900);
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  std::string wrong[2];
+  const auto work = [&](int which) {
+    try {
+      const lmdbio::Reader reader = mpi.open(which == 0 ? "a" : "b");
+      for (int epoch = 0; epoch < 5; ++epoch)
+        expect(read_all(reader, share()) == share_of(which == 0 ? 500 : 900), "records");
+    } catch (const std::exception& e) {
+      wrong[which] = e.what();
+    }
+  };
+  std::thread other(work, 1 - rank % 2);
+  work(rank % 2);
+  other.join();
+  expect(wrong[0].empty() && wrong[1].empty(), wrong[0] + wrong[1]);
+}
+
+/// Commits, with locks, a new value of each of the first records.
+void commit(const std::string& directory, const std::string& value) {
+  const auto db = ReaderDb::existing(directory);
+  const lmdbio::test::LmdbApi& lmdb = db->lmdb();
+  const auto check = [&](int rc) { expect(rc == 0, lmdb.strerror(rc)); };
+  MDB_env* env;
+  MDB_txn* txn;
+  MDB_dbi dbi;
+  check(lmdb.env_create(&env));
+  check(lmdb.env_set_mapsize(env, std::size_t{1} << 30));
+  check(lmdb.env_open(env, directory.c_str(), 0, 0644));
+  check(lmdb.txn_begin(env, nullptr, 0, &txn));
+  check(lmdb.dbi_open(txn, nullptr, 0, &dbi));
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    std::string key = ReaderDb::number(i), bytes = value;
+    MDB_val k{key.size(), key.data()}, v{bytes.size(), bytes.data()};
+    check(lmdb.put(txn, dbi, &k, &v, 0));
+  }
+  check(lmdb.txn_commit(txn));
+  lmdb.env_close(env);
+}
+
+/// A writer commits between the opens of two ranks: all read its records.
+void writer() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  std::optional<lmdbio::Reader> reader;
+  if (rank == 0) reader.emplace(mpi.open("db"));
+  barrier();
+  if (rank == 1) commit("../db", "new");
+  barrier();
+  if (rank != 0) reader.emplace(mpi.open("db"));
+  lmdbio::Stream stream = reader->stream(share());
+  const std::optional<lmdbio::Batch> first = stream.next();
+  expect((*first)[0].value.size() == 3, "the record of rank " + std::to_string(rank) + " is old");
+  expect(reader->size() == 2000, std::to_string(reader->size()) + " records");
+}
+
+/// A writer commits while ranks of several nodes read, whom its locks do not protect: an error in the next
+/// epoch.  Ranks of one node read on.
+void changes() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  {
+    lmdbio::Order order = share();
+    order.epochs = 3;
+    const lmdbio::Reader reader = mpi.open("db");
+    lmdbio::Stream stream = reader.stream(order);
+    (void)stream.next();
+    barrier();
+    if (rank == 0 && ::fork() == 0) {
+      try {
+        commit("../db", "new");
+      } catch (const std::exception&) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    int status = 0;
+    expect(rank != 0 || (::wait(&status) > 0 && status == 0), "the writer");
+    barrier();
+    const Failure f = failure_of([&] {
+      while (const std::optional<lmdbio::Batch> b = stream.next())
+        expect(b->epoch() == 0 || hosts() == 1, "epoch");
+    });
+    expect(hosts() == 1 ? f.code == 0 : f.code == ESTALE && has(f.why, "changed by a writer"), f.why);
+    barrier();
+  }
+}
+
+/// Nobody closes anything but MPI_Finalize.
+void finalize() {
+  database("db");
+  lmdbio_mpi* mpi = nullptr;
+  lmdbio_reader* reader = nullptr;
+  lmdbio_stream* stream = nullptr;
+  expect(lmdbio_mpi_init(MPI_COMM_WORLD, nullptr, &mpi) == 0, lmdbio_error());
+  expect(lmdbio_mpi_reader_open(mpi, "db", nullptr, &reader) == 0, lmdbio_error());
+  const lmdbio_order order = share();
+  expect(lmdbio_stream_open(reader, &order, &stream) == 0, lmdbio_error());
+  const lmdbio_batch* batch = nullptr;
+  for (int i = 0; i < 3 * rank; ++i) {
+    expect(lmdbio_stream_next(stream, &batch) == 0, lmdbio_error());
+    if (i % 2 == 0) lmdbio_batch_release(batch);
+  }
+  MPI_Finalize();
+  // What is left can be closed.
+  expect(lmdbio_stream_next(stream, &batch) == EINVAL, "next after MPI_Finalize");
+  lmdbio_stream_close(stream);
+  lmdbio_reader_close(reader);
+  expect(lmdbio_mpi_finalize(mpi) == 0, "lmdbio_mpi_finalize");
+}
+
+/// One rank unwinds through its stream while others read on.
+void unwinds() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  try {
+    const lmdbio::Reader reader = mpi.open("db");
+    lmdbio::Stream stream = reader.stream(share());
+    for (int i = 0; i < 4; ++i) (void)stream.next();
+    if (rank == 0) throw std::logic_error("a program's error");
+    std::uint64_t records = 0;
+    while (const std::optional<lmdbio::Batch> b = stream.next()) records += b->size();
+    expect(records == share_of(2000) - std::uint64_t{4} * 16, "records");
+  } catch (const std::logic_error&) {
+  }
+}
+
+/// A child that is forked meanwhile can neither use nor harm anything.
+void forks() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  auto reader = std::make_unique<lmdbio::Reader>(mpi.open("db"));
+  auto stream = std::make_unique<lmdbio::Stream>(reader->stream(share()));
+  const std::optional<lmdbio::Batch> kept = stream->next();
+  const std::string text(reinterpret_cast<const char*>((*kept)[3].value.data()), (*kept)[3].value.size());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Failure f = failure_of([&] { (void)stream->next(); });
+    const bool same = std::memcmp((*kept)[3].value.data(), text.data(), text.size()) == 0;
+    stream.reset();
+    reader.reset();
+    ::_exit(f.code == EINVAL && same ? 0 : 1);
+  }
+  int status = 1;
+  expect(::waitpid(child, &status, 0) == child && status == 0, "the child: " + std::to_string(status));
+  std::uint64_t records = kept->size();
+  while (const std::optional<lmdbio::Batch> b = stream->next()) records += b->size();
+  expect(records == share_of(2000), "records");
+}
+
+/// For mpi_job.py --fails.
+void announce_end() {
+  std::puts("ends now");
+  std::fflush(stdout);
+}
+
+/// One rank ends in the middle without a word: mpirun ends the job.
+void exits() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  lmdbio::Stream stream = reader.stream(share());
+  (void)stream.next();
+  if (rank == 1) {
+    announce_end();
+    ::exit(3);
+  }
+  while (stream.next()) {
+  }
+}
+void is_killed() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  lmdbio::Stream stream = reader.stream(share());
+  (void)stream.next();
+  if (rank == 1) {
+    announce_end();
+    (void)::kill(::getpid(), SIGKILL);
+  }
+  while (stream.next()) {
+  }
+}
+
+/// Calls of a thread that MPI does not allow.
+void wrong_thread() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  Failure f;
+  std::thread([&] { f = failure_of([&] { (void)mpi.open("other"); }); }).join();
+  expect(f.code == EINVAL && has(f.why, "main thread"), f.why);
+  expect(read_all(reader, share()) == share_of(2000), "records");
+}
+
+/// Options and arguments that are wrong.
+void arguments() {
+  lmdbio_mpi* mpi = nullptr;
+  lmdbio_mpi_options options{};
+  expect(lmdbio_mpi_init(MPI_COMM_WORLD, &options, &mpi) == EINVAL, "size 0");
+  expect(lmdbio_mpi_init(MPI_COMM_WORLD, nullptr, nullptr) == EINVAL, "no place for the result");
+  expect(lmdbio_mpi_reader_open(nullptr, "db", nullptr, nullptr) == EINVAL, "open without ranks");
+  expect(lmdbio_mpi_wait(nullptr) == EINVAL, "wait without reader");
+  expect(lmdbio_mpi_poll(nullptr) == EINVAL, "poll without ranks");
+  expect(lmdbio_mpi_finalize(nullptr) == 0, "finalize without ranks");
+  database("db");
+  const lmdbio::MpiRanks ranks_of(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = ranks_of.open("db");
+  lmdbio::MpiRanks::wait(reader);
+  lmdbio::Order order = share();
+  order.kind = LMDBIO_ORDER_WINDOW_SHUFFLE;
+  expect(failure_of([&] { (void)reader.stream(order); }).code == EINVAL, "a window of 0 records");
+  // Not the share of this rank: read by this rank alone, as lmdbio_stream_open does.
+  order = share();
+  order.offset = 0;
+  order.step = 1;
+  std::uint64_t records = 0;
+  lmdbio::Stream stream = reader.stream(order);
+  for (const lmdbio::Batch& b : stream) records += b.size();
+  expect(records == 2000, "all records");
+}
+
+const std::map<std::string, void (*)()> kScenarios = {{"missing", missing},
+                                                      {"different", different},
+                                                      {"late", late},
+                                                      {"orders", orders},
+                                                      {"two", two},
+                                                      {"changes", changes},
+                                                      {"threads", threads},
+                                                      {"writer", writer},
+                                                      {"finalize", finalize},
+                                                      {"unwinds", unwinds},
+                                                      {"forks", forks},
+                                                      {"exits", exits},
+                                                      {"is_killed", is_killed},
+                                                      {"wrong_thread", wrong_thread},
+                                                      {"arguments", arguments}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string scenario = argc > 1 ? argv[1] : "";
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, scenario == "wrong_thread" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE,
+                  &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const auto found = kScenarios.find(scenario);
+  if (argc != 3 || found == kScenarios.end()) {
+    if (rank == 0) std::fprintf(stderr, "see the head of mpi_faults.cc\n");
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
+  try {
+    const std::string mine = std::string(argv[2]) + "/rank" + std::to_string(rank);
+    fs::create_directory(mine);
+    fs::current_path(mine);
+    (void)hosts();
+    found->second();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", rank, e.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  int ended = 0;
+  MPI_Finalized(&ended);
+  if (ended == 0) MPI_Finalize();
+  return 0;
+}
