@@ -48,7 +48,7 @@ LMDBIO_ABI int lmdbio_reader_open(const char* path, const lmdbio_reader_options*
     auto made = std::make_unique<lmdbio_reader>();
     made->env = t->env;
     const Status st =
-        make_reader(*t, opened->dbi, options, options.database != nullptr ? options.database : "", opened, 1,
+        make_reader(*t, opened->dbi, options, options.database != nullptr ? options.database : "", opened, {},
                     made->core, why);
     if (st.ok()) *reader = made.release();
     return st;
@@ -79,7 +79,8 @@ LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
     const char* const name = dbi == db::kMainDbi ? nullptr : t->env->engine->dbx(dbi).name;
     auto made = std::make_unique<lmdbio_reader>();
     made->env = t->env;
-    const Status st = make_reader(*t, dbi, options, name != nullptr ? name : "", nullptr, 1, made->core, why);
+    const Status st =
+        make_reader(*t, dbi, options, name != nullptr ? name : "", nullptr, {}, made->core, why);
     if (st.ok()) *reader = made.release();
     return st;
   });

@@ -12,6 +12,7 @@
 #include "compat/reader_handle.h"
 #include "compat/stats.h"
 #include "lmdbio/base/mix.h"
+#include "lmdbio/dist/file_index.h"
 #include "lmdbio/dist/team_functions.h"
 #include "lmdbio/dist/team_stream.h"
 
@@ -34,12 +35,12 @@ std::uint64_t hash(const std::byte* bytes, std::size_t n, std::uint64_t seed) no
 class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
  public:
   LocalReader(lmdbio_reader& reader, const lmdbio_reader_options& options, std::shared_ptr<Opened> opened,
-              double share_of_file)
+              const ReaderPart& part)
       : reader_(reader),
         options_(options),
         database_(options.database != nullptr ? options.database : ""),
         opened_(std::move(opened)),
-        share_of_file_(share_of_file) {
+        part_(part) {
     options_.database = nullptr;
     options_.progress = nullptr;  // not called by another thread, and not twice
   }
@@ -74,8 +75,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
     if (t->txn.stale(opened->dbi))
       if (const auto record = t->txn.record(opened->dbi); !record) return record.error();
     std::unique_ptr<reader::Reader> core;
-    if (const Status st =
-            make_reader(*t, opened->dbi, options_, database_, opened, share_of_file_, core, why);
+    if (const Status st = make_reader(*t, opened->dbi, options_, database_, opened, part_, core, why);
         !st.ok())
       return st;
     stats_reader_gone(*reader_.env, reader_.core->shared());
@@ -93,6 +93,15 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
   }
 
   reader::Reader& reader() noexcept override { return *reader_.core; }
+  reader::IndexParts* missing_index() noexcept override {
+    return part_.deferred_index && !reader_.core->shared().counters.index_read
+               ? static_cast<reader::IndexParts*>(&reader_.core->places())
+               : nullptr;
+  }
+  std::unique_ptr<dist::IndexWork> start_index(std::uint64_t part, std::uint64_t parts) override {
+    const reader::Shared& shared = reader_.core->shared();
+    return dist::start_index(shared.source, shared.pool->memory(), part, parts);
+  }
 
  private:
   /// The file as it is now, with the transaction id of the reader's snapshot.
@@ -112,7 +121,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
     state.txnid = source.txnid;
     for (std::size_t i = 0; i < state.metas.size(); ++i)
       state.metas[i] = hash(metas.pages()[i / 2], format::kMetaBytes, i);
-    if (shared_ == nullptr || shared_->pending()) state_ = state;
+    if (shared_ == nullptr || shared_->may_renew()) state_ = state;
     return {};
   }
 
@@ -120,7 +129,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
   lmdbio_reader_options options_;
   const std::string database_;
   const std::weak_ptr<Opened> opened_;  // the reader's snapshot has it
-  const double share_of_file_;
+  const ReaderPart part_;
   const std::atomic<bool> never_{false};
   std::shared_ptr<dist::TeamReader> shared_;
   dist::FileState state_;
@@ -134,15 +143,17 @@ Status open_local(const SharedTeam& team, const char* path, const lmdbio_reader_
   ReadTxn* t = nullptr;
   if (const Status st = served(path, *opened, t, why); !st.ok()) return st;
   // Each node reads its part of the file, and finds the same part in its page cache in the next epoch.
-  const double share = 1.0 / static_cast<double>(team->nodes());
+  ReaderPart part;
+  part.of_file = 1.0 / static_cast<double>(team->nodes());
+  part.deferred_index = team->network().ranks() > 1;
   auto made = std::make_unique<lmdbio_reader>();
   made->env = t->env;
   if (const Status st =
           make_reader(*t, opened->dbi, options, options.database != nullptr ? options.database : "", opened,
-                      share, made->core, why);
+                      part, made->core, why);
       !st.ok())
     return st;
-  auto local = std::make_shared<LocalReader>(*made, options, opened, share);
+  auto local = std::make_shared<LocalReader>(*made, options, opened, part);
   if (const Status st = local->open(team, path, why); !st.ok()) {
     stats_reader_gone(*made->env, made->core->shared());
     return st;

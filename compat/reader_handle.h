@@ -83,10 +83,14 @@ struct Opened {
 
 /// Opens `path` for a reader.  `why`: names the path.  May throw bad_alloc.
 Status open_environment(const char* path, const lmdbio_reader_options& options, Opened& o, std::string& why);
-/// A reader of the snapshot of `t`, in a file of which `share_of_file` is read here; `opened` may be null.
-/// May throw bad_alloc.
+/// What a reader is to this process.
+struct ReaderPart {
+  double of_file = 1;           ///< the part of the file that this node reads
+  bool deferred_index = false;  ///< as of reader::PlacesRequest
+};
+/// A reader of the snapshot of `t`; `opened` may be null.  May throw bad_alloc.
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
-                   const std::shared_ptr<Opened>& opened, double share_of_file,
+                   const std::shared_ptr<Opened>& opened, const ReaderPart& part,
                    std::unique_ptr<reader::Reader>& out, std::string& why);
 /// Options as given, or the defaults.  `opens`: flags are looked at.
 Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,

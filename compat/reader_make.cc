@@ -111,7 +111,7 @@ Status served(const char* path, const Opened& o, ReadTxn*& out, std::string& why
 }
 
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
-                   const std::shared_ptr<Opened>& opened, double share_of_file,
+                   const std::shared_ptr<Opened>& opened, const ReaderPart& part,
                    std::unique_ptr<reader::Reader>& out, std::string& why) {
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
@@ -154,6 +154,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   request.database = database;
   request.memory = memory.process;
   request.sidecar = options.no_sidecar == 0;
+  request.deferred = part.deferred_index;
   if (options.progress != nullptr) {
     request.progress = Progress::on;
     request.context = &progress;
@@ -164,7 +165,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   ReadFacts facts;
   facts.setting = config().io;
   facts.file_bytes =
-      static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * share_of_file);
+      static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * part.of_file);
   facts.available = source.available;
   const ReadDecision read = choose_read_path(Access::reader, facts);
   auto made = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,

@@ -59,6 +59,7 @@ class Team {
   /// Nodes with ranks.
   std::size_t nodes() const noexcept { return nodes_; }
   std::uint32_t rank() const noexcept { return network_->rank(); }
+  const std::string& host() const noexcept { return settings_.host; }
 
   /// False: MPI does not allow calls of this thread, this is a forked child, or the team is closed.  `why`
   /// says so.

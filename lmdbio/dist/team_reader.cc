@@ -21,10 +21,23 @@ void TeamReader::look() noexcept {
       (db.leaf_pages + db.overflow_pages) * source.page_size / std::max<std::uint64_t>(db.entries, 1), 1);
 }
 
+namespace {
+
+/// The ranks make the index together unless all of them have it.
+constexpr std::uint64_t kIndexMissing = 0, kIndexThere = 1;
+
+Terms terms_of(TeamReader::Local& local) noexcept {
+  Terms terms;
+  terms.offer = local.missing_index() != nullptr ? kIndexMissing : kIndexThere;
+  return terms;
+}
+
+}  // namespace
+
 std::shared_ptr<TeamReader> TeamReader::open(std::shared_ptr<Team> team, std::string_view path,
                                              std::string_view name, const FileState& state, Local& local) {
   const std::lock_guard lock(team->mutex());
-  const std::uint64_t claim = team->agreement().claim(path, name, state, "", now_ns());
+  const std::uint64_t claim = team->agreement().claim(path, name, state, "", now_ns(), terms_of(local));
   auto made = std::make_shared<TeamReader>(team, std::string(path), claim, local);
   team->add(made);
   team->notify();
@@ -58,8 +71,9 @@ void TeamReader::take_answer(std::int64_t now_ns) {
     case Agreement::Verdict::pending:
       return;
     case Agreement::Verdict::agreed:
-      state_ = State::agreed;
       number_ = answer.number;
+      state_ = State::agreed;
+      if (answer.offer == kIndexMissing) begin_index();
       break;
     case Agreement::Verdict::renew: {
       FileState state;
@@ -72,6 +86,7 @@ void TeamReader::take_answer(std::int64_t now_ns) {
         if (st.ok()) look();
       }
       Terms terms;
+      if (st.ok()) terms = terms_of(*local_);
       terms.code = st.raw();
       if (!st.ok() && why.empty()) why = "failed";
       agreement.claim_again(claim_, state, why, now_ns, terms);
@@ -91,8 +106,9 @@ void TeamReader::progress(std::int64_t now_ns) noexcept {
   try {
     if (!team_->broken().empty())
       fail(Status::from_errno(EIO), path_ + ": " + team_->broken());
-    else
+    else if (state_ == State::pending)
       take_answer(now_ns);
+    if (exchange_ != nullptr) move_index_on();
   } catch (const std::bad_alloc&) {  // the next call tries again
   }
 }
@@ -104,7 +120,76 @@ void TeamReader::let_go() noexcept {
 }
 
 // The other ranks go on: what this rank has claimed stands.
-void TeamReader::leave() noexcept { local_ = nullptr; }
+void TeamReader::leave() noexcept {
+  work_.reset();
+  local_ = nullptr;
+}
+
+void TeamReader::begin_index() {
+  Network& network = team_->network();
+  IndexExchange::Settings settings;
+  settings.nodes = network.nodes();
+  settings.records = records_;
+  settings.host = team_->host();
+  settings.name = path_;
+  if (local_ != nullptr) settings.memory = local_->reader().shared().pool->memory();
+  auto transport = team_->open_port(number_);
+  if (transport == nullptr) throw std::bad_alloc();
+  auto exchange = std::make_unique<IndexExchange>(settings, *transport);
+  if (exchange->makes_part() && local_ != nullptr)
+    work_ = local_->start_index(exchange->part(), exchange->parts());
+  transport_ = std::move(transport);
+  exchange_ = std::move(exchange);
+  state_ = State::indexing;
+}
+
+void TeamReader::move_index_on() {
+  Status st = transport_->poll();
+  if (st.ok()) st = exchange_->progress(works_alone_ ? nullptr : work_.get());
+  if (!st.ok()) {
+    stuck_ = true;  // messages may be under way
+    return fail(Status::from_errno(EIO), path_ + ": messages between the ranks fail");
+  }
+  if (!works_alone_ && exchange_->has_part()) work_.reset();
+  if (state_ != State::indexing) return;
+  switch (exchange_->outcome()) {
+    case IndexExchange::Outcome::pending:
+      return;
+    case IndexExchange::Outcome::failed: {
+      const int code = exchange_->code();
+      return fail(code > 0 ? Status::from_errno(code) : Status::from_mdb(code), exchange_->why());
+    }
+    case IndexExchange::Outcome::alone:
+      return make_index_alone();
+    case IndexExchange::Outcome::whole:
+      break;
+  }
+  std::shared_ptr<const void> keep;
+  std::vector<reader::RecordIndex> parts = exchange_->take(keep);
+  reader::IndexParts* const missing = local_ != nullptr ? local_->missing_index() : nullptr;
+  if (missing != nullptr) missing->set(std::move(parts), std::move(keep));
+  state_ = State::agreed;
+}
+
+// A rank that was to make a part has closed its reader.
+void TeamReader::make_index_alone() {
+  reader::IndexParts* const missing = local_ != nullptr ? local_->missing_index() : nullptr;
+  if (missing == nullptr) {
+    state_ = State::agreed;
+    return;
+  }
+  if (!std::exchange(works_alone_, true)) work_ = local_->start_index(0, 1);
+  if (!work_->done()) return;
+  Status st;
+  std::string why;
+  const std::shared_ptr<IndexWork> work = std::move(work_);
+  const reader::RecordIndex* const made = work->made(st, why);
+  if (made == nullptr) return fail(st, why);
+  std::vector<reader::RecordIndex> parts;
+  parts.push_back(reader::view_of(*made));
+  missing->set(std::move(parts), work);
+  state_ = State::agreed;
+}
 
 Status TeamReader::wait(const std::atomic<bool>& cancelled, std::string& why) {
   if (!team_->may_call(why)) return Status::from_errno(EINVAL);

@@ -7,7 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "lmdbio/dist/index_exchange.h"
+#include "lmdbio/dist/index_work.h"
 #include "lmdbio/dist/team.h"
+#include "lmdbio/reader/index_parts.h"
 #include "lmdbio/reader/reader.h"
 
 namespace lmdbio::dist {
@@ -24,6 +27,10 @@ class TeamReader final : public Member {
     /// Fails if the file has changed since the snapshot was taken.
     virtual Status check(std::string& why) = 0;
     virtual reader::Reader& reader() noexcept = 0;
+    /// The reader's places, if the ranks have to make the index together; null: this rank has it.
+    virtual reader::IndexParts* missing_index() noexcept = 0;
+    /// Starts to make a part of it.  May throw bad_alloc.
+    virtual std::unique_ptr<IndexWork> start_index(std::uint64_t part, std::uint64_t parts) = 0;
   };
 
   /// This rank has opened the database `name` in `path`, with this state.  `local` outlives it, or let_go()
@@ -35,13 +42,15 @@ class TeamReader final : public Member {
                              std::string_view why);
   TeamReader(std::shared_ptr<Team> team, std::string path, std::uint64_t claim, Local& local) noexcept;
 
-  /// Until all ranks have one snapshot: ok; or the same error on all of them.  ECANCELED; EINVAL: this thread
-  /// or process may not call.
+  /// Until all ranks have one snapshot and its index: ok; or the same error on all of them.  ECANCELED;
+  /// EINVAL: this thread or process may not call.
   Status wait(const std::atomic<bool>& cancelled, std::string& why);
 
   const std::shared_ptr<Team>& team() const noexcept { return team_; }
   const std::string& path() const noexcept { return path_; }
-  bool pending() const noexcept { return state_ == State::pending; }
+  bool pending() const noexcept { return state_ == State::pending || state_ == State::indexing; }
+  /// The snapshot may still be replaced by a newer one.
+  bool may_renew() const noexcept { return state_ == State::pending; }
   /// Once it is not pending.
   Status status(std::string& why) const {
     if (!status_.ok()) why = why_;
@@ -58,13 +67,22 @@ class TeamReader final : public Member {
   void let_go() noexcept;
 
   void progress(std::int64_t now_ns) noexcept override;
-  bool finished() const noexcept override { return state_ != State::pending; }
+  bool finished() const noexcept override {
+    return !pending() && !stuck_ && (exchange_ == nullptr || exchange_->closed());
+  }
   void leave() noexcept override;
-  std::uint64_t events() const noexcept override { return pending() ? 0 : 1; }
+  bool stuck() const noexcept override { return stuck_; }
+  std::uint64_t events() const noexcept override {
+    return static_cast<std::uint64_t>(state_) + (transport_ != nullptr ? transport_->events : 0) +
+           (work_ != nullptr && work_->done() ? 1 : 0);
+  }
 
  private:
-  enum class State : unsigned char { pending, agreed, failed };
+  enum class State : unsigned char { pending, indexing, agreed, failed };
   void take_answer(std::int64_t now_ns);
+  void begin_index();
+  void move_index_on();
+  void make_index_alone();
   void look() noexcept;
   void fail(Status status, std::string why);
 
@@ -75,6 +93,12 @@ class TeamReader final : public Member {
   State state_ = State::pending;
   std::uint32_t number_ = 0;
   std::uint64_t records_ = 0, record_bytes_ = 1;
+  // In the order in which they need each other.
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<IndexExchange> exchange_;
+  std::unique_ptr<IndexWork> work_;
+  bool works_alone_ = false;  ///< work_ is of the whole index
+  bool stuck_ = false;
   Status status_;
   std::string why_;
 };

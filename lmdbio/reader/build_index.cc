@@ -79,7 +79,7 @@ class Build {
   const IndexRequest& request_;
   IndexProblem& problem_;
   TreeFacts facts_;
-  std::vector<std::uint64_t> leaves_;
+  std::vector<std::uint64_t> leaves_;  ///< of the part
   std::uint64_t chunk_pages_ = 1;
   std::uint64_t records_each_ = 1;  ///< of a leaf page, about
   std::uint64_t leaf_bytes_ = 1;    ///< that a leaf page takes in a chunk, about
@@ -120,7 +120,8 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (st.ok()) leaves_taken_.count(request_.memory, MemoryUse::index, leaves_.size() * sizeof leaves_[0]);
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
-  if (packer_.totals.records != r.entries)
+  const bool whole = request_.parts == 1;
+  if (whole ? packer_.totals.records != r.entries : packer_.totals.records > r.entries)
     return corrupted(root, "number of entries: %" PRIu64 " in the record, %" PRIu64 " in the tree", r.entries,
                      packer_.totals.records);
   out = packer_.finish();
@@ -209,12 +210,22 @@ Status Build::find_leaves(PageReads& reads) {
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return status_;
     if (!st.ok()) return st;
-    packer_.totals.branch_pages += level.size();
+    if (request_.part == 0) packer_.totals.branch_pages += level.size();
     level = std::move(below);
     if (level.size() > request_.file_pages)
       return corrupted(format::raw(request_.record.root), "the tree has more pages than the file");
   }
-  leaves_ = std::move(level);
+  // No more than a page has room for.
+  const std::uint64_t most_each = facts_.page_size / (format::kNodeHeader + sizeof(std::uint16_t));
+  records_each_ = std::clamp<std::uint64_t>(request_.record.entries / level.size() + 1, 1, most_each);
+  const auto cut = [&](std::uint64_t part) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::ptrdiff_t>(Wide{level.size()} * part / request_.parts);
+  };
+  if (request_.parts == 1)
+    leaves_ = std::move(level);
+  else
+    leaves_.assign(level.begin() + cut(request_.part), level.begin() + cut(request_.part + 1));
   return {};
 }
 
@@ -235,9 +246,7 @@ std::uint64_t Build::choose_chunk() noexcept {
 
 Status Build::read_leaves(PageReads& own) {
   const std::uint64_t leaves = leaves_.size();
-  // No more than a page has room for.
-  const std::uint64_t most_each = facts_.page_size / (format::kNodeHeader + sizeof(std::uint16_t));
-  records_each_ = std::clamp<std::uint64_t>(request_.record.entries / leaves + 1, 1, most_each);
+  if (leaves == 0) return {};  // a part of a small tree
   chunk_pages_ = choose_chunk();
   const auto chunks = static_cast<std::size_t>((leaves + chunk_pages_ - 1) / chunk_pages_);
   ready_.resize(chunks);

@@ -29,6 +29,9 @@ struct IndexRequest {
   std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes: see choose_read_path
   unsigned threads = 0;           ///< at most, the caller's included; 0: as many as pay
   std::uint64_t chunk_pages = 0;  ///< leaf pages that a thread takes at a time; 0: as many as pay
+  /// Of the leaf pages, in the order of the tree, only part `part` of `parts` equal ones.  The ordinals of
+  /// its records count from 0, and branch pages are counted in part 0 alone.
+  std::uint64_t part = 0, parts = 1;
   /// What it takes is counted there; null: nowhere.  Where that is short, fewer threads read in smaller
   /// buffers, down to one thread and one buffer of 256 KiB.
   std::shared_ptr<Memory> memory;
@@ -58,9 +61,10 @@ struct IndexReads {
 /// starts threads if there are many pages, and ends them; where no more can be had, fewer do.  Memory: the
 /// index, 24 bytes a leaf page while they are found and 8 while they are read, and up to 25 MiB a thread.
 ///
-/// MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record says.
-/// ECANCELED: progress() said so.  ENOMEM: also the limit of request.memory.  What reads answer, as an errno.
-/// `taken`: set to what the index takes of request.memory; null: that is given back.
+/// MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record says
+/// (a part: if it has more). ECANCELED: progress() said so.  ENOMEM: also the limit of request.memory.  What
+/// reads answer, as an errno. `taken`: set to what the index takes of request.memory; null: that is given
+/// back.
 Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
                    IndexReads* reads = nullptr, TakenMemory* taken = nullptr) noexcept;
 

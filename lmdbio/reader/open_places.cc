@@ -7,6 +7,7 @@
 
 #include "lmdbio/reader/build_index.h"
 #include "lmdbio/reader/index_file.h"
+#include "lmdbio/reader/index_parts.h"
 #include "lmdbio/reader/pending_places.h"
 
 namespace lmdbio::reader {
@@ -56,6 +57,10 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
       return Status::from_errno(ENOMEM);
     }
     out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
+    return {};
+  }
+  if (request.deferred) {
+    out = std::make_unique<IndexParts>(source.db.entries);
     return {};
   }
   if (request.progress == nullptr && source.db.leaf_pages >= kManyLeaves) {

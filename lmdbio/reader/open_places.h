@@ -17,6 +17,8 @@ struct PlacesRequest {
   /// As of IndexRequest.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
   void* context = nullptr;
+  /// The index is not made: where no file has it, the places are IndexParts, for others to fill in.
+  bool deferred = false;
 };
 
 /// "name: the record index cannot be built: ..."  `memory` may be null.  May throw bad_alloc.

@@ -48,6 +48,8 @@ void PackedColumn::finish() {
   distances_.resize((bits_ + 7) / 8 + kSlack);
   distances_.shrink_to_fit();
   frames_.shrink_to_fit();
+  frames_at_ = frames_;
+  distances_at_ = distances_;
 }
 
 void PackedColumn::pack(std::span<const std::uint64_t> values) {
@@ -82,17 +84,29 @@ void PackedColumn::pack(std::span<const std::uint64_t> values) {
 }
 
 bool PackedColumn::adopt(std::uint64_t size, Bytes frames, Bytes distances) {
+  if (frames.size() % sizeof(Frame) != 0) return false;
+  std::vector<Frame> copy(frames.size() / sizeof(Frame));
+  if (!copy.empty()) std::memcpy(copy.data(), frames.data(), frames.size());
+  if (!view(size, std::as_bytes(std::span(copy)), distances)) return false;
+  frames_ = std::move(copy);
+  distances_.assign(distances.begin(), distances.end());
+  frames_at_ = frames_;
+  distances_at_ = distances_;
+  return true;
+}
+
+bool PackedColumn::view(std::uint64_t size, Bytes frames, Bytes distances) noexcept {
   if (frames.size() % sizeof(Frame) != 0 || distances.size() < kSlack) return false;
   const std::uint64_t count = frames.size() / sizeof(Frame), bits = (distances.size() - kSlack) * 8;
   if (size > UINT64_MAX - kFrame || count != (size + kFrame - 1) / kFrame) return false;
-  frames_.resize(count);
-  if (count != 0) std::memcpy(frames_.data(), frames.data(), frames.size());
+  const std::span all(reinterpret_cast<const Frame*>(frames.data()), count);
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t width = frames_[i].place & 63, first = frames_[i].place >> 6;
+    const std::uint64_t width = all[i].place & 63, first = all[i].place >> 6;
     const std::uint64_t n = std::min<std::uint64_t>(kFrame, size - i * kFrame);
     if (width > kMostWidth || first > bits || n * width > bits - first) return false;
   }
-  distances_.assign(distances.begin(), distances.end());
+  frames_at_ = all;
+  distances_at_ = distances;
   size_ = size;
   return true;
 }

@@ -27,34 +27,46 @@ class PackedColumn {
   };
   static_assert(sizeof(Frame) == 24);
 
+  PackedColumn() = default;
+  PackedColumn(PackedColumn&&) = default;
+  PackedColumn& operator=(PackedColumn&&) = default;
+  PackedColumn(const PackedColumn&) = delete;
+  PackedColumn& operator=(const PackedColumn&) = delete;
+  ~PackedColumn() = default;
+
   /// Throw bad_alloc.  No value is read before finish(), none is appended after it.
   void append(std::uint64_t value);
   void finish();
 
   std::uint64_t size() const noexcept { return size_; }
   std::uint64_t operator[](std::uint64_t i) const noexcept {
-    const Frame& f = frames_[i / kFrame];
+    const Frame& f = frames_at_[i / kFrame];
     const std::uint64_t in = i % kFrame;
     const unsigned width = f.place & 63;
     const std::uint64_t bit = (f.place >> 6) + in * width;
-    const std::uint64_t word = load<std::uint64_t>(distances_.data() + (bit >> 3)) >> (bit & 7);
+    const std::uint64_t word = load<std::uint64_t>(distances_at_.data() + (bit >> 3)) >> (bit & 7);
     return f.base + in * f.stride + (word & ((std::uint64_t{1} << width) - 1));
   }
+  /// That it owns.
   std::size_t memory_bytes() const noexcept {
     return frames_.capacity() * sizeof(Frame) + distances_.capacity();
   }
 
   /// As they are kept in files: frames, and distances with kSlack bytes behind them.
   static constexpr std::size_t kSlack = 8;
-  Bytes frame_bytes() const noexcept { return std::as_bytes(std::span(frames_)); }
-  Bytes distance_bytes() const noexcept { return distances_; }
+  Bytes frame_bytes() const noexcept { return std::as_bytes(frames_at_); }
+  Bytes distance_bytes() const noexcept { return distances_at_; }
   /// Made of such bytes, copied: false if they are no column of `size` values.  Throws bad_alloc.
   bool adopt(std::uint64_t size, Bytes frames, Bytes distances);
+  /// The same without a copy: the bytes outlive it, and `frames` is aligned as a Frame.
+  bool view(std::uint64_t size, Bytes frames, Bytes distances) noexcept;
 
  private:
   void pack(std::span<const std::uint64_t> values);
 
   std::uint64_t size_ = 0;
+  std::span<const Frame> frames_at_;  ///< frames_, or somebody else's
+  Bytes distances_at_;                ///< likewise
   std::vector<Frame> frames_;
   std::vector<std::byte> distances_;
   std::uint64_t bits_ = 0;              ///< of distances_ that are in use

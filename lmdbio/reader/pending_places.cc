@@ -33,8 +33,11 @@ PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine, std::
 }
 
 std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine,
-                                                    std::shared_ptr<Memory> memory) {
+                                                    std::shared_ptr<Memory> memory, std::uint64_t part,
+                                                    std::uint64_t parts) {
   std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine, std::move(memory)));
+  made->request_.part = part;
+  made->request_.parts = parts;
   if (made->file_->buffered().start_thread(made->thread_, run, made.get()) == 0) return made;
   made->ended_ = true;  // nobody to wait for
   made->thread_ = {};
@@ -92,6 +95,18 @@ void PendingPlaces::make_again() const noexcept {
   }
   ended_ = false;
   status_ = {};
+}
+
+bool PendingPlaces::done() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+const RecordIndex* PendingPlaces::made(Status& st, std::string& why) const {
+  const std::lock_guard lock(mutex_);
+  st = status_;
+  why = why_;
+  return made_ != nullptr ? &made_->index() : nullptr;
 }
 
 Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why) const {

@@ -20,12 +20,19 @@ namespace lmdbio::reader {
 /// the next await() tries again.
 class PendingPlaces final : public Places {
  public:
-  /// Starts the thread.  Null: there is none to be had, or no descriptor.  May throw bad_alloc.
+  /// Starts the thread.  Null: there is none to be had, or no descriptor.  `part`, `parts`: as of
+  /// IndexRequest; of a part only made() is of use.  May throw bad_alloc.
   static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine,
-                                              std::shared_ptr<Memory> memory = nullptr);
+                                              std::shared_ptr<Memory> memory = nullptr,
+                                              std::uint64_t part = 0, std::uint64_t parts = 1);
   ~PendingPlaces() override;
   PendingPlaces(const PendingPlaces&) = delete;
   PendingPlaces& operator=(const PendingPlaces&) = delete;
+
+  /// The thread's work has ended.
+  bool done() const noexcept;
+  /// Once done(): the index; null: `st` and `why` say what is wrong.  May throw bad_alloc.
+  const RecordIndex* made(Status& st, std::string& why) const;
 
   std::uint64_t records() const noexcept override { return request_.record.entries; }
   Status await(const std::atomic<bool>& cancelled, std::string& why) const override;

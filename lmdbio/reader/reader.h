@@ -45,6 +45,7 @@ class Reader {
 
   std::uint64_t count() const noexcept { return places_->records(); }
   const Places& places() const noexcept { return *places_; }
+  Places& places() noexcept { return *places_; }
   Shared& shared() noexcept { return *shared_; }
   const std::shared_ptr<Shared>& keep_shared() const noexcept { return shared_; }
 

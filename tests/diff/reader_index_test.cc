@@ -2,13 +2,19 @@
 // of every kind.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lmdbio/reader/index_parts.h"
 #include "tests/support/dbgen.h"
 #include "tests/support/indexed.h"
 #include "tests/support/lmdb_api.h"
@@ -52,6 +58,50 @@ class IndexOfStock : public ::testing::Test {
     return all;
   }
 
+  // The same index made in parts, each of which went through its bytes.
+  void compare_parts(IndexRequest request, std::uint64_t parts, const RecordIndex& whole,
+                     const std::vector<RecordPlace>& places) {
+    auto bytes = std::make_shared<std::vector<std::vector<std::uint64_t>>>();
+    std::vector<RecordIndex> all;
+    IndexTotals totals;
+    for (std::uint64_t p = 0; p < parts; ++p) {
+      request.part = p;
+      request.parts = parts;
+      const RecordIndex part = testing::built_index(request);
+      const IndexPartSizes sizes = sizes_of(part);
+      auto& to = bytes->emplace_back(sizes.bytes() / 8);
+      write_part(part, std::as_writable_bytes(std::span(to)));
+      RecordIndex view;
+      ASSERT_TRUE(view_part(sizes, std::as_bytes(std::span(to)), view));
+      ASSERT_EQ(view.memory_bytes(), sizeof view) << "a view owns nothing";
+      ASSERT_FALSE(sizes.bytes() != 0 && view_part(sizes, std::as_bytes(std::span(to)).subspan(8), view));
+      totals.records += part.totals().records;
+      totals.branch_pages += part.totals().branch_pages;
+      totals.leaf_pages += part.totals().leaf_pages;
+      totals.overflow_values += part.totals().overflow_values;
+      totals.overflow_bytes += part.totals().overflow_bytes;
+      totals.largest_overflow = std::max(totals.largest_overflow, part.totals().largest_overflow);
+      ASSERT_TRUE(view_part(sizes, std::as_bytes(std::span(to)), view));
+      all.push_back(std::move(view));
+    }
+    EXPECT_EQ(totals, whole.totals()) << parts << " parts: each page is in one of them";
+    IndexParts joined(whole.records());
+    const std::atomic<bool> never{false};
+    std::string why;
+    EXPECT_EQ(joined.await(never, why).raw(), whole.records() != 0 ? EAGAIN : 0);
+    joined.set(std::move(all), bytes);
+    EXPECT_TRUE(joined.await(never, why).ok());
+    std::vector<RecordPlace> again(places.size());
+    joined.places(0, again);
+    ASSERT_EQ(again, places) << parts << " parts";
+    for (std::size_t first = 1; first < places.size(); first = first * 3 + 1) {
+      again.resize(std::min<std::size_t>(places.size() - first, 50));
+      joined.places(first, again);
+      ASSERT_TRUE(
+          std::equal(again.begin(), again.end(), places.begin() + static_cast<std::ptrdiff_t>(first)));
+    }
+  }
+
   // Both ways to ask, and what the totals say.
   void compare(const IndexedFile& file, const format::DbRecord& record, const Records& walked) {
     IndexRequest request = file.request(record);
@@ -74,6 +124,8 @@ class IndexOfStock : public ::testing::Test {
       ++overflow;
       largest = std::max<std::uint64_t>(largest, at.value_bytes);
     }
+    for (const std::uint64_t parts : {std::uint64_t{1}, std::uint64_t{3}, index.leaf_pages() + 2})
+      if (parts <= 3 || parts < 40) compare_parts(request, parts, index, places);
     EXPECT_EQ(index.values_in_overflow(), overflow);
     EXPECT_EQ(index.totals().largest_overflow, largest);
     ++trees;
