@@ -45,14 +45,19 @@ Status RankStream::progress(std::string& why) {
   return receiver_.progress(why);
 }
 
-// `missing`: those that nobody sends.  EAGAIN.
-Status RankStream::collect(const BatchPlan& plan, std::vector<std::size_t>& missing) {
+// `missing`: those that nobody sends, and that are not being read yet.  False: others are still to come.
+bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std::size_t>& missing) {
   const auto count = static_cast<std::size_t>(plan.count);
   batch_ = {};
   batch_.at = plan.at;
   batch_.padding = static_cast<std::size_t>(plan.padding);
   batch_.records.resize(count);
+  std::vector<bool> read(count);
+  for (const OwnRead& r : reads_)
+    for (const std::size_t i : r.which) read[i] = true;
+  bool all = true;
   for (std::size_t i = 0; i < count; ++i) {
+    if (read[i]) continue;
     if (i >= count - batch_.padding) {
       missing.push_back(i);
       continue;
@@ -60,9 +65,10 @@ Status RankStream::collect(const BatchPlan& plan, std::vector<std::size_t>& miss
     Spot at{plan.at.epoch, plan.at.position + i};
     if (share_.across_epochs()) at = share_.normal(at);
     std::shared_ptr<const void> keep;
-    switch (receiver_.find(at, batch_.records[i], keep)) {
+    switch (receiver_.find(at, batch_.records[i], keep, impatient)) {
       case Receiver::Found::pending:
-        return Status::from_errno(EAGAIN);
+        all = false;
+        break;
       case Receiver::Found::failed:
         missing.push_back(i);
         break;
@@ -71,34 +77,41 @@ Status RankStream::collect(const BatchPlan& plan, std::vector<std::size_t>& miss
         break;
     }
   }
+  return all;
+}
+
+Status RankStream::read_missing(const BatchPlan& plan, std::vector<std::size_t> missing, std::string& why) {
+  std::vector<std::uint64_t> ordinals;
+  for (const std::size_t i : missing) ordinals.push_back(sequence_.ordinal(plan, i));
+  std::unique_ptr<PartRead> read;
+  if (const Status st = source_.start(ordinals, read, why); !st.ok()) return st;
+  reads_.push_back({std::move(missing), std::move(read)});
   return {};
 }
 
-Status RankStream::read_missing(const BatchPlan& plan, const std::vector<std::size_t>& missing,
-                                std::string& why) {
-  if (read_ == nullptr) {
-    std::vector<std::uint64_t> ordinals;
-    for (const std::size_t i : missing) ordinals.push_back(sequence_.ordinal(plan, i));
-    std::unique_ptr<PartRead> read;
-    if (const Status st = source_.start(ordinals, read, why); !st.ok()) return st;
-    read_ = std::move(read);
+// EAGAIN.  After an error the next call of next() tries again what has failed.
+Status RankStream::finish_reads(std::string& why) {
+  if (!std::all_of(reads_.begin(), reads_.end(), [](const OwnRead& r) { return r.read->done(); }))
+    return Status::from_errno(EAGAIN);
+  for (auto at = reads_.begin(); at != reads_.end(); ++at) {
+    for (std::size_t n = 0; n < at->which.size(); ++n)
+      if (const Status st = at->read->record(n, batch_.records[at->which[n]], why); !st.ok()) {
+        reads_.erase(at);
+        return st;
+      }
+    batch_.keep.push_back(at->read->bytes());
   }
-  if (!read_->done()) return Status::from_errno(EAGAIN);
-  const std::shared_ptr<PartRead> read =
-      std::exchange(read_, nullptr);  // an error: the next call tries again
-  for (std::size_t n = 0; n < missing.size(); ++n)
-    if (const Status st = read->record(n, batch_.records[missing[n]], why); !st.ok()) return st;
-  batch_.keep.push_back(read->bytes());
+  reads_.clear();
   return {};
 }
 
 void RankStream::leave() noexcept {
-  read_.reset();
+  reads_.clear();
   receiver_.leave();
   if (sender_ != nullptr) sender_->leave();
 }
 
-Status RankStream::next(RankBatch& out, std::string& why) {
+Status RankStream::next(RankBatch& out, std::string& why, bool impatient) {
   const std::optional<BatchPlan> plan = sequence_.batch(at_);
   if (plan) {
     Spot last{plan->at.epoch, plan->at.position + (plan->count - plan->padding) - 1};
@@ -111,9 +124,11 @@ Status RankStream::next(RankBatch& out, std::string& why) {
     return Status::from_mdb(MDB_NOTFOUND);
   }
   std::vector<std::size_t> missing;
-  if (const Status st = collect(*plan, missing); !st.ok()) return st;
+  const bool all = collect(*plan, impatient, missing);
   if (!missing.empty())
-    if (const Status st = read_missing(*plan, missing, why); !st.ok()) return st;
+    if (const Status st = read_missing(*plan, std::move(missing), why); !st.ok()) return st;
+  if (!all) return Status::from_errno(EAGAIN);
+  if (const Status st = finish_reads(why); !st.ok()) return st;
   at_ = plan->after;
   receiver_.drop_before(at_);
   out = std::move(batch_);

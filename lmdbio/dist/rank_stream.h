@@ -41,8 +41,9 @@ class RankStream {
   /// Reads, sends and receives ahead.  An error is final.  May throw bad_alloc.
   Status progress(std::string& why);
   /// EAGAIN: not there yet.  MDB_NOTFOUND: the end.  Another error: `why` says what is wrong; of a record
-  /// that cannot be read, the next call tries again.  May throw bad_alloc.
-  Status next(RankBatch& out, std::string& why);
+  /// that cannot be read, the next call tries again.  `impatient`: what others have not sent by now is read
+  /// here.  May throw bad_alloc.
+  Status next(RankBatch& out, std::string& why, bool impatient = false);
   /// Where next() goes on.
   reader::Spot position() const noexcept { return at_; }
   /// The rank wants no more batches, and reads nothing more for others, who read for themselves what they do
@@ -59,9 +60,14 @@ class RankStream {
  private:
   RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
              reader::Sequence sequence);
-  Status collect(const reader::BatchPlan& plan, std::vector<std::size_t>& missing);
-  Status read_missing(const reader::BatchPlan& plan, const std::vector<std::size_t>& missing,
-                      std::string& why);
+  /// Records of the next batch that this rank reads for itself.
+  struct OwnRead {
+    std::vector<std::size_t> which;
+    std::shared_ptr<PartRead> read;
+  };
+  bool collect(const reader::BatchPlan& plan, bool impatient, std::vector<std::size_t>& missing);
+  Status read_missing(const reader::BatchPlan& plan, std::vector<std::size_t> missing, std::string& why);
+  Status finish_reads(std::string& why);
 
   const Deal& deal_;
   PartSource& source_;
@@ -70,8 +76,8 @@ class RankStream {
   std::unique_ptr<Sender> sender_;
   Receiver receiver_;
   reader::Spot at_;
-  RankBatch batch_;                 ///< the next one, as far as it is there
-  std::shared_ptr<PartRead> read_;  ///< of what nobody sends
+  RankBatch batch_;             ///< the next one, as far as it is there
+  std::vector<OwnRead> reads_;  ///< of what nobody sends, or not in time
 };
 
 }  // namespace lmdbio::dist

@@ -44,12 +44,13 @@ Status Receiver::hear_farewells() {
     f.heard = true;
     f.begun = f.said;
     // What does not come any more.
-    for (const Round& round : rounds_)
-      for (const std::shared_ptr<Part>& part : round.parts) {
-        if (part->reader != r || comes(round, *part)) continue;
-        if (!part->op.done()) transport_.cancel(part->op);
-        part->state = Part::State::failed;
-      }
+    for (const std::deque<Round>* const rounds : {&late_, &rounds_})
+      for (const Round& round : *rounds)
+        for (const std::shared_ptr<Part>& part : round.parts) {
+          if (part->reader != r || comes(round, *part)) continue;
+          if (!part->op.done()) transport_.cancel(part->op);
+          part->state = Part::State::failed;
+        }
   }
   expected_ = true;
   return {};
@@ -75,7 +76,7 @@ void Receiver::leave() noexcept {
 }
 
 bool Receiver::closed() const noexcept {
-  return left_ && rounds_.empty() && !may_open() &&
+  return left_ && rounds_.empty() && late_.empty() && !may_open() &&
          std::all_of(farewells_.begin(), farewells_.end(),
                      [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
 }
@@ -204,23 +205,35 @@ Status Receiver::progress(std::string& why) {
   // Memory goes to the first rounds.
   std::vector<bool> behind(reader_ranks_.size());
   lacks_memory_ = false;
-  for (const Round& round : rounds_) {
+  if (const Status st = move_on(late_, behind, why); !st.ok()) return st;
+  if (const Status st = move_on(rounds_, behind, why); !st.ok()) return st;
+  const auto is_over = [this](const Round& round) { return over(round); };
+  std::erase_if(late_, is_over);
+  if (left_) std::erase_if(rounds_, is_over);
+  return {};
+}
+
+Status Receiver::move_on(std::deque<Round>& rounds, std::vector<bool>& behind, std::string& why) {
+  for (const Round& round : rounds) {
     for (const std::shared_ptr<Part>& part : round.parts) {
       if (behind[part->reader] || (lacks_memory_ && !part->own)) continue;
       if (const Status st = move_on(round, *part, why); !st.ok()) return st;
       behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
+      if (part->state == Part::State::done && !part->overtaken) farewells_[part->reader].late = false;
     }
   }
-  if (!left_) return {};
-  std::erase_if(rounds_, [](const Round& round) {
-    return std::all_of(round.parts.begin(), round.parts.end(), [](const std::shared_ptr<Part>& p) {
-      return p->own || p->state == Part::State::done || p->state == Part::State::failed;
-    });
-  });
   return {};
 }
 
-Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep) {
+// Nothing of it is under way, and the sender keeps nothing for it.
+bool Receiver::over(const Round& round) const noexcept {
+  return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<Part>& p) {
+    return (p->own && sender_->has_left()) || p->state == Part::State::done || p->state == Part::State::failed;
+  });
+}
+
+Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep,
+                               bool impatient) {
   for (const Round& round : rounds_) {
     if (deal_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
         at.position >= round.positions.end)
@@ -230,7 +243,11 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
                                    [i](const auto& p) { return i >= p->first && i - p->first < p->count; });
     Part& p = **part;
     if (p.state == Part::State::failed) return Found::failed;
-    if (p.state != Part::State::done) return Found::pending;
+    if (p.state != Part::State::done) {
+      if (!impatient && !farewells_[p.reader].late) return Found::pending;
+      p.overtaken = farewells_[p.reader].late = true;
+      return Found::failed;
+    }
     const std::size_t n = i - p.first;
     if (p.own) {
       std::string why;
@@ -256,6 +273,7 @@ void Receiver::drop_before(Spot at) {
     const Round& first = rounds_.front();
     const std::uint64_t epoch = deal_.epoch_of(first.number);
     if (epoch > at.epoch || (epoch == at.epoch && first.positions.end > at.position)) return;
+    if (!over(first)) late_.push_back(std::move(rounds_.front()));
     rounds_.pop_front();
   }
 }

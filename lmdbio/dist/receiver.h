@@ -37,12 +37,13 @@ class Receiver {
   enum class Found : unsigned char {
     here,
     pending,
-    failed,  ///< who was to read it could not: the rank tries by itself
+    failed,  ///< who was to read it could not, or is late: the rank tries by itself
   };
   /// The record at a place of this rank's share, at or behind the last drop_before(), and needed
-  /// (Deal::is_needed).  `keep` is to live as long as the record's bytes.
-  Found find(reader::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep);
-  /// Records before that place were found, all of them, and are not asked for any more.
+  /// (Deal::is_needed).  `keep` is to live as long as the record's bytes.  `impatient`: who has not sent it
+  /// by now is late, and what it sends from now on is not waited for until something of it comes in time.
+  Found find(reader::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep, bool impatient = false);
+  /// Records before that place were found, all of them, or read otherwise, and are not asked for any more.
   void drop_before(reader::Spot at);
   /// This rank wants nothing more: find() is not called any more, and the readers are told.  What they have
   /// begun to send is received by progress() and dropped.
@@ -65,6 +66,7 @@ class Receiver {
       failed
     } state = State::header;
     bool own = false;
+    bool overtaken = false;  ///< its records were asked for, and not waited for
     std::vector<std::byte> header;
     std::size_t size = 0;  ///< of the bytes
     Payload bytes;
@@ -86,6 +88,7 @@ class Receiver {
     std::uint64_t said = 0;            ///< what comes in
     Operation in, out;
     bool heard = false, sent = false;
+    bool late = false;  ///< what it sends is not waited for
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -96,6 +99,8 @@ class Receiver {
     return round.number < farewells_[part.reader].begun;
   }
   Status move_on(const Round& round, Part& part, std::string& why);
+  Status move_on(std::deque<Round>& rounds, std::vector<bool>& behind, std::string& why);
+  bool over(const Round& round) const noexcept;
   Status read_header(const Round& round, Part& part, std::string& why);
 
   const Deal& deal_;
@@ -109,6 +114,7 @@ class Receiver {
   std::uint64_t next_;
   std::uint64_t required_ = 0;  ///< rounds before it
   std::deque<Round> rounds_;
+  std::deque<Round> late_;           ///< dropped, before rounds_, with messages that are still to come
   std::vector<Farewell> farewells_;  ///< of each reader; of this rank's not used
   bool expected_ = false, left_ = false;
 };

@@ -68,7 +68,7 @@ Status Sender::hear_farewells() {
 }
 
 void Sender::leave() noexcept {
-  ended_ = true;
+  ended_ = left_ = true;
   for (const auto& round : rounds_)
     if (!round->packed) next_ = std::min(next_, round->number);
   std::erase_if(rounds_, [](const auto& round) { return !round->packed; });

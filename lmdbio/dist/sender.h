@@ -39,6 +39,8 @@ class Sender {
   Status progress();
   /// The records of a round that this rank has read for itself: once.  False: they are not there yet.
   bool take_own(std::uint64_t round, OwnRecords& out);
+  /// After leave(): take_own() gives nothing more.
+  bool has_left() const noexcept { return left_; }
   /// Nothing is read any more, what was read and not sent is dropped, and the other ranks are told.  Waits
   /// for reads in flight.
   void leave() noexcept;
@@ -83,7 +85,7 @@ class Sender {
   const unsigned ahead_;
   std::uint64_t next_;
   bool ended_ = false;  ///< no further round is read
-  bool expected_ = false;
+  bool expected_ = false, left_ = false;
   std::uint64_t packed_ = 0;
   Transport& transport_;
   PartSource& source_;

@@ -24,7 +24,9 @@ constexpr std::uint64_t kPartsInMemory = 5 * kAhead;
 /// Of a reader's memory, one in so many is for messages, the rest for buffers of reads.
 constexpr std::uint64_t kForMessages = 2;
 /// A batch for whose messages there is no memory for so long is an error.
-constexpr std::int64_t kLacksMemoryNs = 1'000'000'000;
+constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
+/// What other ranks have not sent so long after it was needed is read here.
+constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
 Status invalid(std::string& why, const std::string& path, const char* text) {
   why = path + ": " + text;
@@ -110,7 +112,7 @@ class TeamStream::Core final : public Member {
 
   bool reads_alone() const noexcept { return state_ == State::alone; }
   /// EAGAIN: not yet.
-  Status next(std::unique_ptr<reader::Batch>& out, std::string& why);
+  Status next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient);
   Spot position() const noexcept {
     return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
   }
@@ -249,7 +251,7 @@ void TeamStream::Core::progress(std::int64_t now_ns) noexcept {
   }
 }
 
-Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why) {
+Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient) {
   progress(now_ns());
   if (state_ == State::failed) {
     why = why_;
@@ -263,7 +265,7 @@ Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& 
     checked_ = at;
   }
   RankBatch batch;
-  if (const Status st = stream_->next(batch, why); !st.ok()) return st;
+  if (const Status st = stream_->next(batch, why, impatient); !st.ok()) return st;
   auto made = std::make_unique<reader::Batch>();
   made->rows = std::move(batch.records);
   made->keep = std::move(batch.keep);
@@ -380,10 +382,11 @@ Status TeamStream::next(std::unique_ptr<reader::Batch>& out, std::string& why) {
   Status st;
   std::int64_t begun = 0;
   const bool here = team_.wait(lock, [&] {
-    st = cancelled_.load() ? Status::from_errno(ECANCELED) : core_->next(out, why);
+    const std::int64_t waited = begun != 0 ? now_ns() - begun : 0;
+    st = cancelled_.load() ? Status::from_errno(ECANCELED) : core_->next(out, why, waited > kPatienceNs);
     if (st.raw() != EAGAIN) return true;
     if (begun == 0) begun = now_ns();
-    if (now_ns() - begun > kLacksMemoryNs) {
+    if (waited > kLacksMemoryNs) {
       why = core_->lacks_memory();
       if (!why.empty()) st = Status::from_errno(ENOMEM);
     }

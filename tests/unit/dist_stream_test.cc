@@ -63,7 +63,7 @@ class Ranks {
       left[r] = true;
       return;
     }
-    const Status st = streams[r]->next(batch, why);
+    const Status st = streams[r]->next(batch, why, rng_.below(1000) < impatient_of_1000);
     if (st.raw() == EAGAIN) return;
     if (st.raw() == EIO || st.raw() == ENOMEM) {
       ++errors;
@@ -93,6 +93,7 @@ class Ranks {
     held_[r] = std::move(batch);
   }
 
+  bool has_all(std::uint32_t r) const { return !expected_[r].batch(at_[r]); }
   bool finished() const {
     return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->closed(); });
   }
@@ -117,7 +118,7 @@ class Ranks {
   std::vector<std::unique_ptr<RankStream>> streams;
   std::uint64_t given = 0, errors = 0;
   std::vector<bool> left;
-  unsigned leaves_of_1000 = 0;  ///< calls
+  unsigned leaves_of_1000 = 0, impatient_of_1000 = 0;  ///< calls
 
  private:
   void check(const RankBatch& b) const {
@@ -211,6 +212,56 @@ TEST(RankStream, RanksThatLeave) {
   }
   EXPECT_GT(leaves, 500u);
   EXPECT_GT(stayed, 200u);
+}
+
+// Who does not wait for others reads for itself, and what comes too late does no harm.
+TEST(RankStream, ImpatientRanks) {
+  std::uint64_t twice = 0;
+  for (std::uint64_t seed = 7000; seed < 7600; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 300);
+    Ranks ranks(random_job(rng, records), records, seed,
+                {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20}, rng.between(1, 4));
+    if (!ranks.deal.has_rounds()) continue;
+    ranks.impatient_of_1000 = 1 + rng.below(300);
+    ranks.leaves_of_1000 = rng.below(2) * 3;
+    ranks.run();
+    if (HasFatalFailure()) return;
+    for (const auto& s : ranks.sources)
+      for (const auto& [ordinal, times] : s->times) twice += times > 1;
+  }
+  EXPECT_GT(twice, 1000u) << "nobody was impatient";
+}
+
+// One rank stops, a reader or not; the others get everything, although what readers have sent to it is not
+// received any more.
+TEST(RankStream, ARankThatStops) {
+  for (std::uint64_t seed = 9000; seed < 9200; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(100, 300);
+    Job job = random_job(rng, records);
+    job.ranks = rng.between(2, 6);
+    job.readers = rng.between(1, job.ranks);
+    Ranks ranks(job, records, seed, {}, rng.between(1, 4));
+    if (!ranks.deal.has_rounds()) continue;
+    const std::uint32_t stopped = rng.below(job.ranks);
+    const auto others = [&](unsigned steps) {
+      for (unsigned i = 0; i < steps; ++i)
+        for (std::uint32_t r = 0; r < job.ranks; ++r)
+          if (r != stopped) ranks.step(r);
+    };
+    for (unsigned i = 0; i < rng.below(200); ++i) ranks.step(rng.below(job.ranks));
+    if (HasFatalFailure()) return;
+    ranks.impatient_of_1000 = 50;
+    others(20000 / job.ranks);
+    if (HasFatalFailure()) return;
+    for (std::uint32_t r = 0; r < job.ranks; ++r)
+      ASSERT_TRUE(r == stopped || ranks.has_all(r)) << "rank " << r << " waits for rank " << stopped;
+    ranks.run();
+    if (HasFatalFailure()) return;
+  }
 }
 
 // Nobody sends more than `ahead` rounds that the other side has not begun to receive.
