@@ -173,6 +173,7 @@ int init(dist::Network* network, const dist::TeamOptions& options, void** team) 
     settings.timeout_ns = std::int64_t{options.timeout_seconds} * 1'000'000'000;
     settings.readers_per_node = options.readers_per_node;
     settings.own_thread = options.own_thread;
+    settings.turns = {options.stagger_group, options.stagger_reads};
     auto made = std::make_unique<SharedTeam>(std::make_shared<dist::Team>(std::move(owned), settings));
     *team = made.release();
     return Status();
@@ -222,10 +223,37 @@ int poll(void* handle) noexcept {
   });
 }
 
+/// One line of JSON about the whole job.
+std::string job_line(dist::Team& team) {
+  const dist::JobTotals& t = team.job_totals();
+  std::string out = "{\"lmdbio\":\"" LMDBIO_VERSION "\",\"job\":{";
+  const auto add = [&out](const char* name, std::uint64_t n) {
+    out += (out.back() == '{' ? "\"" : ",\"") + std::string(name) + "\":" + std::to_string(n);
+  };
+  add("ranks", team.network().ranks());
+  add("nodes", team.nodes());
+  add("records", t.records);
+  add("bytes", t.bytes);
+  add("file_bytes", t.file_bytes);
+  add("file_requests", t.file_requests);
+  add("memory_bytes", t.memory_bytes);
+  add("messages", t.messages);
+  add("rank_bytes", t.rank_bytes);
+  add("node_bytes", t.node_bytes);
+  add("records_alone", t.records_alone);
+  add("waits", t.waits);
+  add("wait_us", t.wait_ns / 1000);
+  return out + "}}\n";
+}
+
 int close(void* handle) noexcept {
   return told([&](std::string& why) {
-    if (!team_of(handle)->ours()) return Status();
-    if (team_of(handle)->close()) return Status();
+    dist::Team& team = *team_of(handle);
+    if (!team.ours() || team.closed()) return Status();
+    if (team.close()) {
+      if (team.rank() == 0) stats_write(job_line(team));
+      return Status();
+    }
     why = "lmdbio_mpi_finalize: messages between the ranks had failed";
     return Status::from_errno(EIO);
   });

@@ -336,6 +336,12 @@ void stats_after_fork() noexcept {
   for (EnvHandle* const env : registry->open) env->forget_counters();
 }
 
+void stats_write(const std::string& line) {
+  if (wanted())
+    write_line(line, is_shown() ? stats::expand(config().stats, static_cast<std::uint32_t>(::getpid()))
+                                : std::string());
+}
+
 void lock_stats() noexcept { mutex.lock(); }
 void unlock_stats() noexcept { mutex.unlock(); }
 

@@ -73,6 +73,8 @@ void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept;
 
 /// In a forked child: what it writes is its own, and only of environments that it used.  With the lock held.
 void stats_after_fork() noexcept;
+/// Appends a line, with its end, to where statistics go, if there is such a place.  May throw bad_alloc.
+void stats_write(const std::string& line);
 
 void lock_stats() noexcept;
 void unlock_stats() noexcept;

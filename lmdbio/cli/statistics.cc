@@ -136,6 +136,18 @@ void add_reading(const Json& io, Lines& out) {
         count(io, "predicted_wrong")));
 }
 
+/// What the ranks of an MPI job sent each other.
+void add_exchange(const Json& reader, Lines& out) {
+  if (count(reader, "messages_sent") + count(reader, "bytes_received") + count(reader, "records_alone") == 0)
+    return;
+  out.push_back(format_text(
+      "records from other MPI ranks: %s received, %s of them from other nodes; %s sent in %s; read "
+      "here because other ranks were late, failed or had left: %s",
+      bytes(reader, "bytes_received").c_str(), bytes(reader, "bytes_from_nodes").c_str(),
+      bytes(reader, "bytes_sent").c_str(), counted(count(reader, "messages_sent"), "message").c_str(),
+      counted(count(reader, "records_alone"), "record").c_str()));
+}
+
 /// Lines for one environment, or for the sums of all.
 void add_details(const Json& j, Lines& out) {
   const auto calls = [&j](const char* group) {
@@ -147,6 +159,7 @@ void add_details(const Json& j, Lines& out) {
                 "; passed through to stock LMDB: " + calls("forwarded") +
                 counted(number(j, "forwarded", "write"), "write"));
   if (const auto io = j.find("io"); io != j.end() && io->is_object()) add_reading(*io, out);
+  if (const auto r = j.find("reader"); r != j.end() && r->is_object()) add_exchange(*r, out);
   if (!j.value("locks", true)) out.push_back("read without locks, because locking failed");
   if (number(j, "without_slot") != 0)
     out.push_back(format_text("transactions without a reader slot: %llu", count(j, "without_slot")));

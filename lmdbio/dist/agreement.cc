@@ -153,6 +153,7 @@ void Agreement::answer_all(Matched& matched, Verdict verdict, int code, const st
     bool differ = false;
     for (const auto& m : matched.by_rank) {
       offer = std::min(offer, m->terms.offer);
+      totals_.add(m->terms.totals);
       differ = differ || m->terms.start != matched.by_rank[0]->terms.start;
     }
     if (differ) {

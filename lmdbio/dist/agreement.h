@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lmdbio/dist/job_totals.h"
 #include "lmdbio/dist/transport.h"
 #include "lmdbio/reader/order.h"
 
@@ -37,6 +38,7 @@ struct Terms {
   int code = 0;                      ///< with `why`: what the open returned, an errno or an MDB_ code
   std::uint64_t offer = UINT64_MAX;  ///< the least of all ranks' is what they agree on
   reader::Spot start;                ///< of this rank's stream
+  JobTotals totals;                  ///< Kind::end: of this rank
 };
 
 /// One for each communicator; one thread.  Transport outlives it.
@@ -78,6 +80,8 @@ class Agreement {
   /// Never waits.  An error is the transport's, and final.  May throw bad_alloc.
   Status progress(std::int64_t now_ns);
   Answer answer(std::uint64_t claim) const;
+  /// On rank 0, once Kind::end is agreed: of all ranks.
+  const JobTotals& totals() const noexcept { return totals_; }
   /// The answer was taken note of, or nobody waits for it any more.
   void forget(std::uint64_t claim) { claims_.erase(claim); }
   /// Nothing will be claimed any more, on any rank, and nothing is pending: receives that wait are ended.
@@ -157,6 +161,7 @@ class Agreement {
   std::map<Hash, Matched> matched_;
   std::map<Hash, std::string> given_up_;  ///< not all ranks opened these in time
   std::uint32_t next_number_ = 0;
+  JobTotals totals_;
 };
 
 }  // namespace lmdbio::dist

@@ -18,6 +18,7 @@ enum Channel : unsigned {
   kBytes,
   kFarewellToReader,    ///< empty
   kFarewellFromReader,  ///< the number of the first round that it has not begun to send
+  kTurns,               ///< from reader to reader: see turns.h
   kChannels
 };
 

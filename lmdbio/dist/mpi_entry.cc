@@ -2,6 +2,8 @@
 #include <lmdbio/mpi.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -40,6 +42,17 @@ int fail_mpi(const char* call, int rc) noexcept {
   return fail(EIO, text);
 }
 
+/// Those of a program may be older or newer than ours: what they lack is zero; what we do not know has to be.
+bool read_options(const lmdbio_mpi_options& given, lmdbio_mpi_options& out) noexcept {
+  constexpr std::size_t kMost = 4096;
+  if (given.size < sizeof given.size || given.size > kMost) return false;
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(&given);
+  for (std::size_t i = sizeof out; i < given.size; ++i)
+    if (bytes[i] != 0) return false;
+  std::memcpy(&out, &given, given.size < sizeof out ? given.size : sizeof out);
+  return true;
+}
+
 bool mpi_runs() noexcept {
   int begun = 0, ended = 0;
   return MPI_Initialized(&begun) == MPI_SUCCESS && begun != 0 && MPI_Finalized(&ended) == MPI_SUCCESS &&
@@ -65,8 +78,8 @@ __attribute__((visibility("default"))) int lmdbio_mpi_init(MPI_Comm comm, const 
   if (!mpi_runs()) return fail(EINVAL, "lmdbio_mpi_init: MPI is not initialized");
   lmdbio_mpi_options options{};
   if (given != nullptr) {
-    if (given->size != sizeof options) return fail(EINVAL, "lmdbio_mpi_options: size is not valid");
-    options = *given;
+    if (!read_options(*given, options))
+      return fail(EINVAL, "lmdbio_mpi_options: size is not valid, or an unknown field is not 0");
   }
   int inter = 0;
   if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter != 0)
@@ -74,6 +87,8 @@ __attribute__((visibility("default"))) int lmdbio_mpi_init(MPI_Comm comm, const 
   TeamOptions team;
   if (options.readers_per_node != 0) team.readers_per_node = options.readers_per_node;
   if (options.timeout != 0) team.timeout_seconds = options.timeout;
+  team.stagger_group = options.stagger_group;
+  if (options.stagger_reads != 0) team.stagger_reads = options.stagger_reads;
   team.own_thread = options.no_thread == 0;
   try {
     auto made = std::make_unique<lmdbio_mpi>();

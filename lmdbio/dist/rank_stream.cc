@@ -30,10 +30,11 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
         const auto& ranks = settings.reader_ranks;
         const auto self = std::find(ranks.begin(), ranks.end(), transport.rank());
         if (self == ranks.end()) return nullptr;
-        return std::make_unique<Sender>(deal, static_cast<std::uint32_t>(self - ranks.begin()),
-                                        settings.ahead, transport, source, settings.memory);
+        return std::make_unique<Sender>(deal, static_cast<std::uint32_t>(self - ranks.begin()), ranks,
+                                        settings.ahead, settings.turns, transport, source, settings.memory);
       }()),
-      receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory),
+      receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory,
+                settings.nodes),
       at_(sequence_.first()) {}
 
 Status RankStream::progress(std::string& why) {
@@ -85,6 +86,9 @@ Status RankStream::read_missing(const BatchPlan& plan, std::vector<std::size_t> 
   for (const std::size_t i : missing) ordinals.push_back(sequence_.ordinal(plan, i));
   std::unique_ptr<PartRead> read;
   if (const Status st = source_.start(ordinals, read, why); !st.ok()) return st;
+  alone_ += static_cast<std::uint64_t>(std::count_if(missing.begin(), missing.end(), [&](std::size_t i) {
+    return i < batch_.records.size() - batch_.padding;
+  }));
   reads_.push_back({std::move(missing), std::move(read)});
   return {};
 }
@@ -103,6 +107,14 @@ Status RankStream::finish_reads(std::string& why) {
   }
   reads_.clear();
   return {};
+}
+
+Traffic RankStream::traffic() const noexcept {
+  Traffic t;
+  t.records_alone = alone_;
+  if (sender_ != nullptr) sender_->add_to(t);
+  receiver_.add_to(t);
+  return t;
 }
 
 void RankStream::leave() noexcept {

@@ -30,6 +30,8 @@ class RankStream {
   struct Settings {
     std::vector<std::uint32_t> reader_ranks;  ///< of each reader of the deal
     unsigned ahead = 3;                       ///< rounds, of what is read, sent and received
+    Turns::Settings turns;
+    std::vector<std::uint32_t> nodes;  ///< of each rank, for traffic(); empty: each rank has its own
     std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< of messages
   };
   /// EINVAL: a field of the order.  May throw bad_alloc.
@@ -51,6 +53,7 @@ class RankStream {
   void leave() noexcept;
   /// There is no memory for what comes next.
   bool lacks_memory() const noexcept { return receiver_.lacks_memory(); }
+  Traffic traffic() const noexcept;
   /// A number that changes when a read has ended.
   std::uint64_t events() const noexcept { return sender_ != nullptr ? sender_->events() : 0; }
   /// After the end, or after leave(): nothing is under way and nobody expects anything of this rank any more.
@@ -78,6 +81,7 @@ class RankStream {
   reader::Spot at_;
   RankBatch batch_;             ///< the next one, as far as it is there
   std::vector<OwnRead> reads_;  ///< of what nobody sends, or not in time
+  std::uint64_t alone_ = 0;     ///< records that were read so
 };
 
 }  // namespace lmdbio::dist

@@ -12,13 +12,15 @@ namespace lmdbio::dist {
 using reader::Spot;
 
 Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
-                   Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory)
+                   Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
+                   std::vector<std::uint32_t> nodes)
     : deal_(deal),
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
       transport_(transport),
       sender_(sender),
       memory_(std::move(memory)),
+      nodes_(std::move(nodes)),
       share_(deal.order_of(transport.rank())),
       next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
       farewells_(reader_ranks_.size()) {
@@ -178,6 +180,9 @@ Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
         return Status::from_errno(EPROTO);
       }
       part.state = Part::State::done;
+      bytes_ += part.bytes.size();
+      if (nodes_.empty() || nodes_[reader_ranks_[part.reader]] != nodes_[transport_.rank()])
+        bytes_from_nodes_ += part.bytes.size();
       break;
     }
     if (part.state == Part::State::header) {
@@ -228,7 +233,8 @@ Status Receiver::move_on(std::deque<Round>& rounds, std::vector<bool>& behind, s
 // Nothing of it is under way, and the sender keeps nothing for it.
 bool Receiver::over(const Round& round) const noexcept {
   return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<Part>& p) {
-    return (p->own && sender_->has_left()) || p->state == Part::State::done || p->state == Part::State::failed;
+    return (p->own && sender_->has_left()) || p->state == Part::State::done ||
+           p->state == Part::State::failed;
   });
 }
 

@@ -20,9 +20,9 @@ class Receiver {
  public:
   /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
   /// Messages of `ahead` rounds with records of this rank are expected at a time.
-  /// `memory`: of messages.
+  /// `memory`: of messages.  `nodes`: of each rank; empty: each rank has its own.
   Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
-           Sender* sender, std::shared_ptr<PayloadMemory> memory);
+           Sender* sender, std::shared_ptr<PayloadMemory> memory, std::vector<std::uint32_t> nodes = {});
   /// Only when closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
@@ -50,6 +50,11 @@ class Receiver {
   void leave() noexcept;
   /// After leave(): nothing is under way.
   bool closed() const noexcept;
+  /// Adds what was received.
+  void add_to(Traffic& traffic) const noexcept {
+    traffic.bytes_received += bytes_;
+    traffic.bytes_from_nodes += bytes_from_nodes_;
+  }
   /// There is no memory for what comes next.
   bool lacks_memory() const noexcept { return lacks_memory_; }
 
@@ -109,7 +114,9 @@ class Receiver {
   Transport& transport_;
   Sender* const sender_;
   const std::shared_ptr<PayloadMemory> memory_;
+  const std::vector<std::uint32_t> nodes_;
   const reader::Order share_;
+  std::uint64_t bytes_ = 0, bytes_from_nodes_ = 0;
   bool lacks_memory_ = false;
   std::uint64_t next_;
   std::uint64_t required_ = 0;  ///< rounds before it

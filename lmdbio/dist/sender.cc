@@ -26,16 +26,18 @@ constexpr std::size_t kCopiedBelow = 2;
 
 }  // namespace
 
-Sender::Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport,
-               PartSource& source, std::shared_ptr<PayloadMemory> memory)
+Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
+               unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
+               std::shared_ptr<PayloadMemory> memory)
     : deal_(deal),
       reader_(reader),
       ahead_(ahead),
-      next_(deal.first_round(deal.first_epoch())),
+      first_(deal.first_round(deal.first_epoch())),
       transport_(transport),
       source_(source),
       memory_(std::move(memory)),
-      farewells_(transport.ranks()) {
+      farewells_(transport.ranks()),
+      turns_(turns, reader_ranks, reader, transport) {
   farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
 }
 
@@ -80,9 +82,18 @@ void Sender::leave() noexcept {
 }
 
 bool Sender::closed() const noexcept {
-  return ended_ && rounds_.empty() &&
+  return ended_ && rounds_.empty() && turns_.closed() &&
          std::all_of(farewells_.begin(), farewells_.end(),
                      [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
+}
+
+// The turn of a round has ended once it is read, or if there is nothing to read.
+Status Sender::take_turns() {
+  const auto reading =
+      std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->is_read(); });
+  turns_.ended((reading != rounds_.end() ? (*reading)->number : next_) - first_);
+  if (ended_ && reading == rounds_.end()) turns_.leave();
+  return turns_.progress();
 }
 
 // False: there is nothing to start now.
@@ -92,6 +103,7 @@ bool Sender::start_round() {
     ended_ = true;
     return false;
   }
+  if (!turns_.may_begin(next_ - first_)) return false;
   auto round = std::make_unique<Round>();
   round->number = next_;
   std::vector<Deal::Need> needs;
@@ -185,6 +197,8 @@ Status Sender::send(Round& round) {
     if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
         !st.ok())
       return st;
+    ++messages_;
+    bytes_ += message->bytes.size();
     if (message->bytes.empty()) continue;
     if (const Status st = transport_.send(message->to, kBytes, message->bytes.span(), message->bytes_op);
         !st.ok())
@@ -198,12 +212,13 @@ Status Sender::send(Round& round) {
 
 Status Sender::progress() {
   if (const Status st = hear_farewells(); !st.ok()) return st;
+  if (const Status st = take_turns(); !st.ok()) return st;
   while (start_round()) {
   }
   // In the order of the rounds: a message has no other sign of its round than its place in the row.
   for (const std::unique_ptr<Round>& round : rounds_) {
     if (round->packed) continue;
-    if (round->read != nullptr && !round->read->done()) break;
+    if (!round->is_read()) break;
     // Without memory now there may be some when earlier rounds are sent.  Nobody waits for the program to
     // give some back.
     if (!pack(*round) && (round != rounds_.front() || !pack(*round, true))) break;

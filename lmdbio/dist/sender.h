@@ -12,6 +12,7 @@
 #include "lmdbio/dist/part_source.h"
 #include "lmdbio/dist/payload.h"
 #include "lmdbio/dist/transport.h"
+#include "lmdbio/dist/turns.h"
 
 namespace lmdbio::dist {
 
@@ -28,9 +29,10 @@ struct OwnRecords {
 /// One thread.  Deal, transport and source outlive it.
 class Sender {
  public:
-  /// Reader number `reader` of the deal, in this rank.  At most `ahead` rounds are read or being sent.
-  /// `memory`: of messages.  May throw bad_alloc.
-  Sender(const Deal& deal, std::uint32_t reader, unsigned ahead, Transport& transport, PartSource& source,
+  /// Reader number `reader` of the deal, in this rank.  `reader_ranks`: the rank of each.  At most `ahead`
+  /// rounds are read or being sent.  `memory`: of messages.  May throw bad_alloc.
+  Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
+         unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
          std::shared_ptr<PayloadMemory> memory);
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
@@ -47,6 +49,11 @@ class Sender {
   /// All rounds of the order were sent, or nobody wants them any more, and all ranks have said so: nothing is
   /// under way.
   bool closed() const noexcept;
+  /// Adds what was sent.
+  void add_to(Traffic& traffic) const noexcept {
+    traffic.messages_sent += messages_;
+    traffic.bytes_sent += bytes_;
+  }
   /// Reads that have ended.
   std::uint64_t events() const noexcept { return packed_; }
 
@@ -72,9 +79,11 @@ class Sender {
     std::size_t records = 0;
     bool own_taken = true;
     bool packed = false;
+    bool is_read() const noexcept { return packed || read == nullptr || read->done(); }
   };
 
   Status hear_farewells();
+  Status take_turns();
   bool start_round();
   Status send(Round& round);
   bool pack(Round& round, Message& message, bool empty = false);
@@ -83,15 +92,17 @@ class Sender {
   const Deal& deal_;
   const std::uint32_t reader_;
   const unsigned ahead_;
-  std::uint64_t next_;
+  const std::uint64_t first_;
+  std::uint64_t next_ = first_;
   bool ended_ = false;  ///< no further round is read
   bool expected_ = false, left_ = false;
-  std::uint64_t packed_ = 0;
+  std::uint64_t packed_ = 0, messages_ = 0, bytes_ = 0;
   Transport& transport_;
   PartSource& source_;
   const std::shared_ptr<PayloadMemory> memory_;
   std::deque<std::unique_ptr<Round>> rounds_;
   std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
+  Turns turns_;
 };
 
 }  // namespace lmdbio::dist

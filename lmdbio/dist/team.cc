@@ -152,6 +152,7 @@ bool Team::close() {
     return members_.empty() || stuck || !broken_.empty();
   };
   if (!wait(lock, left)) return false;
+  terms.totals = totals_;
   const std::uint64_t claim = agreement_->claim("the end", "", {}, "", now_ns(), terms);
   const auto agreed = [&] {
     return !broken_.empty() || agreement_->answer(claim).verdict != Agreement::Verdict::pending;

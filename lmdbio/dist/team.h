@@ -18,6 +18,7 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/dist/agreement.h"
 #include "lmdbio/dist/network.h"
+#include "lmdbio/dist/turns.h"
 
 namespace lmdbio::dist {
 
@@ -45,6 +46,7 @@ class Team {
     std::int64_t timeout_ns = Agreement::kTimeoutNs;  ///< how long ranks wait for others to open
     unsigned readers_per_node = 1;
     bool own_thread = true;  ///< where the network allows one
+    Turns::Settings turns;   ///< of the readers of a stream
   };
   /// The same on all ranks, but for `host`.  May throw bad_alloc.
   Team(std::unique_ptr<Network> network, Settings settings);
@@ -59,6 +61,7 @@ class Team {
   /// Nodes with ranks.
   std::size_t nodes() const noexcept { return nodes_; }
   std::uint32_t rank() const noexcept { return network_->rank(); }
+  const Turns::Settings& turns() const noexcept { return settings_.turns; }
   const std::string& host() const noexcept { return settings_.host; }
 
   /// False: MPI does not allow calls of this thread, this is a forked child, or the team is closed.  `why`
@@ -83,6 +86,11 @@ class Team {
   /// progress.  False: this is a forked child meanwhile (a signal handler forked), and the lock is not held.
   template <class Ready>
   bool wait(std::unique_lock<std::mutex>& lock, Ready&& ready);
+
+  /// With the lock held.  Adds what a reader of this rank has done, once it does nothing more.
+  void count(const JobTotals& totals) noexcept { totals_.add(totals); }
+  /// On rank 0, after close(): of all ranks.
+  const JobTotals& job_totals() const noexcept { return agreement_->totals(); }
 
   /// A call of the program's that only makes progress (lmdbio_mpi_poll).
   void poll();
@@ -111,6 +119,7 @@ class Team {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Member>> members_;
   std::string broken_;
+  JobTotals totals_;  ///< of this rank
   std::uint64_t events_ = 0;
   EventCount changes_;
   std::atomic<unsigned> waiting_{0};

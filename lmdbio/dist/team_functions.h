@@ -13,6 +13,7 @@ struct TeamOptions {
   unsigned timeout_seconds = 60;
   unsigned readers_per_node = 1;
   bool own_thread = true;
+  unsigned stagger_group = 0, stagger_reads = 1;
 };
 
 /// None of them throws.  Those that return an int return 0, an errno or an MDB_ code, and set lmdbio_error().

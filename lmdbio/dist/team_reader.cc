@@ -122,6 +122,22 @@ void TeamReader::let_go() noexcept {
 // The other ranks go on: what this rank has claimed stands.
 void TeamReader::leave() noexcept {
   work_.reset();
+  if (local_ == nullptr) return;
+  const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
+  const reader::Counters& c = local_->reader().shared().counters;
+  JobTotals totals;
+  totals.records = get(c.records);
+  totals.bytes = get(c.bytes_given);
+  totals.file_bytes = get(c.bytes_read);
+  totals.file_requests = get(c.requests);
+  totals.memory_bytes = get(c.bytes_copied);
+  totals.messages = get(c.messages_sent);
+  totals.rank_bytes = get(c.bytes_received);
+  totals.node_bytes = get(c.bytes_from_nodes);
+  totals.records_alone = get(c.records_alone);
+  totals.waits = get(c.waits);
+  totals.wait_ns = get(c.wait_ns);
+  team_->count(totals);
   local_ = nullptr;
 }
 

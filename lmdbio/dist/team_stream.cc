@@ -140,6 +140,7 @@ class TeamStream::Core final : public Member {
 
   void claim(std::int64_t now_ns);
   void take_answer();
+  void count_traffic() noexcept;
   Status begin(const Agreement::Answer& answer, std::string& why);
   void fail(Status status, std::string why) noexcept;
 
@@ -156,6 +157,7 @@ class TeamStream::Core final : public Member {
   std::optional<Deal> deal_;
   std::unique_ptr<PartSource> source_;
   std::unique_ptr<RankStream> stream_;
+  Traffic counted_;              ///< in the reader's counters
   Spot checked_{UINT64_MAX, 0};  ///< the file was unchanged when this epoch began
 };
 
@@ -214,6 +216,8 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   RankStream::Settings settings;
   settings.reader_ranks = team.reader_ranks();
   settings.ahead = kAhead;
+  settings.turns = team.turns();
+  settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
   if (shared_ != nullptr)
     settings.memory = std::make_shared<CountedMemory>(shared_->pool->memory(), limit / kForMessages);
   return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
@@ -246,9 +250,25 @@ void TeamStream::Core::progress(std::int64_t now_ns) noexcept {
     Status st = transport_->poll();
     std::string why = reader_->path() + ": messages between the ranks fail";
     if (st.ok()) st = stream_->progress(why);
+    count_traffic();
     if (!st.ok()) fail(st, why);
   } catch (const std::bad_alloc&) {  // the next call tries again
   }
+}
+
+void TeamStream::Core::count_traffic() noexcept {
+  if (shared_ == nullptr) return;
+  const Traffic now = stream_->traffic();
+  reader::Counters& c = shared_->counters;
+  const auto add = [&](std::atomic<std::uint64_t>& to, std::uint64_t Traffic::*field) {
+    if (now.*field != counted_.*field) to.fetch_add(now.*field - counted_.*field, std::memory_order_relaxed);
+  };
+  add(c.messages_sent, &Traffic::messages_sent);
+  add(c.bytes_sent, &Traffic::bytes_sent);
+  add(c.bytes_received, &Traffic::bytes_received);
+  add(c.bytes_from_nodes, &Traffic::bytes_from_nodes);
+  add(c.records_alone, &Traffic::records_alone);
+  counted_ = now;
 }
 
 Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient) {

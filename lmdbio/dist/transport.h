@@ -19,6 +19,14 @@ struct Operation {
   bool done() const noexcept { return !under_way; }
 };
 
+/// What a stream has sent and received so far.
+struct Traffic {
+  std::uint64_t messages_sent = 0, bytes_sent = 0;  ///< with records
+  std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_from_nodes = 0;  ///< of these, from ranks of other nodes
+  std::uint64_t records_alone = 0;     ///< read here, as others were late, failed or had left
+};
+
 /// One thread at a time.
 class Transport {
  public:

@@ -34,6 +34,12 @@ struct Counters {
   std::atomic<std::uint64_t> failed{0};                     ///< batches that could not be given
   std::atomic<std::uint64_t> leaf_hits{0}, leaf_misses{0};  ///< leaf pages for keys: kept ones, others
   std::atomic<bool> index_read{false};                      ///< from a file
+  // Readers that the ranks of an MPI job share.
+  std::atomic<std::uint64_t> messages_sent{0};  ///< with records
+  std::atomic<std::uint64_t> bytes_sent{0};     ///< in these
+  std::atomic<std::uint64_t> bytes_received{0};
+  std::atomic<std::uint64_t> bytes_from_nodes{0};  ///< of these: from ranks of other nodes
+  std::atomic<std::uint64_t> records_alone{0};     ///< read here, as others were late, failed or had left
 };
 
 struct Shared {

@@ -109,6 +109,11 @@ void ReaderTotals::add(const reader::Counters& c) noexcept {
   fetches_cached += now(c.fetches_cached);
   leaf_hits += now(c.leaf_hits);
   leaf_misses += now(c.leaf_misses);
+  messages_sent += now(c.messages_sent);
+  bytes_sent += now(c.bytes_sent);
+  bytes_received += now(c.bytes_received);
+  bytes_from_nodes += now(c.bytes_from_nodes);
+  records_alone += now(c.records_alone);
   waits += now(c.waits);
   wait_ns += now(c.wait_ns);
   failed += now(c.failed);

@@ -25,6 +25,8 @@ struct ReaderTotals {
   std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
   std::uint64_t fetches = 0, fetches_cached = 0, waits = 0, wait_ns = 0, failed = 0;
   std::uint64_t leaf_hits = 0, leaf_misses = 0;
+  std::uint64_t messages_sent = 0, bytes_sent = 0, bytes_received = 0, bytes_from_nodes = 0,
+                records_alone = 0;
   std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
   void add(const reader::Shared& s) noexcept;
   /// What a board tells of one.

@@ -121,6 +121,11 @@ void append_readers(std::string& out, const ReaderTotals& all) {
   append_number(out, "waits", all.waits);
   append_number(out, "wait_us", all.wait_ns / 1000);
   append_number(out, "failed", all.failed);
+  append_number(out, "messages_sent", all.messages_sent);
+  append_number(out, "bytes_sent", all.bytes_sent);
+  append_number(out, "bytes_received", all.bytes_received);
+  append_number(out, "bytes_from_nodes", all.bytes_from_nodes);
+  append_number(out, "records_alone", all.records_alone);
   append_number(out, "most_memory", all.most_bytes);
   close_object(out);
   out += ',';

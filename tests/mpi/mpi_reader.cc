@@ -107,6 +107,8 @@ struct Configuration {
     reader.memory = rng.percent(30) ? std::size_t{8} << 20 : 0;
     mpi.readers_per_node = static_cast<unsigned>(rng.below(4));
     mpi.no_thread = rng.percent(20);
+    if (rng.percent(30)) mpi.stagger_group = 1 + static_cast<unsigned>(rng.below(4));
+    mpi.stagger_reads = static_cast<unsigned>(rng.below(4));
   }
 
   void make(ReaderDb& db, std::uint64_t seed) const {

@@ -152,10 +152,19 @@ class FakeSource final : public dist::PartSource {
     }
     read->polls = rng_.below(6);
     read->fails = rng_.percent(faults_.reads);
+    if (under_way != nullptr) {
+      read->counted = under_way;
+      under_way->most = std::max(under_way->most, ++under_way->now);
+    }
     failed += read->fails;
     out = std::move(read);
     return {};
   }
+  /// Reads under way, and the most there were; several sources may share it.
+  struct UnderWay {
+    unsigned now = 0, most = 0;
+  };
+  UnderWay* under_way = nullptr;
   std::map<std::uint64_t, unsigned> times;  ///< how often each record was read
   unsigned failed = 0;
 
@@ -165,8 +174,20 @@ class FakeSource final : public dist::PartSource {
       std::uint64_t ordinal;
       std::string key, value;
     };
-    bool done() noexcept override { return polls == 0 || --polls == 0; }
-    void wait() noexcept override { polls = 0; }
+    ~Read() override { end(); }
+    bool done() noexcept override {
+      if (polls != 0) --polls;
+      if (polls == 0) end();
+      return polls == 0;
+    }
+    void wait() noexcept override {
+      polls = 0;
+      end();
+    }
+    void end() noexcept {
+      if (counted != nullptr) --counted->now;
+      counted = nullptr;
+    }
     Status record(std::size_t i, lmdbio_record& out, std::string& why) override {
       if (polls != 0) throw std::logic_error("a record of a read that is not done");
       why = "it failed";
@@ -179,6 +200,7 @@ class FakeSource final : public dist::PartSource {
     std::shared_ptr<std::vector<One>> data = std::make_shared<std::vector<One>>();
     unsigned polls = 0;
     bool fails = false;
+    UnderWay* counted = nullptr;
   };
   const FakeRecords records_;
   Rng rng_;

@@ -28,16 +28,23 @@ std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data)
 /// A job whose ranks take turns by chance.
 class Ranks {
  public:
-  Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead)
+  Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead,
+        Turns::Settings turns = {})
       : deal(Deal::make(job, records).value()), records_{seed}, network(job.ranks, seed), rng_(seed + 1) {
     RankStream::Settings settings;
     settings.ahead = ahead;
+    settings.turns = turns;
     std::vector<std::uint32_t> ranks(job.ranks);
     std::iota(ranks.begin(), ranks.end(), 0);
     std::shuffle(ranks.begin(), ranks.end(), std::minstd_rand(static_cast<unsigned>(seed)));
     settings.reader_ranks.assign(ranks.begin(), ranks.begin() + job.readers);
+    groups.resize(job.readers);
     for (std::uint32_t r = 0; r < job.ranks; ++r) {
       sources.push_back(std::make_unique<FakeSource>(records_, seed * 77 + r, faults));
+      const auto reader = std::find(settings.reader_ranks.begin(), settings.reader_ranks.end(), r) -
+                          settings.reader_ranks.begin();
+      if (turns.group != 0 && reader < static_cast<std::ptrdiff_t>(job.readers))
+        sources[r]->under_way = &groups[static_cast<std::size_t>(reader) / turns.group];
       std::unique_ptr<RankStream> stream;
       EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), stream).ok());
       streams.push_back(std::move(stream));
@@ -114,6 +121,7 @@ class Ranks {
   const Deal deal;
   const FakeRecords records_;
   FakeNetwork network;
+  std::vector<FakeSource::UnderWay> groups;  ///< of readers
   std::vector<std::unique_ptr<FakeSource>> sources;
   std::vector<std::unique_ptr<RankStream>> streams;
   std::uint64_t given = 0, errors = 0;
@@ -212,6 +220,33 @@ TEST(RankStream, RanksThatLeave) {
   }
   EXPECT_GT(leaves, 500u);
   EXPECT_GT(stayed, 200u);
+}
+
+// Readers that take turns: any groups, and groups that do not divide the readers; ranks that leave block
+// nobody.
+TEST(RankStream, ReadersTakeTurns) {
+  unsigned most = 0;
+  for (std::uint64_t seed = 3000; seed < 3600; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 300);
+    Job job = random_job(rng, records);
+    const bool faults = rng.below(2) == 0;
+    const Turns::Settings turns{rng.between(1, 10), rng.between(0, 5)};
+    Ranks ranks(job, records, seed, {.reads = faults ? 20u : 0u, .starts = faults ? 20u : 0u},
+                rng.between(1, 4), turns);
+    if (!ranks.deal.has_rounds()) continue;
+    if (faults) ranks.leaves_of_1000 = rng.below(20), ranks.impatient_of_1000 = rng.below(20);
+    ranks.run();
+    if (HasFatalFailure()) return;
+    // What a rank reads for itself alone has no turn.
+    if (faults || job.order.last == LMDBIO_LAST_PAD) continue;
+    for (const FakeSource::UnderWay& g : ranks.groups) {
+      EXPECT_LE(g.most, std::max(turns.at_once, 1u));
+      most = std::max(most, g.most);
+    }
+  }
+  EXPECT_EQ(most, 5u) << "the limit is reached";
 }
 
 // Who does not wait for others reads for itself, and what comes too late does no harm.

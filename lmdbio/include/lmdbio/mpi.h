@@ -29,12 +29,18 @@ extern "C" {
  * the main thread may call.  Progress is then made inside the calls of this library. */
 typedef struct lmdbio_mpi lmdbio_mpi;
 
-/* Zero in a field means its default.  `size` is sizeof(lmdbio_mpi_options).  The same on all ranks. */
+/* Zero in a field means its default.  `size` is sizeof(lmdbio_mpi_options).  The same on all ranks.
+ *
+ * Staggering: readers are in groups of `stagger_group`, in the order of their ranks.  In each group at most
+ * `stagger_reads` parts of rounds (up to 4 MiB each) are read at a time; the readers of the group take turns.
+ * By default nobody waits for a turn. */
 typedef struct lmdbio_mpi_options {
   size_t size;
   unsigned readers_per_node; /* ranks of each node that read the file; default: 1 */
   unsigned timeout;          /* seconds that ranks wait for others to open the same; default: 60 */
   int no_thread;             /* 1: no thread of the library, also with MPI_THREAD_MULTIPLE */
+  unsigned stagger_group;    /* readers that take turns; default: no turns */
+  unsigned stagger_reads;    /* parts that are read at a time in a group; default: 1 */
 } lmdbio_mpi_options;
 
 /* Collective over `comm`, which is duplicated.  `options` may be NULL.  EINVAL: MPI is not initialized, or
