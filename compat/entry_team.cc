@@ -53,7 +53,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
   Status open(const SharedTeam& team, const char* path, std::string& why) {
     dist::FileState state;
     if (const Status st = look(state, why); !st.ok()) return st;
-    shared_ = dist::TeamReader::open(team, path, database_, state, *this);
+    dist::TeamReader::open(team, path, database_, state, *this, shared_);
     return {};
   }
 
@@ -259,7 +259,10 @@ int close(void* handle) noexcept {
   });
 }
 
-void free_team(void* handle) noexcept { delete static_cast<SharedTeam*>(handle); }
+void free_team(void* handle) noexcept {
+  // Else messages may be under way, whose memory has to stay.
+  if (team_of(handle)->ended_well()) delete static_cast<SharedTeam*>(handle);
+}
 
 void set_error(const char* text) noexcept {
   try {

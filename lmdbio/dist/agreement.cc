@@ -18,6 +18,8 @@ enum : unsigned { kAnswers, kClaims, kStarts };
 
 /// How much longer than rank 0 another rank waits: rank 0 knows who is missing.
 constexpr std::int64_t kLongerNs = std::int64_t{10} * 1'000'000'000;
+/// Between two calls of progress(), of the time for which a rank has waited.
+constexpr std::int64_t kMostPassedNs = 1'000'000'000;
 
 template <std::size_t n>
 void put(char (&to)[n], std::string_view from) noexcept {
@@ -44,22 +46,22 @@ Agreement::Agreement(Transport& transport, std::string host, std::int64_t timeou
     : transport_(transport), host_(std::move(host)), timeout_ns_(timeout_ns) {}
 
 std::uint64_t Agreement::claim(std::string_view path, std::string_view name, const FileState& state,
-                               std::string_view why, std::int64_t now_ns, const Terms& terms) {
+                               std::string_view why, const Terms& terms) {
   std::string text(path);
   text.append(1, '\0').append(name);
   Hash key{hash(text, 1), hash(text, 2)};
   const std::uint64_t nth = opens_[key]++;
   key.low = mix(key.low ^ nth);
   const std::uint64_t number = next_claim_++;
-  claims_[number] = {std::string(path), key, terms.kind, now_ns, {}};
-  claim_again(number, state, why, now_ns, terms);
+  claims_[number] = {std::string(path), key, terms.kind, 0, {}};
+  claim_again(number, state, why, terms);
   return number;
 }
 
 void Agreement::claim_again(std::uint64_t number, const FileState& state, std::string_view why,
-                            std::int64_t now_ns, const Terms& terms) {
+                            const Terms& terms) {
   Claim& claim = claims_.at(number);
-  claim.since_ns = now_ns;
+  claim.waited_ns = 0;
   claim.answer = {};
   auto out = std::make_unique<Sent<ClaimMessage>>();
   ClaimMessage& m = out->message;
@@ -87,12 +89,14 @@ Agreement::Answer Agreement::answer(std::uint64_t claim) const {
 void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::vector<Spot>> starts) {
   const auto at = claims_.find(message.claim);
   if (at == claims_.end() || at->second.answer.verdict != Verdict::pending) return;
-  at->second.answer = {static_cast<Verdict>(message.verdict),
-                       message.number,
-                       message.code,
-                       message.why,
-                       message.offer,
-                       std::move(starts)};
+  Answer& answer = at->second.answer;
+  answer.verdict = static_cast<Verdict>(message.verdict);
+  answer.late = false;
+  answer.number = message.number;
+  answer.code = message.code;
+  answer.why = message.why;
+  answer.offer = message.offer;
+  answer.starts = std::move(starts);
 }
 
 // Why ranks that have all claimed do not agree, by rank; or that they do.
@@ -108,6 +112,13 @@ Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::stri
     if (code == 0) code = EREMOTEIO;
     why = who(first_failed) + ": " + matched.by_rank[first_failed]->why;
     if (failed > 1) why += " (and " + std::to_string(failed - 1) + " other ranks)";
+    return Verdict::failed;
+  }
+  for (std::size_t r = 1; r < matched.by_rank.size(); ++r) {
+    if (matched.by_rank[r]->terms.options == matched.by_rank[0]->terms.options) continue;
+    code = EINVAL;
+    why = std::string(matched.by_rank[r]->path) + ": " + who(r) + " has other lmdbio_mpi_options than " +
+          who(0);
     return Verdict::failed;
   }
   const FileState& first = matched.by_rank[0]->state;
@@ -145,7 +156,7 @@ Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::stri
   return Verdict::failed;
 }
 
-void Agreement::answer_all(Matched& matched, Verdict verdict, int code, const std::string& why) {
+Status Agreement::answer_all(Matched& matched, Verdict verdict, int code, const std::string& why) {
   const std::uint32_t number = verdict == Verdict::agreed ? next_number_++ : 0;
   std::uint64_t offer = UINT64_MAX;
   std::shared_ptr<std::vector<Spot>> starts;
@@ -179,19 +190,19 @@ void Agreement::answer_all(Matched& matched, Verdict verdict, int code, const st
     out->to = static_cast<std::uint32_t>(r);
     out->message = m;
     out->starts = starts;
-    if (!transport_.send(out->to, kAnswers, bytes_of(out->message), out->op).ok())
-      continue;  // it finds out by itself
-    if (starts != nullptr)
-      (void)transport_.send(out->to, kStarts, std::as_bytes(std::span(*starts)), out->starts_op);
+    Status st = transport_.send(out->to, kAnswers, bytes_of(out->message), out->op);
+    if (st.ok() && starts != nullptr)
+      st = transport_.send(out->to, kStarts, std::as_bytes(std::span(*starts)), out->starts_op);
     answers_out_.push_back(std::move(out));
+    if (!st.ok()) return st;
   }
+  return {};
 }
 
-void Agreement::take(std::uint32_t rank, const ClaimMessage& message, std::int64_t now_ns) {
+Status Agreement::take(std::uint32_t rank, const ClaimMessage& message) {
   Matched& matched = matched_[message.key];
   if (matched.by_rank.empty()) {
     matched.by_rank.resize(transport_.ranks());
-    matched.since_ns = now_ns;
   }
   matched.by_rank[rank] = std::make_unique<ClaimMessage>(message);
   matched.waits_for_ever = message.terms.kind == Terms::Kind::end;
@@ -206,11 +217,11 @@ void Agreement::take(std::uint32_t rank, const ClaimMessage& message, std::int64
   } else if (matched.claimed == matched.by_rank.size()) {
     verdict = judge(matched, code, why);
   }
-  if (verdict == Verdict::pending) return;
-  answer_all(matched, verdict, code, why);
+  if (verdict == Verdict::pending) return {};
+  if (const Status st = answer_all(matched, verdict, code, why); !st.ok()) return st;
   if (verdict != Verdict::renew) {
     matched_.erase(message.key);
-    return;
+    return {};
   }
   matched.before.clear();
   for (auto& m : matched.by_rank) {
@@ -218,15 +229,17 @@ void Agreement::take(std::uint32_t rank, const ClaimMessage& message, std::int64
     m.reset();
   }
   matched.claimed = 0;
-  matched.since_ns = now_ns;
+  matched.waited_ns = 0;
   ++matched.renewals;
+  return {};
 }
 
 // Not all ranks opened it.
-void Agreement::give_up_late(std::int64_t now_ns) {
+Status Agreement::give_up_late(std::int64_t passed_ns) {
   for (auto at = matched_.begin(); at != matched_.end();) {
     Matched& matched = at->second;
-    if (now_ns - matched.since_ns < timeout_ns_ || matched.waits_for_ever) {
+    matched.waited_ns += passed_ns;
+    if (matched.waited_ns < timeout_ns_ || matched.waits_for_ever) {
       ++at;
       continue;
     }
@@ -241,13 +254,14 @@ void Agreement::give_up_late(std::int64_t now_ns) {
     if (n > 4) missing += " and " + std::to_string(n - 4) + " more";
     const std::string why =
         path + ": rank " + missing + " did not open it within " + seconds_text(timeout_ns_);
-    answer_all(matched, Verdict::failed, ETIMEDOUT, why);
+    if (const Status st = answer_all(matched, Verdict::failed, ETIMEDOUT, why); !st.ok()) return st;
     given_up_[at->first] = why;
     at = matched_.erase(at);
   }
+  return {};
 }
 
-Status Agreement::receive_claims(std::int64_t now_ns) {
+Status Agreement::receive_claims() {
   if (claims_in_.empty()) claims_in_.resize(transport_.ranks());
   for (std::uint32_t r = 0; r < claims_in_.size(); ++r) {
     if (r == transport_.rank()) continue;
@@ -255,7 +269,7 @@ Status Agreement::receive_claims(std::int64_t now_ns) {
     if (in != nullptr && !in->op.done()) continue;
     if (in != nullptr) {
       if (!in->op.status.ok()) return in->op.status;
-      take(r, in->message, now_ns);
+      if (const Status st = take(r, in->message); !st.ok()) return st;
     } else {
       in = std::make_unique<Sent<ClaimMessage>>();
     }
@@ -279,21 +293,26 @@ Status Agreement::send_waiting() {
 
 Status Agreement::progress(std::int64_t now_ns) {
   if (closing_) return {};
+  // What passed while this rank did not call is no time in which others could have been heard.
+  const std::int64_t passed_ns =
+      last_ns_ != 0 ? std::clamp<std::int64_t>(now_ns - last_ns_, 0, kMostPassedNs) : 0;
+  last_ns_ = now_ns;
   if (transport_.rank() == 0) {
     const auto own = std::exchange(claims_out_, {});
-    for (const auto& out : own) take(0, out->message, now_ns);
-    if (const Status st = receive_claims(now_ns); !st.ok()) return st;
-    give_up_late(now_ns);
+    for (const auto& out : own)
+      if (const Status st = take(0, out->message); !st.ok()) return st;
+    if (const Status st = receive_claims(); !st.ok()) return st;
+    if (const Status st = give_up_late(passed_ns); !st.ok()) return st;
     std::erase_if(answers_out_, [](const auto& out) { return out->done(); });
     return {};
   }
   if (const Status st = send_waiting(); !st.ok()) return st;
   if (const Status st = hear_answers(); !st.ok()) return st;
   for (auto& [number, claim] : claims_) {
-    if (claim.answer.verdict != Verdict::pending || claim.kind == Terms::Kind::end ||
-        now_ns - claim.since_ns < timeout_ns_ + kLongerNs)
-      continue;
-    claim.answer.verdict = Verdict::failed;
+    if (claim.answer.verdict != Verdict::pending || claim.kind == Terms::Kind::end) continue;
+    claim.waited_ns += passed_ns;
+    if (claim.waited_ns < timeout_ns_ + kLongerNs || claim.answer.late) continue;
+    claim.answer.late = true;
     claim.answer.code = ETIMEDOUT;
     claim.answer.why = claim.path + ": rank 0 did not answer within " +
                        seconds_text(timeout_ns_ + kLongerNs) +

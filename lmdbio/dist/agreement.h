@@ -37,6 +37,7 @@ struct Terms {
   Kind kind = Kind::file;
   int code = 0;                      ///< with `why`: what the open returned, an errno or an MDB_ code
   std::uint64_t offer = UINT64_MAX;  ///< the least of all ranks' is what they agree on
+  std::uint64_t options = 0;         ///< have to be the same on all ranks
   reader::Spot start;                ///< of this rank's stream
   JobTotals totals;                  ///< Kind::end: of this rank
 };
@@ -55,6 +56,9 @@ class Agreement {
     std::uint32_t number = 0;  ///< of what was agreed on, counted from 0: the same on all ranks
     int code = 0;              ///< failed: an errno or an MDB_ code
     std::string why;           ///< failed: one line that names a rank, its host and the reason
+    /// Rank 0 has not answered for long, `code` and `why` say so.  It may still answer, and other ranks may
+    /// come to agree: who does not wait any more still has to do its part, as one who has left.
+    bool late = false;
     std::uint64_t offer = UINT64_MAX;
     /// Of each rank, if they do not all start at the same place; else null.
     std::shared_ptr<const std::vector<reader::Spot>> starts;
@@ -73,9 +77,9 @@ class Agreement {
   /// says so.  The n-th open of the same path and name on one rank matches the n-th on the others.  The
   /// number of the claim, for answer().  May throw bad_alloc.
   std::uint64_t claim(std::string_view path, std::string_view name, const FileState& state,
-                      std::string_view why, std::int64_t now_ns, const Terms& terms = {});
+                      std::string_view why, const Terms& terms = {});
   /// After Verdict::renew.
-  void claim_again(std::uint64_t claim, const FileState& state, std::string_view why, std::int64_t now_ns,
+  void claim_again(std::uint64_t claim, const FileState& state, std::string_view why,
                    const Terms& terms = {});
   /// Never waits.  An error is the transport's, and final.  May throw bad_alloc.
   Status progress(std::int64_t now_ns);
@@ -113,7 +117,7 @@ class Agreement {
     std::string path;
     Hash key;
     Terms::Kind kind = Terms::Kind::file;
-    std::int64_t since_ns = 0;
+    std::int64_t waited_ns = 0;
     Answer answer;
   };
   template <class Message>
@@ -130,16 +134,16 @@ class Agreement {
     std::vector<std::unique_ptr<ClaimMessage>> by_rank;
     std::vector<FileState> before;  ///< of each rank, if it was renewed
     std::uint32_t claimed = 0;
-    std::int64_t since_ns = 0;
+    std::int64_t waited_ns = 0;
     bool waits_for_ever = false;
     unsigned renewals = 0;
   };
 
-  Status receive_claims(std::int64_t now_ns);
-  void take(std::uint32_t rank, const ClaimMessage& message, std::int64_t now_ns);
+  Status receive_claims();
+  Status take(std::uint32_t rank, const ClaimMessage& message);
   Verdict judge(const Matched& matched, int& code, std::string& why) const;
-  void answer_all(Matched& matched, Verdict verdict, int code, const std::string& why);
-  void give_up_late(std::int64_t now_ns);
+  Status answer_all(Matched& matched, Verdict verdict, int code, const std::string& why);
+  Status give_up_late(std::int64_t passed_ns);
   void hear(const AnswerMessage& message, std::shared_ptr<const std::vector<reader::Spot>> starts);
   Status hear_answers();
   Status send_waiting();
@@ -147,6 +151,7 @@ class Agreement {
   Transport& transport_;
   const std::string host_;
   const std::int64_t timeout_ns_;
+  std::int64_t last_ns_ = 0;  ///< when progress() was called last
   std::uint64_t next_claim_ = 0;
   std::map<std::uint64_t, Claim> claims_;
   std::map<Hash, std::uint64_t> opens_;  ///< of each path and name, on this rank

@@ -64,7 +64,7 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
   made.job_.order.list = nullptr;
   made.job_.order.keys = nullptr;
   const bool windows = o.kind == LMDBIO_ORDER_WINDOW_SHUFFLE;
-  if (o.kind != LMDBIO_ORDER_SEQUENTIAL && !windows) return made;
+  if ((o.kind != LMDBIO_ORDER_SEQUENTIAL && !windows) || records == 0) return made;
   std::uint64_t n = std::min(job.round_records, std::max<std::uint64_t>(records, 1));
   if (windows) {
     const std::uint64_t window = std::min(o.window, std::max<std::uint64_t>(records, 1));

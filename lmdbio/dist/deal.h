@@ -53,8 +53,8 @@ class Deal {
   /// The order of one rank, as lmdbio_stream_open takes it.
   /// List and keys are to be filled in.  May throw bad_alloc.
   lmdbio_order share(std::uint32_t rank) const;
-  /// False: an order whose neighbours do not lie next to each other.  Each rank reads its records itself, and
-  /// nothing below can be asked.
+  /// False: an order whose neighbours do not lie next to each other, or no records.  Each rank reads its
+  /// records itself, and nothing below can be asked.
   bool has_rounds() const noexcept { return round_records_ != 0; }
 
   std::uint64_t rounds_per_epoch() const noexcept { return (records_ + round_records_ - 1) / round_records_; }

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -211,9 +212,8 @@ Status IndexExchange::judge(IndexWork* work) {
   storage->set_table(table);
   Status st;
   std::string why;
-  if (work != nullptr)
-    if (const RecordIndex* const made = work->made(st, why); made != nullptr)
-      reader::write_part(*made, storage->part(part_));
+  assert(work != nullptr);
+  reader::write_part(*work->made(st, why), storage->part(part_));
   storage_ = std::move(storage);
   written_ = true;
   for (std::uint32_t p = 0; p < parts(); ++p) {

@@ -55,6 +55,8 @@ class IndexExchange {
   const std::string& why() const noexcept { return why_; }
   /// The work is not needed any more.
   bool has_part() const noexcept { return !leader_ || written_; }
+  /// The work is done and must not go before has_part(): others count on the part.
+  bool needs_work() const noexcept { return leader_ && sent_ && !written_; }
   /// Once it is whole: the parts, and what their bytes need to live.
   std::vector<reader::RecordIndex> take(std::shared_ptr<const void>& keep);
   /// There is an outcome, and nothing is under way; until then progress() is to be called.

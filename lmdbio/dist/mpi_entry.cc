@@ -1,5 +1,6 @@
 // lmdbio/mpi.h over what liblmdbio.so has.
 #include <lmdbio/mpi.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -20,6 +21,7 @@ struct lmdbio_mpi {
   void* team = nullptr;
   MpiNetwork* network = nullptr;  ///< the team's
   int keyval = MPI_KEYVAL_INVALID;
+  pid_t pid = ::getpid();
 };
 
 namespace {
@@ -62,6 +64,7 @@ bool mpi_runs() noexcept {
 /// MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF.
 int at_finalize(MPI_Comm, int, void* value, void*) noexcept {
   auto* const mpi = static_cast<lmdbio_mpi*>(value);
+  if (::getpid() != mpi->pid) return MPI_SUCCESS;
   (void)functions()->close(mpi->team);
   mpi->network->free();
   return MPI_SUCCESS;  // the program may still close streams and readers, and finalize
@@ -123,7 +126,7 @@ __attribute__((visibility("default"))) int lmdbio_mpi_poll(lmdbio_mpi* mpi) {
 }
 
 __attribute__((visibility("default"))) int lmdbio_mpi_finalize(lmdbio_mpi* mpi) {
-  if (mpi == nullptr) return 0;
+  if (mpi == nullptr || ::getpid() != mpi->pid) return 0;  // a forked child leaves all as it is
   const int rc = functions()->close(mpi->team);
   // Nothing to do any more in MPI_Finalize; which may have been before this.
   if (mpi_runs()) {

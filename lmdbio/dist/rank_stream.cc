@@ -48,6 +48,12 @@ Status RankStream::progress(std::string& why) {
 
 // `missing`: those that nobody sends, and that are not being read yet.  False: others are still to come.
 bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std::size_t>& missing) {
+  if (waits_for_ && !impatient) {  // what a caller that asks again waits for is mostly not there yet
+    lmdbio_record record;
+    std::shared_ptr<const void> keep;
+    if (receiver_.find(*waits_for_, record, keep) == Receiver::Found::pending) return false;
+  }
+  waits_for_.reset();
   const auto count = static_cast<std::size_t>(plan.count);
   batch_ = {};
   batch_.at = plan.at;
@@ -68,6 +74,7 @@ bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std:
     std::shared_ptr<const void> keep;
     switch (receiver_.find(at, batch_.records[i], keep, impatient)) {
       case Receiver::Found::pending:
+        if (all) waits_for_ = at;
         all = false;
         break;
       case Receiver::Found::failed:
@@ -118,6 +125,7 @@ Traffic RankStream::traffic() const noexcept {
 }
 
 void RankStream::leave() noexcept {
+  waits_for_.reset();
   reads_.clear();
   receiver_.leave();
   if (sender_ != nullptr) sender_->leave();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class RankStream {
   void leave() noexcept;
   /// There is no memory for what comes next.
   bool lacks_memory() const noexcept { return receiver_.lacks_memory(); }
+  /// This rank reads records of the next batch for itself.
+  bool reads_for_itself() const noexcept { return !reads_.empty(); }
   Traffic traffic() const noexcept;
   /// A number that changes when a read has ended.
   std::uint64_t events() const noexcept { return sender_ != nullptr ? sender_->events() : 0; }
@@ -79,9 +82,10 @@ class RankStream {
   std::unique_ptr<Sender> sender_;
   Receiver receiver_;
   reader::Spot at_;
-  RankBatch batch_;             ///< the next one, as far as it is there
-  std::vector<OwnRead> reads_;  ///< of what nobody sends, or not in time
-  std::uint64_t alone_ = 0;     ///< records that were read so
+  RankBatch batch_;                        ///< the next one, as far as it is there
+  std::vector<OwnRead> reads_;             ///< of what nobody sends, or not in time
+  std::uint64_t alone_ = 0;                ///< records that were read so
+  std::optional<reader::Spot> waits_for_;  ///< the first record of the batch that was not there
 };
 
 }  // namespace lmdbio::dist

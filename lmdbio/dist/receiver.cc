@@ -221,10 +221,10 @@ Status Receiver::progress(std::string& why) {
 Status Receiver::move_on(std::deque<Round>& rounds, std::vector<bool>& behind, std::string& why) {
   for (const Round& round : rounds) {
     for (const std::shared_ptr<Part>& part : round.parts) {
-      if (behind[part->reader] || (lacks_memory_ && !part->own)) continue;
+      if (part->state == Part::State::done || behind[part->reader] || (lacks_memory_ && !part->own)) continue;
       if (const Status st = move_on(round, *part, why); !st.ok()) return st;
-      behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
       if (part->state == Part::State::done && !part->overtaken) farewells_[part->reader].late = false;
+      behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
     }
   }
   return {};
@@ -245,8 +245,9 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
         at.position >= round.positions.end)
       continue;
     const std::uint32_t i = round.index[static_cast<std::size_t>(at.position - round.positions.begin)];
-    const auto part = std::find_if(round.parts.begin(), round.parts.end(),
-                                   [i](const auto& p) { return i >= p->first && i - p->first < p->count; });
+    const auto part = std::upper_bound(round.parts.begin(), round.parts.end(), i,
+                                       [](std::uint32_t n, const auto& p) { return n < p->first; }) -
+                      1;
     Part& p = **part;
     if (p.state == Part::State::failed) return Found::failed;
     if (p.state != Part::State::done) {
@@ -279,7 +280,11 @@ void Receiver::drop_before(Spot at) {
     const Round& first = rounds_.front();
     const std::uint64_t epoch = deal_.epoch_of(first.number);
     if (epoch > at.epoch || (epoch == at.epoch && first.positions.end > at.position)) return;
-    if (!over(first)) late_.push_back(std::move(rounds_.front()));
+    if (!over(first)) {
+      late_.push_back(std::move(rounds_.front()));
+      late_.back().ordinals = {};  // nobody asks for its records any more
+      late_.back().index = {};
+    }
     rounds_.pop_front();
   }
 }

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/mix.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio::dist {
 
@@ -45,6 +47,8 @@ Team::Team(std::unique_ptr<Network> network, Settings settings)
 }
 
 void Team::start_thread() {
+  note_own_thread();
+  stay_loaded();
   sigset_t all, before;
   ::sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on its own threads
@@ -52,6 +56,7 @@ void Team::start_thread() {
       &thread_, nullptr,
       [](void* self) -> void* {
         (void)::pthread_setname_np(::pthread_self(), "lmdbio-mpi");
+        use_remembered_affinity();
         static_cast<Team*>(self)->run();
         return nullptr;
       },
@@ -67,6 +72,10 @@ void Team::end_thread() noexcept {
   ending_ = true;
   changes_.notify();
   (void)::pthread_join(thread_, nullptr);
+}
+
+std::uint64_t Team::options() const noexcept {
+  return mix(mix(mix(settings_.readers_per_node) ^ settings_.turns.group) ^ settings_.turns.at_once);
 }
 
 bool Team::may_call(std::string& why) const {
@@ -142,7 +151,7 @@ void Team::poll() {
 
 bool Team::close() {
   std::unique_lock lock(mutex_);
-  if (closed_.exchange(true)) return broken_.empty();
+  if (closed_.exchange(true)) return ended_well_;
   for (const std::shared_ptr<Member>& m : members_) m->leave();
   Terms terms;
   terms.kind = Terms::Kind::end;
@@ -153,7 +162,7 @@ bool Team::close() {
   };
   if (!wait(lock, left)) return false;
   terms.totals = totals_;
-  const std::uint64_t claim = agreement_->claim("the end", "", {}, "", now_ns(), terms);
+  const std::uint64_t claim = agreement_->claim("the end", "", {}, "", terms);
   const auto agreed = [&] {
     return !broken_.empty() || agreement_->answer(claim).verdict != Agreement::Verdict::pending;
   };
@@ -161,7 +170,7 @@ bool Team::close() {
   if (!wait(lock, [this] { return !broken_.empty() || agreement_->close(); })) return false;
   lock.unlock();
   end_thread();
-  return broken_.empty() && !stuck;
+  return ended_well_ = broken_.empty() && !stuck;
 }
 
 }  // namespace lmdbio::dist

@@ -52,7 +52,7 @@ class Team {
   Team(std::unique_ptr<Network> network, Settings settings);
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
-  /// After close().
+  /// After close(), if ended_well().
   ~Team();
 
   Network& network() noexcept { return *network_; }
@@ -61,6 +61,8 @@ class Team {
   /// Nodes with ranks.
   std::size_t nodes() const noexcept { return nodes_; }
   std::uint32_t rank() const noexcept { return network_->rank(); }
+  /// What has to be the same on all ranks, as a number.
+  std::uint64_t options() const noexcept;
   const Turns::Settings& turns() const noexcept { return settings_.turns; }
   const std::string& host() const noexcept { return settings_.host; }
 
@@ -68,6 +70,8 @@ class Team {
   /// says so.
   bool may_call(std::string& why) const;
   bool closed() const noexcept { return closed_; }
+  /// False: messages may be under way.
+  bool ended_well() const noexcept { return ended_well_; }
   /// False: this is a forked child, and its lock may be held for ever.
   bool ours() const noexcept { return ::getpid() == pid_; }
 
@@ -125,6 +129,7 @@ class Team {
   std::atomic<unsigned> waiting_{0};
   std::atomic<bool> ending_{false};
   std::atomic<bool> closed_{false};
+  bool ended_well_ = false;
   bool threaded_ = false;
   pthread_t thread_{};
 };

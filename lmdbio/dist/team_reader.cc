@@ -6,9 +6,8 @@
 
 namespace lmdbio::dist {
 
-TeamReader::TeamReader(std::shared_ptr<Team> team, std::string path, std::uint64_t claim,
-                       Local& local) noexcept
-    : team_(std::move(team)), path_(std::move(path)), claim_(claim), local_(&local) {
+TeamReader::TeamReader(std::shared_ptr<Team> team, std::string path, Local& local) noexcept
+    : team_(std::move(team)), path_(std::move(path)), local_(&local) {
   look();
 }
 
@@ -26,22 +25,61 @@ namespace {
 /// The ranks make the index together unless all of them have it.
 constexpr std::uint64_t kIndexMissing = 0, kIndexThere = 1;
 
-Terms terms_of(TeamReader::Local& local) noexcept {
+Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {
   Terms terms;
+  terms.options = team.options();
   terms.offer = local.missing_index() != nullptr ? kIndexMissing : kIndexThere;
   return terms;
 }
 
+/// Of a reader's memory, one in so many is for messages, the rest for buffers of reads.
+constexpr std::uint64_t kForMessages = 2;
+
+/// Memory of messages: counted as buffers of readers are.
+class CountedMemory final : public PayloadMemory {
+ public:
+  CountedMemory(std::shared_ptr<reader::Memory> memory, std::uint64_t limit) noexcept
+      : memory_(std::move(memory)), limit_(limit) {}
+  bool take(std::uint64_t bytes) noexcept override {
+    if (used_.fetch_add(bytes) + bytes <= limit_ &&
+        memory_->take_of_readers(reader::MemoryUse::readers, bytes, reader::Urgency::needed))
+      return true;
+    used_.fetch_sub(bytes);
+    return false;
+  }
+  void give_back(std::uint64_t bytes) noexcept override {
+    memory_->give_back(reader::MemoryUse::readers, bytes);
+    used_.fetch_sub(bytes);
+  }
+
+ private:
+  const std::shared_ptr<reader::Memory> memory_;
+  const std::uint64_t limit_;
+  std::atomic<std::uint64_t> used_{0};
+};
+
 }  // namespace
 
-std::shared_ptr<TeamReader> TeamReader::open(std::shared_ptr<Team> team, std::string_view path,
-                                             std::string_view name, const FileState& state, Local& local) {
+std::uint64_t TeamReader::for_messages(std::uint64_t memory) noexcept { return memory / kForMessages; }
+
+std::shared_ptr<PayloadMemory> TeamReader::message_memory() {
+  std::shared_ptr<PayloadMemory> memory = message_memory_.lock();
+  if (memory == nullptr) {
+    const reader::BufferPool& pool = *local_->reader().shared().pool;
+    memory = std::make_shared<CountedMemory>(pool.memory(), for_messages(pool.limit()));
+    message_memory_ = memory;
+  }
+  return memory;
+}
+
+void TeamReader::open(const std::shared_ptr<Team>& team, std::string_view path, std::string_view name,
+                      const FileState& state, Local& local, std::shared_ptr<TeamReader>& out) {
   const std::lock_guard lock(team->mutex());
-  const std::uint64_t claim = team->agreement().claim(path, name, state, "", now_ns(), terms_of(local));
-  auto made = std::make_shared<TeamReader>(team, std::string(path), claim, local);
+  auto made = std::make_shared<TeamReader>(team, std::string(path), local);
   team->add(made);
+  made->claim_ = team->agreement().claim(path, name, state, "", terms_of(*team, local));
+  out = std::move(made);
   team->notify();
-  return made;
 }
 
 void TeamReader::report_failure(Team& team, std::string_view path, std::string_view name, int code,
@@ -50,8 +88,7 @@ void TeamReader::report_failure(Team& team, std::string_view path, std::string_v
     const std::lock_guard lock(team.mutex());
     Terms terms;
     terms.code = code;
-    const std::uint64_t claim =
-        team.agreement().claim(path, name, {}, why.empty() ? "failed" : why, now_ns(), terms);
+    const std::uint64_t claim = team.agreement().claim(path, name, {}, why.empty() ? "failed" : why, terms);
     team.agreement().forget(claim);
     team.notify();
   }
@@ -60,20 +97,27 @@ void TeamReader::report_failure(Team& team, std::string_view path, std::string_v
 
 void TeamReader::fail(Status status, std::string why) {
   state_ = State::failed;
+  if (gave_up_) return;  // the program has its error
   status_ = status;
   why_ = std::move(why);
 }
 
-void TeamReader::take_answer(std::int64_t now_ns) {
+void TeamReader::take_answer() {
   Agreement& agreement = team_->agreement();
   const Agreement::Answer answer = agreement.answer(claim_);
   switch (answer.verdict) {
     case Agreement::Verdict::pending:
-      return;
+      if (!answer.late || gave_up_) return;
+      gave_up_ = true;
+      status_ = Status::from_errno(answer.code);
+      why_ = answer.why;
+      return leave();
     case Agreement::Verdict::agreed:
       number_ = answer.number;
-      state_ = State::agreed;
-      if (answer.offer == kIndexMissing) begin_index();
+      if (answer.offer == kIndexMissing)
+        begin_index();
+      else
+        state_ = State::agreed;
       break;
     case Agreement::Verdict::renew: {
       FileState state;
@@ -86,10 +130,11 @@ void TeamReader::take_answer(std::int64_t now_ns) {
         if (st.ok()) look();
       }
       Terms terms;
-      if (st.ok()) terms = terms_of(*local_);
+      if (st.ok()) terms = terms_of(*team_, *local_);
+      terms.options = team_->options();
       terms.code = st.raw();
       if (!st.ok() && why.empty()) why = "failed";
-      agreement.claim_again(claim_, state, why, now_ns, terms);
+      agreement.claim_again(claim_, state, why, terms);
       return;
     }
     case Agreement::Verdict::failed: {
@@ -101,13 +146,13 @@ void TeamReader::take_answer(std::int64_t now_ns) {
   agreement.forget(claim_);
 }
 
-void TeamReader::progress(std::int64_t now_ns) noexcept {
+void TeamReader::progress(std::int64_t) noexcept {
   if (finished()) return;
   try {
     if (!team_->broken().empty())
       fail(Status::from_errno(EIO), path_ + ": " + team_->broken());
     else if (state_ == State::pending)
-      take_answer(now_ns);
+      take_answer();
     if (exchange_ != nullptr) move_index_on();
   } catch (const std::bad_alloc&) {  // the next call tries again
   }
@@ -121,7 +166,7 @@ void TeamReader::let_go() noexcept {
 
 // The other ranks go on: what this rank has claimed stands.
 void TeamReader::leave() noexcept {
-  work_.reset();
+  if (exchange_ == nullptr || !exchange_->needs_work()) work_.reset();
   if (local_ == nullptr) return;
   const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
   const reader::Counters& c = local_->reader().shared().counters;
@@ -194,16 +239,18 @@ void TeamReader::make_index_alone() {
     state_ = State::agreed;
     return;
   }
-  if (!std::exchange(works_alone_, true)) work_ = local_->start_index(0, 1);
+  if (work_ == nullptr || !works_alone_) {
+    work_ = local_->start_index(0, 1);
+    works_alone_ = true;
+  }
   if (!work_->done()) return;
   Status st;
   std::string why;
-  const std::shared_ptr<IndexWork> work = std::move(work_);
-  const reader::RecordIndex* const made = work->made(st, why);
+  const reader::RecordIndex* const made = work_->made(st, why);
   if (made == nullptr) return fail(st, why);
   std::vector<reader::RecordIndex> parts;
   parts.push_back(reader::view_of(*made));
-  missing->set(std::move(parts), work);
+  missing->set(std::move(parts), std::shared_ptr<const IndexWork>(std::move(work_)));
   state_ = State::agreed;
 }
 

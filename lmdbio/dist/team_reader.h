@@ -9,6 +9,7 @@
 
 #include "lmdbio/dist/index_exchange.h"
 #include "lmdbio/dist/index_work.h"
+#include "lmdbio/dist/payload.h"
 #include "lmdbio/dist/team.h"
 #include "lmdbio/reader/index_parts.h"
 #include "lmdbio/reader/reader.h"
@@ -35,12 +36,13 @@ class TeamReader final : public Member {
 
   /// This rank has opened the database `name` in `path`, with this state.  `local` outlives it, or let_go()
   /// is called.  Takes the team's lock.  May throw bad_alloc.
-  static std::shared_ptr<TeamReader> open(std::shared_ptr<Team> team, std::string_view path,
-                                          std::string_view name, const FileState& state, Local& local);
+  /// `out` is set before anything of `local` is called.
+  static void open(const std::shared_ptr<Team>& team, std::string_view path, std::string_view name,
+                   const FileState& state, Local& local, std::shared_ptr<TeamReader>& out);
   /// This rank could not, and `why` says so: the other ranks get to know.  May throw bad_alloc.
   static void report_failure(Team& team, std::string_view path, std::string_view name, int code,
                              std::string_view why);
-  TeamReader(std::shared_ptr<Team> team, std::string path, std::uint64_t claim, Local& local) noexcept;
+  TeamReader(std::shared_ptr<Team> team, std::string path, Local& local) noexcept;
 
   /// Until all ranks have one snapshot and its index: ok; or the same error on all of them.  ECANCELED;
   /// EINVAL: this thread or process may not call.
@@ -48,7 +50,7 @@ class TeamReader final : public Member {
 
   const std::shared_ptr<Team>& team() const noexcept { return team_; }
   const std::string& path() const noexcept { return path_; }
-  bool pending() const noexcept { return state_ == State::pending || state_ == State::indexing; }
+  bool pending() const noexcept { return !gave_up_ && !settled(); }
   /// The snapshot may still be replaced by a newer one.
   bool may_renew() const noexcept { return state_ == State::pending; }
   /// Once it is not pending.
@@ -61,6 +63,12 @@ class TeamReader final : public Member {
   /// Of the snapshot: records, and the bytes of one with its share of the pages, about.
   std::uint64_t records() const noexcept { return records_; }
   std::uint64_t record_bytes() const noexcept { return record_bytes_; }
+  /// The number of the next stream that the ranks read together: all ranks open them in the same order.
+  std::uint64_t next_stream() noexcept { return streams_++; }
+  /// Of a reader's memory, the part that is for messages.
+  static std::uint64_t for_messages(std::uint64_t memory) noexcept;
+  /// Memory for messages of all streams of this reader, which is not let go yet.  May throw bad_alloc.
+  std::shared_ptr<PayloadMemory> message_memory();
   /// Null: it was let go.
   Local* local() const noexcept { return local_; }
   /// Local is not used any more.  Takes the team's lock.  In a forked child, nothing.
@@ -68,7 +76,7 @@ class TeamReader final : public Member {
 
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
-    return !pending() && !stuck_ && (exchange_ == nullptr || exchange_->closed());
+    return settled() && !stuck_ && (exchange_ == nullptr || exchange_->closed());
   }
   void leave() noexcept override;
   bool stuck() const noexcept override { return stuck_; }
@@ -79,7 +87,8 @@ class TeamReader final : public Member {
 
  private:
   enum class State : unsigned char { pending, indexing, agreed, failed };
-  void take_answer(std::int64_t now_ns);
+  void take_answer();
+  bool settled() const noexcept { return state_ == State::agreed || state_ == State::failed; }
   void begin_index();
   void move_index_on();
   void make_index_alone();
@@ -88,7 +97,7 @@ class TeamReader final : public Member {
 
   const std::shared_ptr<Team> team_;
   const std::string path_;
-  const std::uint64_t claim_;
+  std::uint64_t claim_ = 0;
   Local* local_;
   State state_ = State::pending;
   std::uint32_t number_ = 0;
@@ -98,7 +107,10 @@ class TeamReader final : public Member {
   std::unique_ptr<IndexExchange> exchange_;
   std::unique_ptr<IndexWork> work_;
   bool works_alone_ = false;  ///< work_ is of the whole index
+  std::weak_ptr<PayloadMemory> message_memory_;
   bool stuck_ = false;
+  bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
+  std::uint64_t streams_ = 0;
   Status status_;
   std::string why_;
 };

@@ -21,8 +21,6 @@ constexpr unsigned kAhead = 3;
 constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = std::uint64_t{64} << 10;
 /// Parts that a rank may have in memory at a time: kAhead of them read, packed, and received.
 constexpr std::uint64_t kPartsInMemory = 5 * kAhead;
-/// Of a reader's memory, one in so many is for messages, the rest for buffers of reads.
-constexpr std::uint64_t kForMessages = 2;
 /// A batch for whose messages there is no memory for so long is an error.
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 /// What other ranks have not sent so long after it was needed is read here.
@@ -58,29 +56,6 @@ FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_
   return s;
 }
 
-/// Memory of messages: counted as buffers of readers are.
-class CountedMemory final : public PayloadMemory {
- public:
-  CountedMemory(std::shared_ptr<reader::Memory> memory, std::uint64_t limit) noexcept
-      : memory_(std::move(memory)), limit_(limit) {}
-  bool take(std::uint64_t bytes) noexcept override {
-    if (used_.fetch_add(bytes) + bytes <= limit_ &&
-        memory_->take_of_readers(reader::MemoryUse::readers, bytes, reader::Urgency::needed))
-      return true;
-    used_.fetch_sub(bytes);
-    return false;
-  }
-  void give_back(std::uint64_t bytes) noexcept override {
-    memory_->give_back(reader::MemoryUse::readers, bytes);
-    used_.fetch_sub(bytes);
-  }
-
- private:
-  const std::shared_ptr<reader::Memory> memory_;
-  const std::uint64_t limit_;
-  std::atomic<std::uint64_t> used_{0};
-};
-
 /// Of a rank that has left.
 class NoSource final : public PartSource {
  public:
@@ -96,7 +71,7 @@ class NoSource final : public PartSource {
 class TeamStream::Core final : public Member {
  public:
   Core(std::shared_ptr<TeamReader> reader, const lmdbio_order& share)
-      : reader_(std::move(reader)), share_(share) {}
+      : reader_(std::move(reader)), share_(share), number_(reader_->next_stream()) {}
 
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
@@ -120,7 +95,8 @@ class TeamStream::Core final : public Member {
   bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
   /// Why the next batch does not come, if that is for lack of memory; empty: it is not.
   std::string lacks_memory() const {
-    if (stream_ == nullptr || !stream_->lacks_memory() || shared_ == nullptr) return {};
+    if (stream_ == nullptr || !stream_->lacks_memory() || stream_->reads_for_itself() || shared_ == nullptr)
+      return {};
     return reader_->path() +
            ": out of memory: messages of other ranks do not fit beside batches that were not " +
            "released; the reader has " + std::to_string(shared_->pool->limit()) + " bytes" +
@@ -138,7 +114,7 @@ class TeamStream::Core final : public Member {
     failed
   };
 
-  void claim(std::int64_t now_ns);
+  void claim();
   void take_answer();
   void count_traffic() noexcept;
   Status begin(const Agreement::Answer& answer, std::string& why);
@@ -146,9 +122,11 @@ class TeamStream::Core final : public Member {
 
   const std::shared_ptr<TeamReader> reader_;
   const lmdbio_order share_;
+  const std::uint64_t number_;  ///< among the reader's streams
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
   bool left_ = false;
+  bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
   Status status_;
   std::string why_;
   // In the order in which they need each other.
@@ -162,13 +140,15 @@ class TeamStream::Core final : public Member {
 };
 
 void TeamStream::Core::fail(Status status, std::string why) noexcept {
-  status_ = status;
-  why_ = std::move(why);
+  if (!gave_up_) {
+    status_ = status;
+    why_ = std::move(why);
+  }
   if (state_ == State::pending) reader_->team()->agreement().forget(claim_);
   state_ = State::failed;
 }
 
-void TeamStream::Core::claim(std::int64_t now_ns) {
+void TeamStream::Core::claim() {
   std::string why;
   if (const Status st = reader_->status(why); !st.ok()) return fail(st, why);
   Terms terms;
@@ -178,15 +158,16 @@ void TeamStream::Core::claim(std::int64_t now_ns) {
     terms.offer = shared_->share_of_one(1);
   }
   terms.start = {share_.epoch, share_.position};
-  claim_ = reader_->team()->agreement().claim(reader_->path(), "stream " + std::to_string(reader_->number()),
-                                              state_of(share_, reader_->number(), reader_->records()), "",
-                                              now_ns, terms);
+  terms.options = reader_->team()->options();
+  const std::string name = "stream " + std::to_string(reader_->number()) + " " + std::to_string(number_);
+  claim_ = reader_->team()->agreement().claim(
+      reader_->path(), name, state_of(share_, reader_->number(), reader_->records()), "", terms);
   state_ = State::pending;
 }
 
 Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why) {
   Team& team = *reader_->team();
-  if (!left_ && shared_ == nullptr) return invalid(why, reader_->path(), "the reader is closed");
+  if (shared_ == nullptr) left_ = true;  // the reader was closed
   Job job;
   job.order = whole_order(share_);
   job.assignment = share_.block > 1 ? Assignment::contiguous : Assignment::strided;
@@ -207,31 +188,39 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
     return {};
   }
   transport_ = team.open_port(answer.number);
-  if (transport_ == nullptr) return Status::from_errno(ENOMEM);
+  if (transport_ == nullptr) throw std::bad_alloc();
   const std::uint64_t limit = shared_ != nullptr ? shared_->pool->limit() : 0;
   if (left_)
     source_ = std::make_unique<NoSource>();
   else
-    source_ = std::make_unique<FileSource>(reader_->local()->reader(), part, limit - limit / kForMessages);
+    source_ = std::make_unique<FileSource>(reader_->local()->reader(), part,
+                                           limit - TeamReader::for_messages(limit));
   RankStream::Settings settings;
   settings.reader_ranks = team.reader_ranks();
   settings.ahead = kAhead;
   settings.turns = team.turns();
   settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
-  if (shared_ != nullptr)
-    settings.memory = std::make_shared<CountedMemory>(shared_->pool->memory(), limit / kForMessages);
+  if (shared_ != nullptr) settings.memory = reader_->message_memory();
   return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
 }
 
 void TeamStream::Core::take_answer() {
   Agreement& agreement = reader_->team()->agreement();
   const Agreement::Answer answer = agreement.answer(claim_);
-  if (answer.verdict == Agreement::Verdict::pending) return;
-  agreement.forget(claim_);
+  if (answer.verdict == Agreement::Verdict::pending) {
+    if (!answer.late || gave_up_) return;
+    gave_up_ = left_ = true;
+    status_ = Status::from_errno(answer.code);
+    why_ = answer.why;
+    return;
+  }
   std::string why = answer.why;
   Status st = Status::from_errno(answer.code != 0 ? answer.code : EREMOTEIO);
+  // The other ranks count on this one: where memory is short the next call tries again.
   if (answer.verdict == Agreement::Verdict::agreed) st = begin(answer, why);
+  if (st.raw() == ENOMEM) throw std::bad_alloc();
   if (!st.ok()) return fail(st, why);
+  agreement.forget(claim_);
   if (state_ == State::alone) return;
   state_ = State::running;
   if (std::exchange(left_, false)) leave();
@@ -243,7 +232,7 @@ void TeamStream::Core::progress(std::int64_t now_ns) noexcept {
       fail(Status::from_errno(EIO), reader_->path() + ": " + reader_->team()->broken());
     if (state_ == State::reader_pending) {
       reader_->progress(now_ns);
-      if (!reader_->pending()) claim(now_ns);
+      if (!reader_->pending()) claim();
     }
     if (state_ == State::pending) take_answer();
     if (state_ != State::running) return;
@@ -273,10 +262,11 @@ void TeamStream::Core::count_traffic() noexcept {
 
 Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient) {
   progress(now_ns());
-  if (state_ == State::failed) {
+  if (state_ == State::failed || gave_up_) {
     why = why_;
     return status_;
   }
+  if (left_ && reader_->local() == nullptr) return invalid(why, reader_->path(), "the reader is closed");
   if (state_ != State::running) return Status::from_errno(EAGAIN);
   // Locks of other nodes do not reach a writer.
   const Spot at = stream_->position();

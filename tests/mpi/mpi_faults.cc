@@ -293,11 +293,11 @@ void unwinds() {
   }
 }
 
-/// A child that is forked meanwhile can neither use nor harm anything.
+/// A child that is forked meanwhile can neither use nor harm anything, nor by closing all.
 void forks() {
   database("db");
-  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
-  auto reader = std::make_unique<lmdbio::Reader>(mpi.open("db"));
+  auto mpi = std::make_unique<lmdbio::MpiRanks>(MPI_COMM_WORLD);
+  auto reader = std::make_unique<lmdbio::Reader>(mpi->open("db"));
   auto stream = std::make_unique<lmdbio::Stream>(reader->stream(share()));
   const std::optional<lmdbio::Batch> kept = stream->next();
   const std::string text(reinterpret_cast<const char*>((*kept)[3].value.data()), (*kept)[3].value.size());
@@ -307,6 +307,7 @@ void forks() {
     const bool same = std::memcmp((*kept)[3].value.data(), text.data(), text.size()) == 0;
     stream.reset();
     reader.reset();
+    mpi.reset();
     ::_exit(f.code == EINVAL && same ? 0 : 1);
   }
   int status = 1;
@@ -361,6 +362,98 @@ void wrong_thread() {
   expect(read_all(reader, share()) == share_of(2000), "records");
 }
 
+/// A database without records.
+void empty() {
+  database("db", 0);
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  lmdbio::Order order = share();
+  order.epochs = 2;
+  expect(read_all(reader, order) == 0 && reader.size() == 0, "records");
+}
+
+/// Two streams of one reader that are opened before anything is agreed on, and read in another sequence on
+/// each rank.
+void streams() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  lmdbio::Stream all[2] = {reader.stream(share(16)), reader.stream(share(7))};
+  for (int i = 0; i < 2; ++i) {
+    const int which = (i + rank) % 2;
+    std::uint64_t records = 0;
+    while (const std::optional<lmdbio::Batch> b = all[which].next()) {
+      expect(records % (which == 0 ? 16 : 7) == 0, "batches of stream " + std::to_string(which));
+      records += b->size();
+    }
+    expect(records == share_of(2000), "records of stream " + std::to_string(which));
+  }
+}
+
+/// A rank of which the others wait for a part of the index closes its reader at once.
+void closes() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  for (int leaver = 0; leaver < ranks; ++leaver) {
+    std::optional<lmdbio::Reader> reader(mpi.open("db"));
+    if (rank == leaver) {
+      reader.reset();
+    } else {
+      const std::uint64_t one = static_cast<std::uint64_t>(rank) + 100;
+      expect(reader->read(std::span(&one, 1))[0].ordinal == one, "record");
+    }
+    barrier();
+  }
+}
+
+/// A rank is stopped until all others have read everything: they do without it.
+void stops() {
+  database("db", 6000);
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  lmdbio::Reader::Options small;
+  small.memory = std::size_t{8} << 20;  // many rounds
+  const lmdbio::Reader reader = mpi.open("db", small);
+  lmdbio::Stream stream = reader.stream(share());
+  std::uint64_t records = stream.next()->size();
+  const auto done = [](int r) { return "../done" + std::to_string(r); };
+  if (rank == 1) {
+    const pid_t self = ::getpid(), child = ::fork();
+    if (child == 0) {
+      (void)::kill(self, SIGSTOP);
+      for (int r = 0; r < ranks; ++r)
+        while (r != 1 && !fs::exists(done(r))) ::usleep(10'000);
+      (void)::kill(self, SIGCONT);
+      ::_exit(0);
+    }
+    (void)::waitpid(child, nullptr, 0);
+  }
+  while (const std::optional<lmdbio::Batch> b = stream.next()) records += b->size();
+  expect(records == share_of(6000), "records");
+  (void)fs::create_directory(done(rank));
+}
+
+/// Rank 0 does not call for long, and has no thread: the others have an error, and all end in order.
+void absent() {
+  database("db");
+  lmdbio_mpi_options options{};
+  options.timeout = 1;
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD, options);
+  if (rank == 0) std::this_thread::sleep_for(std::chrono::seconds(14));
+  const lmdbio::Reader reader = mpi.open("db");
+  const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(reader); });
+  if (rank != 0) expect(f.code == ETIMEDOUT && has(f.why, "rank 0 did not answer within 11 s"), f.why);
+}
+
+/// Ranks with other options than the rest.
+void options() {
+  database("db");
+  lmdbio_mpi_options o{};
+  o.stagger_group = rank == 1 ? 2 : 0;
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD, o);
+  const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(mpi.open("db")); });
+  expect(f.code == EINVAL && has(f.why, "rank 1 (") && has(f.why, "other lmdbio_mpi_options"), f.why);
+}
+
 /// Options and arguments that are wrong.
 void arguments() {
   lmdbio_mpi* mpi = nullptr;
@@ -402,6 +495,12 @@ const std::map<std::string, void (*)()> kScenarios = {{"missing", missing},
                                                       {"exits", exits},
                                                       {"is_killed", is_killed},
                                                       {"wrong_thread", wrong_thread},
+                                                      {"empty", empty},
+                                                      {"streams", streams},
+                                                      {"closes", closes},
+                                                      {"stops", stops},
+                                                      {"absent", absent},
+                                                      {"options", options},
                                                       {"arguments", arguments}};
 
 }  // namespace
@@ -409,8 +508,10 @@ const std::map<std::string, void (*)()> kScenarios = {{"missing", missing},
 int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "";
   int level = 0;
-  MPI_Init_thread(&argc, &argv, scenario == "wrong_thread" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE,
-                  &level);
+  const std::map<std::string, int> levels = {{"wrong_thread", MPI_THREAD_FUNNELED},
+                                             {"absent", MPI_THREAD_SINGLE}};
+  const auto wanted = levels.find(scenario);
+  MPI_Init_thread(&argc, &argv, wanted != levels.end() ? wanted->second : MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const auto found = kScenarios.find(scenario);

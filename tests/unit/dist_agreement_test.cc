@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <random>
 #include <string>
@@ -34,7 +35,7 @@ class Ranks {
   }
   std::uint64_t claim(std::uint32_t r, const std::string& path, const FileState& s,
                       const std::string& why = "", const std::string& name = "") {
-    return all[r]->claim(path, name, s, why, now);
+    return all[r]->claim(path, name, s, why);
   }
   void progress(unsigned rounds = 100) {
     for (unsigned i = 0; i < rounds; ++i)
@@ -42,6 +43,13 @@ class Ranks {
         (void)network.rank(r).poll();
         ASSERT_TRUE(all[r]->progress(now).ok());
       }
+  }
+  /// Time in which the ranks call.
+  void pass(std::int64_t seconds) {
+    for (; seconds > 0; --seconds) {
+      now += kSecond;
+      progress(3);
+    }
   }
   void close() {
     for (unsigned i = 0; i < 100; ++i) {
@@ -150,7 +158,7 @@ TEST(Agreement, FilesThatDiffer) {
     ranks.progress();
     for (std::uint32_t r = 0; r < 3; ++r) {
       ASSERT_EQ(ranks.all[r]->answer(claims[r]).verdict, Verdict::renew) << "it may be a writer";
-      ranks.all[r]->claim_again(claims[r], r == 2 ? c.there : state(10), "", ranks.now);
+      ranks.all[r]->claim_again(claims[r], r == 2 ? c.there : state(10), "");
     }
     ranks.progress();
     for (std::uint32_t r = 0; r < 3; ++r) {
@@ -174,8 +182,8 @@ TEST(Agreement, AWriterCommitsMeanwhile) {
       for (std::uint32_t r = 1; r < 4; ++r) ASSERT_EQ(ranks.all[r]->answer(claims[r]).verdict, v);
       if (v != Verdict::renew) break;
       for (std::uint32_t r = 0; r < 4; ++r)
-        ranks.all[r]->claim_again(claims[r], state(10, 2 + renewals + (renewals + 1 < commits && r == 1)), "",
-                                  ranks.now);
+        ranks.all[r]->claim_again(claims[r], state(10, 2 + renewals + (renewals + 1 < commits && r == 1)),
+                                  "");
     }
     if (commits < Agreement::kMostRenewals) {
       EXPECT_EQ(ranks.all[0]->answer(claims[0]).verdict, Verdict::agreed);
@@ -194,11 +202,10 @@ TEST(Agreement, ARankThatNeverOpens) {
   std::vector<std::uint64_t> claims(6);
   for (const std::uint32_t r : {0u, 1u, 3u, 5u}) claims[r] = ranks.claim(r, "/a", state(1));
   ranks.progress();
-  ranks.now += 59 * kSecond;
-  ranks.progress();
+  ranks.now += 1000 * kSecond;  // in which nobody calls
+  ranks.pass(58);
   EXPECT_EQ(ranks.all[3]->answer(claims[3]).verdict, Verdict::pending);
-  ranks.now += 2 * kSecond;
-  ranks.progress();
+  ranks.pass(3);
   for (const std::uint32_t r : {0u, 1u, 3u, 5u}) {
     EXPECT_EQ(ranks.all[r]->answer(claims[r]).verdict, Verdict::failed);
     EXPECT_EQ(ranks.all[r]->answer(claims[r]).why, "/a: rank 2, 4 did not open it within 60 s");
@@ -213,12 +220,38 @@ TEST(Agreement, ARankThatNeverOpens) {
 TEST(Agreement, Rank0NeverAnswers) {
   Ranks ranks(2);
   const std::uint64_t claim = ranks.claim(1, "/a", state(1));
-  for (const std::int64_t s : {0, 69, 71}) {
+  for (std::int64_t s = 1; s < 75; ++s) {
     ranks.now = s * kSecond;
+    (void)ranks.network.rank(1).poll();
     ASSERT_TRUE(ranks.all[1]->progress(ranks.now).ok());
-    EXPECT_EQ(ranks.all[1]->answer(claim).verdict, s < 70 ? Verdict::pending : Verdict::failed);
+    EXPECT_EQ(ranks.all[1]->answer(claim).late, s > 70) << s;
   }
+  EXPECT_EQ(ranks.all[1]->answer(claim).code, ETIMEDOUT);
   EXPECT_EQ(ranks.all[1]->answer(claim).why.substr(0, 39), "/a: rank 0 did not answer within 70 s: ");
+  // It comes in the end: then they agree, and rank 1 has to do its part.
+  const std::uint64_t other = ranks.claim(0, "/a", state(1));
+  ranks.progress();
+  EXPECT_EQ(ranks.all[0]->answer(other).verdict, Verdict::agreed);
+  EXPECT_EQ(ranks.all[1]->answer(claim).verdict, Verdict::agreed);
+  EXPECT_FALSE(ranks.all[1]->answer(claim).late);
+  ranks.close();
+}
+
+TEST(Agreement, OptionsThatDiffer) {
+  Ranks ranks(3);
+  std::vector<std::uint64_t> claims;
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    Terms terms;
+    terms.options = r == 2 ? 1 : 0;
+    claims.push_back(ranks.all[r]->claim("/a", "", state(1), "", terms));
+  }
+  ranks.progress();
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(ranks.all[r]->answer(claims[r]).code, EINVAL);
+    EXPECT_EQ(ranks.all[r]->answer(claims[r]).why,
+              "/a: rank 2 (host1) has other lmdbio_mpi_options than rank 0 (host0)");
+  }
+  ranks.close();
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ class Ranks {
       for (std::uint32_t r = 0; r < all.size(); ++r) {
         (void)network.rank(r).poll();
         ASSERT_TRUE(all[r]->progress(works[r].get()).ok());
-        if (all[r]->has_part()) works[r].reset();
+        if (all[r]->has_part() || (rng_.below(1000) < leaves_of_1000 && !all[r]->needs_work()))
+          works[r].reset();
         closed = closed && all[r]->closed();
       }
       if (!closed) continue;
@@ -120,6 +121,7 @@ class Ranks {
 
   const std::vector<std::uint32_t> nodes;
   std::uint64_t records = 0;
+  std::uint64_t leaves_of_1000 = 0;  ///< calls
 
  private:
   const std::uint64_t leaves_;
@@ -194,6 +196,29 @@ TEST(IndexExchange, PartsThatDoNotMakeTheWholeAreDamage) {
               std::string::npos)
         << one->why();
   }
+}
+
+// A rank may close its reader at any time, but for the while in which others count on its part.
+TEST(IndexExchange, RanksThatLeaveMeanwhile) {
+  unsigned whole = 0, alone = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    Ranks ranks(random_nodes(rng), 200, seed, rng.percent(50));
+    ranks.leaves_of_1000 = rng.below(100);
+    ranks.run();
+    if (HasFatalFailure()) return;
+    if (ranks.all[0]->outcome() == Outcome::whole) {
+      ++whole;
+      ranks.expect_whole();
+    } else {
+      ++alone;
+      for (const auto& one : ranks.all) EXPECT_EQ(one->outcome(), Outcome::alone);
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(whole, 50u);
+  EXPECT_GT(alone, 50u);
 }
 
 TEST(IndexExchange, WithoutTheRankOfAPartEachMakesItsOwn) {
