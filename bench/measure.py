@@ -27,10 +27,10 @@ def progress(line):
 
 
 def size(string):
-    found = re.fullmatch(r"(\d+)([KMG]?)", string.upper())
+    found = re.fullmatch(r"(\d+)(?:([KMG])(?:IB)?)?", string.upper())
     if not found:
         raise argparse.ArgumentTypeError(f"'{string}' is not a size such as 512M")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+    return int(found[1]) << {None: 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
 def shown_size(n):
