@@ -146,6 +146,7 @@ Status open_local(const SharedTeam& team, const char* path, const lmdbio_reader_
   ReaderPart part;
   part.of_file = 1.0 / static_cast<double>(team->nodes());
   part.deferred_index = team->network().ranks() > 1;
+  part.reads_around = team->nodes() == 1;
   auto made = std::make_unique<lmdbio_reader>();
   made->env = t->env;
   if (const Status st =

@@ -87,6 +87,9 @@ Status open_environment(const char* path, const lmdbio_reader_options& options, 
 struct ReaderPart {
   double of_file = 1;           ///< the part of the file that this node reads
   bool deferred_index = false;  ///< as of reader::PlacesRequest
+  /// Through the page cache, more than was asked for may be read where that is faster: huge pages, and the
+  /// kernel's read-ahead.  Not where other nodes read what is beside it.
+  bool reads_around = true;
 };
 /// A reader of the snapshot of `t`; `opened` may be null.  May throw bad_alloc.
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,

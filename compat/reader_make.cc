@@ -65,12 +65,16 @@ Status reader_memory(const std::string& name, const lmdbio_reader_options& optio
   return Status::from_errno(ENOMEM);
 }
 
+Result<std::unique_ptr<IoEngine>> make_exact_engine(const File& file, unsigned depth) noexcept {
+  return select_engine(file, depth, engine_kind(config().engine), nullptr);
+}
+
 Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
   if (!file.direct() && config().engine == IoEngineChoice::automatic) {
     auto filling = select_engine(file, depth, EngineKind::populate_copied, nullptr);
     if (filling) return filling;
   }
-  return select_engine(file, depth, engine_kind(config().engine), nullptr);
+  return make_exact_engine(file, depth);
 }
 
 struct Progress {
@@ -168,8 +172,9 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
       static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * part.of_file);
   facts.available = source.available;
   const ReadDecision read = choose_read_path(Access::reader, facts);
-  auto made = std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
-                                               make_engine, memory.process);
+  auto made =
+      std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
+                                       part.reads_around ? make_engine : make_exact_engine, memory.process);
   if (!reader::take_least(made->shared())) {
     why = name + ": not enough memory for a reader, which needs 1 MiB" + memory.process->reason();
     return Status::from_errno(ENOMEM);

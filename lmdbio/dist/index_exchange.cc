@@ -1,6 +1,6 @@
 #include "lmdbio/dist/index_exchange.h"
 
-#include <lmdb.h>
+#include <lmdbio/lmdbio.h>
 #include <sys/mman.h>
 
 #include <algorithm>

@@ -22,7 +22,7 @@ LAYERS = {
     "lmdbio/db": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache"],
     "lmdbio/reader": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node/counter_board.h", "lmdbio/cache", "lmdbio/db", PUBLIC],
     "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/reader"],
-    "lmdbio/dist": ["lmdbio/base", "lmdbio/reader", PUBLIC],
+    "lmdbio/dist": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/reader", PUBLIC],
     "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db",
                    "lmdbio/reader", "lmdbio/stats", "lmdbio/dist", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/reader",
