@@ -1,7 +1,8 @@
 // What goes wrong in MPI jobs that read by lmdbio/mpi.h, and what each rank then gets to know.
 //
-//   mpirun -n P mpi_faults SCENARIO DIRECTORY
+//   mpirun -n P mpi_faults SCENARIO DIRECTORY [LEVEL]
 //
+// LEVEL: of MPI_Init_thread, 0 (SINGLE) to 3 (MULTIPLE); default: what the scenario is about, else MULTIPLE.
 // Each rank works in a directory of its own below DIRECTORY, so that one path can lead to different files.
 // Exit status 0: as expected.  Scenarios are the functions below.
 #include <lmdbio/mpi_reader.h>
@@ -511,11 +512,12 @@ int main(int argc, char** argv) {
   const std::map<std::string, int> levels = {{"wrong_thread", MPI_THREAD_FUNNELED},
                                              {"absent", MPI_THREAD_SINGLE}};
   const auto wanted = levels.find(scenario);
-  MPI_Init_thread(&argc, &argv, wanted != levels.end() ? wanted->second : MPI_THREAD_MULTIPLE, &level);
+  const int usual = wanted != levels.end() ? wanted->second : MPI_THREAD_MULTIPLE;
+  MPI_Init_thread(&argc, &argv, argc > 3 ? std::atoi(argv[3]) : usual, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const auto found = kScenarios.find(scenario);
-  if (argc != 3 || found == kScenarios.end()) {
+  if (argc < 3 || argc > 4 || found == kScenarios.end()) {
     if (rank == 0) std::fprintf(stderr, "see the head of mpi_faults.cc\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }

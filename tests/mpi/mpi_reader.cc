@@ -1,8 +1,9 @@
 // Ranks of a real MPI job read by lmdbio/mpi.h, in random configurations; each compares its batches with
 // those of a reader of its own.
 //
-//   mpirun -n P mpi_reader [--level N] [--seed N] [--rounds N] [--hosts N] [--largest BYTES]
+//   mpirun -n P mpi_reader [--level N] [--seed N] [--rounds N] [--hosts N] [--largest BYTES] [--case NAME]
 //
+// --case: what such programs are known to get wrong, in all configurations: see set_case().
 // --level: of MPI_Init_thread, 0 (SINGLE) to 3 (MULTIPLE).  --rounds: configurations, of which one follows
 // from each seed.  --hosts: there have to be so many.  Exit status 0: all batches were the same.
 #include <lmdbio/mpi_reader.h>
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +30,7 @@ int rank = 0, ranks = 1;
 struct Options {
   int level = MPI_THREAD_MULTIPLE;
   std::uint64_t seed = 1, rounds = 1, hosts = 0, largest = std::uint64_t{1} << 20;
+  std::string which;  ///< case
 };
 
 bool parse(int argc, char** argv, Options& o) {
@@ -44,6 +47,8 @@ bool parse(int argc, char** argv, Options& o) {
       o.hosts = value;
     else if (name == "--largest")
       o.largest = value;
+    else if (name == "--case")
+      o.which = argv[i + 1];
     else
       return false;
   }
@@ -109,6 +114,35 @@ struct Configuration {
     mpi.no_thread = rng.percent(20);
     if (rng.percent(30)) mpi.stagger_group = 1 + static_cast<unsigned>(rng.below(4));
     mpi.stagger_reads = static_cast<unsigned>(rng.below(4));
+  }
+
+  /// False: there is no such case.
+  bool set_case(const std::string& which) {
+    leaves = false;
+    stop_after = 0;
+    if (which == "out_of_file_order") {
+      again = records / 2 + 1;
+    } else if (which == "small_values") {
+      smallest = 0, largest = 1500;
+    } else if (which == "uneven_sizes") {
+      smallest = 0, largest = 100'000, records = 150;
+    } else if (which == "indivisible_batches") {  // neither by the ranks nor by the records
+      records = 997, order.batch = 13, order.last = LMDBIO_LAST_KEEP;
+      order.share(order.offset, order.step, 1);
+    } else if (which == "wrap_around") {
+      records = 500 + 7, order.batch = 32, order.epochs = 4, order.across_epochs = 1;
+      order.share(order.offset, order.step, 1);
+    } else if (which == "two_readers_a_node") {
+      mpi.readers_per_node = 2;
+    } else if (which == "groups") {  // that do not divide the readers
+      mpi.readers_per_node = 3, mpi.stagger_group = 2, mpi.stagger_reads = 1;
+    } else {
+      return which.empty();
+    }
+    if (order.kind == LMDBIO_ORDER_SHUFFLE)
+      order.kind = LMDBIO_ORDER_SEQUENTIAL;  // is read by each rank alone
+    order.window = std::min(order.window, records);
+    return true;
   }
 
   void make(ReaderDb& db, std::uint64_t seed) const {
@@ -199,8 +233,9 @@ std::size_t together(const lmdbio::Reader& reader, const Configuration& c, const
   return n;
 }
 
-void run(std::uint64_t seed, std::uint64_t limit) {
-  const Configuration c(seed, limit);
+void run(std::uint64_t seed, std::uint64_t limit, const std::string& which) {
+  Configuration c(seed, limit);
+  if (!which.empty() && !c.set_case(which)) throw std::runtime_error("no case " + which);
   // All hosts see one file system: rank 0 makes the database.
   std::optional<ReaderDb> made;
   char path[4096] = "";
@@ -277,7 +312,7 @@ int main(int argc, char** argv) {
     for (std::uint64_t i = 0; i < o.rounds && failures == 0; ++i) {
       if (rank == 0 && std::getenv("MPI_READER_SEEDS") != nullptr)
         std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(o.seed + i));
-      run(o.seed + i, o.largest);
+      run(o.seed + i, o.largest, o.which);
       int all = 0;
       MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
       if (all != 0 && rank == 0)
