@@ -20,6 +20,16 @@ class PayloadMemory {
   virtual void give_back(std::uint64_t) noexcept {}
 };
 
+/// For one payload at a time, beyond every limit.  One thread.
+class SpareMemory final : public PayloadMemory {
+ public:
+  bool take(std::uint64_t) noexcept override { return !std::exchange(used_, true); }
+  void give_back(std::uint64_t) noexcept override { used_ = false; }
+
+ private:
+  bool used_ = false;
+};
+
 /// Bytes whose content is at first undefined.  Empty: no bytes.
 class Payload {
  public:

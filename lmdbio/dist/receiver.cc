@@ -154,7 +154,8 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
   return Status::from_errno(EPROTO);
 }
 
-Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
+// `dropped`: nobody wants its records any more.
+Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::string& why) {
   if (part.state == Part::State::failed) return {};
   if (part.own) {
     if (part.state == Part::State::done || !sender_->take_own(round.number, part.own_records)) return {};
@@ -190,7 +191,7 @@ Status Receiver::move_on(const Round& round, Part& part, std::string& why) {
       if (const Status st = read_header(round, part, why); !st.ok()) return st;
       if (part.state == Part::State::done) break;
     }
-    if (!part.bytes.make(memory_, part.size)) {
+    if (!part.bytes.make(memory_, part.size) && !(dropped && part.bytes.make(spare_, part.size))) {
       lacks_memory_ = true;
       break;
     }
@@ -210,19 +211,22 @@ Status Receiver::progress(std::string& why) {
   // Memory goes to the first rounds.
   std::vector<bool> behind(reader_ranks_.size());
   lacks_memory_ = false;
-  if (const Status st = move_on(late_, behind, why); !st.ok()) return st;
-  if (const Status st = move_on(rounds_, behind, why); !st.ok()) return st;
+  if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
+  if (const Status st = move_on(rounds_, left_, behind, why); !st.ok()) return st;
   const auto is_over = [this](const Round& round) { return over(round); };
   std::erase_if(late_, is_over);
   if (left_) std::erase_if(rounds_, is_over);
   return {};
 }
 
-Status Receiver::move_on(std::deque<Round>& rounds, std::vector<bool>& behind, std::string& why) {
+Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind,
+                         std::string& why) {
   for (const Round& round : rounds) {
     for (const std::shared_ptr<Part>& part : round.parts) {
-      if (part->state == Part::State::done || behind[part->reader] || (lacks_memory_ && !part->own)) continue;
-      if (const Status st = move_on(round, *part, why); !st.ok()) return st;
+      if (part->state == Part::State::done || behind[part->reader]) continue;
+      if (lacks_memory_ && !part->own && part->state != Part::State::bytes) continue;
+      if (const Status st = move_on(round, *part, dropped, why); !st.ok()) return st;
+      if (part->state == Part::State::done && dropped) part->bytes.clear();
       if (part->state == Part::State::done && !part->overtaken) farewells_[part->reader].late = false;
       behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
     }

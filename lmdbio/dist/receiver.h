@@ -103,8 +103,8 @@ class Receiver {
   bool comes(const Round& round, const Part& part) const noexcept {
     return round.number < farewells_[part.reader].begun;
   }
-  Status move_on(const Round& round, Part& part, std::string& why);
-  Status move_on(std::deque<Round>& rounds, std::vector<bool>& behind, std::string& why);
+  Status move_on(const Round& round, Part& part, bool dropped, std::string& why);
+  Status move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind, std::string& why);
   bool over(const Round& round) const noexcept;
   Status read_header(const Round& round, Part& part, std::string& why);
 
@@ -114,6 +114,8 @@ class Receiver {
   Transport& transport_;
   Sender* const sender_;
   const std::shared_ptr<PayloadMemory> memory_;
+  /// For what is only received to be dropped: else ranks that have no memory could wait for each other.
+  const std::shared_ptr<PayloadMemory> spare_ = std::make_shared<SpareMemory>();
   const std::vector<std::uint32_t> nodes_;
   const reader::Order share_;
   std::uint64_t bytes_ = 0, bytes_from_nodes_ = 0;

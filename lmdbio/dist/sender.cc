@@ -184,6 +184,7 @@ bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
+  if (empty) round.own_copy.reset();  // there was no room for it: its records stay in what was read
   if (empty || round.own_taken || round.own.size() * kCopiedBelow > round.records) return true;
   if (round.own_copy == nullptr) {
     round.own_copy = std::make_unique<Message>();

@@ -62,10 +62,9 @@ class CountedMemory final : public PayloadMemory {
 
 std::uint64_t TeamReader::for_messages(std::uint64_t memory) noexcept { return memory / kForMessages; }
 
-std::shared_ptr<PayloadMemory> TeamReader::message_memory() {
+std::shared_ptr<PayloadMemory> TeamReader::message_memory(const reader::BufferPool& pool) {
   std::shared_ptr<PayloadMemory> memory = message_memory_.lock();
   if (memory == nullptr) {
-    const reader::BufferPool& pool = *local_->reader().shared().pool;
     memory = std::make_shared<CountedMemory>(pool.memory(), for_messages(pool.limit()));
     message_memory_ = memory;
   }

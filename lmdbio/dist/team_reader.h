@@ -67,8 +67,8 @@ class TeamReader final : public Member {
   std::uint64_t next_stream() noexcept { return streams_++; }
   /// Of a reader's memory, the part that is for messages.
   static std::uint64_t for_messages(std::uint64_t memory) noexcept;
-  /// Memory for messages of all streams of this reader, which is not let go yet.  May throw bad_alloc.
-  std::shared_ptr<PayloadMemory> message_memory();
+  /// Memory for messages of all streams of this reader, whose pool this is.  May throw bad_alloc.
+  std::shared_ptr<PayloadMemory> message_memory(const reader::BufferPool& pool);
   /// Null: it was let go.
   Local* local() const noexcept { return local_; }
   /// Local is not used any more.  Takes the team's lock.  In a forked child, nothing.

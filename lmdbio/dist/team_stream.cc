@@ -167,7 +167,7 @@ void TeamStream::Core::claim() {
 
 Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why) {
   Team& team = *reader_->team();
-  if (shared_ == nullptr) left_ = true;  // the reader was closed
+  if (shared_ == nullptr || reader_->local() == nullptr) left_ = true;  // the reader was closed
   Job job;
   job.order = whole_order(share_);
   job.assignment = share_.block > 1 ? Assignment::contiguous : Assignment::strided;
@@ -200,7 +200,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   settings.ahead = kAhead;
   settings.turns = team.turns();
   settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
-  if (shared_ != nullptr) settings.memory = reader_->message_memory();
+  if (shared_ != nullptr) settings.memory = reader_->message_memory(*shared_->pool);
   return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
 }
 

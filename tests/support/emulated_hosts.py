@@ -3,7 +3,7 @@
 
     emulated_hosts.py [--hosts 4] [--ranks 2] [--shm 1g] [--rate 10gbit] [--setup COMMAND] [--timeout 120] -- PROGRAM [ARGS]
 
-Each host has its own network, host name (node0, ...), processes, mounts, IPC namespace, /dev/shm and /tmp; TCP over a
+Each host has its own network, host name (node0, ...), processes, mounts, IPC namespace and /dev/shm; TCP over a
 bridge connects them.  --ranks: on each host.  --rate: of each host's link, as tc(8) has it.  --setup: a shell command
 that runs on each host before the job, and whose children live until the job ends ($HOST: which one).  "TMP" among ARGS is
 a directory that all hosts share, as $TMPDIR is.
@@ -101,7 +101,7 @@ def start_host(args, state, i):
 def be_the_head(args, state):
     """The first process of the outer namespaces, with the bridge and mpirun."""
     run("mount", "--make-rprivate", "/")
-    private_tmpfs(state, "64m")
+    private_tmpfs(state, "1g")
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", "br0", "type", "bridge", "forward_delay", "0")
     run("ip", "link", "set", "br0", "mtu", "9000", "up")

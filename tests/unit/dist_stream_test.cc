@@ -25,11 +25,26 @@ using test::FakeSource;
 
 std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
 
+/// So many bytes, for the messages of one rank.
+class LimitedMemory final : public PayloadMemory {
+ public:
+  explicit LimitedMemory(std::uint64_t limit) : left_(limit) {}
+  bool take(std::uint64_t bytes) noexcept override {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+  void give_back(std::uint64_t bytes) noexcept override { left_ += bytes; }
+
+ private:
+  std::uint64_t left_;
+};
+
 /// A job whose ranks take turns by chance.
 class Ranks {
  public:
   Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead,
-        Turns::Settings turns = {})
+        Turns::Settings turns = {}, std::uint64_t memory = UINT64_MAX)
       : deal(Deal::make(job, records).value()), records_{seed}, network(job.ranks, seed), rng_(seed + 1) {
     RankStream::Settings settings;
     settings.ahead = ahead;
@@ -45,6 +60,7 @@ class Ranks {
                           settings.reader_ranks.begin();
       if (turns.group != 0 && reader < static_cast<std::ptrdiff_t>(job.readers))
         sources[r]->under_way = &groups[static_cast<std::size_t>(reader) / turns.group];
+      settings.memory = std::make_shared<LimitedMemory>(memory);
       std::unique_ptr<RankStream> stream;
       EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), stream).ok());
       streams.push_back(std::move(stream));
@@ -267,6 +283,24 @@ TEST(RankStream, ImpatientRanks) {
       for (const auto& [ordinal, times] : s->times) twice += times > 1;
   }
   EXPECT_GT(twice, 1000u) << "nobody was impatient";
+}
+
+// Ranks with memory for hardly a message: what does not fit they read for themselves, and all come to an end,
+// also if they leave while each holds what others have no memory to receive.
+TEST(RankStream, RanksThatLackMemory) {
+  for (std::uint64_t seed = 11000; seed < 11600; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 300);
+    Ranks ranks(random_job(rng, records), records, seed,
+                {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20}, rng.between(1, 4), {},
+                rng.below(3000));
+    if (!ranks.deal.has_rounds()) continue;
+    ranks.impatient_of_1000 = 50;
+    ranks.leaves_of_1000 = rng.below(2) * 5;
+    ranks.run();
+    if (HasFatalFailure()) return;
+  }
 }
 
 // One rank stops, a reader or not; the others get everything, although what readers have sent to it is not
