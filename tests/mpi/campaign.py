@@ -12,6 +12,7 @@ import argparse
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -34,12 +35,12 @@ def start_jobs(build, n):
         fails = ["--fails"] if scenario == "exits" else []
         command = [sys.executable, "-B", os.path.join(HERE, "mpi_job.py"), "mpirun", "3", *fails, program, scenario, "TMP",
                    "1" if i % 3 == 0 else "3"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as job:
             try:
                 said = job.communicate(timeout=120)[0]
             except subprocess.TimeoutExpired:
                 print_stacks(program)
-                job.terminate()
+                os.killpg(job.pid, signal.SIGTERM)  # mpirun ends its ranks
                 said = job.communicate()[0]
         if job.returncode != 0:
             print(f"start {i}: {' '.join(command)}: status {job.returncode}\n{said}")

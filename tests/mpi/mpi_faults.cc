@@ -36,6 +36,15 @@ void expect(bool right, const std::string& what) {
   if (!right) throw std::runtime_error(what);
 }
 void barrier() { MPI_Barrier(MPI_COMM_WORLD); }
+/// For ranks from which others may still need something: without a thread progress is made in calls.
+void barrier(const lmdbio::MpiRanks& mpi) {
+  MPI_Request request;
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  for (int done = 0; done == 0;) {
+    mpi.poll();
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  }
+}
 
 int hosts() {
   static const int all = [] {
@@ -396,14 +405,14 @@ void closes() {
   database("db");
   const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
   for (int leaver = 0; leaver < ranks; ++leaver) {
-    std::optional<lmdbio::Reader> reader(mpi.open("db"));
+    auto reader = std::make_unique<lmdbio::Reader>(mpi.open("db"));
     if (rank == leaver) {
       reader.reset();
     } else {
       const std::uint64_t one = static_cast<std::uint64_t>(rank) + 100;
       expect(reader->read(std::span(&one, 1))[0].ordinal == one, "record");
     }
-    barrier();
+    barrier(mpi);
   }
 }
 
