@@ -84,7 +84,10 @@ DistFault::Outcome DistFault::run(Faults& of_rank_0, unsigned tries) {
                              : db.reader(std::uint64_t{16} << 20, kDirectly));
     sources.push_back(std::make_unique<FileSource>(*readers.back()));
     streams.emplace_back();
-    EXPECT_TRUE(RankStream::open(deal, {{0, 2}, 2}, network.rank(r), *sources.back(), streams.back()).ok());
+    RankStream::Settings settings;
+    settings.reader_ranks = {0, 2};
+    settings.ahead = 2;
+    EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), streams.back()).ok());
   }
   Outcome out;
   std::vector<bool> ended(kRanks);
