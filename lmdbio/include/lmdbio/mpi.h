@@ -29,7 +29,8 @@ extern "C" {
  * the main thread may call.  Progress is then made inside the calls of this library. */
 typedef struct lmdbio_mpi lmdbio_mpi;
 
-/* Zero in a field means its default.  `size` is sizeof(lmdbio_mpi_options).  The same on all ranks.
+/* Zero in a field means its default.  `size` is sizeof(lmdbio_mpi_options).  All ranks pass the same options;
+ * otherwise opening a reader fails with EINVAL on all of them.
  *
  * Staggering: readers are in groups of `stagger_group`, in the order of their ranks.  In each group at most
  * `stagger_reads` parts of rounds (up to 4 MiB each) are read at a time; the readers of the group take turns.
@@ -53,7 +54,8 @@ int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* options, lmdbio_mpi
  *
  * Returns after this rank has opened the file, without waiting for others: opens are matched by path and
  * database, so that threads may open several databases in any order.  The first call that needs records, or
- * lmdbio_mpi_wait, waits for the others.  If a rank cannot open the file, or has another file, or does not
+ * lmdbio_mpi_wait, waits for the others.  The ranks also build the record index together, unless all of them
+ * find an index file; options->progress is not called.  If a rank cannot open the file, or has another file, or does not
  * open it in time (ETIMEDOUT), that call returns the same error on all ranks, and lmdbio_error() names the
  * rank, its host and the reason.
  *
@@ -68,7 +70,8 @@ int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* options, lmdbio_mpi
 int lmdbio_mpi_reader_open(lmdbio_mpi* mpi, const char* path, const lmdbio_reader_options* options,
                            lmdbio_reader** reader);
 
-/* Waits until all ranks have opened the same database.  0 at once for a reader of this process alone. */
+/* Waits until all ranks have opened the same database, and its index is there.  Returns 0 at once for a
+ * reader of this process alone. */
 int lmdbio_mpi_wait(lmdbio_reader* reader);
 
 /* Makes progress, without waiting, if the library has no thread of its own: a program that computes for long
@@ -76,7 +79,8 @@ int lmdbio_mpi_wait(lmdbio_reader* reader);
 int lmdbio_mpi_poll(lmdbio_mpi* mpi);
 
 /* Collective.  Waits for all ranks.  Close streams and readers before; those that are still open can only be
- * closed.  MPI_Finalize does the same for each lmdbio_mpi that was not finalized.  NULL: no effect. */
+ * closed.  MPI_Finalize does the same for each lmdbio_mpi that was not finalized.  No effect: for NULL, and
+ * in a forked child. */
 int lmdbio_mpi_finalize(lmdbio_mpi* mpi);
 
 #ifdef __cplusplus
