@@ -60,6 +60,14 @@ int hosts() {
   return all;
 }
 
+/// Ranks wait for each other without MPI.
+std::string done_file(int r) { return "../done" + std::to_string(r); }
+void is_done() { (void)fs::create_directory(done_file(rank)); }
+void wait_for_others() {
+  for (int r = 0; r < ranks; ++r)
+    while (r != rank && !fs::exists(done_file(r))) ::usleep(10'000);
+}
+
 /// What the call fails with, and says.
 struct Failure {
   int code = 0;
@@ -142,9 +150,10 @@ void late() {
   lmdbio_mpi_options options{};
   options.timeout = 2;
   const lmdbio::MpiRanks mpi(MPI_COMM_WORLD, options);
-  if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+  if (rank == 1) wait_for_others();
   const lmdbio::Reader reader = mpi.open("db");
   const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(reader); });
+  is_done();
   expect(f.code == ETIMEDOUT && has(f.why, "rank 1 did not open it within 2 s"), f.why);
 }
 
@@ -427,13 +436,11 @@ void stops() {
   const lmdbio::Reader reader = mpi.open("db", small);
   lmdbio::Stream stream = reader.stream(share());
   std::uint64_t records = stream.next()->size();
-  const auto done = [](int r) { return "../done" + std::to_string(r); };
   if (rank == 1) {
     const pid_t self = ::getpid(), child = ::fork();
     if (child == 0) {
       (void)::kill(self, SIGSTOP);
-      for (int r = 0; r < ranks; ++r)
-        while (r != 1 && !fs::exists(done(r))) ::usleep(10'000);
+      wait_for_others();
       (void)::kill(self, SIGCONT);
       ::_exit(0);
     }
@@ -441,7 +448,7 @@ void stops() {
   }
   while (const std::optional<lmdbio::Batch> b = stream.next()) records += b->size();
   expect(records == share_of(6000), "records");
-  (void)fs::create_directory(done(rank));
+  is_done();
 }
 
 /// Rank 0 does not call for long, and has no thread: the others have an error, and all end in order.
@@ -450,9 +457,10 @@ void absent() {
   lmdbio_mpi_options options{};
   options.timeout = 1;
   const lmdbio::MpiRanks mpi(MPI_COMM_WORLD, options);
-  if (rank == 0) std::this_thread::sleep_for(std::chrono::seconds(14));
+  if (rank == 0) wait_for_others();
   const lmdbio::Reader reader = mpi.open("db");
   const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(reader); });
+  is_done();
   if (rank != 0) expect(f.code == ETIMEDOUT && has(f.why, "rank 0 did not answer within 11 s"), f.why);
 }
 
