@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "lmdbio/cli/text.h"
 #include "lmdbio/stats/report.h"
@@ -242,12 +243,12 @@ Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
 }
 
 Json total_of(const Json& processes) {
-  std::set<std::uint64_t> pids;
+  std::set<std::pair<std::string, std::uint64_t>> pids;  ///< hosts of a job have the same numbers
   std::set<std::string> paths;
   std::uint64_t environments = 0, served = 0, untold = 0, running = 0;
   Json sums = Json::object(), sums_io = Json::object(), idle_io = Json::object();
   for (const Json& p : processes) {
-    pids.insert(number(p, "pid"));
+    pids.emplace(p.value("host", ""), number(p, "pid"));
     const std::string state = p.value("state", "");
     untold += state == "ended" ? 1u : 0u;
     running += state == "running" ? 1u : 0u;

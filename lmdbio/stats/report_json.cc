@@ -205,6 +205,11 @@ void append_json(std::string& out, const EnvironmentReport& r) {
 
 std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments) {
   std::string line = "{\"lmdbio\":\"" LMDBIO_VERSION "\",";
+  char host[65] = "";
+  (void)::gethostname(host, sizeof host - 1);
+  line += "\"host\":";
+  append_string(line, host);
+  line += ',';
   append_number(line, "pid", pid);
   if (!state.empty()) line += "\"state\":\"" + std::string(state) + "\",";
   line += "\"environments\":[";
