@@ -264,8 +264,6 @@ void run(std::uint64_t seed, std::uint64_t limit, const std::string& which) {
       } else {  // the end
         rest.from(c.order.epochs - 1, 0);
         rest.epochs = 1;
-        lmdbio::Order last = rest;
-        (void)last;
         at = expected.size();
       }
       if (c.leaves && rank == c.leaver) {
