@@ -150,6 +150,10 @@ LMDBIO_ABI int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* giv
       return invalid(why, "lmdbio_order: size is not valid, or an unknown field is not 0");
     if (order.kind == LMDBIO_ORDER_KEYS && order.keys == nullptr && order.length != 0)
       return invalid(why, "lmdbio_order: keys: must not be NULL");
+    if (order.kind == LMDBIO_ORDER_LIST && order.list == nullptr && order.length != 0)
+      return invalid(why, "lmdbio_order: list: must not be NULL");
+    if (order.kind == LMDBIO_ORDER_FUNCTION && order.function == nullptr)
+      return invalid(why, "lmdbio_order: function: must not be NULL");
     auto made = std::make_unique<lmdbio_stream>();
     Status st;
     if (reader->team != nullptr) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "lmdbio/base/mix.h"
 
@@ -67,7 +68,8 @@ std::uint64_t unshuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t c
   return x;
 }
 
-Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong) noexcept {
+Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong,
+                          List list) noexcept {
   const auto invalid = [wrong](const char* what) {
     if (wrong != nullptr) *wrong = what;
     return Status::from_errno(EINVAL);
@@ -94,14 +96,22 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
       if (std::any_of(o.list, o.list + o.length, [records](std::uint64_t r) { return r >= records; }))
         return invalid("list: each ordinal must be less than the number of records");
       try {
-        made.list_.assign(o.list, o.list + o.length);
+        if (list == nullptr)
+          list = std::make_shared<const std::vector<std::uint64_t>>(o.list, o.list + o.length);
       } catch (...) {
         return Status::from_errno(ENOMEM);
       }
+      made.list_ = std::move(list);
       made.all_ = o.length;
       break;
     case LMDBIO_ORDER_KEYS:
       if (o.keys == nullptr && o.length != 0) return invalid("keys: must not be NULL");
+      made.all_ = o.length;
+      break;
+    case LMDBIO_ORDER_FUNCTION:
+      if (o.function == nullptr) return invalid("function: must not be NULL");
+      made.function_ = o.function;
+      made.context_ = o.function_context;
       made.all_ = o.length;
       break;
     default:
@@ -149,6 +159,7 @@ std::optional<std::uint64_t> Order::element_of(std::uint64_t epoch, std::uint64_
     }
     case LMDBIO_ORDER_LIST:
     case LMDBIO_ORDER_KEYS:
+    case LMDBIO_ORDER_FUNCTION:
       return {};
     case LMDBIO_ORDER_SEQUENTIAL:
       break;
@@ -181,7 +192,11 @@ std::uint64_t Order::left(Spot s, std::uint64_t last) const noexcept {
 }
 
 std::uint64_t Order::at(std::uint64_t in_epoch, std::uint64_t position) const noexcept {
-  const auto [epoch, i] = element(in_epoch, position);
+  const Spot e = element(in_epoch, position);
+  return record(e.epoch, e.position);
+}
+
+std::uint64_t Order::record(std::uint64_t epoch, std::uint64_t i) const noexcept {
   switch (kind_) {
     case LMDBIO_ORDER_SHUFFLE:
       return shuffle(seed_, epoch, all_, i);
@@ -190,7 +205,9 @@ std::uint64_t Order::at(std::uint64_t in_epoch, std::uint64_t position) const no
       return first + shuffle(seed_ ^ mix(w), epoch, std::min(window_, all_ - first), i - first);
     }
     case LMDBIO_ORDER_LIST:
-      return list_[i];
+      return (*list_)[i];
+    case LMDBIO_ORDER_FUNCTION:
+      return std::min(function_(context_, epoch, i), UINT64_MAX - 1);  // UINT64_MAX is an absent key
     case LMDBIO_ORDER_SEQUENTIAL:
     case LMDBIO_ORDER_KEYS:
       break;

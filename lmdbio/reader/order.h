@@ -4,6 +4,7 @@
 #include <lmdbio/lmdbio.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -27,10 +28,12 @@ struct Spot {
 /// What a lmdbio_order says, for a database of so many records.  Constant once made; any thread.
 class Order {
  public:
-  /// Copies the list.  EINVAL: a field out of its range, an ordinal of the list among them; `wrong` (may be
-  /// null) then gets its name and what it has to be, a constant.  ENOMEM.
-  static Result<Order> make(const lmdbio_order& order, std::uint64_t records,
-                            const char** wrong = nullptr) noexcept;
+  using List = std::shared_ptr<const std::vector<std::uint64_t>>;
+  /// `list`: of the order, if somebody has a copy of it; else it is copied.  EINVAL: a field out of its
+  /// range, an ordinal of the list among them; `wrong` (may be null) then gets its name and what it has to
+  /// be, a constant.  ENOMEM.
+  static Result<Order> make(const lmdbio_order& order, std::uint64_t records, const char** wrong = nullptr,
+                            List list = nullptr) noexcept;
 
   /// Records in an epoch's sequence.  Without across_epochs() the same for all epochs.
   std::uint64_t length(std::uint64_t epoch = 0) const noexcept;
@@ -40,8 +43,12 @@ class Order {
   /// Which element of the kind's order that is, before offset, step and block choose among them, and of which
   /// epoch's.
   Spot element(std::uint64_t epoch, std::uint64_t position) const noexcept;
+  /// The ordinal of an element of an epoch, below elements(); with by_key() the index of its key.
+  std::uint64_t record(std::uint64_t epoch, std::uint64_t element) const noexcept;
+  /// Elements of an epoch, before offset, step and block choose.
+  std::uint64_t elements() const noexcept { return all_; }
   /// Which element of an epoch's order, before offset, step and block choose, is the record `ordinal`, below
-  /// the number of records.  None: kinds that are a list, where a record may be there any number of times.
+  /// the number of records.  None: lists and functions, in which a record may be any number of times.
   std::optional<std::uint64_t> element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept;
   /// Where that element is: none if offset, step and block do not choose it.  Its position in its epoch's
   /// sequence, or with across_epochs() counted as normal() does.
@@ -57,8 +64,8 @@ class Order {
   std::optional<std::uint64_t> distance(Spot from, Spot to) const noexcept;
   /// Positions of an epoch's sequence that are elements below `elements`.
   std::uint64_t positions_below(std::uint64_t epoch, std::uint64_t elements) const noexcept;
-  /// The share of another rank.  Not of a list: that would be copied.  May throw bad_alloc.
-  Order with_offset(std::uint64_t offset) const {
+  /// The share of another rank.
+  Order with_offset(std::uint64_t offset) const noexcept {
     Order other = *this;
     other.offset_ = offset;
     other.length_ = static_cast<std::uint64_t>(other.chosen(other.all_));
@@ -66,6 +73,13 @@ class Order {
   }
   /// Epoch follows epoch in one sequence, from which offset, step and block choose.
   bool across_epochs() const noexcept { return across_epochs_; }
+  /// Each epoch has the same records at the same positions.
+  bool repeats() const noexcept {
+    return (kind_ == LMDBIO_ORDER_SEQUENTIAL || kind_ == LMDBIO_ORDER_LIST || kind_ == LMDBIO_ORDER_KEYS) &&
+           (!across_epochs_ || Wide{all_} % (Wide{step_} * block_) == 0);
+  }
+  /// Of a list; else null.
+  const List& list() const noexcept { return list_; }
   /// There are no records.
   bool empty() const noexcept { return across_epochs_ ? all_ == 0 : length_ == 0; }
   bool by_key() const noexcept { return kind_ == LMDBIO_ORDER_KEYS; }
@@ -86,7 +100,9 @@ class Order {
   std::uint64_t all_ = 0;     ///< elements of an epoch before offset, step and block choose among them
   std::uint64_t length_ = 0;  ///< chosen, without across_epochs_
   std::uint64_t offset_ = 0, step_ = 1, block_ = 1, seed_ = 0, window_ = 1;
-  std::vector<std::uint64_t> list_;
+  List list_;
+  lmdbio_ordinal_func* function_ = nullptr;
+  void* context_ = nullptr;
 };
 
 }  // namespace lmdbio::reader

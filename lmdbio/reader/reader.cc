@@ -77,9 +77,16 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
       ++i;
       continue;
     }
+    if (ordinals[i] >= places.records()) {
+      why = shared.source.name + ": no record " + std::to_string(ordinals[i]) +
+            "; number of records: " + std::to_string(places.records());
+      return Status::from_errno(EINVAL);
+    }
     // Those that follow each other are asked for together.
     std::size_t n = 1;
-    while (n < std::size(some) && i + n < ordinals.size() && ordinals[i + n] == ordinals[i] + n) ++n;
+    while (n < std::size(some) && i + n < ordinals.size() && ordinals[i + n] == ordinals[i] + n &&
+           ordinals[i + n] < places.records())
+      ++n;
     places.places(ordinals[i], {some, n});
     for (std::size_t k = 0; k < n; ++k) fetch.add(ordinals[i + k], some[k], shared);
     i += n;
@@ -140,12 +147,6 @@ class Reader::Borrowed {
 Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why) {
   if (!ours(why)) return Status::from_errno(EINVAL);
   const auto fetch = std::make_shared<Fetch>();
-  for (const std::uint64_t ordinal : ordinals) {
-    if (ordinal < count() || ordinal == kNoRecord) continue;
-    why = shared_->source.name + ": no record " + std::to_string(ordinal) +
-          "; number of records: " + std::to_string(count());
-    return Status::from_errno(EINVAL);
-  }
   if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why); !st.ok()) return st;
   fetch->plan(*shared_, shared_->share_of_one(1) / 2);
   Borrowed queues(*this);

@@ -74,7 +74,8 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
                   std::unique_ptr<Batch>& out, std::string& why);
 
 /// Adds records, kNoRecord among them, to `fetch`; waits until it is known where they are.  Once they take
-/// more memory than there can be: ENOMEM.  Else as Places::await.  May throw bad_alloc.
+/// more memory than there can be: ENOMEM.  An ordinal is too large: EINVAL.  Else as Places::await.  May
+/// throw bad_alloc.
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why);
 

@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "tests/procs/campaign_model.h"
+#include "tests/support/orders.h"
 #include "tests/support/rng.h"
 
 namespace lmdbio::campaign {
@@ -612,7 +613,7 @@ struct Plan {
   Plan(const Attached& a, u64 most_batch, Rng& rng) {
     const u64 count = a.numbers.size();
     order.size = sizeof order;
-    order.kind = static_cast<lmdbio_order_kind>(rng.below(5));
+    order.kind = static_cast<lmdbio_order_kind>(rng.below(6));
     order.last = static_cast<lmdbio_last>(rng.below(3));
     order.batch = 1 + rng.below(most_batch);
     order.step = rng.percent(60) ? 1 : rng.between(1, 8);
@@ -632,6 +633,9 @@ struct Plan {
     order.list = list.data();
     order.keys = keys.data();
     order.length = list.size() + keys.size();
+    order.function = lmdbio::test::any_ordinal;
+    order.function_context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(count));
+    if (order.kind == LMDBIO_ORDER_FUNCTION) order.length = rng.between(1, 400);
   }
   u64 base(const Attached& a) const { return order.length != 0 ? order.length : a.numbers.size(); }
   /// Whether `ordinal` may stand at `position` of `epoch`.
@@ -650,6 +654,8 @@ struct Plan {
         const u64 number = key_numbers[at];
         return a.database->model.present(number, a.state) ? a.numbers[ordinal] == number : ordinal == ~u64{0};
       }
+      case LMDBIO_ORDER_FUNCTION:
+        return ordinal == order.function(order.function_context, epoch, at);
     }
     return false;
   }

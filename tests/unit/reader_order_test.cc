@@ -88,6 +88,32 @@ TEST(Shuffle, SpreadsEvenly) {
   }
 }
 
+std::uint64_t twice(void*, std::uint64_t epoch, std::uint64_t i) { return 2 * i + epoch; }
+
+TEST(Order, FunctionsGetEpochAndElement) {
+  lmdbio_order o = plain(LMDBIO_ORDER_FUNCTION);
+  o.length = 4;
+  o.function = [](void* context, std::uint64_t epoch, std::uint64_t i) -> std::uint64_t {
+    return *static_cast<std::uint64_t*>(context) * (epoch + 1) + i;
+  };
+  std::uint64_t ten = 10;
+  o.function_context = &ten;
+  EXPECT_EQ(sequence(make(o, 100), 1), (std::vector<std::uint64_t>{20, 21, 22, 23}));
+  o.offset = 1, o.step = 3, o.across_epochs = 1;  // elements 1, 4, 7, 10 of 10 11 12 13 20 21 22 23 30 31 ..
+  const Order share = make(o, 100);
+  EXPECT_EQ(share.at(0, 0), 11u);
+  EXPECT_EQ(share.at(0, 1), 20u);
+  EXPECT_EQ(share.at(1, 1), 23u);
+  EXPECT_EQ(share.element(0, 1), (Spot{1, 0}));
+  // What is no record does not become the mark of an absent key.
+  o.function = [](void*, std::uint64_t, std::uint64_t) -> std::uint64_t { return UINT64_MAX; };
+  EXPECT_EQ(make(o, 100).at(0, 0), UINT64_MAX - 1);
+  o.function = nullptr;
+  const char* wrong = "";
+  EXPECT_EQ(Order::make(o, 100, &wrong).error().raw(), EINVAL);
+  EXPECT_STREQ(wrong, "function: must not be NULL");
+}
+
 TEST(Order, Sequential) {
   EXPECT_EQ(sequence(make(plain(LMDBIO_ORDER_SEQUENTIAL), 5)), (std::vector<std::uint64_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(make(plain(LMDBIO_ORDER_SEQUENTIAL), 0).length(), 0u);
@@ -95,14 +121,16 @@ TEST(Order, Sequential) {
 
 TEST(Order, SharesOfAllRanksAreTheWhole) {
   const std::uint64_t list[] = {4, 4, 0, 9};
-  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE,
-                                       LMDBIO_ORDER_WINDOW_SHUFFLE, LMDBIO_ORDER_LIST, LMDBIO_ORDER_KEYS}) {
+  for (const lmdbio_order_kind kind :
+       {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE, LMDBIO_ORDER_LIST,
+        LMDBIO_ORDER_KEYS, LMDBIO_ORDER_FUNCTION}) {
     for (std::uint64_t ranks = 1; ranks < 14; ++ranks) {
       lmdbio_order o = plain(kind);
       const MDB_val keys[4]{};
       o.window = 3;
       o.seed = 5;
-      if (kind == LMDBIO_ORDER_LIST || kind == LMDBIO_ORDER_KEYS) {
+      o.function = twice;
+      if (kind == LMDBIO_ORDER_LIST || kind == LMDBIO_ORDER_KEYS || kind == LMDBIO_ORDER_FUNCTION) {
         o.list = list;
         o.keys = keys;
         o.length = 4;
@@ -123,14 +151,16 @@ TEST(Order, SharesAcrossEpochs) {
   const std::uint64_t list[] = {4, 4, 0, 9, 1};
   const MDB_val keys[5]{};
   constexpr std::uint64_t kEpochs = 40;
-  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE,
-                                       LMDBIO_ORDER_WINDOW_SHUFFLE, LMDBIO_ORDER_LIST, LMDBIO_ORDER_KEYS}) {
+  for (const lmdbio_order_kind kind :
+       {LMDBIO_ORDER_SEQUENTIAL, LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE, LMDBIO_ORDER_LIST,
+        LMDBIO_ORDER_KEYS, LMDBIO_ORDER_FUNCTION}) {
     for (const std::uint64_t records : {1u, 2u, 3u, 10u, 13u}) {
       lmdbio_order o = plain(kind);
       o.window = 4;
       o.seed = 5;
       o.list = kind == LMDBIO_ORDER_LIST && records < 10 ? nullptr : list;
       o.keys = keys;
+      o.function = twice;
       o.length = o.list == nullptr ? 0 : 5;
       const Order whole = make(o, records);
       std::vector<std::uint64_t> row, epoch_of;

@@ -74,6 +74,22 @@ TEST_F(StreamTest, BatchesComeInOrderAndPositionsTellWhereItGoesOn) {
   EXPECT_EQ(s->position(), (Spot{2, 0}));
 }
 
+// The batch that has it is an error, each time; those before are not.
+TEST_F(StreamTest, AFunctionReturnsNoRecord) {
+  const auto r = file_.reader(32 * kMiB, kDirectly);
+  lmdbio_order o = order(LMDBIO_ORDER_FUNCTION, 2);
+  o.function = [](void*, std::uint64_t, std::uint64_t i) -> std::uint64_t {
+    return i == 3 ? kValues : kValues - 1 - i;
+  };
+  o.length = 6;
+  const auto s = open(*r, o);
+  EXPECT_EQ(next(*s), (Ordinals{kValues - 1, kValues - 2}));
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_TRUE(next(*s).empty());
+    EXPECT_EQ(status_.raw(), EINVAL);
+  }
+}
+
 TEST_F(StreamTest, GoesOnFromAPosition) {
   const auto r = file_.reader(32 * kMiB, kDirectly);
   lmdbio_order o = order(LMDBIO_ORDER_SEQUENTIAL, 3);

@@ -146,8 +146,16 @@ typedef enum lmdbio_order_kind {
   LMDBIO_ORDER_SHUFFLE = 1,        /* all records in the order of lmdbio_shuffle(seed, epoch, count, i) */
   LMDBIO_ORDER_WINDOW_SHUFFLE = 2, /* in order, but shuffled within each `window` records */
   LMDBIO_ORDER_LIST = 3,           /* list[0], list[1], ...: `length` ordinals */
-  LMDBIO_ORDER_KEYS = 4            /* keys[0], keys[1], ...: `length` keys */
+  LMDBIO_ORDER_KEYS = 4,           /* keys[0], keys[1], ...: `length` keys */
+  LMDBIO_ORDER_FUNCTION = 5        /* function(context, epoch, i) for i from 0 to `length` - 1 */
 } lmdbio_order_kind;
+
+/* Returns the ordinal of element `i` of an epoch, less than lmdbio_reader_count.  Must always return the same
+ * ordinal for the same arguments, also in other threads, and with lmdbio/mpi.h on other ranks.  While the
+ * stream is open, any thread of the library may call it, also several at a time, for any epoch from the first
+ * one on, also after the last one.  Must not throw exceptions, call the library, or wait for a thread that is
+ * in a call of the library. */
+typedef uint64_t lmdbio_ordinal_func(void* context, uint64_t epoch, uint64_t i);
 
 /* What happens if the last batch of an epoch is incomplete. */
 typedef enum lmdbio_last {
@@ -173,7 +181,7 @@ typedef struct lmdbio_order {
   uint64_t window;      /* for LMDBIO_ORDER_WINDOW_SHUFFLE: records, at least 1 */
   const uint64_t* list; /* copied */
   const MDB_val* keys;  /* copied, with their bytes */
-  size_t length;        /* of list or keys */
+  size_t length;        /* of list or keys; with LMDBIO_ORDER_FUNCTION the number of elements per epoch */
   uint64_t epoch;       /* the first epoch to read */
   uint64_t position;    /* in the first epoch's sequence, from 0: where to start */
   uint64_t epochs;      /* number of epochs to read, including the first; 0: unlimited */
@@ -184,6 +192,8 @@ typedef struct lmdbio_order {
                            batch of the stream; LMDBIO_LAST_PAD fills it up with the elements that follow. */
   uint64_t block;       /* elements per block, to which offset and step apply; 0: 1.  With block = batch, rank
                            r of n reads a contiguous share of every n batches. */
+  lmdbio_ordinal_func* function; /* for LMDBIO_ORDER_FUNCTION */
+  void* function_context;
 } lmdbio_order;
 
 /* Opens a stream.  EINVAL: a field is out of range.  With LMDBIO_ORDER_KEYS, waits for
@@ -191,7 +201,8 @@ typedef struct lmdbio_order {
 LMDBIO_API int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* order, lmdbio_stream** stream);
 /* Returns the next batch.  All records of a batch belong to one epoch, unless across_epochs is 1.
  * MDB_NOTFOUND: the end of the stream.  ECANCELED: lmdbio_stream_cancel was called.  Any other error: the
- * batch was not read; the next call tries to read it again. */
+ * batch was not read; the next call tries to read it again.  EINVAL: the order's function returned an ordinal
+ * that is not less than lmdbio_reader_count. */
 LMDBIO_API int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** batch);
 /* Stores the epoch and position of the first record of the next batch.  An order with these values resumes
  * there. */

@@ -143,6 +143,15 @@ struct Order : lmdbio_order {
     o.length = wanted.size();
     return o;
   }
+  /// `elements` elements per epoch, whose ordinals a function of the program returns.
+  static Order by(lmdbio_ordinal_func* ordinal, void* context, std::size_t elements,
+                  std::uint64_t batch_records = 1) noexcept {
+    Order o = with(LMDBIO_ORDER_FUNCTION, batch_records);
+    o.function = ordinal;
+    o.function_context = context;
+    o.length = elements;
+    return o;
+  }
   /// Selects share `rank` of `ranks`: of every `ranks` blocks of `block_elements` elements, block `rank`.
   Order& share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t block_elements = 1) noexcept {
     offset = rank;
