@@ -46,9 +46,10 @@ int parse(int argc, char** argv, Options& o) {
   app.add_option("--epochs", o.epochs)->check(CLI::PositiveNumber);
   app.add_option("--assignment", o.assignment, "each P-th record, or each P-th batch of consecutive ones")
       ->check(CLI::IsMember({"strided", "contiguous"}));
-  app.add_option("--order", o.order, "of ours")->check(CLI::IsMember({"sequential", "window-shuffle"}));
+  app.add_option("--order", o.order, "of ours")
+      ->check(CLI::IsMember({"sequential", "window-shuffle", "shuffle"}));
   app.add_option("--window", o.window, "of window-shuffle, records")->check(CLI::PositiveNumber);
-  app.add_option("--seed", o.seed, "of window-shuffle");
+  app.add_option("--seed", o.seed, "of the shuffles");
   app.add_option("--level", o.level, "thread level that MPI is asked for")->check(CLI::IsMember(kLevels));
   app.add_option("--compute-us", o.compute_us, "sleep so long after each batch");
   app.add_option("--poll", o.polls, "calls of lmdbio_mpi_poll during that");
@@ -283,6 +284,7 @@ void read_stock(const Options& o, Rank& rank) {
 
 void read_together(const Options& o, const MpiRanks& team, Rank& rank) {
   Order order = o.order == "sequential" ? Order::sequential(o.batch)
+                : o.order == "shuffle"  ? Order::shuffled(o.seed, o.batch)
                                         : Order::window_shuffled(o.seed, o.window, o.batch);
   order.share(rank.rank(), rank.ranks(), o.block());
   order.epochs = o.epochs;

@@ -96,6 +96,7 @@ void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::ve
   answer.code = message.code;
   answer.why = message.why;
   answer.offer = message.offer;
+  answer.votes = message.votes;
   answer.starts = std::move(starts);
 }
 
@@ -159,11 +160,13 @@ Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::stri
 Status Agreement::answer_all(Matched& matched, Verdict verdict, int code, const std::string& why) {
   const std::uint32_t number = verdict == Verdict::agreed ? next_number_++ : 0;
   std::uint64_t offer = UINT64_MAX;
+  std::uint32_t votes = UINT32_MAX;
   std::shared_ptr<std::vector<Spot>> starts;
   if (verdict == Verdict::agreed) {
     bool differ = false;
     for (const auto& m : matched.by_rank) {
       offer = std::min(offer, m->terms.offer);
+      votes &= m->terms.votes;
       totals_.add(m->terms.totals);
       differ = differ || m->terms.start != matched.by_rank[0]->terms.start;
     }
@@ -180,6 +183,7 @@ Status Agreement::answer_all(Matched& matched, Verdict verdict, int code, const 
     m.number = number;
     m.code = code;
     m.offer = offer;
+    m.votes = votes;
     m.starts = starts != nullptr ? static_cast<std::uint32_t>(starts->size()) : 0;
     put(m.why, why);
     if (r == transport_.rank()) {

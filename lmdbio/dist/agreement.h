@@ -38,6 +38,7 @@ struct Terms {
   int code = 0;                      ///< with `why`: what the open returned, an errno or an MDB_ code
   std::uint64_t offer = UINT64_MAX;  ///< the least of all ranks' is what they agree on
   std::uint64_t options = 0;         ///< have to be the same on all ranks
+  std::uint32_t votes = UINT32_MAX;  ///< bits, each for something that is done if no rank is against it
   reader::Spot start;                ///< of this rank's stream
   JobTotals totals;                  ///< Kind::end: of this rank
 };
@@ -60,6 +61,7 @@ class Agreement {
     /// come to agree: who does not wait any more still has to do its part, as one who has left.
     bool late = false;
     std::uint64_t offer = UINT64_MAX;
+    std::uint32_t votes = UINT32_MAX;  ///< those of all ranks
     /// Of each rank, if they do not all start at the same place; else null.
     std::shared_ptr<const std::vector<reader::Spot>> starts;
   };
@@ -110,6 +112,7 @@ class Agreement {
     std::uint32_t verdict = 0, number = 0;
     std::int32_t code = 0;
     std::uint32_t starts = 0;  ///< so many follow
+    std::uint32_t votes = 0;   ///< of all ranks
     std::uint64_t offer = 0;
     char why[1024] = "";
   };

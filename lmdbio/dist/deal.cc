@@ -16,6 +16,11 @@ __extension__ using Wide = unsigned __int128;
 /// The largest window that rounds are made for, in rounds as they would be without windows: a round has whole
 /// windows, and is in memory as a whole.
 constexpr std::uint64_t kMostRounds = 4;
+/// Blocks of ordinals for each reader in scattered orders, at least, so that readers have equally much to
+/// read.
+constexpr std::uint64_t kLeastHomes = 16;
+/// Of an epoch that has rounds: their numbers do not overflow for ages.
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;
 
 lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
   lmdbio_order o = job.order;
@@ -42,34 +47,40 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
     return invalid("offset, step, block: the order is the whole job's, which is dealt to the ranks");
   lmdbio_order whole = o;
   whole.epoch = whole.position = 0;
-  Result<Order> all = Order::make(whole, records, wrong);
+  Result<Order> all = Order::make(whole, records, wrong, job.list);
   if (!all) return all.error();
   lmdbio_order first = share_of(job, 0);
   if (job.starts != nullptr) first.epoch = first.position = 0;
-  Result<Order> share = Order::make(first, records, wrong);
+  Result<Order> share = Order::make(first, records, wrong, all.value().list());
   if (!share) return share.error();
   Deal made(job, records, std::move(all).value(), std::move(share).value());
   made.first_epoch_ = made.start_of(0).epoch;
-  try {
-    for (std::uint32_t rank = 0; rank < job.ranks; ++rank) {
-      const Spot start = made.start_of(rank);
-      if (start.position > made.order_of(rank).length(start.epoch))
-        return invalid("position: it is beyond the end of an epoch");
-      made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
-    }
-  } catch (...) {
-    return Status::from_errno(ENOMEM);
+  for (std::uint32_t rank = 0; rank < job.ranks; ++rank) {
+    const Spot start = made.start_of(rank);
+    if (start.position > made.order_of(rank).length(start.epoch))
+      return invalid("position: it is beyond the end of an epoch");
+    made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
   }
   // The arrays are the program's.
   made.job_.order.list = nullptr;
   made.job_.order.keys = nullptr;
+  const std::uint64_t elements = made.whole_.elements();
+  if (o.kind == LMDBIO_ORDER_KEYS || elements == 0 || elements > kMostElements || records == 0) return made;
+  made.keeps_ = job.keeps && made.share_.repeats();
+  std::uint64_t n = std::min(job.round_records, elements);
   const bool windows = o.kind == LMDBIO_ORDER_WINDOW_SHUFFLE;
-  if ((o.kind != LMDBIO_ORDER_SEQUENTIAL && !windows) || records == 0) return made;
-  std::uint64_t n = std::min(job.round_records, std::max<std::uint64_t>(records, 1));
   if (windows) {
-    const std::uint64_t window = std::min(o.window, std::max<std::uint64_t>(records, 1));
-    if (window / kMostRounds > n) return made;
-    n = std::max<std::uint64_t>(n / window, 1) * window;
+    const std::uint64_t window = std::min(o.window, elements);
+    if (window / kMostRounds <= n) {
+      made.round_records_ = std::max<std::uint64_t>(n / window, 1) * window;
+      return made;
+    }
+  }
+  if (o.kind != LMDBIO_ORDER_SEQUENTIAL) {
+    if (job.scattered_records == 0) return made;
+    n = std::min(job.scattered_records, elements);
+    made.home_records_ = std::clamp<std::uint64_t>(records / job.readers / kLeastHomes, 1,
+                                                   std::max<std::uint64_t>(n / job.readers, 1));
   }
   made.round_records_ = n;
   return made;
@@ -79,6 +90,24 @@ std::uint64_t Deal::last_epoch() const noexcept {
   const lmdbio_order& o = job_.order;
   const std::uint64_t last = o.epoch + (o.epochs - 1);
   return o.epochs == 0 || last < o.epoch ? UINT64_MAX : last;
+}
+
+std::uint64_t Deal::next_sent_epoch(std::uint64_t epoch) const noexcept {
+  std::uint64_t next = UINT64_MAX;
+  if (!keeps_) next = epoch;
+  for (std::uint32_t rank = 0; rank < job_.ranks && next != epoch; ++rank) {
+    const std::uint64_t start = start_of(rank).epoch;
+    if (start >= epoch)
+      next = std::min(next, start);
+    else if (!was_sent(rank, epoch))
+      next = epoch;
+  }
+  return next > last_epoch() ? UINT64_MAX : next;
+}
+
+std::uint64_t Deal::most_positions() const noexcept {
+  const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
+  return (round_records_ / (block * job_.ranks) + 2) * block;
 }
 
 lmdbio_order Deal::share(std::uint32_t rank) const {
@@ -92,22 +121,23 @@ lmdbio_order Deal::share(std::uint32_t rank) const {
   return o;
 }
 
-Range Deal::records(std::uint64_t round) const noexcept {
+Range Deal::elements(std::uint64_t round) const noexcept {
   const std::uint64_t first = round % rounds_per_epoch() * round_records_;
-  return {first, first + std::min(round_records_, records_ - first)};
+  return {first, first + std::min(round_records_, whole_.elements() - first)};
 }
 
 Range Deal::part(std::uint64_t round, std::uint32_t part) const noexcept {
-  const Range all = records(round);
+  const Range all = elements(round);
   const auto cut = [&](std::uint64_t i) {
     return all.begin + static_cast<std::uint64_t>(Wide{all.size()} * i / job_.readers);
   };
   return {cut(part), cut(std::uint64_t{part} + 1)};
 }
 
-// The only one that begins at or before it and ends after it.
+// In rounds of ordinals the only part that begins at or before it and ends after it.
 std::uint32_t Deal::part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept {
-  const Range all = records(round);
+  if (is_scattered()) return static_cast<std::uint32_t>(ordinal / home_records_ % job_.readers);
+  const Range all = elements(round);
   const Wide i = ordinal - all.begin;
   return static_cast<std::uint32_t>(((i + 1) * job_.readers - 1) / all.size());
 }
@@ -133,26 +163,39 @@ bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noex
   return i < (o.last == LMDBIO_LAST_DROP && all != UINT64_MAX ? all / batch * batch : all);
 }
 
+void Deal::need(std::uint64_t epoch, std::uint64_t element, std::uint64_t ordinal,
+                std::vector<Need>& out) const {
+  const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
+  const Wide i = (whole_.across_epochs() ? Wide{epoch} * whole_.elements() : 0) + element;
+  const auto rank = static_cast<std::uint32_t>(i / block % job_.ranks);
+  const Order share = share_.with_offset(rank);
+  if (!was_sent(rank, epoch) && is_needed(rank, share, *share.position_of(epoch, element)))
+    out.push_back({ordinal, rank});
+}
+
 void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Need>& out) const {
   out.clear();
-  const Range part = this->part(round, part_number);
   const std::uint64_t epoch = epoch_of(round);
-  const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
-  out.reserve(static_cast<std::size_t>(part.size()));
-  for (std::uint64_t ordinal = part.begin; ordinal < part.end; ++ordinal) {
-    const std::uint64_t element = *whole_.element_of(epoch, ordinal);
-    const Wide i = (whole_.across_epochs() ? Wide{epoch} * records_ : 0) + element;
-    const auto rank = static_cast<std::uint32_t>(i / block % job_.ranks);
-    const Order share = share_.with_offset(rank);
-    if (is_needed(rank, share, *share.position_of(epoch, element))) out.push_back({ordinal, rank});
+  if (!is_scattered()) {
+    const Range part = this->part(round, part_number);
+    out.reserve(static_cast<std::size_t>(part.size()));
+    for (std::uint64_t ordinal = part.begin; ordinal < part.end; ++ordinal)
+      need(epoch, *whole_.element_of(epoch, ordinal), ordinal, out);
+    return;
   }
+  const Range all = elements(round);
+  for (std::uint64_t element = all.begin; element < all.end; ++element) {
+    const std::uint64_t ordinal = whole_.record(epoch, element);
+    if (is_record(ordinal) && part_of(round, ordinal) == part_number) need(epoch, element, ordinal, out);
+  }
+  std::sort(out.begin(), out.end(), [](const Need& a, const Need& b) { return a.ordinal < b.ordinal; });
 }
 
 Range Deal::positions(std::uint32_t rank, std::uint64_t round) const {
   const Order share = order_of(rank);
   const std::uint64_t epoch = epoch_of(round);
-  const Range elements = records(round);
-  return {share.positions_below(epoch, elements.begin), share.positions_below(epoch, elements.end)};
+  const Range all = elements(round);
+  return {share.positions_below(epoch, all.begin), share.positions_below(epoch, all.end)};
 }
 
 }  // namespace lmdbio::dist

@@ -1,10 +1,15 @@
 // Which rank uses which record of an order, and which rank reads it: pure functions of what all ranks know,
 // so that nobody has to ask.
 //
-// Rounds.  The records of an epoch are cut, by ordinal, into rounds of equally many records, and each round
-// into as many parts as there are readers.  A part is read by one rank, in large requests, and each of its
-// records goes to the rank whose share has it.  A round never reaches over the end of an epoch; a batch may
-// have records of several rounds.
+// Rounds.  The elements of an epoch's order are cut into rounds of equally many, and the records of each
+// round into as many parts as there are readers.  A part is read by one rank, in large requests, and each of
+// its records goes to the rank whose share has it.  A round never reaches over the end of an epoch; a batch
+// may have records of several rounds.
+//
+// In orders whose neighbours lie next to each other in the file, a round's elements are also its ordinals,
+// and its parts follow each other.  In scattered orders (shuffles of all records, lists, functions) each
+// reader has blocks of ordinals whose records it reads in all rounds and epochs, so that each record comes
+// from the memory of one node.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -30,9 +35,14 @@ struct Job {
   Assignment assignment = Assignment::strided;
   std::uint32_t ranks = 1, readers = 1;
   std::uint64_t round_records = 1;  ///< of a round, about
+  /// The same of scattered orders; 0: they have no rounds.
+  std::uint64_t scattered_records = 0;
+  /// Ranks keep what they were sent, if their shares are the same in each epoch, and it is not sent again.
+  bool keeps = false;
   /// Where each rank's share begins, if they do not all begin at order.epoch and order.position: ranks that
   /// go on where they stopped.  The job ends with epoch order.epoch + order.epochs - 1.
   std::shared_ptr<const std::vector<reader::Spot>> starts;
+  reader::Order::List list;  ///< of the order; null: it is copied
 };
 
 /// [begin, end).
@@ -53,50 +63,65 @@ class Deal {
   /// The order of one rank, as lmdbio_stream_open takes it.
   /// List and keys are to be filled in.  May throw bad_alloc.
   lmdbio_order share(std::uint32_t rank) const;
-  /// False: an order whose neighbours do not lie next to each other, or no records.  Each rank reads its
+  /// False: an order by keys, a scattered one that is not to be dealt, or no records.  Each rank reads its
   /// records itself, and nothing below can be asked.
   bool has_rounds() const noexcept { return round_records_ != 0; }
+  bool is_scattered() const noexcept { return home_records_ != 0; }
+  /// Shares are the same in each epoch, and ranks keep what they were sent.
+  bool keeps() const noexcept { return keeps_; }
+  /// A rank that keeps its records was sent all of them before that epoch, and is sent none in it.
+  bool was_sent(std::uint32_t rank, std::uint64_t epoch) const noexcept {
+    const reader::Spot start = start_of(rank);
+    return keeps_ && epoch > start.epoch && epoch - start.epoch > (start.position != 0 ? 1 : 0);
+  }
+  /// From that epoch on, the first one in which records are sent; UINT64_MAX: there is none.
+  std::uint64_t next_sent_epoch(std::uint64_t epoch) const noexcept;
 
-  std::uint64_t rounds_per_epoch() const noexcept { return (records_ + round_records_ - 1) / round_records_; }
+  std::uint64_t rounds_per_epoch() const noexcept { return (whole_.elements() - 1) / round_records_ + 1; }
   /// Rounds count from 0 in epoch 0, and on over the ends of epochs.
   std::uint64_t epoch_of(std::uint64_t round) const noexcept { return round / rounds_per_epoch(); }
   std::uint64_t first_round(std::uint64_t epoch) const noexcept { return epoch * rounds_per_epoch(); }
-  std::uint64_t round_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept {
-    return first_round(epoch) + ordinal / round_records_;
+  std::uint64_t round_of(std::uint64_t epoch, std::uint64_t element) const noexcept {
+    return first_round(epoch) + element / round_records_;
   }
-  /// Ordinals; also the elements of the order, in another order among themselves.
-  Range records(std::uint64_t round) const noexcept;
-  /// Part `part`, below readers(), of a round: ordinals.
+  /// Elements of the order; unless it is scattered also ordinals, in another order among themselves.
+  Range elements(std::uint64_t round) const noexcept;
+  /// Of an order that is not scattered, part `part`, below readers(), of a round: ordinals.
   Range part(std::uint64_t round, std::uint32_t part) const noexcept;
   std::uint32_t part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept;
   /// Of a round, the part that reader `reader` (below readers()) reads: another one each round of an epoch,
   /// and the same records in each epoch, which its node may have kept.
   std::uint32_t part_read_by(std::uint64_t round, std::uint32_t reader) const noexcept {
-    return static_cast<std::uint32_t>((reader + round % rounds_per_epoch()) % job_.readers);
+    return static_cast<std::uint32_t>((reader + turn_of(round)) % job_.readers);
   }
   std::uint32_t reader_of(std::uint64_t round, std::uint32_t part) const noexcept {
-    return static_cast<std::uint32_t>((part + job_.readers - round % rounds_per_epoch() % job_.readers) %
-                                      job_.readers);
+    return static_cast<std::uint32_t>((part + job_.readers - turn_of(round) % job_.readers) % job_.readers);
   }
 
   struct Need {
     std::uint64_t ordinal;
     std::uint32_t rank;
   };
-  /// The records of a part that are in the batches of a rank, by ordinal.  Not those that only fill a batch
-  /// up (LMDBIO_LAST_PAD): each rank reads these itself.  May throw bad_alloc.
+  /// The records of a part that are sent, by ordinal; those that several ranks, or batches, have are there as
+  /// often.  Records that only fill a batch up (LMDBIO_LAST_PAD) are not sent: each rank reads these itself.
+  /// Nor are ordinals that a function must not return.  In a scattered order the time it takes is
+  /// proportional to the whole round.  May throw bad_alloc.
   void needs(std::uint64_t round, std::uint32_t part, std::vector<Need>& out) const;
-  /// Positions of a rank's share in the epoch of a round that are in the round: their records, those that
-  /// needs() leaves out among them.
+  /// Of a rank's share in the epoch of a round, the positions that are in the round, also of records that are
+  /// not sent.
   Range positions(std::uint32_t rank, std::uint64_t round) const;
+  /// Of a round of any rank, at most.
+  std::uint64_t most_positions() const noexcept;
+  /// Ranks may have different functions, and then different orders.
+  bool by_function() const noexcept { return job_.order.kind == LMDBIO_ORDER_FUNCTION; }
+  bool is_record(std::uint64_t ordinal) const noexcept { return ordinal < records_; }
   /// A rank's batches have the record at that place of its share, and not as padding.
   bool is_needed(std::uint32_t rank, const reader::Order& share, reader::Spot at) const noexcept;
   reader::Spot start_of(std::uint32_t rank) const noexcept {
     return job_.starts != nullptr ? (*job_.starts)[rank]
                                   : reader::Spot{job_.order.epoch, job_.order.position};
   }
-  /// May throw bad_alloc.
-  reader::Order order_of(std::uint32_t rank) const { return share_.with_offset(rank); }
+  reader::Order order_of(std::uint32_t rank) const noexcept { return share_.with_offset(rank); }
 
   /// Of all ranks' starts, the earliest.
   std::uint64_t first_epoch() const noexcept { return first_epoch_; }
@@ -106,10 +131,16 @@ class Deal {
  private:
   Deal(Job job, std::uint64_t records, reader::Order whole, reader::Order share) noexcept
       : job_(std::move(job)), records_(records), whole_(std::move(whole)), share_(std::move(share)) {}
+  std::uint64_t turn_of(std::uint64_t round) const noexcept {
+    return is_scattered() ? 0 : round % rounds_per_epoch();
+  }
+  void need(std::uint64_t epoch, std::uint64_t element, std::uint64_t ordinal, std::vector<Need>& out) const;
 
   Job job_;
   std::uint64_t records_;
   std::uint64_t round_records_ = 0, first_epoch_ = 0;
+  std::uint64_t home_records_ = 0;  ///< of a block that one reader reads always; 0: not scattered
+  bool keeps_ = false;
   reader::Order whole_, share_;  ///< of all ranks; of rank 0
 };
 

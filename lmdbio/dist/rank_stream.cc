@@ -34,7 +34,7 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
                                         settings.ahead, settings.turns, transport, source, settings.memory);
       }()),
       receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory,
-                settings.nodes),
+                settings.keeps, settings.nodes),
       at_(sequence_.first()) {}
 
 Status RankStream::progress(std::string& why) {
@@ -136,7 +136,8 @@ Status RankStream::next(RankBatch& out, std::string& why, bool impatient) {
   if (plan) {
     Spot last{plan->at.epoch, plan->at.position + (plan->count - plan->padding) - 1};
     if (share_.across_epochs()) last = share_.normal(last);
-    receiver_.require(deal_.round_of(last.epoch, share_.at(last.epoch, last.position)));
+    last = share_.element(last.epoch, last.position);
+    receiver_.require(deal_.round_of(last.epoch, last.position));
   }
   if (const Status st = progress(why); !st.ok()) return st;
   if (!plan) {
@@ -150,8 +151,8 @@ Status RankStream::next(RankBatch& out, std::string& why, bool impatient) {
   if (!all) return Status::from_errno(EAGAIN);
   if (const Status st = finish_reads(why); !st.ok()) return st;
   at_ = plan->after;
-  receiver_.drop_before(at_);
   out = std::move(batch_);
+  receiver_.drop_before(at_);
   return {};
 }
 

@@ -34,6 +34,7 @@ class RankStream {
     Turns::Settings turns;
     std::vector<std::uint32_t> nodes;  ///< of each rank, for traffic(); empty: each rank has its own
     std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< of messages
+    std::uint64_t keeps = 0;  ///< bytes of it for records that are kept (Deal::keeps)
   };
   /// EINVAL: a field of the order.  May throw bad_alloc.
   static Status open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <compare>
 #include <cstring>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "lmdbio/base/bytes.h"
@@ -13,7 +16,7 @@ using reader::Spot;
 
 Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
                    Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
-                   std::vector<std::uint32_t> nodes)
+                   std::uint64_t keeps, std::vector<std::uint32_t> nodes)
     : deal_(deal),
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
@@ -23,6 +26,7 @@ Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, un
       nodes_(std::move(nodes)),
       share_(deal.order_of(transport.rank())),
       next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
+      keeps_(keeps),
       farewells_(reader_ranks_.size()) {
   for (std::size_t r = 0; r < reader_ranks_.size(); ++r)
     if (reader_ranks_[r] == transport.rank()) farewells_[r].heard = farewells_[r].sent = true;
@@ -44,12 +48,12 @@ Status Receiver::hear_farewells() {
     if (f.heard || !f.in.done()) continue;
     if (!f.in.status.ok()) return f.in.status;
     f.heard = true;
-    f.begun = f.said;
+    f.messages = f.said;
     // What does not come any more.
     for (const std::deque<Round>* const rounds : {&late_, &rounds_})
       for (const Round& round : *rounds)
         for (const std::shared_ptr<Part>& part : round.parts) {
-          if (part->reader != r || comes(round, *part)) continue;
+          if (part->reader != r || part->own || part->sequence < f.messages || !part->is_due()) continue;
           if (!part->op.done()) transport_.cancel(part->op);
           part->state = Part::State::failed;
         }
@@ -58,29 +62,95 @@ Status Receiver::hear_farewells() {
   return {};
 }
 
-// A rank that has left opens the rounds that are on their way to it once it knows which these are.
 bool Receiver::may_open() const noexcept {
-  if (deal_.epoch_of(next_) > deal_.last_epoch()) return false;
-  if (!left_) return rounds_.size() < ahead_ || next_ < required_;
-  bool wanted = false;
-  for (std::size_t r = 0; r < farewells_.size(); ++r) {
-    if (reader_ranks_[r] == transport_.rank()) continue;
-    if (!farewells_[r].heard) return false;
-    wanted = wanted || next_ < farewells_[r].begun;
-  }
-  return wanted;
+  return !left_ && deal_.epoch_of(next_) <= deal_.last_epoch() &&
+         (rounds_.size() < ahead_ || next_ < required_);
 }
 
 void Receiver::leave() noexcept {
   left_ = true;
+  kept_.clear();
   for (const Round& round : rounds_)
     for (const std::shared_ptr<Part>& part : round.parts) part->own_records = {};
 }
 
 bool Receiver::closed() const noexcept {
-  return left_ && rounds_.empty() && late_.empty() && !may_open() &&
-         std::all_of(farewells_.begin(), farewells_.end(),
-                     [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
+  return left_ && rounds_.empty() && late_.empty() &&
+         std::all_of(farewells_.begin(), farewells_.end(), [&](const Farewell& f) {
+           const bool own =
+               reader_ranks_[static_cast<std::size_t>(&f - farewells_.data())] == transport_.rank();
+           return f.heard && f.sent && f.out.done() && (own || f.all_came());
+         });
+}
+
+bool Receiver::needs_any(const Round& round) const noexcept {
+  const std::uint64_t epoch = deal_.epoch_of(round.number);
+  for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p)
+    if (deal_.is_needed(transport_.rank(), share_, {epoch, p})) return true;
+  return false;
+}
+
+// The round of the epoch before that has the records of round next_, if it is still in use.
+const Receiver::Round* Receiver::same_before() const noexcept {
+  for (const std::deque<Round>* const rounds : {&rounds_, &late_})
+    for (auto at = rounds->rbegin(); at != rounds->rend(); ++at)
+      if ((next_ - at->number) % deal_.rounds_per_epoch() == 0 && !at->index.empty()) return &*at;
+  return nullptr;
+}
+
+std::shared_ptr<Receiver::Part> Receiver::failed_part(const Part& part) const {
+  auto failed = std::make_shared<Part>();
+  failed->reader = part.reader;
+  failed->first = part.first;
+  failed->count = part.count;
+  failed->state = Part::State::failed;
+  return failed;
+}
+
+// Of an epoch whose records nobody sends, as this rank has kept them; what it has not kept it reads itself.
+// False: not now.
+bool Receiver::open_kept_round() {
+  const auto kept = kept_.find(next_ % deal_.rounds_per_epoch());
+  Round round;
+  if (kept != kept_.end()) {
+    round = kept->second;  // its parts are shared
+  } else if (const Round* const same = same_before(); same != nullptr) {
+    if (std::any_of(same->parts.begin(), same->parts.end(),
+                    [](const auto& part) { return part->is_due() && !part->overtaken; }))
+      return false;
+    round = *same;
+    for (std::shared_ptr<Part>& part : round.parts)
+      if (part->is_due() || part->own) part = failed_part(*part);
+    round.kept_bytes = 1;  // the other one is kept
+  }
+  round.number = next_;
+  if (round.index.empty()) {
+    round.positions = deal_.positions(transport_.rank(), round.number);
+    round.index.assign(static_cast<std::size_t>(round.positions.size()), kNone);
+  }
+  if (needs_any(round)) rounds_.push_back(std::move(round));
+  ++next_;
+  return true;
+}
+
+// It comes again in the next epoch, and nobody sends it then.
+bool Receiver::is_to_be_kept(const Round& round) const noexcept {
+  const std::uint64_t epoch = deal_.epoch_of(round.number);
+  return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && round.kept_bytes == 0 &&
+         !deal_.was_sent(transport_.rank(), epoch) && deal_.was_sent(transport_.rank(), epoch + 1);
+}
+
+// A round of which nothing is due any more.
+void Receiver::keep(Round& round) {
+  std::uint64_t bytes = 1;
+  for (std::shared_ptr<Part>& part : round.parts) {
+    if (part->own) part = failed_part(*part);  // what was read with it would stay, too
+    bytes += part->bytes.size() + part->count * kBytesOfPlace;
+  }
+  if (bytes > keeps_ - kept_bytes_) return;
+  round.kept_bytes = bytes;
+  const std::uint64_t number = round.number % deal_.rounds_per_epoch();
+  if (kept_.try_emplace(number, std::move(round)).second) kept_bytes_ += bytes;
 }
 
 // `opened`: there may be another one.
@@ -89,39 +159,62 @@ Status Receiver::open_round(bool& opened) {
   if (!may_open()) return {};
   const std::uint64_t epoch = deal_.epoch_of(next_);
   const std::uint32_t rank = transport_.rank();
+  if (deal_.was_sent(rank, epoch)) {
+    opened = open_kept_round();
+    return {};
+  }
   Round round;
   round.number = next_;
   round.positions = deal_.positions(rank, next_);
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> wanted;  // ordinal, position
-  for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p)
-    if (deal_.is_needed(rank, share_, {epoch, p})) wanted.emplace_back(share_.at(epoch, p), p);
+  struct Wanted {
+    std::uint32_t part;
+    std::uint64_t ordinal, position;
+    auto operator<=>(const Wanted&) const = default;
+  };
+  std::vector<Wanted> wanted;
+  bool asked_for = false;
+  for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p) {
+    if (!deal_.is_needed(rank, share_, {epoch, p})) continue;
+    asked_for = true;
+    const std::uint64_t ordinal = share_.at(epoch, p);
+    if (deal_.is_record(ordinal)) wanted.push_back({deal_.part_of(round.number, ordinal), ordinal, p});
+  }
   opened = true;
-  ++next_;
-  if (wanted.empty()) return {};
+  if (!asked_for) {
+    ++next_;
+    return {};
+  }
   std::sort(wanted.begin(), wanted.end());
   round.index.assign(static_cast<std::size_t>(round.positions.size()), kNone);
   for (std::size_t i = 0; i < wanted.size();) {
-    const std::uint32_t number = deal_.part_of(round.number, wanted[i].first);
+    const std::uint32_t number = wanted[i].part;
     auto part = std::make_shared<Part>();
     part->reader = deal_.reader_of(round.number, number);
     part->first = i;
-    for (; i < wanted.size() && deal_.part_of(round.number, wanted[i].first) == number; ++i) {
-      round.ordinals.push_back(wanted[i].first);
-      round.index[static_cast<std::size_t>(wanted[i].second - round.positions.begin)] =
+    for (; i < wanted.size() && wanted[i].part == number; ++i) {
+      round.ordinals.push_back(wanted[i].ordinal);
+      part->hash = ordinals_hash(part->hash, wanted[i].ordinal);
+      round.index[static_cast<std::size_t>(wanted[i].position - round.positions.begin)] =
           static_cast<std::uint32_t>(i);
     }
     part->count = i - part->first;
     part->own = reader_ranks_[part->reader] == rank;
+    // A reader with another function may have sent another round's, and more.
+    if (!part->own)
+      part->header.resize(
+          header_bytes(deal_.by_function() ? static_cast<std::size_t>(deal_.most_positions()) : part->count));
     round.parts.push_back(std::move(part));
   }
   rounds_.push_back(std::move(round));
+  ++next_;
   for (const std::shared_ptr<Part>& part : rounds_.back().parts) {
     if (part->own) continue;
-    if (!comes(rounds_.back(), *part)) {
+    Farewell& f = farewells_[part->reader];
+    part->sequence = f.expected++;
+    if (part->sequence >= f.messages) {
       part->state = Part::State::failed;
       continue;
     }
-    part->header.resize(header_bytes(part->count));
     if (const Status st = transport_.receive(reader_ranks_[part->reader], kHeaders, part->header, part->op);
         !st.ok())
       return st;
@@ -129,32 +222,35 @@ Status Receiver::open_round(bool& opened) {
   return {};
 }
 
+// Of a message that is not due only its size is of interest.
 Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
   MessageHeader header{};
-  if (part.header.size() == header_bytes(part.count)) header = load<MessageHeader>(part.header.data());
+  if (part.header.size() >= sizeof header) header = load<MessageHeader>(part.header.data());
   std::uint64_t bytes = 0;
-  part.sizes.resize(part.count);
-  part.at.resize(part.count);
-  if (header.records == part.count && header.round == static_cast<std::uint32_t>(round.number)) {
+  bool due = part.header.size() == header_bytes(part.count) && header.records == part.count &&
+             header.round == static_cast<std::uint32_t>(round.number) && header.hash == part.hash;
+  if (due) {
+    part.sizes.resize(part.count);
+    part.at.resize(part.count);
     std::memcpy(part.sizes.data(), part.header.data() + sizeof header, part.count * sizeof(RecordSizes));
     for (std::size_t i = 0; i < part.count; ++i) {
       part.at[i] = static_cast<std::size_t>(bytes);
       if (part.sizes[i].key != RecordSizes::kFailed)
         bytes += std::uint64_t{part.sizes[i].key} + part.sizes[i].value;
     }
-    part.header = {};
-    if (bytes == header.bytes) {
-      part.size = static_cast<std::size_t>(bytes);
-      part.state = bytes == 0 ? Part::State::done : Part::State::room;
-      return {};
-    }
+    due = bytes == header.bytes;
   }
+  part.header = {};
+  part.size = static_cast<std::size_t>(header.bytes);
+  part.unwanted = !due;
+  part.state = part.size != 0 ? Part::State::room : due ? Part::State::done : Part::State::failed;
+  if (due) return {};
   why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) +
         " is not the one that is due: all ranks need the same order and the same file";
   return Status::from_errno(EPROTO);
 }
 
-// `dropped`: nobody wants its records any more.
+// `dropped`: nobody waits for it, so that there is spare memory for what has to be received.
 Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::string& why) {
   if (part.state == Part::State::failed) return {};
   if (part.own) {
@@ -170,30 +266,30 @@ Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::stri
     part.state = Part::State::done;
     return st;
   }
-  while (part.state != Part::State::done && part.op.done()) {
+  while (part.is_due() && part.op.done()) {
     if (!part.op.status.ok()) {
       why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) + " did not arrive";
       return part.op.status;
     }
     if (part.state == Part::State::bytes) {
-      if (part.op.bytes != part.bytes.size()) {
-        why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) + " is cut short";
-        return Status::from_errno(EPROTO);
-      }
-      part.state = Part::State::done;
       bytes_ += part.bytes.size();
       if (nodes_.empty() || nodes_[reader_ranks_[part.reader]] != nodes_[transport_.rank()])
         bytes_from_nodes_ += part.bytes.size();
+      part.state = part.unwanted ? Part::State::failed : Part::State::done;
+      if (part.unwanted) part.bytes.clear();
       break;
     }
     if (part.state == Part::State::header) {
-      if (part.op.bytes != part.header.size()) part.header.clear();
-      if (const Status st = read_header(round, part, why); !st.ok()) return st;
-      if (part.state == Part::State::done) break;
+      part.header.resize(std::min(part.header.size(), part.op.bytes));
+      if (const Status st = read_header(round, part, why); !st.ok() && !left_) return st;
+      if (!part.is_due()) break;
     }
-    if (!part.bytes.make(memory_, part.size) && !(dropped && part.bytes.make(spare_, part.size))) {
-      lacks_memory_ = true;
-      break;
+    if (!part.bytes.make(memory_, part.size)) {
+      if (!(dropped && part.bytes.make(spare_, part.size))) {
+        lacks_memory_ = true;
+        break;
+      }
+      part.unwanted = true;
     }
     part.state = Part::State::bytes;
     if (const Status st = transport_.receive(reader_ranks_[part.reader], kBytes, part.bytes.span(), part.op);
@@ -213,9 +309,28 @@ Status Receiver::progress(std::string& why) {
   lacks_memory_ = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
   if (const Status st = move_on(rounds_, left_, behind, why); !st.ok()) return st;
+  for (std::size_t r = 0; r < farewells_.size(); ++r) {
+    Farewell& f = farewells_[r];
+    if (reader_ranks_[r] == transport_.rank()) continue;
+    const bool more = left_ && f.heard && f.expected < f.messages;
+    if (behind[r] || (!more && f.drain.idle())) continue;
+    if (const Status st = f.drain.progress(transport_, reader_ranks_[r], more,
+                                           header_bytes(static_cast<std::size_t>(deal_.most_positions())),
+                                           spare_, f.expected);
+        !st.ok()) {
+      why = "a message of rank " + std::to_string(reader_ranks_[r]) + " did not arrive";
+      return st;
+    }
+  }
   const auto is_over = [this](const Round& round) { return over(round); };
+  for (Round& round : late_)
+    if (over(round) && is_to_be_kept(round)) keep(round);
   std::erase_if(late_, is_over);
   if (left_) std::erase_if(rounds_, is_over);
+  if (lacks_memory_ && !kept_.empty()) {  // the one that is needed last
+    kept_bytes_ -= kept_.rbegin()->second.kept_bytes;
+    kept_.erase(std::prev(kept_.end()));
+  }
   return {};
 }
 
@@ -223,10 +338,13 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
                          std::string& why) {
   for (const Round& round : rounds) {
     for (const std::shared_ptr<Part>& part : round.parts) {
-      if (part->state == Part::State::done || behind[part->reader]) continue;
-      if (lacks_memory_ && !part->own && part->state != Part::State::bytes) continue;
+      if (!part->is_due() || behind[part->reader]) continue;
+      if (lacks_memory_ && !part->own && !dropped && part->state != Part::State::bytes) {
+        behind[part->reader] = true;
+        continue;
+      }
       if (const Status st = move_on(round, *part, dropped, why); !st.ok()) return st;
-      if (part->state == Part::State::done && dropped) part->bytes.clear();
+      if (part->state == Part::State::done && left_) part->bytes.clear();
       if (part->state == Part::State::done && !part->overtaken) farewells_[part->reader].late = false;
       behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
     }
@@ -237,8 +355,7 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
 // Nothing of it is under way, and the sender keeps nothing for it.
 bool Receiver::over(const Round& round) const noexcept {
   return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<Part>& p) {
-    return (p->own && sender_->has_left()) || p->state == Part::State::done ||
-           p->state == Part::State::failed;
+    return (p->own && sender_->has_left()) || !p->is_due();
   });
 }
 
@@ -249,6 +366,7 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
         at.position >= round.positions.end)
       continue;
     const std::uint32_t i = round.index[static_cast<std::size_t>(at.position - round.positions.begin)];
+    if (i == kNone) return Found::failed;  // no record: who reads it finds out
     const auto part = std::upper_bound(round.parts.begin(), round.parts.end(), i,
                                        [](std::uint32_t n, const auto& p) { return n < p->first; }) -
                       1;
@@ -279,15 +397,24 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
   return Found::pending;
 }
 
-void Receiver::drop_before(Spot at) {
+void Receiver::drop_before(Spot at) noexcept {
   while (!rounds_.empty()) {
-    const Round& first = rounds_.front();
+    Round& first = rounds_.front();
     const std::uint64_t epoch = deal_.epoch_of(first.number);
     if (epoch > at.epoch || (epoch == at.epoch && first.positions.end > at.position)) return;
-    if (!over(first)) {
-      late_.push_back(std::move(rounds_.front()));
-      late_.back().ordinals = {};  // nobody asks for its records any more
-      late_.back().index = {};
+    const bool kept = is_to_be_kept(first);
+    try {
+      if (!over(first)) {
+        late_.push_back(std::move(first));
+        if (!kept) {  // nobody asks for its records any more
+          late_.back().ordinals = {};
+          late_.back().index = {};
+        }
+      } else if (kept) {
+        keep(first);
+      }
+    } catch (const std::bad_alloc&) {
+      return;  // the next call tries again
     }
     rounds_.pop_front();
   }

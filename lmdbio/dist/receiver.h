@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/drain.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/sender.h"
 #include "lmdbio/dist/transport.h"
@@ -18,11 +20,16 @@ namespace lmdbio::dist {
 /// One thread.  Deal, transport and sender outlive it; what find() gave out lives on by itself.
 class Receiver {
  public:
+  /// Of a record that is kept, beside its own: where it is.
+  static constexpr std::uint64_t kBytesOfPlace = 32;
+
   /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
   /// Messages of `ahead` rounds with records of this rank are expected at a time.
-  /// `memory`: of messages.  `nodes`: of each rank; empty: each rank has its own.
+  /// `memory`: of messages; of it `keeps` bytes are for records that this rank keeps (Deal::keeps).  `nodes`:
+  /// of each rank; empty: each rank has its own.
   Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
-           Sender* sender, std::shared_ptr<PayloadMemory> memory, std::vector<std::uint32_t> nodes = {});
+           Sender* sender, std::shared_ptr<PayloadMemory> memory, std::uint64_t keeps = 0,
+           std::vector<std::uint32_t> nodes = {});
   /// Only when closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
@@ -30,21 +37,22 @@ class Receiver {
 
   /// That round is expected too, however far ahead it is.
   void require(std::uint64_t round) noexcept { required_ = std::max(required_, round + 1); }
-  /// Never waits.  An error is the transport's, or that of a message that is not what it has to be, and is
-  /// final; `why` says more.  May throw bad_alloc.
+  /// Never waits.  EPROTO: a message is not what it has to be; leave() is due.  Any other error is the
+  /// transport's, and final.  `why` says more.  May throw bad_alloc.
   Status progress(std::string& why);
 
   enum class Found : unsigned char {
     here,
     pending,
-    failed,  ///< who was to read it could not, or is late: the rank tries by itself
+    failed,  ///< who was to send it could not, or is late, or nobody sends it: the rank tries by itself
   };
   /// The record at a place of this rank's share, at or behind the last drop_before(), and needed
   /// (Deal::is_needed).  `keep` is to live as long as the record's bytes.  `impatient`: who has not sent it
   /// by now is late, and what it sends from now on is not waited for until something of it comes in time.
   Found find(reader::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep, bool impatient = false);
-  /// Records before that place were found, all of them, or read otherwise, and are not asked for any more.
-  void drop_before(reader::Spot at);
+  /// Records before that place were found, all of them, or read otherwise, and are not asked for any more in
+  /// this epoch.
+  void drop_before(reader::Spot at) noexcept;
   /// This rank wants nothing more: find() is not called any more, and the readers are told.  What they have
   /// begun to send is received by progress() and dropped.
   void leave() noexcept;
@@ -61,8 +69,10 @@ class Receiver {
  private:
   /// What one reader sends for a round.
   struct Part {
-    std::uint32_t reader;
-    std::size_t first, count;  ///< of the round's ordinals
+    std::uint32_t reader = 0;
+    std::size_t first = 0, count = 0;  ///< of the round's ordinals
+    std::uint64_t sequence = 0;        ///< among the messages of the reader
+    std::uint64_t hash = 0;            ///< ordinals_hash()
     enum class State : unsigned char {
       header,
       room,  ///< the size of the bytes is known, there is no memory for them
@@ -72,6 +82,8 @@ class Receiver {
     } state = State::header;
     bool own = false;
     bool overtaken = false;  ///< its records were asked for, and not waited for
+    bool unwanted = false;   ///< what comes is not what is due, or there was only spare memory for it
+    bool is_due() const noexcept { return state != State::done && state != State::failed; }
     std::vector<std::byte> header;
     std::size_t size = 0;  ///< of the bytes
     Payload bytes;
@@ -81,28 +93,35 @@ class Receiver {
     Operation op;
   };
   struct Round {
-    std::uint64_t number;
-    std::vector<std::uint64_t> ordinals;  ///< of this rank's records, sorted
+    std::uint64_t number = 0;
+    std::vector<std::uint64_t> ordinals;  ///< of this rank's records, by part, sorted
     Range positions;
-    std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: it is not needed
+    std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: nobody sends it
     std::vector<std::shared_ptr<Part>> parts;
+    std::uint64_t kept_bytes = 0;  ///< of the limit; 0: it was not kept
   };
   /// Of a reader.
   struct Farewell {
-    std::uint64_t begun = UINT64_MAX;  ///< rounds before that come from it
-    std::uint64_t said = 0;            ///< what comes in
+    std::uint64_t messages = UINT64_MAX;  ///< that it has sent to this rank, once that is known
+    std::uint64_t said = 0;               ///< what comes in
+    std::uint64_t expected = 0;  ///< messages of rounds that were opened, and those that were dropped
+    Drain drain;                 ///< of further ones
     Operation in, out;
     bool heard = false, sent = false;
     bool late = false;  ///< what it sends is not waited for
+    bool all_came() const noexcept { return heard && expected >= messages && drain.idle(); }
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
   bool may_open() const noexcept;
   Status open_round(bool& opened);
+  std::shared_ptr<Part> failed_part(const Part& part) const;
+  bool needs_any(const Round& round) const noexcept;
+  const Round* same_before() const noexcept;
+  bool open_kept_round();
+  bool is_to_be_kept(const Round& round) const noexcept;
+  void keep(Round& round);
   Status hear_farewells();
-  bool comes(const Round& round, const Part& part) const noexcept {
-    return round.number < farewells_[part.reader].begun;
-  }
   Status move_on(const Round& round, Part& part, bool dropped, std::string& why);
   Status move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind, std::string& why);
   bool over(const Round& round) const noexcept;
@@ -121,9 +140,11 @@ class Receiver {
   std::uint64_t bytes_ = 0, bytes_from_nodes_ = 0;
   bool lacks_memory_ = false;
   std::uint64_t next_;
-  std::uint64_t required_ = 0;  ///< rounds before it
+  std::uint64_t required_ = 0;           ///< rounds before it
+  std::map<std::uint64_t, Round> kept_;  ///< by their number in the epoch
+  std::uint64_t kept_bytes_ = 0, keeps_;
   std::deque<Round> rounds_;
-  std::deque<Round> late_;           ///< dropped, before rounds_, with messages that are still to come
+  std::deque<Round> late_;           ///< before rounds_, with messages that are still to come
   std::vector<Farewell> farewells_;  ///< of each reader; of this rank's not used
   bool expected_ = false, left_ = false;
 };

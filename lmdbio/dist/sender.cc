@@ -21,7 +21,7 @@ std::byte* put(std::byte* to, const MDB_val& v) noexcept {
 }
 
 /// Own records are copied if they are at most one in so many of those that were read together: batches of the
-/// program would keep the others' memory too.
+/// program would keep the others' memory too.  Always, if this rank keeps them.
 constexpr std::size_t kCopiedBelow = 2;
 
 }  // namespace
@@ -59,10 +59,9 @@ Status Sender::hear_farewells() {
     const auto first =
         std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; });
     if (!f.heard && first != rounds_.end()) continue;
-    f.begun = first != rounds_.end() ? (*first)->number : next_;
     f.sent = true;
     if (const Status st =
-            transport_.send(r, kFarewellFromReader, std::as_bytes(std::span(&f.begun, 1)), f.out);
+            transport_.send(r, kFarewellFromReader, std::as_bytes(std::span(&f.messages, 1)), f.out);
         !st.ok())
       return st;
   }
@@ -71,6 +70,7 @@ Status Sender::hear_farewells() {
 
 void Sender::leave() noexcept {
   ended_ = left_ = true;
+  planned_ = {};
   for (const auto& round : rounds_)
     if (!round->packed) next_ = std::min(next_, round->number);
   std::erase_if(rounds_, [](const auto& round) { return !round->packed; });
@@ -96,16 +96,20 @@ Status Sender::take_turns() {
   return turns_.progress();
 }
 
-// False: there is nothing to start now.
-bool Sender::start_round() {
-  if (ended_ || rounds_.size() >= ahead_) return false;
-  if (deal_.epoch_of(next_) > deal_.last_epoch()) {
-    ended_ = true;
-    return false;
+// Round next_.  False: this rank reads nothing in it, or there is none; next_ has moved on, or all has ended.
+bool Sender::plan_round() {
+  const std::uint64_t epoch = deal_.epoch_of(next_);
+  if (next_ == deal_.first_round(epoch)) {
+    const std::uint64_t sent = deal_.next_sent_epoch(epoch);
+    if (sent == UINT64_MAX) {
+      ended_ = true;
+      return false;
+    }
+    if (sent != epoch) {
+      next_ = deal_.first_round(sent);
+      return false;
+    }
   }
-  if (!turns_.may_begin(next_ - first_)) return false;
-  auto round = std::make_unique<Round>();
-  round->number = next_;
   std::vector<Deal::Need> needs;
   deal_.needs(next_, deal_.part_read_by(next_, reader_), needs);
   std::erase_if(needs, [&](const Deal::Need& need) {
@@ -113,17 +117,19 @@ bool Sender::start_round() {
   });
   if (needs.empty()) {
     ++next_;
-    return true;
+    return false;
   }
+  auto round = std::make_unique<Round>();
+  round->number = next_;
   std::vector<std::uint64_t> ordinals;
   ordinals.reserve(needs.size());
-  round->records = needs.size();
   std::map<std::uint32_t, Message*> messages;
   for (const Deal::Need& need : needs) {
-    const std::size_t i = ordinals.size();
-    ordinals.push_back(need.ordinal);
+    if (ordinals.empty() || ordinals.back() != need.ordinal) ordinals.push_back(need.ordinal);
+    const std::size_t i = ordinals.size() - 1;
     if (need.rank == transport_.rank()) {
       round->own.push_back(i);
+      round->own_hash = ordinals_hash(round->own_hash, need.ordinal);
       round->own_taken = false;
       continue;
     }
@@ -134,19 +140,30 @@ bool Sender::start_round() {
       message->to = need.rank;
     }
     message->which.push_back(i);
+    message->hash = ordinals_hash(message->hash, need.ordinal);
   }
+  round->records = ordinals.size();
   // Not all readers to the same rank first.
   const std::uint32_t ranks = transport_.ranks(), self = transport_.rank();
   std::sort(round->messages.begin(), round->messages.end(), [&](const auto& a, const auto& b) {
     return (a->to + ranks - self) % ranks < (b->to + ranks - self) % ranks;
   });
+  planned_ = {std::move(round), std::move(ordinals)};
+  return true;
+}
+
+// False: there is nothing to start now.
+bool Sender::start_round() {
+  if (ended_ || rounds_.size() >= ahead_ || !turns_.may_begin(next_ - first_)) return false;
+  if (planned_.round == nullptr && !plan_round()) return !ended_;
   std::unique_ptr<PartRead> read;
   std::string why;
-  const Status st = source_.start(ordinals, read, why);
+  const Status st = source_.start(planned_.ordinals, read, why);
   // Without memory now there may be some when what is under way is done.
   if (!st.ok() && st.raw() == ENOMEM && !rounds_.empty()) return false;
-  round->read = std::move(read);  // null: nobody gets it, each reads for itself
-  rounds_.push_back(std::move(round));
+  planned_.round->read = std::move(read);  // null: nobody gets it, each reads for itself
+  rounds_.push_back(std::move(planned_.round));
+  planned_ = {};
   ++next_;
   return true;
 }
@@ -168,7 +185,7 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
   if (!message.bytes.make(memory_, bytes)) return false;
   message.header.reserve(header_bytes(records.size()));
   put(message.header, MessageHeader{static_cast<std::uint32_t>(records.size()),
-                                    static_cast<std::uint32_t>(round.number), bytes});
+                                    static_cast<std::uint32_t>(round.number), bytes, message.hash});
   for (const RecordSizes& s : sizes) put(message.header, s);
   std::byte* to = message.bytes.data();
   for (std::size_t i = 0; i < records.size(); ++i) {
@@ -179,16 +196,18 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
   return true;
 }
 
-// All its messages; the read is not needed any more then, unless this rank keeps it.
+// All its messages; the read is not needed any more then, unless this rank's own records stay in it.
 bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
   if (empty) round.own_copy.reset();  // there was no room for it: its records stay in what was read
-  if (empty || round.own_taken || round.own.size() * kCopiedBelow > round.records) return true;
+  if (empty || round.own_taken) return true;
+  if (!deal_.keeps() && round.own.size() * kCopiedBelow > round.records) return true;
   if (round.own_copy == nullptr) {
     round.own_copy = std::make_unique<Message>();
     round.own_copy->which = round.own;
+    round.own_copy->hash = round.own_hash;
   }
   return pack(round, *round.own_copy);
 }
@@ -198,6 +217,7 @@ Status Sender::send(Round& round) {
     if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
         !st.ok())
       return st;
+    ++farewells_[message->to].messages;
     ++messages_;
     bytes_ += message->bytes.size();
     if (message->bytes.empty()) continue;

@@ -16,8 +16,8 @@
 
 namespace lmdbio::dist {
 
-/// Records of the rank that read them, which are not sent: in what was read, or, if that is mostly others',
-/// copied from it into a message to itself.
+/// Records of the rank that read them, which are not sent: in what was read, or copied from it into a message
+/// to itself, if what was read is mostly others' or this rank keeps its records (Deal::keeps).
 struct OwnRecords {
   std::shared_ptr<PartRead> read;  ///< null: it could not be started
   std::vector<std::size_t> which;  ///< of the read: those that this rank needs, by ordinal
@@ -59,13 +59,14 @@ class Sender {
 
  private:
   struct Farewell {
-    std::uint64_t begun = 0;
+    std::uint64_t messages = 0;  ///< that were sent to the rank
     Operation in, out;
     bool heard = false, sent = false;
   };
   struct Message {
     std::uint32_t to;
     std::vector<std::size_t> which;  ///< of the read
+    std::uint64_t hash = 0;          ///< ordinals_hash()
     std::vector<std::byte> header;
     Payload bytes;
     Operation header_op, bytes_op;
@@ -75,6 +76,7 @@ class Sender {
     std::shared_ptr<PartRead> read;
     std::vector<std::unique_ptr<Message>> messages;
     std::vector<std::size_t> own;
+    std::uint64_t own_hash = 0;
     std::unique_ptr<Message> own_copy;
     std::size_t records = 0;
     bool own_taken = true;
@@ -82,8 +84,15 @@ class Sender {
     bool is_read() const noexcept { return packed || read == nullptr || read->done(); }
   };
 
+  /// What a round has, before its read begins.
+  struct Planned {
+    std::unique_ptr<Round> round;  ///< null: nothing is planned
+    std::vector<std::uint64_t> ordinals;
+  };
+
   Status hear_farewells();
   Status take_turns();
+  bool plan_round();
   bool start_round();
   Status send(Round& round);
   bool pack(Round& round, Message& message, bool empty = false);
@@ -100,6 +109,7 @@ class Sender {
   Transport& transport_;
   PartSource& source_;
   const std::shared_ptr<PayloadMemory> memory_;
+  Planned planned_;  ///< round next_
   std::deque<std::unique_ptr<Round>> rounds_;
   std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
   Turns turns_;

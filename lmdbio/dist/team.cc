@@ -78,6 +78,11 @@ std::uint64_t Team::options() const noexcept {
   return mix(mix(mix(settings_.readers_per_node) ^ settings_.turns.group) ^ settings_.turns.at_once);
 }
 
+std::uint64_t Team::ranks_here() const noexcept {
+  const auto nodes = network_->nodes();
+  return static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), nodes[rank()]));
+}
+
 bool Team::may_call(std::string& why) const {
   if (::getpid() != pid_) {
     why = "MPI, and what was opened with lmdbio_mpi_init, cannot be used in a forked child";

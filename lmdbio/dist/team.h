@@ -91,6 +91,12 @@ class Team {
   template <class Ready>
   bool wait(std::unique_lock<std::mutex>& lock, Ready&& ready);
 
+  /// With the lock held.  Bytes that the streams of this rank keep all together, at most.
+  std::uint64_t kept() const noexcept { return kept_; }
+  void keep(std::uint64_t bytes) noexcept { kept_ += bytes; }
+  void keep_less(std::uint64_t bytes) noexcept { kept_ -= bytes; }
+  /// Ranks of this rank's node.
+  std::uint64_t ranks_here() const noexcept;
   /// With the lock held.  Adds what a reader of this rank has done, once it does nothing more.
   void count(const JobTotals& totals) noexcept { totals_.add(totals); }
   /// On rank 0, after close(): of all ranks.
@@ -125,6 +131,7 @@ class Team {
   std::string broken_;
   JobTotals totals_;  ///< of this rank
   std::uint64_t events_ = 0;
+  std::uint64_t kept_ = 0;
   EventCount changes_;
   std::atomic<unsigned> waiting_{0};
   std::atomic<bool> ending_{false};

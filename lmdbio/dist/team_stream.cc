@@ -7,6 +7,7 @@
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/dist/file_source.h"
+#include "lmdbio/dist/plan.h"
 #include "lmdbio/dist/rank_stream.h"
 
 namespace lmdbio::dist {
@@ -25,6 +26,15 @@ constexpr std::uint64_t kPartsInMemory = 5 * kAhead;
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 /// What other ranks have not sent so long after it was needed is read here.
 constexpr std::int64_t kPatienceNs = 1'000'000'000;
+/// Votes: see Terms.
+constexpr std::uint32_t kDealScattered = 1, kKeep = 2;
+/// Parts of the memory for messages that a rank does not keep records in.
+constexpr std::uint64_t kPartsOnTheirWay = 8;
+/// A share may have records that are larger than the average.
+constexpr double kMoreThanEstimated = 8.0 / 7;
+constexpr std::uint64_t kPageBytes = 4096;
+/// What a rank reads together of an order that it reads for itself, bytes (reader/stream.cc).
+constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 
 Status invalid(std::string& why, const std::string& path, const char* text) {
   why = path + ": " + text;
@@ -40,6 +50,11 @@ lmdbio_order whole_order(const lmdbio_order& share) noexcept {
   return whole;
 }
 
+/// Its elements are as many as the order says, not all records.
+bool has_length(const lmdbio_order& o) noexcept {
+  return o.kind == LMDBIO_ORDER_LIST || o.kind == LMDBIO_ORDER_FUNCTION;
+}
+
 /// The same number for equal orders, but for where they begin.
 FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_t records) noexcept {
   const lmdbio_order o = whole_order(share);
@@ -50,10 +65,23 @@ FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_
   for (const std::uint64_t field :
        {std::uint64_t{o.kind}, std::uint64_t{o.last}, std::max<std::uint64_t>(o.batch, 1), o.seed, o.window,
         o.epochs == 0 ? 0 : o.epoch + o.epochs, std::uint64_t{o.across_epochs != 0},
-        std::max<std::uint64_t>(share.block, 1), share.step})
+        std::max<std::uint64_t>(share.block, 1), share.step, has_length(o) ? o.length : 0})
     h = mix(h ^ field);
+  if (o.kind == LMDBIO_ORDER_LIST)
+    for (std::size_t i = 0; i < o.length; ++i) h = mix(h ^ o.list[i]);
   s.metas[0] = h;
   return s;
+}
+
+/// What one reader reads of a round, bytes, if each rank's streams may have `offer` bytes.
+std::uint64_t part_bytes(std::uint64_t offer) noexcept {
+  return std::clamp(offer / kPartsInMemory, kLeastPartBytes, kPartBytes);
+}
+
+/// What a rank may keep of its share, bytes: of what is for messages, all but what is on its way.
+std::uint64_t keep_bytes(std::uint64_t offer) noexcept {
+  const std::uint64_t moving = kPartsOnTheirWay * part_bytes(offer), all = TeamReader::for_messages(offer);
+  return all > moving ? all - moving : 0;
 }
 
 /// Of a rank that has left.
@@ -70,8 +98,12 @@ class NoSource final : public PartSource {
 /// What goes on while the program computes, and after it has closed the stream.  Under the team's lock.
 class TeamStream::Core final : public Member {
  public:
-  Core(std::shared_ptr<TeamReader> reader, const lmdbio_order& share)
-      : reader_(std::move(reader)), share_(share), number_(reader_->next_stream()) {}
+  /// `list`: of the order.
+  Core(std::shared_ptr<TeamReader> reader, const lmdbio_order& share, reader::Order::List list)
+      : reader_(std::move(reader)), share_(share), list_(std::move(list)), number_(reader_->next_stream()) {}
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  ~Core() override { keep_nothing(); }
 
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
@@ -115,16 +147,28 @@ class TeamStream::Core final : public Member {
   };
 
   void claim();
+  std::uint64_t round_records(std::uint64_t offer, std::uint64_t record_bytes) const noexcept;
+  bool votes_to_deal(std::uint64_t offer) const noexcept;
+  bool votes_to_keep(std::uint64_t offer);
+  void keep_nothing() noexcept { reader_->team()->keep_less(std::exchange(keeps_, 0)); }
   void take_answer();
   void count_traffic() noexcept;
   Status begin(const Agreement::Answer& answer, std::string& why);
   void fail(Status status, std::string why) noexcept;
+  void give_up(Status status, std::string why) noexcept;
+
+  /// Of a record of a scattered order, whose pages have nothing else that is read with it.
+  std::uint64_t scattered_bytes() const noexcept {
+    return std::max<std::uint64_t>(reader_->record_bytes(), kPageBytes);
+  }
 
   const std::shared_ptr<TeamReader> reader_;
   const lmdbio_order share_;
+  reader::Order::List list_;    ///< of share_, until the deal has it
   const std::uint64_t number_;  ///< among the reader's streams
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
+  std::uint64_t keeps_ = 0;  ///< bytes that this rank may keep of its share
   bool left_ = false;
   bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
   Status status_;
@@ -148,6 +192,51 @@ void TeamStream::Core::fail(Status status, std::string why) noexcept {
   state_ = State::failed;
 }
 
+std::uint64_t TeamStream::Core::round_records(std::uint64_t offer,
+                                              std::uint64_t record_bytes) const noexcept {
+  return std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) *
+         reader_->team()->reader_ranks().size();
+}
+
+bool TeamStream::Core::votes_to_deal(std::uint64_t offer) const noexcept {
+  const Team& team = *reader_->team();
+  ScatterFacts facts;
+  facts.records = reader_->records();
+  facts.record_bytes = reader_->record_bytes();
+  facts.elements = has_length(share_) ? share_.length : facts.records;
+  facts.epochs = share_.epochs;
+  facts.round_records = round_records(offer, scattered_bytes());
+  facts.fetch_records = kFetchBytes / scattered_bytes();
+  facts.nodes = static_cast<std::uint32_t>(team.nodes());
+  facts.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
+  if (shared_->read.path != ReadPath::direct) facts.room = room_in_page_cache(shared_->source.available);
+  return deals_scattered(facts);
+}
+
+// If so, the bytes are set aside, since other streams of this rank may keep something too.
+bool TeamStream::Core::votes_to_keep(std::uint64_t offer) {
+  Team& team = *reader_->team();
+  const Result<reader::Order> share = reader::Order::make(share_, reader_->records(), nullptr, list_);
+  if (!share || !share.value().repeats() || share_.epochs == 1) return false;
+  const double records = static_cast<double>(share.value().length(share_.epoch));
+  const double bytes =
+      records * static_cast<double>(reader_->record_bytes() + Receiver::kBytesOfPlace) * kMoreThanEstimated;
+  const std::uint64_t most = std::min(
+      {keep_bytes(offer), shared_->memory().limit() / 2, shared_->source.available / 2 / team.ranks_here()});
+  if (most < team.kept() || bytes > static_cast<double>(most - team.kept())) return false;
+  keeps_ = static_cast<std::uint64_t>(bytes) + 1;
+  team.keep(keeps_);
+  return true;
+}
+
+// The program has an error; for the others this rank has left.
+void TeamStream::Core::give_up(Status status, std::string why) noexcept {
+  gave_up_ = true;
+  status_ = status;
+  why_ = std::move(why);
+  leave();
+}
+
 void TeamStream::Core::claim() {
   std::string why;
   if (const Status st = reader_->status(why); !st.ok()) return fail(st, why);
@@ -156,6 +245,8 @@ void TeamStream::Core::claim() {
   if (!left_ && reader_->local() != nullptr) {
     shared_ = reader_->local()->reader().keep_shared();
     terms.offer = shared_->share_of_one(1);
+    terms.votes =
+        (votes_to_deal(terms.offer) ? kDealScattered : 0) | (votes_to_keep(terms.offer) ? kKeep : 0);
   }
   terms.start = {share_.epoch, share_.position};
   terms.options = reader_->team()->options();
@@ -174,8 +265,11 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   job.ranks = team.network().ranks();
   job.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
   job.starts = answer.starts;
-  const std::uint64_t part = std::clamp(answer.offer / kPartsInMemory, kLeastPartBytes, kPartBytes);
-  job.round_records = std::max<std::uint64_t>(part / reader_->record_bytes(), 1) * job.readers;
+  job.round_records = round_records(answer.offer, reader_->record_bytes());
+  if ((answer.votes & kDealScattered) != 0)
+    job.scattered_records = round_records(answer.offer, scattered_bytes());
+  job.list = list_;
+  job.keeps = (answer.votes & kKeep) != 0;
   const char* wrong = nullptr;
   Result<Deal> deal = Deal::make(job, reader_->records(), &wrong);
   if (!deal) {
@@ -193,13 +287,15 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   if (left_)
     source_ = std::make_unique<NoSource>();
   else
-    source_ = std::make_unique<FileSource>(reader_->local()->reader(), part,
+    source_ = std::make_unique<FileSource>(reader_->local()->reader(), part_bytes(answer.offer),
                                            limit - TeamReader::for_messages(limit));
   RankStream::Settings settings;
   settings.reader_ranks = team.reader_ranks();
   settings.ahead = kAhead;
   settings.turns = team.turns();
   settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
+  if (!deal_->keeps()) keep_nothing();
+  settings.keeps = keeps_;
   if (shared_ != nullptr) settings.memory = reader_->message_memory(*shared_->pool);
   return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
 }
@@ -220,6 +316,7 @@ void TeamStream::Core::take_answer() {
   if (answer.verdict == Agreement::Verdict::agreed) st = begin(answer, why);
   if (st.raw() == ENOMEM) throw std::bad_alloc();
   if (!st.ok()) return fail(st, why);
+  list_.reset();
   agreement.forget(claim_);
   if (state_ == State::alone) return;
   state_ = State::running;
@@ -240,6 +337,7 @@ void TeamStream::Core::progress(std::int64_t now_ns) noexcept {
     std::string why = reader_->path() + ": messages between the ranks fail";
     if (st.ok()) st = stream_->progress(why);
     count_traffic();
+    if (st.raw() == EPROTO) return give_up(st, reader_->path() + ": " + why);
     if (!st.ok()) fail(st, why);
   } catch (const std::bad_alloc&) {  // the next call tries again
   }
@@ -275,7 +373,10 @@ Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& 
     checked_ = at;
   }
   RankBatch batch;
-  if (const Status st = stream_->next(batch, why, impatient); !st.ok()) return st;
+  if (const Status st = stream_->next(batch, why, impatient); !st.ok()) {
+    if (st.raw() == EPROTO) give_up(st, reader_->path() + ": " + why);
+    return st;
+  }
   auto made = std::make_unique<reader::Batch>();
   made->rows = std::move(batch.records);
   made->keep = std::move(batch.keep);
@@ -299,6 +400,7 @@ void TeamStream::Core::leave() noexcept {
   left_ = true;
   if (stream_ == nullptr) return;
   stream_->leave();
+  keep_nothing();
   // The program may close the reader.
   source_.reset();
   shared_.reset();
@@ -310,25 +412,24 @@ Status TeamStream::open(std::shared_ptr<TeamReader> reader, const lmdbio_order& 
   if (!team.may_call(why)) return Status::from_errno(EINVAL);
   std::unique_ptr<TeamStream> made(new TeamStream(reader, order));
   const std::uint64_t ranks = team.network().ranks(), block = std::max<std::uint64_t>(order.block, 1);
-  const bool in_order = order.kind == LMDBIO_ORDER_SEQUENTIAL || order.kind == LMDBIO_ORDER_WINDOW_SHUFFLE;
   const bool share = order.step == ranks && order.offset == team.rank() &&
                      (block == 1 || block == std::max<std::uint64_t>(order.batch, 1));
+  made->copy_lists();
   {
     const std::lock_guard lock(team.mutex());
     if (reader->local() == nullptr) return invalid(why, reader->path(), "the reader is closed");
     const char* wrong = nullptr;
-    const auto checked = reader::Order::make(order, reader->records(), &wrong);
+    const auto checked = reader::Order::make(order, reader->records(), &wrong, made->list_);
     if (!checked && wrong != nullptr && !reader->pending()) {
       why = reader->path() + ": lmdbio_order: " + wrong;
       return checked.error();
     }
-    if (ranks > 1 && in_order && share) {
-      made->core_ = std::make_shared<Core>(std::move(reader), order);
+    if (ranks > 1 && order.kind != LMDBIO_ORDER_KEYS && share) {
+      made->core_ = std::make_shared<Core>(std::move(reader), made->order_, made->list_);
       team.add(made->core_);
       team.notify();
     }
   }
-  if (made->core_ == nullptr) made->copy_lists();
   out = std::move(made);
   return {};
 }
@@ -336,8 +437,8 @@ Status TeamStream::open(std::shared_ptr<TeamReader> reader, const lmdbio_order& 
 // The program's lists may be gone when the order is needed.
 void TeamStream::copy_lists() {
   if (order_.kind == LMDBIO_ORDER_LIST && order_.list != nullptr) {
-    list_.assign(order_.list, order_.list + order_.length);
-    order_.list = list_.data();
+    list_ = std::make_shared<const std::vector<std::uint64_t>>(order_.list, order_.list + order_.length);
+    order_.list = list_->data();
   }
   if (order_.kind != LMDBIO_ORDER_KEYS || order_.keys == nullptr) return;
   std::size_t bytes = 0;

@@ -13,8 +13,8 @@ namespace lmdbio::dist {
 
 /// One thread at a time, but for cancel().  The batches are those of a reader::Stream of the same order.
 ///
-/// Ranks read for each other if the order is this rank's share of all records, in order or shuffled within
-/// windows (Deal::has_rounds): all ranks open such streams together.  Any other order is read by this rank
+/// All ranks open a stream together if its order is this rank's share of an order of all ranks, and not by
+/// keys.  They read for each other if that order has rounds (Deal::has_rounds).  Otherwise this rank reads
 /// alone, once all ranks have one snapshot.
 class TeamStream final : public reader::BatchStream {
  public:
@@ -43,8 +43,8 @@ class TeamStream final : public reader::BatchStream {
   Team& team_;
   const std::shared_ptr<TeamReader> reader_;
   lmdbio_order order_;
-  std::vector<std::uint64_t> list_;  ///< of order_
-  std::vector<MDB_val> keys_;        ///< of order_, in key_bytes_
+  reader::Order::List list_;   ///< of order_
+  std::vector<MDB_val> keys_;  ///< of order_, in key_bytes_
   std::string key_bytes_;
   std::shared_ptr<Core> core_;  ///< null: this rank reads alone
   reader::Spot at_;

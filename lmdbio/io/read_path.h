@@ -83,8 +83,9 @@ inline constexpr std::uint64_t kWorthReadingAhead = std::uint64_t{1} << 20;
 
 /// A file of `file_bytes` belongs in the page cache where `available` bytes could be taken: the rest of the
 /// machine has room beside it.
+constexpr std::uint64_t room_in_page_cache(std::uint64_t available) noexcept { return available / 4 * 3; }
 constexpr bool fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
-  return file_bytes <= available / 4 * 3;
+  return file_bytes <= room_in_page_cache(available);
 }
 /// The same for a file that was found to fit, later: what is free goes up and down a little.
 constexpr bool still_fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {

@@ -22,6 +22,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/reader_db.h"
 
@@ -474,6 +475,87 @@ void options() {
   expect(f.code == EINVAL && has(f.why, "rank 1 (") && has(f.why, "other lmdbio_mpi_options"), f.why);
 }
 
+/// One rank gives another function than the others: where ranks of several nodes read for each other, a rank
+/// that is sent other records than it needs has an error.
+void functions() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  const auto backward = [](void*, std::uint64_t, std::uint64_t i) -> std::uint64_t { return 1999 - i; };
+  const auto forward = [](void*, std::uint64_t, std::uint64_t i) -> std::uint64_t { return i; };
+  lmdbio::Order order = rank == 1 ? lmdbio::Order::by(forward, nullptr, 2000, 16)
+                                  : lmdbio::Order::by(backward, nullptr, 2000, 16);
+  order.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks));
+  order.epochs = 8;
+  const Failure f = failure_of([&] {
+    lmdbio::Stream stream = reader.stream(order);
+    std::uint64_t next = 0;
+    for (const lmdbio::Batch& b : stream)
+      for (const lmdbio::Record& r : b) {
+        const std::uint64_t i =
+            next++ % share_of(2000) * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(rank);
+        expect(r.ordinal == order.function(nullptr, 0, i), "ordinal " + std::to_string(r.ordinal));
+      }
+  });
+  expect(f.code == 0 || (hosts() > 1 && f.code == EPROTO && has(f.why, "the same order")), f.why);
+  const int error = f.code != 0 ? 1 : 0;
+  int errors = 0;
+  MPI_Allreduce(&error, &errors, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  expect((errors > 0) == (hosts() > 1), std::to_string(errors) + " errors");
+}
+
+/// One rank's file is cut short: an error of all.  Then the file of all ranks is, while they read it: errors,
+/// but no other records than there were.
+void cut() {
+  database("db", 6000);
+  if (rank == 1) {
+    fs::remove("db");
+    fs::copy("../db", "db", fs::copy_options::recursive);
+    fs::last_write_time("db/data.mdb", fs::last_write_time("../db/data.mdb"));
+    fs::resize_file("db/data.mdb", fs::file_size("db/data.mdb") / 2);
+  }
+  std::vector<std::string> values;  // of this rank
+  if (rank != 1) {
+    const lmdbio::Reader alone("db");
+    lmdbio::Stream stream = alone.stream(share());
+    for (const lmdbio::Batch& b : stream)
+      for (const lmdbio::Record& r : b)
+        values.emplace_back(reinterpret_cast<const char*>(r.value.data()), r.value.size());
+  }
+  lmdbio::Reader::Options small;
+  small.memory = std::size_t{8} << 20;
+  {
+    const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+    const Failure f = failure_of([&] { lmdbio::MpiRanks::wait(mpi.open("db", small)); });
+    expect(f.code != 0 && has(f.why, "db") && (rank == 1 || has(f.why, "rank 1 (")), f.why);
+  }
+  barrier();
+  if (rank == 1) {
+    fs::remove_all("db");
+    fs::create_symlink("../db", "db");
+  }
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db", small);
+  lmdbio::Order order = share();
+  order.epochs = 2;
+  lmdbio::Stream stream = reader.stream(order);
+  expect(stream.next().has_value(), "a batch");
+  barrier(mpi);
+  if (rank == 0) fs::resize_file("../db/data.mdb", 1 << 20);
+  barrier(mpi);
+  const Failure f = failure_of([&] {
+    std::size_t i = 16;
+    while (const std::optional<lmdbio::Batch> b = stream.next())
+      for (const lmdbio::Record& r : *b) {
+        if (values.empty()) continue;
+        const std::string& value = values[i++ % values.size()];
+        expect(value.size() == r.value.size() && std::memcmp(value.data(), r.value.data(), value.size()) == 0,
+               "record " + std::to_string(r.ordinal) + " has another value");
+      }
+  });
+  expect(f.code != 0 && has(f.why, "db"), "no error, or: " + f.why);
+}
+
 /// Options and arguments that are wrong.
 void arguments() {
   lmdbio_mpi* mpi = nullptr;
@@ -520,6 +602,8 @@ const std::map<std::string, void (*)()> kScenarios = {{"missing", missing},
                                                       {"closes", closes},
                                                       {"stops", stops},
                                                       {"absent", absent},
+                                                      {"functions", functions},
+                                                      {"cut", cut},
                                                       {"options", options},
                                                       {"arguments", arguments}};
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lmdbio/base/mix.h"
+#include "tests/support/orders.h"
 #include "tests/support/reader_db.h"
 
 namespace {
@@ -80,6 +81,7 @@ struct Configuration {
   std::uint64_t records, smallest, largest, again, held, stop_after;
   std::string database;
   lmdbio::Order order;
+  std::vector<std::uint64_t> list;  ///< of order
   bool leaves;
   lmdbio::Reader::Options reader;
   lmdbio_mpi_options mpi{};
@@ -93,15 +95,23 @@ struct Configuration {
     smallest = rng.percent(50) ? 0 : largest;
     again = rng.percent(50) ? 0 : rng.below(records / 4 + 1);
     if (rng.percent(30)) database = "named";
-    order.kind = rng.percent(60)   ? LMDBIO_ORDER_SEQUENTIAL
-                 : rng.percent(70) ? LMDBIO_ORDER_WINDOW_SHUFFLE
-                                   : LMDBIO_ORDER_SHUFFLE;
+    order.kind = rng.percent(40)   ? LMDBIO_ORDER_SEQUENTIAL
+                 : rng.percent(40) ? LMDBIO_ORDER_WINDOW_SHUFFLE
+                 : rng.percent(50) ? LMDBIO_ORDER_SHUFFLE
+                 : rng.percent(50) ? LMDBIO_ORDER_LIST
+                                   : LMDBIO_ORDER_FUNCTION;
     order.window = 1 + rng.below(records);
     order.seed = seed;
     order.batch = 1 + rng.below(40);
     order.epochs = 1 + rng.below(3);
     order.last = static_cast<lmdbio_last>(rng.below(3));
     order.across_epochs = rng.percent(50);
+    if (order.kind == LMDBIO_ORDER_LIST)
+      for (std::uint64_t i = 0; i < 2 * records; ++i) list.push_back(rng.below(records));
+    order.list = list.data();
+    order.function = lmdbio::test::any_ordinal;
+    order.function_context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(records));
+    order.length = order.kind == LMDBIO_ORDER_LIST ? list.size() : 1 + rng.below(2 * records);
     order.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks),
                 rng.percent(50) ? order.batch : 1);
     held = rng.below(4);
@@ -115,6 +125,9 @@ struct Configuration {
     if (rng.percent(30)) mpi.stagger_group = 1 + static_cast<unsigned>(rng.below(4));
     mpi.stagger_reads = static_cast<unsigned>(rng.below(4));
   }
+
+  Configuration(const Configuration&) = delete;  // order has a pointer to list
+  Configuration& operator=(const Configuration&) = delete;
 
   /// False: there is no such case.
   bool set_case(const std::string& which) {
@@ -136,11 +149,16 @@ struct Configuration {
       mpi.readers_per_node = 2;
     } else if (which == "groups") {  // that do not divide the readers
       mpi.readers_per_node = 3, mpi.stagger_group = 2, mpi.stagger_reads = 1;
+    } else if (which == "shuffle" || which == "function") {  // of records that share their pages
+      smallest = 0, largest = 300, records = 3000, order.epochs = 3;
+      order.length = records;
+      order.kind = which == "shuffle" ? LMDBIO_ORDER_SHUFFLE : LMDBIO_ORDER_FUNCTION;
+      order.function_context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(records));
+      return true;
     } else {
       return which.empty();
     }
-    if (order.kind == LMDBIO_ORDER_SHUFFLE)
-      order.kind = LMDBIO_ORDER_SEQUENTIAL;  // is read by each rank alone
+    if (order.kind != LMDBIO_ORDER_WINDOW_SHUFFLE) order.kind = LMDBIO_ORDER_SEQUENTIAL;
     order.window = std::min(order.window, records);
     return true;
   }

@@ -11,6 +11,7 @@
 
 #include "lmdbio/dist/rank_stream.h"
 #include "tests/support/fake_ranks.h"
+#include "tests/support/orders.h"
 
 namespace lmdbio::dist {
 namespace {
@@ -53,11 +54,12 @@ class LimitedMemory final : public PayloadMemory {
 class Ranks {
  public:
   Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead,
-        Turns::Settings turns = {}, std::uint64_t memory = UINT64_MAX)
+        Turns::Settings turns = {}, std::uint64_t memory = UINT64_MAX, std::uint64_t keeps = UINT64_MAX)
       : deal(Deal::make(job, records).value()), records_{seed}, network(job.ranks, seed), rng_(seed + 1) {
     RankStream::Settings settings;
     settings.ahead = ahead;
     settings.turns = turns;
+    settings.keeps = keeps;
     std::vector<std::uint32_t> ranks(job.ranks);
     std::iota(ranks.begin(), ranks.end(), 0);
     std::shuffle(ranks.begin(), ranks.end(), std::minstd_rand(static_cast<unsigned>(seed)));
@@ -169,8 +171,9 @@ class Ranks {
 Job random_job(test::Rng& rng, std::uint32_t records) {
   Job job;
   job.order.size = sizeof job.order;
-  job.order.kind = rng.below(3) == 0 ? LMDBIO_ORDER_WINDOW_SHUFFLE : LMDBIO_ORDER_SEQUENTIAL;
-  job.order.window = rng.between(1, 20);
+  test::set_kind(job.order, rng, records);
+  job.scattered_records = rng.between(1, records + 10);
+  job.keeps = rng.below(2) == 0;
   job.order.seed = rng.below(5);
   job.order.batch = rng.between(0, 30);
   job.order.last = static_cast<lmdbio_last>(rng.below(3));
@@ -190,7 +193,8 @@ TEST(RankStream, EachRankGetsItsShare) {
     test::Rng rng(seed);
     const std::uint32_t records = rng.below(4) == 0 ? rng.between(1, 5) : rng.between(1, 200);
     const Job job = random_job(rng, records);
-    Ranks ranks(job, records, seed, {}, rng.between(1, 4));
+    Ranks ranks(job, records, seed, {}, rng.between(1, 4), {}, UINT64_MAX,
+                rng.below(2) == 0 ? UINT64_MAX : rng.below(5000));
     if (!ranks.deal.has_rounds()) continue;
     ranks.run();
     if (HasFatalFailure()) return;
@@ -202,11 +206,113 @@ TEST(RankStream, EachRankGetsItsShare) {
       std::uint64_t reads = 0;
       for (const auto& s : ranks.sources)
         for (const auto& [ordinal, times] : s->times) reads += times;
-      EXPECT_EQ(reads, ranks.given);
+      if (job.order.kind == LMDBIO_ORDER_FUNCTION || ranks.deal.keeps())
+        EXPECT_LE(reads, ranks.given);  // what a round has twice is read once
+      else
+        EXPECT_EQ(reads, ranks.given);
     }
   }
   EXPECT_GT(messages, at_least(20000));
   EXPECT_GT(given, at_least(80000));
+}
+
+// Ranks whose functions differ: each gets its own records, or EPROTO, and all come to an end.
+TEST(RankStream, FunctionsThatDiffer) {
+  unsigned refused = 0;
+  for (std::uint64_t seed = 5000; seed < 5000 + 300 / kFewer; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 100);
+    Job job = random_job(rng, records);
+    job.order.kind = LMDBIO_ORDER_FUNCTION;
+    job.order.length = rng.between(1, 200);
+    Job other = job;
+    other.order.function = [](void* context, std::uint64_t, std::uint64_t i) -> std::uint64_t {
+      return i * 7 % reinterpret_cast<std::uintptr_t>(context);
+    };
+    const Deal deals[] = {Deal::make(job, records).value(), Deal::make(other, records).value()};
+    FakeNetwork network(job.ranks, seed);
+    std::vector<std::unique_ptr<FakeSource>> sources;
+    std::vector<std::unique_ptr<RankStream>> streams;
+    RankStream::Settings settings;
+    for (std::uint32_t r = 0; r < job.readers; ++r) settings.reader_ranks.push_back(r);
+    for (std::uint32_t r = 0; r < job.ranks; ++r) {
+      sources.push_back(std::make_unique<FakeSource>(FakeRecords{seed}, r, FakeSource::Faults{}));
+      streams.emplace_back();
+      ASSERT_TRUE(RankStream::open(deals[r % 2], settings, network.rank(r), *sources[r], streams[r]).ok());
+    }
+    std::vector<bool> left(job.ranks);
+    std::uint64_t steps = 0;
+    while (std::any_of(streams.begin(), streams.end(), [](const auto& s) { return !s->closed(); })) {
+      ASSERT_LT(++steps, 1'000'000u) << "they wait for each other";
+      const std::uint32_t r = rng.below(job.ranks);
+      (void)network.rank(r).poll();
+      std::string why;
+      RankBatch batch;
+      // A rank that waits for what nobody sends becomes impatient.
+      const Status st =
+          left[r] ? streams[r]->progress(why) : streams[r]->next(batch, why, rng.below(50) == 0);
+      if (st.raw() == EPROTO && !left[r]) {
+        left[r] = true;
+        streams[r]->leave();
+        ++refused;
+      } else {
+        ASSERT_TRUE(st.ok() || st.raw() == EAGAIN || st.raw() == MDB_NOTFOUND) << why;
+      }
+      for (std::size_t i = 0; i < batch.records.size() - batch.padding; ++i) {
+        const Order order = deals[r % 2].order_of(r);
+        const std::uint64_t due = order.at(batch.at.epoch, batch.at.position + i);
+        ASSERT_EQ(batch.records[i].ordinal, due);
+        ASSERT_EQ(text(batch.records[i].value), FakeRecords{seed}.value(due));
+      }
+    }
+    EXPECT_EQ(network.open(), 0u);
+  }
+  EXPECT_GT(refused, at_least(100));
+}
+
+// Shares that are the same in each epoch are read and sent once, if ranks have memory to keep them.
+TEST(RankStream, KeepsWhatItWasSent) {
+  for (const std::uint32_t ranks_in_all : {2u, 5u}) {
+    std::uint64_t messages[2] = {};
+    for (const bool keeps : {false, true}) {
+      for (const bool room : {true, false}) {
+        if (!keeps && !room) continue;
+        Job job;
+        job.order.size = sizeof job.order;
+        job.order.batch = 7;
+        job.order.epochs = 4;
+        job.ranks = ranks_in_all, job.readers = 2;
+        job.round_records = 33;
+        job.keeps = keeps;
+        job.order.across_epochs = 1;
+        constexpr std::uint64_t kRecords = 200;  // a multiple of the ranks
+        Ranks ranks(job, kRecords, 5, {}, 3, {}, UINT64_MAX, room ? UINT64_MAX : 2000);
+        ASSERT_EQ(ranks.deal.keeps(), keeps);
+        ranks.run();
+        if (HasFatalFailure()) return;
+        std::uint64_t most = 0, least = UINT64_MAX;
+        std::map<std::uint64_t, std::uint64_t> times;
+        for (const auto& s : ranks.sources)
+          for (const auto& [ordinal, n] : s->times) times[ordinal] += n;
+        EXPECT_EQ(times.size(), kRecords);
+        for (const auto& [ordinal, n] : times) most = std::max(most, n), least = std::min(least, n);
+        EXPECT_EQ(most, keeps && room ? 1u : 4u);
+        EXPECT_EQ(least, keeps ? 1u : 4u);
+        if (room) messages[keeps] = ranks.network.messages;
+      }
+    }
+    EXPECT_LT(messages[1], messages[0] / 3);
+  }
+  Job job;
+  job.order.size = sizeof job.order;
+  job.order.across_epochs = 1;
+  job.ranks = 3;
+  job.keeps = true;
+  EXPECT_FALSE(Deal::make(job, 100).value().keeps()) << "shares move on";
+  EXPECT_TRUE(Deal::make(job, 99).value().keeps());
+  job.order.kind = LMDBIO_ORDER_SHUFFLE;
+  EXPECT_FALSE(Deal::make(job, 99).value().keeps());
 }
 
 // What a reader cannot read the ranks try themselves, and again, until it comes.

@@ -59,14 +59,16 @@ int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* options, lmdbio_mpi
  * open it in time (ETIMEDOUT), that call returns the same error on all ranks, and lmdbio_error() names the
  * rank, its host and the reason.
  *
- * Streams of the reader: if lmdbio_stream_open gets this rank's share of the records (`step` is the number of
- * ranks, `offset` the rank, `block` 0, 1 or equal to `batch`) of LMDBIO_ORDER_SEQUENTIAL or
- * LMDBIO_ORDER_WINDOW_SHUFFLE, then the ranks read for each other.  All ranks must open such streams in the
- * same sequence, with the same order but for `offset`, `epoch` and `position`.  The batches are those that
+ * Streams of the reader are opened by all ranks together if the order is this rank's share (`step` is the
+ * number of ranks, `offset` the rank, `block` 0, 1 or equal to `batch`), and its kind is not
+ * LMDBIO_ORDER_KEYS.  All ranks must open such streams in the same sequence, with the same order but for
+ * `offset`, `epoch` and `position`.  With LMDBIO_ORDER_SEQUENTIAL and LMDBIO_ORDER_WINDOW_SHUFFLE the ranks
+ * read for each other; with shuffles of all records, lists and functions they do so where an estimate says
+ * that this costs less than if each rank reads its records itself.  The batches are those that
  * lmdbio_stream_open of a reader of this rank alone would give.  A rank may close its stream at any time; the
  * others then read for themselves what it would have sent them.
  *
- * With any other order, each rank reads its records itself. */
+ * Streams of any other order are opened, and their records read, by each rank alone. */
 int lmdbio_mpi_reader_open(lmdbio_mpi* mpi, const char* path, const lmdbio_reader_options* options,
                            lmdbio_reader** reader);
 
