@@ -20,6 +20,10 @@ namespace {
 /// while a program waits, while none waits, and while there is nothing under way.
 constexpr std::int64_t kLeastPause = 20'000, kMostPauseWaiting = 200'000, kMostPauseBusy = 1'000'000,
                        kMostPauseIdle = 5'000'000;
+/// After so many looks at which nothing had happened, and no call of the program in between, about 100 ms, a
+/// look may be late: each takes time from the program's own messages.
+constexpr unsigned kLooksUntilSettled = 100;
+constexpr std::int64_t kPauseSettled = 10'000'000;
 constexpr unsigned kMostDoublings = 10;
 
 constexpr std::int64_t pause_after(unsigned quiet, std::int64_t most) noexcept {
@@ -141,9 +145,12 @@ void Team::run() noexcept {
       quiet = 0;
       if (waiting_ != 0) changes_.notify();
     }
-    changes_.wait(seen, pause_after(quiet, waiting_ != 0 ? kMostPauseWaiting
-                                           : idle        ? kMostPauseIdle
-                                                         : kMostPauseBusy));
+    const std::int64_t pause = waiting_ != 0                ? pause_after(quiet, kMostPauseWaiting)
+                               : idle                       ? pause_after(quiet, kMostPauseIdle)
+                               : quiet < kLooksUntilSettled ? pause_after(quiet, kMostPauseBusy)
+                                                            : kPauseSettled;
+    changes_.wait(seen, pause);
+    if (changes_.now() != seen) quiet = 0;
     lock.lock();
   }
 }
