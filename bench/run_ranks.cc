@@ -1,10 +1,11 @@
 // The ranks of bench/distributed: an MPI job whose ranks read their shares of one database, all bytes of each
 // value, several times over (epochs).
 //
-//   mpirun -n P run_ranks DATABASE --backend stock|ours [options]     (--help lists them)
+//   mpirun -n P run_ranks DATABASE --backend stock|alone|ours [options]     (--help lists them)
 //
 // stock: each rank opens the environment with stock LMDB, steps over all records with a cursor, and uses its
-// own, as Intel-Caffe does.  ours: lmdbio_mpi_reader_open and a stream.  After each batch a rank computes,
+// own, as Intel-Caffe does.  alone: lmdbio_reader_open and a stream of the rank's share, on each rank.  ours:
+// lmdbio_mpi_reader_open and a stream.  After each batch a rank computes,
 // that is, sleeps, and takes part in an MPI_Allreduce, if that was asked for.
 //
 // Rank 0 prints one line of JSON.  The first epoch includes opening, and in `ours` the record index.
@@ -41,7 +42,7 @@ const std::vector<std::string> kLevels = {"single", "funneled", "serialized", "m
 int parse(int argc, char** argv, Options& o) {
   CLI::App app{"Reads a database by the ranks of an MPI job."};
   app.add_option("database", o.path)->required();
-  app.add_option("--backend", o.backend)->required()->check(CLI::IsMember({"stock", "ours"}));
+  app.add_option("--backend", o.backend)->required()->check(CLI::IsMember({"stock", "alone", "ours"}));
   app.add_option("--batch", o.batch, "records")->check(CLI::PositiveNumber);
   app.add_option("--epochs", o.epochs)->check(CLI::PositiveNumber);
   app.add_option("--assignment", o.assignment, "each P-th record, or each P-th batch of consecutive ones")
@@ -282,17 +283,20 @@ void read_stock(const Options& o, Rank& rank) {
   rank.print(library_of(reinterpret_cast<void*>(lmdb.cursor_get)));
 }
 
-void read_together(const Options& o, const MpiRanks& team, Rank& rank) {
+Order share_of(const Options& o, const Rank& rank) {
   Order order = o.order == "sequential" ? Order::sequential(o.batch)
                 : o.order == "shuffle"  ? Order::shuffled(o.seed, o.batch)
                                         : Order::window_shuffled(o.seed, o.window, o.batch);
   order.share(rank.rank(), rank.ranks(), o.block());
   order.epochs = o.epochs;
-  const Reader reader = team.open(o.path);
-  MpiRanks::wait(reader);
+  return order;
+}
+
+/// All epochs, of which the first has begun.
+void read_stream(const Options& o, const Reader& reader, Rank& rank) {
   rank.records(reader.size());
   rank.opened();
-  Stream stream = reader.stream(order);
+  Stream stream = reader.stream(share_of(o, rank));
   for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
     if (epoch != 0) rank.begin_epoch();
     while (stream.where().epoch == epoch) {
@@ -305,6 +309,19 @@ void read_together(const Options& o, const MpiRanks& team, Rank& rank) {
     }
     rank.end_epoch();
   }
+}
+
+void read_alone(const Options& o, Rank& rank) {
+  rank.begin_epoch();
+  const Reader reader(o.path);
+  read_stream(o, reader, rank);
+  rank.print(library_of(reinterpret_cast<void*>(&lmdbio_reader_open)));
+}
+
+void read_together(const Options& o, const MpiRanks& team, Rank& rank) {
+  const Reader reader = team.open(o.path);
+  MpiRanks::wait(reader);
+  read_stream(o, reader, rank);
 }
 
 void read_ours(const Options& o, Rank& rank) {
@@ -337,6 +354,8 @@ int run(int argc, char** argv) {
     Rank rank(o);
     if (o.backend == "stock") {
       read_stock(o, rank);
+    } else if (o.backend == "alone") {
+      read_alone(o, rank);
     } else {
       read_ours(o, rank);
     }

@@ -10,6 +10,8 @@ namespace {
 constexpr double kPageBytes = 4096;
 /// A request takes as long as so many bytes: with a latency of 1 ms, 32 requests in flight, and 1 GB/s.
 constexpr double kRequestBytes = 32 << 10;
+/// What is so close to each other, bytes, is read in one request (reader/fetch.cc).
+constexpr double kGapBytes = 64 << 10;
 /// A byte over the network takes as long as this share of one from the file system.
 constexpr double kNetworkShare = 1.0 / 8;
 /// A reader computes each element of the order (about 100 ns), which takes as long as so many bytes at 1
@@ -36,25 +38,29 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   const auto left = [&](double n, double times) {
     return std::pow(1 - std::min(n / records, 1.0), in_a_place * times);
   };
-  // Reads of an epoch in sets of so many records, where pages are not kept from set to set.
+  // Of a set of so many records, drawn together: those that are close to each other come in one request, with
+  // what is between them.
+  const auto is_dense = [&](std::uint64_t set) { return file <= kGapBytes * static_cast<double>(set); };
+  // An epoch in sets of so many records, where pages are not kept from set to set.
   const auto in_sets = [&](std::uint64_t set) {
     const double size = std::clamp(static_cast<double>(set), 1.0, elements);
-    return elements / size * places * (1 - left(size, 1));
+    const double exact = places * (1 - left(size, 1)) * (read + kRequestBytes);
+    return elements / size * (is_dense(set) ? std::min(exact, file) : exact);
   };
+  // All epochs, where each of `parts` nodes keeps what it has read, and draws so many records in an epoch.
   const std::uint64_t epochs = f.epochs == 0 ? kMostEpochs : std::min(f.epochs, kMostEpochs);
-  double alone = 0, dealt = 0;  // reads
-  for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
-    const auto before = static_cast<double>(epoch);
-    // A node gets to know the whole file, by what its ranks draw; or each home its own part, by what all
-    // draw.
-    const auto first_read = [&](double n) { return places * (left(n, before) - left(n, before + 1)); };
-    alone += room >= file ? nodes * first_read(elements / nodes) : in_sets(f.fetch_records);
-    dealt += room >= file / nodes ? first_read(elements) : in_sets(f.round_records);
-  }
+  const auto kept = [&](double parts, double drawn, std::uint64_t set) {
+    const double exact =
+        parts * places * (1 - left(drawn, static_cast<double>(epochs))) * (read + kRequestBytes);
+    return is_dense(set) ? std::min(exact, parts * file) : exact;
+  };
+  costs.alone = room >= file ? kept(nodes, elements / nodes, f.fetch_records)
+                             : static_cast<double>(epochs) * in_sets(f.fetch_records);
+  costs.dealt = room >= file / nodes ? kept(1, elements, f.round_records)
+                                     : static_cast<double>(epochs) * in_sets(f.round_records);
   const double sent = static_cast<double>(epochs) * elements * record * (nodes - 1) / nodes;
-  costs.alone = alone * (read + kRequestBytes);
   const double computed = static_cast<double>(epochs) * elements * std::max<std::uint32_t>(f.readers, 1);
-  costs.dealt = dealt * (read + kRequestBytes) + sent * kNetworkShare + computed * kElementBytes;
+  costs.dealt += sent * kNetworkShare + computed * kElementBytes;
   return costs;
 }
 

@@ -206,7 +206,7 @@ bool TeamStream::Core::votes_to_deal(std::uint64_t offer) const noexcept {
   facts.elements = has_length(share_) ? share_.length : facts.records;
   facts.epochs = share_.epochs;
   facts.round_records = round_records(offer, scattered_bytes());
-  facts.fetch_records = kFetchBytes / scattered_bytes();
+  facts.fetch_records = kFetchBytes / reader_->record_bytes();
   facts.nodes = static_cast<std::uint32_t>(team.nodes());
   facts.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
   if (shared_->read.path != ReadPath::direct) facts.room = room_in_page_cache(shared_->source.available);
