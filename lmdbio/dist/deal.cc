@@ -105,9 +105,20 @@ std::uint64_t Deal::next_sent_epoch(std::uint64_t epoch) const noexcept {
   return next > last_epoch() ? UINT64_MAX : next;
 }
 
+std::uint64_t Deal::home_blocks(std::uint32_t reader) const noexcept {
+  const std::uint64_t all = (records_ - 1) / home_records_ + 1;
+  return all > reader ? (all - reader - 1) / job_.readers + 1 : 0;
+}
+
+Range Deal::home_block(std::uint32_t reader, std::uint64_t i) const noexcept {
+  const std::uint64_t begin = (i * job_.readers + reader) * home_records_;
+  return {begin, std::min(begin + home_records_, records_)};
+}
+
 std::uint64_t Deal::most_positions() const noexcept {
-  const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
-  return (round_records_ / (block * job_.ranks) + 2) * block;
+  const Wide block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
+  return static_cast<std::uint64_t>(
+      std::min<Wide>((round_records_ / (block * job_.ranks) + 2) * block, round_records_));
 }
 
 lmdbio_order Deal::share(std::uint32_t rank) const {

@@ -110,6 +110,13 @@ class Deal {
   /// Of a rank's share in the epoch of a round, the positions that are in the round, also of records that are
   /// not sent.
   Range positions(std::uint32_t rank, std::uint64_t round) const;
+  /// Of a scattered order, the blocks of ordinals that a reader reads always: how many, and each of them.
+  std::uint64_t home_blocks(std::uint32_t reader) const noexcept;
+  Range home_block(std::uint32_t reader, std::uint64_t i) const noexcept;
+  /// Each epoch of the order has all records.
+  bool has_all_records() const noexcept {
+    return job_.order.kind != LMDBIO_ORDER_LIST && job_.order.kind != LMDBIO_ORDER_FUNCTION;
+  }
   /// Of a round of any rank, at most.
   std::uint64_t most_positions() const noexcept;
   /// Ranks may have different functions, and then different orders.

@@ -30,6 +30,7 @@ class FileSource final : public PartSource {
   /// As PartSource; waits if it is not known yet where the records are.
   Status start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
                std::string& why) override;
+  bool caches() const noexcept override { return shared_->read.path == ReadPath::page_cache; }
 
  private:
   class Read;

@@ -36,6 +36,8 @@ class PartSource {
   /// May throw bad_alloc.
   virtual Status start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
                        std::string& why) = 0;
+  /// What was read stays in memory, beside what start() counts: reading it again costs little.
+  virtual bool caches() const noexcept { return false; }
 };
 
 }  // namespace lmdbio::dist

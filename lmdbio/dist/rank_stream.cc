@@ -39,7 +39,8 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
 
 Status RankStream::progress(std::string& why) {
   if (sender_ != nullptr)
-    if (const Status st = sender_->progress(); !st.ok()) {
+    if (const Status st = sender_->progress(receiver_.has_left() ? UINT64_MAX : receiver_.next_round());
+        !st.ok()) {
       why = "a message could not be sent";
       return st;
     }

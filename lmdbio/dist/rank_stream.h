@@ -53,6 +53,8 @@ class RankStream {
   /// The rank wants no more batches, and reads nothing more for others, who read for themselves what they do
   /// not have yet.  Waits for reads in flight, not for other ranks.  The source is not needed any more.
   void leave() noexcept;
+  /// Something moves on only if progress() is called.
+  bool busy() const noexcept { return receiver_.busy() || (sender_ != nullptr && sender_->busy()); }
   /// There is no memory for what comes next.
   bool lacks_memory() const noexcept { return receiver_.lacks_memory(); }
   /// This rank reads records of the next batch for itself.

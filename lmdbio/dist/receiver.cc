@@ -14,6 +14,13 @@ namespace lmdbio::dist {
 
 using reader::Spot;
 
+namespace {
+
+/// Rounds, most of which may have nothing for this rank, in an order that may have no end.
+constexpr unsigned kOpenedInACall = 64;
+
+}  // namespace
+
 Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
                    Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
                    std::uint64_t keeps, std::vector<std::uint32_t> nodes)
@@ -148,9 +155,17 @@ void Receiver::keep(Round& round) {
     bytes += part->bytes.size() + part->count * kBytesOfPlace;
   }
   if (bytes > keeps_ - kept_bytes_) return;
-  round.kept_bytes = bytes;
-  const std::uint64_t number = round.number % deal_.rounds_per_epoch();
-  if (kept_.try_emplace(number, std::move(round)).second) kept_bytes_ += bytes;
+  const auto [at, made] = kept_.try_emplace(round.number % deal_.rounds_per_epoch(), std::move(round));
+  if (!made) return;
+  at->second.kept_bytes = bytes;
+  kept_bytes_ += bytes;
+}
+
+bool Receiver::busy() const noexcept {
+  return std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
+    return std::any_of(round.parts.begin(), round.parts.end(),
+                       [](const auto& part) { return part->state == Part::State::bytes; });
+  });
 }
 
 // `opened`: there may be another one.
@@ -240,7 +255,7 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
     }
     due = bytes == header.bytes;
   }
-  part.header = {};
+  part.header = std::vector<std::byte>();
   part.size = static_cast<std::size_t>(header.bytes);
   part.unwanted = !due;
   part.state = part.size != 0 ? Part::State::room : due ? Part::State::done : Part::State::failed;
@@ -257,14 +272,18 @@ Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::stri
     if (part.state == Part::State::done || !sender_->take_own(round.number, part.own_records)) return {};
     if (!part.own_records.copied) {
       part.state = Part::State::done;
-      return {};
+      if (part.own_records.hash == part.hash && part.own_records.which.size() == part.count) return {};
+      part.state = Part::State::failed;
+      why = "the function of the order does not always return the same ordinals";
+      return left_ ? Status() : Status::from_errno(EPROTO);
     }
-    part.own = false;  // as if it had come
-    part.header = std::move(part.own_records.header);
+    part.header = part.own_records.header;
     const Status st = read_header(round, part, why);
     part.bytes = std::move(part.own_records.bytes);
-    part.state = Part::State::done;
-    return st;
+    part.own_records = {};
+    part.own = false;  // as if it had come
+    part.state = part.unwanted ? Part::State::failed : Part::State::done;
+    return left_ ? Status() : st;
   }
   while (part.is_due() && part.op.done()) {
     if (!part.op.status.ok()) {
@@ -301,7 +320,8 @@ Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::stri
 
 Status Receiver::progress(std::string& why) {
   if (const Status st = hear_farewells(); !st.ok()) return st;
-  for (bool opened = true; opened;)
+  bool opened = true;
+  for (unsigned n = 0; opened && n < kOpenedInACall; ++n)
     if (const Status st = open_round(opened); !st.ok()) return st;
   // A reader's bytes of a round are asked for before those of its next one: they come in this order.
   // Memory goes to the first rounds.
@@ -407,8 +427,8 @@ void Receiver::drop_before(Spot at) noexcept {
       if (!over(first)) {
         late_.push_back(std::move(first));
         if (!kept) {  // nobody asks for its records any more
-          late_.back().ordinals = {};
-          late_.back().index = {};
+          late_.back().ordinals = std::vector<std::uint64_t>();
+          late_.back().index = std::vector<std::uint32_t>();
         }
       } else if (kept) {
         keep(first);

@@ -35,6 +35,11 @@ class Receiver {
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
 
+  /// The round that is opened next.
+  std::uint64_t next_round() const noexcept { return next_; }
+  bool has_left() const noexcept { return left_; }
+  /// Bytes are on their way, which move on only if progress() is called.
+  bool busy() const noexcept;
   /// That round is expected too, however far ahead it is.
   void require(std::uint64_t round) noexcept { required_ = std::max(required_, round + 1); }
   /// Never waits.  EPROTO: a message is not what it has to be; leave() is due.  Any other error is the

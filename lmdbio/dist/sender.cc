@@ -23,6 +23,10 @@ std::byte* put(std::byte* to, const MDB_val& v) noexcept {
 /// Own records are copied if they are at most one in so many of those that were read together: batches of the
 /// program would keep the others' memory too.  Always, if this rank keeps them.
 constexpr std::size_t kCopiedBelow = 2;
+/// Rounds without anything to read that are passed over in one call, and beyond what this rank uses: an order
+/// may have no end, and a reader never anything to read of it.
+constexpr unsigned kPassedInACall = 16;
+constexpr std::uint64_t kPassedAhead = 256;
 
 }  // namespace
 
@@ -39,6 +43,8 @@ Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::ui
       farewells_(transport.ranks()),
       turns_(turns, reader_ranks, reader, transport) {
   farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
+  if (deal.is_scattered() && deal.has_all_records() && turns.group == 0 && source.caches())
+    load_ = std::make_unique<HomeLoad>(deal, reader, source);
 }
 
 Status Sender::hear_farewells() {
@@ -71,6 +77,7 @@ Status Sender::hear_farewells() {
 void Sender::leave() noexcept {
   ended_ = left_ = true;
   planned_ = {};
+  load_.reset();
   for (const auto& round : rounds_)
     if (!round->packed) next_ = std::min(next_, round->number);
   std::erase_if(rounds_, [](const auto& round) { return !round->packed; });
@@ -96,18 +103,18 @@ Status Sender::take_turns() {
   return turns_.progress();
 }
 
-// Round next_.  False: this rank reads nothing in it, or there is none; next_ has moved on, or all has ended.
-bool Sender::plan_round() {
+// Round next_; else next_ has moved on, or all has ended.
+void Sender::plan_round() {
   const std::uint64_t epoch = deal_.epoch_of(next_);
   if (next_ == deal_.first_round(epoch)) {
     const std::uint64_t sent = deal_.next_sent_epoch(epoch);
     if (sent == UINT64_MAX) {
       ended_ = true;
-      return false;
+      return;
     }
     if (sent != epoch) {
       next_ = deal_.first_round(sent);
-      return false;
+      return;
     }
   }
   std::vector<Deal::Need> needs;
@@ -117,7 +124,7 @@ bool Sender::plan_round() {
   });
   if (needs.empty()) {
     ++next_;
-    return false;
+    return;
   }
   auto round = std::make_unique<Round>();
   round->number = next_;
@@ -149,18 +156,31 @@ bool Sender::plan_round() {
     return (a->to + ranks - self) % ranks < (b->to + ranks - self) % ranks;
   });
   planned_ = {std::move(round), std::move(ordinals)};
-  return true;
+}
+
+bool Sender::busy() const noexcept {
+  return (load_ != nullptr && load_->reads()) ||
+         std::any_of(rounds_.begin(), rounds_.end(), [](const std::unique_ptr<Round>& round) {
+           return !round->is_read() ||
+                  std::any_of(round->messages.begin(), round->messages.end(), [&](const auto& message) {
+                    return round->packed && message->header_op.done() && !message->bytes_op.done();
+                  });
+         });
 }
 
 // False: there is nothing to start now.
-bool Sender::start_round() {
-  if (ended_ || rounds_.size() >= ahead_ || !turns_.may_begin(next_ - first_)) return false;
-  if (planned_.round == nullptr && !plan_round()) return !ended_;
+bool Sender::start_round(std::uint64_t near) {
+  for (unsigned passed = 0; planned_.round == nullptr; ++passed) {
+    if (ended_ || rounds_.size() >= ahead_ || !turns_.may_begin(next_ - first_)) return false;
+    if (passed == kPassedInACall || (next_ > near && next_ - near > kPassedAhead)) return false;
+    plan_round();
+  }
   std::unique_ptr<PartRead> read;
   std::string why;
   const Status st = source_.start(planned_.ordinals, read, why);
   // Without memory now there may be some when what is under way is done.
-  if (!st.ok() && st.raw() == ENOMEM && !rounds_.empty()) return false;
+  if (st.raw() == ENOMEM && (!rounds_.empty() || (load_ != nullptr && load_->reads()))) return false;
+  used_ += planned_.ordinals.size();
   planned_.round->read = std::move(read);  // null: nobody gets it, each reads for itself
   rounds_.push_back(std::move(planned_.round));
   planned_ = {};
@@ -205,9 +225,10 @@ bool Sender::pack(Round& round, bool empty) {
   if (empty || round.own_taken) return true;
   if (!deal_.keeps() && round.own.size() * kCopiedBelow > round.records) return true;
   if (round.own_copy == nullptr) {
-    round.own_copy = std::make_unique<Message>();
-    round.own_copy->which = round.own;
-    round.own_copy->hash = round.own_hash;
+    auto copy = std::make_unique<Message>();
+    copy->which = round.own;
+    copy->hash = round.own_hash;
+    round.own_copy = std::move(copy);
   }
   return pack(round, *round.own_copy);
 }
@@ -231,10 +252,14 @@ Status Sender::send(Round& round) {
   return {};
 }
 
-Status Sender::progress() {
+Status Sender::progress(std::uint64_t near) {
   if (const Status st = hear_farewells(); !st.ok()) return st;
   if (const Status st = take_turns(); !st.ok()) return st;
-  while (start_round()) {
+  while (start_round(near)) {
+  }
+  if (load_ != nullptr) {
+    load_->progress(used_);
+    if (load_->done()) load_.reset();
   }
   // In the order of the rounds: a message has no other sign of its round than its place in the row.
   for (const std::unique_ptr<Round>& round : rounds_) {
@@ -266,6 +291,7 @@ bool Sender::take_own(std::uint64_t number, OwnRecords& out) {
     if (!round->packed) return false;
     out.read = std::move(round->read);
     out.which = std::move(round->own);
+    out.hash = round->own_hash;
     out.copied = round->own_copy != nullptr;
     if (out.copied) {
       out.header = std::move(round->own_copy->header);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/home_load.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/part_source.h"
 #include "lmdbio/dist/payload.h"
@@ -21,6 +22,7 @@ namespace lmdbio::dist {
 struct OwnRecords {
   std::shared_ptr<PartRead> read;  ///< null: it could not be started
   std::vector<std::size_t> which;  ///< of the read: those that this rank needs, by ordinal
+  std::uint64_t hash = 0;          ///< ordinals_hash() of these
   bool copied = false;
   std::vector<std::byte> header;
   Payload bytes;
@@ -37,8 +39,12 @@ class Sender {
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// Starts reads and sends, never waits.  An error is the transport's, and final.  May throw bad_alloc.
-  Status progress();
+  /// Something moves on only if progress() is called: a read, or the bytes of a message.
+  bool busy() const noexcept;
+  /// Starts reads and sends, never waits.  `near`: a round that this rank uses now; rounds in which it reads
+  /// nothing are passed over up to some rounds beyond it.  An error is the transport's, and final.  May throw
+  /// bad_alloc.
+  Status progress(std::uint64_t near);
   /// The records of a round that this rank has read for itself: once.  False: they are not there yet.
   bool take_own(std::uint64_t round, OwnRecords& out);
   /// After leave(): take_own() gives nothing more.
@@ -92,8 +98,8 @@ class Sender {
 
   Status hear_farewells();
   Status take_turns();
-  bool plan_round();
-  bool start_round();
+  void plan_round();
+  bool start_round(std::uint64_t near);
   Status send(Round& round);
   bool pack(Round& round, Message& message, bool empty = false);
   bool pack(Round& round, bool empty = false);
@@ -109,7 +115,9 @@ class Sender {
   Transport& transport_;
   PartSource& source_;
   const std::shared_ptr<PayloadMemory> memory_;
-  Planned planned_;  ///< round next_
+  Planned planned_;                 ///< round next_
+  std::unique_ptr<HomeLoad> load_;  ///< null: there is none, or it is done
+  std::uint64_t used_ = 0;          ///< records that were read
   std::deque<std::unique_ptr<Round>> rounds_;
   std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
   Turns turns_;

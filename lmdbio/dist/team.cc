@@ -140,15 +140,17 @@ void Team::run() noexcept {
     const std::uint32_t seen = changes_.now();
     const bool happened = step();
     const bool idle = members_.empty();
+    const bool busy =
+        std::any_of(members_.begin(), members_.end(), [](const auto& member) { return member->busy(); });
     lock.unlock();
     if (happened) {
       quiet = 0;
       if (waiting_ != 0) changes_.notify();
     }
-    const std::int64_t pause = waiting_ != 0                ? pause_after(quiet, kMostPauseWaiting)
-                               : idle                       ? pause_after(quiet, kMostPauseIdle)
-                               : quiet < kLooksUntilSettled ? pause_after(quiet, kMostPauseBusy)
-                                                            : kPauseSettled;
+    const std::int64_t pause = waiting_ != 0                        ? pause_after(quiet, kMostPauseWaiting)
+                               : idle                               ? pause_after(quiet, kMostPauseIdle)
+                               : busy || quiet < kLooksUntilSettled ? pause_after(quiet, kMostPauseBusy)
+                                                                    : kPauseSettled;
     changes_.wait(seen, pause);
     if (changes_.now() != seen) quiet = 0;
     lock.lock();

@@ -32,6 +32,8 @@ class Member {
   virtual bool finished() const noexcept = 0;
   /// A number that changes when something happened.
   virtual std::uint64_t events() const noexcept { return 0; }
+  /// It is to be looked at often, even if nothing has happened for long.
+  virtual bool busy() const noexcept { return false; }
   /// Under the team's lock.  The program wants nothing more of it, whatever it has not closed.
   virtual void leave() noexcept {}
   /// An error has left messages under way: it will never be finished.
@@ -144,10 +146,14 @@ class Team {
 template <class Ready>
 bool Team::wait(std::unique_lock<std::mutex>& lock, Ready&& ready) {
   for (unsigned quiet = 0;; ++quiet) {
-    const std::uint32_t seen = changes_.now();
+    std::uint32_t seen = changes_.now();
     if (!threaded_ && step()) quiet = 0;
     if (ready()) return true;
     waiting_.fetch_add(1);
+    if (threaded_ && quiet == 0) {  // the team's thread may be about to sleep for long
+      changes_.notify();
+      seen = changes_.now();
+    }
     lock.unlock();
     pause(seen, quiet, true);
     waiting_.fetch_sub(1);

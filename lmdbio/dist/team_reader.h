@@ -78,6 +78,7 @@ class TeamReader final : public Member {
   bool finished() const noexcept override {
     return settled() && !stuck_ && (exchange_ == nullptr || exchange_->closed());
   }
+  bool busy() const noexcept override { return !settled(); }
   void leave() noexcept override;
   bool stuck() const noexcept override { return stuck_; }
   std::uint64_t events() const noexcept override {

@@ -103,7 +103,7 @@ class TeamStream::Core final : public Member {
       : reader_(std::move(reader)), share_(share), list_(std::move(list)), number_(reader_->next_stream()) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
-  ~Core() override { keep_nothing(); }
+  ~Core() override = default;
 
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
@@ -122,6 +122,10 @@ class TeamStream::Core final : public Member {
   Status next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient);
   Spot position() const noexcept {
     return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
+  }
+  bool busy() const noexcept override {
+    return left_ || state_ == State::reader_pending || state_ == State::pending ||
+           (stream_ != nullptr && stream_->busy());
   }
   void leave() noexcept override;
   bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
@@ -188,6 +192,7 @@ void TeamStream::Core::fail(Status status, std::string why) noexcept {
     status_ = status;
     why_ = std::move(why);
   }
+  keep_nothing();
   if (state_ == State::pending) reader_->team()->agreement().forget(claim_);
   state_ = State::failed;
 }
@@ -216,6 +221,7 @@ bool TeamStream::Core::votes_to_deal(std::uint64_t offer) const noexcept {
 // If so, the bytes are set aside, since other streams of this rank may keep something too.
 bool TeamStream::Core::votes_to_keep(std::uint64_t offer) {
   Team& team = *reader_->team();
+  keep_nothing();  // of a claim that was not made for lack of memory
   const Result<reader::Order> share = reader::Order::make(share_, reader_->records(), nullptr, list_);
   if (!share || !share.value().repeats() || share_.epochs == 1) return false;
   const double records = static_cast<double>(share.value().length(share_.epoch));
@@ -278,6 +284,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   }
   deal_ = std::move(deal).value();
   if (!deal_->has_rounds()) {
+    keep_nothing();
     state_ = State::alone;
     return {};
   }
@@ -372,12 +379,14 @@ Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& 
     if (const Status st = reader_->local()->check(why); !st.ok()) return st;
     checked_ = at;
   }
+  auto made = std::make_unique<reader::Batch>();
   RankBatch batch;
   if (const Status st = stream_->next(batch, why, impatient); !st.ok()) {
-    if (st.raw() == EPROTO) give_up(st, reader_->path() + ": " + why);
+    if (st.raw() != EPROTO) return st;
+    give_up(st, reader_->path() + ": " + why);
+    why = why_;
     return st;
   }
-  auto made = std::make_unique<reader::Batch>();
   made->rows = std::move(batch.records);
   made->keep = std::move(batch.keep);
   made->records = made->rows.data();
@@ -398,9 +407,9 @@ Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& 
 void TeamStream::Core::leave() noexcept {
   if (left_) return;
   left_ = true;
+  keep_nothing();
   if (stream_ == nullptr) return;
   stream_->leave();
-  keep_nothing();
   // The program may close the reader.
   source_.reset();
   shared_.reset();
@@ -460,8 +469,8 @@ TeamStream::~TeamStream() {
 void TeamStream::give_up_core() noexcept {
   if (team_.closed() && team_.ours()) return;
   std::string why;
-  if (!team_.may_call(why)) {
-    // A forked child, or a thread that MPI does not allow: what is under way stays as it is.
+  if (!team_.ours()) {
+    // A forked child: what is under way stays as it is.
     (void)new (std::nothrow) std::shared_ptr<Core>(std::move(core_));
     return;
   }
@@ -470,7 +479,7 @@ void TeamStream::give_up_core() noexcept {
     core_->leave();
     team_.notify();
   }
-  team_.poll();
+  if (team_.may_call(why)) team_.poll();
 }
 
 Status TeamStream::next_alone(std::unique_ptr<reader::Batch>& out, std::string& why) {

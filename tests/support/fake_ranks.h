@@ -165,6 +165,8 @@ class FakeSource final : public dist::PartSource {
     unsigned now = 0, most = 0;
   };
   UnderWay* under_way = nullptr;
+  bool caches() const noexcept override { return has_cache; }
+  bool has_cache = false;
   std::map<std::uint64_t, unsigned> times;  ///< how often each record was read
   unsigned failed = 0;
 

@@ -179,12 +179,21 @@ TEST(Deal, HomesAreEven) {
     job.ranks = job.readers = 4;
     job.scattered_records = 1 << 20;
     const Deal deal = Deal::make(job, records).value();
+    std::uint64_t in_blocks = 0;
     for (std::uint32_t part = 0; part < 4; ++part) {
+      for (std::uint64_t i = 0; i < deal.home_blocks(part); ++i) {
+        const Range block = deal.home_block(part, i);
+        ASSERT_GT(block.size(), 0u);
+        EXPECT_EQ(deal.part_of(0, block.begin), part);
+        EXPECT_EQ(deal.part_of(0, block.end - 1), part);
+        in_blocks += block.size();
+      }
       std::vector<Deal::Need> needs;
       deal.needs(0, part, needs);
       EXPECT_NEAR(static_cast<double>(needs.size()), static_cast<double>(records) / 4,
                   static_cast<double>(records) / 32 + 1);
     }
+    EXPECT_EQ(in_blocks, records);
   }
 }
 

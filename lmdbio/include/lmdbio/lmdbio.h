@@ -124,7 +124,7 @@ typedef struct lmdbio_batch {
   size_t count;
   const lmdbio_record* records;
   uint64_t epoch;    /* of the first record; 0 outside streams */
-  uint64_t position; /* of the first record in its epoch's sequence, from 0; 0 outside streams */
+  uint64_t position; /* of the first record, from 0, in the stream's share of the epoch; 0 outside streams */
   size_t padding;    /* number of records at the end that only fill up the batch (LMDBIO_LAST_PAD) */
 } lmdbio_batch;
 
@@ -152,23 +152,23 @@ typedef enum lmdbio_order_kind {
 
 /* Returns the ordinal of element `i` of an epoch, less than lmdbio_reader_count.  Must always return the same
  * ordinal for the same arguments, also in other threads, and with lmdbio/mpi.h on other ranks.  While the
- * stream is open, any thread of the library may call it, also several at a time, for any epoch from the first
- * one on, also after the last one.  Must not throw exceptions, call the library, or wait for a thread that is
- * in a call of the library. */
+ * stream is open, any thread of the library may call it, and several may call it at a time.  `epoch` may be
+ * any epoch from the first one on, and may be larger than the last one.  Must not throw exceptions, call the
+ * library, or wait for a thread that is in a call of the library. */
 typedef uint64_t lmdbio_ordinal_func(void* context, uint64_t epoch, uint64_t i);
 
 /* What happens if the last batch of an epoch is incomplete. */
 typedef enum lmdbio_last {
   LMDBIO_LAST_KEEP = 0, /* it has fewer records */
   LMDBIO_LAST_DROP = 1, /* it is omitted */
-  LMDBIO_LAST_PAD = 2   /* it is filled up with records from the start of the epoch's sequence */
+  LMDBIO_LAST_PAD = 2   /* it is filled up with the first records of the stream's share of the epoch */
 } lmdbio_last;
 
-/* `kind` defines the sequence of an epoch.  A stream reads the elements offset, offset + step, offset + 2
- * step, ... of that sequence: rank r of n reads its share with offset r and step n.  With a block of b
- * elements, offset and step count blocks instead.
+/* `kind` defines the elements of an epoch.  A stream reads the elements offset, offset + step, offset + 2
+ * step, ...: its share.  Rank r of n sets offset to r and step to n.  With a block of b elements, offset and
+ * step count blocks instead.
  *
- * The sequence depends only on these fields and on the number of records.  A job can therefore resume where
+ * The share depends only on these fields and on the number of records.  A job can therefore resume where
  * another one stopped, on any machine, from an epoch and a position. */
 typedef struct lmdbio_order {
   size_t size; /* sizeof(lmdbio_order) */
@@ -183,15 +183,17 @@ typedef struct lmdbio_order {
   const MDB_val* keys;  /* copied, with their bytes */
   size_t length;        /* of list or keys; with LMDBIO_ORDER_FUNCTION the number of elements per epoch */
   uint64_t epoch;       /* the first epoch to read */
-  uint64_t position;    /* in the first epoch's sequence, from 0: where to start */
+  uint64_t position;    /* where to start: so many records of the share are skipped in the first epoch */
   uint64_t epochs;      /* number of epochs to read, including the first; 0: unlimited */
   int across_epochs;    /* 1: the sequences of all epochs form one sequence, and offset and step apply to it.
-                           With N records, element i = offset + k * step is element i % N of epoch i / N.
-                           Shares differ from epoch to epoch, and a batch may contain records of two epochs.
+                           With N elements per epoch and a block of 1, the share's elements are those with
+                           number i = offset + k * step: element i % N of epoch i / N.  Shares differ from
+                           epoch to epoch, unless N is a multiple of step times block.  A batch may contain
+                           records of two epochs.
                            `position` counts the share's records in the epoch.  `last` applies to the last
                            batch of the stream; LMDBIO_LAST_PAD fills it up with the elements that follow. */
-  uint64_t block;       /* elements per block, to which offset and step apply; 0: 1.  With block = batch, rank
-                           r of n reads a contiguous share of every n batches. */
+  uint64_t block;       /* elements per block; offset and step count blocks; 0: 1.  With block = batch, rank r
+                           of n reads the batches r, r + n, r + 2 n, ... of the whole order. */
   lmdbio_ordinal_func* function; /* for LMDBIO_ORDER_FUNCTION */
   void* function_context;
 } lmdbio_order;
@@ -202,7 +204,8 @@ LMDBIO_API int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* ord
 /* Returns the next batch.  All records of a batch belong to one epoch, unless across_epochs is 1.
  * MDB_NOTFOUND: the end of the stream.  ECANCELED: lmdbio_stream_cancel was called.  Any other error: the
  * batch was not read; the next call tries to read it again.  EINVAL: the order's function returned an ordinal
- * that is not less than lmdbio_reader_count. */
+ * that is not less than lmdbio_reader_count.  With lmdbio/mpi.h, errors of opening and of messages are
+ * permanent: all later calls return them. */
 LMDBIO_API int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** batch);
 /* Stores the epoch and position of the first record of the next batch.  An order with these values resumes
  * there. */
