@@ -7,8 +7,8 @@
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/dist/file_source.h"
-#include "lmdbio/dist/plan.h"
 #include "lmdbio/dist/rank_stream.h"
+#include "lmdbio/dist/stream_sizes.h"
 
 namespace lmdbio::dist {
 
@@ -16,25 +16,12 @@ using reader::Spot;
 
 namespace {
 
-/// Rounds that are read, sent and received ahead.
-constexpr unsigned kAhead = 3;
-/// What one reader reads of a round, bytes: large requests, as far as memory allows.
-constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = std::uint64_t{64} << 10;
-/// Parts that a rank may have in memory at a time: kAhead of them read, packed, and received.
-constexpr std::uint64_t kPartsInMemory = 5 * kAhead;
 /// A batch for whose messages there is no memory for so long is an error.
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 /// What other ranks have not sent so long after it was needed is read here.
 constexpr std::int64_t kPatienceNs = 1'000'000'000;
 /// Votes: see Terms.
 constexpr std::uint32_t kDealScattered = 1, kKeep = 2;
-/// Parts of the memory for messages that a rank does not keep records in.
-constexpr std::uint64_t kPartsOnTheirWay = 8;
-/// A share may have records that are larger than the average.
-constexpr double kMoreThanEstimated = 8.0 / 7;
-constexpr std::uint64_t kPageBytes = 4096;
-/// What a rank reads together of an order that it reads for itself, bytes (reader/stream.cc).
-constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 
 Status invalid(std::string& why, const std::string& path, const char* text) {
   why = path + ": " + text;
@@ -48,11 +35,6 @@ lmdbio_order whole_order(const lmdbio_order& share) noexcept {
   whole.step = 0;
   whole.block = 0;
   return whole;
-}
-
-/// Its elements are as many as the order says, not all records.
-bool has_length(const lmdbio_order& o) noexcept {
-  return o.kind == LMDBIO_ORDER_LIST || o.kind == LMDBIO_ORDER_FUNCTION;
 }
 
 /// The same number for equal orders, but for where they begin.
@@ -71,17 +53,6 @@ FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_
     for (std::size_t i = 0; i < o.length; ++i) h = mix(h ^ o.list[i]);
   s.metas[0] = h;
   return s;
-}
-
-/// What one reader reads of a round, bytes, if each rank's streams may have `offer` bytes.
-std::uint64_t part_bytes(std::uint64_t offer) noexcept {
-  return std::clamp(offer / kPartsInMemory, kLeastPartBytes, kPartBytes);
-}
-
-/// What a rank may keep of its share, bytes: of what is for messages, all but what is on its way.
-std::uint64_t keep_bytes(std::uint64_t offer) noexcept {
-  const std::uint64_t moving = kPartsOnTheirWay * part_bytes(offer), all = TeamReader::for_messages(offer);
-  return all > moving ? all - moving : 0;
 }
 
 /// Of a rank that has left.
@@ -151,20 +122,13 @@ class TeamStream::Core final : public Member {
   };
 
   void claim();
-  std::uint64_t round_records(std::uint64_t offer, std::uint64_t record_bytes) const noexcept;
-  bool votes_to_deal(std::uint64_t offer) const noexcept;
-  bool votes_to_keep(std::uint64_t offer);
+  StreamFacts facts(std::uint64_t offer) const;
   void keep_nothing() noexcept { reader_->team()->keep_less(std::exchange(keeps_, 0)); }
   void take_answer();
   void count_traffic() noexcept;
   Status begin(const Agreement::Answer& answer, std::string& why);
   void fail(Status status, std::string why) noexcept;
   void give_up(Status status, std::string why) noexcept;
-
-  /// Of a record of a scattered order, whose pages have nothing else that is read with it.
-  std::uint64_t scattered_bytes() const noexcept {
-    return std::max<std::uint64_t>(reader_->record_bytes(), kPageBytes);
-  }
 
   const std::shared_ptr<TeamReader> reader_;
   const lmdbio_order share_;
@@ -197,42 +161,22 @@ void TeamStream::Core::fail(Status status, std::string why) noexcept {
   state_ = State::failed;
 }
 
-std::uint64_t TeamStream::Core::round_records(std::uint64_t offer,
-                                              std::uint64_t record_bytes) const noexcept {
-  return std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) *
-         reader_->team()->reader_ranks().size();
-}
-
-bool TeamStream::Core::votes_to_deal(std::uint64_t offer) const noexcept {
+StreamFacts TeamStream::Core::facts(std::uint64_t offer) const {
   const Team& team = *reader_->team();
-  ScatterFacts facts;
-  facts.records = reader_->records();
-  facts.record_bytes = reader_->record_bytes();
-  facts.elements = has_length(share_) ? share_.length : facts.records;
-  facts.epochs = share_.epochs;
-  facts.round_records = round_records(offer, scattered_bytes());
-  facts.fetch_records = kFetchBytes / reader_->record_bytes();
-  facts.nodes = static_cast<std::uint32_t>(team.nodes());
-  facts.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
-  if (shared_->read.path != ReadPath::direct) facts.room = room_in_page_cache(shared_->source.available);
-  return deals_scattered(facts);
-}
-
-// If so, the bytes are set aside, since other streams of this rank may keep something too.
-bool TeamStream::Core::votes_to_keep(std::uint64_t offer) {
-  Team& team = *reader_->team();
-  keep_nothing();  // of a claim that was not made for lack of memory
-  const Result<reader::Order> share = reader::Order::make(share_, reader_->records(), nullptr, list_);
-  if (!share || !share.value().repeats() || share_.epochs == 1) return false;
-  const double records = static_cast<double>(share.value().length(share_.epoch));
-  const double bytes =
-      records * static_cast<double>(reader_->record_bytes() + Receiver::kBytesOfPlace) * kMoreThanEstimated;
-  const std::uint64_t most = std::min(
-      {keep_bytes(offer), shared_->memory().limit() / 2, shared_->source.available / 2 / team.ranks_here()});
-  if (most < team.kept() || bytes > static_cast<double>(most - team.kept())) return false;
-  keeps_ = static_cast<std::uint64_t>(bytes) + 1;
-  team.keep(keeps_);
-  return true;
+  StreamFacts f;
+  f.share = share_;
+  f.list = list_;
+  f.records = reader_->records();
+  f.record_bytes = reader_->record_bytes();
+  f.nodes = static_cast<std::uint32_t>(team.nodes());
+  f.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
+  f.ranks_here = team.ranks_here();
+  f.offer = offer;
+  f.for_messages = TeamReader::for_messages(offer);
+  f.memory = shared_->memory().limit();
+  f.available = shared_->source.available;
+  f.caches = shared_->read.path != ReadPath::direct;
+  return f;
 }
 
 // The program has an error; for the others this rank has left.
@@ -251,8 +195,11 @@ void TeamStream::Core::claim() {
   if (!left_ && reader_->local() != nullptr) {
     shared_ = reader_->local()->reader().keep_shared();
     terms.offer = shared_->share_of_one(1);
-    terms.votes =
-        (votes_to_deal(terms.offer) ? kDealScattered : 0) | (votes_to_keep(terms.offer) ? kKeep : 0);
+    const StreamFacts known = facts(terms.offer);
+    keep_nothing();  // of a claim that was not made for lack of memory
+    keeps_ = bytes_to_keep(known, reader_->team()->kept());
+    reader_->team()->keep(keeps_);
+    terms.votes = (votes_to_deal(known) ? kDealScattered : 0) | (keeps_ != 0 ? kKeep : 0);
   }
   terms.start = {share_.epoch, share_.position};
   terms.options = reader_->team()->options();
@@ -271,9 +218,10 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   job.ranks = team.network().ranks();
   job.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
   job.starts = answer.starts;
-  job.round_records = round_records(answer.offer, reader_->record_bytes());
+  job.round_records = round_records(answer.offer, reader_->record_bytes(), job.readers);
   if ((answer.votes & kDealScattered) != 0)
-    job.scattered_records = round_records(answer.offer, scattered_bytes());
+    job.scattered_records =
+        round_records(answer.offer, scattered_bytes(reader_->record_bytes()), job.readers);
   job.list = list_;
   job.keeps = (answer.votes & kKeep) != 0;
   const char* wrong = nullptr;
@@ -298,7 +246,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
                                            limit - TeamReader::for_messages(limit));
   RankStream::Settings settings;
   settings.reader_ranks = team.reader_ranks();
-  settings.ahead = kAhead;
+  settings.ahead = kRoundsAhead;
   settings.turns = team.turns();
   settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
   if (!deal_->keeps()) keep_nothing();
