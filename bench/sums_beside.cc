@@ -3,9 +3,9 @@
 //
 //   mpirun -n P sums_beside DATABASE [--mb N] [--sums N] [--rounds N] [--level LEVEL]
 //
-// --mb: of an array.  --sums: for each measurement.  The three are measured turn by turn, in an order that
-// changes from round to round.  Rank 0 prints one line of JSON: the seconds of a sum, by round, and the
-// speed without a stream / with one, of each round.
+// --mb: of an array.  --sums: for each measurement.  The three, and the first one a second time (A/A), are
+// measured turn by turn, in an order that changes from round to round.  Rank 0 prints one line of JSON: the
+// seconds of a sum, and the speed relative to that without a stream, of each round.
 #include <lmdbio/mpi_reader.h>
 #include <mpi.h>
 #include <unistd.h>
