@@ -33,6 +33,13 @@ lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
 
 }  // namespace
 
+// Once round_records_ is known.
+void Deal::keep_rounds() noexcept {
+  if (!share_.repeats()) return;
+  const unsigned parts = std::min(job_.kept_parts, kKeptParts);
+  kept_rounds_ = static_cast<std::uint64_t>(Wide{rounds_per_epoch()} * parts / kKeptParts);
+}
+
 Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wrong) noexcept {
   const auto invalid = [wrong](const char* what) {
     if (wrong != nullptr) *wrong = what;
@@ -66,13 +73,13 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
   made.job_.order.keys = nullptr;
   const std::uint64_t elements = made.whole_.elements();
   if (o.kind == LMDBIO_ORDER_KEYS || elements == 0 || elements > kMostElements || records == 0) return made;
-  made.keeps_ = job.keeps && made.share_.repeats();
   std::uint64_t n = std::min(job.round_records, elements);
   const bool windows = o.kind == LMDBIO_ORDER_WINDOW_SHUFFLE;
   if (windows) {
     const std::uint64_t window = std::min(o.window, elements);
     if (window / kMostRounds <= n) {
       made.round_records_ = std::max<std::uint64_t>(n / window, 1) * window;
+      made.keep_rounds();
       return made;
     }
   }
@@ -83,6 +90,7 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
                                                    std::max<std::uint64_t>(n / job.readers, 1));
   }
   made.round_records_ = n;
+  made.keep_rounds();
   return made;
 }
 
@@ -92,17 +100,20 @@ std::uint64_t Deal::last_epoch() const noexcept {
   return o.epochs == 0 || last < o.epoch ? UINT64_MAX : last;
 }
 
-std::uint64_t Deal::next_sent_epoch(std::uint64_t epoch) const noexcept {
-  std::uint64_t next = UINT64_MAX;
-  if (!keeps_) next = epoch;
+std::uint64_t Deal::next_sent(std::uint64_t round) const noexcept {
+  const std::uint64_t epoch = epoch_of(round);
+  std::uint64_t next = UINT64_MAX;  // epoch whose first rounds are sent
+  if (kept_rounds_ == 0) next = epoch;
   for (std::uint32_t rank = 0; rank < job_.ranks && next != epoch; ++rank) {
     const std::uint64_t start = start_of(rank).epoch;
     if (start >= epoch)
       next = std::min(next, start);
-    else if (!was_sent(rank, epoch))
+    else if (!was_sent(rank, first_round(epoch)))
       next = epoch;
   }
-  return next > last_epoch() ? UINT64_MAX : next;
+  if (next != epoch && kept_rounds_ != rounds_per_epoch())
+    return epoch > last_epoch() ? UINT64_MAX : first_round(epoch) + kept_rounds_;
+  return next > last_epoch() ? UINT64_MAX : first_round(next);
 }
 
 std::uint64_t Deal::home_blocks(std::uint32_t reader) const noexcept {
@@ -174,13 +185,14 @@ bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noex
   return i < (o.last == LMDBIO_LAST_DROP && all != UINT64_MAX ? all / batch * batch : all);
 }
 
-void Deal::need(std::uint64_t epoch, std::uint64_t element, std::uint64_t ordinal,
+void Deal::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal,
                 std::vector<Need>& out) const {
+  const std::uint64_t epoch = epoch_of(round);
   const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
   const Wide i = (whole_.across_epochs() ? Wide{epoch} * whole_.elements() : 0) + element;
   const auto rank = static_cast<std::uint32_t>(i / block % job_.ranks);
   const Order share = share_.with_offset(rank);
-  if (!was_sent(rank, epoch) && is_needed(rank, share, *share.position_of(epoch, element)))
+  if (!was_sent(rank, round) && is_needed(rank, share, *share.position_of(epoch, element)))
     out.push_back({ordinal, rank});
 }
 
@@ -191,13 +203,13 @@ void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Nee
     const Range part = this->part(round, part_number);
     out.reserve(static_cast<std::size_t>(part.size()));
     for (std::uint64_t ordinal = part.begin; ordinal < part.end; ++ordinal)
-      need(epoch, *whole_.element_of(epoch, ordinal), ordinal, out);
+      need(round, *whole_.element_of(epoch, ordinal), ordinal, out);
     return;
   }
   const Range all = elements(round);
   for (std::uint64_t element = all.begin; element < all.end; ++element) {
     const std::uint64_t ordinal = whole_.record(epoch, element);
-    if (is_record(ordinal) && part_of(round, ordinal) == part_number) need(epoch, element, ordinal, out);
+    if (is_record(ordinal) && part_of(round, ordinal) == part_number) need(round, element, ordinal, out);
   }
   std::sort(out.begin(), out.end(), [](const Need& a, const Need& b) { return a.ordinal < b.ordinal; });
 }

@@ -23,6 +23,9 @@
 
 namespace lmdbio::dist {
 
+/// All that can be kept of an epoch is divided into so many parts.
+inline constexpr unsigned kKeptParts = 8;
+
 /// How the batches of all ranks follow from one order.
 enum class Assignment : unsigned char {
   strided,     ///< rank r of P uses elements r, r + P, r + 2 P, ...
@@ -37,8 +40,9 @@ struct Job {
   std::uint64_t round_records = 1;  ///< of a round, about
   /// The same of scattered orders; 0: they have no rounds.
   std::uint64_t scattered_records = 0;
-  /// Ranks keep what they were sent, if their shares are the same in each epoch, and it is not sent again.
-  bool keeps = false;
+  /// Ranks keep what they were sent of the first rounds of each epoch, so many kKeptParts-ths of all rounds,
+  /// if their shares are the same in each epoch.  It is not sent again.
+  unsigned kept_parts = 0;
   /// Where each rank's share begins, if they do not all begin at order.epoch and order.position: ranks that
   /// go on where they stopped.  The job ends with epoch order.epoch + order.epochs - 1.
   std::shared_ptr<const std::vector<reader::Spot>> starts;
@@ -67,15 +71,19 @@ class Deal {
   /// records itself, and nothing below can be asked.
   bool has_rounds() const noexcept { return round_records_ != 0; }
   bool is_scattered() const noexcept { return home_records_ != 0; }
-  /// Shares are the same in each epoch, and ranks keep what they were sent.
-  bool keeps() const noexcept { return keeps_; }
-  /// A rank that keeps its records was sent all of them before that epoch, and is sent none in it.
-  bool was_sent(std::uint32_t rank, std::uint64_t epoch) const noexcept {
+  /// Shares are the same in each epoch, and ranks keep what they were sent of so many rounds, the first ones
+  /// of an epoch.
+  std::uint64_t kept_rounds() const noexcept { return kept_rounds_; }
+  bool keeps(std::uint64_t round) const noexcept { return round % rounds_per_epoch() < kept_rounds_; }
+  /// The rank keeps the round's records, has been sent all of them in an earlier epoch, and is sent none now.
+  bool was_sent(std::uint32_t rank, std::uint64_t round) const noexcept {
     const reader::Spot start = start_of(rank);
-    return keeps_ && epoch > start.epoch && epoch - start.epoch > (start.position != 0 ? 1 : 0);
+    const std::uint64_t epoch = epoch_of(round);
+    return keeps(round) && epoch > start.epoch && epoch - start.epoch > (start.position != 0 ? 1 : 0);
   }
-  /// From that epoch on, the first one in which records are sent; UINT64_MAX: there is none.
-  std::uint64_t next_sent_epoch(std::uint64_t epoch) const noexcept;
+  /// From a round on that begins an epoch, the first one in which records may be sent; UINT64_MAX: there is
+  /// none.
+  std::uint64_t next_sent(std::uint64_t round) const noexcept;
 
   std::uint64_t rounds_per_epoch() const noexcept { return (whole_.elements() - 1) / round_records_ + 1; }
   /// Rounds count from 0 in epoch 0, and on over the ends of epochs.
@@ -141,13 +149,14 @@ class Deal {
   std::uint64_t turn_of(std::uint64_t round) const noexcept {
     return is_scattered() ? 0 : round % rounds_per_epoch();
   }
-  void need(std::uint64_t epoch, std::uint64_t element, std::uint64_t ordinal, std::vector<Need>& out) const;
+  void keep_rounds() noexcept;
+  void need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal, std::vector<Need>& out) const;
 
   Job job_;
   std::uint64_t records_;
   std::uint64_t round_records_ = 0, first_epoch_ = 0;
   std::uint64_t home_records_ = 0;  ///< of a block that one reader reads always; 0: not scattered
-  bool keeps_ = false;
+  std::uint64_t kept_rounds_ = 0;
   reader::Order whole_, share_;  ///< of all ranks; of rank 0
 };
 

@@ -1,5 +1,6 @@
 #include "lmdbio/dist/file_source.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <utility>
@@ -51,9 +52,15 @@ class FileSource::Read final : public PartRead {
       why = reader::reason(*shared_, "record " + std::to_string(fetch_->ordinal(i)) + " cannot be read", st);
       return st;
     }
-    if (held_ == nullptr) {
+    if (!finished_) {
+      if (fetch_->lends() && !fetch_->still_lent(*shared_)) {
+        why = reader::reason(*shared_, "the file has become shorter", Status::from_errno(EIO));
+        return Status::from_errno(EIO);
+      }
       fetch_->finish(*shared_);
-      held_ = std::make_shared<reader::HeldFetch>(fetch_);  // from now on its bytes are somebody's
+      if (!fetch_->lends())
+        held_ = std::make_shared<reader::HeldFetch>(fetch_);  // from now on its bytes are somebody's
+      finished_ = true;
     }
     std::uint64_t page = 0;
     const Status st = fetch_->give(*shared_, i, out, page);
@@ -65,16 +72,28 @@ class FileSource::Read final : public PartRead {
     return st;
   }
   std::shared_ptr<const void> bytes() const override { return held_; }
+  bool lends() const noexcept override { return fetch_->lends(); }
 
  private:
   const std::shared_ptr<reader::Shared> shared_;
   const std::shared_ptr<reader::Fetch> fetch_;
   std::shared_ptr<reader::HeldFetch> held_;
+  bool finished_ = false;
 };
 
-Status FileSource::start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
+double FileSource::room(std::uint64_t taken) const noexcept {
+  if (shared_->read.path != ReadPath::direct || !shared_->read.uses_resident) return 0;  // LMDBIO_IO=direct
+  const std::uint64_t available = shared_->source.available;
+  const auto room = static_cast<double>(room_in_page_cache(available > taken ? available - taken : 0));
+  const double file = static_cast<double>(shared_->source.pages * shared_->source.page_size) * of_file_;
+  return std::min(room / file, 1.0);
+}
+
+Status FileSource::start(std::span<const std::uint64_t> ordinals, PartUse use, std::unique_ptr<PartRead>& out,
                          std::string& why) {
   auto fetch = std::make_shared<reader::Fetch>();
+  if (use.may_lend) fetch->lend();
+  if (use.comes_again) fetch->use_page_cache();
   if (const Status st = reader::add_records(places_, *shared_, ordinals, kNever, *fetch, why); !st.ok())
     return st;
   queues_.count();

@@ -28,7 +28,7 @@ void HomeLoad::progress(std::uint64_t used) {
     std::iota(ordinals.begin(), ordinals.end(), block.begin);
     std::string why;
     std::unique_ptr<PartRead> read;
-    const Status st = source_.start(ordinals, read, why);
+    const Status st = source_.start(ordinals, {}, read, why);
     if (st.raw() == ENOMEM) return;  // later
     ++next_;
     records_ += block.size();

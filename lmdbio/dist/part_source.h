@@ -26,6 +26,15 @@ class PartRead {
   virtual Status record(std::size_t i, lmdbio_record& out, std::string& why) = 0;
   /// Once there is a record: what has the records' bytes, and nothing else of the file.
   virtual std::shared_ptr<const void> bytes() const = 0;
+  /// What record() gives is to be copied before this ends, and soon: the file may be truncated.  There is no
+  /// bytes().
+  virtual bool lends() const noexcept { return false; }
+};
+
+struct PartUse {
+  bool may_lend = false;  ///< see PartRead::lends()
+  /// They are read again in each epoch, and the page cache has room for them.
+  bool comes_again = false;
 };
 
 /// One thread at a time; what it started may be ended by another one.
@@ -34,10 +43,16 @@ class PartSource {
   virtual ~PartSource() = default;
   /// Starts to read the records with these ordinals.  Does not wait.  ENOMEM: there is no room for them now.
   /// May throw bad_alloc.
-  virtual Status start(std::span<const std::uint64_t> ordinals, std::unique_ptr<PartRead>& out,
+  virtual Status start(std::span<const std::uint64_t> ordinals, PartUse use, std::unique_ptr<PartRead>& out,
                        std::string& why) = 0;
   /// What was read stays in memory, beside what start() counts: reading it again costs little.
   virtual bool caches() const noexcept { return false; }
+  /// Else, of all that readers of this node read in an epoch, the share for which the page cache has room
+  /// beside `taken` bytes: 0 to 1.
+  virtual double room(std::uint64_t taken) const noexcept {
+    (void)taken;
+    return 0;
+  }
 };
 
 }  // namespace lmdbio::dist

@@ -2,12 +2,16 @@
 // or left out by a model.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <span>
 #include <utility>
+
+#include "lmdbio/base/align.h"
 
 namespace lmdbio::dist {
 
@@ -53,7 +57,10 @@ class Payload {
     clear();
     if (size == 0) return true;
     if (!memory->take(size)) return false;
-    bytes_ = static_cast<std::byte*>(std::malloc(size));
+    const bool huge = size >= 2 * kHugePage;
+    bytes_ = static_cast<std::byte*>(huge ? std::aligned_alloc(kHugePage, align_up(size, kHugePage))
+                                          : std::malloc(size));
+    if (huge && bytes_ != nullptr) (void)::madvise(bytes_, size, MADV_HUGEPAGE);
     if (bytes_ == nullptr) {
       memory->give_back(size);
       return false;
@@ -77,6 +84,7 @@ class Payload {
   std::span<std::byte> span() const noexcept { return {bytes_, size_}; }
 
  private:
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
   std::shared_ptr<PayloadMemory> memory_;
   std::byte* bytes_ = nullptr;
   std::size_t size_ = 0;

@@ -35,12 +35,20 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
       }()),
       receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory,
                 settings.keeps, settings.nodes),
-      at_(sequence_.first()) {}
+      at_(sequence_.first()),
+      takes_nothing_(settings.takes_nothing) {
+  if (sender_ != nullptr) sender_->use_page_cache(settings.in_page_cache);
+  if (!settings.takes_nothing) return;
+  receiver_.leave();
+  if (sender_ != nullptr) sender_->send_nothing_here();
+  if (settings.keeps != 0 && share_.repeats()) kept_.emplace(settings.keeps, settings.memory);
+}
 
 Status RankStream::progress(std::string& why) {
+  std::uint64_t near = receiver_.next_round();
+  if (receiver_.has_left()) near = ended_ ? UINT64_MAX : deal_.first_round(at_.epoch + 1);
   if (sender_ != nullptr)
-    if (const Status st = sender_->progress(receiver_.has_left() ? UINT64_MAX : receiver_.next_round());
-        !st.ok()) {
+    if (const Status st = sender_->progress(near); !st.ok()) {
       why = "a message could not be sent";
       return st;
     }
@@ -70,10 +78,10 @@ bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std:
       missing.push_back(i);
       continue;
     }
-    Spot at{plan.at.epoch, plan.at.position + i};
-    if (share_.across_epochs()) at = share_.normal(at);
+    const Spot at = spot(plan, i);
     std::shared_ptr<const void> keep;
-    switch (receiver_.find(at, batch_.records[i], keep, impatient)) {
+    const bool kept = kept_ && kept_->find(at.position, batch_.records[i], keep);
+    switch (kept ? Receiver::Found::here : receiver_.find(at, batch_.records[i], keep, impatient)) {
       case Receiver::Found::pending:
         if (all) waits_for_ = at;
         all = false;
@@ -89,14 +97,21 @@ bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std:
   return all;
 }
 
-Status RankStream::read_missing(const BatchPlan& plan, std::vector<std::size_t> missing, std::string& why) {
+Spot RankStream::spot(const BatchPlan& plan, std::size_t i) const noexcept {
+  const Spot at{plan.at.epoch, plan.at.position + i};
+  return share_.across_epochs() ? share_.normal(at) : at;
+}
+
+Status RankStream::read_missing(const BatchPlan& plan, std::vector<std::size_t> missing, bool may_lend,
+                                std::string& why) {
   std::vector<std::uint64_t> ordinals;
   for (const std::size_t i : missing) ordinals.push_back(sequence_.ordinal(plan, i));
   std::unique_ptr<PartRead> read;
-  if (const Status st = source_.start(ordinals, read, why); !st.ok()) return st;
-  alone_ += static_cast<std::uint64_t>(std::count_if(missing.begin(), missing.end(), [&](std::size_t i) {
-    return i < batch_.records.size() - batch_.padding;
-  }));
+  if (const Status st = source_.start(ordinals, {.may_lend = may_lend}, read, why); !st.ok()) return st;
+  if (!takes_nothing_)
+    alone_ += static_cast<std::uint64_t>(std::count_if(missing.begin(), missing.end(), [&](std::size_t i) {
+      return i < batch_.records.size() - batch_.padding;
+    }));
   reads_.push_back({std::move(missing), std::move(read)});
   return {};
 }
@@ -111,10 +126,36 @@ Status RankStream::finish_reads(std::string& why) {
         reads_.erase(at);
         return st;
       }
-    batch_.keep.push_back(at->read->bytes());
   }
+  for (OwnRead& read : reads_)
+    if (read.read->lends())
+      lent_.push_back(std::move(read));
+    else
+      batch_.keep.push_back(read.read->bytes());
   reads_.clear();
   return {};
+}
+
+// What is not kept yet.  EAGAIN: lent records for which there is no room are read once more.
+Status RankStream::keep(const BatchPlan& plan, std::string& why) {
+  std::vector<KeptRecords::Record> records;
+  const std::size_t count = batch_.records.size() - batch_.padding;
+  for (std::size_t i = 0; i < count && !kept_->full(); ++i)
+    if (const Spot at = spot(plan, i); !kept_->has(at.position))
+      records.push_back({at.position, batch_.records[i]});
+  kept_->add(records);
+  std::vector<std::size_t> again;
+  for (const OwnRead& read : std::exchange(lent_, {}))
+    for (const std::size_t i : read.which) {
+      std::shared_ptr<const void> keep;
+      if (i >= count || !kept_->find(spot(plan, i).position, batch_.records[i], keep))
+        again.push_back(i);
+      else if (batch_.keep.empty() || batch_.keep.back() != keep)
+        batch_.keep.push_back(std::move(keep));
+    }
+  if (again.empty()) return {};
+  if (const Status st = read_missing(plan, std::move(again), false, why); !st.ok()) return st;
+  return Status::from_errno(EAGAIN);
 }
 
 Traffic RankStream::traffic() const noexcept {
@@ -126,8 +167,11 @@ Traffic RankStream::traffic() const noexcept {
 }
 
 void RankStream::leave() noexcept {
+  ended_ = true;
   waits_for_.reset();
   reads_.clear();
+  lent_.clear();
+  kept_.reset();
   receiver_.leave();
   if (sender_ != nullptr) sender_->leave();
 }
@@ -142,15 +186,19 @@ Status RankStream::next(RankBatch& out, std::string& why, bool impatient) {
   }
   if (const Status st = progress(why); !st.ok()) return st;
   if (!plan) {
+    ended_ = true;
     receiver_.leave();
     return Status::from_mdb(MDB_NOTFOUND);
   }
   std::vector<std::size_t> missing;
   const bool all = collect(*plan, impatient, missing);
   if (!missing.empty())
-    if (const Status st = read_missing(*plan, std::move(missing), why); !st.ok()) return st;
+    if (const Status st = read_missing(*plan, std::move(missing), kept_ && !kept_->full(), why); !st.ok())
+      return st;
   if (!all) return Status::from_errno(EAGAIN);
   if (const Status st = finish_reads(why); !st.ok()) return st;
+  if (kept_ && (!kept_->full() || !lent_.empty()))
+    if (const Status st = keep(*plan, why); !st.ok()) return st;
   at_ = plan->after;
   out = std::move(batch_);
   receiver_.drop_before(at_);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/kept_records.h"
 #include "lmdbio/dist/part_source.h"
 #include "lmdbio/dist/receiver.h"
 #include "lmdbio/dist/sender.h"
@@ -34,7 +35,11 @@ class RankStream {
     Turns::Settings turns;
     std::vector<std::uint32_t> nodes;  ///< of each rank, for traffic(); empty: each rank has its own
     std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< of messages
-    std::uint64_t keeps = 0;  ///< bytes of it for records that are kept (Deal::keeps)
+    std::uint64_t keeps = 0;   ///< bytes of it for records that are kept (Deal::kept_rounds)
+    double in_page_cache = 0;  ///< see Sender::use_page_cache
+    /// This rank reads its records itself, and keeps them if its share is the same in each epoch.  It still
+    /// reads for the others.
+    bool takes_nothing = false;
   };
   /// EINVAL: a field of the order.  May throw bad_alloc.
   static Status open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
@@ -64,7 +69,9 @@ class RankStream {
   std::uint64_t events() const noexcept { return sender_ != nullptr ? sender_->events() : 0; }
   /// After the end, or after leave(): nothing is under way and nobody expects anything of this rank any more.
   /// Until then progress() is to be called, and the object to stay.
-  bool closed() const noexcept { return receiver_.closed() && (sender_ == nullptr || sender_->closed()); }
+  bool closed() const noexcept {
+    return ended_ && receiver_.closed() && (sender_ == nullptr || sender_->closed());
+  }
 
  private:
   RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
@@ -75,8 +82,11 @@ class RankStream {
     std::shared_ptr<PartRead> read;
   };
   bool collect(const reader::BatchPlan& plan, bool impatient, std::vector<std::size_t>& missing);
-  Status read_missing(const reader::BatchPlan& plan, std::vector<std::size_t> missing, std::string& why);
+  Status read_missing(const reader::BatchPlan& plan, std::vector<std::size_t> missing, bool may_lend,
+                      std::string& why);
   Status finish_reads(std::string& why);
+  Status keep(const reader::BatchPlan& plan, std::string& why);
+  reader::Spot spot(const reader::BatchPlan& plan, std::size_t i) const noexcept;
 
   const Deal& deal_;
   PartSource& source_;
@@ -85,9 +95,13 @@ class RankStream {
   std::unique_ptr<Sender> sender_;
   Receiver receiver_;
   reader::Spot at_;
-  RankBatch batch_;                        ///< the next one, as far as it is there
-  std::vector<OwnRead> reads_;             ///< of what nobody sends, or not in time
-  std::uint64_t alone_ = 0;                ///< records that were read so
+  RankBatch batch_;             ///< the next one, as far as it is there
+  std::vector<OwnRead> reads_;  ///< of what nobody sends, or not in time
+  std::vector<OwnRead> lent_;   ///< done; their records are to be copied
+  std::uint64_t alone_ = 0;     ///< records that were read so
+  const bool takes_nothing_;
+  bool ended_ = false;                     ///< nothing more is asked for
+  std::optional<KeptRecords> kept_;        ///< of those that it has read itself
   std::optional<reader::Spot> waits_for_;  ///< the first record of the batch that was not there
 };
 

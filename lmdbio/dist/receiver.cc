@@ -128,7 +128,7 @@ bool Receiver::open_kept_round() {
     round = *same;
     for (std::shared_ptr<Part>& part : round.parts)
       if (part->is_due() || part->own) part = failed_part(*part);
-    round.kept_bytes = 1;  // the other one is kept
+    round.kept = true;  // the other one is to be
   }
   round.number = next_;
   if (round.index.empty()) {
@@ -143,8 +143,9 @@ bool Receiver::open_kept_round() {
 // It comes again in the next epoch, and nobody sends it then.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
   const std::uint64_t epoch = deal_.epoch_of(round.number);
-  return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && round.kept_bytes == 0 &&
-         !deal_.was_sent(transport_.rank(), epoch) && deal_.was_sent(transport_.rank(), epoch + 1);
+  return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && !round.kept &&
+         !deal_.was_sent(transport_.rank(), round.number) &&
+         deal_.was_sent(transport_.rank(), round.number + deal_.rounds_per_epoch());
 }
 
 // A round of which nothing is due any more.
@@ -157,6 +158,7 @@ void Receiver::keep(Round& round) {
   if (bytes > keeps_ - kept_bytes_) return;
   const auto [at, made] = kept_.try_emplace(round.number % deal_.rounds_per_epoch(), std::move(round));
   if (!made) return;
+  at->second.kept = true;
   at->second.kept_bytes = bytes;
   kept_bytes_ += bytes;
 }
@@ -174,7 +176,7 @@ Status Receiver::open_round(bool& opened) {
   if (!may_open()) return {};
   const std::uint64_t epoch = deal_.epoch_of(next_);
   const std::uint32_t rank = transport_.rank();
-  if (deal_.was_sent(rank, epoch)) {
+  if (deal_.was_sent(rank, next_)) {
     opened = open_kept_round();
     return {};
   }
@@ -381,6 +383,7 @@ bool Receiver::over(const Round& round) const noexcept {
 
 Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep,
                                bool impatient) {
+  if (left_) return Found::failed;
   for (const Round& round : rounds_) {
     if (deal_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
         at.position >= round.positions.end)

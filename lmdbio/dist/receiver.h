@@ -25,8 +25,8 @@ class Receiver {
 
   /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
   /// Messages of `ahead` rounds with records of this rank are expected at a time.
-  /// `memory`: of messages; of it `keeps` bytes are for records that this rank keeps (Deal::keeps).  `nodes`:
-  /// of each rank; empty: each rank has its own.
+  /// `memory`: of messages; of it `keeps` bytes are for records that this rank keeps (Deal::kept_rounds).
+  /// `nodes`: of each rank; empty: each rank has its own.
   Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
            Sender* sender, std::shared_ptr<PayloadMemory> memory, std::uint64_t keeps = 0,
            std::vector<std::uint32_t> nodes = {});
@@ -58,7 +58,7 @@ class Receiver {
   /// Records before that place were found, all of them, or read otherwise, and are not asked for any more in
   /// this epoch.
   void drop_before(reader::Spot at) noexcept;
-  /// This rank wants nothing more: find() is not called any more, and the readers are told.  What they have
+  /// This rank wants nothing more: find() finds nothing any more, and the readers are told.  What they have
   /// begun to send is received by progress() and dropped.
   void leave() noexcept;
   /// After leave(): nothing is under way.
@@ -103,7 +103,8 @@ class Receiver {
     Range positions;
     std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: nobody sends it
     std::vector<std::shared_ptr<Part>> parts;
-    std::uint64_t kept_bytes = 0;  ///< of the limit; 0: it was not kept
+    bool kept = false;
+    std::uint64_t kept_bytes = 0;  ///< of the limit
   };
   /// Of a reader.
   struct Farewell {

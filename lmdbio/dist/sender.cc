@@ -21,7 +21,7 @@ std::byte* put(std::byte* to, const MDB_val& v) noexcept {
 }
 
 /// Own records are copied if they are at most one in so many of those that were read together: batches of the
-/// program would keep the others' memory too.  Always, if this rank keeps them.
+/// program would keep the others' memory too.  Always, if this rank keeps them, or if they were lent.
 constexpr std::size_t kCopiedBelow = 2;
 /// Rounds without anything to read that are passed over in one call, and beyond what this rank uses: an order
 /// may have no end, and a reader never anything to read of it.
@@ -45,6 +45,12 @@ Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::ui
   farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
   if (deal.is_scattered() && deal.has_all_records() && turns.group == 0 && source.caches())
     load_ = std::make_unique<HomeLoad>(deal, reader, source);
+}
+
+void Sender::use_page_cache(double share) noexcept {
+  if (deal_.is_scattered() || deal_.last_epoch() == deal_.first_epoch()) return;
+  const std::uint64_t rounds = deal_.rounds_per_epoch(), kept = deal_.kept_rounds();
+  cached_ = {kept, kept + static_cast<std::uint64_t>(static_cast<double>(rounds - kept) * share)};
 }
 
 Status Sender::hear_farewells() {
@@ -107,20 +113,20 @@ Status Sender::take_turns() {
 void Sender::plan_round() {
   const std::uint64_t epoch = deal_.epoch_of(next_);
   if (next_ == deal_.first_round(epoch)) {
-    const std::uint64_t sent = deal_.next_sent_epoch(epoch);
+    const std::uint64_t sent = deal_.next_sent(next_);
     if (sent == UINT64_MAX) {
       ended_ = true;
       return;
     }
-    if (sent != epoch) {
-      next_ = deal_.first_round(sent);
+    if (sent != next_) {
+      next_ = sent;
       return;
     }
   }
   std::vector<Deal::Need> needs;
   deal_.needs(next_, deal_.part_read_by(next_, reader_), needs);
   std::erase_if(needs, [&](const Deal::Need& need) {
-    return farewells_[need.rank].heard && need.rank != transport_.rank();
+    return need.rank == transport_.rank() ? own_unwanted_ : farewells_[need.rank].heard;
   });
   if (needs.empty()) {
     ++next_;
@@ -177,7 +183,9 @@ bool Sender::start_round(std::uint64_t near) {
   }
   std::unique_ptr<PartRead> read;
   std::string why;
-  const Status st = source_.start(planned_.ordinals, read, why);
+  const bool comes_again = cached_.begin <= at_of_epoch(next_) && at_of_epoch(next_) < cached_.end;
+  const Status st =
+      source_.start(planned_.ordinals, {.may_lend = true, .comes_again = comes_again}, read, why);
   // Without memory now there may be some when what is under way is done.
   if (st.raw() == ENOMEM && (!rounds_.empty() || (load_ != nullptr && load_->reads()))) return false;
   used_ += planned_.ordinals.size();
@@ -221,9 +229,13 @@ bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
-  if (empty) round.own_copy.reset();  // there was no room for it: its records stay in what was read
+  const bool lends = round.read != nullptr && round.read->lends();
+  if (empty) {  // there was no room for it: its records stay in what was read, or are read again
+    round.own_copy.reset();
+    if (lends) round.read.reset();
+  }
   if (empty || round.own_taken) return true;
-  if (!deal_.keeps() && round.own.size() * kCopiedBelow > round.records) return true;
+  if (!deal_.keeps(round.number) && !lends && round.own.size() * kCopiedBelow > round.records) return true;
   if (round.own_copy == nullptr) {
     auto copy = std::make_unique<Message>();
     copy->which = round.own;

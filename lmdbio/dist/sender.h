@@ -18,9 +18,10 @@
 namespace lmdbio::dist {
 
 /// Records of the rank that read them, which are not sent: in what was read, or copied from it into a message
-/// to itself, if what was read is mostly others' or this rank keeps its records (Deal::keeps).
+/// to itself, if what was read is mostly others' or only lent, or this rank keeps its records
+/// (Deal::kept_rounds).
 struct OwnRecords {
-  std::shared_ptr<PartRead> read;  ///< null: it could not be started
+  std::shared_ptr<PartRead> read;  ///< null: it could not be started, or there was no room for a copy
   std::vector<std::size_t> which;  ///< of the read: those that this rank needs, by ordinal
   std::uint64_t hash = 0;          ///< ordinals_hash() of these
   bool copied = false;
@@ -45,6 +46,12 @@ class Sender {
   /// nothing are passed over up to some rounds beyond it.  An error is the transport's, and final.  May throw
   /// bad_alloc.
   Status progress(std::uint64_t near);
+  /// Before the first progress().  Of each epoch, that share of the rounds that are not kept is read through
+  /// the page cache, the first ones: 0 to 1.  Not of scattered orders, whose rounds have other records in
+  /// each epoch.
+  void use_page_cache(double share) noexcept;
+  /// Before the first progress(): this rank wants no records of its own of it.
+  void send_nothing_here() noexcept { own_unwanted_ = true; }
   /// The records of a round that this rank has read for itself: once.  False: they are not there yet.
   bool take_own(std::uint64_t round, OwnRecords& out);
   /// After leave(): take_own() gives nothing more.
@@ -96,6 +103,9 @@ class Sender {
     std::vector<std::uint64_t> ordinals;
   };
 
+  std::uint64_t at_of_epoch(std::uint64_t round) const noexcept {
+    return round - deal_.first_round(deal_.epoch_of(round));
+  }
   Status hear_farewells();
   Status take_turns();
   void plan_round();
@@ -110,6 +120,8 @@ class Sender {
   const std::uint64_t first_;
   std::uint64_t next_ = first_;
   bool ended_ = false;  ///< no further round is read
+  bool own_unwanted_ = false;
+  Range cached_;  ///< rounds of each epoch that go through the page cache
   bool expected_ = false, left_ = false;
   std::uint64_t packed_ = 0, messages_ = 0, bytes_ = 0;
   Transport& transport_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lmdbio/dist/deal.h"
 #include "lmdbio/dist/plan.h"
 #include "lmdbio/dist/receiver.h"
 #include "lmdbio/io/read_path.h"
@@ -18,6 +19,8 @@ constexpr std::uint64_t kPartsInMemory = 5 * kRoundsAhead;
 constexpr std::uint64_t kPartsOnTheirWay = 8;
 /// A share may have records that are larger than the average.
 constexpr double kMoreThanEstimated = 8.0 / 7;
+/// Nobody has memory for any part of a larger share, bytes.
+constexpr double kMostKept = 1e18;
 constexpr std::uint64_t kPageBytes = 4096;
 /// What a rank reads together of an order that it reads for itself, bytes (reader/stream.cc).
 constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
@@ -50,17 +53,21 @@ bool votes_to_deal(const StreamFacts& f) noexcept {
   return deals_scattered(facts);
 }
 
-std::uint64_t bytes_to_keep(const StreamFacts& f, std::uint64_t set_aside) noexcept {
+Keeping what_to_keep(const StreamFacts& f, std::uint64_t set_aside) noexcept {
   const Result<reader::Order> share = reader::Order::make(f.share, f.records, nullptr, f.list);
-  if (!share || !share.value().repeats() || f.share.epochs == 1) return 0;
+  if (!share || !share.value().repeats() || f.share.epochs == 1) return {};
   const auto records = static_cast<double>(share.value().length(f.share.epoch));
   const double bytes =
       records * static_cast<double>(f.record_bytes + Receiver::kBytesOfPlace) * kMoreThanEstimated;
   const std::uint64_t moving = kPartsOnTheirWay * part_bytes(f.offer);
   const std::uint64_t kept = f.for_messages > moving ? f.for_messages - moving : 0;
   const std::uint64_t most = std::min({kept, f.memory / 2, f.available / 2 / f.ranks_here});
-  if (most < set_aside || bytes > static_cast<double>(most - set_aside)) return 0;
-  return static_cast<std::uint64_t>(bytes) + 1;
+  if (most <= set_aside || bytes >= kMostKept) return {};
+  const std::uint64_t part = static_cast<std::uint64_t>(bytes / kKeptParts) + 1;
+  Keeping keeping;
+  keeping.parts = static_cast<unsigned>(std::min<std::uint64_t>((most - set_aside) / part, kKeptParts));
+  keeping.bytes = part * keeping.parts;
+  return keeping;
 }
 
 }  // namespace lmdbio::dist

@@ -39,8 +39,13 @@ struct StreamFacts {
 
 /// The ranks are to read for each other, if the order is scattered (plan.h).
 bool votes_to_deal(const StreamFacts& facts) noexcept;
-/// What the rank sets aside for its share, if that is the same in each epoch; 0: it is to be sent again in
-/// each.  `set_aside`: for other streams.
-std::uint64_t bytes_to_keep(const StreamFacts& facts, std::uint64_t set_aside) noexcept;
+/// What a rank keeps of its share.
+struct Keeping {
+  unsigned parts = 0;       ///< of kKeptParts
+  std::uint64_t bytes = 0;  ///< that it sets aside for all of them
+  std::uint64_t of(unsigned less) const noexcept { return parts != 0 ? bytes / parts * less : 0; }
+};
+/// None: the share is not the same in each epoch, or there is no memory.  `set_aside`: for other streams.
+Keeping what_to_keep(const StreamFacts& facts, std::uint64_t set_aside) noexcept;
 
 }  // namespace lmdbio::dist

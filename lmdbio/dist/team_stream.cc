@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "lmdbio/base/mix.h"
 #include "lmdbio/dist/file_source.h"
 #include "lmdbio/dist/rank_stream.h"
 #include "lmdbio/dist/stream_sizes.h"
+#include "lmdbio/dist/stream_terms.h"
 
 namespace lmdbio::dist {
 
@@ -20,45 +20,17 @@ namespace {
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 /// What other ranks have not sent so long after it was needed is read here.
 constexpr std::int64_t kPatienceNs = 1'000'000'000;
-/// Votes: see Terms.
-constexpr std::uint32_t kDealScattered = 1, kKeep = 2;
 
 Status invalid(std::string& why, const std::string& path, const char* text) {
   why = path + ": " + text;
   return Status::from_errno(EINVAL);
 }
 
-/// The order of all ranks of which `share` is that of one.
-lmdbio_order whole_order(const lmdbio_order& share) noexcept {
-  lmdbio_order whole = share;
-  whole.offset = 0;
-  whole.step = 0;
-  whole.block = 0;
-  return whole;
-}
-
-/// The same number for equal orders, but for where they begin.
-FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_t records) noexcept {
-  const lmdbio_order o = whole_order(share);
-  FileState s;
-  s.size = records;
-  s.txnid = reader;
-  std::uint64_t h = 1;
-  for (const std::uint64_t field :
-       {std::uint64_t{o.kind}, std::uint64_t{o.last}, std::max<std::uint64_t>(o.batch, 1), o.seed, o.window,
-        o.epochs == 0 ? 0 : o.epoch + o.epochs, std::uint64_t{o.across_epochs != 0},
-        std::max<std::uint64_t>(share.block, 1), share.step, has_length(o) ? o.length : 0})
-    h = mix(h ^ field);
-  if (o.kind == LMDBIO_ORDER_LIST)
-    for (std::size_t i = 0; i < o.length; ++i) h = mix(h ^ o.list[i]);
-  s.metas[0] = h;
-  return s;
-}
-
 /// Of a rank that has left.
 class NoSource final : public PartSource {
  public:
-  Status start(std::span<const std::uint64_t>, std::unique_ptr<PartRead>&, std::string& why) override {
+  Status start(std::span<const std::uint64_t>, PartUse, std::unique_ptr<PartRead>&,
+               std::string& why) override {
     why = "the stream is closed";
     return Status::from_errno(ECANCELED);
   }
@@ -123,7 +95,11 @@ class TeamStream::Core final : public Member {
 
   void claim();
   StreamFacts facts(std::uint64_t offer) const;
-  void keep_nothing() noexcept { reader_->team()->keep_less(std::exchange(keeps_, 0)); }
+  void keep_only(unsigned parts) noexcept {
+    const Keeping less{std::min(parts, keeps_.parts), keeps_.of(std::min(parts, keeps_.parts))};
+    reader_->team()->keep_less(keeps_.bytes - less.bytes);
+    keeps_ = less;
+  }
   void take_answer();
   void count_traffic() noexcept;
   Status begin(const Agreement::Answer& answer, std::string& why);
@@ -136,7 +112,8 @@ class TeamStream::Core final : public Member {
   const std::uint64_t number_;  ///< among the reader's streams
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
-  std::uint64_t keeps_ = 0;  ///< bytes that this rank may keep of its share
+  Keeping keeps_;
+  bool resident_ = false;  ///< the records are in this node's page cache
   bool left_ = false;
   bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
   Status status_;
@@ -156,7 +133,7 @@ void TeamStream::Core::fail(Status status, std::string why) noexcept {
     status_ = status;
     why_ = std::move(why);
   }
-  keep_nothing();
+  keep_only(0);
   if (state_ == State::pending) reader_->team()->agreement().forget(claim_);
   state_ = State::failed;
 }
@@ -196,10 +173,11 @@ void TeamStream::Core::claim() {
     shared_ = reader_->local()->reader().keep_shared();
     terms.offer = shared_->share_of_one(1);
     const StreamFacts known = facts(terms.offer);
-    keep_nothing();  // of a claim that was not made for lack of memory
-    keeps_ = bytes_to_keep(known, reader_->team()->kept());
-    reader_->team()->keep(keeps_);
-    terms.votes = (votes_to_deal(known) ? kDealScattered : 0) | (keeps_ != 0 ? kKeep : 0);
+    keep_only(0);  // of a claim that was not made for lack of memory
+    keeps_ = what_to_keep(known, reader_->team()->kept());
+    reader_->team()->keep(keeps_.bytes);
+    resident_ = has_in_page_cache(reader_->local()->reader());
+    terms.votes = votes_of({votes_to_deal(known), resident_, keeps_.parts});
   }
   terms.start = {share_.epoch, share_.position};
   terms.options = reader_->team()->options();
@@ -219,11 +197,12 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   job.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
   job.starts = answer.starts;
   job.round_records = round_records(answer.offer, reader_->record_bytes(), job.readers);
-  if ((answer.votes & kDealScattered) != 0)
+  const Votes votes = votes_in(answer.votes);
+  if (votes.deals_scattered)
     job.scattered_records =
         round_records(answer.offer, scattered_bytes(reader_->record_bytes()), job.readers);
   job.list = list_;
-  job.keeps = (answer.votes & kKeep) != 0;
+  job.kept_parts = votes.kept_parts;
   const char* wrong = nullptr;
   Result<Deal> deal = Deal::make(job, reader_->records(), &wrong);
   if (!deal) {
@@ -232,7 +211,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   }
   deal_ = std::move(deal).value();
   if (!deal_->has_rounds()) {
-    keep_nothing();
+    keep_only(0);
     state_ = State::alone;
     return {};
   }
@@ -243,14 +222,17 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
     source_ = std::make_unique<NoSource>();
   else
     source_ = std::make_unique<FileSource>(reader_->local()->reader(), part_bytes(answer.offer),
-                                           limit - TeamReader::for_messages(limit));
+                                           limit - TeamReader::for_messages(limit),
+                                           1.0 / static_cast<double>(team.nodes()));
   RankStream::Settings settings;
-  settings.reader_ranks = team.reader_ranks();
+  if (!votes.reads_alone) settings.reader_ranks = team.reader_ranks();
   settings.ahead = kRoundsAhead;
   settings.turns = team.turns();
   settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
-  if (!deal_->keeps()) keep_nothing();
-  settings.keeps = keeps_;
+  settings.takes_nothing = resident_;
+  if (!resident_) keep_only(deal_->kept_rounds() != 0 ? job.kept_parts : 0);
+  settings.keeps = keeps_.bytes;
+  settings.in_page_cache = source_->room(keeps_.bytes * team.ranks_here());
   if (shared_ != nullptr) settings.memory = reader_->message_memory(*shared_->pool);
   return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
 }
@@ -355,7 +337,7 @@ Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& 
 void TeamStream::Core::leave() noexcept {
   if (left_) return;
   left_ = true;
-  keep_nothing();
+  keep_only(0);
   if (stream_ == nullptr) return;
   stream_->leave();
   // The program may close the reader.

@@ -134,6 +134,12 @@ struct ReadDecision {
   friend constexpr bool operator==(const ReadDecision& a, ReadPath b) noexcept { return a.path == b; }
 };
 
+/// A rank of an MPI job that finds its records in the page cache of its node takes them from there; no other
+/// rank sends it any.
+constexpr bool ranks_use_resident(IoMode setting, const ReadDecision& reader) noexcept {
+  return setting == IoMode::automatic && reader.uses_resident;
+}
+
 namespace detail {
 
 constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {

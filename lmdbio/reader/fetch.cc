@@ -119,9 +119,15 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
   own_memory_.count(shared.pool->memory(), MemoryUse::readers, counted_apart(own_bytes()));
   if (wanted_.empty()) return {};
   const bool copies = cached_ && shared.mapped() != nullptr;
+  if (copies && may_lend_) {
+    if (take_mapped(shared)) return {};
+    cached_ = false;  // reads will tell what is wrong
+    return start(shared, queues, memory);
+  }
   ReadQueue* queue = nullptr;
   if (!copies) {
-    const Result<ReadQueue*> got = queues.get(!cached_ && shared.read.path == ReadPath::direct);
+    const Result<ReadQueue*> got =
+        queues.get(!cached_ && !to_page_cache_ && shared.read.path == ReadPath::direct);
     if (!got) return got.error();
     queue = got.value();
   }
@@ -158,6 +164,31 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
   queue_ = queue;
   exact_ = {};
   return {};
+}
+
+bool Fetch::still_lent(const Shared& shared) const noexcept {
+  const Result<std::uint64_t> size = shared.file_bytes();
+  const Extent& last = stretches_.back().extent;
+  return size && last.offset + last.bytes <= size.value();
+}
+
+// False: the file has become shorter, or there is no memory.
+bool Fetch::take_mapped(Shared& shared) noexcept {
+  std::uint64_t bytes = 0;
+  try {
+    stretches_.clear();
+    stretches_.reserve(wanted_.size());
+    for (const Extent& e : wanted_) {
+      stretches_.push_back({e, static_cast<std::size_t>(e.offset)});
+      bytes += e.bytes;
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (!still_lent(shared)) return false;
+  lent_ = shared.mapped();
+  shared.counters.bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
 }
 
 // Out of the mapping: where small pieces lie all over the file that takes half the time of reads.  False: the
@@ -201,7 +232,7 @@ const std::byte* Fetch::find(std::uint64_t offset, std::uint64_t bytes) noexcept
     if (!holds(last_stretch_)) return nullptr;
   }
   const Stretch& s = stretches_[last_stretch_];
-  return buffer_.data() + s.at + (offset - s.extent.offset);
+  return (lent_ != nullptr ? lent_ : buffer_.data()) + s.at + (offset - s.extent.offset);
 }
 
 const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page) noexcept {

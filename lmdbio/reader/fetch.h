@@ -46,6 +46,15 @@ class Fetch {
   bool plan_less() noexcept;
   /// There is nothing to wait for: it comes out of the page cache, or was kept.
   bool cached() const noexcept { return cached_; }
+  /// Before start(): what is in the page cache need not be copied.  What give() returns then lies in the
+  /// file's mapping, and is to be used soon, after still_lent().
+  void lend() noexcept { may_lend_ = true; }
+  /// Before start(): what is read stays in the page cache, even if the reader's path is direct.
+  void use_page_cache() noexcept { to_page_cache_ = true; }
+  /// Once started.
+  bool lends() const noexcept { return lent_ != nullptr; }
+  /// The file is as long as what was lent needs it to be: what has been cut off is SIGBUS.
+  bool still_lent(const Shared& shared) const noexcept;
   /// Takes a buffer as `memory` says, and wants the reads of one of the queues; what is in the page cache is
   /// copied at once.  ENOMEM, or as Queues::get: as it was.
   Status start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept;
@@ -79,6 +88,7 @@ class Fetch {
   std::uint64_t largest_gap(std::uint64_t first, std::uint64_t most) const noexcept;
   bool in_page_cache(const Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
+  bool take_mapped(Shared& shared) noexcept;
   bool keeps_leaf(const Shared& shared, const RecordPlace& p) const noexcept {
     return p.overflow != 0 || p.dup_leaf != 0 || shared.keeps_all_leaves;
   }
@@ -97,7 +107,8 @@ class Fetch {
   std::vector<Stretch> stretches_;         ///< sorted
   std::vector<Held> held_;                 ///< sorted by page
   std::vector<std::uint64_t> new_leaves_;  ///< read with the rest, to be kept
-  bool cached_ = false;
+  bool cached_ = false, may_lend_ = false, to_page_cache_ = false;
+  const std::byte* lent_ = nullptr;  ///< the file's mapping, instead of a buffer
   ReadQueue* queue_ = nullptr;
   Buffer buffer_;
   ReadGroup group_;

@@ -1,12 +1,15 @@
 // Ranks of a job over a real database against a walk by the real LMDB: each rank's records are those that a
 // cursor of the real LMDB comes to that skips the others', however the ranks are dealt and wherever values
 // lie.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <numeric>
 
 #include "lmdbio/dist/file_source.h"
 #include "lmdbio/dist/rank_stream.h"
+#include "lmdbio/dist/stream_terms.h"
 #include "tests/support/fake_ranks.h"
 #include "tests/support/reader_db.h"
 
@@ -148,6 +151,89 @@ TEST(DistRecords, ReadersThatDoNotDivideTheRanks) {
   const Records all = db.walk();
   for (std::uint32_t readers = 1; readers <= 8; ++readers)
     expect_shares(db, job_of(8, readers, 4, 100), all, kDirectly, 6 + readers);
+}
+
+// The file does not fit into the page cache; what is to stay there does, and nothing else.
+TEST(DistRecords, PartsThatComeAgainStayInThePageCache) {
+  ReaderDb db;
+  db.fill(200, [](std::uint64_t) -> std::size_t { return 20000; });
+  const Records all = db.walk();
+  const auto reader = db.reader(16 * kMiB, kAsResident);
+  reader::Shared& shared = reader->shared();
+  const int fd = ::open(db.file().c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  (void)::fsync(fd);
+  (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
+  const auto in_page_cache = [&](std::uint64_t ordinal) {
+    reader::RecordPlace place;
+    reader->places().places(ordinal, {&place, 1});
+    return shared.residency.share(shared.offset(place.overflow), place.value_bytes).value_or(0);
+  };
+  if (in_page_cache(50) != 0 || shared.residency.samples()) GTEST_SKIP() << "a file system in memory";
+  EXPECT_FALSE(has_in_page_cache(*reader));
+  FileSource source(*reader);
+  for (const bool again : {false, true}) {
+    std::vector<std::uint64_t> ordinals(20);
+    std::iota(ordinals.begin(), ordinals.end(), again ? 100 : 50);
+    std::unique_ptr<PartRead> read;
+    std::string why;
+    ASSERT_TRUE(source.start(ordinals, {.may_lend = true, .comes_again = again}, read, why).ok()) << why;
+    read->wait();
+    EXPECT_FALSE(read->lends()) << "it is not there yet";
+    for (std::size_t i = 0; i < ordinals.size(); ++i) {
+      lmdbio_record record;
+      ASSERT_TRUE(read->record(i, record, why).ok()) << why;
+      expect_record(record, all);
+    }
+    EXPECT_EQ(in_page_cache(ordinals[10]), again ? 1 : 0);
+  }
+}
+
+TEST(DistRecords, RoomInThePageCache) {
+  ReaderDb db;
+  db.fill(200, [](std::uint64_t) -> std::size_t { return 20000; });
+  const auto reader = db.reader(16 * kMiB, kAsResident);
+  reader::Source& source = reader->shared().source;
+  const std::uint64_t file = source.pages * source.page_size;
+  source.available = file / 3;  // of which three quarters are for the page cache
+  EXPECT_NEAR(FileSource(*reader).room(0), 0.25, 0.01);
+  EXPECT_NEAR(FileSource(*reader, 0, 0, 0.5).room(0), 0.5, 0.01);
+  EXPECT_NEAR(FileSource(*reader).room(file / 6), 0.125, 0.01);
+  EXPECT_EQ(FileSource(*reader, 0, 0, 0.1).room(0), 1);
+  EXPECT_EQ(FileSource(*reader).room(file), 0);
+  EXPECT_EQ(FileSource(*db.reader(16 * kMiB, kDirectly)).room(0), 0) << "LMDBIO_IO=direct";
+}
+
+// Records that are lent are those of the file; if it has been truncated meanwhile, that is an error.
+TEST(DistRecords, RecordsInThePageCacheAreLent) {
+  ReaderDb db;
+  db.fill(200, [](std::uint64_t i) -> std::size_t { return i % 2 == 0 ? 20000 : 100; });
+  const Records all = db.walk();
+  const auto reader = db.reader(16 * kMiB, kAsResident);
+  if (reader->shared().residency.samples()) GTEST_SKIP() << "nothing tells what is in the page cache";
+  EXPECT_TRUE(has_in_page_cache(*reader));
+  EXPECT_FALSE(has_in_page_cache(*db.reader(16 * kMiB, kDirectly))) << "LMDBIO_IO=direct";
+  FileSource source(*reader);
+  std::vector<std::uint64_t> ordinals(150);
+  std::iota(ordinals.begin(), ordinals.end(), 10);
+  for (const bool truncated : {false, true}) {
+    std::unique_ptr<PartRead> read;
+    std::string why;
+    ASSERT_TRUE(source.start(ordinals, {.may_lend = true}, read, why).ok()) << why;
+    ASSERT_TRUE(read->done());
+    ASSERT_TRUE(read->lends());
+    if (truncated) {
+      std::filesystem::resize_file(db.file(), 2 * reader->shared().source.page_size);
+    }
+    for (std::size_t i = 0; i < ordinals.size(); ++i) {
+      lmdbio_record record;
+      const Status st = read->record(i, record, why);
+      ASSERT_EQ(st.raw(), truncated ? EIO : 0) << why;
+      if (!truncated) expect_record(record, all);
+    }
+  }
+  EXPECT_EQ(reader->shared().counters.bytes_read.load(), 0u);
 }
 
 // In the first epoch each byte leaves the file once, but for pages at the borders of parts.

@@ -62,7 +62,8 @@ def main():
     for i, (hosts, ranks) in enumerate(itertools.cycle(SHAPES)):
         if done >= args.configurations:
             break
-        options = ["--level", str(i % 4), "--seed", str(args.seed + done), "--rounds", str(EACH)]
+        options = ["--level", str(i % 4), "--seed", str(args.seed + done), "--rounds", str(EACH),
+                   "--io", ("buffered", "mixed", "direct", "automatic", "buffered")[i % 5]]
         if hosts == 1:
             job = [os.path.join(HERE, "mpi_job.py"), "mpirun", str(ranks), program, *options]
         else:

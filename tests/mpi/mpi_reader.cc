@@ -2,7 +2,10 @@
 // those of a reader of its own.
 //
 //   mpirun -n P mpi_reader [--level N] [--seed N] [--rounds N] [--hosts N] [--largest BYTES] [--case NAME]
+//   [--io HOW]
 //
+// --io: LMDBIO_IO, normally buffered, since the records are in the page cache, so that nothing is exchanged
+// with automatic; mixed: automatic on each second rank.
 // --case: what such programs are known to get wrong, in all configurations: see set_case().
 // --level: of MPI_Init_thread, 0 (SINGLE) to 3 (MULTIPLE).  --rounds: configurations, of which one follows
 // from each seed.  --hosts: there have to be so many.  Exit status 0: all batches were the same.
@@ -32,6 +35,7 @@ struct Options {
   int level = MPI_THREAD_MULTIPLE;
   std::uint64_t seed = 1, rounds = 1, hosts = 0, largest = std::uint64_t{1} << 20;
   std::string which;  ///< case
+  std::string io = "buffered";
 };
 
 bool parse(int argc, char** argv, Options& o) {
@@ -50,6 +54,8 @@ bool parse(int argc, char** argv, Options& o) {
       o.largest = value;
     else if (name == "--case")
       o.which = argv[i + 1];
+    else if (name == "--io")
+      o.io = argv[i + 1];
     else
       return false;
   }
@@ -324,6 +330,12 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "see the head of mpi_reader.cc; thread level %d, %d hosts\n", level, hosts());
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
+  if (o.io == "buffered" || o.io == "direct" || (o.io == "mixed" && rank % 2 == 0))
+    (void)setenv("LMDBIO_IO", o.io == "direct" ? "direct" : "buffered", 1);
+  else if (o.io == "automatic" || o.io == "mixed")
+    (void)unsetenv("LMDBIO_IO");
+  else
+    MPI_Abort(MPI_COMM_WORLD, 2);
   try {
     for (std::uint64_t i = 0; i < o.rounds && failures == 0; ++i) {
       if (rank == 0 && std::getenv("MPI_READER_SEEDS") != nullptr)

@@ -2,6 +2,7 @@
 // made-up records that may fail.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -141,17 +142,22 @@ class FakeSource final : public dist::PartSource {
   FakeSource(FakeRecords records, std::uint64_t seed, Faults faults)
       : records_(records), rng_(seed), faults_(faults) {}
 
-  Status start(std::span<const std::uint64_t> ordinals, std::unique_ptr<dist::PartRead>& out,
-               std::string& why) override {
+  Status start(std::span<const std::uint64_t> ordinals, dist::PartUse use,
+               std::unique_ptr<dist::PartRead>& out, std::string& why) override {
     why = "no memory";
     if (rng_.percent(faults_.starts)) return Status::from_errno(ENOMEM);
     auto read = std::make_unique<Read>();
     for (const std::uint64_t o : ordinals) {
       read->data->push_back({o, records_.key(o), records_.value(o)});
       times[o] += 1;
+      if (use.comes_again) to_page_cache[o] += 1;
     }
     read->polls = rng_.below(6);
     read->fails = rng_.percent(faults_.reads);
+    if (use.may_lend && has_cache) {
+      read->lent = true;
+      lent_.push_back(read->data);
+    }
     if (under_way != nullptr) {
       read->counted = under_way;
       under_way->most = std::max(under_way->most, ++under_way->now);
@@ -166,8 +172,9 @@ class FakeSource final : public dist::PartSource {
   };
   UnderWay* under_way = nullptr;
   bool caches() const noexcept override { return has_cache; }
-  bool has_cache = false;
-  std::map<std::uint64_t, unsigned> times;  ///< how often each record was read
+  bool has_cache = false;                           ///< it lends what it may
+  std::map<std::uint64_t, unsigned> times;          ///< how often each record was read
+  std::map<std::uint64_t, unsigned> to_page_cache;  ///< of these: to stay there
   unsigned failed = 0;
 
  private:
@@ -176,7 +183,14 @@ class FakeSource final : public dist::PartSource {
       std::uint64_t ordinal;
       std::string key, value;
     };
-    ~Read() override { end(); }
+    ~Read() override {
+      end();
+      if (lent)
+        for (One& one : *data) {
+          std::fill(one.key.begin(), one.key.end(), '?');
+          std::fill(one.value.begin(), one.value.end(), '?');
+        }
+    }
     bool done() noexcept override {
       if (polls != 0) --polls;
       if (polls == 0) end();
@@ -198,15 +212,20 @@ class FakeSource final : public dist::PartSource {
       out = {one.ordinal, {one.key.size(), one.key.data()}, {one.value.size(), one.value.data()}};
       return {};
     }
-    std::shared_ptr<const void> bytes() const override { return data; }
+    std::shared_ptr<const void> bytes() const override {
+      if (lent) throw std::logic_error("bytes of a read that lends");
+      return data;
+    }
+    bool lends() const noexcept override { return lent; }
     std::shared_ptr<std::vector<One>> data = std::make_shared<std::vector<One>>();
     unsigned polls = 0;
-    bool fails = false;
+    bool fails = false, lent = false;
     UnderWay* counted = nullptr;
   };
   const FakeRecords records_;
   Rng rng_;
   const Faults faults_;
+  std::vector<std::shared_ptr<void>> lent_;  ///< their memory stays, their content does not
 };
 
 }  // namespace lmdbio::test

@@ -1,7 +1,9 @@
-// Sizes of rounds, and what a rank may keep of its share.
+// Sizes of rounds, what a rank may keep of its share, and its votes.
 #include <gtest/gtest.h>
 
+#include "lmdbio/dist/deal.h"
 #include "lmdbio/dist/stream_sizes.h"
+#include "lmdbio/dist/stream_terms.h"
 
 namespace lmdbio::dist {
 namespace {
@@ -35,37 +37,49 @@ TEST(StreamSizes, PartsAreLargeAsFarAsMemoryAllows) {
   EXPECT_EQ(scattered_bytes(5000), 5000u);
 }
 
-TEST(StreamSizes, SharesAreKeptWhereThereIsMemory) {
-  const std::uint64_t share = 128 * kMiB, kept = bytes_to_keep(plenty(), 0);
-  EXPECT_GT(kept, share + share / 8);
-  EXPECT_LT(kept, share + share / 4);
+TEST(StreamSizes, SharesAreKeptAsFarAsThereIsMemory) {
+  const std::uint64_t share = 128 * kMiB;
+  const Keeping all = what_to_keep(plenty(), 0);
+  EXPECT_EQ(all.parts, kKeptParts);
+  EXPECT_GT(all.bytes, share + share / 8);
+  EXPECT_LT(all.bytes, share + share / 4);
+  EXPECT_EQ(all.of(kKeptParts), all.bytes);
+  EXPECT_EQ(all.of(0), 0u);
+  const auto parts = [](const StreamFacts& f, std::uint64_t set_aside) {
+    const Keeping k = what_to_keep(f, set_aside);
+    EXPECT_EQ(k.parts == 0, k.bytes == 0);
+    return k.parts;
+  };
   StreamFacts f = plenty();
-  f.for_messages = kept + 32 * kMiB - 1;  // eight parts are on their way
-  EXPECT_EQ(bytes_to_keep(f, 0), 0u);
-  f.for_messages = kept + 32 * kMiB;
-  EXPECT_EQ(bytes_to_keep(f, 0), kept);
-  EXPECT_EQ(bytes_to_keep(f, 1), 0u) << "another stream has set it aside";
-  f = plenty(), f.memory = 2 * kept - 2;
-  EXPECT_EQ(bytes_to_keep(f, 0), 0u);
-  f = plenty(), f.available = 4 * kept - 4;  // two ranks, half of it
-  EXPECT_EQ(bytes_to_keep(f, 0), 0u);
-  f = plenty();
-  EXPECT_EQ(bytes_to_keep(f, UINT64_MAX), 0u);
+  f.for_messages = all.bytes + 32 * kMiB;  // eight parts are on their way
+  EXPECT_EQ(parts(f, 0), 8u);
+  EXPECT_EQ(parts(f, 1), 7u) << "another stream has set it aside";
+  EXPECT_EQ(parts(f, all.of(5)), 3u);
+  EXPECT_EQ(parts(f, all.of(5) + 1), 2u);
+  EXPECT_EQ(parts(f, UINT64_MAX), 0u);
+  f.for_messages -= 1;
+  EXPECT_EQ(parts(f, 0), 7u);
+  f.for_messages = all.of(1) + 32 * kMiB - 1;
+  EXPECT_EQ(parts(f, 0), 0u);
+  f = plenty(), f.memory = 2 * all.of(6);
+  EXPECT_EQ(parts(f, 0), 6u);
+  f = plenty(), f.available = 4 * all.of(4);  // two ranks, half of it
+  EXPECT_EQ(parts(f, 0), 4u);
 }
 
 TEST(StreamSizes, OnlySharesThatComeAgainAreKept) {
   StreamFacts f = plenty();
   f.share.epochs = 1;
-  EXPECT_EQ(bytes_to_keep(f, 0), 0u);
+  EXPECT_EQ(what_to_keep(f, 0).parts, 0u);
   f.share.epochs = 2;
-  EXPECT_GT(bytes_to_keep(f, 0), 0u);
+  EXPECT_EQ(what_to_keep(f, 0).parts, kKeptParts);
   f.share.across_epochs = 1;
-  EXPECT_GT(bytes_to_keep(f, 0), 0u) << "8 divides the number of records";
+  EXPECT_EQ(what_to_keep(f, 0).parts, kKeptParts) << "8 divides the number of records";
   f.records += 1;
-  EXPECT_EQ(bytes_to_keep(f, 0), 0u);
+  EXPECT_EQ(what_to_keep(f, 0).parts, 0u);
   f = plenty();
   f.share.kind = LMDBIO_ORDER_SHUFFLE;
-  EXPECT_EQ(bytes_to_keep(f, 0), 0u);
+  EXPECT_EQ(what_to_keep(f, 0).parts, 0u);
 }
 
 TEST(StreamSizes, ARankVotesForWhatCostsLess) {
@@ -76,6 +90,19 @@ TEST(StreamSizes, ARankVotesForWhatCostsLess) {
   EXPECT_TRUE(votes_to_deal(f));
   f.caches = false;
   EXPECT_FALSE(votes_to_deal(f));
+}
+
+TEST(StreamTerms, WhatNoRankIsAgainst) {
+  const auto agreed = [](const Votes& a, const Votes& b) { return votes_in(votes_of(a) & votes_of(b)); };
+  EXPECT_EQ(agreed({true, true, 8}, {true, true, 5}).kept_parts, 5u);
+  EXPECT_EQ(agreed({true, true, 3}, {true, true, 5}).kept_parts, 3u);
+  EXPECT_EQ(agreed({true, true, 3}, {true, true, 0}).kept_parts, 0u);
+  EXPECT_TRUE(agreed({true, false, 3}, {true, true, 0}).deals_scattered);
+  EXPECT_FALSE(agreed({true, false, 3}, {true, true, 0}).reads_alone);
+  EXPECT_FALSE(agreed({true, true, 3}, {false, true, 0}).deals_scattered);
+  EXPECT_TRUE(agreed({true, true, 3}, {false, true, 0}).reads_alone);
+  const Votes none = votes_in(Terms{}.votes);  // of a rank that has left
+  EXPECT_TRUE(none.deals_scattered && none.reads_alone && none.kept_parts == kKeptParts);
 }
 
 }  // namespace

@@ -50,30 +50,42 @@ class LimitedMemory final : public PayloadMemory {
   std::uint64_t left_;
 };
 
+/// What few tests need of a job.
+struct More {
+  Turns::Settings turns{};
+  std::uint64_t memory = UINT64_MAX, keeps = UINT64_MAX;
+  bool has_cache = false;
+  double in_page_cache = 0;
+  std::uint32_t take_nothing = 0;  ///< a bit for each rank
+  bool no_readers = false;
+};
+
 /// A job whose ranks take turns by chance.
 class Ranks {
  public:
   Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead,
-        Turns::Settings turns = {}, std::uint64_t memory = UINT64_MAX, std::uint64_t keeps = UINT64_MAX,
-        bool has_cache = false)
+        const More& more = {})
       : deal(Deal::make(job, records).value()), records_{seed}, network(job.ranks, seed), rng_(seed + 1) {
     RankStream::Settings settings;
     settings.ahead = ahead;
-    settings.turns = turns;
-    settings.keeps = keeps;
+    settings.turns = more.turns;
+    settings.keeps = more.keeps;
+    settings.in_page_cache = more.in_page_cache;
     std::vector<std::uint32_t> ranks(job.ranks);
     std::iota(ranks.begin(), ranks.end(), 0);
     std::shuffle(ranks.begin(), ranks.end(), std::minstd_rand(static_cast<unsigned>(seed)));
     settings.reader_ranks.assign(ranks.begin(), ranks.begin() + job.readers);
+    if (more.no_readers) settings.reader_ranks.clear();
     groups.resize(job.readers);
     for (std::uint32_t r = 0; r < job.ranks; ++r) {
       sources.push_back(std::make_unique<FakeSource>(records_, seed * 77 + r, faults));
-      sources.back()->has_cache = has_cache;
+      sources.back()->has_cache = more.has_cache;
       const auto reader = std::find(settings.reader_ranks.begin(), settings.reader_ranks.end(), r) -
                           settings.reader_ranks.begin();
-      if (turns.group != 0 && reader < static_cast<std::ptrdiff_t>(job.readers))
-        sources[r]->under_way = &groups[static_cast<std::size_t>(reader) / turns.group];
-      settings.memory = std::make_shared<LimitedMemory>(memory);
+      if (more.turns.group != 0 && reader < static_cast<std::ptrdiff_t>(job.readers))
+        sources[r]->under_way = &groups[static_cast<std::size_t>(reader) / more.turns.group];
+      settings.memory = std::make_shared<LimitedMemory>(more.memory);
+      settings.takes_nothing = (more.take_nothing >> r & 1) != 0;
       std::unique_ptr<RankStream> stream;
       EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), stream).ok());
       streams.push_back(std::move(stream));
@@ -175,7 +187,7 @@ Job random_job(test::Rng& rng, std::uint32_t records) {
   job.order.size = sizeof job.order;
   test::set_kind(job.order, rng, records);
   job.scattered_records = rng.between(1, records + 10);
-  job.keeps = rng.below(2) == 0;
+  job.kept_parts = rng.below(2) == 0 ? 0 : rng.below(kKeptParts + 1);
   job.order.seed = rng.below(5);
   job.order.batch = rng.between(0, 30);
   job.order.last = static_cast<lmdbio_last>(rng.below(3));
@@ -195,8 +207,8 @@ TEST(RankStream, EachRankGetsItsShare) {
     test::Rng rng(seed);
     const std::uint32_t records = rng.below(4) == 0 ? rng.between(1, 5) : rng.between(1, 200);
     const Job job = random_job(rng, records);
-    Ranks ranks(job, records, seed, {}, rng.between(1, 4), {}, UINT64_MAX,
-                rng.below(2) == 0 ? UINT64_MAX : rng.below(5000), seed % 3 == 0);
+    Ranks ranks(job, records, seed, {}, rng.between(1, 4),
+                {.keeps = rng.below(2) == 0 ? UINT64_MAX : rng.below(5000), .has_cache = seed % 3 == 0});
     if (!ranks.deal.has_rounds()) continue;
     ranks.run();
     if (HasFatalFailure()) return;
@@ -208,7 +220,7 @@ TEST(RankStream, EachRankGetsItsShare) {
       std::uint64_t reads = 0;
       for (const auto& s : ranks.sources)
         for (const auto& [ordinal, times] : s->times) reads += times;
-      if (job.order.kind == LMDBIO_ORDER_FUNCTION || ranks.deal.keeps())
+      if (job.order.kind == LMDBIO_ORDER_FUNCTION || ranks.deal.kept_rounds() != 0)
         EXPECT_LE(reads, ranks.given);  // what a round has twice is read once
       else
         EXPECT_EQ(reads, ranks.given);
@@ -343,55 +355,145 @@ TEST(RankStream, BlocksAreLoadedAsAWhole) {
       EXPECT_EQ(loaded, kRecords);
   }
   // By the streams themselves: each record is read once by its block, and once in each epoch.
-  Ranks ranks(job, kRecords, 7, {}, 3, {}, UINT64_MAX, UINT64_MAX, true);
+  Ranks ranks(job, kRecords, 7, {}, 3, {.has_cache = true});
   ranks.run();
   if (HasFatalFailure()) return;
   for (const auto& s : ranks.sources)
     for (const auto& [ordinal, times] : s->times) EXPECT_EQ(times, 3u) << ordinal;
 }
 
-// Shares that are the same in each epoch are read and sent once, if ranks have memory to keep them.
+// Shares that are the same in each epoch are read and sent once, as far as ranks have memory to keep them.
 TEST(RankStream, KeepsWhatItWasSent) {
   for (const std::uint32_t ranks_in_all : {2u, 5u}) {
-    std::uint64_t messages[2] = {};
-    for (const bool keeps : {false, true}) {
+    std::map<unsigned, std::uint64_t> messages;
+    for (const unsigned parts : {0u, 3u, kKeptParts}) {
       for (const bool room : {true, false}) {
-        if (!keeps && !room) continue;
         Job job;
         job.order.size = sizeof job.order;
         job.order.batch = 7;
         job.order.epochs = 4;
         job.ranks = ranks_in_all, job.readers = 2;
         job.round_records = 33;
-        job.keeps = keeps;
+        job.kept_parts = parts;
         job.order.across_epochs = 1;
         constexpr std::uint64_t kRecords = 200;  // a multiple of the ranks
-        Ranks ranks(job, kRecords, 5, {}, 3, {}, UINT64_MAX, room ? UINT64_MAX : 2000);
-        ASSERT_EQ(ranks.deal.keeps(), keeps);
+        Ranks ranks(job, kRecords, 5, {}, 3, {.keeps = room ? UINT64_MAX : 500});
+        ASSERT_EQ(ranks.deal.rounds_per_epoch(), 7u);
+        ASSERT_EQ(ranks.deal.kept_rounds(), 7 * parts / kKeptParts);
         ranks.run();
         if (HasFatalFailure()) return;
-        std::uint64_t most = 0, least = UINT64_MAX;
         std::map<std::uint64_t, std::uint64_t> times;
         for (const auto& s : ranks.sources)
           for (const auto& [ordinal, n] : s->times) times[ordinal] += n;
-        EXPECT_EQ(times.size(), kRecords);
-        for (const auto& [ordinal, n] : times) most = std::max(most, n), least = std::min(least, n);
-        EXPECT_EQ(most, keeps && room ? 1u : 4u);
-        EXPECT_EQ(least, keeps ? 1u : 4u);
-        if (room) messages[keeps] = ranks.network.messages;
+        ASSERT_EQ(times.size(), kRecords);
+        std::uint64_t read_again = 0;  // of those that are to be kept
+        for (const auto& [ordinal, n] : times) {
+          const bool kept = ordinal < 33 * ranks.deal.kept_rounds();
+          EXPECT_EQ(n, kept && n == 1 ? 1u : 4u) << ordinal;
+          read_again += kept && n != 1;
+        }
+        EXPECT_EQ(read_again != 0, parts != 0 && !room);
+        if (room) messages[parts] = ranks.network.messages;
       }
     }
-    EXPECT_LT(messages[1], messages[0] / 3);
+    EXPECT_LT(messages[kKeptParts], messages[0] / 3);
+    EXPECT_LT(messages[kKeptParts], messages[3]);
+    EXPECT_LT(messages[3], messages[0]);
   }
   Job job;
   job.order.size = sizeof job.order;
   job.order.across_epochs = 1;
   job.ranks = 3;
-  job.keeps = true;
-  EXPECT_FALSE(Deal::make(job, 100).value().keeps()) << "shares move on";
-  EXPECT_TRUE(Deal::make(job, 99).value().keeps());
+  job.kept_parts = kKeptParts;
+  EXPECT_EQ(Deal::make(job, 100).value().kept_rounds(), 0u) << "shares move on";
+  EXPECT_EQ(Deal::make(job, 99).value().kept_rounds(), 99u);
   job.order.kind = LMDBIO_ORDER_SHUFFLE;
-  EXPECT_FALSE(Deal::make(job, 99).value().keeps());
+  EXPECT_EQ(Deal::make(job, 99).value().kept_rounds(), 0u);
+}
+
+// Of what is not kept, the first rounds of each epoch stay in the page cache, as far as it has room.
+TEST(RankStream, APartOfEachEpochGoesThroughThePageCache) {
+  Job job;
+  job.order.size = sizeof job.order;
+  job.order.batch = 4;
+  job.order.epochs = 3;
+  job.order.across_epochs = 1;
+  job.ranks = 4, job.readers = 2;
+  job.round_records = 10;
+  job.kept_parts = 2;
+  Ranks ranks(job, 200, 1, {}, 3, {.in_page_cache = 0.5});
+  ASSERT_EQ(ranks.deal.rounds_per_epoch(), 20u);
+  ranks.run();
+  if (HasFatalFailure()) return;
+  std::uint64_t cached = 0;
+  for (const auto& s : ranks.sources)
+    for (const auto& [ordinal, times] : s->times) {
+      const auto at = s->to_page_cache.find(ordinal);
+      EXPECT_EQ(times, ordinal < 50 ? 1u : 3u);
+      EXPECT_EQ(at != s->to_page_cache.end(), ordinal >= 50 && ordinal < 120) << ordinal;
+      cached += at != s->to_page_cache.end() && at->second == times;
+    }
+  EXPECT_EQ(cached, 70u);
+  job.order.epochs = 1;
+  Ranks once(job, 200, 1, {}, 3, {.in_page_cache = 1});
+  once.run();
+  for (const auto& s : once.sources) EXPECT_TRUE(s->to_page_cache.empty());
+}
+
+// Ranks that have the records in their page cache are sent nothing, and read for the others.
+TEST(RankStream, RanksThatTakeNothing) {
+  std::uint64_t given = 0;
+  for (std::uint64_t seed = 1600; seed < 1600 + 300 / kFewer; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 200);
+    const Job job = random_job(rng, records);
+    const std::uint32_t which = rng.below(1u << job.ranks);
+    const bool faults = rng.below(3) == 0;
+    Ranks ranks(job, records, seed, {.reads = faults ? 20u : 0u, .starts = faults ? 20u : 0u},
+                rng.between(1, 4),
+                {.memory = rng.below(2) == 0 ? UINT64_MAX : rng.below(5000),
+                 .keeps = rng.below(3) == 0 ? UINT64_MAX : rng.below(2) * rng.below(5000),
+                 .has_cache = rng.below(2) == 0,
+                 .take_nothing = which});
+    if (!ranks.deal.has_rounds()) continue;
+    if (faults) ranks.leaves_of_1000 = rng.below(20);
+    ranks.impatient_of_1000 = 50;  // messages may be too large for the memory
+    ranks.run();
+    if (HasFatalFailure()) return;
+    given += ranks.given;
+    for (std::uint32_t r = 0; r < job.ranks; ++r) {
+      if ((which >> r & 1) == 0) continue;
+      EXPECT_EQ(ranks.streams[r]->traffic().bytes_received, 0u);
+      EXPECT_EQ(ranks.streams[r]->traffic().records_alone, 0u);
+    }
+  }
+  EXPECT_GT(given, at_least(40000));
+}
+
+// All ranks have all records there: there are no readers, and no messages.  Shares that come again are read
+// once, as far as there is memory to keep them.
+TEST(RankStream, RanksWithoutReaders) {
+  for (const std::uint64_t keeps : {std::uint64_t{0}, std::uint64_t{1500}, UINT64_MAX}) {
+    Job job;
+    job.order.size = sizeof job.order;
+    job.order.batch = 7;
+    job.order.epochs = 3;
+    job.order.last = LMDBIO_LAST_PAD;
+    job.ranks = job.readers = 3;
+    job.round_records = 33;
+    Ranks ranks(job, 120, 3, {.reads = 10}, 3,
+                {.keeps = keeps, .has_cache = true, .take_nothing = 7, .no_readers = true});
+    ranks.run();
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(ranks.network.messages, 0u);
+    std::map<unsigned, unsigned> read;  // how many records so often
+    for (const auto& s : ranks.sources)
+      for (const auto& [ordinal, times] : s->times) read[std::min(times, 3u)] += 1;
+    EXPECT_EQ(read[3] == 120, keeps == 0);
+    EXPECT_EQ(read[1] > 5, keeps != 0);
+    EXPECT_EQ(read[1] > 80, keeps == UINT64_MAX);
+  }
 }
 
 // What a reader cannot read the ranks try themselves, and again, until it comes.
@@ -444,7 +546,7 @@ TEST(RankStream, ReadersTakeTurns) {
     const bool faults = rng.below(2) == 0;
     const Turns::Settings turns{rng.between(1, 10), rng.between(0, 5)};
     Ranks ranks(job, records, seed, {.reads = faults ? 20u : 0u, .starts = faults ? 20u : 0u},
-                rng.between(1, 4), turns);
+                rng.between(1, 4), {.turns = turns});
     if (!ranks.deal.has_rounds()) continue;
     if (faults) ranks.leaves_of_1000 = rng.below(20), ranks.impatient_of_1000 = rng.below(20);
     ranks.run();
@@ -487,8 +589,8 @@ TEST(RankStream, RanksThatLackMemory) {
     test::Rng rng(seed);
     const std::uint32_t records = rng.between(1, 300);
     Ranks ranks(random_job(rng, records), records, seed,
-                {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20}, rng.between(1, 4), {},
-                rng.below(3000));
+                {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20}, rng.between(1, 4),
+                {.memory = rng.below(3000), .has_cache = rng.below(2) == 0});
     if (!ranks.deal.has_rounds()) continue;
     ranks.impatient_of_1000 = 50;
     ranks.leaves_of_1000 = rng.below(2) * 5;
