@@ -2,16 +2,11 @@
 // or left out by a model.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <utility>
-
-#include "lmdbio/base/align.h"
 
 namespace lmdbio::dist {
 
@@ -22,6 +17,9 @@ class PayloadMemory {
   /// False: there is no room now.
   virtual bool take(std::uint64_t) noexcept { return true; }
   virtual void give_back(std::uint64_t) noexcept {}
+  /// Null: there is no room now.  Their content is undefined.
+  virtual std::byte* allocate(std::size_t size) noexcept;
+  virtual void release(std::byte* bytes, std::size_t size) noexcept;
 };
 
 /// For one payload at a time, beyond every limit.  One thread.
@@ -56,23 +54,15 @@ class Payload {
   bool make(const std::shared_ptr<PayloadMemory>& memory, std::size_t size) noexcept {
     clear();
     if (size == 0) return true;
-    if (!memory->take(size)) return false;
-    const bool huge = size >= 2 * kHugePage;
-    bytes_ = static_cast<std::byte*>(huge ? std::aligned_alloc(kHugePage, align_up(size, kHugePage))
-                                          : std::malloc(size));
-    if (huge && bytes_ != nullptr) (void)::madvise(bytes_, size, MADV_HUGEPAGE);
-    if (bytes_ == nullptr) {
-      memory->give_back(size);
-      return false;
-    }
+    bytes_ = memory->allocate(size);
+    if (bytes_ == nullptr) return false;
     memory_ = memory;
     size_ = size;
     return true;
   }
   void clear() noexcept {
     if (bytes_ == nullptr) return;
-    std::free(bytes_);
-    memory_->give_back(size_);
+    memory_->release(bytes_, size_);
     memory_.reset();
     bytes_ = nullptr;
     size_ = 0;
@@ -84,7 +74,6 @@ class Payload {
   std::span<std::byte> span() const noexcept { return {bytes_, size_}; }
 
  private:
-  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
   std::shared_ptr<PayloadMemory> memory_;
   std::byte* bytes_ = nullptr;
   std::size_t size_ = 0;

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "lmdbio/dist/message_memory.h"
+
 namespace lmdbio::dist {
 
 TeamReader::TeamReader(std::shared_ptr<Team> team, std::string path, Local& local) noexcept
@@ -35,29 +37,6 @@ Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {
 /// Of a reader's memory, one in so many is for messages, the rest for buffers of reads.
 constexpr std::uint64_t kForMessages = 2;
 
-/// Memory of messages: counted as buffers of readers are.
-class CountedMemory final : public PayloadMemory {
- public:
-  CountedMemory(std::shared_ptr<reader::Memory> memory, std::uint64_t limit) noexcept
-      : memory_(std::move(memory)), limit_(limit) {}
-  bool take(std::uint64_t bytes) noexcept override {
-    if (used_.fetch_add(bytes) + bytes <= limit_ &&
-        memory_->take_of_readers(reader::MemoryUse::readers, bytes, reader::Urgency::needed))
-      return true;
-    used_.fetch_sub(bytes);
-    return false;
-  }
-  void give_back(std::uint64_t bytes) noexcept override {
-    memory_->give_back(reader::MemoryUse::readers, bytes);
-    used_.fetch_sub(bytes);
-  }
-
- private:
-  const std::shared_ptr<reader::Memory> memory_;
-  const std::uint64_t limit_;
-  std::atomic<std::uint64_t> used_{0};
-};
-
 }  // namespace
 
 std::uint64_t TeamReader::for_messages(std::uint64_t memory) noexcept { return memory / kForMessages; }
@@ -65,7 +44,7 @@ std::uint64_t TeamReader::for_messages(std::uint64_t memory) noexcept { return m
 std::shared_ptr<PayloadMemory> TeamReader::message_memory(const reader::BufferPool& pool) {
   std::shared_ptr<PayloadMemory> memory = message_memory_.lock();
   if (memory == nullptr) {
-    memory = std::make_shared<CountedMemory>(pool.memory(), for_messages(pool.limit()));
+    memory = std::make_shared<MessageMemory>(pool.memory(), for_messages(pool.limit()));
     message_memory_ = memory;
   }
   return memory;

@@ -1,0 +1,31 @@
+#include "lmdbio/dist/payload.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+
+#include "lmdbio/base/align.h"
+
+namespace lmdbio::dist {
+
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+}  // namespace
+
+std::byte* PayloadMemory::allocate(std::size_t size) noexcept {
+  if (!take(size)) return nullptr;
+  const bool huge = size >= 2 * kHugePage;
+  void* const bytes = huge ? std::aligned_alloc(kHugePage, align_up(size, kHugePage)) : std::malloc(size);
+  if (bytes == nullptr) give_back(size);
+  if (huge && bytes != nullptr) (void)::madvise(bytes, size, MADV_HUGEPAGE);  // without: slower, not wrong
+  return static_cast<std::byte*>(bytes);
+}
+
+void PayloadMemory::release(std::byte* bytes, std::size_t size) noexcept {
+  std::free(bytes);
+  give_back(size);
+}
+
+}  // namespace lmdbio::dist
