@@ -53,7 +53,7 @@ class FileSource::Read final : public PartRead {
       return st;
     }
     if (!finished_) {
-      if (fetch_->lends() && !fetch_->still_lent(*shared_)) {
+      if (!still_lent()) {
         why = reader::reason(*shared_, "the file has become shorter", Status::from_errno(EIO));
         return Status::from_errno(EIO);
       }
@@ -73,6 +73,7 @@ class FileSource::Read final : public PartRead {
   }
   std::shared_ptr<const void> bytes() const override { return held_; }
   bool lends() const noexcept override { return fetch_->lends(); }
+  bool still_lent() const noexcept override { return !fetch_->lends() || fetch_->still_lent(*shared_); }
 
  private:
   const std::shared_ptr<reader::Shared> shared_;

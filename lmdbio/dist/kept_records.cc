@@ -15,7 +15,9 @@ constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 // Room for so many bytes in the last block, or in a new one.  False: there is none.
 bool KeptRecords::make_room(std::uint64_t size) {
   if (!blocks_.empty() && blocks_.back()->size() - used_ >= size) return true;
-  const std::uint64_t bytes = std::max(size, std::min(kBlockBytes, left_));
+  // Places of as many records of this size as still fit, too.
+  const std::uint64_t places = left_ / (size + kBytesOfPlace) * kBytesOfPlace;
+  const std::uint64_t bytes = std::max(size, std::min(kBlockBytes, left_ - places));
   if (bytes > left_) return false;
   auto block = std::make_shared<Payload>();
   blocks_.reserve(blocks_.size() + 1);
@@ -27,23 +29,21 @@ bool KeptRecords::make_room(std::uint64_t size) {
 }
 
 void KeptRecords::add(std::span<const Record> records) {
-  if (full_ || records.empty()) return;
-  std::uint64_t size = 0, end = places_.size();
-  for (const Record& r : records) {
-    size += r.record.key.mv_size + r.record.value.mv_size;
-    end = std::max(end, r.position + 1);
-  }
-  const std::uint64_t places = (end - places_.size()) * kBytesOfPlace;
-  full_ = places > left_;
-  if (full_) return;
-  left_ -= places;
-  places_.resize(static_cast<std::size_t>(end));
-  full_ = !make_room(size);
-  if (full_) return;
   for (const auto& [position, r] : records) {
-    places_[static_cast<std::size_t>(position)] = {
-        r.ordinal, used_, static_cast<std::uint32_t>(blocks_.size()),
-        static_cast<std::uint32_t>(r.key.mv_size), static_cast<std::uint32_t>(r.value.mv_size)};
+    if (full_) return;
+    const auto end = static_cast<std::size_t>(position + 1);
+    if (end > places_.size()) {
+      const std::uint64_t bytes = (end - places_.size()) * kBytesOfPlace;
+      full_ = bytes > left_;
+      if (full_) return;
+      places_.resize(end);
+      left_ -= bytes;
+    }
+    full_ = !make_room(r.key.mv_size + r.value.mv_size);
+    if (full_) return;
+    places_[end - 1] = {r.ordinal, used_, static_cast<std::uint32_t>(blocks_.size()),
+                        static_cast<std::uint32_t>(r.key.mv_size),
+                        static_cast<std::uint32_t>(r.value.mv_size)};
     for (const MDB_val& part : {r.key, r.value}) {
       if (part.mv_size != 0) std::memcpy(blocks_.back()->data() + used_, part.mv_data, part.mv_size);
       used_ += part.mv_size;

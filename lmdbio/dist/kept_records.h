@@ -25,7 +25,8 @@ class KeptRecords {
     std::uint64_t position;  ///< in the share
     lmdbio_record record;
   };
-  /// Keeps copies, of all of them or of none; of none any more, once there is no room.  May throw bad_alloc.
+  /// Keeps copies, as long as there is room; once there was none for one, of none any more.  May throw
+  /// bad_alloc.
   void add(std::span<const Record> records);
   /// `keep` is to live as long as the record's bytes.
   bool find(std::uint64_t position, lmdbio_record& out, std::shared_ptr<const void>& keep) const;

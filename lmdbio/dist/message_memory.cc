@@ -1,6 +1,8 @@
 #include "lmdbio/dist/message_memory.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <utility>
 
 #include "lmdbio/base/align.h"
@@ -14,14 +16,27 @@ constexpr std::size_t kLeast = std::size_t{64} << 10;
 /// Messages are about equally large: sizes are rounded up, by a sixteenth at most, so that buffers fit the
 /// next ones.
 constexpr std::size_t kRounding = 16;
-/// Of the limit, what buffers that are not in use may take.
+/// Of the limit, what buffers that wait may take.
 constexpr std::uint64_t kIdleOfLimit = 4;
 
-std::size_t rounded(std::size_t size) noexcept {
-  return size < kLeast ? size : static_cast<std::size_t>(align_up(size, std::bit_floor(size) / kRounding));
+}  // namespace
+
+MessageMemory::MessageMemory(std::shared_ptr<reader::Memory> memory, std::uint64_t limit)
+    : memory_(std::move(memory)), limit_(limit), pid_(::getpid()) {
+  memory_->add(*this);
 }
 
-}  // namespace
+MessageMemory::~MessageMemory() {
+  if (!ours()) return;
+  memory_->remove(*this);
+  free(idle_);
+}
+
+std::size_t MessageMemory::counted(std::size_t size) const noexcept {
+  if (size < kLeast) return size;
+  const auto rounded = static_cast<std::size_t>(align_up(size, std::bit_floor(size) / kRounding));
+  return rounded <= limit_ ? rounded : size;
+}
 
 bool MessageMemory::take(std::uint64_t bytes) noexcept {
   if (used_.fetch_add(bytes) + bytes <= limit_ &&
@@ -37,7 +52,8 @@ void MessageMemory::give_back(std::uint64_t bytes) noexcept {
 }
 
 std::byte* MessageMemory::allocate(std::size_t size) noexcept {
-  size = rounded(size);
+  if (!ours()) return nullptr;
+  size = counted(size);
   {
     const std::lock_guard lock(mutex_);
     for (Idle& idle : idle_) {
@@ -47,33 +63,55 @@ std::byte* MessageMemory::allocate(std::size_t size) noexcept {
     }
   }
   if (std::byte* const bytes = PayloadMemory::allocate(size); bytes != nullptr) return bytes;
-  free_idle();
+  (void)unmap_free(limit_);
   return PayloadMemory::allocate(size);
 }
 
 void MessageMemory::release(std::byte* bytes, std::size_t size) noexcept {
-  size = rounded(size);
-  if (size < kLeast || size > limit_ / kIdleOfLimit) return PayloadMemory::release(bytes, size);
-  const std::lock_guard lock(mutex_);
-  do {
-    Idle& oldest = idle_[oldest_];
-    oldest_ = (oldest_ + 1) % idle_.size();
-    if (oldest.bytes != nullptr) {
-      idle_bytes_ -= oldest.size;
-      PayloadMemory::release(std::exchange(oldest.bytes, nullptr), oldest.size);
+  if (!ours()) return std::free(bytes);  // a thread that does not exist here may hold the lock
+  size = counted(size);
+  Ring gone{{{bytes, size}}};
+  if (size >= kLeast && size <= limit_ / kIdleOfLimit && !memory_->pressed() && memory_->needs() == 0) {
+    gone = {};
+    const std::lock_guard lock(mutex_);
+    // A place that is free, and room: else those before it go, the oldest first.
+    for (std::size_t n = 0;; ++n) {
+      const auto place =
+          std::find_if(idle_.begin(), idle_.end(), [](const Idle& i) { return i.bytes == nullptr; });
+      if (place != idle_.end() && idle_bytes_ + size <= limit_ / kIdleOfLimit) {
+        *place = {bytes, size};
+        idle_bytes_ += size;
+        break;
+      }
+      Idle& oldest = idle_[oldest_];
+      oldest_ = (oldest_ + 1) % idle_.size();
+      if (oldest.bytes != nullptr) idle_bytes_ -= oldest.size;
+      gone[n % gone.size()] = std::exchange(oldest, {});
     }
-    if (idle_bytes_ + size <= limit_ / kIdleOfLimit) {
-      oldest = {std::exchange(bytes, nullptr), size};
-      idle_bytes_ += size;
-    }
-  } while (bytes != nullptr);
+  }
+  free(gone);
 }
 
-void MessageMemory::free_idle() noexcept {
+void MessageMemory::free(const Ring& buffers) noexcept {
+  for (const Idle& b : buffers)
+    if (b.bytes != nullptr) PayloadMemory::release(b.bytes, b.size);
+}
+
+std::uint64_t MessageMemory::releasable_bytes() const noexcept {
   const std::lock_guard lock(mutex_);
-  for (Idle& idle : idle_)
-    if (idle.bytes != nullptr) PayloadMemory::release(std::exchange(idle.bytes, nullptr), idle.size);
-  idle_bytes_ = 0;
+  return idle_bytes_;
+}
+
+std::uint64_t MessageMemory::unmap_free(std::uint64_t) noexcept {
+  Ring gone;
+  std::uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    gone = std::exchange(idle_, {});
+    bytes = std::exchange(idle_bytes_, 0);
+  }
+  free(gone);
+  return bytes;
 }
 
 }  // namespace lmdbio::dist

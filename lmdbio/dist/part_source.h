@@ -26,9 +26,11 @@ class PartRead {
   virtual Status record(std::size_t i, lmdbio_record& out, std::string& why) = 0;
   /// Once there is a record: what has the records' bytes, and nothing else of the file.
   virtual std::shared_ptr<const void> bytes() const = 0;
-  /// What record() gives is to be copied before this ends, and soon: the file may be truncated.  There is no
+  /// What record() gives is to be copied right after still_lent() has said that it can be, and there is no
   /// bytes().
   virtual bool lends() const noexcept { return false; }
+  /// The file has not become shorter, which would end the program.
+  virtual bool still_lent() const noexcept { return true; }
 };
 
 struct PartUse {

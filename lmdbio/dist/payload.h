@@ -20,6 +20,8 @@ class PayloadMemory {
   /// Null: there is no room now.  Their content is undefined.
   virtual std::byte* allocate(std::size_t size) noexcept;
   virtual void release(std::byte* bytes, std::size_t size) noexcept;
+  /// Of an allocation of so many bytes, what take() was asked for.
+  virtual std::size_t counted(std::size_t size) const noexcept { return size; }
 };
 
 /// For one payload at a time, beyond every limit.  One thread.
@@ -70,6 +72,8 @@ class Payload {
 
   bool empty() const noexcept { return size_ == 0; }
   std::size_t size() const noexcept { return size_; }
+  /// Bytes of memory that it counts as.
+  std::size_t counted() const noexcept { return bytes_ != nullptr ? memory_->counted(size_) : 0; }
   std::byte* data() const noexcept { return bytes_; }
   std::span<std::byte> span() const noexcept { return {bytes_, size_}; }
 

@@ -52,6 +52,11 @@ Status RankStream::progress(std::string& why) {
       why = "a message could not be sent";
       return st;
     }
+  for (OwnRead& r : reads_)
+    if (!r.ended && r.read->done()) {
+      r.ended = true;
+      ++own_ended_;
+    }
   return receiver_.progress(why);
 }
 
@@ -112,7 +117,7 @@ Status RankStream::read_missing(const BatchPlan& plan, std::vector<std::size_t> 
     alone_ += static_cast<std::uint64_t>(std::count_if(missing.begin(), missing.end(), [&](std::size_t i) {
       return i < batch_.records.size() - batch_.padding;
     }));
-  reads_.push_back({std::move(missing), std::move(read)});
+  reads_.push_back({std::move(missing), std::move(read), false});
   return {};
 }
 

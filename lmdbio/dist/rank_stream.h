@@ -59,14 +59,16 @@ class RankStream {
   /// not have yet.  Waits for reads in flight, not for other ranks.  The source is not needed any more.
   void leave() noexcept;
   /// Something moves on only if progress() is called.
-  bool busy() const noexcept { return receiver_.busy() || (sender_ != nullptr && sender_->busy()); }
+  bool busy() const noexcept {
+    return receiver_.busy() || !reads_.empty() || (sender_ != nullptr && sender_->busy());
+  }
   /// There is no memory for what comes next.
   bool lacks_memory() const noexcept { return receiver_.lacks_memory(); }
   /// This rank reads records of the next batch for itself.
   bool reads_for_itself() const noexcept { return !reads_.empty(); }
   Traffic traffic() const noexcept;
   /// A number that changes when a read has ended.
-  std::uint64_t events() const noexcept { return sender_ != nullptr ? sender_->events() : 0; }
+  std::uint64_t events() const noexcept { return own_ended_ + (sender_ != nullptr ? sender_->events() : 0); }
   /// After the end, or after leave(): nothing is under way and nobody expects anything of this rank any more.
   /// Until then progress() is to be called, and the object to stay.
   bool closed() const noexcept {
@@ -80,6 +82,7 @@ class RankStream {
   struct OwnRead {
     std::vector<std::size_t> which;
     std::shared_ptr<PartRead> read;
+    bool ended = false;  ///< progress() has found it done
   };
   bool collect(const reader::BatchPlan& plan, bool impatient, std::vector<std::size_t>& missing);
   Status read_missing(const reader::BatchPlan& plan, std::vector<std::size_t> missing, bool may_lend,
@@ -99,6 +102,7 @@ class RankStream {
   std::vector<OwnRead> reads_;  ///< of what nobody sends, or not in time
   std::vector<OwnRead> lent_;   ///< done; their records are to be copied
   std::uint64_t alone_ = 0;     ///< records that were read so
+  std::uint64_t own_ended_ = 0;
   const bool takes_nothing_;
   bool ended_ = false;                     ///< nothing more is asked for
   std::optional<KeptRecords> kept_;        ///< of those that it has read itself

@@ -153,7 +153,7 @@ void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
   for (std::shared_ptr<Part>& part : round.parts) {
     if (part->own) part = failed_part(*part);  // what was read with it would stay, too
-    bytes += part->bytes.size() + part->count * kBytesOfPlace;
+    bytes += part->bytes.counted() + part->count * kBytesOfPlace;
   }
   if (bytes > keeps_ - kept_bytes_) return;
   const auto [at, made] = kept_.try_emplace(round.number % deal_.rounds_per_epoch(), std::move(round));

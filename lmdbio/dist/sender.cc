@@ -50,7 +50,8 @@ Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::ui
 void Sender::use_page_cache(double share) noexcept {
   if (deal_.is_scattered() || deal_.last_epoch() == deal_.first_epoch()) return;
   const std::uint64_t rounds = deal_.rounds_per_epoch(), kept = deal_.kept_rounds();
-  cached_ = {kept, kept + static_cast<std::uint64_t>(static_cast<double>(rounds - kept) * share)};
+  const auto room = static_cast<std::uint64_t>(static_cast<double>(rounds) * share);
+  cached_ = {kept, kept + std::min(room, rounds - kept)};
 }
 
 Status Sender::hear_farewells() {
@@ -227,6 +228,7 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
 // All its messages; the read is not needed any more then, unless this rank's own records stay in it.
 bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
+  if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // each rank finds out why
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
   const bool lends = round.read != nullptr && round.read->lends();

@@ -46,9 +46,9 @@ class Sender {
   /// nothing are passed over up to some rounds beyond it.  An error is the transport's, and final.  May throw
   /// bad_alloc.
   Status progress(std::uint64_t near);
-  /// Before the first progress().  Of each epoch, that share of the rounds that are not kept is read through
-  /// the page cache, the first ones: 0 to 1.  Not of scattered orders, whose rounds have other records in
-  /// each epoch.
+  /// Before the first progress().  The page cache has room for that share of an epoch, 0 to 1: so many rounds
+  /// of each epoch are read through it, the first ones that are not kept.  Not of scattered orders, whose
+  /// rounds have other records in each epoch.
   void use_page_cache(double share) noexcept;
   /// Before the first progress(): this rank wants no records of its own of it.
   void send_nothing_here() noexcept { own_unwanted_ = true; }

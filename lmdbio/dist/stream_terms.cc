@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/mix.h"
@@ -57,19 +58,32 @@ Votes votes_in(std::uint32_t bits) noexcept {
           static_cast<unsigned>(std::popcount(bits & bits_of_parts(kKeptParts)))};
 }
 
-bool has_in_page_cache(const reader::Reader& reader) noexcept {
+bool has_in_page_cache(const reader::Reader& reader, const lmdbio_order& share,
+                       reader::Order::List list) noexcept {
   const reader::Places& places = reader.places();
   const reader::Shared& shared = *reader.keep_shared();
   if (!ranks_use_resident(config().io, shared.read) || shared.residency.samples()) return false;
-  const std::uint64_t records = places.records(), samples = std::min<std::uint64_t>(records, kSamples);
+  const std::uint64_t records = places.records();
+  const Result<reader::Order> order = reader::Order::make(share, records, nullptr, std::move(list));
+  if (!order) return false;
+  const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // which is not called for this
+  const std::uint64_t all = whole ? records : order.value().length(share.epoch);
+  const std::uint64_t samples = std::min(all, kSamples);
+  std::uint64_t bytes = 0;
   double there = 0;
   for (std::uint64_t i = 0; i < samples; ++i) {
+    const std::uint64_t at = all / samples * i + all / samples / 2;
+    const std::uint64_t ordinal = whole ? at : order.value().at(share.epoch, at);
+    if (ordinal >= records) return false;
     reader::RecordPlace place;
-    places.places(records / samples * i + records / samples / 2, {&place, 1});
+    places.places(ordinal, {&place, 1});
     const std::uint64_t page = place.overflow != 0 ? place.overflow : place.leaf;
-    there += shared.residency.share(shared.offset(page), shared.source.page_size).value_or(0);
+    const std::uint64_t size = place.overflow != 0 ? format::kPageHeader + std::uint64_t{place.value_bytes}
+                                                   : shared.source.page_size;
+    bytes += size;
+    there += shared.residency.share(shared.offset(page), size).value_or(0) * static_cast<double>(size);
   }
-  return there >= kMostlyResident * static_cast<double>(samples);
+  return there >= kMostlyResident * static_cast<double>(bytes);
 }
 
 }  // namespace lmdbio::dist

@@ -27,8 +27,10 @@ struct Votes {
 std::uint32_t votes_of(const Votes& votes) noexcept;
 Votes votes_in(std::uint32_t bits) noexcept;
 
-/// The reader's records are in the page cache of this node, as far as can be told from some of them.  False
-/// if LMDBIO_IO says how to read, or nothing tells.  It has to be known where records are.
-bool has_in_page_cache(const reader::Reader& reader) noexcept;
+/// The records of a share are in the page cache of this node, as far as can be told from some of them (of a
+/// function: from some of the database).  False if LMDBIO_IO says how to read, or nothing tells.  It has to
+/// be known where records are.  `list`: of the share.
+bool has_in_page_cache(const reader::Reader& reader, const lmdbio_order& share,
+                       reader::Order::List list) noexcept;
 
 }  // namespace lmdbio::dist

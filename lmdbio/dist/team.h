@@ -97,6 +97,10 @@ class Team {
   std::uint64_t kept() const noexcept { return kept_; }
   void keep(std::uint64_t bytes) noexcept { kept_ += bytes; }
   void keep_less(std::uint64_t bytes) noexcept { kept_ -= bytes; }
+  /// The same for what this node's page cache has to hold of files that do not fit into it.
+  std::uint64_t cached() const noexcept { return cached_; }
+  void cache(std::uint64_t bytes) noexcept { cached_ += bytes; }
+  void cache_less(std::uint64_t bytes) noexcept { cached_ -= bytes; }
   /// Ranks of this rank's node.
   std::uint64_t ranks_here() const noexcept;
   /// With the lock held.  Adds what a reader of this rank has done, once it does nothing more.
@@ -133,7 +137,7 @@ class Team {
   std::string broken_;
   JobTotals totals_;  ///< of this rank
   std::uint64_t events_ = 0;
-  std::uint64_t kept_ = 0;
+  std::uint64_t kept_ = 0, cached_ = 0;
   EventCount changes_;
   std::atomic<unsigned> waiting_{0};
   std::atomic<bool> ending_{false};

@@ -99,6 +99,7 @@ class TeamStream::Core final : public Member {
     const Keeping less{std::min(parts, keeps_.parts), keeps_.of(std::min(parts, keeps_.parts))};
     reader_->team()->keep_less(keeps_.bytes - less.bytes);
     keeps_ = less;
+    if (parts == 0) reader_->team()->cache_less(std::exchange(cached_, 0));
   }
   void take_answer();
   void count_traffic() noexcept;
@@ -113,6 +114,8 @@ class TeamStream::Core final : public Member {
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
   Keeping keeps_;
+  std::uint64_t cached_ =
+      0;                   ///< bytes that this node reads through the page cache, though the path is direct
   bool resident_ = false;  ///< the records are in this node's page cache
   bool left_ = false;
   bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
@@ -174,10 +177,16 @@ void TeamStream::Core::claim() {
     terms.offer = shared_->share_of_one(1);
     const StreamFacts known = facts(terms.offer);
     keep_only(0);  // of a claim that was not made for lack of memory
-    keeps_ = what_to_keep(known, reader_->team()->kept());
+    resident_ = has_in_page_cache(reader_->local()->reader(), share_, list_);
+    StreamFacts beside = known;
+    if (resident_) {  // the file is to stay there
+      const std::uint64_t file = known.records * known.record_bytes;
+      beside.available = known.available > file ? known.available - file : 0;
+    }
+    keeps_ = what_to_keep(beside, reader_->team()->kept());
     reader_->team()->keep(keeps_.bytes);
-    resident_ = has_in_page_cache(reader_->local()->reader());
-    terms.votes = votes_of({votes_to_deal(known), resident_, keeps_.parts});
+    // What it keeps is its own affair, if it is sent nothing.
+    terms.votes = votes_of({votes_to_deal(known), resident_, resident_ ? kKeptParts : keeps_.parts});
   }
   terms.start = {share_.epoch, share_.position};
   terms.options = reader_->team()->options();
@@ -210,7 +219,8 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
     return deal.error();
   }
   deal_ = std::move(deal).value();
-  if (!deal_->has_rounds()) {
+  // A reader of this rank alone reads ahead, which is better if nothing is kept.
+  if (!deal_->has_rounds() || (votes.reads_alone && keeps_.parts == 0)) {
     keep_only(0);
     state_ = State::alone;
     return {};
@@ -232,7 +242,11 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   settings.takes_nothing = resident_;
   if (!resident_) keep_only(deal_->kept_rounds() != 0 ? job.kept_parts : 0);
   settings.keeps = keeps_.bytes;
-  settings.in_page_cache = source_->room(keeps_.bytes * team.ranks_here());
+  team.cache_less(std::exchange(cached_, 0));  // of a beginning that failed for lack of memory
+  settings.in_page_cache = source_->room(team.kept() * team.ranks_here() + team.cached());
+  const std::uint64_t cached = reader_->records() * reader_->record_bytes() / team.nodes();
+  cached_ = static_cast<std::uint64_t>(static_cast<double>(cached) * settings.in_page_cache);
+  team.cache(cached_);
   if (shared_ != nullptr) settings.memory = reader_->message_memory(*shared_->pool);
   return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
 }

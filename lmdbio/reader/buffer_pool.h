@@ -71,7 +71,7 @@ struct MemoryRequest {
 
 /// Any thread.  Lives as long as its buffers do.  In a forked child nothing is taken; what an inherited
 /// buffer leaves is unmapped there.
-class BufferPool : public std::enable_shared_from_this<BufferPool> {
+class BufferPool final : public MemoryHolder, public std::enable_shared_from_this<BufferPool> {
  public:
   struct Counters {
     std::uint64_t made = 0;        ///< buffers so far
@@ -101,12 +101,12 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   /// Bytes of buffers that somebody holds.
   std::uint64_t held_bytes() const noexcept;
   /// Bytes of buffers that are in use and that nobody holds.
-  std::uint64_t ahead_bytes() const noexcept;
+  std::uint64_t ahead_bytes() const noexcept override;
   /// Of the process's memory, bytes that come back if nobody holds on to what is held by nobody: read-ahead,
   /// free buffers, those that are being unmapped.
-  std::uint64_t releasable_bytes() const noexcept;
+  std::uint64_t releasable_bytes() const noexcept override;
   /// Unmaps free buffers up to about so many bytes; how many it were.
-  std::uint64_t unmap_free(std::uint64_t bytes) noexcept;
+  std::uint64_t unmap_free(std::uint64_t bytes) noexcept override;
   const std::shared_ptr<Memory>& memory() const noexcept { return memory_; }
 
   /// While one exists, somebody waits for memory: nothing is given out for read-ahead.

@@ -59,13 +59,13 @@ bool Memory::could_have(MemoryUse use, std::uint64_t bytes) noexcept {
   if (source_ == nullptr) return false;
   std::uint64_t sum = 0;
   const std::lock_guard lock(mutex);
-  for (BufferPool* const p : pools_) sum += p->releasable_bytes();
+  for (MemoryHolder* const p : holders_) sum += p->releasable_bytes();
   return source_->could_take(use, bytes, sum);
 }
 
 bool Memory::is_read_ahead() noexcept {
   const std::lock_guard lock(mutex);
-  return std::any_of(pools_.begin(), pools_.end(), [](BufferPool* p) { return p->ahead_bytes() != 0; });
+  return std::any_of(holders_.begin(), holders_.end(), [](MemoryHolder* p) { return p->ahead_bytes() != 0; });
 }
 
 std::string Memory::reason() const {
@@ -75,10 +75,10 @@ std::string Memory::reason() const {
          std::to_string(source_->memory_limit() - source_->room_for_needs()) + ")";
 }
 
-bool Memory::drop_free(const BufferPool* but, std::uint64_t bytes) noexcept {
+bool Memory::drop_free(const MemoryHolder* but, std::uint64_t bytes) noexcept {
   std::uint64_t sum = 0;
   const std::lock_guard lock(mutex);
-  for (auto at = pools_.begin(); at != pools_.end() && sum < bytes; ++at)
+  for (auto at = holders_.begin(); at != holders_.end() && sum < bytes; ++at)
     if (*at != but) sum += (*at)->unmap_free(bytes - sum);
   return sum != 0;
 }
@@ -102,14 +102,14 @@ bool Memory::take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency
   }
 }
 
-void Memory::add(BufferPool& pool) {
+void Memory::add(MemoryHolder& holder) {
   const std::lock_guard lock(mutex);
-  pools_.push_back(&pool);
+  holders_.push_back(&holder);
 }
 
-void Memory::remove(BufferPool& pool) noexcept {
+void Memory::remove(MemoryHolder& holder) noexcept {
   const std::lock_guard lock(mutex);
-  std::erase(pools_, &pool);
+  std::erase(holders_, &holder);
 }
 
 Memory::Need::Need(Memory& memory) noexcept : memory_(memory) {

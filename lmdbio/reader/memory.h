@@ -24,6 +24,21 @@ using cache::Urgency;
 class BufferPool;
 class Stream;
 
+/// Has memory that it can give back.  Any thread.
+class MemoryHolder {
+ public:
+  /// Of the process's memory, bytes that come back if nobody holds on to what is held by nobody.
+  virtual std::uint64_t releasable_bytes() const noexcept = 0;
+  /// Bytes that are in use and that nobody holds.
+  virtual std::uint64_t ahead_bytes() const noexcept = 0;
+  /// Gives back memory that is not in use, up to about so many bytes; how many it were.  Takes no lock that
+  /// is held while memory is taken.
+  virtual std::uint64_t unmap_free(std::uint64_t bytes) noexcept = 0;
+
+ protected:
+  ~MemoryHolder() = default;
+};
+
 /// Any thread.  Of the process that made it: a forked child has one of its own.
 class Memory {
  public:
@@ -72,11 +87,12 @@ class Memory {
   std::uint64_t useful(std::uint64_t bytes) noexcept {
     return source_ == nullptr ? bytes : std::min(bytes, source_->beyond_guaranteed(MemoryUse::readers));
   }
-  /// Unmaps buffers that nobody uses, of all pools but `but`, up to so many bytes.  False: there are none.
+  /// Unmaps buffers that nobody uses, of all holders but `but`, up to so many bytes.  False: there are none.
   /// The caller holds no lock of a reader.
-  bool drop_free(const BufferPool* but, std::uint64_t bytes) noexcept;
-  void add(BufferPool& pool);
-  void remove(BufferPool& pool) noexcept;
+  bool drop_free(const MemoryHolder* but, std::uint64_t bytes) noexcept;
+  /// May throw bad_alloc.
+  void add(MemoryHolder& holder);
+  void remove(MemoryHolder& holder) noexcept;
 
   /// While one exists, somebody waits for memory that another reader, or a chunk, has: nothing is given out
   /// for read-ahead in the whole process.
@@ -95,7 +111,7 @@ class Memory {
   EventCount& changes() noexcept { return changes_; }
 
   std::atomic<unsigned> streams{0};   ///< that are open
-  std::mutex mutex;                   ///< guards what follows, and the list of pools
+  std::mutex mutex;                   ///< guards what follows, and the list of holders
   std::vector<Stream*> open_streams;  ///< the next one to drop read-ahead comes first
 
  private:
@@ -103,7 +119,7 @@ class Memory {
   const pid_t pid_;
   std::atomic<unsigned> needs_{0};
   EventCount changes_;
-  std::vector<BufferPool*> pools_;
+  std::vector<MemoryHolder*> holders_;
 };
 
 /// Bytes that were taken, until the object ends.

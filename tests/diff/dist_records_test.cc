@@ -24,6 +24,7 @@ using testing::ReaderDb;
 using testing::Records;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+const lmdbio_order kInOrder = testing::order_of(LMDBIO_ORDER_SEQUENTIAL, 10, 1);
 
 struct Result {
   std::vector<Records> by_rank;
@@ -171,7 +172,7 @@ TEST(DistRecords, PartsThatComeAgainStayInThePageCache) {
     return shared.residency.share(shared.offset(place.overflow), place.value_bytes).value_or(0);
   };
   if (in_page_cache(50) != 0 || shared.residency.samples()) GTEST_SKIP() << "a file system in memory";
-  EXPECT_FALSE(has_in_page_cache(*reader));
+  EXPECT_FALSE(has_in_page_cache(*reader, kInOrder, nullptr));
   FileSource source(*reader);
   for (const bool again : {false, true}) {
     std::vector<std::uint64_t> ordinals(20);
@@ -187,6 +188,13 @@ TEST(DistRecords, PartsThatComeAgainStayInThePageCache) {
       expect_record(record, all);
     }
     EXPECT_EQ(in_page_cache(ordinals[10]), again ? 1 : 0);
+    // An order of these records alone.
+    lmdbio_order list = testing::order_of(LMDBIO_ORDER_LIST, 10, 1);
+    list.list = ordinals.data();
+    list.length = ordinals.size();
+    const auto shared_list = std::make_shared<const std::vector<std::uint64_t>>(ordinals);
+    EXPECT_EQ(has_in_page_cache(*reader, list, shared_list), again);
+    EXPECT_FALSE(has_in_page_cache(*reader, kInOrder, nullptr));
   }
 }
 
@@ -212,8 +220,8 @@ TEST(DistRecords, RecordsInThePageCacheAreLent) {
   const Records all = db.walk();
   const auto reader = db.reader(16 * kMiB, kAsResident);
   if (reader->shared().residency.samples()) GTEST_SKIP() << "nothing tells what is in the page cache";
-  EXPECT_TRUE(has_in_page_cache(*reader));
-  EXPECT_FALSE(has_in_page_cache(*db.reader(16 * kMiB, kDirectly))) << "LMDBIO_IO=direct";
+  EXPECT_TRUE(has_in_page_cache(*reader, kInOrder, nullptr));
+  EXPECT_FALSE(has_in_page_cache(*db.reader(16 * kMiB, kDirectly), kInOrder, nullptr)) << "LMDBIO_IO=direct";
   FileSource source(*reader);
   std::vector<std::uint64_t> ordinals(150);
   std::iota(ordinals.begin(), ordinals.end(), 10);
@@ -223,9 +231,9 @@ TEST(DistRecords, RecordsInThePageCacheAreLent) {
     ASSERT_TRUE(source.start(ordinals, {.may_lend = true}, read, why).ok()) << why;
     ASSERT_TRUE(read->done());
     ASSERT_TRUE(read->lends());
-    if (truncated) {
-      std::filesystem::resize_file(db.file(), 2 * reader->shared().source.page_size);
-    }
+    EXPECT_TRUE(read->still_lent());
+    if (truncated) std::filesystem::resize_file(db.file(), 2 * reader->shared().source.page_size);
+    EXPECT_EQ(read->still_lent(), !truncated);
     for (std::size_t i = 0; i < ordinals.size(); ++i) {
       lmdbio_record record;
       const Status st = read->record(i, record, why);

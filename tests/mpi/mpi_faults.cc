@@ -321,12 +321,13 @@ void forks() {
   auto mpi = std::make_unique<lmdbio::MpiRanks>(MPI_COMM_WORLD);
   auto reader = std::make_unique<lmdbio::Reader>(mpi->open("db"));
   auto stream = std::make_unique<lmdbio::Stream>(reader->stream(share()));
-  const std::optional<lmdbio::Batch> kept = stream->next();
+  std::optional<lmdbio::Batch> kept = stream->next();
   const std::string text(reinterpret_cast<const char*>((*kept)[3].value.data()), (*kept)[3].value.size());
   const pid_t child = ::fork();
   if (child == 0) {
     const Failure f = failure_of([&] { (void)stream->next(); });
     const bool same = std::memcmp((*kept)[3].value.data(), text.data(), text.size()) == 0;
+    kept.reset();
     stream.reset();
     reader.reset();
     mpi.reset();

@@ -1,6 +1,9 @@
 // Memory of messages: counted, limited, and used again.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -64,6 +67,55 @@ TEST(MessageMemory, BuffersThatWaitMakeRoom) {
   EXPECT_EQ(memory->used(), 7 * kMiB);
   ASSERT_TRUE(more.make(memory, kMiB));
   EXPECT_FALSE(Payload().make(memory, 1));
+}
+
+TEST(MessageMemory, BuffersThatWaitAreForOthers) {
+  const auto process = std::make_shared<reader::Memory>();
+  const auto memory = std::make_shared<MessageMemory>(process, 8 * kMiB);
+  const auto use = [&] { return Payload().make(memory, kMiB); };
+  ASSERT_TRUE(use());
+  EXPECT_EQ(memory->releasable_bytes(), kMiB);
+  EXPECT_TRUE(process->drop_free(nullptr, 1));
+  EXPECT_EQ(memory->used(), 0u);
+  EXPECT_FALSE(process->drop_free(nullptr, 1));
+  const reader::Memory::Need somebody_waits(*process);
+  ASSERT_TRUE(use());
+  EXPECT_EQ(memory->used(), 0u);
+}
+
+TEST(MessageMemory, SizesNearTheLimit) {
+  const auto memory = memory_of(100'000);
+  Payload p;
+  EXPECT_TRUE(p.make(memory, 99'999)) << "rounded up it would be too large";
+  EXPECT_EQ(p.counted(), 99'999u);
+  EXPECT_FALSE(Payload().make(memory, 2));
+}
+
+// While another thread uses the memory, which may hold its lock for ever in the child.
+TEST(MessageMemory, AForkedChildReleases) {
+  const auto memory = memory_of(64 * kMiB);
+  Payload held;
+  ASSERT_TRUE(held.make(memory, kMiB));
+  std::atomic<bool> ends{false};
+  std::thread other([&] {
+    while (!ends.load()) {
+      Payload p;
+      ASSERT_TRUE(p.make(memory, kMiB + 4096 * (memory->used() % 7)));
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      held.clear();
+      ::_exit(Payload().make(memory, kMiB) ? 1 : 0);
+    }
+    int status = 1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  ends = true;
+  other.join();
 }
 
 TEST(MessageMemory, AnyThread) {

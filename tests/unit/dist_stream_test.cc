@@ -430,10 +430,10 @@ TEST(RankStream, APartOfEachEpochGoesThroughThePageCache) {
     for (const auto& [ordinal, times] : s->times) {
       const auto at = s->to_page_cache.find(ordinal);
       EXPECT_EQ(times, ordinal < 50 ? 1u : 3u);
-      EXPECT_EQ(at != s->to_page_cache.end(), ordinal >= 50 && ordinal < 120) << ordinal;
+      EXPECT_EQ(at != s->to_page_cache.end(), ordinal >= 50 && ordinal < 150) << ordinal;
       cached += at != s->to_page_cache.end() && at->second == times;
     }
-  EXPECT_EQ(cached, 70u);
+  EXPECT_EQ(cached, 100u);
   job.order.epochs = 1;
   Ranks once(job, 200, 1, {}, 3, {.in_page_cache = 1});
   once.run();
@@ -469,6 +469,37 @@ TEST(RankStream, RanksThatTakeNothing) {
     }
   }
   EXPECT_GT(given, at_least(40000));
+}
+
+TEST(KeptRecords, AsManyAsThereIsRoomFor) {
+  const auto memory = std::make_shared<PayloadMemory>();
+  const std::string value(100'000, 'v');
+  std::string key = "k";
+  for (const std::size_t batch : {1u, 15u, 21u, 30u}) {
+    constexpr std::uint64_t kLimit = 50'000'000;
+    KeptRecords kept(kLimit, memory);
+    std::uint64_t position = 0;
+    for (; !kept.full() && position < 1000; position += batch) {
+      std::vector<KeptRecords::Record> records;
+      for (std::uint64_t i = 0; i < batch; ++i)
+        records.push_back({position + i,
+                           {2 * (position + i),
+                            {key.size(), key.data()},
+                            {value.size() - i, const_cast<char*>(value.data())}}});
+      kept.add(records);
+    }
+    std::uint64_t n = 0;
+    for (lmdbio_record r; kept.has(n); ++n) {
+      std::shared_ptr<const void> keep;
+      ASSERT_TRUE(kept.find(n, r, keep));
+      EXPECT_EQ(r.ordinal, 2 * n);
+      EXPECT_EQ(text(r.key), key);
+      EXPECT_EQ(r.value.mv_size, value.size() - n % batch);
+      EXPECT_EQ(text(r.value), value.substr(0, r.value.mv_size));
+    }
+    EXPECT_GE(n, kLimit / 100'000 * 95 / 100) << batch;
+    EXPECT_LE(n, kLimit / 100'000 + 1);
+  }
 }
 
 // All ranks have all records there: there are no readers, and no messages.  Shares that come again are read
