@@ -28,7 +28,7 @@ LAYERS = {
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/reader",
                "lmdbio/stats", "lmdbio/dist", PUBLIC],
     "caffe_patch": [PUBLIC],
-    "bench": ["lmdbio/base", "lmdbio/io", PUBLIC],
+    "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
     "tests": ["lmdbio", "compat", "bench"],
 }
 # System headers that only these folders may include.

@@ -1,0 +1,130 @@
+// LMDBIO's own readers and streams.  The library is loaded by name, so that the other strategies do not have
+// it in their process.
+#include <dlfcn.h>
+#include <lmdbio/mpi.h>
+
+#include <string>
+#include <type_traits>
+
+#include "bench/common.h"
+#include "bench/scaling/loader.h"
+
+namespace lmdbio::bench {
+
+namespace {
+
+class LibraryLoader final : public Loader {
+ public:
+  explicit LibraryLoader(const LoaderSettings& s) : settings_(s) {
+    void* const library = dlopen(s.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) die("%s", dlerror());
+    const auto resolve = [library](const char* name, auto& function) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      if (function == nullptr) die("%s", dlerror());
+    };
+    resolve("lmdbio_error", error_);
+    resolve("lmdbio_mpi_init", mpi_init_);
+    resolve("lmdbio_mpi_finalize", mpi_finalize_);
+    resolve("lmdbio_mpi_reader_open", mpi_reader_open_);
+    resolve("lmdbio_reader_open", reader_open_);
+    resolve("lmdbio_reader_count", reader_count_);
+    resolve("lmdbio_reader_close", reader_close_);
+    resolve("lmdbio_stream_open", stream_open_);
+    resolve("lmdbio_stream_next", stream_next_);
+    resolve("lmdbio_stream_close", stream_close_);
+    resolve("lmdbio_batch_release", batch_release_);
+    int rank = 0, ranks = 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (s.strategy.exchange == Strategy::Exchange::redistributed) {
+      lmdbio_mpi_options options{};
+      options.size = sizeof options;
+      options.readers_per_node = s.strategy.readers_per_node;
+      options.stagger_group = s.strategy.group;
+      check(mpi_init_(MPI_COMM_WORLD, &options, &mpi_));
+      check(mpi_reader_open_(mpi_, s.database.c_str(), nullptr, &reader_));
+    } else {
+      check(reader_open_(s.database.c_str(), nullptr, &reader_));
+    }
+    records_ = reader_count_(reader_);
+    steps_ = steps_per_epoch(records_, s.batch, static_cast<std::uint64_t>(ranks));
+    if (steps_ == 0) die("%s: fewer records than one batch for each rank", s.database.c_str());
+    lmdbio_order order{};
+    order.size = sizeof order;
+    order.batch = s.batch;
+    order.epochs = s.epochs;
+    order.last = LMDBIO_LAST_DROP;
+    order.offset = static_cast<std::uint64_t>(rank);
+    order.step = static_cast<std::uint64_t>(ranks);
+    order.block = s.assignment == Assignment::contiguous ? s.batch : 1;
+    check(stream_open_(reader_, &order, &stream_));
+  }
+  LibraryLoader(const LibraryLoader&) = delete;
+  LibraryLoader& operator=(const LibraryLoader&) = delete;
+  ~LibraryLoader() override {
+    release();
+    stream_close_(stream_);
+    reader_close_(reader_);
+    if (mpi_ != nullptr) check(mpi_finalize_(mpi_));
+  }
+
+  std::uint64_t records() const override { return records_; }
+  LoaderCounters counters() const override {
+    LoaderCounters c;
+    c.reads = true;  // the library knows
+    return c;
+  }
+  // Batches beyond the last step are those that not all ranks have.
+  std::span<const Value> next() override {
+    do {
+      release();
+      check(stream_next_(stream_, &batch_));
+    } while (batch_->epoch != epoch_ || batch_->position != step_ * settings_.batch);
+    if (++step_ == steps_) {
+      step_ = 0;
+      ++epoch_;
+    }
+    values_.clear();
+    for (std::size_t i = 0; i < batch_->count; ++i) {
+      const lmdbio_record& r = batch_->records[i];
+      values_.push_back({r.ordinal, {static_cast<const std::byte*>(r.value.mv_data), r.value.mv_size}});
+    }
+    return values_;
+  }
+
+ private:
+  void check(int rc) const {
+    if (rc != 0) die("%s", error_());
+  }
+  void release() {
+    if (batch_ != nullptr) batch_release_(batch_);
+    batch_ = nullptr;
+  }
+
+  const LoaderSettings settings_;
+  decltype(&::lmdbio_error) error_;
+  decltype(&::lmdbio_mpi_init) mpi_init_;
+  decltype(&::lmdbio_mpi_finalize) mpi_finalize_;
+  decltype(&::lmdbio_mpi_reader_open) mpi_reader_open_;
+  decltype(&::lmdbio_reader_open) reader_open_;
+  decltype(&::lmdbio_reader_count) reader_count_;
+  decltype(&::lmdbio_reader_close) reader_close_;
+  decltype(&::lmdbio_stream_open) stream_open_;
+  decltype(&::lmdbio_stream_next) stream_next_;
+  decltype(&::lmdbio_stream_close) stream_close_;
+  decltype(&::lmdbio_batch_release) batch_release_;
+  lmdbio_mpi* mpi_ = nullptr;
+  lmdbio_reader* reader_ = nullptr;
+  lmdbio_stream* stream_ = nullptr;
+  const lmdbio_batch* batch_ = nullptr;
+  std::uint64_t records_ = 0, steps_ = 0, step_ = 0, epoch_ = 0;
+  std::vector<Value> values_;
+};
+
+}  // namespace
+
+std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) {
+  return std::make_unique<LibraryLoader>(settings);
+}
+
+}  // namespace lmdbio::bench
