@@ -1,6 +1,5 @@
 #include "bench/scaling/finders.h"
 
-#include <dlfcn.h>
 #include <lmdb.h>
 
 #include <algorithm>
@@ -9,9 +8,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
-#include <type_traits>
 
 #include "bench/common.h"
+#include "bench/scaling/functions.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/format/page_view.h"
 
@@ -39,12 +38,7 @@ const std::byte* base_of(const void* inside) {
 class CursorWalk final : public Finder {
  public:
   explicit CursorWalk(const std::string& directory) {
-    void* const library = dlopen("liblmdb.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-    if (library == nullptr) die("%s", dlerror());
-    const auto resolve = [library](const char* name, auto& function) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-      if (function == nullptr) die("%s", dlerror());
-    };
+    const Functions resolve("liblmdb.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     resolve("mdb_strerror", strerror_);
     resolve("mdb_env_create", env_create_);
     resolve("mdb_env_open", env_open_);
@@ -200,6 +194,7 @@ struct Tree {
     auto newest = format::parse_meta({bytes.get(), format::kMetaBytes});
     if (!newest) die("not an LMDB file");
     const std::size_t page = format::page_size(newest.value());
+    if (page + format::kMetaBytes > most) die("not an LMDB file");
     if (const auto other = format::parse_meta({bytes.get() + page, format::kMetaBytes});
         other && other.value().txnid > newest.value().txnid)
       return other.value();
@@ -267,10 +262,10 @@ class Guess final : public Finder {
   std::uint64_t records() const override { return tree_.records; }
   std::uint64_t wrong_guesses() const override { return wrong_; }
 
-  std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) override {
+  std::vector<Place> find(Window, const std::vector<std::uint64_t>& ordinals) override {
     std::vector<Place> places;
     if (firsts_.empty()) {
-      int right = guessed(window, ordinals, places) ? 1 : 0;
+      int right = guessed(ordinals, places) ? 1 : 0;
       MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, readers_);
       if (right != 0) return places;
       ++wrong_;
@@ -307,7 +302,7 @@ class Guess final : public Finder {
     return right;
   }
   // Each leaf page of the window is looked at by a reader, which has records in it.
-  bool guessed(Window, const std::vector<std::uint64_t>& ordinals, std::vector<Place>& places) {
+  bool guessed(const std::vector<std::uint64_t>& ordinals, std::vector<Place>& places) {
     std::vector<std::uint64_t> leaves;
     for (const std::uint64_t o : ordinals) {
       const std::uint64_t leaf = o / each_;

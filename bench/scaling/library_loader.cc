@@ -1,12 +1,11 @@
 // LMDBIO's own readers and streams.  The library is loaded by name, so that the other strategies do not have
 // it in their process.
-#include <dlfcn.h>
 #include <lmdbio/mpi.h>
 
 #include <string>
-#include <type_traits>
 
 #include "bench/common.h"
+#include "bench/scaling/functions.h"
 #include "bench/scaling/loader.h"
 
 namespace lmdbio::bench {
@@ -16,12 +15,7 @@ namespace {
 class LibraryLoader final : public Loader {
  public:
   explicit LibraryLoader(const LoaderSettings& s) : settings_(s) {
-    void* const library = dlopen(s.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) die("%s", dlerror());
-    const auto resolve = [library](const char* name, auto& function) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-      if (function == nullptr) die("%s", dlerror());
-    };
+    const Functions resolve(s.library.c_str(), RTLD_NOW | RTLD_LOCAL);
     resolve("lmdbio_error", error_);
     resolve("lmdbio_mpi_init", mpi_init_);
     resolve("lmdbio_mpi_finalize", mpi_finalize_);
@@ -41,6 +35,7 @@ class LibraryLoader final : public Loader {
       options.size = sizeof options;
       options.readers_per_node = s.strategy.readers_per_node;
       options.stagger_group = s.strategy.group;
+      reads_ = static_cast<unsigned>(rank_of_node()) < s.strategy.readers_per_node;
       check(mpi_init_(MPI_COMM_WORLD, &options, &mpi_));
       check(mpi_reader_open_(mpi_, s.database.c_str(), nullptr, &reader_));
     } else {
@@ -71,7 +66,7 @@ class LibraryLoader final : public Loader {
   std::uint64_t records() const override { return records_; }
   LoaderCounters counters() const override {
     LoaderCounters c;
-    c.reads = true;  // the library knows
+    c.reads = reads_;
     return c;
   }
   // Batches beyond the last step are those that not all ranks have.
@@ -117,6 +112,7 @@ class LibraryLoader final : public Loader {
   lmdbio_reader* reader_ = nullptr;
   lmdbio_stream* stream_ = nullptr;
   const lmdbio_batch* batch_ = nullptr;
+  bool reads_ = true;
   std::uint64_t records_ = 0, steps_ = 0, step_ = 0, epoch_ = 0;
   std::vector<Value> values_;
 };

@@ -42,6 +42,16 @@ struct LoaderCounters {
   bool reads = false;  ///< it is a reader
 };
 
+/// Of this process among the ranks of its node.  All ranks call it.
+inline int rank_of_node() {
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  int rank = 0;
+  MPI_Comm_rank(node, &rank);
+  MPI_Comm_free(&node);
+  return rank;
+}
+
 /// Steps that an epoch has: all ranks have a whole batch in each.
 constexpr std::uint64_t steps_per_epoch(std::uint64_t records, std::uint64_t batch,
                                         std::uint64_t ranks) noexcept {

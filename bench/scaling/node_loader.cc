@@ -35,10 +35,11 @@ class SharedMemory {
     int unit = 0;
     void* begin = nullptr;
     MPI_Win_shared_query(window_, 0, &size, &unit, &begin);
-    // Each process has it at an address of its own, but all on page boundaries.
-    const auto at = reinterpret_cast<std::uintptr_t>(begin);
-    bytes_ = static_cast<std::byte*>(begin) +
-             ((at + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment - at);
+    // Aligned for the reader; each process has it at an address of its own.
+    const std::uint64_t at = reinterpret_cast<std::uintptr_t>(begin);
+    std::uint64_t shift = (at + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment - at;
+    MPI_Bcast(&shift, 1, MPI_UINT64_T, 0, group_);
+    bytes_ = static_cast<std::byte*>(begin) + shift;
   }
   std::byte* bytes() const noexcept { return bytes_; }
 

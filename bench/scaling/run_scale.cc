@@ -51,8 +51,10 @@ int parse(int argc, char** argv, Options& o) {
                  "how ranks get their records (docs/strategies.md); single choices replace parts of it")
       ->check(CLI::IsMember(names));
   app.add_option("--batch", o.batch, "records of a rank and step")->check(CLI::PositiveNumber);
-  app.add_option("--global-batch", o.global_batch,
-                 "records of all ranks together and step, instead of --batch (strong scaling)");
+  app.add_option(
+      "--global-batch", o.global_batch,
+      "records of all ranks together and step, instead of --batch (strong scaling); rounded down to a "
+      "multiple of the ranks");
   app.add_option("--epochs", o.epochs)->check(CLI::PositiveNumber);
   app.add_option("--compute", o.compute_s, "seconds of computation after each batch: a sleep")
       ->check(CLI::NonNegativeNumber);
@@ -159,10 +161,7 @@ class Training {
   Training(const Options& o, World& world) : o_(o), world_(world), sums_(read_sums(o.sums)) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
-    MPI_Comm node;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    MPI_Comm_rank(node, &rank_of_node_);
-    MPI_Comm_free(&node);
+    rank_of_node_ = rank_of_node();
     summands_.resize(static_cast<std::size_t>(o.allreduce_mb * 1e6 / sizeof(float)));
   }
 
@@ -218,7 +217,6 @@ class Training {
     const std::span<const Value> batch = loader.next();
     wait_s_.push_back(world_.seconds() - begin);
     for (const Value& v : batch) {
-      if (v.bytes.empty() && sums_.empty()) continue;
       const std::uint64_t sum = sum_of(v.ordinal, v.bytes.data(), v.bytes.size());
       ++read_.records;
       read_.bytes += v.bytes.size();

@@ -50,6 +50,8 @@ class FileStorage final : public Storage {
       if (!engine) die("%s: %s", path_.c_str(), std::strerror(engine.error().raw()));
       queue_ = std::make_unique<ReadQueue>(std::move(engine).value(), size_, kMostRequest);
     }
+    if (span.offset >= size_ || span.end() >= size_ + kAlignment)
+      die("%s: damaged: it ends too early", path_.c_str());
     const std::uint64_t bytes = std::min(span.bytes, size_ - span.offset);
     if (!queue_->add(group_, {span.offset, bytes}, to).ok()) die("out of memory");
     ++counters_.requests;

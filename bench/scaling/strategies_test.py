@@ -79,9 +79,16 @@ def main():
                     if not right:
                         failed += 1
                         print(f"{ranks} ranks, even {even}: {' '.join(options)}: status {status}, expected {expected} records: {told}")
-        # What there is not is refused by a sentence.
-        status, told = run(mpirun, 1, program, database, "--strategy", "lmm", "--overlap", "ahead")
-        failed += status != 2 or told != {}
+                    # The readers: by default one, since all ranks are on one node.
+                    if right and "--readers-per-node" not in options:
+                        failed += told["readers"] != (ranks if strategy == "stock" else 1)
+        # What there is not is refused.
+        for options in (["lmm", "--overlap", "ahead"], ["stock", "--readers-per-node", "2"], ["full", "--request-bytes", "1000"],
+                        ["lmm", "--exchange", "redistributed"], ["lmm-dio", "--later", "node-homes"]):
+            status, told = run(mpirun, 1, program, database, "--strategy", *options)
+            if status != 2 or told != {}:
+                failed += 1
+                print(f"{options} is not refused: {status}")
     if guesses.get(True) != 0 or not guesses.get(False):
         print("wrong guesses, by whether leaf pages are equally full:", guesses)
         failed += 1

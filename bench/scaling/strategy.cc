@@ -47,9 +47,11 @@ const std::vector<std::pair<std::string, Strategy>>& presets() {
 std::string refusal(const Strategy& s) {
   const bool direct = s.access == S::Access::direct, exchanged = s.exchange == S::Exchange::redistributed;
   if (s.readers_per_node == 0) return "a node has at least one reader";
+  if (s.readers_per_node != 1 && s.readers == S::Readers::every_rank)
+    return "if every rank reads, a node has as many readers as ranks";
   if (is_of_library(s)) {
-    if (!direct || s.request_bytes == 0 || s.overlap != S::Overlap::ahead)
-      return "the index is that of LMDBIO's readers, which read directly, 4 MiB or more at a time, and ahead";
+    if (!direct || s.request_bytes != kCoalesced || s.overlap != S::Overlap::ahead)
+      return "the index is that of LMDBIO's readers, which read directly, about 4 MiB at a time, and ahead";
     if (exchanged != (s.readers == S::Readers::some_of_node))
       return "with the index, either every rank reads for itself, or some of each node read and redistribute";
     if (exchanged != (s.later == S::Later::node_homes))

@@ -11,6 +11,7 @@
 
 #include "lmdbio/dist/deal.h"
 #include "lmdbio/dist/drain.h"
+#include "lmdbio/dist/kept_records.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/sender.h"
 #include "lmdbio/dist/transport.h"
@@ -21,7 +22,7 @@ namespace lmdbio::dist {
 class Receiver {
  public:
   /// Of a record that is kept, beside its own: where it is.
-  static constexpr std::uint64_t kBytesOfPlace = 32;
+  static constexpr std::uint64_t kBytesOfPlace = KeptRecords::kBytesOfPlace;
 
   /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
   /// Messages of `ahead` rounds with records of this rank are expected at a time.
