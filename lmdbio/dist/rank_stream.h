@@ -62,6 +62,11 @@ class RankStream {
   bool busy() const noexcept {
     return receiver_.busy() || !reads_.empty() || (sender_ != nullptr && sender_->busy());
   }
+  /// Nothing is under way, and no call of next() changes that soon: progress() has nothing to do but to hear
+  /// of ranks that leave.
+  bool resting() const noexcept {
+    return reads_.empty() && receiver_.resting() && (sender_ == nullptr || sender_->resting());
+  }
   /// There is no memory for what comes next.
   bool lacks_memory() const noexcept { return receiver_.lacks_memory(); }
   /// This rank reads records of the next batch for itself.

@@ -170,6 +170,16 @@ bool Receiver::busy() const noexcept {
   });
 }
 
+bool Receiver::resting() const noexcept {
+  const bool all_are_kept =
+      deal_.kept_rounds() == deal_.rounds_per_epoch() && deal_.was_sent(transport_.rank(), next_);
+  return (left_ || all_are_kept || deal_.epoch_of(next_) > deal_.last_epoch()) && late_.empty() &&
+         std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
+           return std::none_of(round.parts.begin(), round.parts.end(),
+                               [](const auto& part) { return part->is_due(); });
+         });
+}
+
 // `opened`: there may be another one.
 Status Receiver::open_round(bool& opened) {
   opened = false;

@@ -41,6 +41,8 @@ class Receiver {
   bool has_left() const noexcept { return left_; }
   /// Bytes are on their way, which move on only if progress() is called.
   bool busy() const noexcept;
+  /// No message is expected any more: all records that are still to come are kept, or nobody sends them.
+  bool resting() const noexcept;
   /// That round is expected too, however far ahead it is.
   void require(std::uint64_t round) noexcept { required_ = std::max(required_, round + 1); }
   /// Never waits.  EPROTO: a message is not what it has to be; leave() is due.  Any other error is the

@@ -42,6 +42,8 @@ class Sender {
 
   /// Something moves on only if progress() is called: a read, or the bytes of a message.
   bool busy() const noexcept;
+  /// It reads and sends nothing, and will not do so.
+  bool resting() const noexcept { return ended_ && rounds_.empty() && load_ == nullptr; }
   /// Starts reads and sends, never waits.  `near`: a round that this rank uses now; rounds in which it reads
   /// nothing are passed over up to some rounds beyond it.  An error is the transport's, and final.  May throw
   /// bad_alloc.

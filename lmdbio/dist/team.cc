@@ -21,9 +21,10 @@ namespace {
 constexpr std::int64_t kLeastPause = 20'000, kMostPauseWaiting = 200'000, kMostPauseBusy = 1'000'000,
                        kMostPauseIdle = 5'000'000;
 /// After so many looks at which nothing had happened, and no call of the program in between, about 100 ms, a
-/// look may be late: each takes time from the program's own messages.
-constexpr unsigned kLooksUntilSettled = 100;
-constexpr std::int64_t kPauseSettled = 10'000'000;
+/// look may be late, and after about 200 ms later still: in each look MPI may begin to copy the program's own
+/// messages, on a thread that competes with the program for its core (docs/decisions/0016).
+constexpr unsigned kLooksUntilSettled = 100, kLooksUntilAsleep = 110;
+constexpr std::int64_t kPauseSettled = 10'000'000, kPauseAsleep = 50'000'000;
 constexpr unsigned kMostDoublings = 10;
 
 constexpr std::int64_t pause_after(unsigned quiet, std::int64_t most) noexcept {
@@ -150,7 +151,8 @@ void Team::run() noexcept {
     const std::int64_t pause = waiting_ != 0                        ? pause_after(quiet, kMostPauseWaiting)
                                : idle                               ? pause_after(quiet, kMostPauseIdle)
                                : busy || quiet < kLooksUntilSettled ? pause_after(quiet, kMostPauseBusy)
-                                                                    : kPauseSettled;
+                               : quiet < kLooksUntilAsleep          ? kPauseSettled
+                                                                    : kPauseAsleep;
     changes_.wait(seen, pause);
     if (changes_.now() != seen) quiet = 0;
     lock.lock();

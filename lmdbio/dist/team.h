@@ -110,6 +110,8 @@ class Team {
 
   /// A call of the program's that only makes progress (lmdbio_mpi_poll).
   void poll();
+  /// Progress is made while the program computes, by a thread of the team.
+  bool has_thread() const noexcept { return threaded_; }
   /// Something changed that those who wait, or the team's thread, look for.
   void notify() noexcept { changes_.notify(); }
 

@@ -62,7 +62,8 @@ class TeamStream::Core final : public Member {
 
   bool reads_alone() const noexcept { return state_ == State::alone; }
   /// EAGAIN: not yet.
-  Status next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient);
+  /// `looks`: at what has come meanwhile.
+  Status next(std::unique_ptr<reader::Batch>& out, std::string& why, bool looks, bool impatient);
   Spot position() const noexcept {
     return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
   }
@@ -72,6 +73,8 @@ class TeamStream::Core final : public Member {
   }
   void leave() noexcept override;
   bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
+  /// See RankStream::resting().
+  bool resting() const noexcept { return state_ == State::running && stream_->resting(); }
   /// Why the next batch does not come, if that is for lack of memory; empty: it is not.
   std::string lacks_memory() const {
     if (stream_ == nullptr || !stream_->lacks_memory() || stream_->reads_for_itself() || shared_ == nullptr)
@@ -309,8 +312,10 @@ void TeamStream::Core::count_traffic() noexcept {
   counted_ = now;
 }
 
-Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why, bool impatient) {
-  progress(now_ns());
+Status TeamStream::Core::next(std::unique_ptr<reader::Batch>& out, std::string& why, bool looks,
+                              bool impatient) {
+  // If the team's thread makes progress, only what is not there is worth a look: each is one of MPI, too.
+  if (state_ != State::running || !reader_->team()->has_thread() || looks) progress(now_ns());
   if (state_ == State::failed || gave_up_) {
     why = why_;
     return status_;
@@ -447,7 +452,11 @@ Status TeamStream::next(std::unique_ptr<reader::Batch>& out, std::string& why) {
   std::int64_t begun = 0;
   const bool here = team_.wait(lock, [&] {
     const std::int64_t waited = begun != 0 ? now_ns() - begun : 0;
-    st = cancelled_.load() ? Status::from_errno(ECANCELED) : core_->next(out, why, waited > kPatienceNs);
+    for (const bool looks : {begun != 0, true}) {
+      st = cancelled_.load() ? Status::from_errno(ECANCELED)
+                             : core_->next(out, why, looks, waited > kPatienceNs);
+      if (st.raw() != EAGAIN || looks) break;
+    }
     if (st.raw() != EAGAIN) return true;
     if (begun == 0) begun = now_ns();
     if (waited > kLacksMemoryNs) {
@@ -472,7 +481,7 @@ Status TeamStream::next(std::unique_ptr<reader::Batch>& out, std::string& why) {
     shared->counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
                                        std::memory_order_relaxed);
   }
-  team_.notify();  // there may be room for more
+  if (!core_->resting()) team_.notify();  // there may be room for more
   return st;
 }
 
