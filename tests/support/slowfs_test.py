@@ -276,6 +276,32 @@ class Counting(Case):
         c = fs.counters()
         self.assertEqual((c["requests"]["read"], c["read"]["bytes"], c["read"]["sizes"]), (0, 0, {}))
 
+    def test_trace(self):
+        path = os.path.join(self.dir, "trace")
+        fs = self.mount(trace=path, delay_us=1000)
+        before = time.monotonic_ns()
+        reader = self.reader(fs)
+        self.assertEqual(reader(8 * PAGE), PAGE)
+        # A page fault, in a thread that is not the process's first.
+        with mmap.mmap(self.open(fs), SIZE, prot=mmap.PROT_READ) as m:
+            ids = []
+            thread = threading.Thread(target=lambda: ids.extend((threading.get_native_id(), m[20 * PAGE])))
+            thread.start()
+            thread.join()
+        fs.settings()  # control files are not traced
+        with open(path) as f:
+            lines = [json.loads(line) for line in f]
+        self.assertEqual(len(lines), fs.counters()["requests"]["read"])
+        self.assertEqual(sum(line["bytes"] for line in lines), fs.counters()["read"]["bytes"])
+        first, second = lines[0], lines[1]
+        self.assertEqual({k: first[k] for k in ("process", "thread", "file", "offset", "bytes", "direct")},
+                         {"process": reader.pid, "thread": reader.pid, "file": "data", "offset": 8 * PAGE, "bytes": PAGE, "direct": True})
+        self.assertEqual((second["process"], second["thread"], second["direct"]), (os.getpid(), ids[0], False))
+        self.assertTrue(second["offset"] <= 20 * PAGE < second["offset"] + second["bytes"])
+        for line in lines:
+            self.assertTrue(before < line["begin_ns"] <= line["end_ns"] - 1_000_000 < time.monotonic_ns())
+        self.assertLess(first["end_ns"], second["begin_ns"])
+
     def test_the_page_cache_is_used_until_cold_open(self):
         fs = self.mount()
         for option, expected in ((0, False), (1, True)):
@@ -917,6 +943,7 @@ class Lifetime(Case):
                                    ([self.source], 2, "mountpoint"),
                                    (["--max-read=5000", self.source, self.dir], 2, "4096"),
                                    (["--fail-errno=ENOTHING", self.source, self.dir], 2, "ENOTHING"),
+                                   (["--trace=/nowhere/trace", self.source, self.dir], 1, "/nowhere/trace: No such file"),
                                    (["--nothing", self.source, self.dir], 2, "nothing")):
             done = subprocess.run([BINARY, *argv], capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stdout), (status, ""), done)

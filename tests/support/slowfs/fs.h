@@ -17,6 +17,7 @@
 #include "tests/support/slowfs/parking.h"
 #include "tests/support/slowfs/settings.h"
 #include "tests/support/slowfs/token_bucket.h"
+#include "tests/support/slowfs/trace.h"
 
 namespace lmdbio::slowfs {
 
@@ -34,7 +35,8 @@ class FileSystem {
   static constexpr char kControlDir[] = ".slowfs";
 
   /// `bucket` outlives it.
-  FileSystem(UniqueFd source, const StartOptions& start, const Settings& settings, TokenBucket& bucket);
+  FileSystem(UniqueFd source, const StartOptions& start, const Settings& settings, TokenBucket& bucket,
+             UniqueFd trace);
   FileSystem(const FileSystem&) = delete;
   FileSystem& operator=(const FileSystem&) = delete;
 
@@ -82,6 +84,7 @@ class FileSystem {
     off_t off;
     std::size_t size;
     int error;  // to answer instead
+    Trace::Read traced;
   };
   using SettingsPtr = std::shared_ptr<const Settings>;
 
@@ -148,6 +151,7 @@ class FileSystem {
   TokenBucket& bucket_;
   Counters counters_;
   Buffers buffers_;
+  const Trace trace_;
   mutable std::mutex settings_mutex_;  // guards the pointer; rank: leaf
   SettingsPtr settings_;
   std::mutex control_mutex_;  // one change of settings at a time; taken before settings_mutex_

@@ -176,7 +176,17 @@ void FileSystem::read(fuse_req* req, NodeId, std::size_t size, off_t off, fuse_f
   fs.counters_.read_begins(size, (fi->flags & O_DIRECT) != 0);
   const SettingsPtr s = fs.settings();
   const std::uint64_t number = s->concerns(h.name) ? fs.counters_.number_read() : 0;
-  const auto p = std::make_shared<Pending>(Pending{req, h.fd.get(), off, size, 0});
+  const auto p = std::make_shared<Pending>(Pending{req, h.fd.get(), off, size, 0, {}});
+  if (fs.trace_.on()) {
+    const pid_t thread = fuse_req_ctx(req)->pid;
+    p->traced = {std::chrono::nanoseconds(now.time_since_epoch()).count(),
+                 Trace::process_of(thread),
+                 thread,
+                 h.name,
+                 static_cast<std::uint64_t>(off),
+                 size,
+                 (fi->flags & O_DIRECT) != 0};
+  }
   if (number != 0 && s->fail.hits(number)) {
     fs.counters_.count(Fault::k_read_error);
     p->error = static_cast<int>(s->fail_errno);
@@ -209,6 +219,7 @@ void FileSystem::answer(const std::shared_ptr<Pending>& p, Parking::Why why) {
     if (n < 0) p->error = errno;
   }
   counters_.read_ended(p->error != 0 ? 0 : static_cast<std::size_t>(n));
+  if (trace_.on()) trace_.ended(p->traced);
   if (p->error != 0) {
     fuse_reply_err(p->req, p->error);
   } else {

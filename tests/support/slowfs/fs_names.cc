@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/support/slowfs/fs.h"
@@ -24,10 +25,11 @@ std::string path_of(const Inode& inode) { return "/proc/self/fd/" + std::to_stri
 }  // namespace
 
 FileSystem::FileSystem(UniqueFd source, const StartOptions& start, const Settings& settings,
-                       TokenBucket& bucket)
+                       TokenBucket& bucket, UniqueFd trace)
     : start_(start),
       inodes_(std::move(source)),
       bucket_(bucket),
+      trace_(std::move(trace)),
       settings_(std::make_shared<const Settings>(settings)),
       parking_(&FileSystem::interrupted) {}
 

@@ -68,7 +68,7 @@ namespace {
 constexpr int kFailed = 1, kUsage = 2, kMissing = 77;
 
 struct Arguments {
-  std::string source, mountpoint, bandwidth_group;
+  std::string source, mountpoint, bandwidth_group, trace;
   StartOptions start;
   Settings settings;
   bool allow_other = ::geteuid() == 0;
@@ -172,6 +172,11 @@ int run(const Arguments& a) {
   if (!S_ISDIR(st.st_mode)) return complain(kFailed, a.mountpoint + ": not a directory");
   if (!UniqueFd(::open("/dev/fuse", O_RDWR | O_CLOEXEC))) return complain(kMissing, errno_text("/dev/fuse"));
 
+  UniqueFd trace;
+  if (!a.trace.empty()) {
+    trace.reset(::open(a.trace.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!trace) return complain(kFailed, errno_text(a.trace));
+  }
   UniqueFd owner;
   if (a.owner != 0) {
     owner.reset(static_cast<int>(::syscall(SYS_pidfd_open, a.owner, 0)));
@@ -198,7 +203,7 @@ int run(const Arguments& a) {
 
   TokenBucket bucket(a.bandwidth_group);
   if (a.settings.bandwidth >= 0) bucket.set_rate(static_cast<std::uint64_t>(a.settings.bandwidth));
-  FileSystem fs(std::move(source), a.start, a.settings, bucket);
+  FileSystem fs(std::move(source), a.start, a.settings, bucket, std::move(trace));
   std::string options = "fsname=" + fsname + ",subtype=slowfs,default_permissions";
   if (a.allow_other) options += ",allow_other";
   if (a.start.max_read != 0) options += ",max_read=" + std::to_string(a.start.max_read);
@@ -241,6 +246,7 @@ int parse_and_run(int argc, char** argv) {
   }
   app.add_option("--bandwidth-group", a.bandwidth_group,
                  "file that the mounts which share the bandwidth name");
+  app.add_option("--trace", a.trace, "file to which a line of JSON is added for each read request (trace.h)");
   app.add_option("--max-read", a.start.max_read, "largest read request, bytes, a multiple of 4096")
       ->check(CLI::Range(4096, 1 << 20));
   app.add_option("--max-readahead", a.start.max_readahead,
