@@ -175,9 +175,10 @@ void Rank::end_batch(double waited_s) {
 }
 
 void Rank::end_epoch() {
-  const double seconds = seconds_since(begin_ns_), cpu = cpu_seconds() - cpu_;
-  const double busy = busy_seconds() - busy_;
+  const double cpu = cpu_seconds() - cpu_;
   barrier();
+  // The largest of all ranks: from the first that began, since some are scheduled late, to the last that ended.
+  const double seconds = seconds_since(begin_ns_), busy = busy_seconds() - busy_;
   nlohmann::json e;
   std::uint64_t requests = 0, bytes = 0;  // since the file system was mounted
   if (!o_.counters.empty() && rank_of_node_ == 0) {
