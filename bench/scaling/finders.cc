@@ -10,7 +10,7 @@
 #include <string>
 
 #include "bench/common.h"
-#include "bench/scaling/functions.h"
+#include "bench/scaling/stock_lmdb.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/format/page_view.h"
 
@@ -37,45 +37,16 @@ const std::byte* base_of(const void* inside) {
 
 class CursorWalk final : public Finder {
  public:
-  explicit CursorWalk(const std::string& directory) {
-    const Functions resolve("liblmdb.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-    resolve("mdb_strerror", strerror_);
-    resolve("mdb_env_create", env_create_);
-    resolve("mdb_env_open", env_open_);
-    resolve("mdb_env_stat", env_stat_);
-    resolve("mdb_env_close", env_close_);
-    resolve("mdb_txn_begin", txn_begin_);
-    resolve("mdb_txn_abort", txn_abort_);
-    resolve("mdb_dbi_open", dbi_open_);
-    resolve("mdb_cursor_open", cursor_open_);
-    resolve("mdb_cursor_get", cursor_get_);
-    resolve("mdb_cursor_close", cursor_close_);
-    check(env_create_(&env_), "mdb_env_create");
-    check(env_open_(env_, directory.c_str(), MDB_RDONLY | MDB_NOLOCK, 0644), directory.c_str());
-    check(txn_begin_(env_, nullptr, MDB_RDONLY, &txn_), "mdb_txn_begin");
-    check(dbi_open_(txn_, nullptr, 0, &dbi_), "mdb_dbi_open");
-    check(cursor_open_(txn_, dbi_, &cursor_), "mdb_cursor_open");
-    MDB_stat stat{};
-    check(env_stat_(env_, &stat), "mdb_env_stat");
-    records_ = stat.ms_entries;
-  }
-  CursorWalk(const CursorWalk&) = delete;
-  CursorWalk& operator=(const CursorWalk&) = delete;
-  ~CursorWalk() override {
-    cursor_close_(cursor_);
-    txn_abort_(txn_);
-    env_close_(env_);
-  }
+  explicit CursorWalk(const std::string& directory) : reader_(directory) {}
 
-  std::uint64_t records() const override { return records_; }
+  std::uint64_t records() const override { return reader_.records(); }
   const std::byte* mapped() override { return base_; }
   std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) override {
     std::vector<Place> places;
     places.reserve(ordinals.size());
     auto next = ordinals.begin();
     for (std::uint64_t o = window.first; o < window.end(); ++o) {
-      MDB_val key{}, value{};
-      check(cursor_get_(cursor_, &key, &value, o == 0 ? MDB_FIRST : MDB_NEXT), "mdb_cursor_get");
+      const MDB_val value = reader_.first_or_next(o == 0);
       if (base_ == nullptr) base_ = base_of(value.mv_data);
       if (next == ordinals.end() || *next != o) continue;
       places.push_back(
@@ -86,27 +57,8 @@ class CursorWalk final : public Finder {
   }
 
  private:
-  void check(int rc, const char* what) const {
-    if (rc != 0) die("%s: %s", what, strerror_(rc));
-  }
-
-  decltype(&::mdb_strerror) strerror_;
-  decltype(&::mdb_env_create) env_create_;
-  decltype(&::mdb_env_open) env_open_;
-  decltype(&::mdb_env_stat) env_stat_;
-  decltype(&::mdb_env_close) env_close_;
-  decltype(&::mdb_txn_begin) txn_begin_;
-  decltype(&::mdb_txn_abort) txn_abort_;
-  decltype(&::mdb_dbi_open) dbi_open_;
-  decltype(&::mdb_cursor_open) cursor_open_;
-  decltype(&::mdb_cursor_get) cursor_get_;
-  decltype(&::mdb_cursor_close) cursor_close_;
-  MDB_env* env_ = nullptr;
-  MDB_txn* txn_ = nullptr;
-  MDB_dbi dbi_ = 0;
-  MDB_cursor* cursor_ = nullptr;
+  StockReader reader_;
   const std::byte* base_ = nullptr;
-  std::uint64_t records_ = 0;
 };
 
 /// Pages that are read together, each by a request of its own.
@@ -222,10 +174,11 @@ class DirectWalk final : public Finder {
   }
 
  private:
-  /// To the next leaf page; reads a few of them, of which the window surely needs all.
+  /// To the next leaf page; reads so many that the window needs all of them, if they are as full as the last
+  /// one.
   void step(std::uint64_t needed) {
     if (at_ == numbers_.size() || next_leaf_ == 0) {
-      const std::uint64_t n = std::max<std::uint64_t>(needed / std::max<std::uint64_t>(end_ - first_, 1), 1);
+      const std::uint64_t n = end_ == first_ ? 1 : std::max<std::uint64_t>(needed / (end_ - first_), 1);
       numbers_.clear();
       for (std::uint64_t i = 0; i < std::min<std::uint64_t>(n, 64) && next_leaf_ + i < tree_.leaves.size();
            ++i)

@@ -1,8 +1,13 @@
 // LMDBIO's own readers and streams.  The library is loaded by name, so that the other strategies do not have
 // it in their process.
 #include <lmdbio/mpi.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "bench/common.h"
 #include "bench/scaling/functions.h"
@@ -11,6 +16,42 @@
 namespace lmdbio::bench {
 
 namespace {
+
+/// A file for the library's statistics, unless the user has them written elsewhere.
+class Statistics {
+ public:
+  Statistics() {
+    if (std::getenv("LMDBIO_STATS") != nullptr) return;
+    const char* const tmp = std::getenv("TMPDIR");
+    file_ = std::string(tmp != nullptr ? tmp : "/tmp") + "/run_scale." + std::to_string(::getpid()) + ".json";
+    ::setenv("LMDBIO_STATS", file_.c_str(), 1);
+  }
+  Statistics(const Statistics&) = delete;
+  Statistics& operator=(const Statistics&) = delete;
+  ~Statistics() {
+    if (!file_.empty()) ::unlink(file_.c_str());
+  }
+  /// Of all ranks, after lmdbio_mpi_finalize, on rank 0.
+  LibraryCounters of_job() const {
+    LibraryCounters c;
+    std::ifstream in(file_);
+    for (std::string line; std::getline(in, line);) {
+      const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+      if (!j.contains("job")) continue;
+      const nlohmann::json& job = j["job"];
+      c.known = true;
+      c.file_bytes = job.at("file_bytes");
+      c.file_requests = job.at("file_requests");
+      c.memory_bytes = job.at("memory_bytes");
+      c.rank_bytes = job.at("rank_bytes");
+      c.node_bytes = job.at("node_bytes");
+    }
+    return c;
+  }
+
+ private:
+  std::string file_;
+};
 
 class LibraryLoader final : public Loader {
  public:
@@ -52,21 +93,27 @@ class LibraryLoader final : public Loader {
     order.offset = static_cast<std::uint64_t>(rank);
     order.step = static_cast<std::uint64_t>(ranks);
     order.block = s.assignment == Assignment::contiguous ? s.batch : 1;
+    if (s.order == Order::shuffled) order.kind = LMDBIO_ORDER_SHUFFLE;
     check(stream_open_(reader_, &order, &stream_));
   }
   LibraryLoader(const LibraryLoader&) = delete;
   LibraryLoader& operator=(const LibraryLoader&) = delete;
-  ~LibraryLoader() override {
+  ~LibraryLoader() override { close(); }
+  void close() override {
+    if (reader_ == nullptr) return;
     release();
     stream_close_(stream_);
-    reader_close_(reader_);
-    if (mpi_ != nullptr) check(mpi_finalize_(mpi_));
+    reader_close_(std::exchange(reader_, nullptr));
+    if (mpi_ == nullptr) return;
+    check(mpi_finalize_(mpi_));
+    library_ = statistics_.of_job();
   }
 
   std::uint64_t records() const override { return records_; }
   LoaderCounters counters() const override {
     LoaderCounters c;
     c.reads = reads_;
+    c.library = library_;
     return c;
   }
   // Batches beyond the last step are those that not all ranks have.
@@ -97,6 +144,8 @@ class LibraryLoader final : public Loader {
   }
 
   const LoaderSettings settings_;
+  const Statistics statistics_;
+  LibraryCounters library_;
   decltype(&::lmdbio_error) error_;
   decltype(&::lmdbio_mpi_init) mpi_init_;
   decltype(&::lmdbio_mpi_finalize) mpi_finalize_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/scaling/sequence.h"
 #include "bench/scaling/storage.h"
 #include "bench/scaling/strategy.h"
 
@@ -27,6 +28,8 @@ struct LoaderSettings {
   std::uint64_t batch = 1;  ///< records of a rank and step
   std::uint64_t epochs = 1;
   Assignment assignment = Assignment::contiguous;
+  Order order = Order::sequential;
+  std::string keys;  ///< Keys's file; needed by stock LMDB if shuffled
 };
 
 struct Value {
@@ -34,9 +37,18 @@ struct Value {
   std::span<const std::byte> bytes;
 };
 
+/// What LMDBIO's library says of all ranks together, once it was closed; on rank 0.
+struct LibraryCounters {
+  bool known = false;
+  std::uint64_t file_bytes = 0, file_requests = 0, memory_bytes = 0;
+  std::uint64_t rank_bytes = 0;  ///< between ranks
+  std::uint64_t node_bytes = 0;  ///< of these between nodes
+};
+
 /// What a rank has done so far.
 struct LoaderCounters {
-  IoCounters direct;             ///< its direct requests; those of the library are not in it
+  IoCounters direct;  ///< its direct requests; those of the library are not in it
+  LibraryCounters library;
   std::uint64_t sent_bytes = 0;  ///< places that it has sent to other readers
   std::uint64_t wrong_guesses = 0;
   bool reads = false;  ///< it is a reader
@@ -64,9 +76,11 @@ class Loader {
   virtual ~Loader() = default;
   /// Of the database.
   virtual std::uint64_t records() const = 0;
-  /// The rank's batch of the next step, in the order of keys; after the last step of an epoch comes the first
-  /// one of the next.  Valid until the next call.
+  /// The rank's batch of the next step; after the last step of an epoch comes the first one of the next.
+  /// Valid until the next call.
   virtual std::span<const Value> next() = 0;
+  /// Nothing but counters() and records() follows.
+  virtual void close() {}
   virtual LoaderCounters counters() const { return {}; }
 };
 

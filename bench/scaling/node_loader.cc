@@ -250,8 +250,9 @@ class NodeLoader final : public Loader {
     const std::uint64_t gap = settings_.strategy.request_bytes != 0 ? kGap : 0;
     std::vector<Span> spans;
     for (const Place& place : p.places) {
+      if (place.bytes == 0) continue;  // it may lie at the end of the file
       const std::uint64_t begin = place.offset / Storage::kAlignment * Storage::kAlignment;
-      spans.push_back({begin, up(place.offset + std::max<std::uint64_t>(place.bytes, 1)) - begin});
+      spans.push_back({begin, up(place.offset + place.bytes) - begin});
     }
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.offset < b.offset; });
     for (const Span& s : spans) {
@@ -267,6 +268,7 @@ class NodeLoader final : public Loader {
       p.bytes += span.bytes;
     }
     for (std::size_t i = 0; i < p.places.size(); ++i) {
+      if (p.places[i].bytes == 0) continue;
       const auto r = std::upper_bound(p.requests.begin(), p.requests.end(), p.places[i].offset,
                                       [](std::uint64_t o, const auto& q) { return o < q.first.offset; }) -
                      1;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,10 +22,9 @@ constexpr unsigned kDepth = 64;
 class FileStorage final : public Storage {
  public:
   explicit FileStorage(const std::string& path) : path_(path) {
-    Result<File> opened = File::open(path.c_str(), File::Mode::direct_if_possible);
-    if (!opened) die("%s: %s", path.c_str(), std::strerror(opened.error().raw()));
-    file_ = std::make_unique<File>(std::move(opened).value());
-    size_ = file_->size().value();
+    struct stat st {};
+    if (::stat(path.c_str(), &st) != 0) die_errno(path.c_str());
+    size_ = static_cast<std::uint64_t>(st.st_size);
   }
   FileStorage(const FileStorage&) = delete;
   FileStorage& operator=(const FileStorage&) = delete;
@@ -46,6 +46,10 @@ class FileStorage final : public Storage {
   }
   void start(Span span, std::byte* to) override {
     if (queue_ == nullptr) {
+      // Only now: whether direct reads work is tested by one, which mapped strategies are not to have.
+      Result<File> opened = File::open(path_.c_str(), File::Mode::direct_if_possible);
+      if (!opened) die("%s: %s", path_.c_str(), std::strerror(opened.error().raw()));
+      file_ = std::make_unique<File>(std::move(opened).value());
       auto engine = select_engine(*file_, kDepth, EngineKind::uring, nullptr);
       if (!engine) die("%s: %s", path_.c_str(), std::strerror(engine.error().raw()));
       queue_ = std::make_unique<ReadQueue>(std::move(engine).value(), size_, kMostRequest);

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Every strategy of run_scale gives every rank the right records, at several numbers of ranks.
 
-    strategies_test.py MPIRUN RUN_SCALE LIBLMDBIO_MPI
+    strategies_test.py MPIRUN RUN_SCALE LIBLMDBIO_MPI [SEED]
 
 run_scale compares each record with a checksum that stock LMDB has made beforehand.  One database has records of one size
 in the order of keys; in the other they are of all sizes, and were put in at random, so that leaf pages are not equally
@@ -44,26 +44,63 @@ def run(mpirun, ranks, *command):
     return done.returncode, json.loads(lines[0]) if lines else {}
 
 
+def made_databases(mpirun, program, library, directory):
+    """What --make makes is read, and its checksums are those of its records.  A wrong record ends the job."""
+    failed = 0
+    for content, least, most in (("cifar10-like", 3072, 3072), ("imagenet-like", 112640, 112640), ("photographs", 50000, 200000)):
+        database = os.path.join(directory, content)
+        status, told = run(mpirun, 2, program, database, "--make", content, "--bytes", "4MiB", "--batch", "2", "--strategy", "lmm-dio")
+        if status == 0:
+            size = os.stat(os.path.join(database, "data.mdb")).st_size
+            average = told["epochs"][0]["bytes"] / told["epochs"][0]["records"]
+            status = not (told["checked"] and 3.5e6 < size < 5.5e6 and least <= average <= most)
+        if status != 0:
+            failed += 1
+            print(f"{content}: {status}: {told}")
+    # An empty value at the end of the file.
+    import lmdb
+    with lmdb.open(os.path.join(directory, "empty")) as env, env.begin(write=True) as txn:
+        txn.put(b"aa", b"")
+    for strategy in STRATEGIES:
+        status, told = run(mpirun, 1, program, os.path.join(directory, "empty"), "--batch", "1", "--strategy", strategy, "--library",
+                           library)
+        if status != 0 or not told["checked"]:
+            failed += 1
+            print(f"{strategy}, an empty value: {status}: {told}")
+    sums = os.path.join(directory, "photographs.sums")
+    with open(sums, "r+b") as file:
+        file.seek(24)
+        file.write(b"\0" * 8)
+    if run(mpirun, 2, program, os.path.join(directory, "photographs"), "--batch", "2")[0] == 0:
+        failed += 1
+        print("a wrong checksum is not noticed")
+    return failed
+
+
 def main():
-    mpirun, program, library = sys.argv[1:]
+    mpirun, program, library, seed, *_ = [*sys.argv[1:], "2"]
     try:
         import lmdb  # noqa: F401
     except ImportError:
         print("no python3-lmdb")
         return 77
     failed, guesses = 0, {}
-    rng = random.Random(2)
+    rng = random.Random(int(seed))
     with tempfile.TemporaryDirectory(prefix="lmdbio_scale_") as directory:
         for even in (True, False):
             database, sums = os.path.join(directory, f"db{even:d}"), os.path.join(directory, f"sums{even:d}")
             make(database, even)
-            if run(mpirun, 1, program, database, "--make-sums", sums)[0] != 0:
+            if run(mpirun, 1, program, database, "--sums", sums, "--prepare")[0] != 0:
                 return 1
             for ranks in RANKS if even else RANKS[2::2]:
                 for strategy in STRATEGIES:
                     batch, epochs = rng.randint(1, 20), 2
                     options = ["--strategy", strategy, "--batch", str(batch), "--epochs", str(epochs), "--sums", sums, "--library",
                                library, "--assignment", rng.choice(["strided", "contiguous"])]
+                    if strategy in ("stock", "full"):
+                        options += ["--order", rng.choice(["sequential", "shuffled"])]
+                    if strategy == "full":
+                        options += ["--thread-level", rng.choice(["single", "multiple"])]
                     if strategy not in ("stock", "full") and rng.random() < 0.4:
                         options += ["--readers-per-node", str(rng.randint(1, 4))]
                     if strategy in ("lmm-dio", "lmm-dio-prov", "lmm-dio-prov-coal") and rng.random() < 0.4:
@@ -84,11 +121,13 @@ def main():
                         failed += told["readers"] != (ranks if strategy == "stock" else 1)
         # What there is not is refused.
         for options in (["lmm", "--overlap", "ahead"], ["stock", "--readers-per-node", "2"], ["full", "--request-bytes", "1000"],
-                        ["lmm", "--exchange", "redistributed"], ["lmm-dio", "--later", "node-homes"]):
-            status, told = run(mpirun, 1, program, database, "--strategy", *options)
+                        ["lmm", "--exchange", "redistributed"], ["lmm-dio", "--later", "node-homes"],
+                        ["lmm-dio-prov", "--order", "shuffled"]):
+            status, told = run(mpirun, 1, program, database, "--sums", sums, "--strategy", *options)
             if status != 2 or told != {}:
                 failed += 1
                 print(f"{options} is not refused: {status}")
+        failed += made_databases(mpirun, program, library, directory)
     if guesses.get(True) != 0 or not guesses.get(False):
         print("wrong guesses, by whether leaf pages are equally full:", guesses)
         failed += 1

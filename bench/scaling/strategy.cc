@@ -44,7 +44,7 @@ const std::vector<std::pair<std::string, Strategy>>& presets() {
   return all;
 }
 
-std::string refusal(const Strategy& s) {
+std::string refusal(const Strategy& s, Order order) {
   const bool direct = s.access == S::Access::direct, exchanged = s.exchange == S::Exchange::redistributed;
   if (s.readers_per_node == 0) return "a node has at least one reader";
   if (s.readers_per_node != 1 && s.readers == S::Readers::every_rank)
@@ -59,6 +59,10 @@ std::string refusal(const Strategy& s) {
     if (s.group != 0 && !exchanged) return "readers take turns only if they read for others";
     return {};
   }
+  if (order == Order::shuffled && !is_stock(s))
+    return "a walk finds records in the order of keys, and so are guesses checked; shuffled ones are found "
+           "by "
+           "key (stock) or in the index";
   if (exchanged) return "records are redistributed by LMDBIO's streams, which need the index";
   if (s.later != S::Later::page_cache) return "only LMDBIO's streams keep records in the nodes' memory";
   if (!direct && s.request_bytes != 0) return "the kernel decides how large the reads of page faults are";

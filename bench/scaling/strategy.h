@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/scaling/sequence.h"
+
 namespace lmdbio::bench {
 
 struct Strategy {
@@ -42,8 +44,8 @@ struct Strategy {
 /// Names and strategies, in the paper's order; LMM-DM and LMM-DIO are siblings.
 const std::vector<std::pair<std::string, Strategy>>& presets();
 
-/// Why there is no such strategy, a sentence; empty: there is.
-std::string refusal(const Strategy& strategy);
+/// Why there is no such strategy for this order, a sentence; empty: there is.
+std::string refusal(const Strategy& strategy, Order order);
 
 /// Real LMDB by itself does it: nothing of LMDBIO is in the process.
 inline bool is_stock(const Strategy& s) { return s == Strategy{}; }

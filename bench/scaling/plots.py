@@ -1,0 +1,143 @@
+"""Plots of bench/scale: one job; time and share of I/O against ranks, and the steps side by side, of a campaign."""
+
+
+def draw_all(drawings):
+    """`drawings`: path -> function that returns a figure."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as e:
+        print(f"no plot: {e}")
+        return
+    for path, draw in drawings.items():
+        figure = draw()
+        figure.savefig(path, dpi=130)
+        pyplot.close(figure)
+        print(f"Plot:    {path}")
+
+
+def subplots(rows, columns, width, height):
+    from matplotlib import pyplot
+    return pyplot.subplots(rows, columns, figsize=(width * columns + 0.6, height * rows + 0.6), layout="constrained", squeeze=False)
+
+
+def machine_line(report):
+    m = report["machine"]
+    return f"{m['cpu']}, {m['cpus']} CPUs, Linux {m['kernel']}"
+
+
+def draw_job(report):
+    """Where the time of each step went."""
+    epochs = report["epochs"]
+    figure, axes = subplots(1, len(epochs), 5, 3.2)
+    for axis, (i, epoch) in zip(axes[0], enumerate(epochs)):
+        steps = range(1, len(epoch["step_seconds"]) + 1)
+        axis.plot(steps, [1e3 * s for s in epoch["step_seconds"]], ".-", ms=3, lw=0.6, color="C7", label="step, slowest rank")
+        axis.plot(steps, [1e3 * s for s in epoch["step_wait_s_mean"]], ".-", ms=3, lw=0.6, color="C3",
+                  label="wait for the batch, mean of ranks")
+        axis.set(title=f"epoch {i + 1}: {epoch['seconds']:.2f} s, of this I/O {100 * epoch['share_of_io']:.0f} %", xlabel="step",
+                 ylabel="ms")
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7)
+    figure.suptitle(f"strategy {report['strategy']}, {report['ranks']} ranks on {report['nodes']} nodes; "
+                    f"{machine_line(report)}", fontsize=9)
+    return figure
+
+
+def part_name(state, part):
+    return {"cold": "cold, first epoch", "warm": "warm, first epoch"}[state] if part == "first" else f"later epochs ({state} start)"
+
+
+def of_campaign(report):
+    """File name -> function that draws it."""
+    drawings = {}
+    if len({r["ranks"] for r in report["rows"]}) > 1:
+        drawings["time.png"] = lambda: against_ranks(report, "seconds")
+        drawings["share.png"] = lambda: against_ranks(report, "share_of_io")
+    drawings["steps.png"] = lambda: steps(report)
+    return drawings
+
+
+def against_ranks(report, what):
+    """Rows: contents and kinds of scaling; columns: states of page caches, and epochs.  A line for each strategy."""
+    rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][-1]]
+    places = list(dict.fromkeys((r["content"], r["scaling"]) for r in rows))
+    parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
+    strategies = list(dict.fromkeys(r["strategy"] for r in rows))
+    figure, axes = subplots(len(places), len(parts), 3.4, 3.1)
+    for line, place in zip(axes, places):
+        for axis, part in zip(line, parts):
+            here = [r for r in rows if (r["content"], r["scaling"]) == place and (r["state"], r["part"]) == part]
+            for n, strategy in enumerate(strategies):
+                points = sorted((r for r in here if r["strategy"] == strategy), key=lambda r: r["ranks"])
+                if what == "seconds":
+                    y = [r["seconds"]["median"] for r in points]
+                    bounds = [(r["seconds"]["low"] or m, r["seconds"]["high"] or m) for r, m in zip(points, y)]
+                    errors = [[m - low for m, (low, _) in zip(y, bounds)], [high - m for m, (_, high) in zip(y, bounds)]]
+                else:
+                    y, errors = [100 * r["share_of_io"] for r in points], None
+                axis.errorbar([r["ranks"] for r in points], y, yerr=errors, fmt="o-", ms=3, lw=1, capsize=2, color=f"C{n}", label=strategy)
+            ranks = sorted({r["ranks"] for r in here})
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(ranks, [f"{r}\n({shape})" for r in ranks for shape in [next(h["shape"] for h in here if h["ranks"] == r)]],
+                            fontsize=7)
+            axis.minorticks_off()
+            if what == "seconds":
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g}")
+            else:
+                axis.set_ylim(0, 105)
+            axis.set_title(f"{place[0]}, {place[1]} scaling\n{part_name(*part)}", fontsize=8)
+            axis.grid(alpha=0.3)
+    for line in axes:
+        line[0].set_ylabel("seconds of an epoch" if what == "seconds" else "share of I/O, %")
+    for axis in axes[-1]:
+        axis.set_xlabel("ranks (hosts x ranks)")
+    height = 0.5 / figure.get_figheight()  # of the legend
+    figure.get_layout_engine().set(rect=(0, height, 1, 1 - height))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncol=min(len(strategies), 4), fontsize=8)
+    title = "time of an epoch" if what == "seconds" else "share of opening and waiting in the time of all ranks"
+    figure.suptitle(f"bench/scale: {title}; {storage_line(report)}", fontsize=9)
+    return figure
+
+
+def storage_line(report):
+    o = report["options"]
+    cap = f"{o['cap']} MB/s for all hosts" if o["cap"] else "no cap"
+    return f"slow file systems, {o['delay_us'] / 1000:g} ms a request, {cap}; {report['machine']['cpus']} CPUs emulate all hosts"
+
+
+def steps(report):
+    """Rows: contents and shapes, of the most ranks; columns: states and epochs.  Bars: each strategy, and how many times as fast as
+    the step before it is."""
+    rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][0]]
+    scaling = rows[0]["scaling"]
+    shapes = list(dict.fromkeys(r["shape"] for r in sorted(rows, key=lambda r: r["ranks"])))[-2:]
+    rows = [r for r in rows if r["shape"] in shapes and r["scaling"] == scaling]
+    places = list(dict.fromkeys((r["content"], r["shape"]) for r in rows))
+    parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
+    strategies = list(dict.fromkeys(r["strategy"] for r in rows))
+    figure, axes = subplots(len(places), len(parts), 3.9, 0.34 * len(strategies) + 0.7)
+    for line, place in zip(axes, places):
+        for axis, part in zip(line, parts):
+            here = {r["strategy"]: r for r in rows if (r["content"], r["shape"]) == place and (r["state"], r["part"]) == part}
+            most = max(r["seconds"]["median"] for r in here.values())
+            for n, strategy in enumerate(s for s in strategies if s in here):
+                r = here[strategy]
+                low, middle, high = (r["seconds"][end] for end in ("low", "median", "high"))
+                errors = [[middle - low], [high - middle]] if low is not None else None
+                axis.barh(n, middle, 0.7, color=f"C{strategies.index(strategy)}", xerr=errors, error_kw={"ecolor": "0.3", "capsize": 2})
+                step = f", {r['step']['median']:.2f} x" if r["step"] else ""
+                axis.text(max(middle, high or 0), n, f" {middle:.2f} s{step}", va="center", fontsize=6)
+            axis.set_yticks(range(len(here)), [s for s in strategies if s in here], fontsize=7)
+            axis.invert_yaxis()
+            axis.set_xlim(0, 1.9 * most)
+            axis.set_title(f"{place[0]}, {place[1]}: {part_name(*part)}", fontsize=8)
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds of an epoch")
+    figure.suptitle("bench/scale: the steps of the paper, and the library; x: how many times as fast as the step before "
+                    "(lmm-dio: as lmm; full: as lmm-dio-prov-coal)\n"
+                    f"{storage_line(report)}", fontsize=9)
+    return figure
+

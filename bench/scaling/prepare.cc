@@ -1,0 +1,200 @@
+#include "bench/scaling/prepare.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "bench/common.h"
+#include "bench/scaling/stock_lmdb.h"
+#include "bench/xor_bytes.h"
+
+namespace lmdbio::bench {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMean = 110 * 1024, kSigma = 0.5;  // of photographs
+
+std::string keys_file(const std::string& sums) { return sums + ".keys"; }
+
+class Progress {
+ public:
+  Progress(const char* what, std::uint64_t all) : what_(what), all_(all) {}
+  ~Progress() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+  }
+  void at(std::uint64_t done) {
+    if (!terminal_ || clock_ns() < next_) return;
+    next_ = clock_ns() + 200'000'000;
+    shown_ = true;
+    std::fprintf(stderr, "\r%s: %3.0f %%\033[K", what_,
+                 100.0 * static_cast<double>(done) / static_cast<double>(all_));
+  }
+
+ private:
+  const char* const what_;
+  const std::uint64_t all_;
+  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  bool shown_ = false;
+  std::uint64_t next_ = 0;
+};
+
+class Sizes {
+ public:
+  explicit Sizes(Content content) : content_(content) {}
+  std::size_t next() {
+    switch (content_) {
+      case Content::cifar10_like:
+        return 3072;
+      case Content::imagenet_like:
+        return std::size_t{110} << 10;
+      case Content::photographs:
+        break;
+    }
+    return static_cast<std::size_t>(std::clamp(size_(random_), 1024.0, 4.0 * 1024 * 1024));
+  }
+
+ private:
+  const Content content_;
+  std::mt19937_64 random_{1};
+  // The mean of a log-normal distribution is exp(mu + sigma^2 / 2).
+  std::lognormal_distribution<double> size_{std::log(kMean) - kSigma * kSigma / 2, kSigma};
+};
+
+/// Bytes that no compression shrinks.
+std::vector<std::uint64_t> random_words(std::size_t bytes) {
+  std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t));
+  std::mt19937_64 random{2};
+  for (std::uint64_t& w : words) w = random();
+  return words;
+}
+
+template <class T>
+void write(std::ofstream& out, const T& v) {
+  out.write(reinterpret_cast<const char*>(&v), sizeof v);
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) die("%s: cannot be read", path.c_str());
+  std::string bytes(static_cast<std::size_t>(in.tellg()), '\0');
+  in.seekg(0);
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!in) die("%s: cannot be read", path.c_str());
+  return bytes;
+}
+
+}  // namespace
+
+void make_database(const std::string& directory, Content content, std::uint64_t bytes) {
+  const std::string unfinished = directory + ".unfinished";
+  std::error_code error;
+  fs::remove_all(unfinished, error);
+  fs::create_directories(unfinished, error);
+  if (error) die("%s: %s", unfinished.c_str(), error.message().c_str());
+  const StockLmdb lmdb;
+  MDB_env* env = nullptr;
+  lmdb.check(lmdb.env_create(&env), "mdb_env_create");
+  lmdb.check(lmdb.env_set_mapsize(env, bytes + bytes / 2 + (64u << 20)), "mdb_env_set_mapsize");
+  lmdb.check(lmdb.env_open(env, unfinished.c_str(), MDB_NOSYNC, 0644), unfinished.c_str());
+  const std::vector<std::uint64_t> words = random_words(std::size_t{8} << 20);
+  const auto* const random = reinterpret_cast<const char*>(words.data());
+  constexpr std::size_t kLargest = std::size_t{4} << 20;
+  std::vector<char> value(kLargest);
+  Progress progress("writing the database", bytes);
+  Sizes sizes(content);
+  MDB_txn* txn = nullptr;
+  MDB_dbi dbi = 0;
+  std::uint64_t written = 0, in_txn = 0;
+  const auto commit = [&] {
+    if (const int rc = lmdb.txn_commit(txn); rc != 0) die("%s: %s", unfinished.c_str(), lmdb.error_text(rc));
+    txn = nullptr;
+    in_txn = 0;
+  };
+  for (std::uint64_t i = 0; written < bytes; ++i) {
+    if (txn == nullptr) {
+      lmdb.check(lmdb.txn_begin(env, nullptr, 0, &txn), "mdb_txn_begin");
+      lmdb.check(lmdb.dbi_open(txn, nullptr, 0, &dbi), "mdb_dbi_open");
+    }
+    const std::size_t size = sizes.next();
+    std::memcpy(value.data(), random + mix(i) % kLargest, size);
+    std::memcpy(value.data(), &i, sizeof i);
+    char key[16];
+    const int length = std::snprintf(key, sizeof key, "%010llu", static_cast<unsigned long long>(i));
+    MDB_val k{static_cast<std::size_t>(length), key}, v{size, value.data()};
+    lmdb.check(lmdb.put(txn, dbi, &k, &v, 0), "mdb_put");
+    constexpr std::uint64_t kPage = 4096;
+    written += (size + 16 + kPage - 1) / kPage * kPage + 32;
+    if (++in_txn == 1000) commit();
+    progress.at(written);
+  }
+  if (txn != nullptr) commit();
+  lmdb.check(lmdb.env_sync(env, 1), "mdb_env_sync");
+  lmdb.env_close(env);
+  fs::rename(unfinished, directory, error);
+  if (error) die("%s: %s", directory.c_str(), error.message().c_str());
+}
+
+std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size) {
+  return mix(mix(ordinal) ^ xor_bytes(data, size) ^ mix(size));
+}
+
+void make_sums(const std::string& database, const std::string& file) {
+  StockReader reader(database);
+  const std::string unfinished = file + ".unfinished";
+  {
+    std::ofstream sums(unfinished, std::ios::binary), keys(keys_file(file), std::ios::binary);
+    Progress progress("making checksums", reader.records());
+    for (std::uint64_t i = 0; i < reader.records(); ++i) {
+      MDB_val key{};
+      const MDB_val value = reader.first_or_next(i == 0, &key);
+      write(sums, sum_of(i, value.mv_data, value.mv_size));
+      write(keys, static_cast<std::uint16_t>(key.mv_size));
+      keys.write(static_cast<const char*>(key.mv_data), static_cast<std::streamsize>(key.mv_size));
+      progress.at(i);
+    }
+    if (!sums.flush() || !keys.flush()) die("%s: cannot be written", file.c_str());
+  }
+  std::error_code error;
+  fs::rename(unfinished, file, error);
+  if (error) die("%s: %s", file.c_str(), error.message().c_str());
+}
+
+bool have_sums(const std::string& database, const std::string& file) {
+  std::error_code error;
+  const auto made = fs::last_write_time(file, error);
+  if (error) return false;
+  const auto data = fs::last_write_time(database + "/data.mdb", error);
+  return !error && made >= data;
+}
+
+std::vector<std::uint64_t> read_sums(const std::string& file) {
+  const std::string bytes = read_all(file);
+  std::vector<std::uint64_t> sums(bytes.size() / sizeof(std::uint64_t));
+  std::memcpy(sums.data(), bytes.data(), sums.size() * sizeof(std::uint64_t));
+  return sums;
+}
+
+Keys::Keys(const std::string& file) : bytes_(read_all(keys_file(file))) {
+  for (std::uint64_t at = 0; at + sizeof(std::uint16_t) <= bytes_.size();) {
+    begins_.push_back(at);
+    std::uint16_t size = 0;
+    std::memcpy(&size, bytes_.data() + at, sizeof size);
+    at += sizeof size + size;
+    if (at > bytes_.size()) die("%s: damaged", keys_file(file).c_str());
+  }
+}
+
+std::string_view Keys::operator[](std::size_t i) const noexcept {
+  std::uint16_t size = 0;
+  std::memcpy(&size, bytes_.data() + begins_[i], sizeof size);
+  return {bytes_.data() + begins_[i] + sizeof size, size};
+}
+
+}  // namespace lmdbio::bench

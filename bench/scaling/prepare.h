@@ -1,0 +1,45 @@
+// What is made before a run, by stock LMDB: a database to read, checksums of its records, and their keys.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lmdbio::bench {
+
+/// Sizes of values.
+enum class Content : unsigned char {
+  cifar10_like,   ///< 3 KiB: a small raw image
+  imagenet_like,  ///< 110 KiB: an average photograph
+  photographs     ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
+};
+
+/// Writes a database of about `bytes` in this directory.  One that was not finished has another name.  Shows
+/// progress if standard error is a terminal.
+void make_database(const std::string& directory, Content content, std::uint64_t bytes);
+
+/// Of a record: depends on its ordinal, its size and all its bytes.
+std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size);
+
+/// Writes checksums of all records to this file, and their keys to another one beside it.
+void make_sums(const std::string& database, const std::string& file);
+/// They are there, and not older than the database.
+bool have_sums(const std::string& database, const std::string& file);
+std::vector<std::uint64_t> read_sums(const std::string& file);
+
+/// Keys of all records.
+class Keys {
+ public:
+  /// `file`: that of the sums.
+  explicit Keys(const std::string& file);
+  std::size_t count() const noexcept { return begins_.size(); }
+  std::string_view operator[](std::size_t i) const noexcept;
+
+ private:
+  std::string bytes_;
+  std::vector<std::uint64_t> begins_;
+};
+
+}  // namespace lmdbio::bench
