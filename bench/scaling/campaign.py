@@ -250,11 +250,11 @@ def parse(words):
     add("--states", type=listed(["cold", "warm"], "states"), default="cold,warm", help="of page caches (default: %(default)s)")
     add("--bytes", type=size, default="256M", help="size of the database of the shape with most ranks (default: %(default)s)")
     add("--batch", type=int, default=32, help="records of a rank in a step, in the shape with most ranks (default: %(default)s)")
-    add("--epochs", type=int, default=3, help="default: %(default)s")
+    add("--epochs", type=int, default=2, help="default: %(default)s")
     add("--compute", type=numbers, default="0", help="seconds of computation after each batch; of a list, the first is what overlap "
         "is computed with (default: %(default)s)")
     add("--allreduce-mb", type=float, default=0, help="MB that are summed over all ranks after each batch (default: %(default)s)")
-    add("--assignment", choices=["strided", "contiguous"], default="strided", help="default: %(default)s")
+    add("--assignment", choices=["strided", "contiguous"], default="contiguous", help="default: %(default)s")
     add("--order", choices=["sequential", "shuffled"], default="sequential", help="shuffled: only for stock and full")
     add("--rounds", type=int, default=6, help="default: %(default)s; an interval needs 6")
     add("--delay-us", type=int, default=1000, help="of each request (default: %(default)s)")
