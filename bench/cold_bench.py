@@ -1,4 +1,5 @@
-"""What bench/cold, bench/random, bench/index and bench/node share: databases, readers as processes of their own, results."""
+"""What bench/cold, bench/random, bench/index, bench/node and bench/factors share: databases, readers as processes of their own,
+results."""
 import contextlib
 import json
 import os
@@ -131,11 +132,15 @@ class ColdBench:
             self.note(f"{label} says: {done.stderr.splitlines()[0]}")
         return json.loads(done.stdout)
 
+    def more(self):
+        """Of result.json, beside its usual parts."""
+        return {}
+
     def write(self):
         with open(os.path.join(self.args.out, "result.json"), "w", encoding="utf-8") as out:
             json.dump({"bench": self.name, "machine": {**self.machine, "load_average_at_end": os.getloadavg()},
                        "options": {k: getattr(self.args, k) for k in self.options}, "libraries": self.libraries,
-                       "databases": self.databases, "notes": self.notes, "rows": self.rows}, out, indent=1)
+                       "databases": self.databases, "notes": self.notes, "rows": self.rows, **self.more()}, out, indent=1)
 
     def device_line(self):
         d = self.machine["directory"]

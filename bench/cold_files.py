@@ -2,9 +2,10 @@
 
 A set-up is one of
   local[-reverse]
-  slow-DELAYms[-READAHEAD][-capMB][-reverse]   e.g. slow-1ms-128K, slow-5ms-4M-cap500 (500 MB/s), slow-1ms-128K-reverse
+  slow-DELAYms[-READAHEAD][-maxREQUEST][-capMB][-reverse]
+      e.g. slow-1ms-128K, slow-5ms-4M-cap500 (500 MB/s), slow-1ms-128K-reverse, slow-1ms-0K-max128K
 DELAY is added to each read request by a FUSE file system (tests/support/slowfs); READAHEAD is the kernel's for it
-(128K if not given).
+(128K if not given); REQUEST is the largest read request (1M if not given).
 """
 import ctypes
 import mmap
@@ -19,6 +20,7 @@ from measure import MIB, Skip, fail, size  # noqa: E402
 
 STEP = 4 * MIB
 LARGEST_READ_AHEAD_KB = 64 << 10
+LARGEST_REQUEST = MIB  # of FUSE
 COLD, WARM = 0.001, 0.999  # at most / at least this part of a file is in the page cache
 
 
@@ -107,16 +109,22 @@ class Slow:
     limit, slow = 4 * MIB, True
 
     def __init__(self, name, args):
-        found = re.fullmatch(r"slow-(\d+(?:\.\d+)?)ms(?:-(\d+[KM]))?(?:-cap(\d+))?(-reverse)?", name)
+        found = re.fullmatch(r"slow-(\d+(?:\.\d+)?)ms(?:-(\d+[KM]))?(?:-max(\d+[KM]))?(?:-cap(\d+))?(-reverse)?", name)
         if not found:
             raise ValueError(name)
         self.delay_us = round(1000 * float(found[1]))
-        self.bandwidth = int(found[3] or 0) * 1000000
-        self.reverse, self.bytes, self.source = bool(found[4]), args.slow_bytes, args.dir
+        self.bandwidth = int(found[4] or 0) * 1000000
+        self.reverse, self.bytes, self.source = bool(found[5]), args.slow_bytes, args.dir
         options = {"max_background": 512}
+        if found[3]:
+            options["max_read"] = request = size(found[3])
+            if not 0 < request <= LARGEST_REQUEST or request % 4096 != 0:
+                fail(f"{name}: the largest request is a multiple of 4K up to {LARGEST_REQUEST >> 20}M")
         if (kb := size(found[2] or "128K") >> 10) > LARGEST_READ_AHEAD_KB:
             fail(f"{name}: a read-ahead of {found[2]}? A cap of the bandwidth is -capMB")
-        if kb != 128:  # what the kernel has by itself
+        if kb < 128:
+            options["max_readahead"] = kb << 10
+        elif kb != 128:  # what the kernel has by itself
             options["read_ahead_kb"] = kb
         self.fs = slowfs.SlowFs(os.path.join(args.build, "bin", "lmdbio_slowfs"), args.dir, **options)
 

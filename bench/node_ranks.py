@@ -1,4 +1,4 @@
-"""The processes of a run of bench/node: they start together, and begin each epoch together."""
+"""The processes of a run of bench/node or bench/factors: they start together, and begin each epoch together."""
 import json
 import os
 import subprocess

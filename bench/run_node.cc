@@ -2,7 +2,7 @@
 // over (epochs).  Linked with -llmdb it is stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
 //
 //   run_node DATABASE --pattern strided|partitioned|all|random --records N [--procs P] [--rank R]
-//            [--epochs N] [--seed S]
+//            [--epochs N] [--seed S] [--nordahead] [--batch N --compute-us US]
 //
 // --records: that the database has.  It reads, of the P processes the R-th,
 //   strided      by a cursor that steps over all records: R, R + P, ..
@@ -10,14 +10,20 @@
 //   all          all records in order
 //   random       by mdb_get, of a permutation of the keys (another in each epoch) those at R, R + P, ..
 //
+// --nordahead: opens the environment with MDB_NORDAHEAD.  --batch: sleeps for --compute-us after each N
+// records that it has read, which stands for a computation, and at the end in proportion for the records that
+// fill no batch.
+//
 // The processes of a run start together: each prints {"library": ..} when it is ready, and begins an epoch
 // when it has read one byte from standard input.  After each epoch it prints a line of JSON, and a last one
 // when the environment is closed.  The first epoch includes opening the environment.
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,14 +36,16 @@ namespace {
 struct Options {
   const char* path = nullptr;
   std::string pattern;
-  std::uint64_t records = 0, procs = 1, rank = 0, epochs = 1, seed = 1;
+  std::uint64_t records = 0, procs = 1, rank = 0, epochs = 1, seed = 1, batch = 0, compute_us = 0;
+  bool nordahead = false;
 };
 
 Options parse(int argc, char** argv) {
   Options o;
   const std::pair<const char*, std::uint64_t*> numbers[] = {
-      {"--records", &o.records}, {"--procs", &o.procs}, {"--rank", &o.rank},
-      {"--epochs", &o.epochs},   {"--seed", &o.seed},
+      {"--records", &o.records},       {"--procs", &o.procs}, {"--rank", &o.rank},
+      {"--epochs", &o.epochs},         {"--seed", &o.seed},   {"--batch", &o.batch},
+      {"--compute-us", &o.compute_us},
   };
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
@@ -47,6 +55,8 @@ Options parse(int argc, char** argv) {
       *number->second = std::strtoull(argv[++i], nullptr, 10);
     } else if (a == "--pattern" && i + 1 < argc) {
       o.pattern = argv[++i];
+    } else if (a == "--nordahead") {
+      o.nordahead = true;
     } else if (a[0] != '-' && o.path == nullptr) {
       o.path = argv[i];
     } else {
@@ -56,6 +66,7 @@ Options parse(int argc, char** argv) {
   if (o.path == nullptr) die("run_node: no database");
   if (o.records == 0) die("run_node: --records is needed");
   if (o.rank >= o.procs) die("run_node: --rank must be below --procs");
+  if ((o.batch == 0) != (o.compute_us == 0)) die("run_node: --batch and --compute-us need each other");
   const std::string patterns[] = {"strided", "partitioned", "all", "random"};
   if (std::find(std::begin(patterns), std::end(patterns), o.pattern) == std::end(patterns))
     die("run_node: no such pattern: '%s'", o.pattern.c_str());
@@ -79,56 +90,84 @@ Lookups make_lookups(const Options& o, std::uint64_t epoch) {
   return l;
 }
 
-void look_up(MDB_txn* txn, MDB_dbi dbi, Lookups& l, RandomResult& r) {
+/// What a process has read, and what it computes in between.
+class Share {
+ public:
+  explicit Share(const Options& o) : batch_(o.batch), compute_us_(o.compute_us) {}
+
+  void add(std::uint64_t ordinal, const MDB_val& value) {
+    result_.add(ordinal, value.mv_data, value.mv_size);
+    if (batch_ != 0 && ++in_batch_ == batch_) compute();
+  }
+
+  /// Computes for the records that fill no batch.
+  const RandomResult& end() {
+    if (in_batch_ != 0) compute();
+    return result_;
+  }
+
+ private:
+  void compute() {
+    std::this_thread::sleep_for(std::chrono::microseconds(compute_us_ * in_batch_ / batch_));
+    in_batch_ = 0;
+  }
+
+  const std::uint64_t batch_, compute_us_;
+  std::uint64_t in_batch_ = 0;
+  RandomResult result_;
+};
+
+void look_up(MDB_txn* txn, MDB_dbi dbi, Lookups& l, Share& share) {
   for (std::size_t i = 0; i < l.keys.count; ++i) {
     MDB_val key = l.keys[i], value{};
     must(mdb_get(txn, dbi, &key, &value), "mdb_get");
-    r.add(l.ordinals[i], value.mv_data, value.mv_size);
+    share.add(l.ordinals[i], value);
   }
 }
 
 /// Walks over all records and reads each `stride`-th from `first` on.
 void walk(MDB_cursor* cursor, std::uint64_t records, std::uint64_t first, std::uint64_t stride,
-          RandomResult& r) {
+          Share& share) {
   MDB_val key{}, value{};
   std::uint64_t at = 0;
   int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
   for (; rc == 0; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT), ++at)
-    if (at % stride == first) r.add(at, value.mv_data, value.mv_size);
+    if (at % stride == first) share.add(at, value);
   if (rc != MDB_NOTFOUND) die("mdb_cursor_get: %s", mdb_strerror(rc));
   if (at != records) die("%" PRIu64 " of %" PRIu64 " records", at, records);
 }
 
 /// Reads the records first .. end - 1 in order.
-void read_part(MDB_cursor* cursor, std::uint64_t first, std::uint64_t end, RandomResult& r) {
+void read_part(MDB_cursor* cursor, std::uint64_t first, std::uint64_t end, Share& share) {
   char name[kKeyRoom];
   MDB_val key{make_key(KeyKind::kImage, first, false, name), name}, value{};
   for (std::uint64_t at = first; at < end; ++at) {
     must(mdb_cursor_get(cursor, &key, &value, at == first ? MDB_SET_KEY : MDB_NEXT), "mdb_cursor_get");
-    r.add(at, value.mv_data, value.mv_size);
+    share.add(at, value);
   }
 }
 
 RandomResult read_share(const OpenDb& db, const Options& o, Lookups* lookups) {
-  RandomResult r;
+  Share share(o);
   MDB_txn* txn = nullptr;
   must(mdb_txn_begin(db.env, nullptr, MDB_RDONLY, &txn), "mdb_txn_begin");
   if (lookups != nullptr) {
-    look_up(txn, db.dbi, *lookups, r);
+    look_up(txn, db.dbi, *lookups, share);
   } else {
     MDB_cursor* cursor = nullptr;
     must(mdb_cursor_open(txn, db.dbi, &cursor), "mdb_cursor_open");
     if (o.pattern == "partitioned") {
-      read_part(cursor, o.records * o.rank / o.procs, o.records * (o.rank + 1) / o.procs, r);
+      read_part(cursor, o.records * o.rank / o.procs, o.records * (o.rank + 1) / o.procs, share);
     } else if (o.pattern == "strided") {
-      walk(cursor, o.records, o.rank, o.procs, r);
+      walk(cursor, o.records, o.rank, o.procs, share);
     } else {
-      walk(cursor, o.records, 0, 1, r);
+      walk(cursor, o.records, 0, 1, share);
     }
     mdb_cursor_close(cursor);
   }
+  const RandomResult result = share.end();
   mdb_txn_abort(txn);
-  return r;
+  return result;
 }
 
 /// Waits until all may start.
@@ -169,7 +208,7 @@ int run(int argc, char** argv) {
     const ProcessUse before = process_use();
     const long waits_before = waits();
     if (epoch == 0) {
-      db = open_db(o.path, KeyKind::kImage, 0);
+      db = open_db(o.path, KeyKind::kImage, o.nordahead ? MDB_NORDAHEAD : 0);
       if (db.records != o.records)
         die("%s has %" PRIu64 " records, not %" PRIu64, o.path, db.records, o.records);
     }
