@@ -51,11 +51,13 @@ class Campaign:
     def database(self, content, scaling, ranks):
         """Its name; made on its first use, with its checksums, in memory below the slow file systems."""
         size_bytes = self.args.bytes if scaling == "strong" else self.args.bytes * ranks // self.most_ranks
-        name = f"{content}-{size_bytes}"
+        step = self.args.batch * (self.most_ranks if scaling == "strong" else ranks)  # records
+        name = f"{content}-{size_bytes}-{step}"
         if name not in self.made:
             progress(f"making {name}")
             path = os.path.join(self.args.dir, name)
-            subprocess.run([self.program, path, "--make", content, "--bytes", str(size_bytes), "--prepare"], check=True)
+            subprocess.run([self.program, path, "--make", content, "--bytes", str(size_bytes), "--multiple", str(step),
+                            "--prepare"], check=True)
             self.made[name] = os.stat(os.path.join(path, "data.mdb")).st_size
         make_warm(os.path.join(self.args.dir, name, "data.mdb"))
         return name

@@ -118,7 +118,7 @@ def steps(report):
     places = list(dict.fromkeys((r["content"], r["shape"]) for r in rows))
     parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
     strategies = list(dict.fromkeys(r["strategy"] for r in rows))
-    figure, axes = subplots(len(places), len(parts), 3.9, 0.34 * len(strategies) + 0.7)
+    figure, axes = subplots(len(places), len(parts), 4.2, 0.34 * len(strategies) + 0.7)
     for line, place in zip(axes, places):
         for axis, part in zip(line, parts):
             here = {r["strategy"]: r for r in rows if (r["content"], r["shape"]) == place and (r["state"], r["part"]) == part}
@@ -129,8 +129,8 @@ def steps(report):
                 errors = [[middle - low], [high - middle]] if low is not None else None
                 axis.barh(n, middle, 0.7, color=f"C{strategies.index(strategy)}", xerr=errors, error_kw={"ecolor": "0.3", "capsize": 2})
                 step = f", {r['step']['median']:.2f} x" if r["step"] else ""
-                axis.text(max(middle, high or 0), n, f" {middle:.2f} s{step}", va="center", fontsize=6)
-            axis.set_yticks(range(len(here)), [s for s in strategies if s in here], fontsize=7)
+                axis.text(min(max(middle, high or 0), 1.35 * most), n, f" {middle:.2f} s{step}", va="center", fontsize=6)
+            axis.set_yticks(range(len(here)), [s if axis is line[0] else "" for s in strategies if s in here], fontsize=7)
             axis.invert_yaxis()
             axis.set_xlim(0, 1.9 * most)
             axis.set_title(f"{place[0]}, {place[1]}: {part_name(*part)}", fontsize=8)

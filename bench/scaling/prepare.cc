@@ -92,20 +92,22 @@ std::string read_all(const std::string& path) {
 
 }  // namespace
 
-void make_database(const std::string& directory, Content content, std::uint64_t bytes) {
+void make_database(const std::string& directory, Content content, std::uint64_t bytes,
+                   std::uint64_t multiple) {
   const std::string unfinished = directory + ".unfinished";
   std::error_code error;
   fs::remove_all(unfinished, error);
   fs::create_directories(unfinished, error);
   if (error) die("%s: %s", unfinished.c_str(), error.message().c_str());
+  constexpr std::size_t kLargest = std::size_t{4} << 20;  // value
   const StockLmdb lmdb;
   MDB_env* env = nullptr;
   lmdb.check(lmdb.env_create(&env), "mdb_env_create");
-  lmdb.check(lmdb.env_set_mapsize(env, bytes + bytes / 2 + (64u << 20)), "mdb_env_set_mapsize");
+  lmdb.check(lmdb.env_set_mapsize(env, bytes + bytes / 2 + multiple * kLargest + (64u << 20)),
+             "mdb_env_set_mapsize");
   lmdb.check(lmdb.env_open(env, unfinished.c_str(), MDB_NOSYNC, 0644), unfinished.c_str());
   const std::vector<std::uint64_t> words = random_words(std::size_t{8} << 20);
   const auto* const random = reinterpret_cast<const char*>(words.data());
-  constexpr std::size_t kLargest = std::size_t{4} << 20;
   std::vector<char> value(kLargest);
   Progress progress("writing the database", bytes);
   Sizes sizes(content);
@@ -117,7 +119,7 @@ void make_database(const std::string& directory, Content content, std::uint64_t 
     txn = nullptr;
     in_txn = 0;
   };
-  for (std::uint64_t i = 0; written < bytes; ++i) {
+  for (std::uint64_t i = 0; written < bytes || i % multiple != 0; ++i) {
     if (txn == nullptr) {
       lmdb.check(lmdb.txn_begin(env, nullptr, 0, &txn), "mdb_txn_begin");
       lmdb.check(lmdb.dbi_open(txn, nullptr, 0, &dbi), "mdb_dbi_open");

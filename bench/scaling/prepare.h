@@ -16,9 +16,10 @@ enum class Content : unsigned char {
   photographs     ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
 };
 
-/// Writes a database of about `bytes` in this directory.  One that was not finished has another name.  Shows
-/// progress if standard error is a terminal.
-void make_database(const std::string& directory, Content content, std::uint64_t bytes);
+/// Writes a database of about `bytes` in this directory; its number of records is a multiple of `multiple`.
+/// One that was not finished has another name.  Shows progress if standard error is a terminal.
+void make_database(const std::string& directory, Content content, std::uint64_t bytes,
+                   std::uint64_t multiple = 1);
 
 /// Of a record: depends on its ordinal, its size and all its bytes.
 std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size);

@@ -27,7 +27,7 @@ using S = Strategy;
 
 struct Options {
   std::string database, strategy = "stock", sums;
-  std::uint64_t bytes = std::uint64_t{1} << 28, global_batch = 0;
+  std::uint64_t bytes = std::uint64_t{1} << 28, multiple = 1, global_batch = 0;
   std::optional<Content> content;
   bool prepare = false, no_check = false, dry_run = false;
   LoaderSettings loading;
@@ -53,6 +53,9 @@ void add_database(CLI::App& app, Options& o) {
   app.add_option("--bytes", o.bytes, "of such a database, e.g. 1GiB (default: 256MiB)")
       ->transform(CLI::AsSizeValue(false).description(""))
       ->type_name("SIZE");
+  app.add_option("--multiple", o.multiple,
+                 "of which its number of records is, e.g. the records of all ranks and a step")
+      ->check(CLI::PositiveNumber);
   app.add_option(
       "--sums", o.sums,
       "checksums of all records, made with stock LMDB if they are not there (default: DATABASE.sums); "
@@ -167,7 +170,8 @@ int parse(int argc, char** argv, Options& o) {
 /// On rank 0, while the others wait.
 void prepare(const Options& o) {
   const std::string& database = o.loading.database;
-  if (o.content && !std::filesystem::exists(database)) make_database(database, *o.content, o.bytes);
+  if (o.content && !std::filesystem::exists(database))
+    make_database(database, *o.content, o.bytes, o.multiple);
   const bool needed = !o.no_check || o.loading.order == Order::shuffled;
   if (needed && !have_sums(database, o.sums)) make_sums(database, o.sums);
 }

@@ -58,7 +58,7 @@ class Training {
         show({epoch, settings.epochs, step + 1, steps});
       }
       const double own_end = world_.seconds();
-      MPI_Barrier(MPI_COMM_WORLD);
+      wait_for_all();
       const double end = world_.seconds();
       epochs.push_back(report({end - begin, end - own_end, opened}));
     }
@@ -98,6 +98,15 @@ class Training {
     for (const double end = world_.seconds() + o_.compute_s; world_.seconds() < end;) {
     }
   }
+  /// Not MPI_Barrier, in which ranks that have ended take the CPU from those that have not, where several
+  /// share one.
+  void wait_for_all() {
+    constexpr double kPauseS = 100e-6;
+    MPI_Request request;
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    int done = 0;
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0) world_.sleep(kPauseS);
+  }
   struct At {
     std::uint64_t epoch, epochs, step, steps;
   };
@@ -123,7 +132,7 @@ class Training {
   struct Times {
     double seconds;  ///< until all ranks have ended it: the largest of all ranks is the time from the first
                      ///< that began to the last that ended
-    double skew;  ///< of these after this rank had ended it
+    double skew;     ///< of these after this rank had ended it
     double opened;
   };
   nlohmann::json report(const Times& times) {
