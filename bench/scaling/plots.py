@@ -61,6 +61,7 @@ def of_campaign(report):
 
 def against_ranks(report, what):
     """Rows: contents and kinds of scaling; columns: states of page caches, and epochs.  A line for each strategy."""
+    from matplotlib.ticker import LogLocator, NullFormatter
     rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][-1]]
     places = list(dict.fromkeys((r["content"], r["scaling"]) for r in rows))
     parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
@@ -85,7 +86,9 @@ def against_ranks(report, what):
             axis.minorticks_off()
             if what == "seconds":
                 axis.set_yscale("log")
+                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.yaxis.set_major_formatter("{x:g}")
+                axis.yaxis.set_minor_formatter(NullFormatter())
             else:
                 axis.set_ylim(0, 105)
             axis.set_title(f"{place[0]}, {place[1]} scaling\n{part_name(*part)}", fontsize=8)
