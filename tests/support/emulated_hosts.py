@@ -46,7 +46,7 @@ def pid_of(state, host):
 
 
 def enter(pid):
-    return ["nsenter", "-t", pid, "-m", "-u", "-i", "-n", "-p", "--"]
+    return ["nsenter", "-t", pid, "-m", "-u", "-i", "-n", "-p", "--root", "--wd", "--"]  # its root may be a chroot's
 
 
 def private_tmpfs(where, size):
