@@ -60,7 +60,10 @@ Result<ReadQueue*> Queues::get(bool direct) noexcept {
   One& one = past != nullptr ? direct_ : buffered_;
   if (one.queue != nullptr) return one.queue.get();
   try {
-    const File& file = past != nullptr ? *past : shared_.source.buffered();
+    // The kernel does not read ahead: what follows a record is another rank's, as a rule, and reads that
+    // overlap wait for each other.
+    const File* const exact = past == nullptr ? shared_.source.file->exact() : nullptr;
+    const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.buffered();
     Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
     if (!engine) return engine.error();
     one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));

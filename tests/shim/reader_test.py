@@ -1,9 +1,14 @@
 """Readers of lmdbio.h, from C: each way to have the library, each engine and kind of reading, statistics."""
 import errno
+import os
+import sys
 import unittest
 
 import confined
 import shimtest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import slowfs  # noqa: E402
 
 
 class Reader(shimtest.Case):
@@ -46,6 +51,19 @@ class Reader(shimtest.Case):
     def test_not_served_is_an_error(self):
         done = shimtest.run("disabled", ["reader", self.fresh()])
         self.assertIn(f"lmdbio_reader_open(dir, NULL, &reader) = {errno.ENOTSUP}, giving up", done.out)
+
+    # Through the page cache.  With the kernel's read-ahead it would be half of the file.
+    def test_reads_its_share_and_nothing_else(self):
+        db = self.fresh()
+        self.assertEqual(shimtest.run("stock", ["caffe_layers", "make", db, "400", "200000"]).returncode, 0)
+        try:
+            with slowfs.SlowFs(shimtest.CONFIG["slowfs"], db) as fs:
+                done = shimtest.run("stock", ["epochs", fs.path, "0", "4", "1", "0"], {"LMDBIO_IO": "buffered"})
+                self.assertEqual((done.returncode, done.err), (0, ""))
+                read = fs.counters()["read"]["bytes"]
+        except slowfs.Missing as why:
+            self.skipTest(str(why))
+        self.assertLess(read / os.path.getsize(os.path.join(db, "data.mdb")), 0.33)
 
     def test_statistics(self):
         done = self.check("linked")
