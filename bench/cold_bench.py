@@ -33,11 +33,11 @@ class ColdBench:
         if "stock" not in self.backends:
             fail("without stock there is nothing to compare with")
 
-    def without(self, backend, program):
-        """Does without a reader whose program is not built (liburing)."""
+    def without(self, backend, program, note="The raw ring is not built (liburing): no limit is shown."):
+        """Does without a reader whose program is not built, and says so."""
         if backend in self.backends and not os.access(self.program(program), os.X_OK):
             self.backends.remove(backend)
-            self.note("The raw ring is not built (liburing): no limit is shown.")
+            self.note(note)
 
     def program(self, name):
         return os.path.join(self.args.build, "bin", name)

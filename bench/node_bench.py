@@ -6,6 +6,8 @@ from measure import Failed
 from node_ranks import Ranks
 
 STOCK = ("stock", "control")  # readers without the library
+BACKEND = "backend"           # the reader that is Caffe's backend
+CAFFE = ("caffe", "caffe-shuffled")  # patterns of run_caffe
 
 
 class NodeBench(cold_bench.ColdBench):
@@ -18,15 +20,23 @@ class NodeBench(cold_bench.ColdBench):
     def records(database):
         return int(database.rsplit("-", 1)[1])
 
+    @staticmethod
+    def reading_program(backend, pattern):
+        if pattern in CAFFE:
+            return "run_caffe_lmdbio" if backend == BACKEND else "run_caffe_lmdb"
+        return "run_node"
+
     def read(self, backend, where, database, pattern, procs, options=(), extra=None):
         """One run: the seconds of its epochs and of the closing, and what its processes have used.  `where`: the files, as a set-up of
         cold_files; if it has `inside`, the processes run there.  `options`: further ones of run_node.  `extra`: environment variables."""
-        command = [self.program("run_node"), os.path.join(where.dir, database), "--pattern", pattern, "--records",
+        command = [self.program(self.reading_program(backend, pattern)), os.path.join(where.dir, database), "--pattern", pattern, "--records",
                    str(self.records(database)), "--procs", str(procs), "--epochs", str(self.args.epochs), "--seed",
                    str(self.args.seed), *options]
         inside = getattr(where, "inside", list)
         ours = backend not in STOCK
         other = {"env": self.environment(ours, extra)}
+        if backend == BACKEND:
+            other["env"].pop("LD_PRELOAD", None)
         if self.args.uid is not None:
             other |= {"user": self.args.uid, "group": self.args.uid, "extra_groups": []}
         epochs, told = [], where.told()

@@ -14,11 +14,7 @@
 // records that it has read, which stands for a computation, and at the end in proportion for the records that
 // fill no batch.
 //
-// The processes of a run start together: each prints {"library": ..} when it is ready, and begins an epoch
-// when it has read one byte from standard input.  After each epoch it prints a line of JSON, and a last one
-// when the environment is closed.  The first epoch includes opening the environment.
-#include <unistd.h>
-
+// What it prints, and when it begins: epochs_of_run.h.  The first epoch includes opening the environment.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -27,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/random_run.h"
+#include "bench/epochs_of_run.h"
 #include "bench/workload_warm.h"
 
 namespace lmdbio::bench {
@@ -170,62 +166,27 @@ RandomResult read_share(const OpenDb& db, const Options& o, Lookups* lookups) {
   return result;
 }
 
-/// Waits until all may start.
-void wait_for_start() {
-  char byte;
-  ssize_t n;
-  do n = read(STDIN_FILENO, &byte, 1);
-  while (n < 0 && errno == EINTR);
-  if (n < 0) die_errno("standard input");
-  if (n == 0) die("run_node: the benchmark has ended");
-}
-
-void end_line() {
-  std::puts("}");
-  if (std::fflush(stdout) != 0) die_errno("standard output");
-}
-
-/// How often this thread has given up its core to wait.
-long waits() {
-  rusage use{};
-  if (getrusage(RUSAGE_THREAD, &use) != 0) die_errno("getrusage");
-  return use.ru_nvcsw;
-}
-
 int run(int argc, char** argv) {
   const Options o = parse(argc, argv);
   std::vector<Lookups> lookups;  // made before any clock starts
   for (std::uint64_t epoch = 0; o.pattern == "random" && epoch < o.epochs; ++epoch)
     lookups.push_back(make_lookups(o, epoch));
-  std::printf("{\"library\": \"%s\"", library_of(dlsym(RTLD_DEFAULT, "mdb_cursor_get")).c_str());
-  end_line();
+  print_ready(library_of(dlsym(RTLD_DEFAULT, "mdb_cursor_get")));
 
   OpenDb db;
   ProcessUse before_close;
   for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
-    wait_for_start();
-    const std::uint64_t begin = clock_ns();
-    const ProcessUse before = process_use();
-    const long waits_before = waits();
+    const EpochLine line;
     if (epoch == 0) {
       db = open_db(o.path, KeyKind::kImage, o.nordahead ? MDB_NORDAHEAD : 0);
       if (db.records != o.records)
         die("%s has %" PRIu64 " records, not %" PRIu64, o.path, db.records, o.records);
     }
-    const RandomResult r = read_share(db, o, lookups.empty() ? nullptr : &lookups[epoch]);
-    const std::uint64_t end = clock_ns();
-    const long waited = waits() - waits_before;
-    std::printf("{\"begin_ns\": %" PRIu64 ", \"end_ns\": %" PRIu64 ", \"bytes\": %" PRIu64
-                ", \"records\": %" PRIu64 ", \"digest\": %" PRIu64 ", \"thread_voluntary_switches\": %ld, ",
-                begin, end, r.bytes, r.records, r.set_digest, waited);
-    print_use(before);
+    line.print_end(read_share(db, o, lookups.empty() ? nullptr : &lookups[epoch]));
     before_close = process_use();
-    end_line();
   }
   mdb_env_close(db.env);
-  std::printf("{\"end_ns\": %" PRIu64 ", ", clock_ns());
-  print_use(before_close);
-  end_line();
+  print_closed(before_close);
   return 0;
 }
 

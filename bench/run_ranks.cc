@@ -1,15 +1,15 @@
 // The ranks of bench/distributed: an MPI job whose ranks read their shares of one database, all bytes of each
 // value, several times over (epochs).
 //
-//   mpirun -n P run_ranks DATABASE --backend stock|alone|ours [options]     (--help lists them)
+//   mpirun -n P run_ranks DATABASE --backend stock|alone|ours|caffe [options]     (--help lists them)
 //
 // stock: each rank opens the environment with stock LMDB, steps over all records with a cursor, and uses its
 // own, as Intel-Caffe does.  alone: lmdbio_reader_open and a stream of the rank's share, on each rank.  ours:
-// lmdbio_mpi_reader_open and a stream.  After each batch a rank computes,
-// that is, sleeps, and takes part in an MPI_Allreduce, if that was asked for.
+// lmdbio_mpi_reader_open and a stream.  caffe: Caffe's backend with LMDBIO_MPI=1, whose ranks count on from
+// the last record to the first.  After each batch a rank computes, that is, sleeps, and takes part in an
+// MPI_Allreduce, if that was asked for.
 //
 // Rank 0 prints one line of JSON.  The first epoch includes opening, and in `ours` the record index.
-#include <dlfcn.h>
 #include <lmdbio/mpi_reader.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -18,12 +18,19 @@
 #include <algorithm>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/random_run.h"
+#include "bench/rank_of_node.h"
+#include "bench/stock_lmdb.h"
+#ifdef USE_LMDBIO
+#include "caffe/data_reader.hpp"
+#include "caffe/util/db_lmdbio.hpp"
+#endif
 
 namespace lmdbio::bench {
 namespace {
@@ -42,7 +49,9 @@ const std::vector<std::string> kLevels = {"single", "funneled", "serialized", "m
 int parse(int argc, char** argv, Options& o) {
   CLI::App app{"Reads a database by the ranks of an MPI job."};
   app.add_option("database", o.path)->required();
-  app.add_option("--backend", o.backend)->required()->check(CLI::IsMember({"stock", "alone", "ours"}));
+  app.add_option("--backend", o.backend)
+      ->required()
+      ->check(CLI::IsMember({"stock", "alone", "ours", "caffe"}));
   app.add_option("--batch", o.batch, "records")->check(CLI::PositiveNumber);
   app.add_option("--epochs", o.epochs)->check(CLI::PositiveNumber);
   app.add_option("--assignment", o.assignment, "each P-th record, or each P-th batch of consecutive ones")
@@ -85,10 +94,7 @@ class Rank {
   explicit Rank(const Options& o) : o_(o), summands_(o.allreduce_mb * 1000000 / sizeof(float)) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
-    MPI_Comm node;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    MPI_Comm_rank(node, &rank_of_node_);
-    MPI_Comm_free(&node);
+    rank_of_node_ = rank_of_node();
   }
   std::uint64_t rank() const { return static_cast<std::uint64_t>(rank_); }
   std::uint64_t ranks() const { return static_cast<std::uint64_t>(ranks_); }
@@ -177,7 +183,8 @@ void Rank::end_batch(double waited_s) {
 void Rank::end_epoch() {
   const double cpu = cpu_seconds() - cpu_;
   barrier();
-  // The largest of all ranks: from the first that began, since some are scheduled late, to the last that ended.
+  // The largest of all ranks: from the first that began, since some are scheduled late, to the last that
+  // ended.
   const double seconds = seconds_since(begin_ns_), busy = busy_seconds() - busy_;
   nlohmann::json e;
   std::uint64_t requests = 0, bytes = 0;  // since the file system was mounted
@@ -210,43 +217,8 @@ void Rank::print(const std::string& library) {
   if (rank_ == 0) std::puts(j.dump().c_str());
 }
 
-/// Stock LMDB, beside liblmdbio.so, whose functions have the same names.
-struct Stock {
-  decltype(&::mdb_env_create) env_create;
-  decltype(&::mdb_env_open) env_open;
-  decltype(&::mdb_env_stat) env_stat;
-  decltype(&::mdb_env_close) env_close;
-  decltype(&::mdb_txn_begin) txn_begin;
-  decltype(&::mdb_txn_abort) txn_abort;
-  decltype(&::mdb_dbi_open) dbi_open;
-  decltype(&::mdb_cursor_open) cursor_open;
-  decltype(&::mdb_cursor_get) cursor_get;
-  decltype(&::mdb_cursor_close) cursor_close;
-
-  Stock() {
-    // Deep: a build that is not symbolic would otherwise find liblmdbio.so's functions for its own calls.
-    void* const library = dlopen("liblmdb.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-    if (library == nullptr) die("%s", dlerror());
-    const auto resolve = [library](const char* name, auto& function) {
-      void* const found = dlsym(library, name);
-      if (found == nullptr) die("%s", dlerror());
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
-    };
-    resolve("mdb_env_create", env_create);
-    resolve("mdb_env_open", env_open);
-    resolve("mdb_env_stat", env_stat);
-    resolve("mdb_env_close", env_close);
-    resolve("mdb_txn_begin", txn_begin);
-    resolve("mdb_txn_abort", txn_abort);
-    resolve("mdb_dbi_open", dbi_open);
-    resolve("mdb_cursor_open", cursor_open);
-    resolve("mdb_cursor_get", cursor_get);
-    resolve("mdb_cursor_close", cursor_close);
-  }
-};
-
 /// Steps over all records, and uses those of this rank.  It waits all the time but for computation.
-void walk(const Stock& lmdb, MDB_cursor* cursor, const Options& o, Rank& rank) {
+void walk(const StockLmdb& lmdb, MDB_cursor* cursor, const Options& o, Rank& rank) {
   MDB_val key{}, value{};
   std::uint64_t at = 0, taken = 0, begin = clock_ns();
   int rc = lmdb.cursor_get(cursor, &key, &value, MDB_FIRST);
@@ -263,7 +235,7 @@ void walk(const Stock& lmdb, MDB_cursor* cursor, const Options& o, Rank& rank) {
 }
 
 void read_stock(const Options& o, Rank& rank) {
-  const Stock lmdb;
+  const StockLmdb lmdb;
   MDB_env* env = nullptr;
   MDB_txn* txn = nullptr;
   MDB_dbi dbi = 0;
@@ -348,6 +320,40 @@ void read_ours(const Options& o, Rank& rank) {
   rank.print(library_of(reinterpret_cast<void*>(&lmdbio_mpi_reader_open)));
 }
 
+#ifdef USE_LMDBIO
+/// In order: each P-th record of all epochs as one sequence.
+void read_caffe(const Options& o, Rank& rank) {
+  rank.begin_epoch();
+  caffe::db::LMDBIO db;
+  db.Open(o.path, caffe::db::READ);
+  const std::unique_ptr<caffe::db::LMDBIOCursor> cursor(db.NewCursor());
+  testing::SequentialReader reader(*cursor, rank.rank(), rank.ranks());
+  const std::uint64_t records = cursor->count();
+  rank.records(records);
+  rank.opened();
+  std::uint64_t place = rank.rank();
+  for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
+    if (epoch != 0) rank.begin_epoch();
+    std::uint64_t taken = 0;
+    double waited = 0;
+    for (; place < (epoch + 1) * records; place += rank.ranks()) {
+      const std::uint64_t begin = clock_ns();
+      const std::string value = reader.read_one();
+      waited += seconds_since(begin);
+      rank.take(reader.taken(), value.data(), value.size());
+      if (++taken % o.batch != 0) continue;
+      rank.end_batch(waited);
+      waited = 0;
+    }
+    if (taken % o.batch != 0) rank.end_batch(waited);
+    rank.end_epoch();
+  }
+  rank.print(library_of(reinterpret_cast<void*>(&lmdbio_reader_open)));
+}
+#else
+void read_caffe(const Options&, const Rank&) { die("Caffe's backend was not built: it needs the tests"); }
+#endif
+
 int run(int argc, char** argv) {
   Options o;
   if (const int status = parse(argc, argv, o); status >= 0) return status;
@@ -363,6 +369,9 @@ int run(int argc, char** argv) {
       read_stock(o, rank);
     } else if (o.backend == "alone") {
       read_alone(o, rank);
+    } else if (o.backend == "caffe") {
+      (void)setenv("LMDBIO_MPI", "1", 1);
+      read_caffe(o, rank);
     } else {
       read_ours(o, rank);
     }

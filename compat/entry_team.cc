@@ -11,6 +11,7 @@
 #include "compat/abi.h"
 #include "compat/reader_handle.h"
 #include "compat/stats.h"
+#include "lmdbio/base/config.h"
 #include "lmdbio/base/mix.h"
 #include "lmdbio/dist/file_index.h"
 #include "lmdbio/dist/team_functions.h"
@@ -272,7 +273,10 @@ void set_error(const char* text) noexcept {
   }
 }
 
-constexpr dist::TeamFunctions kFunctions{set_error, init, reader_open, wait, poll, close, free_team};
+bool together() noexcept { return config().mpi; }
+
+constexpr dist::TeamFunctions kFunctions{set_error, together, init,  reader_open,
+                                         wait,      poll,     close, free_team};
 
 }  // namespace
 

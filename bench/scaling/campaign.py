@@ -203,7 +203,7 @@ Requests and skew: of the first epoch.  Overlap: the part of the shorter one of 
         for part in parts:
             columns += [f"{part}: seconds [interval]", "x stock", "x step before", "I/O", "read / file"]
             columns += ["overlap"] if has_overlap else []
-        columns += ["requests", "skew s", "MiB between nodes", "peak MiB"]
+        columns += ["requests", "skew s", "MiB between nodes", "MiB of a rank"]
         print(f"\n{content}, {scaling} scaling, {shape}, {state}, {compute:g} s of computation a step\n\n| {' | '.join(columns)} |\n"
               f"|{'---|' * len(columns)}")
         for strategy, rows in strategies.items():

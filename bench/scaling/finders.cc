@@ -10,7 +10,7 @@
 #include <string>
 
 #include "bench/common.h"
-#include "bench/scaling/stock_lmdb.h"
+#include "bench/stock_lmdb.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/format/page_view.h"
 

@@ -10,7 +10,8 @@
 #include <utility>
 
 #include "bench/common.h"
-#include "bench/scaling/functions.h"
+#include "bench/functions.h"
+#include "bench/rank_of_node.h"
 #include "bench/scaling/loader.h"
 
 namespace lmdbio::bench {
@@ -59,6 +60,7 @@ class LibraryLoader final : public Loader {
     const Functions resolve(s.library.c_str(), RTLD_NOW | RTLD_LOCAL);
     resolve("lmdbio_error", error_);
     resolve("lmdbio_mpi_init", mpi_init_);
+    resolve("lmdbio_mpi_poll", mpi_poll_);
     resolve("lmdbio_mpi_finalize", mpi_finalize_);
     resolve("lmdbio_mpi_reader_open", mpi_reader_open_);
     resolve("lmdbio_reader_open", reader_open_);
@@ -99,6 +101,9 @@ class LibraryLoader final : public Loader {
   LibraryLoader(const LibraryLoader&) = delete;
   LibraryLoader& operator=(const LibraryLoader&) = delete;
   ~LibraryLoader() override { close(); }
+  void poll() override {
+    if (mpi_ != nullptr) check(mpi_poll_(mpi_));
+  }
   void close() override {
     if (reader_ == nullptr) return;
     release();
@@ -148,6 +153,7 @@ class LibraryLoader final : public Loader {
   LibraryCounters library_;
   decltype(&::lmdbio_error) error_;
   decltype(&::lmdbio_mpi_init) mpi_init_;
+  decltype(&::lmdbio_mpi_poll) mpi_poll_;
   decltype(&::lmdbio_mpi_finalize) mpi_finalize_;
   decltype(&::lmdbio_mpi_reader_open) mpi_reader_open_;
   decltype(&::lmdbio_reader_open) reader_open_;

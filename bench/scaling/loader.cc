@@ -5,7 +5,7 @@
 
 #include "bench/common.h"
 #include "bench/scaling/prepare.h"
-#include "bench/scaling/stock_lmdb.h"
+#include "bench/stock_lmdb.h"
 
 namespace lmdbio::bench {
 

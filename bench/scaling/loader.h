@@ -54,16 +54,6 @@ struct LoaderCounters {
   bool reads = false;  ///< it is a reader
 };
 
-/// Of this process among the ranks of its node.  All ranks call it.
-inline int rank_of_node() {
-  MPI_Comm node;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-  int rank = 0;
-  MPI_Comm_rank(node, &rank);
-  MPI_Comm_free(&node);
-  return rank;
-}
-
 /// Steps that an epoch has: all ranks have a whole batch in each.
 constexpr std::uint64_t steps_per_epoch(std::uint64_t records, std::uint64_t batch,
                                         std::uint64_t ranks) noexcept {
@@ -79,6 +69,8 @@ class Loader {
   /// The rank's batch of the next step; after the last step of an epoch comes the first one of the next.
   /// Valid until the next call.
   virtual std::span<const Value> next() = 0;
+  /// Of a rank that waits for others: gives them what they wait for, if it has no thread for that.
+  virtual void poll() {}
   /// Nothing but counters() and records() follows.
   virtual void close() {}
   virtual LoaderCounters counters() const { return {}; }

@@ -10,7 +10,8 @@
 #include <random>
 
 #include "bench/common.h"
-#include "bench/scaling/stock_lmdb.h"
+#include "bench/keys.h"
+#include "bench/stock_lmdb.h"
 #include "bench/xor_bytes.h"
 
 namespace lmdbio::bench {
@@ -127,9 +128,8 @@ void make_database(const std::string& directory, Content content, std::uint64_t 
     const std::size_t size = sizes.next();
     std::memcpy(value.data(), random + mix(i) % kLargest, size);
     std::memcpy(value.data(), &i, sizeof i);
-    char key[16];
-    const int length = std::snprintf(key, sizeof key, "%010llu", static_cast<unsigned long long>(i));
-    MDB_val k{static_cast<std::size_t>(length), key}, v{size, value.data()};
+    char key[kKeyRoom];
+    MDB_val k{make_key(KeyKind::kImage, i, false, key), key}, v{size, value.data()};
     lmdb.check(lmdb.put(txn, dbi, &k, &v, 0), "mdb_put");
     constexpr std::uint64_t kPage = 4096;
     written += (size + 16 + kPage - 1) / kPage * kPage + 32;

@@ -9,6 +9,7 @@
 
 #include "bench/common.h"
 #include "bench/process_use.h"
+#include "bench/rank_of_node.h"
 #include "bench/scaling/prepare.h"
 
 namespace lmdbio::bench {
@@ -20,6 +21,12 @@ bool has_mapped(const char* what) {
   for (std::string line; std::getline(maps, line);)
     if (line.find(what) != std::string::npos) return true;
   return false;
+}
+
+/// Private and shared memory of this process, without mapped files.
+std::uint64_t own_memory_kib() {
+  return proc_number("/proc/self/status", "RssAnon: %" SCNu64) +
+         proc_number("/proc/self/status", "RssShmem: %" SCNu64);
 }
 
 template <class T>
@@ -58,12 +65,13 @@ class Training {
         show({epoch, settings.epochs, step + 1, steps});
       }
       const double own_end = world_.seconds();
-      wait_for_all();
+      wait_for_all(*loader);
       const double end = world_.seconds();
       epochs.push_back(report({end - begin, end - own_end, opened}));
     }
+    const std::uint64_t memory_kib = own_memory_kib();
     loader->close();
-    nlohmann::json j = totals(loader->counters());
+    nlohmann::json j = totals(loader->counters(), memory_kib);
     j["ranks"] = ranks_;
     j["batch"] = settings.batch;
     j["records"] = loader->records();
@@ -100,12 +108,15 @@ class Training {
   }
   /// Not MPI_Barrier, in which ranks that have ended take the CPU from those that have not, where several
   /// share one.
-  void wait_for_all() {
+  void wait_for_all(Loader& loader) {
     constexpr double kPauseS = 100e-6;
     MPI_Request request;
     MPI_Ibarrier(MPI_COMM_WORLD, &request);
     int done = 0;
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0) world_.sleep(kPauseS);
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0) {
+      loader.poll();
+      world_.sleep(kPauseS);
+    }
   }
   struct At {
     std::uint64_t epoch, epochs, step, steps;
@@ -174,16 +185,15 @@ class Training {
   }
 
   /// Of the whole run and all ranks.
-  nlohmann::json totals(const LoaderCounters& c) {
+  nlohmann::json totals(const LoaderCounters& c, std::uint64_t memory_kib) {
     std::vector<std::uint64_t> counts{c.reads, c.direct.requests, c.direct.bytes, c.sent_bytes,
                                       std::uint64_t{rank_of_node_ == 0}};
     counts.insert(counts.end(), c.direct.by_size.begin(), c.direct.by_size.end());
     counts = over_ranks(counts, MPI_UINT64_T, MPI_SUM);
-    const std::vector<std::uint64_t> most = over_ranks(
-        std::vector<std::uint64_t>{c.direct.most_in_flight, c.wrong_guesses, process_use().max_rss_kib,
-                                   proc_number("/proc/self/status", "RssAnon: %" SCNu64) +
-                                       proc_number("/proc/self/status", "RssShmem: %" SCNu64)},
-        MPI_UINT64_T, MPI_MAX);
+    const std::vector<std::uint64_t> most =
+        over_ranks(std::vector<std::uint64_t>{c.direct.most_in_flight, c.wrong_guesses,
+                                              process_use().max_rss_kib, memory_kib},
+                   MPI_UINT64_T, MPI_MAX);
     std::vector<std::uint64_t> by_rank(static_cast<std::size_t>(ranks_));
     MPI_Gather(&c.direct.requests, 1, MPI_UINT64_T, by_rank.data(), 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     nlohmann::json j{{"readers", counts[0]},

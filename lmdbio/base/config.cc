@@ -33,6 +33,13 @@ bool parse_strict(Config& c, const char* value) {
   return true;
 }
 
+bool parse_mpi(Config& c, const char* value) {
+  const std::string_view v = value;
+  if (v != "0" && v != "1") return false;
+  c.mpi = v == "1";
+  return true;
+}
+
 bool parse_seconds(const char* value, unsigned& seconds) {
   constexpr unsigned kMost = 3600;
   unsigned n = 0;
@@ -178,6 +185,11 @@ constexpr ConfigEntry kTable[] = {
      "local. cache: as auto, but never into /dev/shm. chunks: walks read every file by direct I/O, even "
      "if it fits into the page cache, and share it in /dev/shm. off: each process reads the file itself.",
      parse_node},
+    {"LMDBIO_MPI", "0, 1", "0",
+     "1: the backend for Caffe reads together with the other ranks of MPI_COMM_WORLD: one rank reads each "
+     "record and sends it to the rank that uses it. All ranks have to read the same databases, and MPI has "
+     "to provide MPI_THREAD_MULTIPLE. 0: each process reads for itself.",
+     parse_mpi},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30",
      "Log one warning when a read takes longer than this many seconds. 0: no warning.", parse_stall_seconds},
     {"LMDBIO_INDEX_DIR", "path of a directory", "",

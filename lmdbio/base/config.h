@@ -33,6 +33,7 @@ struct Config {
     return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;
   }
   NodeMode node = NodeMode::automatic;
+  bool mpi = false;
   unsigned stall_seconds = 30;  // 0: never told
   std::string index_dir;        // of record indexes; empty: each beside its database
   std::string

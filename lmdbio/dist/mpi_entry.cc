@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 
@@ -108,6 +109,39 @@ __attribute__((visibility("default"))) int lmdbio_mpi_init(MPI_Comm comm, const 
   } catch (const std::bad_alloc&) {
     return fail(ENOMEM, "lmdbio_mpi_init: out of memory");
   }
+}
+
+__attribute__((visibility("default"))) int lmdbio_mpi_world(lmdbio_mpi** out, int* rank, int* ranks) {
+  static std::mutex mutex;
+  static lmdbio_mpi* world = nullptr;
+  if (functions() == nullptr) return ENOTSUP;
+  if (out == nullptr || rank == nullptr || ranks == nullptr)
+    return fail(EINVAL, "lmdbio_mpi_world: null argument");
+  if (!functions()->together()) return fail(ENOTSUP, "lmdbio_mpi_world: LMDBIO_MPI is not 1");
+  int level = MPI_THREAD_SINGLE;
+  if (!mpi_runs() || MPI_Query_thread(&level) != MPI_SUCCESS)
+    return fail(ENOTSUP, "lmdbio_mpi_world: MPI is not initialized");
+  if (level != MPI_THREAD_MULTIPLE)
+    return fail(ENOTSUP, "lmdbio_mpi_world: MPI was not initialized with MPI_THREAD_MULTIPLE");
+  const std::lock_guard lock(mutex);
+  if (world == nullptr) {
+    // Unlike MPI_Comm_dup, this is no collective call on MPI_COMM_WORLD, where other threads may be in one.
+    constexpr int kTag = 0x4c4d;
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Comm own = MPI_COMM_NULL;
+    int rc = MPI_Comm_group(MPI_COMM_WORLD, &all);
+    if (rc == MPI_SUCCESS) rc = MPI_Comm_create_group(MPI_COMM_WORLD, all, kTag, &own);
+    if (rc != MPI_SUCCESS) return fail_mpi("lmdbio_mpi_world", rc);
+    (void)MPI_Group_free(&all);
+    const int made = lmdbio_mpi_init(own, nullptr, &world);
+    (void)MPI_Comm_free(&own);
+    if (made != 0) return made;
+  }
+  if (::getpid() != world->pid) return fail(EINVAL, "lmdbio_mpi_world: a forked child cannot use MPI");
+  (void)MPI_Comm_rank(MPI_COMM_WORLD, rank);
+  (void)MPI_Comm_size(MPI_COMM_WORLD, ranks);
+  *out = world;
+  return 0;
 }
 
 __attribute__((visibility("default"))) int lmdbio_mpi_reader_open(lmdbio_mpi* mpi, const char* path,

@@ -177,6 +177,8 @@ bool Team::close() {
     return members_.empty() || stuck || !broken_.empty();
   };
   if (!wait(lock, left)) return false;
+  for (const std::weak_ptr<const Member>& r : readers_)
+    if (const std::shared_ptr<const Member> reader = r.lock()) totals_.add(reader->totals());
   terms.totals = totals_;
   const std::uint64_t claim = agreement_->claim("the end", "", {}, "", terms);
   const auto agreed = [&] {

@@ -38,6 +38,8 @@ class Member {
   virtual void leave() noexcept {}
   /// An error has left messages under way: it will never be finished.
   virtual bool stuck() const noexcept { return false; }
+  /// Under the team's lock.  Its part of the job's totals, unless it has been counted.
+  virtual JobTotals totals() const noexcept { return {}; }
 };
 
 /// Any thread that the network allows.
@@ -105,6 +107,11 @@ class Team {
   std::uint64_t ranks_here() const noexcept;
   /// With the lock held.  Adds what a reader of this rank has done, once it does nothing more.
   void count(const JobTotals& totals) noexcept { totals_.add(totals); }
+  /// With the lock held.  close() counts it, if it is still there then.  May throw bad_alloc.
+  void count_at_close(std::weak_ptr<const Member> reader) {
+    std::erase_if(readers_, [](const auto& r) { return r.expired(); });
+    readers_.push_back(std::move(reader));
+  }
   /// On rank 0, after close(): of all ranks.
   const JobTotals& job_totals() const noexcept { return agreement_->totals(); }
 
@@ -136,6 +143,7 @@ class Team {
   std::unique_ptr<Agreement> agreement_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Member>> members_;
+  std::vector<std::weak_ptr<const Member>> readers_;
   std::string broken_;
   JobTotals totals_;  ///< of this rank
   std::uint64_t events_ = 0;

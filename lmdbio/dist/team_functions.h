@@ -19,6 +19,8 @@ struct TeamOptions {
 /// None of them throws.  Those that return an int return 0, an errno or an MDB_ code, and set lmdbio_error().
 struct TeamFunctions {
   void (*set_error)(const char* text);
+  /// LMDBIO_MPI is 1.
+  bool (*together)();
   /// Owns the network from now on, also if it fails.
   int (*init)(Network* network, const TeamOptions& options, void** team);
   int (*reader_open)(void* team, const char* path, const lmdbio_reader_options* options,

@@ -55,6 +55,7 @@ void TeamReader::open(const std::shared_ptr<Team>& team, std::string_view path, 
   const std::lock_guard lock(team->mutex());
   auto made = std::make_shared<TeamReader>(team, std::string(path), local);
   team->add(made);
+  team->count_at_close(made);
   made->claim_ = team->agreement().claim(path, name, state, "", terms_of(*team, local));
   out = std::move(made);
   team->notify();
@@ -142,13 +143,11 @@ void TeamReader::let_go() noexcept {
   leave();
 }
 
-// The other ranks go on: what this rank has claimed stands.
-void TeamReader::leave() noexcept {
-  if (exchange_ == nullptr || !exchange_->needs_work()) work_.reset();
-  if (local_ == nullptr) return;
+JobTotals TeamReader::totals() const noexcept {
+  JobTotals totals;
+  if (local_ == nullptr) return totals;
   const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
   const reader::Counters& c = local_->reader().shared().counters;
-  JobTotals totals;
   totals.records = get(c.records);
   totals.bytes = get(c.bytes_given);
   totals.file_bytes = get(c.bytes_read);
@@ -160,7 +159,13 @@ void TeamReader::leave() noexcept {
   totals.records_alone = get(c.records_alone);
   totals.waits = get(c.waits);
   totals.wait_ns = get(c.wait_ns);
-  team_->count(totals);
+  return totals;
+}
+
+// The other ranks go on: what this rank has claimed stands.
+void TeamReader::leave() noexcept {
+  if (exchange_ == nullptr || !exchange_->needs_work()) work_.reset();
+  team_->count(totals());
   local_ = nullptr;
 }
 

@@ -81,6 +81,7 @@ class TeamReader final : public Member {
   bool busy() const noexcept override { return !settled(); }
   void leave() noexcept override;
   bool stuck() const noexcept override { return stuck_; }
+  JobTotals totals() const noexcept override;
   std::uint64_t events() const noexcept override {
     return static_cast<std::uint64_t>(state_) + (transport_ != nullptr ? transport_->events : 0) +
            (work_ != nullptr && work_->done() ? 1 : 0);

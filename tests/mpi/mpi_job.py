@@ -16,6 +16,13 @@ import tempfile
 import time
 
 
+# As root, more ranks than cores, nothing pinned, no network.
+ON_ONE_HOST = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader",
+               "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+               "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_plm_rsh_agent": "/bin/false",
+               "OMPI_MCA_pmix_server_max_wait": "60"}
+
+
 def processes_in(directory):
     """Processes that work below a directory."""
     found = []
@@ -46,11 +53,7 @@ def main():
         print("no mpirun")
         return 77
     env = {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_")}
-    # As root, more ranks than cores, nothing pinned, no network.
-    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader",
-                "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_plm_rsh_agent": "/bin/false",
-                "OMPI_MCA_pmix_server_max_wait": "60"})
+    env.update(ON_ONE_HOST)
     probe = subprocess.run([mpirun, "-n", "1", "true"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            check=False, timeout=60)
     if probe.returncode != 0:

@@ -71,7 +71,7 @@ TEST(Config, TableIsWellFormed) {
   }
   EXPECT_THAT(names,
               ElementsAre("LMDBIO_DISABLE", "LMDBIO_ENGINE", "LMDBIO_INDEX_DIR", "LMDBIO_IO",
-                          "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_NODE",
+                          "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_MPI", "LMDBIO_NODE",
                           "LMDBIO_STALL_SECONDS", "LMDBIO_STATS", "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
 }
 

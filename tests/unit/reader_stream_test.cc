@@ -1,6 +1,10 @@
 // One stream, and two that share a reader's memory: order, positions, what is read ahead, who gives way.
 // All kinds of orders against a walk: tests/diff/reader_stream_test.cc.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <stdexcept>
 
 #include "lmdbio/reader/stream.h"
 #include "tests/support/reader_file.h"
@@ -47,6 +51,18 @@ class StreamTest : public ::testing::Test {
     }
     return got;
   }
+  /// Of the file, in the page cache.
+  std::uint64_t resident_pages() const {
+    const std::size_t bytes = file_.bytes();
+    void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file_.fd(), 0);
+    if (at == MAP_FAILED) throw std::runtime_error("mmap");
+    std::vector<unsigned char> pages((bytes + ReaderFile::kPage - 1) / ReaderFile::kPage);
+    const int rc = ::mincore(at, bytes, pages.data());
+    ::munmap(at, bytes);
+    if (rc != 0) throw std::runtime_error("mincore");
+    return static_cast<std::uint64_t>(
+        std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; }));
+  }
   using Ordinals = std::vector<std::uint64_t>;
 
   ReaderFile file_{kValues, kValuePages, {0}};
@@ -72,6 +88,20 @@ TEST_F(StreamTest, BatchesComeInOrderAndPositionsTellWhereItGoesOn) {
   EXPECT_TRUE(next(*s).empty());
   EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
   EXPECT_EQ(s->position(), (Spot{2, 0}));
+}
+
+// Of a file that is read through the page cache, as by one of several ranks: the kernel reads ahead of none
+// of the reads.
+TEST_F(StreamTest, NothingButItsRecordsIsRead) {
+  file_.drop_page_cache();
+  if (resident_pages() != 0) GTEST_SKIP() << "this file system's pages cannot be evicted";
+  const auto r = file_.reader(32 * kMiB, {ReadPath::page_cache, true, false, ""});
+  lmdbio_order o = order(LMDBIO_ORDER_SEQUENTIAL, 1);
+  o.step = 8;
+  const auto s = open(*r, o);
+  for (std::uint64_t i = 0; i < kValues; i += 8) EXPECT_EQ(next(*s), Ordinals{i});
+  EXPECT_GE(resident_pages(), kValues / 8 * kValuePages);
+  EXPECT_LE(resident_pages(), kValues / 8 * kValuePages + 8) << "with the leaf page";
 }
 
 // The batch that has it is an error, each time; those before are not.

@@ -50,6 +50,16 @@ typedef struct lmdbio_mpi_options {
  * liblmdbio.so has another version.  EIO: a call of MPI failed. */
 int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* options, lmdbio_mpi** mpi);
 
+/* For plug-ins of programs that may or may not use MPI, such as the backend for Caffe.  Returns the state for
+ * all ranks of MPI_COMM_WORLD that all callers of this process share, this process's rank and the number of
+ * ranks.  The first call creates it, and waits until all ranks of MPI_COMM_WORLD have called; it does not
+ * interfere with collective calls of other threads on MPI_COMM_WORLD.  MPI_Finalize ends it; it must not be
+ * given to lmdbio_mpi_finalize.  Any thread.
+ *
+ * ENOTSUP: LMDBIO_MPI is not 1, MPI is not initialized, or not with MPI_THREAD_MULTIPLE.  EINVAL: in a forked
+ * child. */
+int lmdbio_mpi_world(lmdbio_mpi** mpi, int* rank, int* ranks);
+
 /* Opens a reader as lmdbio_reader_open does.  All ranks open the same database: the same path, the same
  * `database` of the options, and a file with the same size, modification time and meta pages.  All ranks then
  * read the same snapshot.

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bench/common.h"
-#include "bench/scaling/functions.h"
+#include "bench/functions.h"
 
 namespace lmdbio::bench {
 
@@ -14,6 +14,7 @@ namespace lmdbio::bench {
 class StockLmdb {
  public:
   StockLmdb() {
+    // Deep: beside liblmdbio.so, whose functions have the same names, LMDB is to find its own.
     const Functions resolve("liblmdb.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     resolve("mdb_strerror", error_text);
     resolve("mdb_env_create", env_create);

@@ -1,0 +1,18 @@
+// Where the ranks of an MPI job run.
+#pragma once
+
+#include <mpi.h>
+
+namespace lmdbio::bench {
+
+/// Of this process among the ranks of its node.  All ranks call it.
+inline int rank_of_node() {
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  int rank = 0;
+  MPI_Comm_rank(node, &rank);
+  MPI_Comm_free(&node);
+  return rank;
+}
+
+}  // namespace lmdbio::bench

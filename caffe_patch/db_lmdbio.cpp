@@ -1,0 +1,368 @@
+// Part of LMDBIO; caffe_patch/apply copies it to src/caffe/util/ of Intel-Caffe.  C++11, as Caffe.
+#ifdef USE_LMDBIO
+#include "caffe/util/db_lmdbio.hpp"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+typedef struct lmdbio_mpi lmdbio_mpi;  // as in lmdbio/mpi.h
+
+namespace caffe {
+namespace db {
+
+namespace {
+
+const uint64_t kBatchBytes = 256 << 10;
+const uint64_t kMostInBatch = 64;
+
+// Never destroyed: reader threads may close their databases while the program exits.
+std::mutex& SourcesMutex() {
+  static std::mutex* const mutex = new std::mutex;
+  return *mutex;
+}
+std::map<string, LMDBIOSource*>& Sources() {
+  static std::map<string, LMDBIOSource*>* const sources = new std::map<string, LMDBIOSource*>;
+  return *sources;
+}
+
+string RealPath(const string& path) {
+  char resolved[PATH_MAX];
+  return realpath(path.c_str(), resolved) != NULL ? resolved : path;
+}
+
+uint64_t DataFileBytes(const string& path) {
+  struct stat file;
+  if (stat(path.c_str(), &file) != 0) return 0;
+  if (S_ISDIR(file.st_mode) && stat((path + "/data.mdb").c_str(), &file) != 0) return 0;
+  return static_cast<uint64_t>(file.st_size);
+}
+
+string Bytes(const MDB_val& of) { return string(static_cast<const char*>(of.mv_data), of.mv_size); }
+
+void* Token(uint64_t ordinal) { return reinterpret_cast<void*>(static_cast<uintptr_t>(ordinal + 1)); }
+uint64_t OrdinalOf(void* token) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(token)) - 1; }
+
+// Functions of liblmdbio_mpi.so (lmdbio/mpi.h), which is loaded only where it is wanted: this file is
+// compiled without MPI.
+struct Ranks {
+  typedef int World(lmdbio_mpi** mpi, int* rank, int* ranks);
+  typedef int Open(lmdbio_mpi* mpi, const char* path, const lmdbio_reader_options* options,
+                   lmdbio_reader** reader);
+  typedef int Wait(lmdbio_reader* reader);
+
+  lmdbio_mpi* mpi;  // NULL: each process reads for itself
+  int rank, ranks;
+  Open* open;
+  Wait* wait;
+
+  Ranks() : mpi(NULL), rank(0), ranks(1), open(NULL), wait(NULL) {
+    const char* const wanted = getenv("LMDBIO_MPI");
+    if (wanted == NULL || string(wanted) != "1") return;
+    void* const library = Load();
+    World* const world =
+        reinterpret_cast<World*>(library != NULL ? dlsym(library, "lmdbio_mpi_world") : NULL);
+    if (world == NULL) {
+      LOG(WARNING) << "LMDBIO_MPI=1, but this process reads for itself: " << dlerror();
+      return;
+    }
+    open = reinterpret_cast<Open*>(dlsym(library, "lmdbio_mpi_reader_open"));
+    wait = reinterpret_cast<Wait*>(dlsym(library, "lmdbio_mpi_wait"));
+    lmdbio_mpi* all = NULL;
+    if (world(&all, &rank, &ranks) != 0) {
+      LOG(WARNING) << "LMDBIO_MPI=1, but this process reads for itself: " << lmdbio_error();
+    } else if (ranks > 1) {
+      mpi = all;
+    }
+  }
+
+ private:
+  // The one beside liblmdbio.so, or that which the loader finds.
+  static void* Load() {
+    const char* const name = "liblmdbio_mpi.so";
+    Dl_info own;
+    if (dladdr(reinterpret_cast<void*>(&lmdbio_version), &own) != 0 && own.dli_fname != NULL) {
+      const string file = own.dli_fname;
+      void* const beside =
+          dlopen((file.substr(0, file.rfind('/') + 1) + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (beside != NULL) return beside;
+    }
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  }
+};
+
+// Waits for the other ranks at the first call.
+const Ranks& TheRanks() {
+  static const Ranks* const ranks = new Ranks;
+  return *ranks;
+}
+
+}  // namespace
+
+LMDBIOSource::LMDBIOSource(const string& path, const string& real_path)
+    : path_(path), real_path_(real_path), reader_(NULL), rank_(0), ranks_(1), users_(0) {
+  lmdbio_reader_options options = {};
+  options.size = sizeof options;
+#ifdef ALLOW_LMDB_NOLOCK
+  options.flags = MDB_NOLOCK;
+#endif
+  const Ranks& all = TheRanks();
+  const int rc = all.mpi != NULL ? all.open(all.mpi, path.c_str(), &options, &reader_)
+                                 : lmdbio_reader_open(path.c_str(), &options, &reader_);
+  if (rc != 0) LOG(FATAL) << lmdbio_error();
+  if (all.mpi != NULL) {
+    rank_ = static_cast<uint64_t>(all.rank);
+    ranks_ = static_cast<uint64_t>(all.ranks);
+    // Opens of the ranks are matched by number, so each rank opens each database once, and keeps it.
+    users_ = 1;
+  }
+  LOG(INFO) << "Opened lmdb " << path << " with LMDBIO " << lmdbio_version();
+}
+
+uint64_t LMDBIOSource::Count() const {
+  if (ranks_ > 1 && TheRanks().wait(reader_) != 0) LOG(FATAL) << lmdbio_error();
+  return lmdbio_reader_count(reader_);
+}
+
+std::shared_ptr<LMDBIOSource> LMDBIOSource::Open(const string& path) {
+  const string name = RealPath(path);
+  std::lock_guard<std::mutex> lock(SourcesMutex());
+  std::map<string, LMDBIOSource*>::iterator at = Sources().find(name);
+  if (at == Sources().end()) at = Sources().insert(std::make_pair(name, new LMDBIOSource(path, name))).first;
+  ++at->second->users_;
+  return std::shared_ptr<LMDBIOSource>(at->second, &LMDBIOSource::Close);
+}
+
+void LMDBIOSource::Close(LMDBIOSource* source) {
+  std::lock_guard<std::mutex> lock(SourcesMutex());
+  if (--source->users_ > 0) return;
+  Sources().erase(source->real_path_);
+  delete source;
+}
+
+LMDBIOCursor::LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source)
+    : source_(source),
+      count_(source->Count()),
+      place_(0),
+      first_(0),
+      epoch_(0),
+      gave_tokens_(false),
+      has_last_(false),
+      last_(0),
+      step_(0),
+      stream_(NULL),
+      batch_(NULL),
+      index_(0),
+      may_together_(source->ranks() > 1 && count_ > 0),
+      together_(false),
+      streams_(0) {}
+
+LMDBIOCursor::~LMDBIOCursor() {
+  // So that the other ranks do not wait for this one.
+  if (may_together_ && !gave_tokens_) (void)OpenTogether(source_->rank());
+  CloseStream();
+}
+
+void LMDBIOCursor::SeekToFirst() {
+  if (place_ - first_ == count_) {  // all records were passed: the next epoch begins
+    first_ = place_;
+  } else {
+    place_ = first_ = 0;
+  }
+}
+
+string LMDBIOCursor::key() {
+  CHECK(valid());
+  return Bytes(Fetch(place_, place_ - first_).key);
+}
+
+string LMDBIOCursor::value() {
+  CHECK(valid());
+  return Bytes(Fetch(place_, place_ - first_).value);
+}
+
+std::pair<void*, size_t> LMDBIOCursor::valuePointer() {
+  CHECK(valid());
+  gave_tokens_ = true;
+  return std::make_pair(Token(place_ - first_), static_cast<size_t>(0));
+}
+
+string LMDBIOCursor::tokenValue(void* token) {
+  const uint64_t ordinal = OrdinalOf(token);
+  CHECK_LT(ordinal, count_);
+  return Bytes(Fetch(PlaceOf(ordinal), ordinal).value);
+}
+
+void LMDBIOCursor::tellOrder(const std::vector<std::pair<void*, int> >& tokens) {
+  CHECK_EQ(tokens.size(), count_);
+  CloseStream();
+  if (order_.empty()) {
+    epoch_ = 0;
+    has_last_ = false;
+    step_ = 0;
+  } else {
+    ++epoch_;
+  }
+  order_.resize(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) order_[i] = OrdinalOf(tokens[i].first);
+  if (step_ != 0 && (last_ + step_) / count_ == epoch_) OpenStream(last_ + step_);
+}
+
+uint64_t LMDBIOCursor::PlaceOf(uint64_t ordinal) const {
+  if (order_.empty()) return ordinal;
+  const uint64_t expected = step_ != 0 ? last_ + step_ : last_;
+  if (has_last_ && expected / count_ == epoch_ && order_[expected % count_] == ordinal) return expected;
+  const std::vector<uint64_t>::const_iterator at = std::find(order_.begin(), order_.end(), ordinal);
+  CHECK(at != order_.end()) << "record " << ordinal << " is not in the order of this epoch";
+  return epoch_ * count_ + static_cast<uint64_t>(at - order_.begin());
+}
+
+const lmdbio_record& LMDBIOCursor::Fetch(uint64_t place, uint64_t ordinal) {
+  if (batch_ != NULL && place == last_) return batch_->records[index_];
+  if (stream_ == NULL && has_last_ && place > last_) {
+    step_ = place - last_;
+    OpenStream(place);
+  } else if (stream_ != NULL && place != last_ + step_) {
+    CloseStream();
+    step_ = 0;
+  }
+  if (stream_ != NULL) {
+    AdvanceStream(place);
+  } else {
+    Release();
+    Check(lmdbio_reader_read(source_->reader(), &ordinal, 1, &batch_));
+  }
+  has_last_ = true;
+  last_ = place;
+  CHECK_EQ(batch_->records[index_].ordinal, ordinal);
+  return batch_->records[index_];
+}
+
+namespace {
+
+// The share of a rank, of all epochs as one sequence: every step-th record from `place` on.
+void SetShare(lmdbio_order* order, uint64_t place, uint64_t step, uint64_t count) {
+  const uint64_t epoch = place / count, offset = place % step;
+  const uint64_t before = epoch * count <= offset ? 0 : (epoch * count - offset + step - 1) / step;
+  order->kind = LMDBIO_ORDER_SEQUENTIAL;
+  order->across_epochs = 1;
+  order->offset = offset;
+  order->step = step;
+  order->epoch = epoch;
+  order->position = place / step - before;
+}
+
+uint64_t BatchRecords(const string& path, uint64_t count) {
+  const uint64_t record_bytes = std::max<uint64_t>(DataFileBytes(path) / count, 1);
+  return std::max<uint64_t>(std::min(kBatchBytes / record_bytes, kMostInBatch), 1);
+}
+
+}  // namespace
+
+int LMDBIOCursor::OpenTogether(uint64_t place) {
+  CloseStream();
+  may_together_ = false;
+  lmdbio_order order = {};
+  order.size = sizeof order;
+  order.batch = BatchRecords(source_->path(), count_);
+  SetShare(&order, place, source_->ranks(), count_);
+  const int rc = lmdbio_stream_open(source_->reader(), &order, &stream_);
+  together_ = rc == 0;
+  ++streams_;
+  return rc;
+}
+
+void LMDBIOCursor::OpenStream(uint64_t place) {
+  if (may_together_ && !gave_tokens_ && step_ == source_->ranks() && place % step_ == source_->rank()) {
+    Check(OpenTogether(place));
+    return;
+  }
+  CloseStream();
+  lmdbio_order order = {};
+  order.size = sizeof order;
+  order.batch = BatchRecords(source_->path(), count_);
+  std::vector<uint64_t> list;
+  if (!order_.empty()) {
+    // The rest of the told epoch; nothing is known of the next one.
+    for (uint64_t i = place % count_; i < count_; i += step_) list.push_back(order_[i]);
+    order.kind = LMDBIO_ORDER_LIST;
+    order.list = list.data();
+    order.length = list.size();
+    order.epochs = 1;
+  } else if (source_->ranks() > 1) {
+    // Not as a share, which all ranks would have to open.
+    walk_.place = place;
+    walk_.step = step_;
+    walk_.count = count_;
+    order.kind = LMDBIO_ORDER_FUNCTION;
+    order.function = &Walk::Ordinal;
+    order.function_context = &walk_;
+    order.length = count_;
+  } else {
+    SetShare(&order, place, step_, count_);
+  }
+  Check(lmdbio_stream_open(source_->reader(), &order, &stream_));
+  ++streams_;
+}
+
+void LMDBIOCursor::AdvanceStream(uint64_t place) {
+  if (batch_ != NULL && index_ + 1 < batch_->count) {
+    ++index_;
+    return;
+  }
+  Release();
+  int rc = lmdbio_stream_next(stream_, &batch_);
+  if (rc != 0 && together_) {
+    LOG(WARNING) << lmdbio_error() << "; this process goes on to read for itself";
+    OpenStream(place);
+    rc = lmdbio_stream_next(stream_, &batch_);
+  }
+  Check(rc);
+}
+
+void LMDBIOCursor::Release() {
+  lmdbio_batch_release(batch_);
+  batch_ = NULL;
+  index_ = 0;
+}
+
+void LMDBIOCursor::CloseStream() {
+  Release();
+  lmdbio_stream_close(stream_);
+  stream_ = NULL;
+  together_ = false;
+}
+
+void LMDBIOCursor::Check(int rc) const {
+  if (rc == 0) return;
+  if (rc == MDB_NOTFOUND) LOG(FATAL) << source_->path() << ": the stream ended early";
+  LOG(FATAL) << lmdbio_error();
+}
+
+void LMDBIO::Open(const string& source, Mode mode) {
+  if (mode != READ)
+    LOG(FATAL) << source << ": the backend LMDBIO only reads; databases are written with LMDB";
+  source_ = LMDBIOSource::Open(source);
+}
+
+LMDBIOCursor* LMDBIO::NewCursor() {
+  CHECK(source_);
+  return new LMDBIOCursor(source_);
+}
+
+Transaction* LMDBIO::NewTransaction() {
+  LOG(FATAL) << "the backend LMDBIO only reads; databases are written with LMDB";
+  return NULL;
+}
+
+}  // namespace db
+}  // namespace caffe
+#endif  // USE_LMDBIO
