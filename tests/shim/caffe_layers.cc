@@ -3,7 +3,11 @@
 // queue.
 //
 //   caffe_layers make DIR RECORDS SIZE     values of 1 to SIZE bytes, which depend on their keys
-//   caffe_layers run DIR SEED              prints, for each layer, a checksum of the values it took
+//   caffe_layers run DIR SEED [serial]     prints, for each layer, a checksum of the values it took
+//
+// serial: layers open and close the database one after the other.  Stock LMDB needs it: of two threads that
+// open a database at the same time, the one that locks the lock file last resets the transaction ID that the
+// other one is about to read, which then reads the older meta page.
 //
 // Built with USE_LMDBIO, `run` reads by Caffe's backend LMDBIO instead of LMDB.
 //
@@ -20,6 +24,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -102,6 +107,13 @@ struct Ranks {
   std::uint64_t rank = 0, ranks = 1;
 };
 
+std::mutex opening;
+bool is_serial = false;
+
+std::unique_lock<std::mutex> turn_to_open() {
+  return is_serial ? std::unique_lock<std::mutex>(opening) : std::unique_lock<std::mutex>();
+}
+
 class Layer {
  public:
   Layer(std::string path, Ranks of, bool shuffled, unsigned seed, std::size_t prefetch)
@@ -126,11 +138,15 @@ class Layer {
  private:
   void read(const std::string& path, Ranks of, bool shuffled, unsigned seed) {
     try {
-      CaffeDatabase db(path);
+      std::unique_lock<std::mutex> turn = turn_to_open();
+      std::optional<CaffeDatabase> db(path);
+      if (turn) turn.unlock();
       const std::unique_ptr<CaffeReader> reader =
-          caffe_reader(db.cursor(), of.rank, of.ranks, shuffled, seed);
+          caffe_reader(db->cursor(), of.rank, of.ranks, shuffled, seed);
       while (queue_.push(reader->read_one())) {
       }
+      turn = turn_to_open();
+      db.reset();
     } catch (const std::exception& e) {
       queue_.fail(e.what());
     }
@@ -171,7 +187,9 @@ int main(int argc, char** argv) {
   try {
     if (argc == 5 && std::strcmp(argv[1], "make") == 0) {
       make(argv[2], std::strtoull(argv[3], nullptr, 10), std::strtoull(argv[4], nullptr, 10));
-    } else if (argc == 4 && std::strcmp(argv[1], "run") == 0) {
+    } else if ((argc == 4 || (argc == 5 && std::strcmp(argv[4], "serial") == 0)) &&
+               std::strcmp(argv[1], "run") == 0) {
+      is_serial = argc == 5;
       run(argv[2], std::strtoull(argv[3], nullptr, 10));
     } else {
       std::fprintf(stderr, "see caffe_layers.cc\n");

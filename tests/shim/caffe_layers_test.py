@@ -34,7 +34,7 @@ class CaffeLayers(shimtest.Case):
                            env=shimtest.environment("stock"), check=True)
 
     def check(self, seed, path, settings, modes):
-        stock = shimtest.run("stock", ["caffe_layers", "run", path, str(seed)])
+        stock = shimtest.run("stock", ["caffe_layers", "run", path, str(seed), "serial"])
         self.assertEqual((stock.returncode, stock.err), (0, ""))
         for mode in modes:
             with self.subTest(seed=seed, mode=mode, **settings):
@@ -52,7 +52,7 @@ class CaffeLayers(shimtest.Case):
     def test_cold(self):
         for seed in range(FIRST, FIRST + SEEDS):
             name, settings = sorted(DATABASES)[seed % 2], SETTINGS[seed // 2 % len(SETTINGS)]
-            stock = shimtest.run("stock", ["caffe_layers", "run", os.path.join(self.top, name), str(seed)])
+            stock = shimtest.run("stock", ["caffe_layers", "run", os.path.join(self.top, name), str(seed), "serial"])
             try:
                 with slowfs.SlowFs(shimtest.CONFIG["slowfs"], os.path.join(self.top, name), delay_us=200) as fs:
                     with self.subTest(seed=seed, **settings):
