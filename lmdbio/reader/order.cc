@@ -120,6 +120,7 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
   made.length_ = static_cast<std::uint64_t>(made.chosen(made.all_));
   if (o.position > made.length(o.epoch)) return invalid("position: beyond the end of the epoch");
   if (static_cast<unsigned>(o.across_epochs) > 1) return invalid("across_epochs: must be 0 or 1");
+  if (static_cast<unsigned>(o.zero_copy) > 1) return invalid("zero_copy: must be 0 or 1");
   if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: unknown value");
   return made;
 }

@@ -34,14 +34,15 @@ constexpr std::int64_t kForever = 3600'000'000'000;
 
 }  // namespace
 
-Stream::Stream(Reader& reader, Sequence sequence)
+Stream::Stream(Reader& reader, Sequence sequence, bool zero_copy)
     : reader_(reader),
       shared_(reader.shared()),
       sequence_(std::move(sequence)),
       pid_(::getpid()),
       queues_(shared_),
       plan_(sequence_.first()),
-      give_(plan_) {
+      give_(plan_),
+      zero_copy_(zero_copy) {
   Memory& memory = shared_.memory();
   const std::lock_guard lock(memory.mutex);
   memory.open_streams.push_back(this);
@@ -64,7 +65,7 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
     if (const Status st = reader.find({order.keys, order.length}, ordinals, why); !st.ok()) return st;
   Result<Sequence> sequence = Sequence::make(order, std::move(made).value(), std::move(ordinals));
   if (!sequence) return sequence.error();
-  out.reset(new Stream(reader, std::move(sequence).value()));
+  out.reset(new Stream(reader, std::move(sequence).value(), order.zero_copy != 0));
   return {};
 }
 
@@ -189,6 +190,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   if (made->batches.empty()) return {};
   if (singly_ && at == single_until_) singly_ = false;
   fetch.plan(shared_, share() / 2);
+  if (zero_copy_) fetch.lend();
   plan_ = at;
   begun_ = true;
   out = std::move(made);
@@ -334,6 +336,11 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
       queues_.count();
       return st;
+    }
+    if (a.fetch->lends() && !a.fetch->still_lent(shared_)) {  // reads tell what is wrong
+      zero_copy_ = false;
+      go_back();
+      continue;
     }
     const BatchPlan& b = a.batches[a.given];
     if (const Status st = make_batch(shared_, a.fetch, a.record, static_cast<std::size_t>(b.count), out, why);

@@ -70,7 +70,7 @@ class Stream final : public BatchStream {
     bool finished = false;
   };
 
-  Stream(Reader& reader, Sequence sequence);
+  Stream(Reader& reader, Sequence sequence, bool zero_copy);
   Status plan(std::unique_ptr<Ahead>& out, std::string& why);
   Status next_batch(std::unique_ptr<Batch>& out, std::string& why);
   Status fill(bool waits, std::string& why);
@@ -110,6 +110,7 @@ class Stream final : public BatchStream {
   bool singly_ = false;
   bool cached_ = false;  ///< the last fetch had nothing to wait for
   bool begun_ = false;
+  bool zero_copy_;  ///< what is in the page cache is lent, not copied
 };
 
 /// Of the process's memory, what each reader has.  Read-ahead gives way, that of a stream that is in a call

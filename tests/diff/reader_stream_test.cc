@@ -74,6 +74,7 @@ TEST(ReaderStream, EqualsAWalkOfGeneratedDatabases) {
         lmdbio_order o = order_of(kind, rng.between(1, 40), 2);
         o.step = rng.between(1, 3);
         o.offset = rng.below(o.step);
+        o.zero_copy = rng.below(2) == 0;
         const Order order = Order::make(o, all.size()).value();
         EXPECT_EQ(read_all(*r, o, all).size(), 2 * order.length());
         if (HasFailure()) return;
@@ -242,6 +243,7 @@ TEST_F(OfOne, NothingOutOfRange) {
   EXPECT_TRUE(refused([](lmdbio_order& o) { o.position = kRecords + 1; }));
   EXPECT_TRUE(refused([](lmdbio_order& o) { o.offset = 1; }));
   EXPECT_TRUE(refused([](lmdbio_order& o) { o.last = static_cast<lmdbio_last>(3); }));
+  EXPECT_TRUE(refused([](lmdbio_order& o) { o.zero_copy = 2; }));
   EXPECT_TRUE(refused([](lmdbio_order& o) { o.kind = static_cast<lmdbio_order_kind>(7); }));
   EXPECT_FALSE(refused([](lmdbio_order& o) { o.position = kRecords; }));
 }
@@ -259,6 +261,7 @@ TEST_F(OfOne, GoesOnWhereAnotherStopped) {
     o.seed = round;
     o.across_epochs = rng.below(2) == 0;
     o.block = rng.below(3) == 0 ? rng.between(1, 400) : 0;
+    o.zero_copy = rng.below(2) == 0;
     // From anywhere: what follows is what the order says.
     const Order order = Order::make(o, all->size()).value();
     o.epoch = rng.below(3);

@@ -2,6 +2,7 @@
 // All kinds of orders against a walk: tests/diff/reader_stream_test.cc.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -102,6 +103,43 @@ TEST_F(StreamTest, NothingButItsRecordsIsRead) {
   for (std::uint64_t i = 0; i < kValues; i += 8) EXPECT_EQ(next(*s), Ordinals{i});
   EXPECT_GE(resident_pages(), kValues / 8 * kValuePages);
   EXPECT_LE(resident_pages(), kValues / 8 * kValuePages + 8) << "with the leaf page";
+}
+
+TEST_F(StreamTest, WhatIsInThePageCacheIsNotCopiedIfThatIsAskedFor) {
+  const auto r = file_.reader(32 * kMiB, {ReadPath::page_cache, true, false, ""});
+  file_.fill_page_cache();
+  if (resident_pages() < kValues * kValuePages) GTEST_SKIP() << "this file system keeps no pages";
+  for (const int zero_copy : {0, 1}) {
+    lmdbio_order o = order(LMDBIO_ORDER_SHUFFLE, 3);
+    o.zero_copy = zero_copy;
+    const auto s = open(*r, o);
+    Ordinals all;
+    for (Ordinals got = next(*s); !got.empty(); got = next(*s)) {
+      all.insert(all.end(), got.begin(), got.end());
+      EXPECT_EQ(r->shared().pool->counters().used_bytes != 0, zero_copy == 0);
+    }
+    EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
+    EXPECT_EQ(all.size(), kValues);
+    EXPECT_EQ(r->shared().counters.requests.load(), 0u);
+    batch_.reset();
+  }
+}
+
+// Not SIGBUS, unless the file is cut while the program uses a batch.
+TEST_F(StreamTest, WithoutACopyAFileThatIsCutIsAnError) {
+  const auto r = file_.reader(32 * kMiB, {ReadPath::page_cache, true, false, ""});
+  file_.fill_page_cache();
+  if (resident_pages() < kValues * kValuePages) GTEST_SKIP() << "this file system keeps no pages";
+  lmdbio_order o = order(LMDBIO_ORDER_SEQUENTIAL, 1);
+  o.zero_copy = 1;
+  const auto s = open(*r, o);
+  EXPECT_EQ(next(*s), Ordinals{0});
+  ASSERT_EQ(::ftruncate(file_.fd(), static_cast<off_t>(file_.first_page(1) * ReaderFile::kPage)), 0);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(next(*s).empty());
+    EXPECT_FALSE(status_.ok());
+    EXPECT_EQ(s->position(), (Spot{0, 1}));
+  }
 }
 
 // The batch that has it is an error, each time; those before are not.

@@ -118,7 +118,7 @@ typedef struct lmdbio_record {
 } lmdbio_record;
 
 /* Records and their bytes.  Valid until lmdbio_batch_release, which any thread may call, even after the
- * stream or the reader has been closed.  Batches that a program keeps also keep their memory: once they take
+ * stream or the reader has been closed (but see lmdbio_order, zero_copy).  Batches that a program keeps also keep their memory: once they take
  * all of it, the next batch fails with ENOMEM.  Small batches share a buffer. */
 typedef struct lmdbio_batch {
   size_t count;
@@ -196,6 +196,10 @@ typedef struct lmdbio_order {
                            of n reads the batches r, r + n, r + 2 n, ... of the whole order. */
   lmdbio_ordinal_func* function; /* for LMDBIO_ORDER_FUNCTION */
   void* function_context;
+  int zero_copy; /* 1: records that are in the page cache are not copied to a buffer; their keys and values
+                    then point into a mapping of the file.  A batch, even one that was copied, is valid only
+                    until the next call on its stream or reader.  As with LMDB, a file that is truncated
+                    meanwhile may end the program by SIGBUS.  No effect with lmdbio/mpi.h. */
 } lmdbio_order;
 
 /* Opens a stream.  EINVAL: a field is out of range.  With LMDBIO_ORDER_KEYS, waits for
