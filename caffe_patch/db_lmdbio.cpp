@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <string>
@@ -41,9 +43,18 @@ string RealPath(const string& path) {
 
 uint64_t DataFileBytes(const string& path) {
   struct stat file;
-  if (stat(path.c_str(), &file) != 0) return 0;
-  if (S_ISDIR(file.st_mode) && stat((path + "/data.mdb").c_str(), &file) != 0) return 0;
-  return static_cast<uint64_t>(file.st_size);
+  return stat((path + "/data.mdb").c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_size) : 0;
+}
+
+// Memory that can be had without swapping, the page cache included; 0: unknown.
+uint64_t AvailableBytes() {
+  std::ifstream facts("/proc/meminfo");
+  string name, unit;
+  for (uint64_t kib = 0; facts >> name >> kib;) {
+    if (name == "MemAvailable:") return kib << 10;
+    std::getline(facts, unit);
+  }
+  return 0;
 }
 
 string Bytes(const MDB_val& of) { return string(static_cast<const char*>(of.mv_data), of.mv_size); }
@@ -108,23 +119,47 @@ const Ranks& TheRanks() {
 }  // namespace
 
 LMDBIOSource::LMDBIOSource(const string& path, const string& real_path)
-    : path_(path), real_path_(real_path), reader_(NULL), rank_(0), ranks_(1), users_(0) {
-  lmdbio_reader_options options = {};
-  options.size = sizeof options;
-#ifdef ALLOW_LMDB_NOLOCK
-  options.flags = MDB_NOLOCK;
-#endif
+    : path_(path), real_path_(real_path), env_(NULL), reader_(NULL), rank_(0), ranks_(1), users_(0) {
   const Ranks& all = TheRanks();
-  const int rc = all.mpi != NULL ? all.open(all.mpi, path.c_str(), &options, &reader_)
-                                 : lmdbio_reader_open(path.c_str(), &options, &reader_);
-  if (rc != 0) LOG(FATAL) << lmdbio_error();
   if (all.mpi != NULL) {
+    lmdbio_reader_options options = {};
+    options.size = sizeof options;
+#ifdef ALLOW_LMDB_NOLOCK
+    options.flags = MDB_NOLOCK;
+#endif
+    if (all.open(all.mpi, path.c_str(), &options, &reader_) != 0) LOG(FATAL) << lmdbio_error();
     rank_ = static_cast<uint64_t>(all.rank);
     ranks_ = static_cast<uint64_t>(all.ranks);
     // Opens of the ranks are matched by number, so each rank opens each database once, and keeps it.
     users_ = 1;
+  } else {
+    OpenEnv();
   }
   LOG(INFO) << "Opened lmdb " << path << " with LMDBIO " << lmdbio_version();
+}
+
+LMDBIOSource::~LMDBIOSource() {
+  lmdbio_reader_close(reader_);
+  if (env_ != NULL) mdb_env_close(env_);
+}
+
+void LMDBIOSource::OpenEnv() {
+  unsigned flags = MDB_RDONLY | MDB_NOTLS;
+  for (;;) {
+    int rc = mdb_env_create(&env_);
+    if (rc == 0) rc = mdb_env_open(env_, path_.c_str(), flags, 0664);
+    if (rc == 0) return;
+    mdb_env_close(env_);
+    env_ = NULL;
+#ifdef ALLOW_LMDB_NOLOCK
+    if (rc == EACCES && (flags & MDB_NOLOCK) == 0) {
+      LOG(WARNING) << path_ << ": no permission to lock it; it is read without locks";
+      flags |= MDB_NOLOCK;
+      continue;
+    }
+#endif
+    LOG(FATAL) << path_ << ": " << mdb_strerror(rc);
+  }
 }
 
 uint64_t LMDBIOSource::Count() const {
@@ -148,27 +183,64 @@ void LMDBIOSource::Close(LMDBIOSource* source) {
   delete source;
 }
 
-LMDBIOCursor::LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source)
+LMDBIOCursor::LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source, uint64_t large_value)
     : source_(source),
-      count_(source->Count()),
+      large_value_(large_value),
+      txn_(NULL),
+      dbi_(0),
+      cursor_(NULL),
+      key_(),
+      value_(),
+      on_record_(false),
+      count_(0),
       place_(0),
       first_(0),
       epoch_(0),
-      gave_tokens_(false),
+      counts_(source->reader() != NULL),
+      asked_for_pointers_(false),
+      gives_tokens_(false),
+      reader_(source->reader()),
       has_last_(false),
       last_(0),
       step_(0),
       stream_(NULL),
       batch_(NULL),
       index_(0),
-      may_together_(source->ranks() > 1 && count_ > 0),
+      may_together_(false),
       together_(false),
-      streams_(0) {}
+      streams_(0) {
+  if (counts_) {
+    count_ = source->Count();
+    may_together_ = count_ > 0;
+    return;
+  }
+  MDB_stat facts;
+  Check(mdb_txn_begin(source->env(), NULL, MDB_RDONLY, &txn_));
+  Check(mdb_dbi_open(txn_, NULL, 0, &dbi_));
+  Check(mdb_stat(txn_, dbi_, &facts));
+  Check(mdb_cursor_open(txn_, dbi_, &cursor_));
+  count_ = facts.ms_entries;
+  Move(MDB_FIRST);
+}
 
 LMDBIOCursor::~LMDBIOCursor() {
   // So that the other ranks do not wait for this one.
-  if (may_together_ && !gave_tokens_) (void)OpenTogether(source_->rank());
+  if (may_together_ && !asked_for_pointers_) (void)OpenTogether(source_->rank());
   CloseStream();
+  if (reader_ != source_->reader()) lmdbio_reader_close(reader_);
+  if (cursor_ != NULL) mdb_cursor_close(cursor_);
+  if (txn_ != NULL) mdb_txn_abort(txn_);
+}
+
+void LMDBIOCursor::Move(MDB_cursor_op op) {
+  const int rc = mdb_cursor_get(cursor_, &key_, &value_, op);
+  if (rc != MDB_NOTFOUND) Check(rc);
+  on_record_ = rc == 0;
+}
+
+void LMDBIOCursor::Next() {
+  if (!counts_) Move(MDB_NEXT);
+  ++place_;
 }
 
 void LMDBIOCursor::SeekToFirst() {
@@ -177,22 +249,44 @@ void LMDBIOCursor::SeekToFirst() {
   } else {
     place_ = first_ = 0;
   }
+  if (!counts_) Move(MDB_FIRST);
 }
 
 string LMDBIOCursor::key() {
   CHECK(valid());
-  return Bytes(Fetch(place_, place_ - first_).key);
+  return Bytes(counts_ ? Fetch(place_, place_ - first_).key : key_);
 }
 
 string LMDBIOCursor::value() {
   CHECK(valid());
-  return Bytes(Fetch(place_, place_ - first_).value);
+  return Bytes(counts_ ? Fetch(place_, place_ - first_).value : value_);
+}
+
+// Small values are brought faster by a walk over all of them than one by one, if all of them can stay.
+bool LMDBIOCursor::WantsTokens() const {
+  const uint64_t bytes = DataFileBytes(source_->path());
+  return bytes / count_ >= large_value_ || bytes > AvailableBytes() / 2;
+}
+
+void LMDBIOCursor::Count() {
+  if (reader_ == NULL) {
+    lmdbio_reader_options options = {};
+    options.size = sizeof options;
+    const int rc = lmdbio_reader_attach(txn_, dbi_, &options, &reader_);
+    if (rc == ENOTSUP) return;  // LMDBIO is switched off, or does not serve the database: pointers do as well
+    if (rc != 0) LOG(FATAL) << lmdbio_error();
+  }
+  counts_ = gives_tokens_ = true;
 }
 
 std::pair<void*, size_t> LMDBIOCursor::valuePointer() {
   CHECK(valid());
-  gave_tokens_ = true;
-  return std::make_pair(Token(place_ - first_), static_cast<size_t>(0));
+  if (!asked_for_pointers_) {
+    asked_for_pointers_ = true;
+    if (counts_ || WantsTokens()) Count();
+  }
+  if (gives_tokens_) return std::make_pair(Token(place_ - first_), static_cast<size_t>(0));
+  return std::make_pair(value_.mv_data, value_.mv_size);
 }
 
 string LMDBIOCursor::tokenValue(void* token) {
@@ -202,6 +296,7 @@ string LMDBIOCursor::tokenValue(void* token) {
 }
 
 void LMDBIOCursor::tellOrder(const std::vector<std::pair<void*, int> >& tokens) {
+  if (!gives_tokens_) return;
   CHECK_EQ(tokens.size(), count_);
   CloseStream();
   if (order_.empty()) {
@@ -238,7 +333,7 @@ const lmdbio_record& LMDBIOCursor::Fetch(uint64_t place, uint64_t ordinal) {
     AdvanceStream(place);
   } else {
     Release();
-    Check(lmdbio_reader_read(source_->reader(), &ordinal, 1, &batch_));
+    Check(lmdbio_reader_read(reader_, &ordinal, 1, &batch_));
   }
   has_last_ = true;
   last_ = place;
@@ -274,14 +369,15 @@ int LMDBIOCursor::OpenTogether(uint64_t place) {
   order.size = sizeof order;
   order.batch = BatchRecords(source_->path(), count_);
   SetShare(&order, place, source_->ranks(), count_);
-  const int rc = lmdbio_stream_open(source_->reader(), &order, &stream_);
+  const int rc = lmdbio_stream_open(reader_, &order, &stream_);
   together_ = rc == 0;
   ++streams_;
   return rc;
 }
 
 void LMDBIOCursor::OpenStream(uint64_t place) {
-  if (may_together_ && !gave_tokens_ && step_ == source_->ranks() && place % step_ == source_->rank()) {
+  if (may_together_ && !asked_for_pointers_ && step_ == source_->ranks() &&
+      place % step_ == source_->rank()) {
     Check(OpenTogether(place));
     return;
   }
@@ -289,6 +385,7 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
   lmdbio_order order = {};
   order.size = sizeof order;
   order.batch = BatchRecords(source_->path(), count_);
+  order.zero_copy = 1;  // each value is copied once, to the program's string
   std::vector<uint64_t> list;
   if (!order_.empty()) {
     // The rest of the told epoch; nothing is known of the next one.
@@ -297,7 +394,7 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
     order.list = list.data();
     order.length = list.size();
     order.epochs = 1;
-  } else if (source_->ranks() > 1) {
+  } else {
     // Not as a share, which all ranks would have to open.
     walk_.place = place;
     walk_.step = step_;
@@ -306,10 +403,8 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
     order.function = &Walk::Ordinal;
     order.function_context = &walk_;
     order.length = count_;
-  } else {
-    SetShare(&order, place, step_, count_);
   }
-  Check(lmdbio_stream_open(source_->reader(), &order, &stream_));
+  Check(lmdbio_stream_open(reader_, &order, &stream_));
   ++streams_;
 }
 
@@ -343,6 +438,7 @@ void LMDBIOCursor::CloseStream() {
 
 void LMDBIOCursor::Check(int rc) const {
   if (rc == 0) return;
+  if (!counts_) LOG(FATAL) << source_->path() << ": " << mdb_strerror(rc);
   if (rc == MDB_NOTFOUND) LOG(FATAL) << source_->path() << ": the stream ended early";
   LOG(FATAL) << lmdbio_error();
 }

@@ -18,28 +18,31 @@
 namespace caffe {
 namespace db {
 
-/// A database that is open for reading.  All cursors of a process that read the same file share one, since
-/// LMDB allows only one open environment per file and process.  Any thread.
+/// A database that is open for reading.  All cursors of a process that read the same directory share one,
+/// since LMDB allows only one open environment per file and process.  Any thread.
 class LMDBIOSource {
  public:
-  /// Returns the open database at `path`, a directory or a data file.  Ends the program if it cannot be
-  /// opened.
+  /// Returns the open database in the directory `path`.  Ends the program if it cannot be opened.
   static std::shared_ptr<LMDBIOSource> Open(const string& path);
 
   const string& path() const { return path_; }
+  /// Of the ranks that read together (LMDBIO_MPI=1); NULL: this process reads for itself.
   lmdbio_reader* reader() const { return reader_; }
-  /// Of the processes that read together (LMDBIO_MPI=1); 1: this process reads for itself.
   uint64_t ranks() const { return ranks_; }
   uint64_t rank() const { return rank_; }
-  /// Returns the number of records.  Waits until all ranks have opened the database.
+  /// With a reader: the number of records.  Waits until all ranks have opened the database.
   uint64_t Count() const;
+  /// Without a reader.
+  MDB_env* env() const { return env_; }
 
  private:
   LMDBIOSource(const string& path, const string& real_path);
-  ~LMDBIOSource() { lmdbio_reader_close(reader_); }
+  ~LMDBIOSource();
+  void OpenEnv();
   static void Close(LMDBIOSource* source);
 
   const string path_, real_path_;
+  MDB_env* env_;
   lmdbio_reader* reader_;
   uint64_t rank_, ranks_;
   int users_;  // guarded by the mutex of all sources
@@ -47,34 +50,41 @@ class LMDBIOSource {
   DISABLE_COPY_AND_ASSIGN(LMDBIOSource);
 };
 
-/// Next() only counts; value() and key() read.  The first value that a program asks for is read alone.  The
-/// distance to the second one is the step: from there on, a stream reads every step-th record ahead, around
-/// the end of the database.  A value at any other place closes the stream, is read alone, and the value after
-/// it opens another stream.
+/// Walks with a cursor of LMDB's, whose calls LMDBIO serves: it sees which records the program uses, reads
+/// them ahead, and shares what it reads with the other processes of the node.
 ///
-/// valuePointer() returns a token instead of a pointer to bytes, so a program that shuffles reads nothing
-/// while it walks over all records.  tellOrder() says in which order it will ask for the values of its
-/// tokens.
+/// A program that shuffles calls valuePointer() for each record first.  Where values are large, or the
+/// database does not fit into memory, valuePointer() returns tokens instead of pointers to bytes, so that
+/// nothing is read yet, and Next() only counts from then on.  tellOrder() says in which order the program
+/// will ask for the values of its tokens; a stream (lmdbio.h) reads them ahead in that order.  Elsewhere the
+/// walk brings the whole database into memory, and valuePointer() returns pointers.
 ///
-/// With LMDBIO_MPI=1 the ranks of an MPI job open one such stream together, and read for each other
-/// (lmdbio/mpi.h), unless the program shuffles.  A rank that later asks for another record reads alone.
+/// With LMDBIO_MPI=1 the cursor only counts from the beginning.  The first value is read alone.  If the
+/// distance to the second one is the number of ranks, all ranks of the MPI job open one stream together, and
+/// read for each other (lmdbio/mpi.h), unless the program shuffles.  A rank that later asks for another
+/// record reads alone: a stream of its own reads every step-th record ahead, as soon as two values tell the
+/// step.
 ///
 /// One thread at a time.  A read that fails ends the program with a message that names the file and the
 /// reason.
 class LMDBIOCursor : public Cursor {
  public:
-  explicit LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source);
+  /// Values of so many bytes, on average, are large.
+  static const uint64_t kLargeValue = 16 << 10;
+
+  explicit LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source, uint64_t large_value = kLargeValue);
   virtual ~LMDBIOCursor();
 
   virtual void SeekToFirst();
-  virtual void Next() { ++place_; }
-  virtual bool valid() { return place_ - first_ < count_; }
+  virtual void Next();
+  virtual bool valid() { return counts_ ? place_ - first_ < count_ : on_record_; }
   virtual string key();
   virtual string value();
 
-  /// A token of the current record, and 0: its size is not known before it is read.
+  /// Where the current value is, valid as long as the cursor, and its size; or a token of it, and 0: its size
+  /// is not known before it is read.
   virtual std::pair<void*, size_t> valuePointer();
-  virtual bool hasTokens() const { return true; }
+  virtual bool hasTokens() const { return gives_tokens_; }
   virtual string tokenValue(void* token);
   /// The first call begins epoch 0, each further call the next epoch.  `tokens` is a permutation of all
   /// tokens.
@@ -88,6 +98,10 @@ class LMDBIOCursor : public Cursor {
   bool together() const { return together_; }
 
  private:
+  void Move(MDB_cursor_op op);
+  bool WantsTokens() const;
+  void Count();
+
   const lmdbio_record& Fetch(uint64_t place, uint64_t ordinal);
   void OpenStream(uint64_t place);
   int OpenTogether(uint64_t place);
@@ -108,14 +122,24 @@ class LMDBIOCursor : public Cursor {
   };
 
   const std::shared_ptr<LMDBIOSource> source_;
-  const uint64_t count_;  // of records
+  const uint64_t large_value_;
+  // The walk; not with LMDBIO_MPI=1.
+  MDB_txn* txn_;
+  MDB_dbi dbi_;
+  MDB_cursor* cursor_;
+  MDB_val key_, value_;
+  bool on_record_;
+
+  uint64_t count_;  // of records
   // All epochs form one sequence of places: with N records, place p is in epoch p / N.
   uint64_t place_;               // of the cursor
   uint64_t first_;               // place of the first record in the cursor's epoch
   std::vector<uint64_t> order_;  // ordinals of the told epoch; empty until an order was told
   uint64_t epoch_;               // the told epoch
-  bool gave_tokens_;
 
+  // What follows is for a cursor that counts.
+  bool counts_, asked_for_pointers_, gives_tokens_;
+  lmdbio_reader* reader_;  // of source_, or of txn_
   bool has_last_;
   uint64_t last_;          // place of the value that was asked for last
   uint64_t step_;          // from the value before it to that one; 0: unknown

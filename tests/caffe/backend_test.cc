@@ -27,14 +27,18 @@ std::unique_ptr<caffe::db::LMDBIO> open(const std::string& path) {
   return db;
 }
 
-std::unique_ptr<caffe::db::LMDBIOCursor> cursor_of(const std::string& path) {
-  return std::unique_ptr<caffe::db::LMDBIOCursor>(open(path)->NewCursor());
+/// `large_value`: bytes on average from which on a shuffling program gets tokens instead of pointers.
+std::unique_ptr<caffe::db::LMDBIOCursor> cursor_of(
+    const std::string& path, std::uint64_t large_value = caffe::db::LMDBIOCursor::kLargeValue) {
+  return std::make_unique<caffe::db::LMDBIOCursor>(caffe::db::LMDBIOSource::Open(path), large_value);
 }
+constexpr std::uint64_t kAlwaysTokens = 0, kAlwaysPointers = UINT64_MAX;
 
 struct Job {
   std::uint64_t rank = 0, ranks = 1;
   bool shuffled = false;
   unsigned seed = 0;
+  std::uint64_t large_value = caffe::db::LMDBIOCursor::kLargeValue;
 };
 
 /// A rank with the backend LMDBIO, and the same with LMDB.
@@ -42,7 +46,7 @@ class Pair {
  public:
   Pair(const std::string& path, Records& records, const Job& job)
       : job_(job),
-        cursor_(cursor_of(path)),
+        cursor_(cursor_of(path, job.large_value)),
         stock_cursor_(records),
         ours_(caffe_reader(*cursor_, job.rank, job.ranks, job.shuffled, job.seed)),
         stock_(caffe_reader(stock_cursor_, job.rank, job.ranks, job.shuffled, job.seed)) {}
@@ -55,10 +59,12 @@ class Pair {
   std::uint64_t values() const { return values_; }
   /// The most streams that the backend may have opened in `records` records.
   bool few_streams(std::uint64_t records) const {
-    if (values_ < 2) return cursor_->streams() == 0 || (job_.shuffled && cursor_->streams() <= 1);
+    if (!cursor_->hasTokens()) return cursor_->streams() == 0;
+    if (values_ < 2) return cursor_->streams() <= 1;
     const std::uint64_t epochs = (job_.rank + values_ * job_.ranks) / records + 1;
-    return job_.shuffled ? cursor_->streams() <= 1 + epochs : cursor_->streams() == 1;
+    return cursor_->streams() <= 1 + epochs;
   }
+  bool has_tokens() const { return cursor_->hasTokens(); }
 
  private:
   const Job job_;
@@ -106,11 +112,15 @@ TEST(CaffeBackend, SameValuesAsStockInRandomConfigurations) {
     for (std::uint64_t p = 0; p < 1 + rng.below(2); ++p) {
       Job job{.ranks = 1 + rng.below(64),
               .shuffled = rng.below(2) == 0,
-              .seed = static_cast<unsigned>(rng.below(15))};
+              .seed = static_cast<unsigned>(rng.below(15)),
+              .large_value = rng.below(2) == 0 ? kAlwaysTokens : kAlwaysPointers};
       job.rank = rng.below(job.ranks);
       shown += "; rank " + std::to_string(job.rank) + " of " + std::to_string(job.ranks) +
-               (job.shuffled ? ", shuffled" : "");
+               (!job.shuffled                      ? ""
+                : job.large_value == kAlwaysTokens ? ", shuffled, tokens"
+                                                   : ", shuffled, pointers");
       pairs.push_back(std::make_unique<Pair>(d.db->dir(), d.records, job));
+      ASSERT_EQ(pairs.back()->has_tokens(), job.shuffled && job.large_value == kAlwaysTokens) << shown;
     }
     // Three epochs of the first one, or less.  The cursors take turns at random.
     const std::uint64_t most = 3 * n / (1 + rng.below(64)) + 3;
@@ -127,7 +137,8 @@ TEST(CaffeBackend, TwoThreadsReadOneDatabase) {
   bool same[2] = {true, true};
   const auto read = [&](bool shuffled) {
     for (int turn = 0; turn < 10; ++turn) {
-      Pair pair(shuffled ? d.db->dir() : d.db->dir() + "/.", d.records, {.shuffled = shuffled});
+      Pair pair(shuffled ? d.db->dir() : d.db->dir() + "/.", d.records,
+                {.shuffled = shuffled, .large_value = turn % 2 == 0 ? kAlwaysTokens : kAlwaysPointers});
       for (int i = 0; i < 700; ++i) same[shuffled] = pair.compare() && same[shuffled];
     }
   };
@@ -139,7 +150,7 @@ TEST(CaffeBackend, TwoThreadsReadOneDatabase) {
 
 TEST(CaffeBackend, KeysAndRepeatedValues) {
   Database d = make(20, [](std::uint64_t) { return std::size_t{3000}; });
-  const auto cursor = cursor_of(d.db->dir());
+  const std::unique_ptr<caffe::db::Cursor> cursor(open(d.db->dir())->NewCursor());
   for (const auto& [key, value] : d.records) {
     ASSERT_TRUE(cursor->valid());
     EXPECT_EQ(cursor->key(), key);
@@ -149,10 +160,9 @@ TEST(CaffeBackend, KeysAndRepeatedValues) {
   }
   EXPECT_FALSE(cursor->valid());
   EXPECT_THROW((void)cursor->value(), caffe::Fatal);
-  EXPECT_EQ(cursor->streams(), 1u);
 }
 
-TEST(CaffeBackend, AnotherStepOpensAnotherStream) {
+TEST(CaffeBackend, AnyStepAndAnyPlace) {
   Database d = make(100, [](std::uint64_t) { return std::size_t{3000}; });
   const auto cursor = cursor_of(d.db->dir());
   std::uint64_t at = 0;
@@ -165,19 +175,42 @@ TEST(CaffeBackend, AnotherStepOpensAnotherStream) {
   };
   ASSERT_EQ(cursor->value(), d.records[0].second);
   read(1, 10);
-  EXPECT_EQ(cursor->streams(), 1u);
   read(7, 5);
-  EXPECT_EQ(cursor->streams(), 2u);
   cursor->SeekToFirst();
   EXPECT_EQ(cursor->value(), d.records[0].second);
   cursor->Next();
   EXPECT_EQ(cursor->value(), d.records[1].second);
-  EXPECT_EQ(cursor->streams(), 3u);
+  EXPECT_EQ(cursor->streams(), 0u);  // a walk needs none
+}
+
+TEST(CaffeBackend, TokensWhereValuesAreLarge) {
+  for (const std::size_t size : {100u, 3000u, 20000u}) {
+    Database d = make(40, [size](std::uint64_t) { return size; });
+    Pair pair(d.db->dir(), d.records, {.shuffled = true});
+    EXPECT_EQ(pair.has_tokens(), size == 20000) << size;
+  }
+}
+
+TEST(CaffeBackend, TokensInTheMidstOfAWalk) {
+  Database d = make(30, [](std::uint64_t i) { return static_cast<std::size_t>(i * 1000); });
+  const auto cursor = cursor_of(d.db->dir(), kAlwaysTokens);
+  for (int i = 0; i < 7; ++i) cursor->Next();
+  EXPECT_FALSE(cursor->hasTokens());
+  const auto token = cursor->valuePointer();
+  ASSERT_TRUE(cursor->hasTokens());
+  EXPECT_EQ(cursor->tokenValue(token.first), d.records[7].second);
+  cursor->Next();
+  EXPECT_EQ(cursor->value(), d.records[8].second);
+  EXPECT_EQ(cursor->key(), d.records[8].first);
+  for (int i = 8; i < 30; ++i) cursor->Next();
+  EXPECT_FALSE(cursor->valid());
+  cursor->SeekToFirst();
+  EXPECT_EQ(cursor->value(), d.records[0].second);
 }
 
 TEST(CaffeBackend, TheNextEpochIsReadAheadOnceItsOrderIsKnown) {
   Database d = make(10, [](std::uint64_t) { return std::size_t{3000}; });
-  const auto cursor = cursor_of(d.db->dir());
+  const auto cursor = cursor_of(d.db->dir(), kAlwaysTokens);
   ShuffledReader reader(*cursor, 0, 1, 1);
   EXPECT_EQ(cursor->streams(), 0u);  // the walk over all records reads nothing
   for (int i = 0; i < 9; ++i) (void)reader.read_one();
@@ -214,16 +247,26 @@ TEST(CaffeBackend, RefusesWhatItCannotDoByName) {
 }
 
 TEST(CaffeBackend, FailingReadsNameTheFile) {
-  for (const bool shuffled : {false, true}) {
-    Database d = make(200, [](std::uint64_t) { return std::size_t{20000}; });
-    Pair pair(d.db->dir(), d.records, {.shuffled = shuffled});
-    ASSERT_TRUE(pair.compare());
-    std::filesystem::resize_file(d.db->file(), 1 << 20);
-    const std::string message = message_of([&] {
-      for (int i = 0; i < 200; ++i) ASSERT_TRUE(pair.compare());
-    });
-    EXPECT_THAT(message, ::testing::HasSubstr(d.db->dir()));
-  }
+  Database d = make(200, [](std::uint64_t) { return std::size_t{20000}; });
+  Pair pair(d.db->dir(), d.records, {.shuffled = true});
+  ASSERT_TRUE(pair.has_tokens() && pair.compare());
+  std::filesystem::resize_file(d.db->file(), 1 << 20);
+  const std::string message = message_of([&] {
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(pair.compare());
+  });
+  EXPECT_THAT(message, ::testing::HasSubstr(d.db->dir()));
+}
+
+TEST(CaffeBackend, DamagedPagesEndAWalkWithTheFilesName) {
+  Database d = make(200, [](std::uint64_t) { return std::size_t{20000}; });
+  const auto bytes = std::filesystem::file_size(d.db->file());
+  std::filesystem::resize_file(d.db->file(), 1 << 20);
+  std::filesystem::resize_file(d.db->file(), bytes);
+  const std::string message = message_of([&] {
+    const auto cursor = cursor_of(d.db->dir());
+    for (; cursor->valid(); cursor->Next()) (void)cursor->value();
+  });
+  EXPECT_THAT(message, ::testing::HasSubstr(d.db->dir()));
 }
 
 }  // namespace
