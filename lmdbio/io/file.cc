@@ -386,6 +386,17 @@ bool is_inode(int fd, const FileIdentity& id) noexcept {
   return now && now.value().dev == id.dev && now.value().ino == id.ino;
 }
 
+std::optional<std::uint64_t> size_if_inode(int fd, const FileIdentity& id) noexcept {
+  if (fd < 0) return {};
+  struct statx st;
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE, &st) != 0) {
+    if (is_inode(fd, id)) return size_known_here(fd);
+    return {};
+  }
+  if (makedev(st.stx_dev_major, st.stx_dev_minor) != id.dev || st.stx_ino != id.ino) return {};
+  return st.stx_size;
+}
+
 bool File::is_inode(const FileIdentity& id) const noexcept {
   bool is = false;
   (void)with_fd([&](int fd) noexcept { is = lmdbio::is_inode(fd, id); });

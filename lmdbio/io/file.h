@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/result.h"
@@ -131,6 +132,8 @@ class File {
 /// `fd` is an open descriptor of the inode `id`, as far as this machine knows: no server is asked.  What the
 /// program may have put under the number of a descriptor of ours is told by it.
 bool is_inode(int fd, const FileIdentity& id) noexcept;
+/// Both questions in one system call.  None: another file.
+std::optional<std::uint64_t> size_if_inode(int fd, const FileIdentity& id) noexcept;
 /// As File::identity().
 Result<FileIdentity> identity_of(int fd) noexcept;
 

@@ -148,10 +148,11 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   // cachestat(2) and mincore(2) neither read nor map: where the program's descriptor becomes another file's
   // between two calls, the answer is wrong, and costs time.
   const bool harmless = way_ == Way::cachestat || (way_ == Way::mincore && mapped != nullptr);
-  if ((file_ == nullptr || harmless) && fd_ >= 0 && is_inode(fd_, id_))
-    result = ask(fd_, offset, bytes, mapped);
+  if (const auto size = file_ == nullptr || harmless ? size_if_inode(fd_, id_) : std::nullopt; size)
+    result = ask(fd_, *size, offset, bytes, mapped);
   else if (file_ != nullptr)
-    (void)file_->with_fd([&](int fd) noexcept { result = ask(fd, offset, bytes, mapped); });
+    (void)file_->with_fd(
+        [&](int fd) noexcept { result = ask(fd, size_known_here(fd), offset, bytes, mapped); });
   errno = saved;
   return result;
 }
@@ -171,10 +172,9 @@ bool Residency::is_read(std::uint64_t offset, std::uint64_t bytes, const std::by
   return all;
 }
 
-std::optional<double> Residency::ask(int fd, std::uint64_t offset, std::uint64_t bytes,
+std::optional<double> Residency::ask(int fd, std::uint64_t size, std::uint64_t offset, std::uint64_t bytes,
                                      const std::byte* mapped) const noexcept {
   std::optional<double> result;
-  const std::uint64_t size = size_known_here(fd);
   if (offset < size && bytes != 0) {
     const std::uint64_t page = page_bytes();
     const std::uint64_t end = offset + std::min(bytes, size - offset);

@@ -43,7 +43,7 @@ class Residency {
 
  private:
   enum class Way : unsigned char { none, cachestat, mincore, sampling };
-  std::optional<double> ask(int fd, std::uint64_t offset, std::uint64_t bytes,
+  std::optional<double> ask(int fd, std::uint64_t size, std::uint64_t offset, std::uint64_t bytes,
                             const std::byte* mapped) const noexcept;
   void choose(int fd, Sampling sampling) noexcept;
 

@@ -167,9 +167,8 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
 }
 
 bool Fetch::still_lent(const Shared& shared) const noexcept {
-  const Result<std::uint64_t> size = shared.file_bytes();
   const Extent& last = stretches_.back().extent;
-  return size && last.offset + last.bytes <= size.value();
+  return last.offset + last.bytes <= shared.file_bytes();
 }
 
 // False: the file has become shorter, or there is no memory.
@@ -194,9 +193,8 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
 // Out of the mapping: where small pieces lie all over the file that takes half the time of reads.  False: the
 // file has become shorter.
 bool Fetch::copy(Shared& shared) noexcept {
-  const Result<std::uint64_t> size = shared.file_bytes();
   const Extent& last = stretches_.back().extent;
-  if (!size || last.offset + last.bytes > size.value()) return false;
+  if (last.offset + last.bytes > shared.file_bytes()) return false;
   const std::byte* const file = shared.mapped();
   std::uint64_t bytes = 0;
   for (const Stretch& s : stretches_) {

@@ -35,12 +35,11 @@ std::uint64_t Shared::share_of_one(unsigned n) const noexcept {
   return std::min(pool->limit() / std::max(own, 1u), memory().limit() / std::max(all, 1u));
 }
 
-Result<std::uint64_t> Shared::file_bytes() const noexcept {
-  // One call tells which file it is and how long it is.
-  if (const Result<FileIdentity> now = identity_of(source.programs_fd);
-      now && now.value().dev == id_.dev && now.value().ino == id_.ino)
-    return now.value().size;
-  return source.buffered().size();
+std::uint64_t Shared::file_bytes() const noexcept {
+  if (const auto known = size_if_inode(source.programs_fd, id_); known) return *known;
+  std::uint64_t bytes = 0;
+  (void)source.buffered().with_fd([&bytes](int fd) noexcept { bytes = size_known_here(fd); });
+  return bytes;
 }
 
 const std::byte* Shared::mapped() noexcept {

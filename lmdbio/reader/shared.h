@@ -57,8 +57,9 @@ struct Shared {
   /// from it what is in the page cache, after a look at the file's length: what has been cut off is SIGBUS.
   const std::byte* mapped() noexcept;
 
-  /// The file's length now.
-  Result<std::uint64_t> file_bytes() const noexcept;
+  /// The file's length, as far as this machine knows it: on a network file system nobody is asked.  0: it
+  /// cannot be told.
+  std::uint64_t file_bytes() const noexcept;
 
   Source source;
   const unsigned page_shift;

@@ -17,7 +17,8 @@ namespace lmdbio::reader {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-/// What is read together: some requests of the largest size; of the page cache what fits into a processor's.
+/// What is read together: some requests of the largest size.  What is copied out of the page cache is to fit
+/// into a processor's.
 constexpr std::uint64_t kLoadBytes = 4 * kMiB, kCachedLoadBytes = kMiB / 2;
 /// The part of it that is planned for: records differ in size, buffers should not.
 constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - bytes / 16; }
@@ -147,7 +148,7 @@ std::uint64_t Stream::reserved_by_others() const noexcept {
 std::uint64_t Stream::share() const noexcept { return shared_.share_of_one(0); }
 
 std::uint64_t Stream::load_target() const noexcept {
-  return std::min(cached_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
+  return std::min(cached_ && !zero_copy_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
 }
 
 // What comes out of the page cache takes no time to wait for: it is copied as it is due, each time into the

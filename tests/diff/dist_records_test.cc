@@ -75,7 +75,7 @@ Result run(ReaderDb& db, const Job& job, const Records& all, ReadDecision how, s
   streams.clear();
   sources.clear();  // which counts what was read
   for (const auto& r : readers) out.bytes_read += r->shared().counters.bytes_read;
-  out.file_bytes = readers[0]->shared().file_bytes().value();
+  out.file_bytes = readers[0]->shared().file_bytes();
   return out;
 }
 
