@@ -23,7 +23,7 @@ namespace db {
 
 namespace {
 
-const uint64_t kBatchBytes = 256 << 10;
+const uint64_t kBatchBytes = 1 << 20, kBatchBytesTogether = 256 << 10;
 const uint64_t kMostInBatch = 64;
 
 // Never destroyed: reader threads may close their databases while the program exits.
@@ -61,6 +61,17 @@ string Bytes(const MDB_val& of) { return string(static_cast<const char*>(of.mv_d
 
 void* Token(uint64_t ordinal) { return reinterpret_cast<void*>(static_cast<uintptr_t>(ordinal + 1)); }
 uint64_t OrdinalOf(void* token) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(token)) - 1; }
+
+// Which library has LMDB's functions depends on the order in which libraries are linked and loaded.
+void WarnUnlessServed() {
+  Dl_info lmdb, own;
+  if (dladdr(dlsym(RTLD_DEFAULT, "mdb_cursor_get"), &lmdb) == 0 ||
+      dladdr(dlsym(RTLD_DEFAULT, "lmdbio_version"), &own) == 0)
+    return;
+  if (lmdb.dli_fbase != own.dli_fbase)
+    LOG(WARNING) << "LMDB's functions come from " << lmdb.dli_fname
+                 << ", so that LMDBIO cannot read ahead: link -llmdbio before -llmdb";
+}
 
 // Functions of liblmdbio_mpi.so (lmdbio/mpi.h), which is loaded only where it is wanted: this file is
 // compiled without MPI.
@@ -144,6 +155,7 @@ LMDBIOSource::~LMDBIOSource() {
 }
 
 void LMDBIOSource::OpenEnv() {
+  WarnUnlessServed();
   unsigned flags = MDB_RDONLY | MDB_NOTLS;
   for (;;) {
     int rc = mdb_env_create(&env_);
@@ -355,9 +367,9 @@ void SetShare(lmdbio_order* order, uint64_t place, uint64_t step, uint64_t count
   order->position = place / step - before;
 }
 
-uint64_t BatchRecords(const string& path, uint64_t count) {
+uint64_t BatchRecords(const string& path, uint64_t count, uint64_t batch_bytes) {
   const uint64_t record_bytes = std::max<uint64_t>(DataFileBytes(path) / count, 1);
-  return std::max<uint64_t>(std::min(kBatchBytes / record_bytes, kMostInBatch), 1);
+  return std::max<uint64_t>(std::min(batch_bytes / record_bytes, kMostInBatch), 1);
 }
 
 }  // namespace
@@ -367,7 +379,7 @@ int LMDBIOCursor::OpenTogether(uint64_t place) {
   may_together_ = false;
   lmdbio_order order = {};
   order.size = sizeof order;
-  order.batch = BatchRecords(source_->path(), count_);
+  order.batch = BatchRecords(source_->path(), count_, kBatchBytesTogether);
   SetShare(&order, place, source_->ranks(), count_);
   const int rc = lmdbio_stream_open(reader_, &order, &stream_);
   together_ = rc == 0;
@@ -384,7 +396,7 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
   CloseStream();
   lmdbio_order order = {};
   order.size = sizeof order;
-  order.batch = BatchRecords(source_->path(), count_);
+  order.batch = BatchRecords(source_->path(), count_, kBatchBytes);
   order.zero_copy = 1;  // each value is copied once, to the program's string
   std::vector<uint64_t> list;
   if (!order_.empty()) {

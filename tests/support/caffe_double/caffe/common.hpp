@@ -1,6 +1,7 @@
 // What the backend uses of Caffe's common.hpp and of glog.  Whatever ends Caffe throws Fatal here.
 #pragma once
 
+#include <cstdio>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -23,24 +24,23 @@ namespace double_of_glog {
 
 class Message {
  public:
-  explicit Message(bool fatal) : fatal_(fatal) {}
+  enum Severity { INFO, WARNING, FATAL };
+  explicit Message(Severity severity) : severity_(severity) {}
   ~Message() noexcept(false) {
-    if (fatal_) throw Fatal(text_.str());
+    if (severity_ == WARNING) std::fprintf(stderr, "warning: %s\n", text_.str().c_str());
+    if (severity_ == FATAL) throw Fatal(text_.str());
   }
   std::ostream& stream() { return text_; }
 
  private:
-  const bool fatal_;
+  const Severity severity_;
   std::ostringstream text_;
 };
 
 }  // namespace double_of_glog
 }  // namespace caffe
 
-#define LOG_IS_INFO false
-#define LOG_IS_WARNING false
-#define LOG_IS_FATAL true
-#define LOG(severity) ::caffe::double_of_glog::Message(LOG_IS_##severity).stream()
+#define LOG(severity) ::caffe::double_of_glog::Message(::caffe::double_of_glog::Message::severity).stream()
 #define CHECK(condition) \
   if (condition) {       \
   } else                 \
