@@ -186,6 +186,7 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
   }
   if (!still_lent(shared)) return false;
   lent_ = shared.mapped();
+  for (const Stretch& s : stretches_) shared.fault_in(s.extent);
   shared.counters.bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
   return true;
 }
@@ -198,6 +199,7 @@ bool Fetch::copy(Shared& shared) noexcept {
   const std::byte* const file = shared.mapped();
   std::uint64_t bytes = 0;
   for (const Stretch& s : stretches_) {
+    shared.fault_in(s.extent);
     std::memcpy(buffer_.data() + s.at, file + s.extent.offset, static_cast<std::size_t>(s.extent.bytes));
     bytes += s.extent.bytes;
   }

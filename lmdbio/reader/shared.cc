@@ -1,9 +1,15 @@
 #include "lmdbio/reader/shared.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <utility>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
 
 namespace lmdbio::reader {
 
@@ -11,6 +17,8 @@ namespace {
 
 /// The part of the memory that leaf pages may take.
 constexpr std::uint64_t kLeafShare = 16;
+/// Of fault_in(), bytes.
+constexpr std::uint64_t kRegion = std::uint64_t{2} << 20;
 
 }  // namespace
 
@@ -48,8 +56,27 @@ const std::byte* Shared::mapped() noexcept {
       Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), 1);
       if (made) map_ = std::move(made).value();
     });
+    try {
+      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
+    } catch (const std::bad_alloc&) {
+    }
   });
   return map_.data();
+}
+
+void Shared::fault_in(const Extent& extent) noexcept {
+  if (faulted_in_ == nullptr || extent.bytes == 0) return;
+  const std::uint64_t last = (extent.offset + extent.bytes - 1) / kRegion;
+  for (std::uint64_t r = extent.offset / kRegion; r <= last && r * kRegion < map_.size(); ++r) {
+    const std::atomic_ref bits(faulted_in_[r / 64]);
+    const std::uint64_t bit = std::uint64_t{1} << r % 64;
+    if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
+    const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
+    if (residency.share(r * kRegion, bytes) != 1.0) continue;
+    // An error is of no interest: page faults do the same.
+    (void)::madvise(map_.data() + r * kRegion, bytes, MADV_POPULATE_READ);
+    bits.fetch_or(bit, std::memory_order_relaxed);
+  }
 }
 
 Queues::~Queues() { count(); }

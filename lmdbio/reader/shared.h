@@ -8,6 +8,8 @@
 #include <mutex>
 
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/base/zeroed_array.h"
+#include "lmdbio/io/extents.h"
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
@@ -56,6 +58,10 @@ struct Shared {
   /// The snapshot's pages as the file has them; made at the first call.  Null: it cannot be mapped.  Read
   /// from it what is in the page cache, after a look at the file's length: what has been cut off is SIGBUS.
   const std::byte* mapped() noexcept;
+  /// Before `extent`, which is mostly in the page cache, is read from the mapping: brings the page table
+  /// entries of the regions around it in few system calls, where page faults would bring them one after the
+  /// other.  Reads nothing from storage.  Any thread; mapped() is not null.
+  void fault_in(const Extent& extent) noexcept;
 
   /// The file's length, as far as this machine knows it: on a network file system nobody is asked.  0: it
   /// cannot be told.
@@ -83,6 +89,8 @@ struct Shared {
   const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;
+  /// Of map_, a bit for each region: fault_in() has brought it.  Null: it does nothing.
+  ZeroedArray<std::uint64_t> faulted_in_;
 };
 
 /// The queues of one stream, or of one call, made as they are needed.  One thread at a time.
