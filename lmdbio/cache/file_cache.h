@@ -13,6 +13,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
+#include "lmdbio/cache/late_use.h"
 #include "lmdbio/cache/memory_budget.h"
 #include "lmdbio/cache/node_share.h"
 #include "lmdbio/cache/window.h"
@@ -196,6 +197,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   NodeShare node;                            ///< any thread, without the lock
   std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun
   WholeLoad load;                            ///< of this file
+  LateUse late_use;                          ///< of its values
   std::unique_ptr<FileExtension> extension;  ///< null until somebody has one
 
   virtual ~FileCache() = default;

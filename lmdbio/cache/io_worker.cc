@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,6 +102,7 @@ void IoWorker::loop() noexcept {
       owner_.unlock();
     }
     drop_pages();
+    if (watches_late_use_.load(std::memory_order_relaxed)) look_for_late_use();
     if (pump() || worked) continue;
     if (stopping_ && idle()) break;
     sleep(seen);
@@ -331,11 +333,49 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
   if (!file.has_page_cache()) owner_.chunk_read_.notify();
 }
 
+void IoWorker::look_for_late_use() noexcept {
+  const std::int64_t now = now_ns();
+  if (now - late_looked_ns_ < LateUse::kEvery) return;
+  late_looked_ns_ = now;
+  if (!touched_) touched_.emplace(TouchedPages::open());
+  rusage used{};
+  (void)::getrusage(RUSAGE_SELF, &used);
+  const bool faulted = std::exchange(major_faults_, used.ru_majflt) != used.ru_majflt;
+  try {
+    std::vector<std::shared_ptr<FileCache>> files;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      for (FileCache* const f : owner_.chunks_.files())
+        if (f->late_use.is_watched()) files.push_back(f->shared_from_this());
+      if (files.empty() || !*touched_) watches_late_use_.store(false, std::memory_order_relaxed);
+    }
+    for (const std::shared_ptr<FileCache>& f : files) look_for_late_use(*f, faulted);
+  } catch (const std::bad_alloc&) {  // the next look
+  }
+}
+
+void IoWorker::look_for_late_use(FileCache& file, bool faulted) noexcept {
+  std::array<const std::byte*, LateUse::kMost> addresses;
+  std::array<TouchedPages::Page, LateUse::kMost> pages;
+  std::size_t n = 0;
+  {
+    const std::lock_guard lock(owner_.mutex_);
+    n = file.late_use.to_look_at(addresses, faulted);
+  }
+  touched_->look({addresses.data(), n}, {pages.data(), n});
+  const std::lock_guard lock(owner_.mutex_);
+  if (!file.late_use.saw({addresses.data(), n}, {pages.data(), n})) return;
+  file.late_use.end();
+  if (owner_.worker_ == this && !owner_.is_loading(file))
+    (void)owner_.begin_whole_load(file, file.late_use.used_bytes());
+}
+
 // `seen`: count of work_ before it was looked for.
 void IoWorker::sleep(std::uint32_t seen) noexcept {
+  const bool looks = watches_late_use_.load(std::memory_order_relaxed);
   if (idle()) {
     constexpr std::int64_t kLong = 3'600'000'000'000;
-    work_.wait(seen, kLong);
+    work_.wait(seen, looks ? LateUse::kEvery : kLong);
     return;
   }
   constexpr std::size_t kMost = 32;
@@ -343,7 +383,7 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   pollfd fds[kMost];
   fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
-  int timeout = bell_ ? -1 : kLookMs;
+  int timeout = bell_ && !looks ? -1 : kLookMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->queue->in_flight() == 0) continue;
     const int wait = l->queue->poll_timeout_ms();

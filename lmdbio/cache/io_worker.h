@@ -14,6 +14,7 @@
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cache/engine_factory.h"
 #include "lmdbio/cache/prefetcher.h"
+#include "lmdbio/cache/touched.h"
 #include "lmdbio/io/page_filler.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/io/read_queue.h"
@@ -34,6 +35,11 @@ class IoWorker {
     wake();
   }
   void join() noexcept;
+  /// With the Prefetcher's lock held: there are values whose late use is to be looked for.
+  void watch_late_use() noexcept {
+    watches_late_use_.store(true, std::memory_order_relaxed);
+    wake();
+  }
 
  private:
   /// Of a request that fills the page cache, bytes.
@@ -74,6 +80,8 @@ class IoWorker {
   void finished(std::size_t fill) noexcept;
   void extent_ended(const Fill& f, const ExtentJob& job) noexcept;
   void chunk_ended(Fill& f, const ChunkJob& job) noexcept;
+  void look_for_late_use() noexcept;
+  void look_for_late_use(FileCache& file, bool faulted) noexcept;
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
@@ -95,7 +103,11 @@ class IoWorker {
   std::size_t in_flight_ = 0;    ///< fills
   std::uint32_t asked_for_ = 0;  ///< count of work_ when no job was left
   bool may_have_jobs_ = true;    ///< something has changed since that work_ does not count
-  Mapping scratch_;              ///< where reads into the page cache leave their bytes: nobody looks at them
+  std::atomic<bool> watches_late_use_{false};
+  std::optional<TouchedPages> touched_;
+  std::int64_t late_looked_ns_ = 0;  ///< when late use was looked for last
+  long major_faults_ = 0;            ///< of the process, then
+  Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
 };
 
 }  // namespace lmdbio::cache

@@ -368,6 +368,15 @@ bool Prefetcher::begin_whole_load(FileCache& file, std::uint64_t used_bytes) noe
   return true;
 }
 
+void Prefetcher::watch_late_use(FileCache& file, std::span<const std::byte* const> values,
+                                std::uint64_t used_bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (file.users == 0 || file.local || !ensure_worker()) return;
+  const bool before = file.late_use.is_watched();
+  file.late_use.add(values, used_bytes);
+  if (!before && file.late_use.is_watched()) worker_->watch_late_use();
+}
+
 bool Prefetcher::empty(FileCache& file) noexcept {
   schedule_.clear_plans(file);  // of transactions that have ended
   return chunks_.empty(file);
@@ -444,6 +453,7 @@ void Prefetcher::after_fork_in_child() noexcept {
   for (FileCache* const f : chunks_.files()) {
     f->begin_counting(memory_limit());
     f->load = {};
+    f->late_use.after_fork();
     if (f->extension != nullptr) f->extension->after_fork();
     f->reading.clear();
     f->reads_extents = false;

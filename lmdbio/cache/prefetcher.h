@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "lmdbio/base/fork_safe_mutex.h"
@@ -73,6 +74,10 @@ class Prefetcher final : public MemorySource {
   /// Loads the first `used_bytes` of `file` in the background, into the page cache or as chunks.  False: they
   /// fit nowhere, or there is no thread for it.  With lock() held; no load of the file is going on.
   bool begin_whole_load(FileCache& file, std::uint64_t used_bytes) noexcept;
+  /// A walk under a snapshot of `used_bytes` has passed these values by; each is told by an address in it.
+  /// If they come to be read later, outside of calls, the file is loaded as a whole, where reads take long.
+  void watch_late_use(FileCache& file, std::span<const std::byte* const> values,
+                      std::uint64_t used_bytes) noexcept;
   /// With lock() held.
   bool is_loading(const FileCache& file) const noexcept { return file.load.path != ReadPath::none; }
 

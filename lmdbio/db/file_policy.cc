@@ -1,5 +1,6 @@
 #include "lmdbio/db/file_policy.h"
 
+#include <array>
 #include <mutex>
 #include <new>
 
@@ -66,6 +67,24 @@ void FilePolicy::note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t 
 void FilePolicy::note_epoch(FileCache& file) noexcept {
   const std::lock_guard lock(*Prefetcher::existing());
   file.comes_around = true;
+}
+
+// A few of them, spread over the leaf; each by a page in its midst.
+void FilePolicy::pass_by(FileCache& file, const format::PageView& leaf,
+                         const cache::WindowView& view) noexcept {
+  constexpr unsigned kOfLeaf = 16;
+  std::array<const std::byte*, kOfLeaf> values;
+  std::size_t n = 0;
+  const unsigned entries = leaf.count(), apart = (entries + kOfLeaf - 1) / kOfLeaf;
+  for (unsigned i = 0; i < entries; i += apart) {
+    format::Node node;
+    if (!leaf.node(i, node)) break;
+    if ((node.flags() & format::kBigData) == 0) continue;
+    const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
+    const std::uint64_t page = format::raw(node.overflow()) + pages / 2;
+    if (page < view.pages()) values[n++] = view.hint(format::Pgno{page});
+  }
+  if (n != 0) Prefetcher::existing()->watch_late_use(file, {values.data(), n}, view.pages() << view.shift());
 }
 
 void FilePolicy::count(FileCache& file, const AccessCounters& more) noexcept {

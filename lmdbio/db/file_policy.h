@@ -5,6 +5,7 @@
 
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/db/lookup_policy.h"
+#include "lmdbio/format/page_view.h"
 
 namespace lmdbio::db {
 
@@ -26,6 +27,10 @@ class FilePolicy final : public cache::FileExtension {
   static void note_exact(cache::FileCache& file, std::uint64_t bytes, std::uint64_t ns) noexcept;
   /// A walk has started over: what it leaves is worth keeping.
   static void note_epoch(cache::FileCache& file) noexcept;
+  /// A walk passes by the values of that leaf: if they are read later, outside of calls, the file is worth
+  /// loading.
+  static void pass_by(cache::FileCache& file, const format::PageView& leaf,
+                      const cache::WindowView& view) noexcept;
   /// Adds `more` to the file's.
   static void count(cache::FileCache& file, const AccessCounters& more) noexcept;
   static AccessCounters counters(const cache::FileCache& file) noexcept;

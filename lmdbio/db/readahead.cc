@@ -442,10 +442,15 @@ Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, con
       extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
   (void)prefetcher.submit(*walk_, {{}, extents_, {}, {}});
   if (const Status st = read_need(need, view); !st.ok()) return st;
-  // The leaf itself: its fault is not the program's time.
-  const AsyncSignalsAllowed program;
-  if (const std::byte* const page = view.at(format::Pgno{need.first}); page != nullptr)
-    (void)*const_cast<const volatile std::byte*>(page);
+  const std::byte* const page = view.at(format::Pgno{need.first});
+  format::PageView leaf = format::PageView::none();
+  bool is_leaf = false;
+  if (page != nullptr) {  // the leaf itself: its fault is not the program's time
+    const AsyncSignalsAllowed program;
+    is_leaf =
+        format::PageView::open(page, view.page_size(), format::Pgno{need.first}, leaf) && leaf.is_leaf();
+  }
+  if (is_leaf) FilePolicy::pass_by(file, leaf, view);
   given_before_ = place.given_bytes;
   left_ns_ = now_ns();
   return {};

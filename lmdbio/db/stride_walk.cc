@@ -34,6 +34,8 @@ constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
 constexpr std::size_t kLate = 16, kReadLate = 8;
 /// So many values in a row not used: the walk is after the keys, and asked at leaves alone.
 constexpr std::uint64_t kKeys = 256;
+/// So many, and what follows may be read later.
+constexpr std::uint64_t kPassedBy = 16;
 /// Leaf pages ahead; leaf pages that a plan may look at.
 constexpr std::size_t kLeaves = 32;
 constexpr unsigned kMostProbes = 48;
@@ -143,6 +145,8 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
     }
   } else {
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
+    if (stride_.period() == 0 && stride_.unused_in_a_row() >= kPassedBy)
+      FilePolicy::pass_by(walk_.file(), place.leaf, view);
     if (is_fast()) {
       if (!std::exchange(keys_counted_, true)) FilePolicy::count(walk_.file(), {.key_walks = 1});
       give_leaf(place.leaf, view);

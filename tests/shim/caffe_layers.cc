@@ -3,6 +3,7 @@
 // queue.
 //
 //   caffe_layers make DIR RECORDS SIZE     values of 1 to SIZE bytes, which depend on their keys
+//   caffe_layers shuffled DIR VALUES       one shuffled layer alone: the checksum of so many values
 //   caffe_layers run DIR SEED [serial]     prints, for each layer, a checksum of the values it took
 //
 // serial: layers open and close the database one after the other.  Stock LMDB needs it: of two threads that
@@ -157,6 +158,12 @@ class Layer {
   std::thread thread_;
 };
 
+void run_shuffled(const char* path, std::uint64_t values) {
+  Layer layer(path, {}, true, 1, 1);
+  layer.take(values);
+  layer.print("shuffled");
+}
+
 /// A net of training with its data layer, and one for tests, which takes some values now and then.
 void run(const char* path, std::uint64_t seed) {
   Rng rng(seed);
@@ -191,6 +198,8 @@ int main(int argc, char** argv) {
                std::strcmp(argv[1], "run") == 0) {
       is_serial = argc == 5;
       run(argv[2], std::strtoull(argv[3], nullptr, 10));
+    } else if (argc == 4 && std::strcmp(argv[1], "shuffled") == 0) {
+      run_shuffled(argv[2], std::strtoull(argv[3], nullptr, 10));
     } else {
       std::fprintf(stderr, "see caffe_layers.cc\n");
       return 2;
