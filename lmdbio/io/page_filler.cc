@@ -124,4 +124,10 @@ Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned dep
   return threads_engine(file, depth, 0, std::move(filler).value());
 }
 
+void fault_pages_in(std::byte* at, std::size_t bytes) noexcept {
+  const int saved = errno;
+  (void)::madvise(at, bytes, MADV_POPULATE_READ);
+  errno = saved;
+}
+
 }  // namespace lmdbio

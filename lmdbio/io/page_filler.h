@@ -61,4 +61,8 @@ class PageFiller {
 Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth,
                                                   PageFiller::Bytes bytes) noexcept;
 
+/// Brings the page table entries of a mapping's pages, which are in the page cache, in one system call. Where
+/// that cannot be had, page faults do it.
+void fault_pages_in(std::byte* at, std::size_t bytes) noexcept;
+
 }  // namespace lmdbio

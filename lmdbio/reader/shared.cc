@@ -1,15 +1,11 @@
 #include "lmdbio/reader/shared.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <utility>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // Linux 5.14
-#endif
+#include "lmdbio/io/page_filler.h"
 
 namespace lmdbio::reader {
 
@@ -73,8 +69,7 @@ void Shared::fault_in(const Extent& extent) noexcept {
     if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
     const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
     if (residency.share(r * kRegion, bytes) != 1.0) continue;
-    // An error is of no interest: page faults do the same.
-    (void)::madvise(map_.data() + r * kRegion, bytes, MADV_POPULATE_READ);
+    fault_pages_in(map_.data() + r * kRegion, bytes);
     bits.fetch_or(bit, std::memory_order_relaxed);
   }
 }

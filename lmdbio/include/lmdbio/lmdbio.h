@@ -118,8 +118,9 @@ typedef struct lmdbio_record {
 } lmdbio_record;
 
 /* Records and their bytes.  Valid until lmdbio_batch_release, which any thread may call, even after the
- * stream or the reader has been closed (but see lmdbio_order, zero_copy).  Batches that a program keeps also keep their memory: once they take
- * all of it, the next batch fails with ENOMEM.  Small batches share a buffer. */
+ * stream or the reader has been closed (but see lmdbio_order, zero_copy).  Batches that a program keeps also
+ * keep their memory: once they take all of it, the next batch fails with ENOMEM.  Small batches share a
+ * buffer. */
 typedef struct lmdbio_batch {
   size_t count;
   const lmdbio_record* records;
