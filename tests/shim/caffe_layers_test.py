@@ -81,7 +81,9 @@ class CaffeLayers(shimtest.Case):
                     except slowfs.Missing as why:
                         self.skipTest(str(why))
                     self.check_same(stock, ours)
-                    self.assertEqual([e["io"].get("loads_begun", 0) for e in ours.environments()], [loads])
+                    # Sanitizers change how a walk looks, and what memory is touched.
+                    if not shimtest.CONFIG["sanitize"]:
+                        self.assertEqual([e["io"].get("loads_begun", 0) for e in ours.environments()], [loads])
 
 
 if __name__ == "__main__":
