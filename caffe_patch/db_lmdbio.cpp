@@ -280,7 +280,7 @@ bool LMDBIOCursor::WantsTokens() const {
   return bytes / count_ >= large_value_ || bytes > AvailableBytes() / 2;
 }
 
-void LMDBIOCursor::Count() {
+void LMDBIOCursor::UseTokens() {
   if (reader_ == NULL) {
     lmdbio_reader_options options = {};
     options.size = sizeof options;
@@ -295,7 +295,7 @@ std::pair<void*, size_t> LMDBIOCursor::valuePointer() {
   CHECK(valid());
   if (!asked_for_pointers_) {
     asked_for_pointers_ = true;
-    if (counts_ || WantsTokens()) Count();
+    if (counts_ || WantsTokens()) UseTokens();
   }
   if (gives_tokens_) return std::make_pair(Token(place_ - first_), static_cast<size_t>(0));
   return std::make_pair(value_.mv_data, value_.mv_size);

@@ -100,7 +100,7 @@ class LMDBIOCursor : public Cursor {
  private:
   void Move(MDB_cursor_op op);
   bool WantsTokens() const;
-  void Count();
+  void UseTokens();
 
   const lmdbio_record& Fetch(uint64_t place, uint64_t ordinal);
   void OpenStream(uint64_t place);

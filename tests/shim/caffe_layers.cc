@@ -16,6 +16,7 @@
 // steps, how often the test layer is made anew, and where all ends.
 #include <lmdb.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -53,7 +54,10 @@ void make(const char* dir, std::uint64_t records, std::uint64_t size) {
     char name[16];
     (void)std::snprintf(name, sizeof name, "%08u", static_cast<unsigned>(i));
     std::string value(1 + rng.below(size), '\0');
-    for (char& c : value) c = static_cast<char>(rng.next());
+    for (std::size_t at = 0; at < value.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t bytes = rng.next();
+      std::memcpy(value.data() + at, &bytes, std::min(sizeof bytes, value.size() - at));
+    }
     MDB_val key{8, name}, data{value.size(), value.data()};
     LmdbCursor::check(mdb_put(txn, dbi, &key, &data, MDB_APPEND));
   }

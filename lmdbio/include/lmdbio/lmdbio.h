@@ -200,7 +200,8 @@ typedef struct lmdbio_order {
   int zero_copy; /* 1: records that are in the page cache are not copied to a buffer; their keys and values
                     then point into a mapping of the file.  A batch, even one that was copied, is valid only
                     until the next call on its stream or reader.  As with LMDB, a file that is truncated
-                    meanwhile may end the program by SIGBUS.  No effect with lmdbio/mpi.h. */
+                    meanwhile may end the program by SIGBUS.  Batches that ranks read together
+                    (lmdbio/mpi.h) are copied all the same. */
 } lmdbio_order;
 
 /* Opens a stream.  EINVAL: a field is out of range.  With LMDBIO_ORDER_KEYS, waits for

@@ -58,8 +58,8 @@ struct Record {
   bool exists() const noexcept { return ordinal != UINT64_MAX; }
 };
 
-/// Owns the bytes of its records until it is destroyed or assigned to.  A batch that was default-constructed
-/// or moved from is empty.
+/// Owns the bytes of its records until it is destroyed or assigned to, unless the order has zero_copy.  A
+/// batch that was default-constructed or moved from is empty.
 class Batch {
  public:
   class Iterator {
