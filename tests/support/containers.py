@@ -37,8 +37,8 @@ def in_bwrap(command, binds=(), uid=0):
 
 
 class Crun:
-    """A bundle for `command`, on a read-only root.  `env`: all of its environment.  The mounts that it makes are in a namespace of its own, and so end with
-    it; `close` removes the bundle.
+    """A bundle for `command`, on a read-only root.  `env`: all of its environment.  The mounts that it makes are in a namespace
+    of its own, and so end with it; `close` removes the bundle.
 
     seccomp: {system call: errno}.  shm_mib: size of /dev/shm.  memlock: RLIMIT_MEMLOCK in bytes.  masked: paths of which nothing is to
     be seen.  uid: with no capabilities if it is not 0."""
