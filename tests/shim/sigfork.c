@@ -7,7 +7,10 @@
  * reader           a stream of lmdbio.h; so does reopen, which opens and closes the reader as well
  *
  * A process of its own ends the program with a message where nothing goes on.  One thread, as stock lets
- * handlers fork at any time only there: fork() in a process of several waits for malloc's locks. */
+ * handlers fork at any time only there: fork() in a process of several waits for malloc's locks.
+ *
+ * With AddressSanitizer no child goes on: fork() does not wait for the locks of its allocator, which LMDBIO's
+ * threads may have then, and the child would wait for them for ever. */
 #define LMDBIO_WEAK
 #include <errno.h>
 #include <fcntl.h>
@@ -248,7 +251,9 @@ int main(int argc, char** argv) {
   CHECK(watcher >= 0);
   if (watcher == 0) watch(getpgrp());
 
+#if !defined(__SANITIZE_ADDRESS__)
   children_return = strcmp(what, "walk") == 0 || strcmp(what, "get") == 0 || strcmp(what, "prefetch") == 0;
+#endif
   const int of_reader = strcmp(what, "reader") == 0 || strcmp(what, "reopen") == 0;
   MDB_env* const env = of_reader ? NULL : open_env(MDB_RDONLY | MDB_NOTLS);
   const struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
