@@ -20,9 +20,7 @@ namespace {
   ssize_t n;
   do n = ::read(0, &c, 1);
   while (n > 0 || (n < 0 && errno == EINTR));
-  if (!is_mounted(fsname) || ::umount2(mountpoint.c_str(), MNT_DETACH) == 0) ::_exit(0);
-  ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mountpoint.c_str(), nullptr);
-  ::_exit(1);
+  ::_exit(detach(mountpoint, fsname) ? 0 : 1);
 }
 
 }  // namespace
@@ -41,6 +39,22 @@ UniqueFd start_guard(const std::string& mountpoint, const std::string& fsname) {
   int status = 0;
   if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) return UniqueFd();
   return write_end;
+}
+
+bool detach(const std::string& mountpoint, const std::string& fsname) {
+  constexpr unsigned kTries = 10, kPauseUs = 100'000;
+  for (unsigned i = 0; i < kTries; ++i) {
+    if (i != 0) ::usleep(kPauseUs);
+    if (!is_mounted(fsname) || ::umount2(mountpoint.c_str(), MNT_DETACH) == 0) return true;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mountpoint.c_str(), nullptr);
+      ::_exit(1);
+    }
+    int status = 0;
+    if (child > 0) ::waitpid(child, &status, 0);
+  }
+  return !is_mounted(fsname);
 }
 
 bool is_mounted(const std::string& fsname) {

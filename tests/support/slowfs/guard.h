@@ -14,6 +14,10 @@ namespace lmdbio::slowfs {
 /// process to be had.
 UniqueFd start_guard(const std::string& mountpoint, const std::string& fsname);
 
+/// Detaches it if it is still mounted: fusermount3 fails at times, and libfuse does not say so.  False: it
+/// still is, after some tries.
+bool detach(const std::string& mountpoint, const std::string& fsname);
+
 /// Whether something with source `fsname` is mounted here.
 bool is_mounted(const std::string& fsname);
 

@@ -14,8 +14,8 @@
 //   counters  JSON, as it was at open
 //   settings  JSON
 //   control   takes name=value lines, all of one write(2) at once.  If one is wrong: EINVAL, a line on
-//             standard error, nothing changed.  Names: the options that --help calls changeable, with _ for -;
-//             and actions:
+//             standard error, nothing changed.  Names: the options that --help calls changeable, with _ for
+//             -; and actions:
 //               reset=1      counters to zero, numbers of requests from 1 again (before settings change)
 //               release=1    those who hang go on
 //               wait_hung=N  the write returns when N requests hang
@@ -127,8 +127,8 @@ bool device_of(const std::string& fsname, dev_t& dev) {
   return false;
 }
 
-int serve(fuse_session* session, FileSystem& fs, const std::string& fsname, const UniqueFd& signals,
-          const UniqueFd& owner) {
+int serve(fuse_session* session, FileSystem& fs, const std::string& mountpoint, const std::string& fsname,
+          const UniqueFd& signals, const UniqueFd& owner) {
   constexpr int kThreads = 8;  // none of them waits for anything but the source
   const int fd = fuse_session_fd(session);
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -159,6 +159,7 @@ int serve(fuse_session* session, FileSystem& fs, const std::string& fsname, cons
   for (std::thread& t : threads) t.join();
   fs.end();
   fuse_session_unmount(session);
+  if (!detach(mountpoint, fsname)) return complain(kFailed, mountpoint + ": cannot be unmounted");
   return status;
 }
 
@@ -217,7 +218,7 @@ int run(const Arguments& a) {
   } else if (fuse_session_mount(session, mountpoint) != 0) {
     status = complain(kMissing, std::string(mountpoint) + ": mounting is not possible here");
   } else {
-    status = serve(session, fs, fsname, signals, owner);
+    status = serve(session, fs, mountpoint, fsname, signals, owner);
   }
   fs.end();
   if (session != nullptr) fuse_session_destroy(session);
