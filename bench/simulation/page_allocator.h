@@ -1,0 +1,62 @@
+// Which pages stock LMDB takes when it writes: mdb_page_alloc and mdb_freelist_save of LMDB 0.9.24, without
+// the pages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+namespace lmdbio::bench {
+
+/// Something that the model does not have, which stock LMDB would have done.
+class NotModelled : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// One write transaction after the other, no readers.  The database of free pages has at most one page; what
+/// would need more is NotModelled.
+class PageAllocator {
+ public:
+  using Page = std::uint64_t;
+  static constexpr Page kNone = ~Page{0};
+
+  explicit PageAllocator(std::size_t page_bytes) noexcept : page_bytes_(page_bytes) {}
+
+  void begin() { ++transaction_; }
+  /// The first of so many adjacent pages.
+  Page allocate(std::uint64_t pages);
+  /// A page of an earlier transaction, which this one has replaced.
+  void free(Page page) { freed_.push_back(page); }
+  void commit();
+
+  std::uint64_t transaction() const noexcept { return transaction_; }
+  /// Pages of the file.
+  Page pages() const noexcept { return next_; }
+  /// Of the database of free pages: its only page, or kNone.
+  Page root() const noexcept { return root_; }
+  std::uint64_t entries() const noexcept { return records_.size(); }
+  /// Its records: free pages by the transaction that freed them, descending.
+  const std::map<std::uint64_t, std::vector<Page>>& records() const noexcept { return records_; }
+
+ private:
+  void touch_root();
+  void put(std::uint64_t key, std::size_t count);
+  void delete_first();
+  void fill_reserved();
+
+  const std::size_t page_bytes_;
+  std::uint64_t transaction_ = 0;
+  Page next_ = 2;
+  std::map<std::uint64_t, std::vector<Page>> records_;
+  Page root_ = kNone;
+  bool root_is_new_ = false;  ///< of this transaction
+  // Of a transaction.
+  std::vector<Page> freed_;
+  std::vector<Page> head_;  ///< pages of records that were read, descending
+  bool has_head_ = false;
+  std::uint64_t last_read_ = 0;  ///< record; 0: none
+};
+
+}  // namespace lmdbio::bench
