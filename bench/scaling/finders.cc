@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include "bench/common.h"
-#include "bench/stock_lmdb.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/format/page_view.h"
 
@@ -20,46 +17,6 @@ namespace {
 
 using format::PageView;
 using format::Pgno;
-
-/// Where this process has mapped the file at which `inside` points.
-const std::byte* base_of(const void* inside) {
-  const auto at = reinterpret_cast<std::uintptr_t>(inside);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t begin = 0, end = 0;
-    std::uint64_t offset = 0;
-    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %*s %" SCNx64, &begin, &end, &offset) == 3 &&
-        begin <= at && at < end)
-      return reinterpret_cast<const std::byte*>(begin - offset);
-  }
-  die("/proc/self/maps does not have LMDB's mapping");
-}
-
-class CursorWalk final : public Finder {
- public:
-  explicit CursorWalk(const std::string& directory) : reader_(directory) {}
-
-  std::uint64_t records() const override { return reader_.records(); }
-  const std::byte* mapped() override { return base_; }
-  std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) override {
-    std::vector<Place> places;
-    places.reserve(ordinals.size());
-    auto next = ordinals.begin();
-    for (std::uint64_t o = window.first; o < window.end(); ++o) {
-      const MDB_val value = reader_.first_or_next(o == 0);
-      if (base_ == nullptr) base_ = base_of(value.mv_data);
-      if (next == ordinals.end() || *next != o) continue;
-      places.push_back(
-          {static_cast<std::uint64_t>(static_cast<const std::byte*>(value.mv_data) - base_), value.mv_size});
-      ++next;
-    }
-    return places;
-  }
-
- private:
-  StockReader reader_;
-  const std::byte* base_ = nullptr;
-};
 
 /// Pages that are read together, each by a request of its own.
 class Pages {
@@ -304,9 +261,6 @@ class Guess final : public Finder {
 
 }  // namespace
 
-std::unique_ptr<Finder> cursor_walk(const std::string& directory) {
-  return std::make_unique<CursorWalk>(directory);
-}
 std::unique_ptr<Finder> direct_walk(Storage& storage) { return std::make_unique<DirectWalk>(storage); }
 std::unique_ptr<Finder> guess(Storage& storage, MPI_Comm readers) {
   return std::make_unique<Guess>(storage, readers);

@@ -76,6 +76,8 @@ class Loader {
   virtual LoaderCounters counters() const { return {}; }
 };
 
+class World;
+
 /// `world` outlives it.  Ends the program, on all ranks, if something is wrong.
 std::unique_ptr<Loader> make_loader(const LoaderSettings& settings, World& world);
 

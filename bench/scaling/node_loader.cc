@@ -6,6 +6,7 @@
 #include "bench/common.h"
 #include "bench/scaling/finders.h"
 #include "bench/scaling/loader.h"
+#include "bench/scaling/world.h"
 
 namespace lmdbio::bench {
 
@@ -15,46 +16,6 @@ constexpr int kTurn = 1;
 /// Rather read than asked for apart, bytes, by strategies that coalesce.
 constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 
-/// What the ranks of a reader share: a table of values, and their bytes.
-class SharedMemory {
- public:
-  explicit SharedMemory(MPI_Comm group) noexcept : group_(group) { MPI_Comm_rank(group, &rank_); }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
-  ~SharedMemory() { free(); }
-
-  /// All ranks of the group: room for so many bytes, of which those before are lost.
-  void reserve(std::uint64_t bytes) {
-    if (bytes <= room_) return;
-    free();
-    room_ = bytes + bytes / 4;
-    const MPI_Aint mine = rank_ == 0 ? static_cast<MPI_Aint>(room_ + Storage::kAlignment) : 0;
-    void* own = nullptr;
-    MPI_Win_allocate_shared(mine, 1, MPI_INFO_NULL, group_, &own, &window_);
-    MPI_Aint size = 0;
-    int unit = 0;
-    void* begin = nullptr;
-    MPI_Win_shared_query(window_, 0, &size, &unit, &begin);
-    // Aligned for the reader; each process has it at an address of its own.
-    const std::uint64_t at = reinterpret_cast<std::uintptr_t>(begin);
-    std::uint64_t shift = (at + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment - at;
-    MPI_Bcast(&shift, 1, MPI_UINT64_T, 0, group_);
-    bytes_ = static_cast<std::byte*>(begin) + shift;
-  }
-  std::byte* bytes() const noexcept { return bytes_; }
-
- private:
-  void free() {
-    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
-    room_ = 0;
-  }
-  const MPI_Comm group_;
-  int rank_ = 0;
-  MPI_Win window_ = MPI_WIN_NULL;
-  std::byte* bytes_ = nullptr;
-  std::uint64_t room_ = 0;
-};
-
 /// Of a value in shared memory.
 struct Entry {
   std::uint64_t offset = 0, bytes = 0;
@@ -63,11 +24,11 @@ struct Entry {
 class NodeLoader final : public Loader {
  public:
   NodeLoader(const LoaderSettings& s, World& world)
-      : settings_(s), direct_(s.strategy.access == Strategy::Access::direct) {
+      : settings_(s), world_(world), direct_(s.strategy.access == Strategy::Access::direct) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
     make_groups();
-    open(world);
+    open();
     records_ = finder_ != nullptr ? finder_->records() : 0;
     MPI_Bcast(&records_, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     steps_ = steps_per_epoch(records_, s.batch, static_cast<std::uint64_t>(ranks_));
@@ -118,8 +79,7 @@ class NodeLoader final : public Loader {
   bool is_reader() const noexcept { return rank_of_group_ == 0; }
 
   void make_groups() {
-    MPI_Comm node;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm node = world_.split_by_node();
     int rank_of_node = 0, ranks_of_node = 1;
     MPI_Comm_rank(node, &rank_of_node);
     MPI_Comm_size(node, &ranks_of_node);
@@ -139,20 +99,20 @@ class NodeLoader final : public Loader {
     MPI_Bcast(&leader, 1, MPI_INT, 0, group_);
     leaders_.resize(static_cast<std::size_t>(ranks_));
     MPI_Allgather(&leader, 1, MPI_INT, leaders_.data(), 1, MPI_INT, MPI_COMM_WORLD);
-    for (auto& slot : slots_) slot = std::make_unique<SharedMemory>(group_);
+    for (auto& slot : slots_) slot = world_.share_memory(group_);
   }
 
-  void open(World& world) {
+  void open() {
     if (!is_reader()) return;
     MPI_Comm_rank(readers_, &reader_);
     MPI_Comm_size(readers_, &readers_count_);
-    storage_ = world.open(settings_.database + "/data.mdb");
+    storage_ = world_.open(settings_.database + "/data.mdb");
     const Strategy::Finding finding = settings_.strategy.finding;
     if (finding == Strategy::Finding::handed_on && reader_ != 0) return;  // the first one finds for all
     if (finding == Strategy::Finding::guessed)
       finder_ = guess(*storage_, readers_);
     else
-      finder_ = direct_ ? direct_walk(*storage_) : cursor_walk(settings_.database);
+      finder_ = direct_ ? direct_walk(*storage_) : world_.cursor_walk(settings_.database);
   }
 
   // Steps of a fetch: what each reader gets is large enough.
@@ -338,6 +298,7 @@ class NodeLoader final : public Loader {
   }
 
   const LoaderSettings settings_;
+  World& world_;
   const bool direct_;
   int rank_ = 0, ranks_ = 1, rank_of_group_ = 0, reader_ = 0, readers_count_ = 1;
   MPI_Comm group_ = MPI_COMM_NULL;    ///< a reader, and the ranks that it serves
@@ -347,7 +308,7 @@ class NodeLoader final : public Loader {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Finder> finder_;
   std::uint64_t records_ = 0, steps_ = 0, steps_of_fetch_ = 1;
-  std::unique_ptr<SharedMemory> slots_[2];
+  std::unique_ptr<NodeMemory> slots_[2];
   Plan plan_;
   std::uint64_t fetch_ = 0, step_ = 0;
   bool ahead_ = false;  ///< fetch_ was prepared when the one before was delivered

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,15 +11,12 @@
 #include "bench/common.h"
 #include "bench/keys.h"
 #include "bench/stock_lmdb.h"
-#include "bench/xor_bytes.h"
 
 namespace lmdbio::bench {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr double kMean = 110 * 1024, kSigma = 0.5;  // of photographs
 
 std::string keys_file(const std::string& sums) { return sums + ".keys"; }
 
@@ -44,28 +40,6 @@ class Progress {
   const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
   bool shown_ = false;
   std::uint64_t next_ = 0;
-};
-
-class Sizes {
- public:
-  explicit Sizes(Content content) : content_(content) {}
-  std::size_t next() {
-    switch (content_) {
-      case Content::cifar10_like:
-        return 3072;
-      case Content::imagenet_like:
-        return std::size_t{110} << 10;
-      case Content::photographs:
-        break;
-    }
-    return static_cast<std::size_t>(std::clamp(size_(random_), 1024.0, 4.0 * 1024 * 1024));
-  }
-
- private:
-  const Content content_;
-  std::mt19937_64 random_{1};
-  // The mean of a log-normal distribution is exp(mu + sigma^2 / 2).
-  std::lognormal_distribution<double> size_{std::log(kMean) - kSigma * kSigma / 2, kSigma};
 };
 
 /// Bytes that no compression shrinks.
@@ -100,51 +74,43 @@ void make_database(const std::string& directory, Content content, std::uint64_t 
   fs::remove_all(unfinished, error);
   fs::create_directories(unfinished, error);
   if (error) die("%s: %s", unfinished.c_str(), error.message().c_str());
-  constexpr std::size_t kLargest = std::size_t{4} << 20;  // value
   const StockLmdb lmdb;
   MDB_env* env = nullptr;
   lmdb.check(lmdb.env_create(&env), "mdb_env_create");
-  lmdb.check(lmdb.env_set_mapsize(env, bytes + bytes / 2 + multiple * kLargest + (64u << 20)),
-             "mdb_env_set_mapsize");
+  lmdb.check(lmdb.env_set_mapsize(env, map_bytes(bytes, multiple)), "mdb_env_set_mapsize");
   lmdb.check(lmdb.env_open(env, unfinished.c_str(), MDB_NOSYNC, 0644), unfinished.c_str());
   const std::vector<std::uint64_t> words = random_words(std::size_t{8} << 20);
   const auto* const random = reinterpret_cast<const char*>(words.data());
-  std::vector<char> value(kLargest);
+  std::vector<char> value(Sizes::kLargest);
   Progress progress("writing the database", bytes);
   Sizes sizes(content);
   MDB_txn* txn = nullptr;
   MDB_dbi dbi = 0;
-  std::uint64_t written = 0, in_txn = 0;
   const auto commit = [&] {
     if (const int rc = lmdb.txn_commit(txn); rc != 0) die("%s: %s", unfinished.c_str(), lmdb.error_text(rc));
     txn = nullptr;
-    in_txn = 0;
   };
-  for (std::uint64_t i = 0; written < bytes || i % multiple != 0; ++i) {
+  for (Written written(bytes, multiple); !written.enough();) {
+    const std::uint64_t i = written.records();
     if (txn == nullptr) {
       lmdb.check(lmdb.txn_begin(env, nullptr, 0, &txn), "mdb_txn_begin");
       lmdb.check(lmdb.dbi_open(txn, nullptr, 0, &dbi), "mdb_dbi_open");
     }
     const std::size_t size = sizes.next();
-    std::memcpy(value.data(), random + mix(i) % kLargest, size);
+    std::memcpy(value.data(), random + mix(i) % Sizes::kLargest, size);
     std::memcpy(value.data(), &i, sizeof i);
     char key[kKeyRoom];
     MDB_val k{make_key(KeyKind::kImage, i, false, key), key}, v{size, value.data()};
     lmdb.check(lmdb.put(txn, dbi, &k, &v, 0), "mdb_put");
-    constexpr std::uint64_t kPage = 4096;
-    written += (size + 16 + kPage - 1) / kPage * kPage + 32;
-    if (++in_txn == 1000) commit();
-    progress.at(written);
+    written.add(size);
+    if (written.records() % kRecordsOfCommit == 0) commit();
+    progress.at(written.bytes());
   }
   if (txn != nullptr) commit();
   lmdb.check(lmdb.env_sync(env, 1), "mdb_env_sync");
   lmdb.env_close(env);
   fs::rename(unfinished, directory, error);
   if (error) die("%s: %s", directory.c_str(), error.message().c_str());
-}
-
-std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size) {
-  return mix(mix(ordinal) ^ xor_bytes(data, size) ^ mix(size));
 }
 
 void make_sums(const std::string& database, const std::string& file) {

@@ -7,22 +7,14 @@
 #include <string_view>
 #include <vector>
 
-namespace lmdbio::bench {
+#include "bench/scaling/contents.h"
 
-/// Sizes of values.
-enum class Content : unsigned char {
-  cifar10_like,   ///< 3 KiB: a small raw image
-  imagenet_like,  ///< 110 KiB: an average photograph
-  photographs     ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
-};
+namespace lmdbio::bench {
 
 /// Writes a database of about `bytes` in this directory; its number of records is a multiple of `multiple`.
 /// One that was not finished has another name.  Shows progress if standard error is a terminal.
 void make_database(const std::string& directory, Content content, std::uint64_t bytes,
                    std::uint64_t multiple = 1);
-
-/// Of a record: depends on its ordinal, its size and all its bytes.
-std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size);
 
 /// Writes checksums of all records to this file, and their keys to another one beside it.
 void make_sums(const std::string& database, const std::string& file);

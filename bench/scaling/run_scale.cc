@@ -7,7 +7,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,7 @@
 #include "bench/scaling/loader.h"
 #include "bench/scaling/prepare.h"
 #include "bench/scaling/training.h"
+#include "bench/scaling/world.h"
 
 namespace lmdbio::bench {
 namespace {
@@ -26,9 +26,9 @@ namespace {
 using S = Strategy;
 
 struct Options {
-  std::string database, strategy = "stock", sums;
-  std::uint64_t bytes = std::uint64_t{1} << 28, multiple = 1, global_batch = 0;
-  std::optional<Content> content;
+  std::string strategy = "stock";
+  std::uint64_t global_batch = 0;
+  Data data;
   bool prepare = false, no_check = false, dry_run = false;
   LoaderSettings loading;
   TrainingSettings training;
@@ -42,22 +42,22 @@ void add_names(CLI::Option* option, const auto& names) {
 }
 
 void add_database(CLI::App& app, Options& o) {
-  app.add_option("database", o.database, "directory")->required();
+  app.add_option("database", o.data.database, "directory")->required();
   add_names(app.add_option(
-                "--make", o.content,
+                "--make", o.data.content,
                 "write the database with stock LMDB if the directory is not there: values of 3 KiB, "
                 "of 110 KiB, or of sizes that are distributed as those of photographs, 110 KiB on average"),
             std::map<std::string, Content>{{"cifar10-like", Content::cifar10_like},
                                            {"imagenet-like", Content::imagenet_like},
                                            {"photographs", Content::photographs}});
-  app.add_option("--bytes", o.bytes, "of such a database, e.g. 1GiB (default: 256MiB)")
+  app.add_option("--bytes", o.data.bytes, "of such a database, e.g. 1GiB (default: 256MiB)")
       ->transform(CLI::AsSizeValue(false).description(""))
       ->type_name("SIZE");
-  app.add_option("--multiple", o.multiple,
+  app.add_option("--multiple", o.data.multiple,
                  "of which its number of records is, e.g. the records of all ranks and a step")
       ->check(CLI::PositiveNumber);
   app.add_option(
-      "--sums", o.sums,
+      "--sums", o.data.sums,
       "checksums of all records, made with stock LMDB if they are not there (default: DATABASE.sums); "
       "each rank compares each record with its checksum");
   app.add_flag("--no-check", o.no_check, "compare nothing");
@@ -90,7 +90,6 @@ void add_training(CLI::App& app, Options& o) {
   app.add_option("--thread-level", "that MPI is asked for; below multiple, LMDBIO has no thread for messages")
       ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}).description(""))
       ->type_name("{single,funneled,serialized,multiple}");
-  app.add_option("--counters", o.training.counters, "of a slow file system, one on each node: JSON");
   app.add_flag("--progress", o.training.progress, "show it on standard error");
 }
 
@@ -140,7 +139,7 @@ std::string argument(int argc, char** argv, const std::string& option) {
 }
 
 /// An exit status, or -1: go on.
-int parse(int argc, char** argv, Options& o) {
+int parse(int argc, char** argv, Options& o, WorldMaker& maker) {
   CLI::App app{
       "A training loop over the records of an LMDB database.  Each rank takes its batches by a strategy "
       "(docs/strategies.md), and computes."};
@@ -149,6 +148,7 @@ int parse(int argc, char** argv, Options& o) {
   add_database(app, o);
   add_training(app, o);
   add_strategy(app, o);
+  maker.add_options(app);
   // The strategy first: what is named beside it replaces parts of it.
   for (const auto& [name, strategy] : presets())
     if (name == argument(argc, argv, "--strategy")) o.loading.strategy = strategy;
@@ -160,25 +160,19 @@ int parse(int argc, char** argv, Options& o) {
     if (rank != 0) return e.get_exit_code() == 0 ? 0 : 2;
     return app.exit(e) == 0 ? 0 : 2;
   }
-  o.loading.database = o.database;
-  while (o.loading.database.size() > 1 && o.loading.database.ends_with('/')) o.loading.database.pop_back();
-  if (o.sums.empty()) o.sums = o.loading.database + ".sums";
-  o.loading.keys = o.sums;
+  Data& data = o.data;
+  while (data.database.size() > 1 && data.database.ends_with('/')) data.database.pop_back();
+  if (data.sums.empty()) data.sums = data.database + ".sums";
+  data.needs_sums = !o.no_check || o.loading.order == Order::shuffled;
+  o.loading.database = data.database;
+  o.loading.keys = data.sums;
   return -1;
-}
-
-/// On rank 0, while the others wait.
-void prepare(const Options& o) {
-  const std::string& database = o.loading.database;
-  if (o.content && !std::filesystem::exists(database))
-    make_database(database, *o.content, o.bytes, o.multiple);
-  const bool needed = !o.no_check || o.loading.order == Order::shuffled;
-  if (needed && !have_sums(database, o.sums)) make_sums(database, o.sums);
 }
 
 int run(int argc, char** argv) {
   Options o;
-  if (const int status = parse(argc, argv, o); status >= 0) return status;
+  const std::unique_ptr<WorldMaker> maker = LMDBIO_BENCH_WORLD();
+  if (const int status = parse(argc, argv, o, *maker); status >= 0) return status;
   int rank = 0, ranks = 1, level = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -188,13 +182,13 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (o.dry_run) return 0;
-  if (rank == 0) prepare(o);
+  const std::unique_ptr<World> world = maker->make();
+  if (rank == 0) world->prepare(o.data);
   MPI_Barrier(MPI_COMM_WORLD);
   if (o.prepare) return 0;
-  if (!o.no_check) o.training.sums = read_sums(o.sums);
+  if (!o.no_check) o.training.sums = world->read_sums(o.data.sums);
   if (o.global_batch != 0)
     o.loading.batch = std::max<std::uint64_t>(o.global_batch / static_cast<std::uint64_t>(ranks), 1);
-  const std::unique_ptr<World> world = real_world();
   nlohmann::json result = train(o.training, o.loading, *world);
   result["strategy"] = o.strategy;
   result["thread_level"] = level;

@@ -1,12 +1,11 @@
-// The file as strategies read it, and the clock: what a simulator takes the place of.
+// The file as strategies read it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
+#include <iterator>
 
 namespace lmdbio::bench {
 
@@ -22,6 +21,15 @@ struct IoCounters {
   unsigned most_in_flight = 0;
   /// Requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more.
   std::array<std::uint64_t, 5> by_size{};
+
+  void count(std::uint64_t request_bytes, std::size_t in_flight) noexcept {
+    constexpr std::uint64_t kClasses[] = {4096, 65536, 262144, 1048576};
+    ++requests;
+    bytes += request_bytes;
+    const auto at = std::lower_bound(std::begin(kClasses), std::end(kClasses), request_bytes);
+    ++by_size[static_cast<std::size_t>(at - std::begin(kClasses))];
+    most_in_flight = std::max(most_in_flight, static_cast<unsigned>(in_flight));
+  }
 };
 
 /// One thread.
@@ -40,18 +48,5 @@ class Storage {
   virtual void wait() = 0;
   virtual IoCounters counters() const = 0;
 };
-
-/// What a strategy needs of the machine.
-class World {
- public:
-  virtual ~World() = default;
-  virtual std::unique_ptr<Storage> open(const std::string& file) = 0;
-  virtual double seconds() const = 0;
-  virtual void sleep(double seconds) = 0;
-};
-
-/// This machine.  Reads are in flight together by io_uring if it is there, else one after the other: there
-/// are no threads.
-std::unique_ptr<World> real_world();
 
 }  // namespace lmdbio::bench

@@ -3,31 +3,15 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "bench/common.h"
-#include "bench/process_use.h"
-#include "bench/rank_of_node.h"
 #include "bench/scaling/prepare.h"
 
 namespace lmdbio::bench {
 namespace {
-
-/// This process has, or had until its last library was closed, mapped such a file.
-bool has_mapped(const char* what) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);)
-    if (line.find(what) != std::string::npos) return true;
-  return false;
-}
-
-/// Private and shared memory of this process, without mapped files.
-std::uint64_t own_memory_kib() {
-  return proc_number("/proc/self/status", "RssAnon: %" SCNu64) +
-         proc_number("/proc/self/status", "RssShmem: %" SCNu64);
-}
 
 template <class T>
 std::vector<T> over_ranks(const std::vector<T>& mine, MPI_Datatype type, MPI_Op op) {
@@ -41,7 +25,10 @@ class Training {
   Training(const TrainingSettings& o, World& world) : o_(o), world_(world) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
-    rank_of_node_ = rank_of_node();
+    MPI_Comm node = world.split_by_node();
+    MPI_Comm_rank(node, &rank_of_node_);
+    MPI_Comm_free(&node);
+    device_bytes_ = world.process().device_bytes;
     summands_.resize(static_cast<std::size_t>(o.allreduce_mb * 1e6 / sizeof(float)));
   }
 
@@ -69,7 +56,7 @@ class Training {
       const double end = world_.seconds();
       epochs.push_back(report({end - begin, end - own_end, opened}));
     }
-    const std::uint64_t memory_kib = own_memory_kib();
+    const std::uint64_t memory_kib = world_.process().memory_kib;
     loader->close();
     nlohmann::json j = totals(loader->counters(), memory_kib);
     j["ranks"] = ranks_;
@@ -87,9 +74,10 @@ class Training {
     const std::span<const Value> batch = loader.next();
     wait_s_.push_back(world_.seconds() - begin);
     for (const Value& v : batch) {
-      const std::uint64_t sum = sum_of(v.ordinal, v.bytes.data(), v.bytes.size());
       ++read_.records;
       read_.bytes += v.bytes.size();
+      if (!world_.has_values()) continue;
+      const std::uint64_t sum = sum_of(v.ordinal, v.bytes.data(), v.bytes.size());
       if (!o_.sums.empty() && (v.ordinal >= o_.sums.size() || o_.sums[v.ordinal] != sum))
         die("rank %d: record %llu differs from its checksum", rank_,
             static_cast<unsigned long long>(v.ordinal));
@@ -166,22 +154,16 @@ class Training {
     e["records"] = sum(read_.records);
     e["bytes"] = sum(read_.bytes);
     read_ = {};
-    const std::uint64_t read = process_use().read_bytes;
+    const std::uint64_t read = world_.process().device_bytes;
     e["device_bytes"] = sum(read - std::exchange(device_bytes_, read));
-    if (!o_.counters.empty()) add_storage(e);
+    if (const std::optional<StorageUse> use = world_.storage_use()) add_storage(e, *use);
     return e;
   }
   /// Of the file systems of all nodes.
-  void add_storage(nlohmann::json& e) {
-    std::uint64_t requests = 0, bytes = 0;
-    if (rank_of_node_ == 0) {
-      std::ifstream in(o_.counters);
-      const nlohmann::json read = nlohmann::json::parse(in).at("read");
-      requests = read.at("numbered");
-      bytes = read.at("bytes");
-    }
-    e["storage_requests"] = sum(requests - std::exchange(storage_requests_, requests));
-    e["storage_bytes"] = sum(bytes - std::exchange(storage_bytes_, bytes));
+  void add_storage(nlohmann::json& e, StorageUse use) {
+    if (rank_of_node_ != 0) use = {};
+    e["storage_requests"] = sum(use.requests - std::exchange(storage_.requests, use.requests));
+    e["storage_bytes"] = sum(use.bytes - std::exchange(storage_.bytes, use.bytes));
   }
 
   /// Of the whole run and all ranks.
@@ -190,10 +172,10 @@ class Training {
                                       std::uint64_t{rank_of_node_ == 0}};
     counts.insert(counts.end(), c.direct.by_size.begin(), c.direct.by_size.end());
     counts = over_ranks(counts, MPI_UINT64_T, MPI_SUM);
-    const std::vector<std::uint64_t> most =
-        over_ranks(std::vector<std::uint64_t>{c.direct.most_in_flight, c.wrong_guesses,
-                                              process_use().max_rss_kib, memory_kib},
-                   MPI_UINT64_T, MPI_MAX);
+    const ProcessFacts process = world_.process();
+    const std::vector<std::uint64_t> most = over_ranks(
+        std::vector<std::uint64_t>{c.direct.most_in_flight, c.wrong_guesses, process.max_rss_kib, memory_kib},
+        MPI_UINT64_T, MPI_MAX);
     std::vector<std::uint64_t> by_rank(static_cast<std::size_t>(ranks_));
     MPI_Gather(&c.direct.requests, 1, MPI_UINT64_T, by_rank.data(), 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     nlohmann::json j{{"readers", counts[0]},
@@ -214,8 +196,8 @@ class Training {
                       {"memory_bytes", c.library.memory_bytes},
                       {"rank_bytes", c.library.rank_bytes},
                       {"node_bytes", c.library.node_bytes}};
-    j["lmdb_loaded"] = has_mapped("/liblmdb.so");
-    j["lmdbio_loaded"] = has_mapped("/liblmdbio.so");
+    j["lmdb_loaded"] = process.lmdb_loaded;
+    j["lmdbio_loaded"] = process.lmdbio_loaded;
     return j;
   }
 
@@ -224,7 +206,8 @@ class Training {
   int rank_ = 0, ranks_ = 1, rank_of_node_ = 0;
   std::vector<float> summands_;
   std::vector<double> step_s_, wait_s_;
-  std::uint64_t device_bytes_ = process_use().read_bytes, storage_requests_ = 0, storage_bytes_ = 0;
+  std::uint64_t device_bytes_ = 0;
+  StorageUse storage_;
   double next_show_s_ = 0;
   struct {
     std::uint64_t records = 0, bytes = 0;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/scaling/loader.h"
-#include "bench/scaling/storage.h"
+#include "bench/scaling/world.h"
 
 namespace lmdbio::bench {
 
@@ -15,7 +15,6 @@ struct TrainingSettings {
   double compute_s = 0;  ///< after each batch: a sleep, or on the CPU
   bool spin = false;
   double allreduce_mb = 0;          ///< after each batch
-  std::string counters;             ///< of a slow file system on each node: a file of JSON; empty: none
   std::vector<std::uint64_t> sums;  ///< checksums of all records; empty: nothing is compared
   bool progress = false;            ///< rank 0 shows it on standard error
 };

@@ -261,6 +261,18 @@ void SyntheticTree::make(Page page, std::span<std::byte> to) const {
   make_value_page(page, to);
 }
 
+void SyntheticTree::make_tree_pages(std::uint64_t offset, std::span<std::byte> to) const {
+  const Page first = offset / page_bytes(), end = first + to.size() / page_bytes();
+  const auto room = [&](Page page) {
+    return to.subspan(static_cast<std::size_t>(page - first) * page_bytes(), page_bytes());
+  };
+  for (Page page = first; page < std::min<Page>(end, kMetaPages); ++page) make(page, room(page));
+  for (auto known = std::lower_bound(by_page_.begin(), by_page_.end(), first,
+                                     [](const Known&k, Page p) { return k.page < p; });
+       known != by_page_.end() && known->page < end; ++known)
+    make(known->page, room(known->page));
+}
+
 void SyntheticTree::make_meta(Page page, std::span<std::byte> to) const {
   const Meta& meta = metas_[page];
   store<std::uint64_t>(to, 0, page);

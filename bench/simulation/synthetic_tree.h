@@ -60,6 +60,10 @@ class SyntheticTree {
   /// their own are zero, too; a page in the middle of one is all zero, and so is one that is free.
   void make(Page page, std::span<std::byte> to) const;
 
+  /// Makes those pages of bytes [offset, offset + to.size()) of the file that are meta, branch or leaf pages;
+  /// the others it leaves as they are.  Both are multiples of a page.
+  void make_tree_pages(std::uint64_t offset, std::span<std::byte> to) const;
+
   Page root() const noexcept { return levels_.back().back().page; }
   /// Levels of pages, 1: the root is a leaf page.
   std::size_t depth() const noexcept { return levels_.size(); }

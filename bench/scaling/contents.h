@@ -1,0 +1,63 @@
+// What the databases of jobs have in them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+
+namespace lmdbio::bench {
+
+/// Sizes of values.
+enum class Content : unsigned char {
+  cifar10_like,   ///< 3 KiB: a small raw image
+  imagenet_like,  ///< 110 KiB: an average photograph
+  photographs     ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
+};
+
+/// The sizes of the values of a database, one after the other.  The same ones each time.
+class Sizes {
+ public:
+  static constexpr std::size_t kLargest = std::size_t{4} << 20;
+
+  explicit Sizes(Content content);
+  std::size_t next();
+
+ private:
+  static constexpr double kMean = 110 * 1024, kSigma = 0.5;  // of photographs
+  const Content content_;
+  std::mt19937_64 random_{1};
+  std::lognormal_distribution<double> size_;
+};
+
+/// Records of a transaction that writes a database.
+constexpr std::uint64_t kRecordsOfCommit = 1000;
+
+/// How far a database is that is to have about `bytes`, and a number of records that is a multiple of
+/// `multiple`.
+class Written {
+ public:
+  Written(std::uint64_t bytes, std::uint64_t multiple) : wanted_(bytes), multiple_(multiple) {}
+  bool enough() const noexcept { return bytes_ >= wanted_ && records_ % multiple_ == 0; }
+  /// Of the file, with the record's share of leaf pages.
+  void add(std::size_t value_bytes) noexcept {
+    constexpr std::uint64_t kPage = 4096;
+    bytes_ += (value_bytes + 16 + kPage - 1) / kPage * kPage + 32;
+    ++records_;
+  }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  std::uint64_t records() const noexcept { return records_; }
+
+ private:
+  const std::uint64_t wanted_, multiple_;
+  std::uint64_t bytes_ = 0, records_ = 0;
+};
+
+/// Bytes of the mapping with which such a database is written.
+constexpr std::uint64_t map_bytes(std::uint64_t bytes, std::uint64_t multiple) noexcept {
+  return bytes + bytes / 2 + multiple * Sizes::kLargest + (std::uint64_t{64} << 20);
+}
+
+/// Of a record: depends on its ordinal, its size and all its bytes.
+std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size);
+
+}  // namespace lmdbio::bench

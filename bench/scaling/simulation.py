@@ -1,0 +1,71 @@
+"""Jobs of bench/scale whose ranks SimGrid simulates (bench/simulation/README.md).
+
+    simulation.run(program, "platform.json", 64, ["DATABASE", "--make", "cifar10-like", "--strategy", "lmm-dio"])
+"""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+from measure import Failed
+
+# SMPI's own collectives are flat, and some of them take time that grows with the cube of the ranks.  Of Open MPI's, the ring of
+# MPI_Allreduce takes long to simulate, and MPI_Reduce ends SimGrid 3.32 at some numbers of ranks.  What a rank's code takes here
+# is not the time that it takes there: ranks compute by sleeping.
+SMPI = ["smpi/coll-selector:ompi", "smpi/allreduce:rdb", "smpi/reduce:binomial", "smpi/simulate-computation:no", "smpi/host-speed:1Gf",
+        "contexts/stack-size:256"]
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster id="nodes" prefix="node" suffix="" radical="0-{last}" speed="1Gf" core="{ranks_of_node}"
+           bw="{bytes_s}Bps" lat="{latency_s}s" loopback_bw="{memory_bytes_s}Bps" loopback_lat="{memory_latency_s}s"/>
+</platform>
+"""
+
+
+def read_platform(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            platform = json.load(file)
+        unknown = set(platform) - {"about", "ranks_of_node", "network", "memory", "storage"}
+        if unknown:
+            raise Failed(f"{path}: unknown members: {', '.join(sorted(unknown))}")
+        facts = {"ranks_of_node": int(platform["ranks_of_node"])}
+        for part, prefix in (("network", ""), ("memory", "memory_")):
+            for name in ("bytes_s", "latency_s"):
+                facts[prefix + name] = float(platform[part][name])
+                if not facts[prefix + name] > 0:
+                    raise Failed(f"{path}: {part}: {name} has to be above 0")
+        if facts["ranks_of_node"] < 1:
+            raise Failed(f"{path}: ranks_of_node has to be at least 1")
+        return facts
+    except (OSError, ValueError, TypeError) as e:
+        raise Failed(f"{path}: {e}") from e
+    except KeyError as e:
+        raise Failed(f"{path}: {e} is missing") from e
+
+
+def run(program, platform, ranks, words, ranks_of_node=None):
+    """What run_scale reports.  `ranks_of_node`: instead of the platform's.  Failed: with what it said."""
+    if shutil.which("smpirun") is None or not os.access(program, os.X_OK):
+        raise Failed(f"{program} is not built: it needs SimGrid (libsimgrid-dev)")
+    facts = read_platform(platform)
+    each = ranks_of_node or facts["ranks_of_node"]
+    nodes = (ranks - 1) // each + 1
+    with tempfile.TemporaryDirectory(prefix="lmdbio_simulation_") as directory:
+        hosts, xml = os.path.join(directory, "hosts"), os.path.join(directory, "platform.xml")
+        with open(xml, "w", encoding="ascii") as file:
+            file.write(PLATFORM.format(**facts | {"last": nodes - 1, "ranks_of_node": each}))
+        with open(hosts, "w", encoding="ascii") as file:
+            file.writelines(f"node{i}:{each}\n" for i in range(nodes))
+        command = ["smpirun", "-np", str(ranks), "-platform", xml, "-hostfile", hosts, "-no-privatize", "--log=root.thres:critical",
+                   *(f"--cfg={setting}" for setting in SMPI), f"--cfg=smpi/tmpdir:{directory}", program, *words, "--platform", platform]
+        job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=directory)
+    lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
+    if job.returncode != 0 or len(lines) != 1:
+        # What the program says, else what SimGrid does.
+        said = (job.stderr + job.stdout).splitlines()
+        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said
+        raise Failed("\n".join(errors) or f"smpirun ended with {job.returncode}")
+    return json.loads(lines[0])

@@ -1,0 +1,96 @@
+// The machine as strategies use it: files, a clock, memory of nodes.  The real one, or a simulated one in
+// whose processes no data exists.
+#pragma once
+
+#include <mpi.h>
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/scaling/finders.h"
+#include "bench/scaling/loader.h"
+#include "bench/scaling/prepare.h"
+#include "bench/scaling/storage.h"
+
+namespace lmdbio::bench {
+
+/// Memory that ranks of one node share.  All of them call the same functions in the same order.
+class NodeMemory {
+ public:
+  virtual ~NodeMemory() = default;
+  /// Room for so many bytes, of which those before are lost.
+  virtual void reserve(std::uint64_t bytes) = 0;
+  /// Aligned for direct reads in the first rank; each process has it at an address of its own.
+  virtual std::byte* bytes() const noexcept = 0;
+};
+
+/// The database of a job, and what is made beside it.
+struct Data {
+  std::string database;  ///< a directory
+  std::optional<Content> content;
+  std::uint64_t bytes = std::uint64_t{1} << 28, multiple = 1;  ///< of a database that is made
+  std::string sums;
+  bool needs_sums = true;
+};
+
+/// What a process has used so far.
+struct ProcessFacts {
+  std::uint64_t device_bytes = 0, max_rss_kib = 0;
+  std::uint64_t memory_kib = 0;  ///< private and shared, without mapped files
+  bool lmdb_loaded = false, lmdbio_loaded = false;
+};
+
+/// What has been read of a file system.
+struct StorageUse {
+  std::uint64_t requests = 0, bytes = 0;
+};
+
+/// One for each rank.  Ends the program, on all ranks, if something is wrong.
+class World {
+ public:
+  virtual ~World() = default;
+  /// Makes what is not there.  On rank 0, while the others wait.
+  virtual void prepare(const Data& data) = 0;
+  virtual std::vector<std::uint64_t> read_sums(const std::string& file) = 0;
+
+  virtual double seconds() const = 0;
+  virtual void sleep(double seconds) = 0;
+  /// The ranks of this rank's node.  All ranks call it; who calls it frees the communicator.
+  virtual MPI_Comm split_by_node() = 0;
+  /// `ranks` are on one node, and all of them call it.  They outlive what is returned.
+  virtual std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) = 0;
+
+  virtual std::unique_ptr<Storage> open(const std::string& file) = 0;
+  /// A cursor of LMDB over the database in this directory, or what stands for one.
+  virtual std::unique_ptr<Finder> cursor_walk(const std::string& directory) = 0;
+  /// LMDB alone, and LMDBIO's streams, or what stands for them.
+  virtual std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings) = 0;
+  virtual std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) = 0;
+  /// False: values have no bytes that could be looked at.
+  virtual bool has_values() const = 0;
+
+  virtual ProcessFacts process() = 0;
+  /// Of this node's file system; nothing: it does not say.
+  virtual std::optional<StorageUse> storage_use() = 0;
+};
+
+/// What the command line says of the world that this program is built for.
+class WorldMaker {
+ public:
+  virtual ~WorldMaker() = default;
+  virtual void add_options(CLI::App& app) = 0;
+  virtual std::unique_ptr<World> make() = 0;
+};
+
+/// This machine.  Reads are in flight together by io_uring if it is there, else one after the other: there
+/// are no threads.
+std::unique_ptr<WorldMaker> real_world();
+/// Ranks of SimGrid's SMPI, which are threads of execution of one process.
+std::unique_ptr<WorldMaker> simulated_world();
+
+}  // namespace lmdbio::bench

@@ -1,0 +1,143 @@
+#!/usr/bin/python3
+"""Simulated jobs make the requests that real ones make, and take the time that the model's settings say.
+
+    jobs_test.py MPIRUN RUN_SCALE RUN_SCALE_SIMULATED LMDBIO_SLOWFS [SEED]
+
+Real jobs run on this host, and, where they can, on four emulated ones.
+"""
+import itertools
+import json
+import os
+import random
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE), os.path.join(HERE, "..", "scaling")]
+from hosts import SlowHosts  # noqa: E402
+from measure import Failed, Skip  # noqa: E402
+from scaling import simulation  # noqa: E402
+from strategies_test import run as run_on_this_host  # noqa: E402
+
+STRATEGIES = ["lmm-dio", "lmm-dio-prov", "lmm-dio-prov-coal", "lmm-dio-prov-coal-stag"]
+CONTENTS = {"cifar10-like": "12MiB", "imagenet-like": "48MiB", "photographs": "24MiB"}
+SHAPES = [(1, 1), (1, 3), (1, 8), (1, 16), (4, 1), (4, 2), (4, 4)]  # hosts, ranks on each
+SAME = ["ranks", "batch", "records", "steps", "nodes", "readers", "requests", "request_bytes", "requests_by_size", "requests_by_rank",
+        "places_sent_bytes", "wrong_guesses"]
+PLATFORM = {"ranks_of_node": 8, "network": {"bytes_s": 1e10, "latency_s": 1e-6}, "memory": {"bytes_s": 1e11, "latency_s": 1e-7},
+            "storage": {"servers": 1, "stripe_bytes": 1 << 20, "server_bytes_s": 1e9, "request_s": 0, "latency_s": 0, "latency_spread": 0,
+                        "requests_in_flight": 64, "client_bytes_s": 1e12}}
+
+
+class Test:
+    def __init__(self, mpirun, program, simulated, slowfs, seed):
+        self.mpirun, self.program, self.simulated, self.slowfs = mpirun, program, simulated, slowfs
+        self.rng, self.failed, self.checked = random.Random(seed), 0, 0
+        self.directory = tempfile.TemporaryDirectory(prefix="lmdbio_jobs_")
+        self.path = self.directory.name
+
+    def expect(self, right, what):
+        self.checked += 1
+        if not right:
+            self.failed += 1
+            print(what)
+
+    def platform(self, **storage):
+        path = os.path.join(self.path, f"platform{len(os.listdir(self.path))}.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(PLATFORM | {"storage": PLATFORM["storage"] | storage}, file)
+        return path
+
+    def simulate(self, platform, ranks, *words, ranks_of_node=None):
+        return simulation.run(self.simulated, platform, ranks, ["db", "--no-check", *words], ranks_of_node)
+
+    def real(self, hosts, each, database, words):
+        if hosts == 1:
+            status, told = run_on_this_host(self.mpirun, each, self.program, database, *words)
+            if status != 0:
+                raise Failed(f"{words}: status {status}")
+            return told
+        job = SlowHosts(self.slowfs, os.path.dirname(database), os.path.join(self.path, "mount"), 0, 0, timeout=100)
+        mounted = os.path.join(job.mount, os.path.basename(database))
+        return job.job("a job", hosts, each, [self.program, mounted, *words])[0]
+
+    def requests_are_those_of_real_jobs(self):
+        platform = self.platform()
+        data = os.path.join(self.path, "data")
+        os.mkdir(data)
+        strategies = itertools.cycle(STRATEGIES)  # 21 jobs: each content with all of them
+        for content, size in CONTENTS.items():
+            made = ["--make", content, "--bytes", size]
+            database = os.path.join(data, content)
+            run_on_this_host(self.mpirun, 1, self.program, database, *made, "--prepare")
+            for hosts, each in SHAPES:
+                strategy = next(strategies)
+                words = [*made, "--strategy", strategy, "--batch", str(self.rng.randint(1, 6)), "--epochs", "2",
+                         "--assignment", self.rng.choice(["strided", "contiguous"]),
+                         "--readers-per-node", str(self.rng.randint(1, 2))]
+                try:
+                    real = self.real(hosts, each, database, words)
+                except Skip as why:
+                    print(f"no emulated hosts: {why}")
+                    break
+                model = self.simulate(platform, hosts * each, *words, ranks_of_node=each)
+                for field in SAME:
+                    self.expect(real[field] == model[field],
+                                f"{hosts} x {each}: {' '.join(words)}: {field}: real {real[field]}, simulated {model[field]}")
+                for a, b in zip(real["epochs"], model["epochs"], strict=True):
+                    self.expect((a["records"], a["bytes"]) == (b["records"], b["bytes"]), f"{words}: {a} {b}")
+                self.expect(sum(e["storage_bytes"] for e in model["epochs"]) == model["request_bytes"],
+                            f"{words}: the file system did not give what was asked for")
+
+    def times_are_those_of_the_settings(self):
+        words = ["--make", "imagenet-like", "--bytes", "1GiB", "--multiple", "256", "--strategy", "lmm-dio-prov-coal"]
+        batch = {32: "8", 64: "4"}
+
+        def seconds(platform, ranks, *more):
+            return [e["seconds"] for e in self.simulate(platform, ranks, *words, "--batch", batch[ranks], *more)["epochs"]]
+
+        fast = self.platform(server_bytes_s=1e18, client_bytes_s=1e18)
+        computes = self.simulate(fast, 32, *words, "--batch", "8", "--compute", "0.1")
+        self.expect(abs(computes["epochs"][0]["seconds"] / (computes["steps"] * 0.1) - 1) < 0.01,
+                    f"without a file system's limits: {computes['epochs'][0]['seconds']} s for {computes['steps']} steps of 0.1 s")
+        # A server that is always busy.
+        slow = self.platform(server_bytes_s=1e8)
+        job = self.simulate(slow, 32, *words, "--batch", "8", "--overlap", "ahead")
+        takes = job["epochs"][0]["storage_bytes"] / 1e8
+        self.expect(abs(job["epochs"][0]["seconds"] / takes - 1) < 0.01, f"{job['epochs'][0]['seconds']} s for what takes {takes} s")
+        twice = self.simulate(slow, 64, *words, "--batch", "4", "--overlap", "ahead")
+        ratio = twice["epochs"][0]["seconds"] / job["epochs"][0]["seconds"] * (
+            job["epochs"][0]["storage_bytes"] / twice["epochs"][0]["storage_bytes"])
+        self.expect(abs(ratio - 1) < 0.02, f"twice the ranks take {ratio} times the time for a byte")
+        # Randomness has a seed.
+        drawn = self.platform(latency_s=1e-3, latency_spread=0.5, server_bytes_s=1e8)
+        self.expect(seconds(drawn, 32) == seconds(drawn, 32), "the same job takes another time")
+        self.expect(seconds(drawn, 32) != seconds(slow, 32), "latency takes no time")
+
+    def what_is_wrong_is_refused(self):
+        right = self.platform()
+        nowhere = os.path.join(self.path, "nowhere.json")
+        for platform, strategy, size, says in (
+                (self.platform(servers=0), "lmm-dio", "1MiB", "servers"), (self.platform(misspelt=1), "lmm-dio", "1MiB", "misspelt"),
+                (right, "stock", "1MiB", "stock"), (right, "full", "1MiB", "index"), (nowhere, "lmm-dio", "1MiB", nowhere),
+                (right, "lmm-dio", "x", "--bytes")):
+            try:
+                self.simulate(platform, 2, "--make", "cifar10-like", "--bytes", size, "--strategy", strategy, "--batch", "1")
+                self.expect(False, f"{says}: not refused")
+            except Failed as e:
+                self.expect(says in str(e) and "Killing" not in str(e), f"{says}: {e}")
+
+
+def main():
+    mpirun, program, simulated, slowfs, seed = [*sys.argv[1:], "1"][:5]
+    test = Test(mpirun, program, simulated, slowfs, int(seed))
+    with test.directory:
+        test.what_is_wrong_is_refused()
+        test.times_are_those_of_the_settings()
+        test.requests_are_those_of_real_jobs()
+    print(f"{test.checked} checks, {test.failed} failed")
+    return 0 if test.failed == 0 and test.checked > 100 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+// The world of ranks that SimGrid's SMPI simulates.  They are actors of one process, one of which runs at a
+// time, so what they share needs no locks.
+#include <mpi.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <simgrid/kernel/Timer.hpp>
+#include <simgrid/s4u.hpp>
+#include <utility>
+
+#include "bench/common.h"
+#include "bench/scaling/world.h"
+#include "bench/simulation/clock.h"
+#include "bench/simulation/content_records.h"
+#include "bench/simulation/platform.h"
+#include "bench/simulation/storage_model.h"
+#include "bench/simulation/synthetic_tree.h"
+
+namespace lmdbio::bench {
+
+namespace {
+
+namespace s4u = simgrid::s4u;
+
+class SimulatorClock final : public Clock {
+ public:
+  double seconds() const override { return s4u::Engine::get_clock(); }
+  void at(double seconds, std::function<void()> what) override {
+    simgrid::kernel::timer::Timer::set(seconds, std::move(what));
+  }
+};
+
+/// What all ranks share: the file system, and the database.
+class Machine {
+ public:
+  explicit Machine(const std::string& platform)
+      : settings_(read_storage_settings(platform)),
+        storage_(settings_, s4u::Engine::get_instance()->get_host_count(), clock_) {
+    for (s4u::Host* const host : s4u::Engine::get_instance()->get_all_hosts())
+      nodes_.emplace(host->get_name(), nodes_.size());
+  }
+  /// Of the calling rank.
+  std::size_t node() const { return nodes_.at(s4u::this_actor::get_host()->get_name()); }
+  StorageModel& storage() noexcept { return storage_; }
+  void make_database(const Data& data) {
+    if (!data.content)
+      die("a simulated database is one of those that are made: --make, --bytes and --multiple say which");
+    records_ = std::make_unique<ContentRecords>(*data.content, data.bytes, data.multiple);
+    SyntheticTree::Writing writing;
+    writing.commit_interval = kRecordsOfCommit;
+    writing.map_bytes = map_bytes(data.bytes, data.multiple);
+    tree_ = std::make_unique<SyntheticTree>(*records_, writing);
+  }
+  const SyntheticTree& tree() const { return *tree_; }
+  /// Requests and bytes of the node's client.
+  StorageUse& use(std::size_t node) { return use_[node]; }
+
+ private:
+  SimulatorClock clock_;
+  const StorageSettings settings_;
+  StorageModel storage_;
+  std::map<std::string, std::size_t> nodes_;
+  std::map<std::size_t, StorageUse> use_;
+  std::unique_ptr<ContentRecords> records_;
+  std::unique_ptr<SyntheticTree> tree_;
+};
+
+class SimulatedStorage final : public Storage {
+ public:
+  explicit SimulatedStorage(Machine& machine) : machine_(machine), node_(machine.node()) {}
+
+  std::uint64_t bytes() const override { return machine_.tree().bytes(); }
+  const std::byte* mapped() override { die("mapped files are not simulated"); }
+  void start(Span span, std::byte* to) override {
+    const std::uint64_t bytes = std::min(span.bytes, this->bytes() - span.offset);
+    machine_.tree().make_tree_pages(span.offset, {to, static_cast<std::size_t>(bytes)});
+    ++in_flight_;
+    counters_.count(bytes, in_flight_);
+    ++machine_.use(node_).requests;
+    machine_.use(node_).bytes += bytes;
+    machine_.storage().read(node_, span.offset, bytes, [this] {
+      if (--in_flight_ == 0 && std::exchange(waits_, false)) done_->release();
+    });
+  }
+  void wait() override {
+    if (in_flight_ == 0) return;
+    waits_ = true;
+    done_->acquire();
+  }
+  IoCounters counters() const override { return counters_; }
+
+ private:
+  Machine& machine_;
+  const std::size_t node_;
+  std::size_t in_flight_ = 0;
+  bool waits_ = false;
+  // Not Actor::suspend, which also suspends the messages of the actor.
+  const s4u::SemaphorePtr done_ = s4u::Semaphore::create(0);
+  IoCounters counters_;
+};
+
+/// Memory that takes an address and nothing else, as long as nobody writes to it.
+class SimulatedMemory final : public NodeMemory {
+ public:
+  explicit SimulatedMemory(MPI_Comm ranks) : ranks_(ranks) { MPI_Comm_rank(ranks, &rank_); }
+  SimulatedMemory(const SimulatedMemory&) = delete;
+  SimulatedMemory& operator=(const SimulatedMemory&) = delete;
+  ~SimulatedMemory() override { free(); }
+
+  void reserve(std::uint64_t bytes) override {
+    if (bytes <= room_) return;
+    free();
+    room_ = bytes + bytes / 4;
+    std::uint64_t at = 0;
+    if (rank_ == 0) {
+      void* const memory =
+          ::mmap(nullptr, room_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED) die_errno("memory of a node");
+      at = reinterpret_cast<std::uintptr_t>(memory);
+    }
+    MPI_Bcast(&at, 1, MPI_UINT64_T, 0, ranks_);
+    bytes_ = reinterpret_cast<std::byte*>(at);
+  }
+  std::byte* bytes() const noexcept override { return bytes_; }
+
+ private:
+  void free() {
+    if (rank_ == 0 && room_ != 0) ::munmap(bytes_, room_);
+    room_ = 0;
+  }
+  const MPI_Comm ranks_;
+  int rank_ = 0;
+  std::byte* bytes_ = nullptr;
+  std::uint64_t room_ = 0;
+};
+
+class SimulatedWorld final : public World {
+ public:
+  explicit SimulatedWorld(std::shared_ptr<Machine> machine) : machine_(std::move(machine)) {}
+
+  void prepare(const Data& data) override {
+    try {
+      machine_->make_database(data);
+    } catch (const std::exception& e) {
+      die("%s: cannot be simulated: %s", data.database.c_str(), e.what());
+    }
+  }
+  std::vector<std::uint64_t> read_sums(const std::string&) override { return {}; }
+
+  double seconds() const override { return s4u::Engine::get_clock(); }
+  void sleep(double seconds) override { s4u::this_actor::sleep_for(seconds); }
+  MPI_Comm split_by_node() override {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm node;
+    MPI_Comm_split(MPI_COMM_WORLD, static_cast<int>(machine_->node()), rank, &node);
+    return node;
+  }
+  std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) override {
+    return std::make_unique<SimulatedMemory>(ranks);
+  }
+
+  std::unique_ptr<Storage> open(const std::string&) override {
+    return std::make_unique<SimulatedStorage>(*machine_);
+  }
+  std::unique_ptr<Finder> cursor_walk(const std::string&) override { refuse("mapped strategies"); }
+  std::unique_ptr<Loader> stock_loader(const LoaderSettings&) override { refuse("stock"); }
+  std::unique_ptr<Loader> library_loader(const LoaderSettings&) override {
+    refuse("strategies with the index");
+  }
+  bool has_values() const override { return false; }
+
+  ProcessFacts process() override { return {}; }
+  std::optional<StorageUse> storage_use() override { return machine_->use(machine_->node()); }
+
+ private:
+  [[noreturn]] static void refuse(const char* what) { die("%s cannot be simulated yet", what); }
+  const std::shared_ptr<Machine> machine_;
+};
+
+class SimulatedWorldMaker final : public WorldMaker {
+ public:
+  void add_options(CLI::App& app) override {
+    app.add_option("--platform", platform_, "the machine to simulate: a file of JSON")->required();
+  }
+  std::unique_ptr<World> make() override {
+    // Ranks share it, and it ends with the last of them.
+    static std::weak_ptr<Machine> machine;
+    std::shared_ptr<Machine> shared = machine.lock();
+    try {
+      if (shared == nullptr) machine = shared = std::make_shared<Machine>(platform_);
+    } catch (const std::exception& e) {
+      die("%s: %s", platform_.c_str(), e.what());
+    }
+    return std::make_unique<SimulatedWorld>(std::move(shared));
+  }
+
+ private:
+  std::string platform_;
+};
+
+}  // namespace
+
+std::unique_ptr<WorldMaker> simulated_world() { return std::make_unique<SimulatedWorldMaker>(); }
+
+}  // namespace lmdbio::bench
