@@ -18,11 +18,14 @@ namespace lmdbio::bench {
 
 namespace {
 
-/// A file for the library's statistics, unless the user has them written elsewhere.
+/// A file for the library's statistics, unless the user has them written elsewhere.  Rank 0 has those of the
+/// job; others have none, as hosts may share the directory, and numbers of processes be the same on them.
 class Statistics {
  public:
   Statistics() {
-    if (std::getenv("LMDBIO_STATS") != nullptr) return;
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank != 0 || std::getenv("LMDBIO_STATS") != nullptr) return;
     const char* const tmp = std::getenv("TMPDIR");
     file_ = std::string(tmp != nullptr ? tmp : "/tmp") + "/run_scale." + std::to_string(::getpid()) + ".json";
     ::setenv("LMDBIO_STATS", file_.c_str(), 1);

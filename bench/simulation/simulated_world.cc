@@ -6,17 +6,13 @@
 #include <algorithm>
 #include <exception>
 #include <map>
-#include <simgrid/kernel/Timer.hpp>
 #include <simgrid/s4u.hpp>
 #include <utility>
 
 #include "bench/common.h"
 #include "bench/scaling/world.h"
-#include "bench/simulation/clock.h"
-#include "bench/simulation/content_records.h"
-#include "bench/simulation/platform.h"
-#include "bench/simulation/storage_model.h"
-#include "bench/simulation/synthetic_tree.h"
+#include "bench/simulation/machine.h"
+#include "bench/simulation/simulated_streams.h"
 
 namespace lmdbio::bench {
 
@@ -24,80 +20,24 @@ namespace {
 
 namespace s4u = simgrid::s4u;
 
-class SimulatorClock final : public Clock {
- public:
-  double seconds() const override { return s4u::Engine::get_clock(); }
-  void at(double seconds, std::function<void()> what) override {
-    simgrid::kernel::timer::Timer::set(seconds, std::move(what));
-  }
-};
-
-/// What all ranks share: the file system, and the database.
-class Machine {
- public:
-  explicit Machine(const std::string& platform)
-      : settings_(read_storage_settings(platform)),
-        storage_(settings_, s4u::Engine::get_instance()->get_host_count(), clock_) {
-    for (s4u::Host* const host : s4u::Engine::get_instance()->get_all_hosts())
-      nodes_.emplace(host->get_name(), nodes_.size());
-  }
-  /// Of the calling rank.
-  std::size_t node() const { return nodes_.at(s4u::this_actor::get_host()->get_name()); }
-  StorageModel& storage() noexcept { return storage_; }
-  void make_database(const Data& data) {
-    if (!data.content)
-      die("a simulated database is one of those that are made: --make, --bytes and --multiple say which");
-    records_ = std::make_unique<ContentRecords>(*data.content, data.bytes, data.multiple);
-    SyntheticTree::Writing writing;
-    writing.commit_interval = kRecordsOfCommit;
-    writing.map_bytes = map_bytes(data.bytes, data.multiple);
-    tree_ = std::make_unique<SyntheticTree>(*records_, writing);
-  }
-  const SyntheticTree& tree() const { return *tree_; }
-  /// Requests and bytes of the node's client.
-  StorageUse& use(std::size_t node) { return use_[node]; }
-
- private:
-  SimulatorClock clock_;
-  const StorageSettings settings_;
-  StorageModel storage_;
-  std::map<std::string, std::size_t> nodes_;
-  std::map<std::size_t, StorageUse> use_;
-  std::unique_ptr<ContentRecords> records_;
-  std::unique_ptr<SyntheticTree> tree_;
-};
-
 class SimulatedStorage final : public Storage {
  public:
-  explicit SimulatedStorage(Machine& machine) : machine_(machine), node_(machine.node()) {}
+  explicit SimulatedStorage(Machine& machine) : machine_(machine), reads_(machine) {}
 
   std::uint64_t bytes() const override { return machine_.tree().bytes(); }
   const std::byte* mapped() override { die("mapped files are not simulated"); }
   void start(Span span, std::byte* to) override {
     const std::uint64_t bytes = std::min(span.bytes, this->bytes() - span.offset);
     machine_.tree().make_tree_pages(span.offset, {to, static_cast<std::size_t>(bytes)});
-    ++in_flight_;
-    counters_.count(bytes, in_flight_);
-    ++machine_.use(node_).requests;
-    machine_.use(node_).bytes += bytes;
-    machine_.storage().read(node_, span.offset, bytes, [this] {
-      if (--in_flight_ == 0 && std::exchange(waits_, false)) done_->release();
-    });
+    reads_.start(span.offset, bytes);
+    counters_.count(bytes, reads_.in_flight());
   }
-  void wait() override {
-    if (in_flight_ == 0) return;
-    waits_ = true;
-    done_->acquire();
-  }
+  void wait() override { reads_.wait(); }
   IoCounters counters() const override { return counters_; }
 
  private:
   Machine& machine_;
-  const std::size_t node_;
-  std::size_t in_flight_ = 0;
-  bool waits_ = false;
-  // Not Actor::suspend, which also suspends the messages of the actor.
-  const s4u::SemaphorePtr done_ = s4u::Semaphore::create(0);
+  SimulatedReads reads_;
   IoCounters counters_;
 };
 
@@ -150,7 +90,14 @@ class SimulatedWorld final : public World {
   std::vector<std::uint64_t> read_sums(const std::string&) override { return {}; }
 
   double seconds() const override { return s4u::Engine::get_clock(); }
-  void sleep(double seconds) override { s4u::this_actor::sleep_for(seconds); }
+  /// What a thread of LMDBIO's would do meanwhile goes on.
+  void sleep(double seconds) override {
+    const std::shared_ptr<Background> background = background_.lock();
+    if (background == nullptr) return s4u::this_actor::sleep_for(seconds);
+    const double end = this->seconds() + seconds;
+    for (double left = seconds; left > 0; left = end - this->seconds())
+      s4u::this_actor::sleep_for(std::min(background->go_on(), left));
+  }
   MPI_Comm split_by_node() override {
     int rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -167,8 +114,12 @@ class SimulatedWorld final : public World {
   }
   std::unique_ptr<Finder> cursor_walk(const std::string&) override { refuse("mapped strategies"); }
   std::unique_ptr<Loader> stock_loader(const LoaderSettings&) override { refuse("stock"); }
-  std::unique_ptr<Loader> library_loader(const LoaderSettings&) override {
-    refuse("strategies with the index");
+  std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) override {
+    if (settings.strategy.exchange != Strategy::Exchange::redistributed)
+      refuse("strategies with the index and without redistribution");
+    auto loader = std::make_unique<SimulatedStreams>(settings, *machine_);
+    background_ = loader->background();
+    return loader;
   }
   bool has_values() const override { return false; }
 
@@ -178,6 +129,7 @@ class SimulatedWorld final : public World {
  private:
   [[noreturn]] static void refuse(const char* what) { die("%s cannot be simulated yet", what); }
   const std::shared_ptr<Machine> machine_;
+  std::weak_ptr<Background> background_;
 };
 
 class SimulatedWorldMaker final : public WorldMaker {

@@ -69,6 +69,8 @@ class SyntheticTree {
   std::size_t depth() const noexcept { return levels_.size(); }
   std::uint64_t leaf_pages() const noexcept { return levels_.front().size(); }
   std::uint64_t branch_pages() const noexcept;
+  /// Pages of all values that lie in pages of their own.
+  std::uint64_t value_pages() const noexcept { return value_pages_; }
   /// The leaf page of a record, as an index into the leaf pages in the order of keys.
   std::uint64_t leaf_of(std::uint64_t ordinal) const;
   Page leaf_page(std::uint64_t index) const { return levels_.front()[index].page; }

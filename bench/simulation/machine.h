@@ -1,0 +1,104 @@
+// What the simulated ranks of a job share.  They are actors of one process, one of which runs at a time, so
+// it needs no locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <simgrid/kernel/Timer.hpp>
+#include <simgrid/s4u.hpp>
+#include <string>
+#include <utility>
+
+#include "bench/common.h"
+#include "bench/scaling/world.h"
+#include "bench/simulation/clock.h"
+#include "bench/simulation/content_records.h"
+#include "bench/simulation/platform.h"
+#include "bench/simulation/storage_model.h"
+#include "bench/simulation/synthetic_tree.h"
+
+namespace lmdbio::bench {
+
+namespace s4u = simgrid::s4u;
+
+class SimulatorClock final : public Clock {
+ public:
+  double seconds() const override { return s4u::Engine::get_clock(); }
+  void at(double seconds, std::function<void()> what) override {
+    simgrid::kernel::timer::Timer::set(seconds, std::move(what));
+  }
+};
+
+/// The file system and the database.
+class Machine {
+ public:
+  /// Throws std::invalid_argument.
+  explicit Machine(const std::string& platform)
+      : storage_(read_storage_settings(platform), s4u::Engine::get_instance()->get_host_count(), clock_) {
+    for (s4u::Host* const host : s4u::Engine::get_instance()->get_all_hosts())
+      nodes_.emplace(host->get_name(), nodes_.size());
+  }
+  /// Of the calling rank.
+  std::size_t node() const { return nodes_.at(s4u::this_actor::get_host()->get_name()); }
+  /// Throws NotModelled.
+  void make_database(const Data& data) {
+    if (!data.content)
+      die("a simulated database is one of those that are made: --make, --bytes and --multiple say which");
+    records_ = std::make_unique<ContentRecords>(*data.content, data.bytes, data.multiple);
+    SyntheticTree::Writing writing;
+    writing.commit_interval = kRecordsOfCommit;
+    writing.map_bytes = map_bytes(data.bytes, data.multiple);
+    tree_ = std::make_unique<SyntheticTree>(*records_, writing);
+  }
+  const SyntheticTree& tree() const { return *tree_; }
+  const Records& records() const { return *records_; }
+
+  void read(std::size_t node, std::uint64_t offset, std::uint64_t bytes, std::function<void()> done) {
+    ++use_[node].requests;
+    use_[node].bytes += bytes;
+    storage_.read(node, offset, bytes, std::move(done));
+  }
+  StorageUse use(std::size_t node) { return use_[node]; }
+
+ private:
+  SimulatorClock clock_;
+  StorageModel storage_;
+  std::map<std::string, std::size_t> nodes_;
+  std::map<std::size_t, StorageUse> use_;
+  std::unique_ptr<ContentRecords> records_;
+  std::unique_ptr<SyntheticTree> tree_;
+};
+
+/// Requests of one rank that are waited for together.
+class SimulatedReads {
+ public:
+  explicit SimulatedReads(Machine& machine) : machine_(machine), node_(machine.node()) {}
+  SimulatedReads(const SimulatedReads&) = delete;
+  SimulatedReads& operator=(const SimulatedReads&) = delete;
+  ~SimulatedReads() { wait(); }
+
+  void start(std::uint64_t offset, std::uint64_t bytes) {
+    ++in_flight_;
+    machine_.read(node_, offset, bytes, [this] {
+      if (--in_flight_ == 0 && std::exchange(waits_, false)) done_->release();
+    });
+  }
+  std::size_t in_flight() const noexcept { return in_flight_; }
+  void wait() {
+    if (in_flight_ == 0) return;
+    waits_ = true;
+    done_->acquire();
+  }
+
+ private:
+  Machine& machine_;
+  const std::size_t node_;
+  std::size_t in_flight_ = 0;
+  bool waits_ = false;
+  // Not Actor::suspend, which also suspends the messages of the actor.
+  const s4u::SemaphorePtr done_ = s4u::Semaphore::create(0);
+};
+
+}  // namespace lmdbio::bench

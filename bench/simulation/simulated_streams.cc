@@ -1,0 +1,308 @@
+#include "bench/simulation/simulated_streams.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "lmdbio/dist/mpi_transport.h"
+#include "lmdbio/dist/rank_stream.h"
+#include "lmdbio/dist/stream_sizes.h"
+#include "lmdbio/dist/stream_terms.h"
+#include "lmdbio/io/extents.h"
+
+namespace lmdbio::bench {
+
+namespace {
+
+using namespace dist;
+
+/// As reader/fetch.cc and io/read_queue.h have them.
+constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
+constexpr std::size_t kMostRequest = std::size_t{1} << 20, kAlignment = 4096;
+/// As dist/team.cc and dist/team_stream.cc have them, seconds.
+constexpr double kLeastPause = 20e-6, kMostPauseWaiting = 200e-6, kMostPauseBusy = 1e-3, kPatience = 1;
+constexpr int kMostDoublings = 10;
+/// What a rank's readers may have, bytes: no less than what the default is on machines of 64 GiB.
+constexpr std::uint64_t kMemory = std::uint64_t{16} << 30;
+
+double pause_after(int quiet, double most) {
+  return std::min(kLeastPause * static_cast<double>(1 << std::min(quiet, kMostDoublings)), most);
+}
+
+/// Bytes that nobody looks at.
+class Nothing {
+ public:
+  std::byte* bytes(std::size_t bytes) {
+    if (bytes <= room_) return memory_;
+    room_ = std::max<std::size_t>(2 * bytes, std::size_t{64} << 20);
+    // What was there before stays: messages may use it.
+    void* const made =
+        ::mmap(nullptr, room_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED) die_errno("memory of messages");
+    memory_ = static_cast<std::byte*>(made);
+    return memory_;
+  }
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::size_t room_ = 0;
+};
+/// All records lie in the same bytes, and all messages, of all ranks.
+Nothing records_bytes, messages_bytes;
+
+class NoMemory final : public PayloadMemory {
+ public:
+  std::byte* allocate(std::size_t size) noexcept override { return messages_bytes.bytes(size); }
+  void release(std::byte*, std::size_t) noexcept override {}
+};
+
+/// What a reader's Fetch does, with reads of the model.
+class ModelSource final : public PartSource {
+ public:
+  ModelSource(Machine& machine, std::uint64_t most) : machine_(machine), most_(most) {}
+  std::uint64_t requests() const noexcept { return requests_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+  Status start(std::span<const std::uint64_t> ordinals, PartUse, std::unique_ptr<PartRead>& out,
+               std::string&) override {
+    auto read = std::make_unique<Read>(machine_, leaves_, ordinals);
+    for (const Extent& extent : extents(ordinals, read->new_leaves))
+      split_aligned(extent, kAlignment, machine_.tree().bytes(), kMostRequest, [&](const ReadPiece& piece) {
+        ++requests_;
+        bytes_ += piece.minimum;
+        read->reads.start(piece.offset, piece.bytes);
+      });
+    out = std::move(read);
+    return {};
+  }
+
+ private:
+  class Read final : public PartRead {
+   public:
+    Read(Machine& machine, std::unordered_set<std::uint64_t>& leaves, std::span<const std::uint64_t> ordinals)
+        : reads(machine), machine_(machine), leaves_(leaves), ordinals_(ordinals.begin(), ordinals.end()) {}
+    bool done() noexcept override { return reads.in_flight() == 0; }
+    void wait() noexcept override { reads.wait(); }
+    Status record(std::size_t i, lmdbio_record& out, std::string&) override {
+      leaves_.insert(new_leaves.begin(), new_leaves.end());
+      new_leaves.clear();
+      char key[Records::kKeyRoom];
+      const Records& records = machine_.records();
+      const std::uint64_t bytes = records.value_bytes(ordinals_[i]);
+      out.ordinal = ordinals_[i];
+      out.key = {records.key(ordinals_[i], key), records_bytes.bytes(sizeof key)};
+      out.value = {bytes, records_bytes.bytes(bytes)};
+      return {};
+    }
+    std::shared_ptr<const void> bytes() const override { return held_; }
+
+    SimulatedReads reads;
+    std::vector<std::uint64_t> new_leaves;  ///< that are kept once they were read
+
+   private:
+    Machine& machine_;
+    std::unordered_set<std::uint64_t>& leaves_;
+    const std::vector<std::uint64_t> ordinals_;
+    const std::shared_ptr<const int> held_ = std::make_shared<int>();
+  };
+
+  /// Leaf pages that are not kept, and values; small gaps are read as well.
+  std::vector<Extent> extents(std::span<const std::uint64_t> ordinals,
+                              std::vector<std::uint64_t>& new_leaves) const {
+    const SyntheticTree& tree = machine_.tree();
+    std::vector<Extent> wanted;
+    for (const std::uint64_t o : ordinals) {
+      const std::uint64_t leaf = tree.leaf_page(tree.leaf_of(o));
+      if (!leaves_.contains(leaf) && (new_leaves.empty() || new_leaves.back() != leaf)) {
+        wanted.push_back({leaf * tree.page_bytes(), tree.page_bytes()});
+        new_leaves.push_back(leaf);
+      }
+      if (tree.value_pages(o) != 0)
+        wanted.push_back({tree.value_page(o) * tree.page_bytes(),
+                          format::kPageHeader + machine_.records().value_bytes(o)});
+    }
+    wanted.resize(merge(wanted, 0));
+    wanted.resize(merge(wanted, std::max<std::uint64_t>(largest_gap(wanted), tree.page_bytes())));
+    return wanted;
+  }
+  std::uint64_t largest_gap(const std::vector<Extent>& wanted) const {
+    for (std::uint64_t gap = kGap;; gap /= 2) {
+      std::uint64_t bytes = 0, end = 0;
+      for (const Extent& e : wanted) {
+        if (bytes != 0 && e.offset - end <= gap) bytes += e.offset - end;
+        bytes += e.bytes;
+        end = e.offset + e.bytes;
+      }
+      if (bytes <= most_ || gap == 0) return gap;
+    }
+  }
+
+  Machine& machine_;
+  const std::uint64_t most_;
+  std::unordered_set<std::uint64_t> leaves_;  ///< kept
+  std::uint64_t requests_ = 0, bytes_ = 0;
+};
+
+}  // namespace
+
+class SimulatedStreams::Stream final : public Background {
+ public:
+  Stream(const LoaderSettings& s, Machine& machine) : transport_(MPI_COMM_WORLD, 0) {
+    const std::uint32_t ranks = transport_.ranks(), rank = transport_.rank();
+    find_nodes(machine, ranks, s.strategy.readers_per_node);
+    lmdbio_order order{};
+    order.size = sizeof order;
+    order.batch = s.batch;
+    order.epochs = s.epochs;
+    order.last = LMDBIO_LAST_DROP;
+    order.offset = rank;
+    order.step = ranks;
+    order.block = s.assignment == Assignment::contiguous ? s.batch : 1;
+    if (s.order == Order::shuffled) order.kind = LMDBIO_ORDER_SHUFFLE;
+
+    const SyntheticTree& tree = machine.tree();
+    StreamFacts facts;
+    facts.share = order;
+    facts.records = machine.records().count();
+    facts.record_bytes = std::max<std::uint64_t>(
+        (tree.leaf_pages() + tree.value_pages()) * tree.page_bytes() / facts.records, 1);
+    facts.nodes = nodes_.back() + 1;
+    facts.readers = static_cast<std::uint32_t>(readers_.size());
+    facts.ranks_here = static_cast<std::uint64_t>(std::count(nodes_.begin(), nodes_.end(), nodes_[rank]));
+    facts.offer = facts.memory = facts.available = kMemory;
+    facts.for_messages = kMemory / 2;
+    const Keeping keeps = what_to_keep(facts, 0);
+
+    Job job;
+    job.order = whole_order(order);
+    job.assignment = order.block > 1 ? dist::Assignment::contiguous : dist::Assignment::strided;
+    job.ranks = ranks;
+    job.readers = facts.readers;
+    job.round_records = round_records(facts.offer, facts.record_bytes, job.readers);
+    if (votes_to_deal(facts))
+      job.scattered_records = round_records(facts.offer, scattered_bytes(facts.record_bytes), job.readers);
+    job.kept_parts = keeps.parts;
+    Result<Deal> deal = Deal::make(job, facts.records);
+    if (!deal) die("this order cannot be dealt");
+    deal_.emplace(std::move(deal).value());
+    if (!deal_->has_rounds()) die("orders in which each rank reads for itself cannot be simulated yet");
+
+    source_ = std::make_unique<ModelSource>(machine, part_bytes(facts.offer));
+    RankStream::Settings settings;
+    settings.reader_ranks = readers_;
+    settings.ahead = kRoundsAhead;
+    settings.turns.group = s.strategy.group;
+    settings.nodes = nodes_;
+    settings.memory = std::make_shared<NoMemory>();
+    settings.keeps = deal_->kept_rounds() != 0 ? keeps.bytes : 0;
+    if (!RankStream::open(*deal_, settings, transport_, *source_, stream_).ok()) die("no stream");
+  }
+
+  bool reads() const {
+    return std::find(readers_.begin(), readers_.end(), transport_.rank()) != readers_.end();
+  }
+  RankBatch next() {
+    RankBatch batch;
+    std::string why;
+    const double begin = now();
+    for (quiet_ = 0;; ++quiet_) {
+      poll_messages();
+      const Status st = stream_->next(batch, why, now() - begin >= kPatience);
+      if (st.ok()) return batch;
+      if (st.raw() != EAGAIN) die("%s", why.c_str());
+      something_happened();
+      s4u::this_actor::sleep_for(pause_after(quiet_, kMostPauseWaiting));
+    }
+  }
+  double go_on() override {
+    std::string why;
+    poll_messages();
+    if (!stream_->progress(why).ok()) die("%s", why.c_str());
+    if (!something_happened()) ++quiet_;
+    return pause_after(quiet_, kMostPauseBusy);
+  }
+  /// Until all ranks have.
+  LibraryCounters close() {
+    stream_->leave();
+    while (!stream_->closed()) s4u::this_actor::sleep_for(go_on());
+    const Traffic traffic = stream_->traffic();
+    const std::uint64_t mine[] = {source_->bytes(), source_->requests(), traffic.bytes_received,
+                                  traffic.bytes_from_nodes};
+    std::uint64_t all[4] = {};
+    MPI_Reduce(mine, all, 4, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    return {true, all[0], all[1], 0, all[2], all[3]};
+  }
+
+ private:
+  static double now() { return s4u::Engine::get_clock(); }
+  void find_nodes(Machine& machine, std::uint32_t ranks, unsigned readers_per_node) {
+    const auto mine = static_cast<std::uint32_t>(machine.node());
+    nodes_.resize(ranks);
+    MPI_Allgather(&mine, 1, MPI_UINT32_T, nodes_.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
+    std::vector<unsigned> readers(ranks);
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      if (readers[nodes_[r]]++ < readers_per_node) readers_.push_back(r);
+  }
+  void poll_messages() {
+    if (!transport_.poll().ok()) die("messages fail: %s", transport_.error());
+  }
+  bool something_happened() {
+    const std::uint64_t events = transport_.events + stream_->events();
+    if (std::exchange(events_, events) == events) return false;
+    quiet_ = 0;
+    return true;
+  }
+
+  MpiTransport transport_;
+  std::vector<std::uint32_t> nodes_, readers_;
+  std::optional<Deal> deal_;
+  std::unique_ptr<ModelSource> source_;
+  std::unique_ptr<RankStream> stream_;
+  int quiet_ = 0;
+  std::uint64_t events_ = 0;
+};
+
+SimulatedStreams::SimulatedStreams(const LoaderSettings& settings, Machine& machine)
+    : machine_(machine), settings_(settings) {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks == 1) die("a rank that reads alone with the index cannot be simulated yet");
+  steps_ = steps_per_epoch(records(), settings.batch, static_cast<std::uint64_t>(ranks));
+  if (steps_ == 0) die("%s: fewer records than one batch for each rank", settings.database.c_str());
+  stream_ = std::make_shared<Stream>(settings, machine);
+  counters_.reads = stream_->reads();
+}
+
+SimulatedStreams::~SimulatedStreams() { close(); }
+
+std::shared_ptr<Background> SimulatedStreams::background() const noexcept { return stream_; }
+
+// Batches beyond the last step are those that not all ranks have.
+std::span<const Value> SimulatedStreams::next() {
+  RankBatch batch;
+  do batch = stream_->next();
+  while (batch.at.epoch != epoch_ || batch.at.position != step_ * settings_.batch);
+  if (++step_ == steps_) {
+    step_ = 0;
+    ++epoch_;
+  }
+  values_.clear();
+  for (const lmdbio_record& r : batch.records)
+    values_.push_back({r.ordinal, {static_cast<const std::byte*>(r.value.mv_data), r.value.mv_size}});
+  return values_;
+}
+
+void SimulatedStreams::poll() {
+  if (stream_ != nullptr) (void)stream_->go_on();
+}
+
+void SimulatedStreams::close() {
+  if (stream_ == nullptr) return;
+  counters_.library = stream_->close();
+  stream_.reset();
+}
+
+}  // namespace lmdbio::bench

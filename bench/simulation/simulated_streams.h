@@ -1,0 +1,48 @@
+// LMDBIO's distributed streams among simulated ranks: the planning, sending and receiving of lmdbio/dist over
+// SMPI's messages, reads of the model.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bench/scaling/loader.h"
+#include "bench/simulation/machine.h"
+
+namespace lmdbio::bench {
+
+/// What a thread of LMDBIO's does while the program computes.
+class Background {
+ public:
+  virtual ~Background() = default;
+  /// Moves on what is under way.  Seconds until it is to be called again.
+  virtual double go_on() = 0;
+};
+
+class SimulatedStreams final : public Loader {
+ public:
+  /// All ranks together.  `machine` outlives it.
+  SimulatedStreams(const LoaderSettings& settings, Machine& machine);
+  SimulatedStreams(const SimulatedStreams&) = delete;
+  SimulatedStreams& operator=(const SimulatedStreams&) = delete;
+  ~SimulatedStreams() override;
+
+  std::uint64_t records() const override { return machine_.records().count(); }
+  std::span<const Value> next() override;
+  void poll() override;
+  void close() override;
+  LoaderCounters counters() const override { return counters_; }
+  std::shared_ptr<Background> background() const noexcept;
+
+ private:
+  class Stream;
+
+  Machine& machine_;
+  const LoaderSettings settings_;
+  std::shared_ptr<Stream> stream_;
+  LoaderCounters counters_;
+  std::uint64_t steps_ = 0, step_ = 0, epoch_ = 0;
+  std::vector<Value> values_;
+};
+
+}  // namespace lmdbio::bench
