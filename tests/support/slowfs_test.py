@@ -759,6 +759,8 @@ class Owners(Case):
 
     def test_a_mount_by_another_user(self):
         """Through fusermount3, without privileges."""
+        if not os.path.exists("/etc/mtab"):
+            self.skipTest("no /etc/mtab, without which fusermount3 unmounts nothing for users")
         def mount():
             os.setgroups([])
             os.setgid(NOBODY)

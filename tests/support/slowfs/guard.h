@@ -14,7 +14,7 @@ namespace lmdbio::slowfs {
 /// process to be had.
 UniqueFd start_guard(const std::string& mountpoint, const std::string& fsname);
 
-/// Detaches it if it is still mounted: fusermount3 fails at times, and libfuse does not say so.  False: it
+/// Detaches it if it is still mounted: libfuse does not say whether fusermount3 has unmounted it.  False: it
 /// still is, after some tries.
 bool detach(const std::string& mountpoint, const std::string& fsname);
 
