@@ -13,6 +13,7 @@
 #include "bench/functions.h"
 #include "bench/rank_of_node.h"
 #include "bench/scaling/loader.h"
+#include "bench/scaling/stream_order.h"
 
 namespace lmdbio::bench {
 
@@ -88,17 +89,10 @@ class LibraryLoader final : public Loader {
       check(reader_open_(s.database.c_str(), nullptr, &reader_));
     }
     records_ = reader_count_(reader_);
-    steps_ = steps_per_epoch(records_, s.batch, static_cast<std::uint64_t>(ranks));
-    if (steps_ == 0) die("%s: fewer records than one batch for each rank", s.database.c_str());
-    lmdbio_order order{};
-    order.size = sizeof order;
-    order.batch = s.batch;
-    order.epochs = s.epochs;
-    order.last = LMDBIO_LAST_DROP;
-    order.offset = static_cast<std::uint64_t>(rank);
-    order.step = static_cast<std::uint64_t>(ranks);
-    order.block = s.assignment == Assignment::contiguous ? s.batch : 1;
-    if (s.order == Order::shuffled) order.kind = LMDBIO_ORDER_SHUFFLE;
+    const std::uint64_t steps = steps_per_epoch(records_, s.batch, static_cast<std::uint64_t>(ranks));
+    if (steps == 0) die("%s: fewer records than one batch for each rank", s.database.c_str());
+    steps_ = StepCounter(s.batch, steps);
+    const lmdbio_order order = order_of(s, rank, ranks);
     check(stream_open_(reader_, &order, &stream_));
   }
   LibraryLoader(const LibraryLoader&) = delete;
@@ -124,16 +118,12 @@ class LibraryLoader final : public Loader {
     c.library = library_;
     return c;
   }
-  // Batches beyond the last step are those that not all ranks have.
   std::span<const Value> next() override {
     do {
       release();
       check(stream_next_(stream_, &batch_));
-    } while (batch_->epoch != epoch_ || batch_->position != step_ * settings_.batch);
-    if (++step_ == steps_) {
-      step_ = 0;
-      ++epoch_;
-    }
+    } while (!steps_.is_next(batch_->epoch, batch_->position));
+    steps_.step();
     values_.clear();
     for (std::size_t i = 0; i < batch_->count; ++i) {
       const lmdbio_record& r = batch_->records[i];
@@ -171,7 +161,8 @@ class LibraryLoader final : public Loader {
   lmdbio_stream* stream_ = nullptr;
   const lmdbio_batch* batch_ = nullptr;
   bool reads_ = true;
-  std::uint64_t records_ = 0, steps_ = 0, step_ = 0, epoch_ = 0;
+  std::uint64_t records_ = 0;
+  StepCounter steps_{1};
   std::vector<Value> values_;
 };
 

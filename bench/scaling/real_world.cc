@@ -13,7 +13,8 @@
 
 #include "bench/common.h"
 #include "bench/process_use.h"
-#include "bench/scaling/storage.h"
+#include "bench/rank_of_node.h"
+#include "bench/scaling/training.h"
 #include "bench/scaling/world.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/read_queue.h"
@@ -140,12 +141,15 @@ std::uint64_t own_memory_kib() {
 class RealWorld final : public World {
  public:
   explicit RealWorld(std::string counters) : counters_(std::move(counters)) {}
-  void prepare(const Data& data) override {
+  void prepare(const Data& data, Order order) override {
     if (data.content && !std::filesystem::exists(data.database))
       make_database(data.database, *data.content, data.bytes, data.multiple);
-    if (data.needs_sums && !have_sums(data.database, data.sums)) make_sums(data.database, data.sums);
+    const bool needed = !data.no_check || order == Order::shuffled;  // beside them are the keys
+    if (needed && !have_sums(data.database, data.sums)) make_sums(data.database, data.sums);
   }
-  std::vector<std::uint64_t> read_sums(const std::string& file) override { return bench::read_sums(file); }
+  std::vector<std::uint64_t> sums(const Data& data) override {
+    return data.no_check ? std::vector<std::uint64_t>() : read_sums(data.sums);
+  }
   std::unique_ptr<Storage> open(const std::string& file) override {
     return std::make_unique<FileStorage>(file);
   }
@@ -156,11 +160,7 @@ class RealWorld final : public World {
     while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
   }
-  MPI_Comm split_by_node() override {
-    MPI_Comm node;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    return node;
-  }
+  MPI_Comm split_by_node() override { return bench::split_by_node(); }
   std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) override {
     return std::make_unique<SharedWindow>(ranks);
   }
@@ -198,7 +198,19 @@ class RealWorld final : public World {
 
 class RealWorldMaker final : public WorldMaker {
  public:
-  void add_options(CLI::App& app) override {
+  void add_options(CLI::App& app, JobSettings job) override {
+    app.add_option(
+        "--sums", job.data.sums,
+        "checksums of all records, made with stock LMDB if they are not there (default: DATABASE.sums); "
+        "each rank compares each record with its checksum");
+    app.add_flag("--no-check", job.data.no_check, "compare nothing");
+    app.add_flag("--prepare", job.data.only_prepare, "make the database and the checksums, and end");
+    app.add_flag("--spin", job.training.spin, "compute on the CPU instead");
+    app.add_option("--library", job.loading.library, "liblmdbio_mpi.so")->capture_default_str();
+    app.add_option("--thread-level",
+                   "that MPI is asked for; below multiple, LMDBIO has no thread for messages")
+        ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}).description(""))
+        ->type_name("{single,funneled,serialized,multiple}");
     app.add_option("--counters", counters_, "of a slow file system, one on each node: JSON");
   }
   std::unique_ptr<World> make() override { return std::make_unique<RealWorld>(counters_); }

@@ -29,7 +29,7 @@ struct Options {
   std::string strategy = "stock";
   std::uint64_t global_batch = 0;
   Data data;
-  bool prepare = false, no_check = false, dry_run = false;
+  bool dry_run = false;
   LoaderSettings loading;
   TrainingSettings training;
 };
@@ -56,12 +56,6 @@ void add_database(CLI::App& app, Options& o) {
   app.add_option("--multiple", o.data.multiple,
                  "of which its number of records is, e.g. the records of all ranks and a step")
       ->check(CLI::PositiveNumber);
-  app.add_option(
-      "--sums", o.data.sums,
-      "checksums of all records, made with stock LMDB if they are not there (default: DATABASE.sums); "
-      "each rank compares each record with its checksum");
-  app.add_flag("--no-check", o.no_check, "compare nothing");
-  app.add_flag("--prepare", o.prepare, "make the database and the checksums, and end");
   app.add_flag("--dry-run", o.dry_run, "look at the options, and end");
 }
 
@@ -83,13 +77,8 @@ void add_training(CLI::App& app, Options& o) {
                                               {"contiguous", Assignment::contiguous}});
   app.add_option("--compute", o.training.compute_s, "seconds of computation after each batch: a sleep")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--spin", o.training.spin, "compute on the CPU instead");
   app.add_option("--allreduce-mb", o.training.allreduce_mb, "sum so many MB over all ranks after each batch")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--library", o.loading.library, "liblmdbio_mpi.so")->capture_default_str();
-  app.add_option("--thread-level", "that MPI is asked for; below multiple, LMDBIO has no thread for messages")
-      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}).description(""))
-      ->type_name("{single,funneled,serialized,multiple}");
   app.add_flag("--progress", o.training.progress, "show it on standard error");
 }
 
@@ -148,7 +137,7 @@ int parse(int argc, char** argv, Options& o, WorldMaker& maker) {
   add_database(app, o);
   add_training(app, o);
   add_strategy(app, o);
-  maker.add_options(app);
+  maker.add_options(app, {o.data, o.loading, o.training});
   // The strategy first: what is named beside it replaces parts of it.
   for (const auto& [name, strategy] : presets())
     if (name == argument(argc, argv, "--strategy")) o.loading.strategy = strategy;
@@ -163,7 +152,6 @@ int parse(int argc, char** argv, Options& o, WorldMaker& maker) {
   Data& data = o.data;
   while (data.database.size() > 1 && data.database.ends_with('/')) data.database.pop_back();
   if (data.sums.empty()) data.sums = data.database + ".sums";
-  data.needs_sums = !o.no_check || o.loading.order == Order::shuffled;
   o.loading.database = data.database;
   o.loading.keys = data.sums;
   return -1;
@@ -183,10 +171,10 @@ int run(int argc, char** argv) {
   }
   if (o.dry_run) return 0;
   const std::unique_ptr<World> world = maker->make();
-  if (rank == 0) world->prepare(o.data);
+  if (rank == 0) world->prepare(o.data, o.loading.order);
   MPI_Barrier(MPI_COMM_WORLD);
-  if (o.prepare) return 0;
-  if (!o.no_check) o.training.sums = world->read_sums(o.data.sums);
+  if (o.data.only_prepare) return 0;
+  o.training.sums = world->sums(o.data);
   if (o.global_batch != 0)
     o.loading.batch = std::max<std::uint64_t>(o.global_batch / static_cast<std::uint64_t>(ranks), 1);
   nlohmann::json result = train(o.training, o.loading, *world);

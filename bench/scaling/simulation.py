@@ -28,7 +28,7 @@ def read_platform(path):
     try:
         with open(path, encoding="utf-8") as file:
             platform = json.load(file)
-        unknown = set(platform) - {"about", "ranks_of_node", "network", "memory", "storage"}
+        unknown = set(platform) - {"about", "ranks_of_node", "node_memory_bytes", "network", "memory", "storage"}
         if unknown:
             raise Failed(f"{path}: unknown members: {', '.join(sorted(unknown))}")
         facts = {"ranks_of_node": int(platform["ranks_of_node"])}
@@ -47,7 +47,8 @@ def read_platform(path):
 
 
 def run(program, platform, ranks, words, ranks_of_node=None):
-    """What run_scale reports.  `ranks_of_node`: instead of the platform's.  Failed: with what it said."""
+    """What run_scale reports, and "simulated": the platform.  `ranks_of_node`: instead of the platform's.  Failed: with what it
+    said."""
     if shutil.which("smpirun") is None or not os.access(program, os.X_OK):
         raise Failed(f"{program} is not built: it needs SimGrid (libsimgrid-dev)")
     facts = read_platform(platform)
@@ -60,7 +61,7 @@ def run(program, platform, ranks, words, ranks_of_node=None):
         with open(hosts, "w", encoding="ascii") as file:
             file.writelines(f"node{i}:{each}\n" for i in range(nodes))
         command = ["smpirun", "-np", str(ranks), "-platform", xml, "-hostfile", hosts, "-no-privatize", "--log=root.thres:critical",
-                   *(f"--cfg={setting}" for setting in SMPI), f"--cfg=smpi/tmpdir:{directory}", program, *words, "--platform", platform]
+                   *(f"--cfg={setting}" for setting in SMPI), program, *words, "--platform", platform]
         job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=directory)
     lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
     if job.returncode != 0 or len(lines) != 1:
@@ -68,4 +69,5 @@ def run(program, platform, ranks, words, ranks_of_node=None):
         said = (job.stderr + job.stdout).splitlines()
         errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said
         raise Failed("\n".join(errors) or f"smpirun ended with {job.returncode}")
-    return json.loads(lines[0])
+    with open(platform, encoding="utf-8") as file:
+        return json.loads(lines[0]) | {"simulated": json.load(file)}

@@ -34,8 +34,17 @@ struct Data {
   std::string database;  ///< a directory
   std::optional<Content> content;
   std::uint64_t bytes = std::uint64_t{1} << 28, multiple = 1;  ///< of a database that is made
-  std::string sums;
-  bool needs_sums = true;
+  std::string sums;                                            ///< file of checksums
+  bool no_check = false;                                       ///< with them
+  bool only_prepare = false;
+};
+
+struct TrainingSettings;
+/// What options set.
+struct JobSettings {
+  Data& data;
+  LoaderSettings& loading;
+  TrainingSettings& training;
 };
 
 /// What a process has used so far.
@@ -55,8 +64,9 @@ class World {
  public:
   virtual ~World() = default;
   /// Makes what is not there.  On rank 0, while the others wait.
-  virtual void prepare(const Data& data) = 0;
-  virtual std::vector<std::uint64_t> read_sums(const std::string& file) = 0;
+  virtual void prepare(const Data& data, Order order) = 0;
+  /// Checksums of all records; empty: nothing is compared.
+  virtual std::vector<std::uint64_t> sums(const Data& data) = 0;
 
   virtual double seconds() const = 0;
   virtual void sleep(double seconds) = 0;
@@ -83,7 +93,7 @@ class World {
 class WorldMaker {
  public:
   virtual ~WorldMaker() = default;
-  virtual void add_options(CLI::App& app) = 0;
+  virtual void add_options(CLI::App& app, JobSettings job) = 0;
   virtual std::unique_ptr<World> make() = 0;
 };
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/s4u.hpp>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "bench/common.h"
 #include "bench/scaling/world.h"
 #include "bench/simulation/clock.h"
 #include "bench/simulation/content_records.h"
@@ -36,22 +36,25 @@ class Machine {
  public:
   /// Throws std::invalid_argument.
   explicit Machine(const std::string& platform)
-      : storage_(read_storage_settings(platform), s4u::Engine::get_instance()->get_host_count(), clock_) {
+      : platform_(read_platform(platform)),
+        storage_(platform_.storage, s4u::Engine::get_instance()->get_host_count(), clock_) {
     for (s4u::Host* const host : s4u::Engine::get_instance()->get_all_hosts())
       nodes_.emplace(host->get_name(), nodes_.size());
   }
   /// Of the calling rank.
   std::size_t node() const { return nodes_.at(s4u::this_actor::get_host()->get_name()); }
-  /// Throws NotModelled.
+  /// Throws NotModelled, std::invalid_argument.
   void make_database(const Data& data) {
     if (!data.content)
-      die("a simulated database is one of those that are made: --make, --bytes and --multiple say which");
+      throw std::invalid_argument(
+          "it is one of those that are made: --make, --bytes and --multiple say which");
     records_ = std::make_unique<ContentRecords>(*data.content, data.bytes, data.multiple);
     SyntheticTree::Writing writing;
     writing.commit_interval = kRecordsOfCommit;
     writing.map_bytes = map_bytes(data.bytes, data.multiple);
     tree_ = std::make_unique<SyntheticTree>(*records_, writing);
   }
+  std::uint64_t memory_of_node() const noexcept { return platform_.node_memory_bytes; }
   const SyntheticTree& tree() const { return *tree_; }
   const Records& records() const { return *records_; }
 
@@ -63,6 +66,7 @@ class Machine {
   StorageUse use(std::size_t node) { return use_[node]; }
 
  private:
+  const Platform platform_;
   SimulatorClock clock_;
   StorageModel storage_;
   std::map<std::string, std::size_t> nodes_;

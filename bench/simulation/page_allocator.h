@@ -37,8 +37,6 @@ class PageAllocator {
   /// Of the database of free pages: its only page, or kNone.
   Page root() const noexcept { return root_; }
   std::uint64_t entries() const noexcept { return records_.size(); }
-  /// Its records: free pages by the transaction that freed them, descending.
-  const std::map<std::uint64_t, std::vector<Page>>& records() const noexcept { return records_; }
 
  private:
   void touch_root();
@@ -49,7 +47,7 @@ class PageAllocator {
   const std::size_t page_bytes_;
   std::uint64_t transaction_ = 0;
   Page next_ = 2;
-  std::map<std::uint64_t, std::vector<Page>> records_;
+  std::map<std::uint64_t, std::vector<Page>> records_;  ///< free pages by transaction, descending
   Page root_ = kNone;
   bool root_is_new_ = false;  ///< of this transaction
   // Of a transaction.

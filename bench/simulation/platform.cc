@@ -7,12 +7,15 @@
 
 namespace lmdbio::bench {
 
-StorageSettings read_storage_settings(const std::string& file) {
+Platform read_platform(const std::string& file) {
   std::ifstream in(file);
   if (!in) die("%s: cannot be read", file.c_str());
-  StorageSettings s;
+  Platform platform;
+  StorageSettings& s = platform.storage;
   try {
-    nlohmann::json left = nlohmann::json::parse(in).at("storage");
+    const nlohmann::json all = nlohmann::json::parse(in);
+    platform.node_memory_bytes = all.at("node_memory_bytes");
+    nlohmann::json left = all.at("storage");
     const auto take = [&](const char* name, auto& to) {
       to = left.at(name).get<std::remove_reference_t<decltype(to)>>();
       left.erase(name);
@@ -29,7 +32,7 @@ StorageSettings read_storage_settings(const std::string& file) {
   } catch (const nlohmann::json::exception& e) {
     die("%s: %s", file.c_str(), e.what());
   }
-  return s;
+  return platform;
 }
 
 }  // namespace lmdbio::bench

@@ -7,11 +7,14 @@
 #include <unordered_set>
 #include <utility>
 
+#include "bench/common.h"
 #include "lmdbio/dist/mpi_transport.h"
+#include "lmdbio/dist/pauses.h"
 #include "lmdbio/dist/rank_stream.h"
 #include "lmdbio/dist/stream_sizes.h"
 #include "lmdbio/dist/stream_terms.h"
 #include "lmdbio/io/extents.h"
+#include "lmdbio/io/read_queue.h"
 
 namespace lmdbio::bench {
 
@@ -19,18 +22,11 @@ namespace {
 
 using namespace dist;
 
-/// As reader/fetch.cc and io/read_queue.h have them.
-constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
-constexpr std::size_t kMostRequest = std::size_t{1} << 20, kAlignment = 4096;
-/// As dist/team.cc and dist/team_stream.cc have them, seconds.
-constexpr double kLeastPause = 20e-6, kMostPauseWaiting = 200e-6, kMostPauseBusy = 1e-3, kPatience = 1;
-constexpr int kMostDoublings = 10;
-/// What a rank's readers may have, bytes: no less than what the default is on machines of 64 GiB.
-constexpr std::uint64_t kMemory = std::uint64_t{16} << 30;
+constexpr std::size_t kAlignment = 4096;
+/// Of a node's memory, what a rank's readers may have by default (LMDBIO_MEMORY), and of that, messages.
+constexpr std::uint64_t kReadersShare = 4, kMessagesShare = 2;
 
-double pause_after(int quiet, double most) {
-  return std::min(kLeastPause * static_cast<double>(1 << std::min(quiet, kMostDoublings)), most);
-}
+double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 /// Bytes that nobody looks at.
 class Nothing {
@@ -70,11 +66,12 @@ class ModelSource final : public PartSource {
                std::string&) override {
     auto read = std::make_unique<Read>(machine_, leaves_, ordinals);
     for (const Extent& extent : extents(ordinals, read->new_leaves))
-      split_aligned(extent, kAlignment, machine_.tree().bytes(), kMostRequest, [&](const ReadPiece& piece) {
-        ++requests_;
-        bytes_ += piece.minimum;
-        read->reads.start(piece.offset, piece.bytes);
-      });
+      split_aligned(extent, kAlignment, machine_.tree().bytes(), ReadQueue::kMostRequest,
+                    [&](const ReadPiece& piece) {
+                      ++requests_;
+                      bytes_ += piece.minimum;
+                      read->reads.start(piece.offset, piece.bytes);
+                    });
     out = std::move(read);
     return {};
   }
@@ -125,19 +122,9 @@ class ModelSource final : public PartSource {
                           format::kPageHeader + machine_.records().value_bytes(o)});
     }
     wanted.resize(merge(wanted, 0));
-    wanted.resize(merge(wanted, std::max<std::uint64_t>(largest_gap(wanted), tree.page_bytes())));
+    wanted.resize(
+        merge(wanted, std::max<std::uint64_t>(largest_gap(wanted, kSmallGap, most_), tree.page_bytes())));
     return wanted;
-  }
-  std::uint64_t largest_gap(const std::vector<Extent>& wanted) const {
-    for (std::uint64_t gap = kGap;; gap /= 2) {
-      std::uint64_t bytes = 0, end = 0;
-      for (const Extent& e : wanted) {
-        if (bytes != 0 && e.offset - end <= gap) bytes += e.offset - end;
-        bytes += e.bytes;
-        end = e.offset + e.bytes;
-      }
-      if (bytes <= most_ || gap == 0) return gap;
-    }
   }
 
   Machine& machine_;
@@ -152,16 +139,11 @@ class SimulatedStreams::Stream final : public Background {
  public:
   Stream(const LoaderSettings& s, Machine& machine) : transport_(MPI_COMM_WORLD, 0) {
     const std::uint32_t ranks = transport_.ranks(), rank = transport_.rank();
-    find_nodes(machine, ranks, s.strategy.readers_per_node);
-    lmdbio_order order{};
-    order.size = sizeof order;
-    order.batch = s.batch;
-    order.epochs = s.epochs;
-    order.last = LMDBIO_LAST_DROP;
-    order.offset = rank;
-    order.step = ranks;
-    order.block = s.assignment == Assignment::contiguous ? s.batch : 1;
-    if (s.order == Order::shuffled) order.kind = LMDBIO_ORDER_SHUFFLE;
+    const auto node = static_cast<std::uint32_t>(machine.node());
+    nodes_.resize(ranks);
+    MPI_Allgather(&node, 1, MPI_UINT32_T, nodes_.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
+    readers_ = choose_readers(nodes_, s.strategy.readers_per_node);
+    const lmdbio_order order = order_of(s, static_cast<int>(rank), static_cast<int>(ranks));
 
     const SyntheticTree& tree = machine.tree();
     StreamFacts facts;
@@ -172,8 +154,9 @@ class SimulatedStreams::Stream final : public Background {
     facts.nodes = nodes_.back() + 1;
     facts.readers = static_cast<std::uint32_t>(readers_.size());
     facts.ranks_here = static_cast<std::uint64_t>(std::count(nodes_.begin(), nodes_.end(), nodes_[rank]));
-    facts.offer = facts.memory = facts.available = kMemory;
-    facts.for_messages = kMemory / 2;
+    facts.available = machine.memory_of_node();
+    facts.offer = facts.memory = facts.available / kReadersShare;
+    facts.for_messages = facts.offer / kMessagesShare;
     const Keeping keeps = what_to_keep(facts, 0);
 
     Job job;
@@ -210,11 +193,11 @@ class SimulatedStreams::Stream final : public Background {
     const double begin = now();
     for (quiet_ = 0;; ++quiet_) {
       poll_messages();
-      const Status st = stream_->next(batch, why, now() - begin >= kPatience);
+      const Status st = stream_->next(batch, why, now() - begin > seconds(kPatienceNs));
       if (st.ok()) return batch;
       if (st.raw() != EAGAIN) die("%s", why.c_str());
       something_happened();
-      s4u::this_actor::sleep_for(pause_after(quiet_, kMostPauseWaiting));
+      s4u::this_actor::sleep_for(seconds(pause_after(quiet_, kMostPauseWaiting)));
     }
   }
   double go_on() override {
@@ -222,7 +205,7 @@ class SimulatedStreams::Stream final : public Background {
     poll_messages();
     if (!stream_->progress(why).ok()) die("%s", why.c_str());
     if (!something_happened()) ++quiet_;
-    return pause_after(quiet_, kMostPauseBusy);
+    return seconds(pause_after(quiet_, kMostPauseBusy));
   }
   /// Until all ranks have.
   LibraryCounters close() {
@@ -238,14 +221,6 @@ class SimulatedStreams::Stream final : public Background {
 
  private:
   static double now() { return s4u::Engine::get_clock(); }
-  void find_nodes(Machine& machine, std::uint32_t ranks, unsigned readers_per_node) {
-    const auto mine = static_cast<std::uint32_t>(machine.node());
-    nodes_.resize(ranks);
-    MPI_Allgather(&mine, 1, MPI_UINT32_T, nodes_.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
-    std::vector<unsigned> readers(ranks);
-    for (std::uint32_t r = 0; r < ranks; ++r)
-      if (readers[nodes_[r]]++ < readers_per_node) readers_.push_back(r);
-  }
   void poll_messages() {
     if (!transport_.poll().ok()) die("messages fail: %s", transport_.error());
   }
@@ -261,17 +236,17 @@ class SimulatedStreams::Stream final : public Background {
   std::optional<Deal> deal_;
   std::unique_ptr<ModelSource> source_;
   std::unique_ptr<RankStream> stream_;
-  int quiet_ = 0;
+  unsigned quiet_ = 0;
   std::uint64_t events_ = 0;
 };
 
-SimulatedStreams::SimulatedStreams(const LoaderSettings& settings, Machine& machine)
-    : machine_(machine), settings_(settings) {
+SimulatedStreams::SimulatedStreams(const LoaderSettings& settings, Machine& machine) : machine_(machine) {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks == 1) die("a rank that reads alone with the index cannot be simulated yet");
-  steps_ = steps_per_epoch(records(), settings.batch, static_cast<std::uint64_t>(ranks));
-  if (steps_ == 0) die("%s: fewer records than one batch for each rank", settings.database.c_str());
+  const std::uint64_t steps = steps_per_epoch(records(), settings.batch, static_cast<std::uint64_t>(ranks));
+  if (steps == 0) die("%s: fewer records than one batch for each rank", settings.database.c_str());
+  steps_ = StepCounter(settings.batch, steps);
   stream_ = std::make_shared<Stream>(settings, machine);
   counters_.reads = stream_->reads();
 }
@@ -280,15 +255,11 @@ SimulatedStreams::~SimulatedStreams() { close(); }
 
 std::shared_ptr<Background> SimulatedStreams::background() const noexcept { return stream_; }
 
-// Batches beyond the last step are those that not all ranks have.
 std::span<const Value> SimulatedStreams::next() {
   RankBatch batch;
   do batch = stream_->next();
-  while (batch.at.epoch != epoch_ || batch.at.position != step_ * settings_.batch);
-  if (++step_ == steps_) {
-    step_ = 0;
-    ++epoch_;
-  }
+  while (!steps_.is_next(batch.at.epoch, batch.at.position));
+  steps_.step();
   values_.clear();
   for (const lmdbio_record& r : batch.records)
     values_.push_back({r.ordinal, {static_cast<const std::byte*>(r.value.mv_data), r.value.mv_size}});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/scaling/loader.h"
+#include "bench/scaling/stream_order.h"
 #include "bench/simulation/machine.h"
 
 namespace lmdbio::bench {
@@ -38,10 +39,9 @@ class SimulatedStreams final : public Loader {
   class Stream;
 
   Machine& machine_;
-  const LoaderSettings settings_;
   std::shared_ptr<Stream> stream_;
   LoaderCounters counters_;
-  std::uint64_t steps_ = 0, step_ = 0, epoch_ = 0;
+  StepCounter steps_{1};
   std::vector<Value> values_;
 };
 

@@ -80,14 +80,14 @@ class SimulatedWorld final : public World {
  public:
   explicit SimulatedWorld(std::shared_ptr<Machine> machine) : machine_(std::move(machine)) {}
 
-  void prepare(const Data& data) override {
+  void prepare(const Data& data, Order) override {
     try {
       machine_->make_database(data);
     } catch (const std::exception& e) {
       die("%s: cannot be simulated: %s", data.database.c_str(), e.what());
     }
   }
-  std::vector<std::uint64_t> read_sums(const std::string&) override { return {}; }
+  std::vector<std::uint64_t> sums(const Data&) override { return {}; }
 
   double seconds() const override { return s4u::Engine::get_clock(); }
   /// What a thread of LMDBIO's would do meanwhile goes on.
@@ -134,7 +134,7 @@ class SimulatedWorld final : public World {
 
 class SimulatedWorldMaker final : public WorldMaker {
  public:
-  void add_options(CLI::App& app) override {
+  void add_options(CLI::App& app, JobSettings) override {
     app.add_option("--platform", platform_, "the machine to simulate: a file of JSON")->required();
   }
   std::unique_ptr<World> make() override {

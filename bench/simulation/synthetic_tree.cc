@@ -1,6 +1,7 @@
 #include "bench/simulation/synthetic_tree.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -54,7 +55,7 @@ SyntheticTree::Lie SyntheticTree::lie(std::uint64_t ordinal) const {
   Lie l;
   l.node_bytes =
       even(kNodeHeader + key + (in_leaf ? static_cast<std::size_t>(bytes) : kPageNumber)) + kPointer;
-  l.value_pages = in_leaf ? 0 : (kPageHeader - 1 + bytes) / page_bytes() + 1;  // OVPAGES
+  l.value_pages = in_leaf ? 0 : overflow_pages(bytes, static_cast<unsigned>(std::countr_zero(page_bytes())));
   return l;
 }
 
@@ -195,19 +196,6 @@ std::uint64_t SyntheticTree::leaf_of(std::uint64_t ordinal) const {
   const auto after = std::upper_bound(leaves.begin(), leaves.end(), ordinal,
                                       [](std::uint64_t o, const Node& n) { return o < n.first; });
   return static_cast<std::uint64_t>(after - leaves.begin()) - 1;
-}
-
-std::vector<SyntheticTree::Page> SyntheticTree::path(std::uint64_t index) const {
-  std::vector<Page> pages{levels_[0][index].page};
-  for (std::size_t level = 1; level < levels_.size(); ++level) {
-    const auto& nodes = levels_[level];
-    const auto after = std::upper_bound(nodes.begin(), nodes.end(), index,
-                                        [](std::uint64_t i, const Node& n) { return i < n.first; });
-    index = static_cast<std::uint64_t>(after - nodes.begin()) - 1;
-    pages.push_back(nodes[index].page);
-  }
-  std::reverse(pages.begin(), pages.end());
-  return pages;
 }
 
 SyntheticTree::Page SyntheticTree::value_page(std::uint64_t ordinal) const {

@@ -76,8 +76,6 @@ class SyntheticTree {
   Page leaf_page(std::uint64_t index) const { return levels_.front()[index].page; }
   /// Of the leaf page with that index.
   std::uint64_t first_record(std::uint64_t index) const { return levels_.front()[index].first; }
-  /// Pages from the root to the leaf page with that index, both included.
-  std::vector<Page> path(std::uint64_t index) const;
   /// Pages of its own that the value lies in; 0: it lies in the leaf page.
   std::uint64_t value_pages(std::uint64_t ordinal) const;
   /// The first of them.

@@ -40,6 +40,17 @@ void Deal::keep_rounds() noexcept {
   kept_rounds_ = static_cast<std::uint64_t>(Wide{rounds_per_epoch()} * parts / kKeptParts);
 }
 
+std::vector<std::uint32_t> choose_readers(std::span<const std::uint32_t> nodes, unsigned per_node) {
+  std::vector<unsigned> of_node(nodes.size());
+  std::vector<std::uint32_t> readers;
+  for (std::uint32_t rank = 0; rank < nodes.size(); ++rank) {
+    if (of_node[nodes[rank]] >= std::max(per_node, 1U)) continue;
+    ++of_node[nodes[rank]];
+    readers.push_back(rank);
+  }
+  return readers;
+}
+
 Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wrong) noexcept {
   const auto invalid = [wrong](const char* what) {
     if (wrong != nullptr) *wrong = what;

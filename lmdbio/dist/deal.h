@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "lmdbio/base/result.h"
@@ -48,6 +49,10 @@ struct Job {
   std::shared_ptr<const std::vector<reader::Spot>> starts;
   reader::Order::List list;  ///< of the order; null: it is copied
 };
+
+/// The ranks that read for all: the first ones of each node, at most `per_node` of it and at least one, by
+/// rank.  `nodes`: the node of each rank, from 0.  May throw bad_alloc.
+std::vector<std::uint32_t> choose_readers(std::span<const std::uint32_t> nodes, unsigned per_node);
 
 /// [begin, end).
 struct Range {

@@ -10,41 +10,27 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/mix.h"
+#include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/pauses.h"
 #include "lmdbio/io/private_table.h"
 
 namespace lmdbio::dist {
 
 namespace {
 
-/// Nanoseconds between two looks at what is under way: from the least, while something happens, to the most
-/// while a program waits, while none waits, and while there is nothing under way.
-constexpr std::int64_t kLeastPause = 20'000, kMostPauseWaiting = 200'000, kMostPauseBusy = 1'000'000,
-                       kMostPauseIdle = 5'000'000;
 /// After so many looks at which nothing had happened, and no call of the program in between, about 100 ms, a
 /// look may be late, and after about 200 ms later still: in each look MPI may begin to copy the program's own
 /// messages, on a thread that competes with the program for its core (docs/decisions/0016).
 constexpr unsigned kLooksUntilSettled = 100, kLooksUntilAsleep = 110;
 constexpr std::int64_t kPauseSettled = 10'000'000, kPauseAsleep = 50'000'000;
-constexpr unsigned kMostDoublings = 10;
-
-constexpr std::int64_t pause_after(unsigned quiet, std::int64_t most) noexcept {
-  return std::min(kLeastPause << std::min(quiet, kMostDoublings), most);
-}
 
 }  // namespace
 
 Team::Team(std::unique_ptr<Network> network, Settings settings)
     : network_(std::move(network)), settings_(std::move(settings)), pid_(::getpid()) {
   const std::span<const std::uint32_t> nodes = network_->nodes();
-  std::vector<unsigned> readers(nodes.size());
-  std::set<std::uint32_t> different;
-  for (std::uint32_t r = 0; r < nodes.size(); ++r) {
-    different.insert(nodes[r]);
-    if (readers[nodes[r]] >= std::max(settings_.readers_per_node, 1U)) continue;
-    ++readers[nodes[r]];
-    reader_ranks_.push_back(r);
-  }
-  nodes_ = different.size();
+  reader_ranks_ = choose_readers(nodes, settings_.readers_per_node);
+  nodes_ = std::set<std::uint32_t>(nodes.begin(), nodes.end()).size();
   transport_ = network_->open_port(0);
   if (transport_ == nullptr) throw std::bad_alloc();
   agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);

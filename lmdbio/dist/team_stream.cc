@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lmdbio/dist/file_source.h"
+#include "lmdbio/dist/pauses.h"
 #include "lmdbio/dist/rank_stream.h"
 #include "lmdbio/dist/stream_sizes.h"
 #include "lmdbio/dist/stream_terms.h"
@@ -18,8 +19,6 @@ namespace {
 
 /// A batch for whose messages there is no memory for so long is an error.
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
-/// What other ranks have not sent so long after it was needed is read here.
-constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
 Status invalid(std::string& why, const std::string& path, const char* text) {
   why = path + ": " + text;

@@ -22,4 +22,16 @@ std::size_t merge(std::span<Extent> extents, std::uint64_t gap) noexcept {
   return n;
 }
 
+std::uint64_t largest_gap(std::span<const Extent> merged, std::uint64_t first, std::uint64_t most) noexcept {
+  for (std::uint64_t gap = first;; gap /= 2) {
+    std::uint64_t bytes = 0, end = 0;
+    for (const Extent& e : merged) {
+      if (bytes != 0 && e.offset - end <= gap) bytes += e.offset - end;
+      bytes += e.bytes;
+      end = e.offset + e.bytes;
+    }
+    if (bytes <= most || gap == 0) return gap;
+  }
+}
+
 }  // namespace lmdbio

@@ -26,6 +26,12 @@ constexpr bool overlap(const Extent& a, const Extent& b) noexcept {
 /// beyond is cut.
 std::size_t merge(std::span<Extent> extents, std::uint64_t gap) noexcept;
 
+/// Rather read than asked for apart, bytes: a request costs more than that.
+inline constexpr std::uint64_t kSmallGap = std::uint64_t{64} << 10;
+/// Of `first`, `first` / 2 and so on, the largest gap up to which those between merged extents can be read as
+/// well so that all together have at most `most` bytes; 0: none can.
+std::uint64_t largest_gap(std::span<const Extent> merged, std::uint64_t first, std::uint64_t most) noexcept;
+
 /// One read: `offset` and `bytes` are multiples of the alignment, `minimum` (at least 1) is how many of the
 /// bytes the file has, as for ReadOp::minimum.
 struct ReadPiece {

@@ -8,8 +8,6 @@ namespace lmdbio::reader {
 
 namespace {
 
-/// Rather read than asked for apart, bytes: a request costs more than that.
-constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 /// Extents that are asked about, and bytes of each: is it in the page cache?
 constexpr std::size_t kSamples = 4;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
@@ -72,7 +70,7 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
   }
   cached_ = wanted_.empty() || (shared.read.uses_resident && in_page_cache(shared));
   wanted_.resize(merge(wanted_, 0));
-  gap_ = cached_ ? page : std::max<std::uint64_t>(largest_gap(kGap, most), page);
+  gap_ = cached_ ? page : std::max<std::uint64_t>(largest_gap(wanted_, kSmallGap, most), page);
   exact_ = wanted_;
   wanted_.resize(merge(wanted_, gap_));
   if (wanted_.size() == exact_.size()) exact_ = {};
@@ -83,23 +81,10 @@ bool Fetch::plan_less() noexcept {
   std::uint64_t now = 0;
   for (const Extent& e : wanted_) now += e.bytes;
   wanted_.assign(exact_.begin(), exact_.end());  // as many as it has had: takes no memory
-  gap_ = largest_gap(gap_ / 2, now / 2);
+  gap_ = largest_gap(wanted_, gap_ / 2, now / 2);
   wanted_.resize(merge(wanted_, gap_));
   if (gap_ == 0) exact_ = {};
   return true;
-}
-
-// Of `first`, `first` / 2 and so on.
-std::uint64_t Fetch::largest_gap(std::uint64_t first, std::uint64_t most) const noexcept {
-  for (std::uint64_t gap = first;; gap /= 2) {
-    std::uint64_t bytes = 0, end = 0;
-    for (const Extent& e : wanted_) {
-      if (bytes != 0 && e.offset - end <= gap) bytes += e.offset - end;
-      bytes += e.bytes;
-      end = e.offset + e.bytes;
-    }
-    if (bytes <= most || gap == 0) return gap;
-  }
 }
 
 // As far as can be told from a few places.

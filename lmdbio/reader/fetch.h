@@ -85,7 +85,6 @@ class Fetch {
   };
 
   void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
-  std::uint64_t largest_gap(std::uint64_t first, std::uint64_t most) const noexcept;
   bool in_page_cache(const Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
   bool take_mapped(Shared& shared) noexcept;

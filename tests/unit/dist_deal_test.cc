@@ -263,5 +263,14 @@ TEST(Deal, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(wrong(bad), "position");
 }
 
+TEST(ChooseReaders, FirstRanksOfEachNode) {
+  using Ranks = std::vector<std::uint32_t>;
+  const Ranks nodes{0, 0, 1, 0, 1, 2};
+  EXPECT_EQ(choose_readers(nodes, 1), (Ranks{0, 2, 5}));
+  EXPECT_EQ(choose_readers(nodes, 2), (Ranks{0, 1, 2, 4, 5}));
+  EXPECT_EQ(choose_readers(nodes, 9), (Ranks{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(choose_readers(nodes, 0), (Ranks{0, 2, 5}));
+}
+
 }  // namespace
 }  // namespace lmdbio::dist

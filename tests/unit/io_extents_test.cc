@@ -103,5 +103,15 @@ TEST(Extents, SplitAtTheEndsOfTheNumbers) {
   EXPECT_TRUE(pieces.empty());
 }
 
+TEST(Extents, LargestGap) {
+  const Extent extents[] = {{0, 10}, {14, 6}, {52, 8}};  // gaps of 4 and 32
+  EXPECT_EQ(largest_gap(extents, 64, 60), 64U);
+  EXPECT_EQ(largest_gap(extents, 64, 59), 16U);
+  EXPECT_EQ(largest_gap(extents, 64, 28), 16U);
+  EXPECT_EQ(largest_gap(extents, 64, 27), 2U);
+  EXPECT_EQ(largest_gap(extents, 64, 23), 0U);  // they alone have more
+  EXPECT_EQ(largest_gap({}, 64, 0), 64U);
+}
+
 }  // namespace
 }  // namespace lmdbio

@@ -42,18 +42,14 @@ UniqueFd start_guard(const std::string& mountpoint, const std::string& fsname) {
 }
 
 bool detach(const std::string& mountpoint, const std::string& fsname) {
-  constexpr unsigned kTries = 10, kPauseUs = 100'000;
-  for (unsigned i = 0; i < kTries; ++i) {
-    if (i != 0) ::usleep(kPauseUs);
-    if (!is_mounted(fsname) || ::umount2(mountpoint.c_str(), MNT_DETACH) == 0) return true;
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mountpoint.c_str(), nullptr);
-      ::_exit(1);
-    }
-    int status = 0;
-    if (child > 0) ::waitpid(child, &status, 0);
+  if (!is_mounted(fsname) || ::umount2(mountpoint.c_str(), MNT_DETACH) == 0) return true;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mountpoint.c_str(), nullptr);
+    ::_exit(1);
   }
+  int status = 0;
+  if (child > 0) ::waitpid(child, &status, 0);
   return !is_mounted(fsname);
 }
 

@@ -15,7 +15,7 @@ namespace lmdbio::slowfs {
 UniqueFd start_guard(const std::string& mountpoint, const std::string& fsname);
 
 /// Detaches it if it is still mounted: libfuse does not say whether fusermount3 has unmounted it.  False: it
-/// still is, after some tries.
+/// still is.
 bool detach(const std::string& mountpoint, const std::string& fsname);
 
 /// Whether something with source `fsname` is mounted here.
