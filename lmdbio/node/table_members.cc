@@ -189,7 +189,7 @@ Table::~Table() {
 
 // True: chunk files of this process stay for others.
 bool Table::leave() noexcept {
-  bool leaves_files = false;
+  bool leaves_files = false, is_last = false;
   if (std::exchange(has_row_, false)) {
     const std::int64_t now = now_ns();
     Row& mine = row();
@@ -210,8 +210,10 @@ bool Table::leave() noexcept {
       if (at == row_ ? leaves_files || life != life_ : has_others || life == 0 || !has_left(r)) continue;
       if (r.life.compare_exchange_strong(life, 0) && r.files.load() != 0) Registry::get().add_nobodys(life);
     }
+    is_last = joined_ && !has_others;
   }
-  if (segment_.is_alone()) segment_.remove();
+  // Those who have left before may have it attached still: a process that ends does, to its very end.
+  if (is_last || segment_.is_alone()) segment_.remove();
   return leaves_files;
 }
 

@@ -46,6 +46,18 @@ TEST(NodeTable, TheLastProcessRemovesIt) {
   EXPECT_EQ(tables().size(), before);
 }
 
+TEST(NodeTable, TheLastProcessRemovesItThoughAnotherIsAboutToEnd) {
+  const std::size_t before = tables().size();
+  const TableIdentity file = some_file();
+  auto table = join(file);
+  ASSERT_NE(table, nullptr);
+  Other other(file, [](Table&) { Table::leave_all(); });  // and has it attached still
+  ASSERT_TRUE(other.ready());
+  EXPECT_EQ(tables().size(), before + 1);
+  table.reset();
+  EXPECT_EQ(tables().size(), before);
+}
+
 TEST(NodeTable, WhatKilledProcessesLeaveGoesWithTheNextTable) {
   const std::size_t before = tables().size();
   Other other(some_file(), [](Table&) {});
