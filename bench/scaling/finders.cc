@@ -6,6 +6,7 @@
 #include <cinttypes>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "bench/common.h"
 #include "lmdbio/format/meta_view.h"
@@ -259,8 +260,34 @@ class Guess final : public Finder {
   std::uint64_t wrong_ = 0;
 };
 
+class CursorWalk final : public Finder {
+ public:
+  explicit CursorWalk(std::unique_ptr<LmdbAccess> lmdb) : lmdb_(std::move(lmdb)) {}
+
+  std::uint64_t records() const override { return lmdb_->records(); }
+  LmdbAccess* lmdb() override { return lmdb_.get(); }
+  std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) override {
+    std::vector<Place> places;
+    places.reserve(ordinals.size());
+    auto next = ordinals.begin();
+    for (std::uint64_t o = window.first; o < window.end(); ++o) {
+      const Place value = lmdb_->first_or_next(o == 0);
+      if (next == ordinals.end() || *next != o) continue;
+      places.push_back(value);
+      ++next;
+    }
+    return places;
+  }
+
+ private:
+  const std::unique_ptr<LmdbAccess> lmdb_;
+};
+
 }  // namespace
 
+std::unique_ptr<Finder> cursor_walk(std::unique_ptr<LmdbAccess> lmdb) {
+  return std::make_unique<CursorWalk>(std::move(lmdb));
+}
 std::unique_ptr<Finder> direct_walk(Storage& storage) { return std::make_unique<DirectWalk>(storage); }
 std::unique_ptr<Finder> guess(Storage& storage, MPI_Comm readers) {
   return std::make_unique<Guess>(storage, readers);

@@ -9,14 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/scaling/lmdb_access.h"
 #include "bench/scaling/storage.h"
 
 namespace lmdbio::bench {
-
-/// A value, as bytes of the file.
-struct Place {
-  std::uint64_t offset = 0, bytes = 0;
-};
 
 /// Records [first, first + count), in the order of keys, that all ranks together use next.
 struct Window {
@@ -31,14 +27,14 @@ class Finder {
   virtual std::uint64_t records() const = 0;
   /// The places of records of the window, sorted.
   virtual std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) = 0;
-  /// The file's first byte in a mapping that it has anyway; null: it has none.
-  virtual const std::byte* mapped() { return nullptr; }
+  /// It has mapped the file anyway, and can copy values.
+  virtual LmdbAccess* lmdb() { return nullptr; }
   /// Windows whose guess was wrong.
   virtual std::uint64_t wrong_guesses() const { return 0; }
 };
 
-/// A cursor of the real LMDB.  `directory`: of the database.
-std::unique_ptr<Finder> cursor_walk(const std::string& directory);
+/// A cursor of LMDB.
+std::unique_ptr<Finder> cursor_walk(std::unique_ptr<LmdbAccess> lmdb);
 /// Reads leaf pages one after the other, each by a request of its own, in requests that are in flight
 /// together.  Before, all branch pages.
 std::unique_ptr<Finder> direct_walk(Storage& storage);

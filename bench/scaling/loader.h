@@ -82,7 +82,7 @@ class World;
 std::unique_ptr<Loader> make_loader(const LoaderSettings& settings, World& world);
 
 /// Parts of make_loader().
-std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings);
+std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings, World& world);
 std::unique_ptr<Loader> node_loader(const LoaderSettings& settings, World& world);
 std::unique_ptr<Loader> library_loader(const LoaderSettings& settings);
 

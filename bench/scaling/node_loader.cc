@@ -112,7 +112,7 @@ class NodeLoader final : public Loader {
     if (finding == Strategy::Finding::guessed)
       finder_ = guess(*storage_, readers_);
     else
-      finder_ = direct_ ? direct_walk(*storage_) : world_.cursor_walk(settings_.database);
+      finder_ = direct_ ? direct_walk(*storage_) : cursor_walk(world_.lmdb(settings_.database, ""));
   }
 
   // Steps of a fetch: what each reader gets is large enough.
@@ -256,12 +256,15 @@ class NodeLoader final : public Loader {
   void finish(std::uint64_t fetch) {
     if (!is_reader()) return;
     if (direct_) return storage_->wait();
-    const std::byte* const file =
-        finder_ != nullptr && finder_->mapped() != nullptr ? finder_->mapped() : storage_->mapped();
+    LmdbAccess* const lmdb = finder_ != nullptr ? finder_->lmdb() : nullptr;
     std::byte* const to = slots_[fetch % 2]->bytes();
-    for (std::size_t i = 0; i < plan_.places.size(); ++i)
-      std::memcpy(to + plan_.table[plan_.index[i]].offset, file + plan_.places[i].offset,
-                  plan_.places[i].bytes);
+    for (std::size_t i = 0; i < plan_.places.size(); ++i) {
+      const Entry& e = plan_.table[plan_.index[i]];
+      if (lmdb != nullptr)
+        lmdb->copy(plan_.places[i], to + e.offset);
+      else
+        storage_->copy_mapped(plan_.places[i], to + e.offset);
+    }
   }
 
   void prepare_and_start(std::uint64_t fetch) {

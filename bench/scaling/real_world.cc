@@ -40,7 +40,7 @@ class FileStorage final : public Storage {
   }
 
   std::uint64_t bytes() const override { return size_; }
-  const std::byte* mapped() override {
+  void copy_mapped(Place value, std::byte* to) override {
     if (map_ == nullptr) {
       const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
       void* const map = fd < 0 ? MAP_FAILED : ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
@@ -48,7 +48,7 @@ class FileStorage final : public Storage {
       ::close(fd);
       map_ = static_cast<const std::byte*>(map);
     }
-    return map_;
+    if (value.bytes != 0) std::memcpy(to, map_ + value.offset, value.bytes);
   }
   void start(Span span, std::byte* to) override {
     if (queue_ == nullptr) {
@@ -164,11 +164,8 @@ class RealWorld final : public World {
   std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) override {
     return std::make_unique<SharedWindow>(ranks);
   }
-  std::unique_ptr<Finder> cursor_walk(const std::string& directory) override {
-    return bench::cursor_walk(directory);
-  }
-  std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings) override {
-    return bench::stock_loader(settings);
+  std::unique_ptr<LmdbAccess> lmdb(const std::string& directory, const std::string& keys) override {
+    return real_lmdb(directory, keys);
   }
   std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) override {
     return bench::library_loader(settings);

@@ -28,7 +28,7 @@ def read_platform(path):
     try:
         with open(path, encoding="utf-8") as file:
             platform = json.load(file)
-        unknown = set(platform) - {"about", "ranks_of_node", "node_memory_bytes", "network", "memory", "storage"}
+        unknown = set(platform) - {"about", "ranks_of_node", "node_memory_bytes", "read_ahead_bytes", "network", "memory", "storage"}
         if unknown:
             raise Failed(f"{path}: unknown members: {', '.join(sorted(unknown))}")
         facts = {"ranks_of_node": int(platform["ranks_of_node"])}
@@ -66,7 +66,7 @@ def run(program, platform, ranks, words, ranks_of_node=None):
     lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
     if job.returncode != 0 or len(lines) != 1:
         # What the program says, else what SimGrid does.
-        said = (job.stderr + job.stdout).splitlines()
+        said = [line for line in (job.stderr + job.stdout).splitlines() if not line.startswith("{")]
         errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said
         raise Failed("\n".join(errors) or f"smpirun ended with {job.returncode}")
     with open(platform, encoding="utf-8") as file:

@@ -15,6 +15,11 @@ struct Span {
   std::uint64_t end() const noexcept { return offset + bytes; }
 };
 
+/// A value, as bytes of the file.
+struct Place {
+  std::uint64_t offset = 0, bytes = 0;
+};
+
 /// What direct requests came to.
 struct IoCounters {
   std::uint64_t requests = 0, bytes = 0;
@@ -40,8 +45,8 @@ class Storage {
 
   virtual ~Storage() = default;
   virtual std::uint64_t bytes() const = 0;
-  /// The file's first byte in a mapping; reading from it takes page faults.
-  virtual const std::byte* mapped() = 0;
+  /// From a mapping of the file, which takes page faults.
+  virtual void copy_mapped(Place value, std::byte* to) = 0;
   /// Starts one request, aligned at both ends, cut to the end of the file.
   virtual void start(Span span, std::byte* to) = 0;
   /// Until all that was started is there.  Ends the program if a read fails.

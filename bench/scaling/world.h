@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/scaling/finders.h"
+#include "bench/scaling/lmdb_access.h"
 #include "bench/scaling/loader.h"
 #include "bench/scaling/prepare.h"
 #include "bench/scaling/storage.h"
@@ -76,10 +76,9 @@ class World {
   virtual std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) = 0;
 
   virtual std::unique_ptr<Storage> open(const std::string& file) = 0;
-  /// A cursor of LMDB over the database in this directory, or what stands for one.
-  virtual std::unique_ptr<Finder> cursor_walk(const std::string& directory) = 0;
-  /// LMDB alone, and LMDBIO's streams, or what stands for them.
-  virtual std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings) = 0;
+  /// LMDB with the database in this directory, or what stands for it.  `keys`: for get(), see real_lmdb().
+  virtual std::unique_ptr<LmdbAccess> lmdb(const std::string& directory, const std::string& keys) = 0;
+  /// LMDBIO's streams, or what stands for them.
   virtual std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) = 0;
   /// False: values have no bytes that could be looked at.
   virtual bool has_values() const = 0;

@@ -15,6 +15,7 @@
 #include "bench/scaling/world.h"
 #include "bench/simulation/clock.h"
 #include "bench/simulation/content_records.h"
+#include "bench/simulation/page_cache.h"
 #include "bench/simulation/platform.h"
 #include "bench/simulation/storage_model.h"
 #include "bench/simulation/synthetic_tree.h"
@@ -63,6 +64,18 @@ class Machine {
     use_[node].bytes += bytes;
     storage_.read(node, offset, bytes, std::move(done));
   }
+  /// Of the database.
+  PageCache& page_cache(std::size_t node) {
+    auto& cache = caches_[node];
+    if (cache == nullptr)
+      cache = std::make_unique<PageCache>(
+          tree_->bytes() / PageCache::kPageBytes, platform_.read_ahead_bytes / PageCache::kPageBytes,
+          [this, node](PageCache::Page first, PageCache::Page count) {
+            read(node, first * PageCache::kPageBytes, count * PageCache::kPageBytes,
+                 [cache = caches_[node].get(), first, count] { cache->arrived(first, count); });
+          });
+    return *cache;
+  }
   StorageUse use(std::size_t node) { return use_[node]; }
 
  private:
@@ -71,6 +84,7 @@ class Machine {
   StorageModel storage_;
   std::map<std::string, std::size_t> nodes_;
   std::map<std::size_t, StorageUse> use_;
+  std::map<std::size_t, std::unique_ptr<PageCache>> caches_;
   std::unique_ptr<ContentRecords> records_;
   std::unique_ptr<SyntheticTree> tree_;
 };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/common.h"
+#include "bench/simulation/page_cache.h"
 
 namespace lmdbio::bench {
 
@@ -15,6 +16,9 @@ Platform read_platform(const std::string& file) {
   try {
     const nlohmann::json all = nlohmann::json::parse(in);
     platform.node_memory_bytes = all.at("node_memory_bytes");
+    platform.read_ahead_bytes = all.at("read_ahead_bytes");
+    if (platform.read_ahead_bytes < PageCache::kPageBytes)
+      die("%s: read_ahead_bytes has to be at least %zu", file.c_str(), PageCache::kPageBytes);
     nlohmann::json left = all.at("storage");
     const auto take = [&](const char* name, auto& to) {
       to = left.at(name).get<std::remove_reference_t<decltype(to)>>();

@@ -11,6 +11,7 @@ namespace lmdbio::bench {
 /// What the ranks themselves have to know; bench/scaling/simulation.py tells SimGrid the rest.
 struct Platform {
   std::uint64_t node_memory_bytes = 0;
+  unsigned read_ahead_bytes = 0;  ///< of mapped files, as the kernel's read_ahead_kb
   StorageSettings storage;
 };
 

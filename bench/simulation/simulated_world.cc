@@ -12,6 +12,7 @@
 #include "bench/common.h"
 #include "bench/scaling/world.h"
 #include "bench/simulation/machine.h"
+#include "bench/simulation/simulated_lmdb.h"
 #include "bench/simulation/simulated_streams.h"
 
 namespace lmdbio::bench {
@@ -25,7 +26,10 @@ class SimulatedStorage final : public Storage {
   explicit SimulatedStorage(Machine& machine) : machine_(machine), reads_(machine) {}
 
   std::uint64_t bytes() const override { return machine_.tree().bytes(); }
-  const std::byte* mapped() override { die("mapped files are not simulated"); }
+  void copy_mapped(Place value, std::byte*) override {
+    if (mapping_ == nullptr) mapping_ = std::make_unique<SimulatedMapping>(machine_);
+    mapping_->touch(value.offset, value.bytes);
+  }
   void start(Span span, std::byte* to) override {
     const std::uint64_t bytes = std::min(span.bytes, this->bytes() - span.offset);
     machine_.tree().make_tree_pages(span.offset, {to, static_cast<std::size_t>(bytes)});
@@ -38,6 +42,7 @@ class SimulatedStorage final : public Storage {
  private:
   Machine& machine_;
   SimulatedReads reads_;
+  std::unique_ptr<SimulatedMapping> mapping_;
   IoCounters counters_;
 };
 
@@ -112,11 +117,12 @@ class SimulatedWorld final : public World {
   std::unique_ptr<Storage> open(const std::string&) override {
     return std::make_unique<SimulatedStorage>(*machine_);
   }
-  std::unique_ptr<Finder> cursor_walk(const std::string&) override { refuse("mapped strategies"); }
-  std::unique_ptr<Loader> stock_loader(const LoaderSettings&) override { refuse("stock"); }
+  std::unique_ptr<LmdbAccess> lmdb(const std::string&, const std::string&) override {
+    return std::make_unique<SimulatedLmdb>(*machine_);
+  }
   std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) override {
     if (settings.strategy.exchange != Strategy::Exchange::redistributed)
-      refuse("strategies with the index and without redistribution");
+      die("strategies with the index and without redistribution cannot be simulated yet");
     auto loader = std::make_unique<SimulatedStreams>(settings, *machine_);
     background_ = loader->background();
     return loader;
@@ -127,7 +133,6 @@ class SimulatedWorld final : public World {
   std::optional<StorageUse> storage_use() override { return machine_->use(machine_->node()); }
 
  private:
-  [[noreturn]] static void refuse(const char* what) { die("%s cannot be simulated yet", what); }
   const std::shared_ptr<Machine> machine_;
   std::weak_ptr<Background> background_;
 };
@@ -138,15 +143,14 @@ class SimulatedWorldMaker final : public WorldMaker {
     app.add_option("--platform", platform_, "the machine to simulate: a file of JSON")->required();
   }
   std::unique_ptr<World> make() override {
-    // Ranks share it, and it ends with the last of them.
-    static std::weak_ptr<Machine> machine;
-    std::shared_ptr<Machine> shared = machine.lock();
+    // Ranks share it.  It outlives them: what they have read ahead may still be in flight.
+    static std::shared_ptr<Machine> machine;
     try {
-      if (shared == nullptr) machine = shared = std::make_shared<Machine>(platform_);
+      if (machine == nullptr) machine = std::make_shared<Machine>(platform_);
     } catch (const std::exception& e) {
       die("%s: %s", platform_.c_str(), e.what());
     }
-    return std::make_unique<SimulatedWorld>(std::move(shared));
+    return std::make_unique<SimulatedWorld>(machine);
   }
 
  private:

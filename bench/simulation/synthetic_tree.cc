@@ -191,11 +191,24 @@ std::uint64_t SyntheticTree::branch_pages() const noexcept {
   return all;
 }
 
+// Of the nodes of a level, the one that has a record, or a child.
+std::uint64_t SyntheticTree::index_of(const std::vector<Node>& level, std::uint64_t below) {
+  const auto after = std::upper_bound(level.begin(), level.end(), below,
+                                      [](std::uint64_t b, const Node& n) { return b < n.first; });
+  return static_cast<std::uint64_t>(after - level.begin()) - 1;
+}
+
 std::uint64_t SyntheticTree::leaf_of(std::uint64_t ordinal) const {
-  const auto& leaves = levels_.front();
-  const auto after = std::upper_bound(leaves.begin(), leaves.end(), ordinal,
-                                      [](std::uint64_t o, const Node& n) { return o < n.first; });
-  return static_cast<std::uint64_t>(after - leaves.begin()) - 1;
+  return index_of(levels_.front(), ordinal);
+}
+
+std::vector<SyntheticTree::Page> SyntheticTree::branch_pages_above(std::uint64_t leaf_index) const {
+  std::vector<Page> pages(levels_.size() - 1);
+  for (std::size_t level = 1; level < levels_.size(); ++level) {
+    leaf_index = index_of(levels_[level], leaf_index);
+    pages[levels_.size() - 1 - level] = levels_[level][leaf_index].page;
+  }
+  return pages;
 }
 
 SyntheticTree::Page SyntheticTree::value_page(std::uint64_t ordinal) const {

@@ -73,6 +73,8 @@ class SyntheticTree {
   std::uint64_t value_pages() const noexcept { return value_pages_; }
   /// The leaf page of a record, as an index into the leaf pages in the order of keys.
   std::uint64_t leaf_of(std::uint64_t ordinal) const;
+  /// From the root down to the page above that leaf page; none: it is the root.
+  std::vector<Page> branch_pages_above(std::uint64_t leaf_index) const;
   Page leaf_page(std::uint64_t index) const { return levels_.front()[index].page; }
   /// Of the leaf page with that index.
   std::uint64_t first_record(std::uint64_t index) const { return levels_.front()[index].first; }
@@ -113,6 +115,7 @@ class SyntheticTree {
     std::uint64_t transaction = 0;
   };
 
+  static std::uint64_t index_of(const std::vector<Node>& level, std::uint64_t below);
   void put(std::uint64_t ordinal);
   void add_value(std::uint64_t ordinal);
   void touch();

@@ -11,9 +11,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/format/layout.h"
+#include "lmdbio/format/page_view.h"
 
 namespace lmdbio::bench {
 namespace {
@@ -162,6 +164,19 @@ TEST_P(SyntheticTrees, HaveStocksBytes) {
   EXPECT_EQ(stat.ms_depth, tree.depth());
 }
 
+/// One of a branch page's children is that page.
+bool has_child(const SyntheticTree& tree, SyntheticTree::Page parent, SyntheticTree::Page child) {
+  std::vector<std::byte> bytes(kPage);
+  tree.make(parent, bytes);
+  format::PageView page;
+  if (!format::PageView::open(bytes.data(), kPage, format::Pgno{parent}, page) || !page.is_branch())
+    return false;
+  for (unsigned n = 0; n < page.count(); ++n)
+    if (format::Node node; page.node(n, node) && static_cast<std::uint64_t>(node.child()) == child)
+      return true;
+  return false;
+}
+
 TEST_P(SyntheticTrees, FindEachRecord) {
   const ShapedRecords records(GetParam());
   const SyntheticTree tree(records, {kPage, GetParam().interval, GetParam().append, kMap, kFlags});
@@ -173,6 +188,12 @@ TEST_P(SyntheticTrees, FindEachRecord) {
       ASSERT_GT(tree.first_record(leaf + 1), o);
     }
     ASSERT_EQ(tree.kind(tree.leaf_page(leaf)), Kind::leaf);
+    std::vector<SyntheticTree::Page> path = tree.branch_pages_above(leaf);
+    path.push_back(tree.leaf_page(leaf));
+    ASSERT_EQ(path.size(), tree.depth());
+    ASSERT_EQ(path.front(), tree.root());
+    for (std::size_t level = 1; level < path.size(); ++level)
+      ASSERT_TRUE(has_child(tree, path[level - 1], path[level])) << o;
     if (tree.value_pages(o) == 0) continue;
     ASSERT_EQ(tree.kind(tree.value_page(o)), Kind::value);
     EXPECT_EQ(tree.kind(tree.value_page(o) + tree.value_pages(o) - 1), Kind::value);

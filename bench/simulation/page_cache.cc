@@ -1,0 +1,151 @@
+#include "bench/simulation/page_cache.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace lmdbio::bench {
+
+namespace {
+
+/// Pages that a fault maps, if they are there: fault_around_bytes.
+constexpr PageCache::Page kAround = 16;
+/// What is read ahead ends at a multiple of so many.
+constexpr PageCache::Page kEndsAt = 4;
+
+}  // namespace
+
+PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page, Page)> read)
+    : read_ahead_pages_(read_ahead_pages), read_(std::move(read)), states_(pages) {}
+
+void PageCache::arrived(Page first, Page count) {
+  std::vector<std::function<void()>> told;
+  for (Page p = first; p < first + count; ++p) {
+    states_[p] = static_cast<unsigned char>((states_[p] & ~kBeingRead) | kThere);
+    if (const auto found = waiting_.find(p); found != waiting_.end()) {
+      std::move(found->second.begin(), found->second.end(), std::back_inserter(told));
+      waiting_.erase(found);
+    }
+  }
+  for (const auto& tell : told) tell();
+}
+
+void PageCache::read(Page first, Page count) {
+  for (Page p = first; p < first + count; ++p) states_[p] |= kBeingRead;
+  read_(first, count);
+}
+
+// page_cache_ra_unbounded
+void PageCache::read_ahead(Page first, Page count, Page async) {
+  if (first >= pages()) return;
+  count = std::min(count, pages() - first);
+  const Page mark = async <= count ? first + count - async : pages();
+  Page begin = first;
+  const auto read_until = [&](Page end) {
+    if (end != begin) read(begin, end - begin);
+  };
+  for (Page p = first; p < first + count; ++p) {
+    if (!is_absent(p)) {
+      read_until(p);
+      begin = p + 1;
+    } else if (p == mark) {
+      states_[p] |= kMarked;
+    }
+  }
+  read_until(first + count);
+}
+
+PageCache::Page PageCache::next_miss(Page first, Page most) const {
+  Page p = first;
+  while (p < first + most && p < pages() && !is_absent(p)) ++p;
+  return p;
+}
+
+// handle_mm_fault, as for a fault on a page of a shared file mapping.
+bool MappedFile::touch(Page page) {
+  if (mapped_[page]) return true;
+  if (std::exchange(waits_for_, kNone) == page) {
+    // The second attempt, which reads no more.
+    if (!cache_.is_there(page)) {
+      waits_for_ = page;
+      return false;
+    }
+    map_around(page);
+    mapped_[page] = true;
+    return true;
+  }
+  ++faults_;
+  if (map_around(page)) return true;
+  if (cache_.is_absent(page))
+    read_around(page);
+  else if (cache_.is_marked(page))
+    read_ahead_again(page);
+  if (map_around(page)) return true;
+  ++major_faults_;
+  waits_for_ = page;
+  return false;
+}
+
+// filemap_map_pages.  Whether `page` is mapped; with the mark of a read-ahead it is not.
+bool MappedFile::map_around(Page page) {
+  const Page first = page / kAround * kAround, end = std::min(first + kAround, cache_.pages());
+  for (Page p = first; p < end; ++p)
+    if (cache_.is_there(p) && !cache_.is_marked(p)) mapped_[p] = true;
+  return mapped_[page];
+}
+
+// do_sync_mmap_readahead.  It always reads around: the kernel gives that up after a hundred misses that no
+// hits make up for, but maps what a miss has read, which is a hit.
+void MappedFile::read_around(Page page) {
+  const Page most = cache_.read_ahead_pages_;
+  start_ = page - std::min(page, most / 2);
+  size_ = most;
+  async_ = most / 4;
+  cache_.read_ahead(start_, size_, async_);
+}
+
+// page_cache_async_ra
+void MappedFile::read_ahead_again(Page page) {
+  cache_.unmark(page);
+  const Page most = cache_.read_ahead_pages_;
+  if (page == start_ + size_ - async_) {
+    start_ += size_;
+    size_ = std::max(size_, next_size(size_));
+  } else {
+    const Page miss = cache_.next_miss(page + 1, most);
+    if (miss - page > most) return;
+    start_ = miss;
+    size_ = next_size(miss - page + most);
+  }
+  const Page end = (start_ + size_) / kEndsAt * kEndsAt;
+  if (end > start_) size_ = end - start_;
+  async_ = size_;
+  cache_.read_ahead(start_, size_, async_);
+}
+
+// get_next_ra_size
+MappedFile::Page MappedFile::next_size(Page size) const noexcept {
+  const Page most = cache_.read_ahead_pages_;
+  if (size < most / 16) return 4 * size;
+  return size <= most / 2 ? 2 * size : most;
+}
+
+// filemap_read, page_cache_sync_ra
+bool MappedFile::read(Page page) {
+  if (cache_.is_absent(page)) {
+    const Page most = cache_.read_ahead_pages_;
+    if (page == 0) {  // get_init_ra_size
+      start_ = 0;
+      size_ = most >= 32 ? 4 : most >= 4 ? 2 : most;
+      async_ = size_ > 1 ? size_ - 1 : size_;
+      cache_.read_ahead(start_, size_, async_);
+    } else {
+      cache_.read(page, 1);
+    }
+  } else if (cache_.is_marked(page)) {
+    read_ahead_again(page);
+  }
+  return cache_.is_there(page);
+}
+
+}  // namespace lmdbio::bench
