@@ -12,7 +12,8 @@ namespace lmdbio::bench {
 
 namespace {
 
-constexpr int kTurn = 1;
+// Tags.
+constexpr int kTurn = 1, kReaders = 2;
 /// Rather read than asked for apart, bytes, by strategies that coalesce.
 constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 
@@ -91,7 +92,6 @@ class NodeLoader final : public Loader {
     MPI_Comm_rank(group_, &rank_of_group_);
     int ranks_of_group = 1;
     MPI_Comm_size(group_, &ranks_of_group);
-    MPI_Comm_split(MPI_COMM_WORLD, is_reader() ? 0 : MPI_UNDEFINED, rank_, &readers_);
     served_.resize(static_cast<std::size_t>(ranks_of_group));
     MPI_Allgather(&rank_, 1, MPI_INT, served_.data(), 1, MPI_INT, group_);
     // Which reader serves which rank.
@@ -99,7 +99,26 @@ class NodeLoader final : public Loader {
     MPI_Bcast(&leader, 1, MPI_INT, 0, group_);
     leaders_.resize(static_cast<std::size_t>(ranks_));
     MPI_Allgather(&leader, 1, MPI_INT, leaders_.data(), 1, MPI_INT, MPI_COMM_WORLD);
+    if (is_reader()) make_communicator_of_readers();
     for (auto& slot : slots_) slot = world_.share_memory(group_);
+  }
+
+  // By readers alone: a split takes messages of all ranks to one.
+  void make_communicator_of_readers() {
+    const std::vector<int> readers = all_readers();
+    MPI_Group all, these;
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_incl(all, static_cast<int>(readers.size()), readers.data(), &these);
+    MPI_Comm_create_group(MPI_COMM_WORLD, these, kReaders, &readers_);
+    MPI_Group_free(&these);
+    MPI_Group_free(&all);
+  }
+  /// Their ranks, sorted.
+  std::vector<int> all_readers() const {
+    std::vector<int> readers(leaders_);
+    std::sort(readers.begin(), readers.end());
+    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+    return readers;
   }
 
   void open() {
@@ -166,10 +185,7 @@ class NodeLoader final : public Loader {
       std::vector<std::uint64_t> every(w.count);
       for (std::uint64_t i = 0; i < w.count; ++i) every[i] = w.first + i;
       const std::vector<Place> found = finder_->find(w, every);
-      std::vector<int> leaders(leaders_);
-      std::sort(leaders.begin(), leaders.end());
-      leaders.erase(std::unique(leaders.begin(), leaders.end()), leaders.end());
-      for (const int leader : leaders) {
+      for (const int leader : all_readers()) {
         at.push_back(static_cast<int>(all.size() * sizeof(Place)));
         for (const std::uint64_t o : ordinals(w, leader, nullptr)) all.push_back(found[o - w.first]);
         bytes.push_back(static_cast<int>(all.size() * sizeof(Place)) - at.back());

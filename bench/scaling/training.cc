@@ -52,7 +52,7 @@ class Training {
         show({epoch, settings.epochs, step + 1, steps});
       }
       const double own_end = world_.seconds();
-      wait_for_all(*loader);
+      world_.wait_for_all(*loader);
       const double end = world_.seconds();
       epochs.push_back(report({end - begin, end - own_end, opened}));
     }
@@ -92,18 +92,6 @@ class Training {
     if (o_.compute_s == 0) return;
     if (!o_.spin) return world_.sleep(o_.compute_s);
     for (const double end = world_.seconds() + o_.compute_s; world_.seconds() < end;) {
-    }
-  }
-  /// Not MPI_Barrier, in which ranks that have ended take the CPU from those that have not, where several
-  /// share one.
-  void wait_for_all(Loader& loader) {
-    constexpr double kPauseS = 100e-6;
-    MPI_Request request;
-    MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    int done = 0;
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0) {
-      loader.poll();
-      world_.sleep(kPauseS);
     }
   }
   struct At {

@@ -70,6 +70,9 @@ class World {
 
   virtual double seconds() const = 0;
   virtual void sleep(double seconds) = 0;
+  /// A barrier of all ranks.  Not MPI_Barrier, in which ranks that have ended take the CPU from those that
+  /// have not, where several share one.
+  virtual void wait_for_all(Loader& loader);
   /// The ranks of this rank's node.  All ranks call it; who calls it frees the communicator.
   virtual MPI_Comm split_by_node() = 0;
   /// `ranks` are on one node, and all of them call it.  They outlive what is returned.

@@ -2,6 +2,7 @@
 // it needs no locks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/scaling/world.h"
 #include "bench/simulation/clock.h"
@@ -44,6 +46,14 @@ class Machine {
   }
   /// Of the calling rank.
   std::size_t node() const { return nodes_.at(s4u::this_actor::get_host()->get_name()); }
+  /// A rank of the job is on the calling rank's node.
+  void add_rank(int rank) { ranks_[node()].push_back(rank); }
+  /// Of the calling rank's node, once all have been added; sorted.
+  std::vector<int> ranks() {
+    std::vector<int>& ranks = ranks_[node()];
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
   /// Throws NotModelled, std::invalid_argument.
   void make_database(const Data& data) {
     if (!data.content)
@@ -83,6 +93,7 @@ class Machine {
   SimulatorClock clock_;
   StorageModel storage_;
   std::map<std::string, std::size_t> nodes_;
+  std::map<std::size_t, std::vector<int>> ranks_;
   std::map<std::size_t, StorageUse> use_;
   std::map<std::size_t, std::unique_ptr<PageCache>> caches_;
   std::unique_ptr<ContentRecords> records_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <simgrid/s4u.hpp>
 #include <utility>
+#include <vector>
 
 #include "bench/common.h"
 #include "bench/scaling/world.h"
@@ -83,7 +84,10 @@ class SimulatedMemory final : public NodeMemory {
 
 class SimulatedWorld final : public World {
  public:
-  explicit SimulatedWorld(std::shared_ptr<Machine> machine) : machine_(std::move(machine)) {}
+  explicit SimulatedWorld(std::shared_ptr<Machine> machine) : machine_(std::move(machine)) {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    machine_->add_rank(rank_);
+  }
 
   void prepare(const Data& data, Order) override {
     try {
@@ -103,11 +107,24 @@ class SimulatedWorld final : public World {
     for (double left = seconds; left > 0; left = end - this->seconds())
       s4u::this_actor::sleep_for(std::min(background->go_on(), left));
   }
+  /// MPI_Ibarrier is linear, and the CPU is no matter here.
+  void wait_for_all(Loader& loader) override {
+    if (background_.expired())
+      MPI_Barrier(MPI_COMM_WORLD);
+    else
+      World::wait_for_all(loader);
+  }
   MPI_Comm split_by_node() override {
-    int rank = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    // MPI_Comm_split takes time that grows with the square of the ranks.
+    MPI_Barrier(MPI_COMM_WORLD);  // all have been added
+    const std::vector<int> ranks = machine_->ranks();
+    MPI_Group all, these;
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &these);
     MPI_Comm node;
-    MPI_Comm_split(MPI_COMM_WORLD, static_cast<int>(machine_->node()), rank, &node);
+    MPI_Comm_create_group(MPI_COMM_WORLD, these, 0, &node);
+    MPI_Group_free(&these);
+    MPI_Group_free(&all);
     return node;
   }
   std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) override {
@@ -134,6 +151,7 @@ class SimulatedWorld final : public World {
 
  private:
   const std::shared_ptr<Machine> machine_;
+  int rank_ = 0;
   std::weak_ptr<Background> background_;
 };
 
