@@ -269,13 +269,8 @@ class CursorWalk final : public Finder {
   std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) override {
     std::vector<Place> places;
     places.reserve(ordinals.size());
-    auto next = ordinals.begin();
-    for (std::uint64_t o = window.first; o < window.end(); ++o) {
-      const Place value = lmdb_->first_or_next(o == 0);
-      if (next == ordinals.end() || *next != o) continue;
-      places.push_back(value);
-      ++next;
-    }
+    for (const std::uint64_t o : ordinals) places.push_back(lmdb_->step_to(o));
+    if (ordinals.empty() || ordinals.back() + 1 != window.end()) (void)lmdb_->step_to(window.end() - 1);
     return places;
   }
 

@@ -16,8 +16,8 @@ class LmdbAccess {
  public:
   virtual ~LmdbAccess() = default;
   virtual std::uint64_t records() const = 0;
-  /// MDB_FIRST or MDB_NEXT.
-  virtual Place first_or_next(bool first) = 0;
+  /// MDB_FIRST if the record is not behind the one where the cursor is, then MDB_NEXT until it is there.
+  virtual Place step_to(std::uint64_t ordinal) = 0;
   /// mdb_get of the key of a record.
   virtual Place get(std::uint64_t ordinal) = 0;
   /// Page faults read what is not there.

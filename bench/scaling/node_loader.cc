@@ -260,7 +260,6 @@ class NodeLoader final : public Loader {
       plan_ = plan(fetch);
       bytes = plan_.bytes;
     }
-    MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, group_);
     slots_[fetch % 2]->reserve(bytes);
     if (!is_reader()) return;
     std::memcpy(slots_[fetch % 2]->bytes(), plan_.table.data(), plan_.table.size() * sizeof(Entry));
@@ -290,11 +289,11 @@ class NodeLoader final : public Loader {
 
   /// Fetch fetch_ is there, and ranks have used those before.
   void deliver() {
-    MPI_Barrier(group_);  // nobody uses the last fetch but one any more, whose memory comes next
+    slots_[0]->wait_for_all();  // nobody uses the last fetch but one any more, whose memory comes next
     if (settings_.strategy.overlap == Strategy::Overlap::ahead) {
       if (!ahead_) prepare_and_start(fetch_);
       finish(fetch_);
-      MPI_Barrier(group_);
+      slots_[0]->wait_for_all();
       ahead_ = fetch_ + 1 < settings_.epochs * fetches_per_epoch();
       if (ahead_) prepare_and_start(fetch_ + 1);
       return;
@@ -304,7 +303,7 @@ class NodeLoader final : public Loader {
     start(fetch_);
     finish(fetch_);
     take_turn(false);
-    MPI_Barrier(group_);
+    slots_[0]->wait_for_all();
   }
   // In a group of readers one fetches after the other, whatever it has to fetch.
   void take_turn(bool begins) {

@@ -38,7 +38,13 @@ class RealLmdb final : public LmdbAccess {
   }
 
   std::uint64_t records() const override { return reader_.records(); }
-  Place first_or_next(bool first) override { return place(reader_.first_or_next(first)); }
+  Place step_to(std::uint64_t ordinal) override {
+    if (ordinal < next_) next_ = 0;
+    MDB_val value;
+    do value = reader_.first_or_next(next_ == 0);
+    while (next_++ != ordinal);
+    return place(value);
+  }
   Place get(std::uint64_t ordinal) override {
     const std::string_view key = (*keys_)[ordinal];
     return place(reader_.get({key.size(), const_cast<char*>(key.data())}));
@@ -56,6 +62,7 @@ class RealLmdb final : public LmdbAccess {
   StockReader reader_;
   std::unique_ptr<Keys> keys_;
   const std::byte* base_ = nullptr;
+  std::uint64_t next_ = 0;  ///< the record behind the one where the cursor is
 };
 
 }  // namespace

@@ -94,6 +94,7 @@ class SharedWindow final : public NodeMemory {
   ~SharedWindow() override { free(); }
 
   void reserve(std::uint64_t bytes) override {
+    MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, group_);
     if (bytes <= room_) return;
     free();
     room_ = bytes + bytes / 4;
@@ -110,6 +111,7 @@ class SharedWindow final : public NodeMemory {
     MPI_Bcast(&shift, 1, MPI_UINT64_T, 0, group_);
     bytes_ = static_cast<std::byte*>(begin) + shift;
   }
+  void wait_for_all() override { MPI_Barrier(group_); }
   std::byte* bytes() const noexcept override { return bytes_; }
 
  private:
@@ -153,7 +155,7 @@ class RealWorld final : public World {
   std::unique_ptr<Storage> open(const std::string& file) override {
     return std::make_unique<FileStorage>(file);
   }
-  double seconds() const override { return static_cast<double>(clock_ns()) * 1e-9; }
+  double seconds() override { return static_cast<double>(clock_ns()) * 1e-9; }
   void sleep(double seconds) override {
     timespec left{static_cast<time_t>(seconds),
                   static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};

@@ -12,7 +12,9 @@ namespace {
 class StockLoader final : public Loader {
  public:
   StockLoader(const LoaderSettings& s, World& world)
-      : settings_(s), lmdb_(world.lmdb(s.database, s.order == Order::shuffled ? s.keys : "")) {
+      : settings_(s),
+        has_values_(world.has_values()),
+        lmdb_(world.lmdb(s.database, s.order == Order::shuffled ? s.keys : "")) {
     int rank = 0, ranks = 1;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -39,24 +41,22 @@ class StockLoader final : public Loader {
              (settings_.assignment == Assignment::strided ? i * ranks_ + rank_ : settings_.batch * rank_ + i);
     };
     if (settings_.order == Order::sequential) {
-      for (std::uint64_t o = first, i = 0; o < first + all; ++o) {
-        const Place value = lmdb_->first_or_next(o == 0);
-        if (i < settings_.batch && element(i) == o) found[i++] = value;
-      }
+      for (std::uint64_t i = 0; i < settings_.batch; ++i) found[i] = lmdb_->step_to(element(i));
+      if (const std::uint64_t last = first + all - 1; element(settings_.batch - 1) != last)
+        (void)lmdb_->step_to(last);
     } else {
-      for (std::uint64_t i = 0; i < settings_.batch; ++i) {
+      for (std::uint64_t i = 0; i < settings_.batch; ++i)
         found[i] = lmdb_->get(sequence_.ordinal(epoch_, element(i)));
-      }
     }
     std::size_t size = 0;
     for (const Place& p : found) size += p.bytes;
-    bytes_.resize(size);
+    if (has_values_) bytes_.resize(size);
     std::byte* to = bytes_.data();
     for (std::uint64_t i = 0; i < settings_.batch; ++i) {
       lmdb_->copy(found[i], to);
       values_.push_back(
           {sequence_.ordinal(epoch_, element(i)), {to, static_cast<std::size_t>(found[i].bytes)}});
-      to += found[i].bytes;
+      if (has_values_) to += found[i].bytes;
     }
     if (++step_ == steps_) {
       step_ = 0;
@@ -67,6 +67,7 @@ class StockLoader final : public Loader {
 
  private:
   const LoaderSettings settings_;
+  const bool has_values_;
   const std::unique_ptr<LmdbAccess> lmdb_;
   Sequence sequence_;
   std::uint64_t rank_ = 0, ranks_ = 1, steps_ = 0, step_ = 0, epoch_ = 0;

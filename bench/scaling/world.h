@@ -23,8 +23,10 @@ namespace lmdbio::bench {
 class NodeMemory {
  public:
   virtual ~NodeMemory() = default;
-  /// Room for so many bytes, of which those before are lost.
+  /// Room for so many bytes, as the first rank says, of which those before are lost.
   virtual void reserve(std::uint64_t bytes) = 0;
+  /// Until all ranks call it.
+  virtual void wait_for_all() = 0;
   /// Aligned for direct reads in the first rank; each process has it at an address of its own.
   virtual std::byte* bytes() const noexcept = 0;
 };
@@ -68,7 +70,7 @@ class World {
   /// Checksums of all records; empty: nothing is compared.
   virtual std::vector<std::uint64_t> sums(const Data& data) = 0;
 
-  virtual double seconds() const = 0;
+  virtual double seconds() = 0;
   virtual void sleep(double seconds) = 0;
   /// A barrier of all ranks.  Not MPI_Barrier, in which ranks that have ended take the CPU from those that
   /// have not, where several share one.

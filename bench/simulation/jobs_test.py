@@ -27,6 +27,7 @@ RANKS_OF_STREAMS = {"one": [2, 5, 16], "four": [1, 3]}
 SAME = ["ranks", "batch", "records", "steps", "nodes", "readers", "requests", "request_bytes", "requests_by_size", "requests_by_rank",
         "places_sent_bytes", "wrong_guesses"]
 PLATFORM = {"ranks_of_node": 8, "node_memory_bytes": 1 << 35, "read_ahead_bytes": 128 << 10,
+            "cpu": {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "copy_bytes_s": 1e18},
             "network": {"bytes_s": 1e10, "latency_s": 1e-6},
             "memory": {"bytes_s": 1e11, "latency_s": 1e-7},
             "storage": {"servers": 1, "stripe_bytes": 1 << 20, "server_bytes_s": 1e9, "request_s": 0, "latency_s": 0, "latency_spread": 0,

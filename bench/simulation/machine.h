@@ -66,6 +66,8 @@ class Machine {
     tree_ = std::make_unique<SyntheticTree>(*records_, writing);
   }
   std::uint64_t memory_of_node() const noexcept { return platform_.node_memory_bytes; }
+  double memory_latency_s() const noexcept { return platform_.memory_latency_s; }
+  const CpuCosts& cpu_costs() const noexcept { return platform_.cpu; }
   const SyntheticTree& tree() const { return *tree_; }
   const Records& records() const { return *records_; }
 

@@ -1,7 +1,6 @@
 #include "bench/simulation/page_cache.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace lmdbio::bench {
@@ -19,15 +18,16 @@ PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(P
     : read_ahead_pages_(read_ahead_pages), read_(std::move(read)), states_(pages) {}
 
 void PageCache::arrived(Page first, Page count) {
-  std::vector<std::function<void()>> told;
+  std::vector<std::vector<std::function<void(std::size_t)>>> told;
   for (Page p = first; p < first + count; ++p) {
     states_[p] = static_cast<unsigned char>((states_[p] & ~kBeingRead) | kThere);
     if (const auto found = waiting_.find(p); found != waiting_.end()) {
-      std::move(found->second.begin(), found->second.end(), std::back_inserter(told));
+      told.push_back(std::move(found->second));
       waiting_.erase(found);
     }
   }
-  for (const auto& tell : told) tell();
+  for (const auto& of_page : told)
+    for (std::size_t i = 0; i < of_page.size(); ++i) of_page[i](i);
 }
 
 void PageCache::read(Page first, Page count) {

@@ -28,8 +28,11 @@ class PageCache {
   Page pages() const noexcept { return states_.size(); }
   bool is_there(Page page) const { return (states_[page] & kThere) != 0; }
   void arrived(Page first, Page count);
-  /// Calls `what` once, when the page arrives.  It is being read.
-  void when_there(Page page, std::function<void()> what) { waiting_[page].push_back(std::move(what)); }
+  /// Calls `what` once, when the page arrives, with the number of those that were called for it before.  It
+  /// is being read.
+  void when_there(Page page, std::function<void(std::size_t)> what) {
+    waiting_[page].push_back(std::move(what));
+  }
 
  private:
   friend class MappedFile;
@@ -48,7 +51,7 @@ class PageCache {
   const Page read_ahead_pages_;
   const std::function<void(Page, Page)> read_;
   std::vector<unsigned char> states_;
-  std::unordered_map<Page, std::vector<std::function<void()>>> waiting_;
+  std::unordered_map<Page, std::vector<std::function<void(std::size_t)>>> waiting_;
 };
 
 /// The file as one process has opened and mapped it.  The cache outlives it.
@@ -63,6 +66,9 @@ class MappedFile {
   bool touch(Page page);
   /// pread of a page, likewise.
   bool read(Page page);
+
+  /// A touch of it takes no fault.
+  bool is_mapped(Page page) const { return mapped_[page]; }
 
   std::uint64_t faults() const noexcept { return faults_; }
   /// Of these, those that waited.

@@ -87,11 +87,12 @@ TEST(PageCache, OneReadsAndAnotherWaits) {
   EXPECT_FALSE(file.touch(20));
   EXPECT_FALSE(other.touch(30));
   EXPECT_EQ(node.requests.size(), 1u);
-  std::vector<int> told;
-  node.cache.when_there(20, [&] { told.push_back(1); });
-  node.cache.when_there(30, [&] { told.push_back(2); });
+  std::vector<std::pair<int, std::size_t>> told;
+  node.cache.when_there(20, [&](std::size_t earlier) { told.emplace_back(1, earlier); });
+  node.cache.when_there(30, [&](std::size_t earlier) { told.emplace_back(2, earlier); });
+  node.cache.when_there(20, [&](std::size_t earlier) { told.emplace_back(3, earlier); });
   node.answer();
-  EXPECT_EQ(told, (std::vector{1, 2}));
+  EXPECT_EQ(told, (std::vector<std::pair<int, std::size_t>>{{1, 0}, {3, 1}, {2, 0}}));
   EXPECT_TRUE(file.touch(20));
   EXPECT_TRUE(other.touch(30));
 }

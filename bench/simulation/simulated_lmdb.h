@@ -4,22 +4,29 @@
 #include <cstdint>
 
 #include "bench/scaling/lmdb_access.h"
+#include "bench/simulation/cpu_time.h"
 #include "bench/simulation/machine.h"
 #include "bench/simulation/page_cache.h"
 
 namespace lmdbio::bench {
 
-/// The file as the calling rank has mapped it; the rank waits for what is not there.  `machine` outlives it.
+/// The file as the calling rank has mapped it; the rank waits for what is not there.  `machine` and `cpu`
+/// outlive it.
 class SimulatedMapping {
  public:
-  explicit SimulatedMapping(Machine& machine) : cache_(machine.page_cache(machine.node())), file_(cache_) {}
+  SimulatedMapping(Machine& machine, CpuTime& cpu)
+      : cpu_(cpu), cache_(machine.page_cache(machine.node())), file_(cache_) {}
   /// Reads from bytes [offset, offset + bytes) of the mapping.
   void touch(std::uint64_t offset, std::uint64_t bytes);
+  /// Copies them.
+  void copy(std::uint64_t offset, std::uint64_t bytes);
   /// pread of some bytes at `offset`.
   void read(std::uint64_t offset);
 
  private:
+  void fault(PageCache::Page page);
   void wait_for(PageCache::Page page);
+  CpuTime& cpu_;
   PageCache& cache_;
   MappedFile file_;
   const s4u::SemaphorePtr there_ = s4u::Semaphore::create(0);
@@ -27,22 +34,26 @@ class SimulatedMapping {
 
 class SimulatedLmdb final : public LmdbAccess {
  public:
-  explicit SimulatedLmdb(Machine& machine);
+  SimulatedLmdb(Machine& machine, CpuTime& cpu);
   std::uint64_t records() const override { return records_.count(); }
   /// Of a value in a leaf page: the place is that page's beginning.
-  Place first_or_next(bool first) override;
+  Place step_to(std::uint64_t ordinal) override;
   Place get(std::uint64_t ordinal) override;
-  void copy(Place value, std::byte*) override { mapping_.touch(value.offset, value.bytes); }
+  void copy(Place value, std::byte*) override { mapping_.copy(value.offset, value.bytes); }
 
  private:
   void touch(SyntheticTree::Page page) { mapping_.touch(page * tree_.page_bytes(), 1); }
+  /// Over the records before `next`, which lie in one leaf page.
+  void step(std::uint64_t next);
   void descend(std::uint64_t leaf);
   Place place(std::uint64_t ordinal, std::uint64_t leaf) const;
 
   const SyntheticTree& tree_;
   const Records& records_;
+  CpuTime& cpu_;
   SimulatedMapping mapping_;
-  std::uint64_t ordinal_ = 0, leaf_ = 0;  ///< of the cursor
+  std::uint64_t next_ = 0;  ///< the record behind the one where the cursor is
+  std::uint64_t leaf_ = 0;  ///< of the cursor
 };
 
 }  // namespace lmdbio::bench

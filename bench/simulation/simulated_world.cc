@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <map>
 #include <simgrid/s4u.hpp>
@@ -24,12 +25,12 @@ namespace s4u = simgrid::s4u;
 
 class SimulatedStorage final : public Storage {
  public:
-  explicit SimulatedStorage(Machine& machine) : machine_(machine), reads_(machine) {}
+  SimulatedStorage(Machine& machine, CpuTime& cpu) : machine_(machine), cpu_(cpu), reads_(machine) {}
 
   std::uint64_t bytes() const override { return machine_.tree().bytes(); }
   void copy_mapped(Place value, std::byte*) override {
-    if (mapping_ == nullptr) mapping_ = std::make_unique<SimulatedMapping>(machine_);
-    mapping_->touch(value.offset, value.bytes);
+    if (mapping_ == nullptr) mapping_ = std::make_unique<SimulatedMapping>(machine_, cpu_);
+    mapping_->copy(value.offset, value.bytes);
   }
   void start(Span span, std::byte* to) override {
     const std::uint64_t bytes = std::min(span.bytes, this->bytes() - span.offset);
@@ -42,49 +43,74 @@ class SimulatedStorage final : public Storage {
 
  private:
   Machine& machine_;
+  CpuTime& cpu_;
   SimulatedReads reads_;
   std::unique_ptr<SimulatedMapping> mapping_;
   IoCounters counters_;
 };
 
-/// Memory that takes an address and nothing else, as long as nobody writes to it.
+/// Memory that takes an address and nothing else, as long as nobody writes to it.  In reality ranks of a node
+/// wait for each other in shared memory, so it takes no messages; they take time, and long to simulate.
 class SimulatedMemory final : public NodeMemory {
  public:
-  explicit SimulatedMemory(MPI_Comm ranks) : ranks_(ranks) { MPI_Comm_rank(ranks, &rank_); }
-  SimulatedMemory(const SimulatedMemory&) = delete;
-  SimulatedMemory& operator=(const SimulatedMemory&) = delete;
-  ~SimulatedMemory() override { free(); }
+  SimulatedMemory(MPI_Comm ranks, double latency_s) {
+    int rank = 0, count = 1;
+    MPI_Comm_rank(ranks, &rank);
+    MPI_Comm_size(ranks, &count);
+    is_first_ = rank == 0;
+    wait_s_ = latency_s * std::bit_width(static_cast<unsigned>(count - 1));
+    auto* mine = new std::shared_ptr<Shared>;  // until all have a copy
+    if (is_first_) *mine = std::make_shared<Shared>(static_cast<unsigned>(count));
+    std::uint64_t at = reinterpret_cast<std::uintptr_t>(mine);
+    MPI_Bcast(&at, 1, MPI_UINT64_T, 0, ranks);
+    shared_ = *reinterpret_cast<std::shared_ptr<Shared>*>(at);
+    shared_->barrier->wait();
+    delete mine;
+  }
 
   void reserve(std::uint64_t bytes) override {
-    if (bytes <= room_) return;
-    free();
-    room_ = bytes + bytes / 4;
-    std::uint64_t at = 0;
-    if (rank_ == 0) {
-      void* const memory =
-          ::mmap(nullptr, room_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (memory == MAP_FAILED) die_errno("memory of a node");
-      at = reinterpret_cast<std::uintptr_t>(memory);
-    }
-    MPI_Bcast(&at, 1, MPI_UINT64_T, 0, ranks_);
-    bytes_ = reinterpret_cast<std::byte*>(at);
+    if (is_first_) shared_->reserve(bytes);
+    wait_for_all();
   }
-  std::byte* bytes() const noexcept override { return bytes_; }
+  /// A barrier by dissemination.
+  void wait_for_all() override {
+    shared_->barrier->wait();
+    if (wait_s_ > 0) s4u::this_actor::sleep_for(wait_s_);
+  }
+  std::byte* bytes() const noexcept override { return shared_->bytes; }
 
  private:
-  void free() {
-    if (rank_ == 0 && room_ != 0) ::munmap(bytes_, room_);
-    room_ = 0;
-  }
-  const MPI_Comm ranks_;
-  int rank_ = 0;
-  std::byte* bytes_ = nullptr;
-  std::uint64_t room_ = 0;
+  struct Shared {
+    explicit Shared(unsigned ranks) : barrier(s4u::Barrier::create(ranks)) {}
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+    ~Shared() { free(); }
+    void reserve(std::uint64_t wanted) {
+      if (wanted <= room) return;
+      free();
+      room = wanted + wanted / 4;
+      void* const memory =
+          ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED) die_errno("memory of a node");
+      bytes = static_cast<std::byte*>(memory);
+    }
+    void free() {
+      if (room != 0) ::munmap(bytes, room);
+      room = 0;
+    }
+    const s4u::BarrierPtr barrier;
+    std::byte* bytes = nullptr;
+    std::uint64_t room = 0;
+  };
+  bool is_first_ = false;
+  double wait_s_ = 0;
+  std::shared_ptr<Shared> shared_;
 };
 
 class SimulatedWorld final : public World {
  public:
-  explicit SimulatedWorld(std::shared_ptr<Machine> machine) : machine_(std::move(machine)) {
+  explicit SimulatedWorld(std::shared_ptr<Machine> machine)
+      : machine_(std::move(machine)), cpu_(machine_->cpu_costs()) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     machine_->add_rank(rank_);
   }
@@ -98,9 +124,13 @@ class SimulatedWorld final : public World {
   }
   std::vector<std::uint64_t> sums(const Data&) override { return {}; }
 
-  double seconds() const override { return s4u::Engine::get_clock(); }
+  double seconds() override {
+    cpu_.settle();
+    return s4u::Engine::get_clock();
+  }
   /// What a thread of LMDBIO's would do meanwhile goes on.
   void sleep(double seconds) override {
+    cpu_.settle();
     const std::shared_ptr<Background> background = background_.lock();
     if (background == nullptr) return s4u::this_actor::sleep_for(seconds);
     const double end = this->seconds() + seconds;
@@ -128,14 +158,14 @@ class SimulatedWorld final : public World {
     return node;
   }
   std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) override {
-    return std::make_unique<SimulatedMemory>(ranks);
+    return std::make_unique<SimulatedMemory>(ranks, machine_->memory_latency_s());
   }
 
   std::unique_ptr<Storage> open(const std::string&) override {
-    return std::make_unique<SimulatedStorage>(*machine_);
+    return std::make_unique<SimulatedStorage>(*machine_, cpu_);
   }
   std::unique_ptr<LmdbAccess> lmdb(const std::string&, const std::string&) override {
-    return std::make_unique<SimulatedLmdb>(*machine_);
+    return std::make_unique<SimulatedLmdb>(*machine_, cpu_);
   }
   std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) override {
     if (settings.strategy.exchange != Strategy::Exchange::redistributed)
@@ -151,6 +181,7 @@ class SimulatedWorld final : public World {
 
  private:
   const std::shared_ptr<Machine> machine_;
+  CpuTime cpu_;
   int rank_ = 0;
   std::weak_ptr<Background> background_;
 };
