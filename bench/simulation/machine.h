@@ -19,6 +19,7 @@
 #include "bench/simulation/content_records.h"
 #include "bench/simulation/page_cache.h"
 #include "bench/simulation/platform.h"
+#include "bench/simulation/simulated_network.h"
 #include "bench/simulation/storage_model.h"
 #include "bench/simulation/synthetic_tree.h"
 
@@ -32,6 +33,24 @@ class SimulatorClock final : public Clock {
   void at(double seconds, std::function<void()> what) override {
     simgrid::kernel::timer::Timer::set(seconds, std::move(what));
   }
+};
+
+/// A barrier for ranks that go on with something else while they wait.
+class Meeting {
+ public:
+  /// So often all ranks have come.
+  std::uint64_t held() const noexcept { return held_; }
+  /// A rank has come, and is told once all have.  `waker` lives until then.
+  void come(Waker& waker, std::size_t ranks) {
+    waiting_.push_back(&waker);
+    if (waiting_.size() != ranks) return;
+    ++held_;
+    for (Waker* const w : std::exchange(waiting_, {})) w->happen();
+  }
+
+ private:
+  std::uint64_t held_ = 0;
+  std::vector<Waker*> waiting_;
 };
 
 /// The file system and the database.
@@ -89,6 +108,8 @@ class Machine {
     return *cache;
   }
   StorageUse use(std::size_t node) { return use_[node]; }
+  SimulatedNetwork& network() noexcept { return network_; }
+  Meeting& meeting() noexcept { return meeting_; }
 
  private:
   const Platform platform_;
@@ -100,12 +121,16 @@ class Machine {
   std::map<std::size_t, std::unique_ptr<PageCache>> caches_;
   std::unique_ptr<ContentRecords> records_;
   std::unique_ptr<SyntheticTree> tree_;
+  SimulatedNetwork network_;
+  Meeting meeting_;
 };
 
 /// Requests of one rank that are waited for together.
 class SimulatedReads {
  public:
-  explicit SimulatedReads(Machine& machine) : machine_(machine), node_(machine.node()) {}
+  /// `ended` is called when there is no request any more.
+  explicit SimulatedReads(Machine& machine, std::function<void()> ended = {})
+      : machine_(machine), node_(machine.node()), ended_(std::move(ended)) {}
   SimulatedReads(const SimulatedReads&) = delete;
   SimulatedReads& operator=(const SimulatedReads&) = delete;
   ~SimulatedReads() { wait(); }
@@ -113,7 +138,9 @@ class SimulatedReads {
   void start(std::uint64_t offset, std::uint64_t bytes) {
     ++in_flight_;
     machine_.read(node_, offset, bytes, [this] {
-      if (--in_flight_ == 0 && std::exchange(waits_, false)) done_->release();
+      if (--in_flight_ != 0) return;
+      if (ended_) ended_();
+      if (std::exchange(waits_, false)) done_->release();
     });
   }
   std::size_t in_flight() const noexcept { return in_flight_; }
@@ -126,6 +153,7 @@ class SimulatedReads {
  private:
   Machine& machine_;
   const std::size_t node_;
+  const std::function<void()> ended_;
   std::size_t in_flight_ = 0;
   bool waits_ = false;
   // Not Actor::suspend, which also suspends the messages of the actor.

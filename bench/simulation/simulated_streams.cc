@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "bench/common.h"
-#include "lmdbio/dist/mpi_transport.h"
 #include "lmdbio/dist/pauses.h"
 #include "lmdbio/dist/rank_stream.h"
 #include "lmdbio/dist/stream_sizes.h"
@@ -58,13 +57,15 @@ class NoMemory final : public PayloadMemory {
 /// What a reader's Fetch does, with reads of the model.
 class ModelSource final : public PartSource {
  public:
-  ModelSource(Machine& machine, std::uint64_t most) : machine_(machine), most_(most) {}
+  /// `waker`, which outlives it, is told of reads that have ended.
+  ModelSource(Machine& machine, std::uint64_t most, Waker& waker)
+      : machine_(machine), most_(most), waker_(waker) {}
   std::uint64_t requests() const noexcept { return requests_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
 
   Status start(std::span<const std::uint64_t> ordinals, PartUse, std::unique_ptr<PartRead>& out,
                std::string&) override {
-    auto read = std::make_unique<Read>(machine_, leaves_, ordinals);
+    auto read = std::make_unique<Read>(machine_, leaves_, ordinals, waker_);
     for (const Extent& extent : extents(ordinals, read->new_leaves))
       split_aligned(extent, kAlignment, machine_.tree().bytes(), ReadQueue::kMostRequest,
                     [&](const ReadPiece& piece) {
@@ -79,8 +80,12 @@ class ModelSource final : public PartSource {
  private:
   class Read final : public PartRead {
    public:
-    Read(Machine& machine, std::unordered_set<std::uint64_t>& leaves, std::span<const std::uint64_t> ordinals)
-        : reads(machine), machine_(machine), leaves_(leaves), ordinals_(ordinals.begin(), ordinals.end()) {}
+    Read(Machine& machine, std::unordered_set<std::uint64_t>& leaves, std::span<const std::uint64_t> ordinals,
+         Waker& waker)
+        : reads(machine, [&waker] { waker.happen(); }),
+          machine_(machine),
+          leaves_(leaves),
+          ordinals_(ordinals.begin(), ordinals.end()) {}
     bool done() noexcept override { return reads.in_flight() == 0; }
     void wait() noexcept override { reads.wait(); }
     Status record(std::size_t i, lmdbio_record& out, std::string&) override {
@@ -129,6 +134,7 @@ class ModelSource final : public PartSource {
 
   Machine& machine_;
   const std::uint64_t most_;
+  Waker& waker_;
   std::unordered_set<std::uint64_t> leaves_;  ///< kept
   std::uint64_t requests_ = 0, bytes_ = 0;
 };
@@ -137,7 +143,8 @@ class ModelSource final : public PartSource {
 
 class SimulatedStreams::Stream final : public Background {
  public:
-  Stream(const LoaderSettings& s, Machine& machine) : transport_(MPI_COMM_WORLD, 0) {
+  Stream(const LoaderSettings& s, Machine& machine)
+      : machine_(machine), transport_(machine.network(), rank_of_world(), ranks_of_world(), waker_) {
     const std::uint32_t ranks = transport_.ranks(), rank = transport_.rank();
     const auto node = static_cast<std::uint32_t>(machine.node());
     nodes_.resize(ranks);
@@ -173,7 +180,7 @@ class SimulatedStreams::Stream final : public Background {
     deal_.emplace(std::move(deal).value());
     if (!deal_->has_rounds()) die("orders in which each rank reads for itself cannot be simulated yet");
 
-    source_ = std::make_unique<ModelSource>(machine, part_bytes(facts.offer));
+    source_ = std::make_unique<ModelSource>(machine, part_bytes(facts.offer), waker_);
     RankStream::Settings settings;
     settings.reader_ranks = readers_;
     settings.ahead = kRoundsAhead;
@@ -197,20 +204,29 @@ class SimulatedStreams::Stream final : public Background {
       if (st.ok()) return batch;
       if (st.raw() != EAGAIN) die("%s", why.c_str());
       something_happened();
-      s4u::this_actor::sleep_for(seconds(pause_after(quiet_, kMostPauseWaiting)));
+      wait(kMostPauseWaiting, seconds(kPatienceNs));
     }
   }
-  double go_on() override {
-    std::string why;
-    poll_messages();
-    if (!stream_->progress(why).ok()) die("%s", why.c_str());
-    if (!something_happened()) ++quiet_;
-    return seconds(pause_after(quiet_, kMostPauseBusy));
+  void go_on(double duration) override {
+    const double end = now() + duration;
+    for (double left = duration; left > 0; left = end - now()) {
+      progress();
+      wait(kMostPauseBusy, left);
+    }
+  }
+  void go_on_until_all_have_come() override {
+    Meeting& meeting = machine_.meeting();
+    const std::uint64_t held = meeting.held();
+    meeting.come(waker_, transport_.ranks());
+    while (meeting.held() == held) {
+      progress();
+      wait(kMostPauseBusy, kForever);
+    }
   }
   /// Until all ranks have.
   LibraryCounters close() {
     stream_->leave();
-    while (!stream_->closed()) s4u::this_actor::sleep_for(go_on());
+    for (progress(); !stream_->closed(); progress()) wait(kMostPauseBusy, kForever);
     const Traffic traffic = stream_->traffic();
     const std::uint64_t mine[] = {source_->bytes(), source_->requests(), traffic.bytes_received,
                                   traffic.bytes_from_nodes};
@@ -220,9 +236,37 @@ class SimulatedStreams::Stream final : public Background {
   }
 
  private:
+  /// A rank for which nothing ever happens would wait as long, simulated time.
+  static constexpr double kForever = 1e6;
+
   static double now() { return s4u::Engine::get_clock(); }
+  static std::uint32_t rank_of_world() {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return static_cast<std::uint32_t>(rank);
+  }
+  static std::uint32_t ranks_of_world() {
+    int ranks = 1;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    return static_cast<std::uint32_t>(ranks);
+  }
+  void progress() {
+    std::string why;
+    poll_messages();
+    if (!stream_->progress(why).ok()) die("%s", why.c_str());
+    if (!something_happened()) ++quiet_;
+  }
+  /// Until the first look at which something has happened; at most so many seconds.  The library looks after
+  /// pauses that become longer; those looks at which nothing has happened are left out.
+  void wait(std::int64_t most_pause, double most) {
+    const double begin = now(), end = begin + most;
+    double look = begin + seconds(pause_after(quiet_, most_pause));
+    if (!waker_.wait(most)) return;
+    while (look < now()) look += seconds(pause_after(++quiet_, most_pause));
+    if (const double until = std::min(look, end); until > now()) s4u::this_actor::sleep_for(until - now());
+  }
   void poll_messages() {
-    if (!transport_.poll().ok()) die("messages fail: %s", transport_.error());
+    if (!transport_.poll().ok()) die("messages fail");
   }
   bool something_happened() {
     const std::uint64_t events = transport_.events + stream_->events();
@@ -231,7 +275,9 @@ class SimulatedStreams::Stream final : public Background {
     return true;
   }
 
-  MpiTransport transport_;
+  Machine& machine_;
+  Waker waker_;
+  SimulatedTransport transport_;
   std::vector<std::uint32_t> nodes_, readers_;
   std::optional<Deal> deal_;
   std::unique_ptr<ModelSource> source_;
@@ -264,10 +310,6 @@ std::span<const Value> SimulatedStreams::next() {
   for (const lmdbio_record& r : batch.records)
     values_.push_back({r.ordinal, {static_cast<const std::byte*>(r.value.mv_data), r.value.mv_size}});
   return values_;
-}
-
-void SimulatedStreams::poll() {
-  if (stream_ != nullptr) (void)stream_->go_on();
 }
 
 void SimulatedStreams::close() {

@@ -16,8 +16,10 @@ namespace lmdbio::bench {
 class Background {
  public:
   virtual ~Background() = default;
-  /// Moves on what is under way.  Seconds until it is to be called again.
-  virtual double go_on() = 0;
+  /// Until then.
+  virtual void go_on(double seconds) = 0;
+  /// Until all ranks call it.
+  virtual void go_on_until_all_have_come() = 0;
 };
 
 class SimulatedStreams final : public Loader {
@@ -30,7 +32,6 @@ class SimulatedStreams final : public Loader {
 
   std::uint64_t records() const override { return machine_.records().count(); }
   std::span<const Value> next() override;
-  void poll() override;
   void close() override;
   LoaderCounters counters() const override { return counters_; }
   std::shared_ptr<Background> background() const noexcept;

@@ -133,16 +133,13 @@ class SimulatedWorld final : public World {
     cpu_.settle();
     const std::shared_ptr<Background> background = background_.lock();
     if (background == nullptr) return s4u::this_actor::sleep_for(seconds);
-    const double end = this->seconds() + seconds;
-    for (double left = seconds; left > 0; left = end - this->seconds())
-      s4u::this_actor::sleep_for(std::min(background->go_on(), left));
+    background->go_on(seconds);
   }
-  /// MPI_Ibarrier is linear, and the CPU is no matter here.
-  void wait_for_all(Loader& loader) override {
-    if (background_.expired())
-      MPI_Barrier(MPI_COMM_WORLD);
-    else
-      World::wait_for_all(loader);
+  void wait_for_all(Loader&) override {
+    cpu_.settle();
+    if (const std::shared_ptr<Background> background = background_.lock(); background != nullptr)
+      background->go_on_until_all_have_come();
+    MPI_Barrier(MPI_COMM_WORLD);
   }
   MPI_Comm split_by_node() override {
     // MPI_Comm_split takes time that grows with the square of the ranks.

@@ -1,0 +1,131 @@
+// Messages of LMDBIO's streams between simulated ranks.
+//
+// lmdbio/dist/mpi_transport.h does the same with MPI.  There a rank has to ask whether a message has come, as
+// MPI cannot tell; to ask some thousand times a second takes long to simulate.  Here it is told.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <simgrid/s4u.hpp>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "lmdbio/dist/transport.h"
+
+namespace lmdbio::bench {
+
+/// Something that one actor waits for, and that another, or a timer, does.
+class Waker {
+ public:
+  /// It has happened.
+  void happen();
+  /// Until it has happened since the last call, at most so many seconds.  False: it has not.
+  bool wait(double seconds);
+
+ private:
+  const simgrid::s4u::SemaphorePtr semaphore_ = simgrid::s4u::Semaphore::create(0);
+  bool waits_ = false, happened_ = false;
+};
+
+/// Bytes that go from one host to another through SimGrid's network.  Few of them only take its latency:
+/// they are no load, and there are many.
+class Movers {
+ public:
+  /// Calls `done` when they have arrived.
+  void move(simgrid::s4u::Host* from, simgrid::s4u::Host* to, std::uint64_t bytes,
+            std::function<void()> done);
+
+ private:
+  struct Job {
+    simgrid::s4u::Host *from = nullptr, *to = nullptr;
+    std::uint64_t bytes = 0;
+    std::function<void()> done;
+  };
+  /// An actor that sends, and waits until it was received.
+  struct Mover {
+    const simgrid::s4u::SemaphorePtr has_job = simgrid::s4u::Semaphore::create(0);
+    Job job;
+  };
+  static constexpr std::uint64_t kFew = 4096;
+  double latency(const simgrid::s4u::Host* from, const simgrid::s4u::Host* to);
+  void work(Mover& mover);
+  std::optional<double> latencies_[2];  ///< within a host, and between two; all are alike
+  std::vector<std::unique_ptr<Mover>> movers_;
+  std::vector<Mover*> idle_;
+};
+
+class SimulatedTransport;
+
+/// What the transports of a job share.
+class SimulatedNetwork {
+ public:
+  SimulatedNetwork() = default;
+  SimulatedNetwork(const SimulatedNetwork&) = delete;
+  SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
+
+ private:
+  friend class SimulatedTransport;
+  struct End {
+    SimulatedTransport* transport = nullptr;
+    dist::Operation* operation = nullptr;
+    std::span<std::byte> bytes;  ///< that a send only reads
+  };
+  /// Of one channel from one rank to another, in the order in which they were asked for.
+  struct Lane {
+    std::vector<End> sends, receives;  ///< few; a deque takes more memory
+  };
+  Lane& lane(std::uint32_t from, std::uint32_t to, unsigned channel);
+  void begin_transfers(Lane& lane);
+
+  Movers movers_;
+  std::unordered_map<std::uint64_t, Lane> lanes_;
+};
+
+class SimulatedTransport final : public dist::Transport {
+ public:
+  /// Of the calling rank.  `network` and `waker` outlive it; the latter is told of operations that have
+  /// ended.
+  SimulatedTransport(SimulatedNetwork& network, std::uint32_t rank, std::uint32_t ranks, Waker& waker)
+      : network_(network),
+        rank_(rank),
+        ranks_(ranks),
+        waker_(waker),
+        host_(simgrid::s4u::this_actor::get_host()) {}
+  SimulatedTransport(const SimulatedTransport&) = delete;
+  SimulatedTransport& operator=(const SimulatedTransport&) = delete;
+  /// Nothing may be under way.
+  ~SimulatedTransport() override = default;
+
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t ranks() const noexcept override { return ranks_; }
+  Status send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
+              dist::Operation& op) override;
+  Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
+                 dist::Operation& op) override;
+  /// Operations are done() from here on, as with MPI.
+  Status poll() override;
+  void cancel(dist::Operation& op) override;
+
+ private:
+  friend class SimulatedNetwork;
+  struct Ended {
+    dist::Operation* operation;
+    std::size_t bytes;
+    Status status;
+  };
+  void end(const Ended& ended);
+  void begin(SimulatedNetwork::Lane& lane, std::vector<SimulatedNetwork::End>& ends,
+             std::span<std::byte> bytes, dist::Operation& op);
+
+  SimulatedNetwork& network_;
+  const std::uint32_t rank_, ranks_;
+  Waker& waker_;
+  simgrid::s4u::Host* const host_;
+  std::vector<Ended> ended_;
+  std::unordered_map<dist::Operation*, SimulatedNetwork::Lane*> receives_;  ///< that have not begun
+};
+
+}  // namespace lmdbio::bench
