@@ -144,3 +144,28 @@ def steps(report):
                     f"{storage_line(report)}", fontsize=9)
     return figure
 
+
+
+def simulated(report):
+    """Time of a step, and how many times faster than stock it is, against ranks."""
+    rows, options = report["rows"], report["options"]
+    figure, (axes,) = subplots(1, 2, 5.2, 4.2)
+    for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
+        mine = [r for r in rows if r["strategy"] == strategy]
+        axes[0].plot([r["ranks"] for r in mine], [r["step_s"] for r in mine], ".-", color=f"C{n}", label=strategy)
+        to_stock = [r for r in mine if r["to_stock"]]
+        axes[1].plot([r["ranks"] for r in to_stock], [r["to_stock"] for r in to_stock], ".-", color=f"C{n}")
+    axes[0].axhline(options["compute"], ls=":", lw=0.8, color="black", label="computation alone")
+    axes[0].set(ylabel="seconds a step", title="time")
+    axes[1].set(ylabel="x stock LMDB", title="speed")
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("ranks")
+        ticks = sorted({r["ranks"] for r in rows})
+        axis.set_xticks(ticks, ticks, rotation=60, fontsize=7)
+        axis.grid(lw=0.3)
+    axes[0].legend(fontsize=7)
+    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank in a "
+                    f"step, cold", fontsize=8, wrap=True)
+    return figure

@@ -5,6 +5,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -50,9 +51,24 @@ def read_platform(path):
         raise Failed(f"{path}: {e} is missing") from e
 
 
-def run(program, platform, ranks, words, ranks_of_node=None):
-    """What run_scale reports, and "simulated": the platform.  `ranks_of_node`: instead of the platform's.  Failed: with what it
-    said."""
+def run_group(command, directory, timeout):
+    """smpirun is a script: what it has started ends with it."""
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory,
+                           start_new_session=True)
+    try:
+        out, err = job.communicate(timeout=timeout)
+    except BaseException as e:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+        if isinstance(e, subprocess.TimeoutExpired):
+            raise Failed(f"not done after {timeout:.0f} s") from e
+        raise
+    return subprocess.CompletedProcess(command, job.returncode, out, err)
+
+
+def run(program, platform, ranks, words, ranks_of_node=None, timeout=None):
+    """What run_scale reports, and "simulated": the platform.  `ranks_of_node`: instead of the platform's.  `timeout`: seconds.
+    Failed: with what it said."""
     if shutil.which("smpirun") is None or not os.access(program, os.X_OK):
         raise Failed(f"{program} is not built: it needs SimGrid (libsimgrid-dev)")
     facts = read_platform(platform)
@@ -66,7 +82,7 @@ def run(program, platform, ranks, words, ranks_of_node=None):
             file.writelines(f"node{i}:{each}\n" for i in range(nodes))
         command = ["smpirun", "-np", str(ranks), "-platform", xml, "-hostfile", hosts, "-no-privatize", "--log=root.thres:critical",
                    *(f"--cfg={setting}" for setting in SMPI), program, *words, "--platform", platform]
-        job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=directory)
+        job = run_group(command, directory, timeout)
     lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
     if job.returncode != 0 or len(lines) != 1:
         # What the program says, else what SimGrid does.

@@ -1,0 +1,47 @@
+#!/usr/bin/python3
+"""Constants of this machine are measured, follow what the slow file system was told, and describe a machine that can be simulated.
+
+    calibrate_test.py SCALE BUILD                     77: there are no emulated hosts here
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+SCALE, BUILD = sys.argv[1:3]
+JOB = ["db", "--ranks", "4", "--make", "cifar10-like", "--bytes", "4MiB", "--batch", "8", "--strategy", "lmm"]
+
+
+def numbers(part):
+    for value in part.values():
+        if isinstance(value, dict):
+            yield from numbers(value)
+        elif not isinstance(value, str):
+            yield value
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="lmdbio_calibrate_test_") as directory:
+        platforms = []
+        for delay_us, cap in ((500, 100), (20000, 0)):
+            file = os.path.join(directory, f"{delay_us}.json")
+            job = subprocess.run([SCALE, "--calibrate", file, "--delay-us", str(delay_us), "--cap", str(cap), "--build", BUILD], check=False)
+            if job.returncode == 77:
+                return 77
+            assert job.returncode == 0, job.returncode
+            with open(file, encoding="utf-8") as read:
+                platforms.append(json.load(read))
+            subprocess.run([SCALE, "--simulate", file, *JOB, "--build", BUILD, "--out", directory], check=True)
+    quick, slow = platforms
+    for platform in platforms:
+        assert all(number >= 0 for number in numbers(platform)), platform
+    # Whatever else this machine does, a delay is a lower bound, and so is a cap of the time that bytes take.
+    assert quick["storage"]["latency_s"] > 0.0004 and slow["storage"]["latency_s"] > 0.019, platforms
+    assert quick["storage"]["server_bytes_s"] <= 1e8 and slow["storage"]["server_bytes_s"] != 1e8, platforms
+    assert slow["storage"]["latency_s"] > quick["storage"]["latency_s"], platforms
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
