@@ -6,6 +6,7 @@ Needs root, as emulated hosts do.
 """
 import argparse
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import slowfs
 from hosts import SlowHosts
 from measure import Failed, Skip, fail, machine_facts, progress
 
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20
 DATABASE_MIB = 256
 SMALL, LARGE = 4096, MIB
@@ -44,10 +46,24 @@ class Calibration:
             fs.set(delay_us=0, bandwidth=0)
             small, large = (self.told("raw_ring", os.path.join(fs.path, "db"), "--request", str(size), "--depth", "64")
                             for size in (SMALL, LARGE))
+            self.largest = self.largest_request(fs)
         return told, small, large
 
+    def largest_request(self, fs):
+        """What one read of the program is divided into, if it is large."""
+        fs.set(reset=1)
+        fd = os.open(os.path.join(fs.path, "db", "data.mdb"), os.O_RDONLY | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, LARGE) as room:
+                os.preadv(fd, [room], 0)
+        finally:
+            os.close(fd)
+        requests = fs.counters()["read"]["numbered"]
+        return LARGE // requests if requests > 1 else 0
+
     def messages(self, hosts, ranks):
-        job = SlowHosts(os.path.join(self.bin, "lmdbio_slowfs"), self.directory, os.path.join(self.directory, "mount"), 0, 0, self.args.rate)
+        job = SlowHosts(os.path.join(self.bin, "lmdbio_slowfs"), self.directory, os.path.join(self.directory, "mount"), 0, 0,
+                        self.args.rate)
         return job.job("messages", hosts, ranks, [os.path.join(self.bin, "measure_messages")])[0]
 
     def run(self):
@@ -84,18 +100,22 @@ class Calibration:
             "memory": {name: memory[name] for name in ("bytes_s", "latency_s")},
             "storage": {"servers": 1, "stripe_bytes": MIB, "server_bytes_s": server_bytes_s, "request_s": request_s,
                         "latency_s": latency_s, "latency_spread": alone["latency_spread"], "requests_in_flight": IN_FLIGHT,
-                        "client_bytes_s": client_bytes_s}}
+                        "client_bytes_s": client_bytes_s, "largest_request_bytes": self.largest}}
 
 
-def main(words, build):
+def parse(words):
     parser = argparse.ArgumentParser(prog="bench/scale --calibrate", description=__doc__.split("\n\n")[1])
     parser.add_argument("file", help="where the platform is written")
     parser.add_argument("--delay-us", type=int, default=1000, help="of each request (default: %(default)s)")
     parser.add_argument("--cap", type=int, default=400, help="MB/s of all hosts together; 0: none (default: %(default)s)")
     parser.add_argument("--rate", default="", help="of a host's network link, for tc(8) (default: no limit)")
     parser.add_argument("--ranks-of-node", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--build", default=build, help="build directory (default: %(default)s)")
-    args = parser.parse_args(words)
+    parser.add_argument("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
+    return parser.parse_args(words)
+
+
+def main(words):
+    args = parse(words)
     try:
         platform = Calibration(args).run()
     except (Failed, slowfs.Missing) as e:

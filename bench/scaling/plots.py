@@ -166,6 +166,25 @@ def simulated(report):
         axis.set_xticks(ticks, ticks, rotation=60, fontsize=7)
         axis.grid(lw=0.3)
     axes[0].legend(fontsize=7)
-    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank in a "
-                    f"step, cold", fontsize=8, wrap=True)
+    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank in "
+                    "a step, cold", fontsize=8, wrap=True)
+    return figure
+
+
+def validation(rows):
+    """Predicted against measured time."""
+    figure, ((axis,),) = subplots(1, 1, 5, 4.6)
+    for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
+        for counts, marker in ((True, "o"), (False, "x")):
+            mine = [r for r in rows if r["strategy"] == strategy and r["counts"] == counts]
+            axis.plot([r["seconds"]["median"] for r in mine], [r["predicted_s"] for r in mine], marker, ms=4, color=f"C{n}",
+                      label=strategy if counts else None)
+    both = [r["seconds"]["median"] for r in rows] + [r["predicted_s"] for r in rows]
+    ends = [min(both) / 1.2, max(both) * 1.2]
+    axis.plot(ends, ends, lw=0.8, color="black")
+    for share in (0.8, 1.2):
+        axis.plot(ends, [share * e for e in ends], ":", lw=0.8, color="black")
+    axis.set(xscale="log", yscale="log", xlabel="measured, seconds", ylabel="predicted, seconds",
+             title="x: CPUs above 70 % busy; dotted: 20 %")
+    axis.legend(fontsize=7)
     return figure

@@ -184,6 +184,15 @@ class RealWorld final : public World {
     facts.lmdbio_loaded = has_mapped("/liblmdbio.so");
     return facts;
   }
+  CpuUse cpu_use() override {
+    std::ifstream in("/proc/stat");
+    std::string cpu;
+    double user = 0, nice = 0, system = 0, idle = 0, waits = 0, irq = 0, softirq = 0;
+    in >> cpu >> user >> nice >> system >> idle >> waits >> irq >> softirq;
+    const double busy = user + nice + system + irq + softirq,
+                 ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+    return {busy / ticks, (busy + idle + waits) / ticks};
+  }
   std::optional<StorageUse> storage_use() override {
     if (counters_.empty()) return std::nullopt;
     std::ifstream in(counters_);

@@ -38,6 +38,7 @@ class Training {
     std::uint64_t steps = 0;
     for (std::uint64_t epoch = 0; epoch < settings.epochs; ++epoch) {
       MPI_Barrier(MPI_COMM_WORLD);
+      const CpuUse cpu = world_.cpu_use();
       const double begin = world_.seconds();
       double opened = 0;
       if (loader == nullptr) {
@@ -54,7 +55,10 @@ class Training {
       const double own_end = world_.seconds();
       world_.wait_for_all(*loader);
       const double end = world_.seconds();
+      const CpuUse cpu_now = world_.cpu_use();
       epochs.push_back(report({end - begin, end - own_end, opened}));
+      if (cpu_now.all_s > cpu.all_s)
+        epochs.back()["machine_busy"] = (cpu_now.busy_s - cpu.busy_s) / (cpu_now.all_s - cpu.all_s);
     }
     const std::uint64_t memory_kib = world_.process().memory_kib;
     loader->close();

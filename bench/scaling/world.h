@@ -56,6 +56,10 @@ struct ProcessFacts {
   bool lmdb_loaded = false, lmdbio_loaded = false;
 };
 
+struct CpuUse {
+  double busy_s = 0, all_s = 0;
+};
+
 /// What has been read of a file system.
 struct StorageUse {
   std::uint64_t requests = 0, bytes = 0;
@@ -89,6 +93,8 @@ class World {
   virtual bool has_values() const = 0;
 
   virtual ProcessFacts process() = 0;
+  /// Seconds that all CPUs of this machine together have worked, and could have; 0: it is not known.
+  virtual CpuUse cpu_use() = 0;
   /// Of this node's file system; nothing: it does not say.
   virtual std::optional<StorageUse> storage_use() = 0;
 };

@@ -31,7 +31,8 @@ PLATFORM = {"ranks_of_node": 8, "node_memory_bytes": 1 << 35, "read_ahead_bytes"
             "network": {"bytes_s": 1e10, "latency_s": 1e-6},
             "memory": {"bytes_s": 1e11, "latency_s": 1e-7},
             "storage": {"servers": 1, "stripe_bytes": 1 << 20, "server_bytes_s": 1e9, "request_s": 0, "latency_s": 0, "latency_spread": 0,
-                        "requests_in_flight": 64, "client_bytes_s": 1e12}}
+                        "requests_in_flight": 64, "client_bytes_s": 1e12,
+                        "largest_request_bytes": 0}}
 
 
 class Test:
@@ -156,6 +157,29 @@ class Test:
         ratio = twice["epochs"][0]["seconds"] / job["epochs"][0]["seconds"] * (
             job["epochs"][0]["storage_bytes"] / twice["epochs"][0]["storage_bytes"])
         self.expect(abs(ratio - 1) < 0.02, f"twice the ranks take {ratio} times the time for a byte")
+        # A stream's ranks miss nothing that they wait for.
+        for ranks in (2, 32):
+            job = self.simulate(slow, ranks, *words[:-1], "full", "--batch", str(256 // ranks))
+            takes = job["library"]["file_bytes"] / 1e8
+            self.expect(abs(job["epochs"][0]["seconds"] / takes - 1) < 0.03,
+                        f"full, {ranks} ranks: {job['epochs'][0]['seconds']} s for what takes {takes} s")
+        # What clients divide is the same for the programs.
+        whole, divided = (self.simulate(self.platform(largest_request_bytes=size), 32, *words, "--batch", "8") for size in (0, 128 << 10))
+        self.expect(whole["requests"] == divided["requests"], f"{whole['requests']} requests, {divided['requests']} if divided")
+        asked, parts = whole["epochs"][0], divided["epochs"][0]
+        self.expect(asked["storage_bytes"] == parts["storage_bytes"]
+                    and parts["storage_requests"] >= asked["storage_bytes"] / (128 << 10) > asked["storage_requests"],
+                    f"{parts['storage_requests']} requests of at most 128 KiB for {asked['storage_bytes']} bytes")
+        # A CPU takes what its platform says, also longer than the read that a fault waits for.
+        walk = ["--make", "cifar10-like", "--bytes", "8MiB", "--batch", "8", "--strategy", "stock"]
+        cpu = {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "copy_bytes_s": 1e18}
+        quick, steps, faults = ([self.simulate(self.platform(latency_s=1e-3, cpu=cpu | more), ranks, *walk)["epochs"][0] for ranks in (1, 4)]
+                                for more in ({}, {"next_s": 1e-3}, {"major_fault_s": 5e-3}))
+        for i in (0, 1):
+            records = quick[i]["records"]
+            self.expect(abs((steps[i]["seconds"] - quick[i]["seconds"]) / (records * 1e-3) - 1) < 0.1,
+                        f"{records} steps of 1 ms take {steps[i]['seconds']} s instead of {quick[i]['seconds']} s")
+            self.expect(faults[i]["seconds"] > 3 * quick[i]["seconds"], f"slow faults: {faults[i]['seconds']} s, {quick[i]['seconds']} s")
         # Randomness has a seed.
         drawn = self.platform(latency_s=1e-3, latency_spread=0.5, server_bytes_s=1e8)
         self.expect(seconds(drawn, 32) == seconds(drawn, 32), "the same job takes another time")

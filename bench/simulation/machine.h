@@ -91,9 +91,20 @@ class Machine {
   const Records& records() const { return *records_; }
 
   void read(std::size_t node, std::uint64_t offset, std::uint64_t bytes, std::function<void()> done) {
-    ++use_[node].requests;
+    const std::uint64_t most = platform_.largest_request_bytes != 0 ? platform_.largest_request_bytes : bytes;
     use_[node].bytes += bytes;
-    storage_.read(node, offset, bytes, std::move(done));
+    if (bytes <= most) {
+      ++use_[node].requests;
+      return storage_.read(node, offset, bytes, std::move(done));
+    }
+    // The client divides it, and asks for all parts at once.
+    const auto left = std::make_shared<std::uint64_t>((bytes - 1) / most + 1);
+    use_[node].requests += *left;
+    const auto all_done = std::make_shared<std::function<void()>>(std::move(done));
+    for (std::uint64_t at = 0; at < bytes; at += most)
+      storage_.read(node, offset + at, std::min(most, bytes - at), [left, all_done] {
+        if (--*left == 0) (*all_done)();
+      });
   }
   /// Of the database.
   PageCache& page_cache(std::size_t node) {

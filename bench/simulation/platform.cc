@@ -48,6 +48,7 @@ Platform read_platform(const std::string& file) {
     take("latency_spread", s.latency_spread);
     take("requests_in_flight", s.in_flight);
     take("client_bytes_s", s.client_bytes_s);
+    take("largest_request_bytes", platform.largest_request_bytes);
     refuse_rest("storage");
   } catch (const nlohmann::json::exception& e) {
     die("%s: %s", file.c_str(), e.what());

@@ -23,6 +23,7 @@ struct Platform {
   unsigned read_ahead_bytes = 0;  ///< of mapped files, as the kernel's read_ahead_kb
   double memory_latency_s = 0;    ///< of a message between ranks of a node
   CpuCosts cpu;
+  std::uint64_t largest_request_bytes = 0;  ///< that clients do not divide; 0: they divide none
   StorageSettings storage;
 };
 

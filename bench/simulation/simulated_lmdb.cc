@@ -32,6 +32,7 @@ void SimulatedMapping::read(std::uint64_t offset) {
 }
 
 void SimulatedMapping::wait_for(PageCache::Page page) {
+  if (cache_.is_there(page)) return;  // it has arrived while the CPU worked
   std::size_t earlier = 0;
   cache_.when_there(page, [this, &earlier](std::size_t others) {
     earlier = others;

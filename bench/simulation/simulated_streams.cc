@@ -257,12 +257,16 @@ class SimulatedStreams::Stream final : public Background {
     if (!something_happened()) ++quiet_;
   }
   /// Until the first look at which something has happened; at most so many seconds.  The library looks after
-  /// pauses that become longer; those looks at which nothing has happened are left out.
+  /// pauses that become longer.  Looks at which nothing can have happened are left out: after kQuiet of them
+  /// a stream has done what it can without an event.
   void wait(std::int64_t most_pause, double most) {
+    constexpr unsigned kQuiet = 3;
     const double begin = now(), end = begin + most;
     double look = begin + seconds(pause_after(quiet_, most_pause));
-    if (!waker_.wait(most)) return;
-    while (look < now()) look += seconds(pause_after(++quiet_, most_pause));
+    if (quiet_ >= kQuiet) {
+      if (!waker_.wait(most)) return;
+      while (look < now()) look += seconds(pause_after(++quiet_, most_pause));
+    }
     if (const double until = std::min(look, end); until > now()) s4u::this_actor::sleep_for(until - now());
   }
   void poll_messages() {

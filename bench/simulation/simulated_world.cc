@@ -174,6 +174,7 @@ class SimulatedWorld final : public World {
   bool has_values() const override { return false; }
 
   ProcessFacts process() override { return {}; }
+  CpuUse cpu_use() override { return {}; }
   std::optional<StorageUse> storage_use() override { return machine_->use(machine_->node()); }
 
  private:
