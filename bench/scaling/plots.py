@@ -166,8 +166,8 @@ def simulated(report):
         axis.set_xticks(ticks, ticks, rotation=60, fontsize=7)
         axis.grid(lw=0.3)
     axes[0].legend(fontsize=7)
-    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank in "
-                    "a step, cold", fontsize=8, wrap=True)
+    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank "
+                    "in a step, cold", fontsize=8, wrap=True)
     return figure
 
 

@@ -26,7 +26,8 @@ def main():
         platforms = []
         for delay_us, cap in ((500, 100), (20000, 0)):
             file = os.path.join(directory, f"{delay_us}.json")
-            job = subprocess.run([SCALE, "--calibrate", file, "--delay-us", str(delay_us), "--cap", str(cap), "--build", BUILD], check=False)
+            job = subprocess.run([SCALE, "--calibrate", file, "--delay-us", str(delay_us), "--cap", str(cap), "--build", BUILD],
+                                 check=False)
             if job.returncode == 77:
                 return 77
             assert job.returncode == 0, job.returncode

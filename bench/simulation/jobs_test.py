@@ -173,8 +173,8 @@ class Test:
         # A CPU takes what its platform says, also longer than the read that a fault waits for.
         walk = ["--make", "cifar10-like", "--bytes", "8MiB", "--batch", "8", "--strategy", "stock"]
         cpu = {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "copy_bytes_s": 1e18}
-        quick, steps, faults = ([self.simulate(self.platform(latency_s=1e-3, cpu=cpu | more), ranks, *walk)["epochs"][0] for ranks in (1, 4)]
-                                for more in ({}, {"next_s": 1e-3}, {"major_fault_s": 5e-3}))
+        platforms = [self.platform(latency_s=1e-3, cpu=cpu | more) for more in ({}, {"next_s": 1e-3}, {"major_fault_s": 5e-3})]
+        quick, steps, faults = ([self.simulate(p, ranks, *walk)["epochs"][0] for ranks in (1, 4)] for p in platforms)
         for i in (0, 1):
             records = quick[i]["records"]
             self.expect(abs((steps[i]["seconds"] - quick[i]["seconds"]) / (records * 1e-3) - 1) < 0.1,
