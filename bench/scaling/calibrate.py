@@ -22,6 +22,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 DATABASE_MIB = 256
 SMALL, LARGE = 4096, MIB
+MANY = 4  # LARGE, which is more than the kernel asks for at a time
 IN_FLIGHT = 512  # of the slow file system: --max-background
 
 
@@ -54,12 +55,12 @@ class Calibration:
         fs.set(reset=1)
         fd = os.open(os.path.join(fs.path, "db", "data.mdb"), os.O_RDONLY | os.O_DIRECT)
         try:
-            with mmap.mmap(-1, LARGE) as room:
+            with mmap.mmap(-1, MANY * LARGE) as room:
                 os.preadv(fd, [room], 0)
         finally:
             os.close(fd)
         requests = fs.counters()["read"]["numbered"]
-        return LARGE // requests if requests > 1 else 0
+        return MANY * LARGE // requests if requests > 1 else 0
 
     def messages(self, hosts, ranks):
         job = SlowHosts(os.path.join(self.bin, "lmdbio_slowfs"), self.directory, os.path.join(self.directory, "mount"), 0, 0,

@@ -2,8 +2,12 @@
 
 Measures the constants of this machine (as --calibrate does), simulates all jobs with them, writes these predictions to a file, and prints
 its SHA-256. Only then the real jobs run on emulated hosts. No constant comes from a run of bench/scale. All jobs are cold, one epoch long
-and compute nothing. Options are those of --campaign.
+and compute nothing. Options are those of --campaign, and:
+
+    --multiply MEMBER=FACTOR   a constant is wrong by so much, e.g. storage.latency_s=2: the validation has to notice
+    --reuse                    the constants and the real jobs of the last validation in --out
 """
+import argparse
 import hashlib
 import itertools
 import json
@@ -13,7 +17,7 @@ import sys
 import tempfile
 
 import slowfs
-from measure import Failed, Skip, interval, machine_facts, progress, text
+from measure import Failed, Skip, fail, interval, machine_facts, progress, text
 
 from . import calibrate, campaign, plots, simulation
 
@@ -26,8 +30,23 @@ FIXED = ["--states", "cold", "--epochs", "1", "--compute", "0", "--scaling", "st
 
 
 def parse(words):
+    """Arguments of a campaign, with `multiply` and `reuse`."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--multiply", action="append", default=[])
+    parser.add_argument("--reuse", action="store_true")
+    own, words = parser.parse_known_args(words)
+    if "--help" in words or "-h" in words:
+        print(__doc__)
     build = os.path.join(calibrate.TOP, "build")
-    return campaign.parse([*DEFAULTS, "--out", os.path.join(build, "scale-validation"), *words, *FIXED])
+    args = campaign.parse([*DEFAULTS, "--out", os.path.join(build, "scale-validation"), *words, *FIXED])
+    args.reuse, args.multiply = own.reuse, {}
+    for word in own.multiply:
+        member, _, factor = word.partition("=")
+        try:
+            args.multiply[member] = float(factor)
+        except ValueError:
+            fail(f"--multiply {word}: not MEMBER=FACTOR")
+    return args
 
 
 class Validation:
@@ -44,8 +63,20 @@ class Validation:
 
     def predict(self, jobs):
         a = self.args
-        constants = calibrate.Calibration(calibrate.parse([self.platform, "--build", a.build, "--delay-us", str(a.delay_us), "--cap",
-                                                           str(a.cap), "--rate", a.rate])).run()
+        measured = os.path.join(a.out, "measured.json")
+        if a.reuse:
+            with open(measured, encoding="utf-8") as file:
+                constants = json.load(file)
+        else:
+            constants = calibrate.Calibration(calibrate.parse([measured, "--build", a.build, "--delay-us", str(a.delay_us), "--cap",
+                                                               str(a.cap), "--rate", a.rate])).run()
+            with open(measured, "w", encoding="utf-8") as out:
+                json.dump(constants, out, indent=1)
+        for member, factor in a.multiply.items():
+            part, _, name = member.partition(".")
+            if not isinstance(constants.get(part), dict) or name not in constants[part]:
+                raise Failed(f"--multiply {member}: the platform has no such member")
+            constants[part][name] *= factor
         with open(self.platform, "w", encoding="utf-8") as out:
             json.dump(constants, out, indent=1)
         program = os.path.join(a.build, "bin", "run_scale_simulated")
@@ -135,13 +166,14 @@ class Validation:
 
 def main(words):
     args = parse(words)
-    args.build, args.out, args.fresh = os.path.abspath(args.build), os.path.abspath(args.out), True
+    args.build, args.out, args.fresh = os.path.abspath(args.build), os.path.abspath(args.out), not args.reuse
     os.makedirs(args.out, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="data.", dir=args.out) as args.dir:
         try:
             validation, jobs = Validation(args), campaign.Campaign(args)
             validation.predict(jobs)
-            jobs.all()
+            if not args.reuse:
+                jobs.all()
             rows = list(validation.rows(jobs))
             return 0 if rows and validation.report(rows) and not jobs.failed else 1
         except (Skip, slowfs.Missing) as e:

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Constants of this machine are measured, follow what the slow file system was told, and describe a machine that can be simulated.
+Simulated jobs are compared with real ones, and wrong constants make wrong predictions.
 
     calibrate_test.py SCALE BUILD                     77: there are no emulated hosts here
 """
@@ -41,6 +42,26 @@ def main():
     assert quick["storage"]["latency_s"] > 0.0004 and slow["storage"]["latency_s"] > 0.019, platforms
     assert quick["storage"]["server_bytes_s"] <= 1e8 and slow["storage"]["server_bytes_s"] != 1e8, platforms
     assert slow["storage"]["latency_s"] > quick["storage"]["latency_s"], platforms
+    return compares_with_real_jobs()
+
+
+def compares_with_real_jobs():
+    """Of times only the predictions are looked at: what real jobs take depends on what else the machine does."""
+    with tempfile.TemporaryDirectory(prefix="lmdbio_calibrate_test_") as directory:
+        command = [SCALE, "--validate", "--contents", "imagenet-like", "--shapes", "1x1,2x1", "--strategies", "stock,lmm-dio",
+                   "--rounds", "2", "--bytes", "8M", "--batch", "4", "--delay-us", "5000", "--build", BUILD, "--out", directory]
+        rows = []
+        for more in ([], ["--reuse", "--multiply", "storage.latency_s=10"]):
+            assert subprocess.run([*command, *more], check=False).returncode in (0, 1)  # 1: a bound does not hold
+            with open(os.path.join(directory, "result.json"), encoding="utf-8") as read:
+                rows.append(json.load(read)["rows"])
+        right, wrong = rows
+        assert len(right) == len(wrong) == 4 and all(row["runs"] == 2 for row in right), rows
+        assert right[0]["bytes"]["measured"][0] == right[0]["bytes"]["predicted"], right[0]
+        for a, b in zip(right, wrong):
+            assert a["seconds"] == b["seconds"] and b["predicted_s"] > 3 * a["predicted_s"], (a, b)
+        misspelt = [*command, "--reuse", "--multiply", "storage.latency=2"]
+        assert subprocess.run(misspelt, check=False, stderr=subprocess.DEVNULL).returncode == 1
     return 0
 
 
