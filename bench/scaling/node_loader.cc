@@ -2,6 +2,7 @@
 // themselves.
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "bench/common.h"
 #include "bench/scaling/finders.h"
@@ -13,7 +14,7 @@ namespace lmdbio::bench {
 namespace {
 
 // Tags.
-constexpr int kTurn = 1, kReaders = 2;
+constexpr int kTurn = 1, kReaders = 2, kPlaces = 3;
 /// Rather read than asked for apart, bytes, by strategies that coalesce.
 constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 
@@ -41,6 +42,7 @@ class NodeLoader final : public Loader {
   NodeLoader(const NodeLoader&) = delete;
   NodeLoader& operator=(const NodeLoader&) = delete;
   ~NodeLoader() override {
+    finish_handing_on();
     if (storage_ != nullptr) storage_->wait();
     slots_[0].reset();
     slots_[1].reset();
@@ -179,22 +181,35 @@ class NodeLoader final : public Loader {
   std::vector<Place> find(Window w, const std::vector<std::uint64_t>& mine) {
     if (settings_.strategy.finding != Strategy::Finding::handed_on) return finder_->find(w, mine);
     std::vector<Place> places(mine.size());
-    std::vector<Place> all;
-    std::vector<int> bytes, at;
-    if (reader_ == 0) {
-      std::vector<std::uint64_t> every(w.count);
-      for (std::uint64_t i = 0; i < w.count; ++i) every[i] = w.first + i;
-      const std::vector<Place> found = finder_->find(w, every);
-      for (const int leader : all_readers()) {
-        at.push_back(static_cast<int>(all.size() * sizeof(Place)));
-        for (const std::uint64_t o : ordinals(w, leader, nullptr)) all.push_back(found[o - w.first]);
-        bytes.push_back(static_cast<int>(all.size() * sizeof(Place)) - at.back());
-        if (leader != rank_) sent_bytes_ += static_cast<std::uint64_t>(bytes.back());
-      }
+    if (reader_ != 0) {
+      MPI_Recv(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, 0, kPlaces, readers_,
+               MPI_STATUS_IGNORE);
+      return places;
     }
-    MPI_Scatterv(all.data(), bytes.data(), at.data(), MPI_BYTE, places.data(),
-                 static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, 0, readers_);
+    std::vector<std::uint64_t> every(w.count);
+    for (std::uint64_t i = 0; i < w.count; ++i) every[i] = w.first + i;
+    const std::vector<Place> found = finder_->find(w, every);
+    finish_handing_on();  // of the fetch before: the first reader does not wait for those that still copy
+    int reader = 0;
+    for (const int leader : all_readers()) {
+      std::vector<Place>& of_reader = leader == rank_ ? places : handed_on_.emplace_back();
+      of_reader.clear();
+      for (const std::uint64_t o : ordinals(w, leader, nullptr)) of_reader.push_back(found[o - w.first]);
+      if (leader != rank_) {
+        const std::size_t bytes = of_reader.size() * sizeof(Place);
+        sent_bytes_ += bytes;
+        MPI_Isend(of_reader.data(), static_cast<int>(bytes), MPI_BYTE, reader, kPlaces, readers_,
+                  &handing_on_.emplace_back());
+      }
+      ++reader;
+    }
     return places;
+  }
+
+  void finish_handing_on() {
+    MPI_Waitall(static_cast<int>(handing_on_.size()), handing_on_.data(), MPI_STATUSES_IGNORE);
+    handing_on_.clear();
+    handed_on_.clear();
   }
 
   /// What a reader reads for a fetch, and where each value comes to.
@@ -329,7 +344,9 @@ class NodeLoader final : public Loader {
   std::unique_ptr<NodeMemory> slots_[2];
   Plan plan_;
   std::uint64_t fetch_ = 0, step_ = 0;
-  bool ahead_ = false;  ///< fetch_ was prepared when the one before was delivered
+  bool ahead_ = false;                        ///< fetch_ was prepared when the one before was delivered
+  std::deque<std::vector<Place>> handed_on_;  ///< to other readers
+  std::vector<MPI_Request> handing_on_;
   std::uint64_t sent_bytes_ = 0;
   std::vector<Value> values_;
 };
