@@ -188,3 +188,21 @@ def validation(rows):
              title="x: CPUs above 70 % busy; dotted: 20 %")
     axis.legend(fontsize=7)
     return figure
+
+
+def box(report):
+    """How many points have which speed-up, and how strong each assumption's influence is."""
+    figure, ((hist, bars),) = subplots(1, 2, 5, 3.6)
+    ratios, summary = sorted(r["to_stock"] for r in report["rows"]), report["to_stock"]
+    hist.plot(ratios, [100 * (i + 1) / len(ratios) for i in range(len(ratios))], drawstyle="steps-post")
+    hist.axvspan(summary["low"], summary["high"], alpha=0.2)
+    hist.axvline(summary["median"], ls=":", color="black")
+    hist.set(xscale="log", xlabel="full, x stock LMDB", ylabel="% of the points up to it",
+             title=f"median {summary['median']:.1f}, 10 to 90 %: {summary['low']:.1f} to {summary['high']:.1f}")
+    names = list(report["influences"])[::-1]
+    bars.barh(names, [report["influences"][name] for name in names])
+    bars.axvline(0, lw=0.8, color="black")
+    bars.set(title="rank correlation with the speed-up", xlim=(-1, 1))
+    figure.suptitle(f"Simulated, not measured: {report['options']['ranks']} ranks, {len(ratios)} points around "
+                    f"{report['platform']['about']}", fontsize=8, wrap=True)
+    return figure

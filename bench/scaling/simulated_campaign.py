@@ -51,12 +51,24 @@ def parse(words):
     if min(args.batch, args.steps, args.workers) < 1:
         fail("--batch, --steps, --workers: at least 1")
     args.simulate = os.path.abspath(args.simulate)
+    args.platform_sha256 = sha256_of(args.simulate)
+    return args
+
+
+def sha256_of(path):
     try:
-        with open(args.simulate, "rb") as file:
-            args.platform_sha256 = hashlib.sha256(file.read()).hexdigest()
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
     except OSError as e:
         fail(e)
-    return args
+
+
+def job_words(content, batch, count, steps, strategy, compute, assignment):
+    """Options of a job on `count` ranks whose database has so many steps."""
+    step_bytes = RECORD_BYTES[content] * batch * count
+    # Records are added until there are so many bytes, and whole steps.
+    return ["db", "--make", content, "--bytes", str(int(step_bytes * (steps - 0.5))), "--multiple", str(batch * count),
+            "--strategy", strategy, "--batch", str(batch), "--compute", str(compute), "--assignment", assignment]
 
 
 class Campaign:
@@ -68,10 +80,7 @@ class Campaign:
 
     def job(self, count, strategy):
         a = self.args
-        step_bytes = RECORD_BYTES[a.content] * a.batch * count
-        # Records are added until there are so many bytes, and whole steps.
-        words = ["db", "--make", a.content, "--bytes", str(int(step_bytes * (a.steps - 0.5))), "--multiple", str(a.batch * count),
-                 "--strategy", strategy, "--batch", str(a.batch), "--compute", str(a.compute), "--assignment", a.assignment]
+        words = job_words(a.content, a.batch, count, a.steps, strategy, a.compute, a.assignment)
         result = simulation.run(os.path.join(a.build, "bin", "run_scale_simulated"), a.simulate, count, words, timeout=a.timeout)
         epoch, steps = result["epochs"][0], result["steps"]
         return {"ranks": count, "nodes": result["nodes"], "strategy": strategy, "steps": steps,
