@@ -3,7 +3,6 @@ a box of assumptions around the platform (a Latin hypercube), and tells the medi
 assumption matters most. Weak scaling, cold, as --campaign --simulate.
 """
 import argparse
-import concurrent.futures
 import json
 import os
 import statistics
@@ -87,21 +86,22 @@ class Box:
 
     def all(self):
         points = latin_hypercube(self.args.points, self.args.seed)
-        failed = False
-        with concurrent.futures.ThreadPoolExecutor(self.args.workers) as pool:
-            jobs = {pool.submit(self.simulate, i, p): i for i, p in enumerate(points) if i not in self.rows}
-            for done, job in enumerate(concurrent.futures.as_completed(jobs)):
-                try:
-                    row = job.result()
-                    self.journal.add(row)
-                    self.rows[row["point"]] = row
-                except Failed as e:
-                    failed = True
-                    progress("")
-                    print(f"point {jobs[job]}: {e}", file=sys.stderr)
-                progress(f"{done + 1} of {len(jobs)} points")
+        failed = []
+
+        def done(at, future):
+            try:
+                self.rows[at] = future.result()
+                self.journal.add(self.rows[at])
+            except Failed as e:
+                failed.append(at)
+                progress("")
+                print(f"point {at}: {e}", file=sys.stderr)
+            progress(f"{len(self.rows)} of {len(points)} points")
+
+        simulation.run_side_by_side(self.args.workers, lambda at: self.simulate(at, points[at]),
+                                    [at for at in range(len(points)) if at not in self.rows], done)
         progress("")
-        return failed
+        return bool(failed)
 
     def influences(self, rows):
         """Spearman's rank correlation of each assumption with the speed-up; the strongest first."""

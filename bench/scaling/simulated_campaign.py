@@ -4,7 +4,6 @@ Weak scaling: each rank has as many records in a step for all numbers of ranks. 
 page caches are cold all the time. Jobs run side by side on all CPUs; one of 9,216 ranks takes up to 4 GB of memory.
 """
 import argparse
-import concurrent.futures
 import hashlib
 import json
 import os
@@ -78,8 +77,8 @@ class Campaign:
         self.journal = Journal(os.path.join(args.out, "jobs.jsonl"), {k: getattr(args, k) for k in SIGNATURE}, args.fresh)
         self.rows = {(row["ranks"], row["strategy"]): row for row in self.journal.runs}
 
-    def job(self, count, strategy):
-        a = self.args
+    def job(self, key):
+        a, (count, strategy) = self.args, key
         words = job_words(a.content, a.batch, count, a.steps, strategy, a.compute, a.assignment)
         result = simulation.run(os.path.join(a.build, "bin", "run_scale_simulated"), a.simulate, count, words, timeout=a.timeout)
         epoch, steps = result["epochs"][0], result["steps"]
@@ -92,22 +91,23 @@ class Campaign:
         """The largest first: they take longest.  Those that fail are told, and left out."""
         left = [(n, s) for n in sorted(self.args.ranks, reverse=True) for s in self.args.strategies
                 if (n, s) not in self.rows and not (n == 1 and s == "full")]  # one rank has nobody to share with
-        failed = False
-        with concurrent.futures.ThreadPoolExecutor(self.args.workers) as pool:
-            jobs = {pool.submit(self.job, n, s): (n, s) for n, s in left}
-            for done, job in enumerate(concurrent.futures.as_completed(jobs)):
-                count, strategy = jobs[job]
-                try:
-                    row = job.result()
-                    self.journal.add(row)
-                    self.rows[count, strategy] = row
-                except Failed as e:
-                    failed = True
-                    progress("")
-                    print(f"{strategy}, {count} ranks: {e}", file=sys.stderr)
-                progress(f"{done + 1} of {len(jobs)} jobs; last: {strategy}, {count} ranks")
+        failed, ended = [], 0
+
+        def done(key, future):
+            nonlocal ended
+            ended += 1
+            try:
+                self.rows[key] = future.result()
+                self.journal.add(self.rows[key])
+            except Failed as e:
+                failed.append(key)
+                progress("")
+                print(f"{key[1]}, {key[0]} ranks: {e}", file=sys.stderr)
+            progress(f"{ended} of {len(left)} jobs; last: {key[1]}, {key[0]} ranks")
+
+        simulation.run_side_by_side(self.args.workers, self.job, left, done)
         progress("")
-        return failed
+        return bool(failed)
 
     def report(self):
         a = self.args

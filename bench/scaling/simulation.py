@@ -2,6 +2,7 @@
 
     simulation.run(program, "platform.json", 64, ["DATABASE", "--make", "cifar10-like", "--strategy", "lmm-dio"])
 """
+import concurrent.futures
 import json
 import os
 import shutil
@@ -51,10 +52,30 @@ def read_platform(path):
         raise Failed(f"{path}: {e} is missing") from e
 
 
+RUNNING = set()
+
+
+def run_side_by_side(workers, work, items, done):
+    """Calls `work` with each item, in threads, and `done` with the item and the future in this one.  Whatever ends this ends all jobs."""
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
+    try:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in concurrent.futures.as_completed(futures):
+            done(futures[future], future)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for job in list(RUNNING):
+            os.killpg(job.pid, signal.SIGKILL)
+        raise
+    finally:
+        pool.shutdown()
+
+
 def run_group(command, directory, timeout):
     """smpirun is a script: what it has started ends with it."""
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory,
                            start_new_session=True)
+    RUNNING.add(job)
     try:
         out, err = job.communicate(timeout=timeout)
     except BaseException as e:
@@ -63,6 +84,8 @@ def run_group(command, directory, timeout):
         if isinstance(e, subprocess.TimeoutExpired):
             raise Failed(f"not done after {timeout:.0f} s") from e
         raise
+    finally:
+        RUNNING.discard(job)
     return subprocess.CompletedProcess(command, job.returncode, out, err)
 
 
