@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 import statistics
-import sys
 
 import numpy
 from journal import Journal
-from measure import Failed, fail, machine_facts, progress
+from measure import fail, machine_facts
 
 from . import plots, simulation
 from .simulated_campaign import TOP, job_words, sha256_of
@@ -86,22 +85,13 @@ class Box:
 
     def all(self):
         points = latin_hypercube(self.args.points, self.args.seed)
-        failed = []
+        left = [at for at in range(len(points)) if at not in self.rows]
+        return simulation.run_side_by_side(self.args.workers, lambda at: self.simulate(at, points[at]), left, self.keep,
+                                           lambda at: f"point {at}")
 
-        def done(at, future):
-            try:
-                self.rows[at] = future.result()
-                self.journal.add(self.rows[at])
-            except Failed as e:
-                failed.append(at)
-                progress("")
-                print(f"point {at}: {e}", file=sys.stderr)
-            progress(f"{len(self.rows)} of {len(points)} points")
-
-        simulation.run_side_by_side(self.args.workers, lambda at: self.simulate(at, points[at]),
-                                    [at for at in range(len(points)) if at not in self.rows], done)
-        progress("")
-        return bool(failed)
+    def keep(self, at, row):
+        self.journal.add(row)
+        self.rows[at] = row
 
     def influences(self, rows):
         """Spearman's rank correlation of each assumption with the speed-up; the strongest first."""

@@ -149,15 +149,18 @@ def steps(report):
 def simulated(report):
     """Time of a step, and how many times faster than stock it is, against ranks."""
     rows, options = report["rows"], report["options"]
-    figure, (axes,) = subplots(1, 2, 5.2, 4.2)
+    has_stock = any(r["to_stock"] for r in rows)
+    figure, (axes,) = subplots(1, 1 + has_stock, 5.2, 4.2)
     for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
         mine = [r for r in rows if r["strategy"] == strategy]
         axes[0].plot([r["ranks"] for r in mine], [r["step_s"] for r in mine], ".-", color=f"C{n}", label=strategy)
-        to_stock = [r for r in mine if r["to_stock"]]
-        axes[1].plot([r["ranks"] for r in to_stock], [r["to_stock"] for r in to_stock], ".-", color=f"C{n}")
+        if has_stock:
+            to_stock = [r for r in mine if r["to_stock"]]
+            axes[1].plot([r["ranks"] for r in to_stock], [r["to_stock"] for r in to_stock], ".-", color=f"C{n}")
     axes[0].axhline(options["compute"], ls=":", lw=0.8, color="black", label="computation alone")
     axes[0].set(ylabel="seconds a step", title="time")
-    axes[1].set(ylabel="x stock LMDB", title="speed")
+    if has_stock:
+        axes[1].set(ylabel="x stock LMDB", title="speed")
     for axis in axes:
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")

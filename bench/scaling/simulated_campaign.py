@@ -7,10 +7,9 @@ import argparse
 import hashlib
 import json
 import os
-import sys
 
 from journal import Journal
-from measure import Failed, fail, machine_facts, progress
+from measure import fail, machine_facts
 
 from . import plots, simulation
 from .campaign import CONTENTS, STRATEGIES, listed
@@ -91,23 +90,11 @@ class Campaign:
         """The largest first: they take longest.  Those that fail are told, and left out."""
         left = [(n, s) for n in sorted(self.args.ranks, reverse=True) for s in self.args.strategies
                 if (n, s) not in self.rows and not (n == 1 and s == "full")]  # one rank has nobody to share with
-        failed, ended = [], 0
+        return simulation.run_side_by_side(self.args.workers, self.job, left, self.keep, lambda key: f"{key[1]}, {key[0]} ranks")
 
-        def done(key, future):
-            nonlocal ended
-            ended += 1
-            try:
-                self.rows[key] = future.result()
-                self.journal.add(self.rows[key])
-            except Failed as e:
-                failed.append(key)
-                progress("")
-                print(f"{key[1]}, {key[0]} ranks: {e}", file=sys.stderr)
-            progress(f"{ended} of {len(left)} jobs; last: {key[1]}, {key[0]} ranks")
-
-        simulation.run_side_by_side(self.args.workers, self.job, left, done)
-        progress("")
-        return bool(failed)
+    def keep(self, key, row):
+        self.journal.add(row)
+        self.rows[key] = row
 
     def report(self):
         a = self.args

@@ -8,9 +8,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 
-from measure import Failed
+from measure import Failed, progress
 
 # What makes 9,216 ranks possible. Collective calls are trees: SMPI's own are flat, some of them take time that grows with the cube
 # of the ranks, and in those that Open MPI prefers all ranks send to each other in log(ranks) rounds, which takes ten times as long to
@@ -55,13 +56,23 @@ def read_platform(path):
 RUNNING = set()
 
 
-def run_side_by_side(workers, work, items, done):
-    """Calls `work` with each item, in threads, and `done` with the item and the future in this one.  Whatever ends this ends all jobs."""
-    pool = concurrent.futures.ThreadPoolExecutor(workers)
+def run_side_by_side(workers, work, items, keep, name):
+    """Calls `work` with each item, in threads, and `keep` with the item and the result in this one.  Tells which items Failed; how
+    many did.  Whatever ends this ends all jobs."""
+    pool, failed = concurrent.futures.ThreadPoolExecutor(workers), 0
     try:
         futures = {pool.submit(work, item): item for item in items}
-        for future in concurrent.futures.as_completed(futures):
-            done(futures[future], future)
+        for n, future in enumerate(concurrent.futures.as_completed(futures)):
+            item = futures[future]
+            try:
+                keep(item, future.result())
+            except Failed as e:
+                failed += 1
+                progress("")
+                print(f"{name(item)}: {e}", file=sys.stderr)
+            progress(f"{n + 1} of {len(futures)} jobs; last: {name(item)}")
+        progress("")
+        return failed
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for job in list(RUNNING):

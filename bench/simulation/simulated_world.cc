@@ -59,13 +59,11 @@ class SimulatedMemory final : public NodeMemory {
     MPI_Comm_size(ranks, &count);
     is_first_ = rank == 0;
     wait_s_ = latency_s * std::bit_width(static_cast<unsigned>(count - 1));
-    auto* mine = new std::shared_ptr<Shared>;  // until all have a copy
-    if (is_first_) *mine = std::make_shared<Shared>(static_cast<unsigned>(count));
-    std::uint64_t at = reinterpret_cast<std::uintptr_t>(mine);
+    if (is_first_) shared_ = std::make_shared<Shared>(static_cast<unsigned>(count));
+    std::uint64_t at = reinterpret_cast<std::uintptr_t>(&shared_);
     MPI_Bcast(&at, 1, MPI_UINT64_T, 0, ranks);
-    shared_ = *reinterpret_cast<std::shared_ptr<Shared>*>(at);
-    shared_->barrier->wait();
-    delete mine;
+    if (!is_first_) shared_ = *reinterpret_cast<const std::shared_ptr<Shared>*>(at);
+    shared_->barrier->wait();  // the first one's stays until all have a copy
   }
 
   void reserve(std::uint64_t bytes) override {
