@@ -7,7 +7,6 @@ import json
 import os
 import statistics
 
-import numpy
 from journal import Journal
 from measure import fail, machine_facts
 
@@ -45,6 +44,7 @@ def parse(words):
 
 def latin_hypercube(points, seed):
     """In each dimension one point in each of as many equal intervals."""
+    import numpy  # here, since no other job needs it
     random = numpy.random.default_rng(seed)
     drawn = []
     for low, high in BOX.values():
@@ -95,6 +95,8 @@ class Box:
 
     def influences(self, rows):
         """Spearman's rank correlation of each assumption with the speed-up; the strongest first."""
+        import numpy
+
         def ranked(values):
             return numpy.argsort(numpy.argsort(values))
         speed_up = ranked([r["to_stock"] for r in rows])
@@ -102,6 +104,7 @@ class Box:
         return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
 
     def report(self):
+        import numpy
         a = self.args
         rows = sorted(self.rows.values(), key=lambda r: r["point"])
         if len(rows) < 3:

@@ -20,7 +20,8 @@ STRATEGIES = ["stock", "lmm", "lmm-dm", "lmm-dio", "lmm-dio-prov", "lmm-dio-prov
 # What each is a step from.
 BEFORE = {"lmm": "stock", "lmm-dm": "lmm", "lmm-dio": "lmm", "lmm-dio-prov": "lmm-dio", "lmm-dio-prov-coal": "lmm-dio-prov",
           "lmm-dio-prov-coal-stag": "lmm-dio-prov-coal", "full": "lmm-dio-prov-coal"}
-CONTENTS = {"cifar10-like": 3072, "imagenet-like": 112640, "photographs": 112640}  # bytes of a value, on average
+CONTENTS = {"cifar10-like": 3072, "imagenet-like": 112640, "raw-imagenet-like": 196608, "photographs": 112640,
+            "cosmoflow-like": 2828486}  # bytes of a value, on average
 # What a campaign that goes on has in common with its beginning.
 SIGNATURE = ["contents", "bytes", "batch", "epochs", "compute", "allreduce_mb", "assignment", "order", "delay_us", "cap", "rate",
              "job"]

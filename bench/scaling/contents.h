@@ -9,10 +9,18 @@ namespace lmdbio::bench {
 
 /// Sizes of values.
 enum class Content : unsigned char {
-  cifar10_like,   ///< 3 KiB: a small raw image
-  imagenet_like,  ///< 110 KiB: an average photograph
-  photographs     ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
+  cifar10_like,       ///< 3 KiB: a small raw image
+  imagenet_like,      ///< 110 KiB: an average photograph
+  raw_imagenet_like,  ///< 192 KiB: the pixels of a photograph that was scaled to 256 x 256
+  photographs,        ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
+  /// Drawn from a normal distribution: mean 2,828,486 bytes, standard deviation 71,311.  Those of the
+  /// CosmoFlow workload of DLIO (https://github.com/argonne-lcf/dlio_benchmark).
+  cosmoflow_like
 };
+
+constexpr bool sizes_differ(Content content) noexcept {
+  return content == Content::photographs || content == Content::cosmoflow_like;
+}
 
 /// The sizes of the values of a database, one after the other.  The same ones each time.
 class Sizes {
@@ -23,10 +31,12 @@ class Sizes {
   std::size_t next();
 
  private:
-  static constexpr double kMean = 110 * 1024, kSigma = 0.5;  // of photographs
+  static constexpr double kMean = 110 * 1024, kSigma = 0.5;                  // of photographs
+  static constexpr double kCosmoflow = 2828486, kCosmoflowDeviates = 71311;  // bytes
   const Content content_;
   std::mt19937_64 random_{1};
-  std::lognormal_distribution<double> size_;
+  std::lognormal_distribution<double> photograph_;
+  std::normal_distribution<double> cosmoflow_{kCosmoflow, kCosmoflowDeviates};
 };
 
 /// Records of a transaction that writes a database.

@@ -45,11 +45,14 @@ void add_database(CLI::App& app, Options& o) {
   app.add_option("database", o.data.database, "directory")->required();
   add_names(app.add_option(
                 "--make", o.data.content,
-                "write the database with stock LMDB if the directory is not there: values of 3 KiB, "
-                "of 110 KiB, or of sizes that are distributed as those of photographs, 110 KiB on average"),
+                "write the database with stock LMDB if the directory is not there: values of 3 KiB, of 110 "
+                "KiB, of 192 KiB (raw), or of sizes that are distributed as those of photographs, 110 KiB on "
+                "average, or of CosmoFlow's samples, 2.8 MB"),
             std::map<std::string, Content>{{"cifar10-like", Content::cifar10_like},
                                            {"imagenet-like", Content::imagenet_like},
-                                           {"photographs", Content::photographs}});
+                                           {"raw-imagenet-like", Content::raw_imagenet_like},
+                                           {"photographs", Content::photographs},
+                                           {"cosmoflow-like", Content::cosmoflow_like}});
   app.add_option("--bytes", o.data.bytes, "of such a database, e.g. 1GiB (default: 256MiB)")
       ->transform(CLI::AsSizeValue(false).description(""))
       ->type_name("SIZE");

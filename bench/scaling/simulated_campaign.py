@@ -16,8 +16,9 @@ from .campaign import CONTENTS, STRATEGIES, listed
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RANKS = [1, 2, 4, 8, 16] + [36 << k for k in range(9)]
-# Of a record in the file, as contents.h has it: whole pages, and its share of a leaf page.  Photographs, whose sizes differ: about.
-RECORD_BYTES = {"cifar10-like": 4096 + 32, "imagenet-like": 28 * 4096 + 32, "photographs": 28 * 4096}
+# Of a record in the file, as contents.h has it: whole pages, and its share of a leaf page.  If sizes differ: about.
+RECORD_BYTES = {"cifar10-like": 4096 + 32, "imagenet-like": 28 * 4096 + 32, "raw-imagenet-like": 49 * 4096 + 32, "photographs": 28 * 4096,
+                "cosmoflow-like": 691 * 4096 + 32}
 SIGNATURE = ["platform_sha256", "content", "batch", "compute", "assignment", "steps"]
 
 
@@ -88,8 +89,7 @@ class Campaign:
 
     def all(self):
         """The largest first: they take longest.  Those that fail are told, and left out."""
-        left = [(n, s) for n in sorted(self.args.ranks, reverse=True) for s in self.args.strategies
-                if (n, s) not in self.rows and not (n == 1 and s == "full")]  # one rank has nobody to share with
+        left = [(n, s) for n in sorted(self.args.ranks, reverse=True) for s in self.args.strategies if (n, s) not in self.rows]
         return simulation.run_side_by_side(self.args.workers, self.job, left, self.keep, lambda key: f"{key[1]}, {key[0]} ranks")
 
     def keep(self, key, row):

@@ -13,7 +13,7 @@ ContentRecords::ContentRecords(Content content, std::uint64_t bytes, std::uint64
     const std::size_t size = sizes.next();
     written.add(size);
     size_ = static_cast<std::uint32_t>(size);
-    if (content == Content::photographs) sizes_.push_back(size_);
+    if (sizes_differ(content)) sizes_.push_back(size_);
   }
 }
 
