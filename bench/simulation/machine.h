@@ -115,7 +115,8 @@ class Machine {
           [this, node](PageCache::Page first, PageCache::Page count) {
             read(node, first * PageCache::kPageBytes, count * PageCache::kPageBytes,
                  [cache = caches_[node].get(), first, count] { cache->arrived(first, count); });
-          });
+          },
+          platform_.node_memory_bytes / PageCache::kPageBytes);
     return *cache;
   }
   StorageUse use(std::size_t node) { return use_[node]; }

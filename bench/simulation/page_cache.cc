@@ -11,23 +11,52 @@ namespace {
 constexpr PageCache::Page kAround = 16;
 /// What is read ahead ends at a multiple of so many.
 constexpr PageCache::Page kEndsAt = 4;
+/// Of all pages, one in so many is kept free.
+constexpr PageCache::Page kSpare = 16;
+/// Windows of read-ahead that have room: a page that was read is there when it is touched.
+constexpr PageCache::Page kLeastWindows = 4;
 
 }  // namespace
 
-PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page, Page)> read)
-    : read_ahead_pages_(read_ahead_pages), read_(std::move(read)), states_(pages) {}
+PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page, Page)> read, Page room)
+    : read_ahead_pages_(read_ahead_pages),
+      read_(std::move(read)),
+      room_(std::max(room, kLeastWindows * read_ahead_pages)),
+      states_(pages) {}
 
 void PageCache::arrived(Page first, Page count) {
   std::vector<std::vector<std::function<void(std::size_t)>>> told;
   for (Page p = first; p < first + count; ++p) {
-    states_[p] = static_cast<unsigned char>((states_[p] & ~kBeingRead) | kThere);
+    states_[p] = static_cast<unsigned char>((states_[p] & ~kBeingRead) | kThere | kUsed);
+    order_.push_back(p);
     if (const auto found = waiting_.find(p); found != waiting_.end()) {
       told.push_back(std::move(found->second));
       waiting_.erase(found);
     }
   }
+  make_room();
   for (const auto& of_page : told)
     for (std::size_t i = 0; i < of_page.size(); ++i) of_page[i](i);
+}
+
+// shrink_folio_list, with one list instead of two.  All pages are looked at once, before any goes that was
+// used.
+void PageCache::make_room() {
+  if (order_.size() <= room_ - room_ / kSpare) return;
+  for (Page n = order_.size(); n != 0 && order_.size() > room_ - room_ / kSpare; --n) look_at_next();
+  while (order_.size() > room_) look_at_next();
+}
+
+void PageCache::look_at_next() {
+  const Page page = order_.front();
+  order_.pop_front();
+  if ((states_[page] & kUsed) != 0) {
+    states_[page] &= static_cast<unsigned char>(~kUsed);
+    order_.push_back(page);
+    return;
+  }
+  states_[page] = 0;
+  for (MappedFile* const file : files_) file->mapped_[page] = false;
 }
 
 void PageCache::read(Page first, Page count) {
@@ -63,8 +92,8 @@ PageCache::Page PageCache::next_miss(Page first, Page most) const {
 
 // handle_mm_fault, as for a fault on a page of a shared file mapping.
 bool MappedFile::touch(Page page) {
-  if (mapped_[page]) return true;
-  if (std::exchange(waits_for_, kNone) == page) {
+  if (use_mapped(page)) return true;
+  if (std::exchange(waits_for_, kNone) == page && !cache_.is_absent(page)) {
     // The second attempt, which reads no more.
     if (!cache_.is_there(page)) {
       waits_for_ = page;
@@ -72,6 +101,7 @@ bool MappedFile::touch(Page page) {
     }
     map_around(page);
     mapped_[page] = true;
+    cache_.use(page);
     return true;
   }
   ++faults_;
@@ -86,11 +116,15 @@ bool MappedFile::touch(Page page) {
   return false;
 }
 
-// filemap_map_pages.  Whether `page` is mapped; with the mark of a read-ahead it is not.
+// filemap_map_pages.  Whether `page` is mapped; with the mark of a read-ahead it is not.  On x86-64 the
+// entries say that all of these pages were used.
 bool MappedFile::map_around(Page page) {
   const Page first = page / kAround * kAround, end = std::min(first + kAround, cache_.pages());
   for (Page p = first; p < end; ++p)
-    if (cache_.is_there(p) && !cache_.is_marked(p)) mapped_[p] = true;
+    if (cache_.is_there(p) && !cache_.is_marked(p) && !mapped_[p]) {
+      mapped_[p] = true;
+      cache_.use(p);
+    }
   return mapped_[page];
 }
 
@@ -145,7 +179,9 @@ bool MappedFile::read(Page page) {
   } else if (cache_.is_marked(page)) {
     read_ahead_again(page);
   }
-  return cache_.is_there(page);
+  if (!cache_.is_there(page)) return false;
+  cache_.use(page);
+  return true;
 }
 
 }  // namespace lmdbio::bench

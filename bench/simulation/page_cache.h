@@ -7,26 +7,36 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <unordered_map>
 #include <vector>
 
 namespace lmdbio::bench {
 
-/// Whatever has been read stays: the node's memory is larger than the file.  One thread.
+class MappedFile;
+
+/// Has room for so many pages.  When it is nearly full, pages go in the order in which they came; one that
+/// came, or was used, since that was last looked at stays for another turn, about as in mm/vmscan.c.  One
+/// thread.
 class PageCache {
  public:
   using Page = std::uint64_t;
   static constexpr std::size_t kPageBytes = 4096;
 
   /// `read` starts a request for `count` pages; when it is done, arrived() is to be called.
-  /// `read_ahead_pages`: of the file system, at least 1 (read_ahead_kb).
-  PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page first, Page count)> read);
+  /// `read_ahead_pages`: of the file system, at least 1 (read_ahead_kb).  `room`: four times
+  /// as much, at least.
+  PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page first, Page count)> read,
+            Page room = ~Page{0});
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
   Page pages() const noexcept { return states_.size(); }
   bool is_there(Page page) const { return (states_[page] & kThere) != 0; }
+  bool is_being_read(Page page) const { return (states_[page] & kBeingRead) != 0; }
+  /// Those that are there.
+  Page pages_there() const noexcept { return order_.size(); }
   void arrived(Page first, Page count);
   /// Calls `what` once, when the page arrives, with the number of those that were called for it before.  It
   /// is being read.
@@ -36,12 +46,15 @@ class PageCache {
 
  private:
   friend class MappedFile;
-  static constexpr unsigned char kBeingRead = 1, kThere = 2, kMarked = 4;
+  static constexpr unsigned char kBeingRead = 1, kThere = 2, kMarked = 4, kUsed = 8;
 
   bool is_absent(Page page) const { return (states_[page] & (kBeingRead | kThere)) == 0; }
   bool is_marked(Page page) const { return (states_[page] & kMarked) != 0; }
   void unmark(Page page) { states_[page] &= static_cast<unsigned char>(~kMarked); }
   void read(Page first, Page count);
+  void look_at_next();
+  void use(Page page) { states_[page] |= kUsed; }
+  void make_room();
   /// Absent pages of these, one request for those that follow each other.  The page from which `async`
   /// pages are left gets the mark that starts the next read-ahead.
   void read_ahead(Page first, Page count, Page async);
@@ -50,8 +63,11 @@ class PageCache {
 
   const Page read_ahead_pages_;
   const std::function<void(Page, Page)> read_;
+  const Page room_;
   std::vector<unsigned char> states_;
   std::unordered_map<Page, std::vector<std::function<void(std::size_t)>>> waiting_;
+  std::deque<Page> order_;  ///< those that are there, the next to go first
+  std::vector<MappedFile*> files_;
 };
 
 /// The file as one process has opened and mapped it.  The cache outlives it.
@@ -59,22 +75,31 @@ class MappedFile {
  public:
   using Page = PageCache::Page;
 
-  explicit MappedFile(PageCache& cache) : cache_(cache), mapped_(cache.pages()) {}
+  explicit MappedFile(PageCache& cache) : cache_(cache), mapped_(cache.pages()) {
+    cache_.files_.push_back(this);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() { std::erase(cache_.files_, this); }
 
   /// The process reads from its mapping.  False: it waits until the page is there (PageCache::when_there),
-  /// and touches it again.
+  /// unless it is not being read any more, and touches it again.
   bool touch(Page page);
   /// pread of a page, likewise.
   bool read(Page page);
 
-  /// A touch of it takes no fault.
-  bool is_mapped(Page page) const { return mapped_[page]; }
+  /// Whether the process reads from it without a fault.
+  bool use_mapped(Page page) {
+    if (mapped_[page]) cache_.use(page);
+    return mapped_[page];
+  }
 
   std::uint64_t faults() const noexcept { return faults_; }
   /// Of these, those that waited.
   std::uint64_t major_faults() const noexcept { return major_faults_; }
 
  private:
+  friend class PageCache;
   static constexpr Page kNone = ~Page{0};
 
   bool map_around(Page page);

@@ -8,7 +8,7 @@ void SimulatedMapping::touch(std::uint64_t offset, std::uint64_t bytes) {
   if (bytes == 0) return;
   const PageCache::Page last = (offset + bytes - 1) / PageCache::kPageBytes;
   for (PageCache::Page p = offset / PageCache::kPageBytes; p <= last; ++p)
-    if (!file_.is_mapped(p)) fault(p);
+    if (!file_.use_mapped(p)) fault(p);
 }
 
 void SimulatedMapping::copy(std::uint64_t offset, std::uint64_t bytes) {
@@ -32,7 +32,7 @@ void SimulatedMapping::read(std::uint64_t offset) {
 }
 
 void SimulatedMapping::wait_for(PageCache::Page page) {
-  if (cache_.is_there(page)) return;  // it has arrived while the CPU worked
+  if (!cache_.is_being_read(page)) return;  // it has arrived while the CPU worked
   std::size_t earlier = 0;
   cache_.when_there(page, [this, &earlier](std::size_t others) {
     earlier = others;
