@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 
 #include "bench/common.h"
 #include "bench/scaling/finders.h"
@@ -96,31 +97,48 @@ class NodeLoader final : public Loader {
     MPI_Comm_size(group_, &ranks_of_group);
     served_.resize(static_cast<std::size_t>(ranks_of_group));
     MPI_Allgather(&rank_, 1, MPI_INT, served_.data(), 1, MPI_INT, group_);
-    // Which reader serves which rank.
-    int leader = rank_;
-    MPI_Bcast(&leader, 1, MPI_INT, 0, group_);
-    leaders_.resize(static_cast<std::size_t>(ranks_));
-    MPI_Allgather(&leader, 1, MPI_INT, leaders_.data(), 1, MPI_INT, MPI_COMM_WORLD);
-    if (is_reader()) make_communicator_of_readers();
+    find_all_readers();
+    if (is_reader()) {
+      make_communicator_of_readers();
+      find_all_served();
+    }
     for (auto& slot : slots_) slot = world_.share_memory(group_);
   }
 
+  void find_all_readers() {
+    constexpr std::size_t kBits = 64;
+    std::vector<std::uint64_t> is_reader((static_cast<std::size_t>(ranks_) - 1) / kBits + 1);
+    const auto own = static_cast<std::size_t>(rank_);
+    if (this->is_reader()) is_reader[own / kBits] |= std::uint64_t{1} << own % kBits;
+    MPI_Allreduce(MPI_IN_PLACE, is_reader.data(), static_cast<int>(is_reader.size()), MPI_UINT64_T, MPI_BOR,
+                  MPI_COMM_WORLD);
+    if (!this->is_reader()) return;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const auto bit = static_cast<std::size_t>(rank);
+      if ((is_reader[bit / kBits] >> bit % kBits & 1) != 0) all_readers_.push_back(rank);
+    }
+  }
   // By readers alone: a split takes messages of all ranks to one.
   void make_communicator_of_readers() {
-    const std::vector<int> readers = all_readers();
     MPI_Group all, these;
     MPI_Comm_group(MPI_COMM_WORLD, &all);
-    MPI_Group_incl(all, static_cast<int>(readers.size()), readers.data(), &these);
+    MPI_Group_incl(all, static_cast<int>(all_readers_.size()), all_readers_.data(), &these);
     MPI_Comm_create_group(MPI_COMM_WORLD, these, kReaders, &readers_);
     MPI_Group_free(&these);
     MPI_Group_free(&all);
   }
-  /// Their ranks, sorted.
-  std::vector<int> all_readers() const {
-    std::vector<int> readers(leaders_);
-    std::sort(readers.begin(), readers.end());
-    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
-    return readers;
+  // Ranks that do not read need not know: it takes memory that grows with the square of the ranks.
+  void find_all_served() {
+    const std::size_t readers = all_readers_.size();
+    std::vector<int> counts(readers), begins(readers), all(static_cast<std::size_t>(ranks_));
+    const auto own = static_cast<int>(served_.size());
+    MPI_Allgather(&own, 1, MPI_INT, counts.data(), 1, MPI_INT, readers_);
+    std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
+    MPI_Allgatherv(served_.data(), own, MPI_INT, all.data(), counts.data(), begins.data(), MPI_INT, readers_);
+    leaders_.resize(static_cast<std::size_t>(ranks_));
+    for (std::size_t r = 0; r < readers; ++r)
+      for (int i = 0; i < counts[r]; ++i)
+        leaders_[static_cast<std::size_t>(all[static_cast<std::size_t>(begins[r] + i)])] = all_readers_[r];
   }
 
   void open() {
@@ -191,7 +209,7 @@ class NodeLoader final : public Loader {
     const std::vector<Place> found = finder_->find(w, every);
     finish_handing_on();  // of the fetch before: the first reader does not wait for those that still copy
     int reader = 0;
-    for (const int leader : all_readers()) {
+    for (const int leader : all_readers_) {
       std::vector<Place>& of_reader = leader == rank_ ? places : handed_on_.emplace_back();
       of_reader.clear();
       for (const std::uint64_t o : ordinals(w, leader, nullptr)) of_reader.push_back(found[o - w.first]);
@@ -337,7 +355,9 @@ class NodeLoader final : public Loader {
   MPI_Comm group_ = MPI_COMM_NULL;    ///< a reader, and the ranks that it serves
   MPI_Comm readers_ = MPI_COMM_NULL;  ///< on readers only
   std::vector<int> served_;           ///< ranks of the group
-  std::vector<int> leaders_;          ///< of each rank, the reader that serves it
+  // On readers only.
+  std::vector<int> all_readers_;  ///< ranks, sorted
+  std::vector<int> leaders_;      ///< of each rank, the reader that serves it
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Finder> finder_;
   std::uint64_t records_ = 0, steps_ = 0, steps_of_fetch_ = 1;
