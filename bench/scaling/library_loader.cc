@@ -48,6 +48,7 @@ class Statistics {
       c.file_bytes = job.at("file_bytes");
       c.file_requests = job.at("file_requests");
       c.memory_bytes = job.at("memory_bytes");
+      c.messages = job.at("messages");
       c.rank_bytes = job.at("rank_bytes");
       c.node_bytes = job.at("node_bytes");
     }

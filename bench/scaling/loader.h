@@ -41,7 +41,8 @@ struct Value {
 struct LibraryCounters {
   bool known = false;
   std::uint64_t file_bytes = 0, file_requests = 0, memory_bytes = 0;
-  std::uint64_t rank_bytes = 0;  ///< between ranks
+  std::uint64_t messages = 0;    ///< with records, between ranks
+  std::uint64_t rank_bytes = 0;  ///< in them
   std::uint64_t node_bytes = 0;  ///< of these between nodes
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -85,16 +86,40 @@ class FileStorage final : public Storage {
   IoCounters counters_;
 };
 
+/// Adds the CPU time that this thread takes while it lives.
+class CpuTimer {
+ public:
+  explicit CpuTimer(double& seconds) noexcept : seconds_(seconds), begin_(now()) {}
+  CpuTimer(const CpuTimer&) = delete;
+  CpuTimer& operator=(const CpuTimer&) = delete;
+  ~CpuTimer() { seconds_ += now() - begin_; }
+
+ private:
+  static double now() noexcept {
+    timespec t{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+  }
+  double& seconds_;
+  const double begin_;
+};
+
 /// A shared window, whose first rank has all of it.
 class SharedWindow final : public NodeMemory {
  public:
-  explicit SharedWindow(MPI_Comm group) noexcept : group_(group) { MPI_Comm_rank(group, &rank_); }
+  /// `asking_s`, which outlives it, counts what waits take of the CPU.
+  SharedWindow(MPI_Comm group, double& asking_s) noexcept : group_(group), asking_s_(asking_s) {
+    MPI_Comm_rank(group, &rank_);
+  }
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
   ~SharedWindow() override { free(); }
 
   void reserve(std::uint64_t bytes) override {
-    MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, group_);
+    {
+      const CpuTimer timer(asking_s_);
+      MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, group_);
+    }
     if (bytes <= room_) return;
     free();
     room_ = bytes + bytes / 4;
@@ -111,7 +136,10 @@ class SharedWindow final : public NodeMemory {
     MPI_Bcast(&shift, 1, MPI_UINT64_T, 0, group_);
     bytes_ = static_cast<std::byte*>(begin) + shift;
   }
-  void wait_for_all() override { MPI_Barrier(group_); }
+  void wait_for_all() override {
+    const CpuTimer timer(asking_s_);
+    MPI_Barrier(group_);
+  }
   std::byte* bytes() const noexcept override { return bytes_; }
 
  private:
@@ -120,6 +148,7 @@ class SharedWindow final : public NodeMemory {
     room_ = 0;
   }
   const MPI_Comm group_;
+  double& asking_s_;
   int rank_ = 0;
   MPI_Win window_ = MPI_WIN_NULL;
   std::byte* bytes_ = nullptr;
@@ -164,7 +193,7 @@ class RealWorld final : public World {
   }
   MPI_Comm split_by_node() override { return bench::split_by_node(); }
   std::unique_ptr<NodeMemory> share_memory(MPI_Comm ranks) override {
-    return std::make_unique<SharedWindow>(ranks);
+    return std::make_unique<SharedWindow>(ranks, asking_s_);
   }
   std::unique_ptr<LmdbAccess> lmdb(const std::string& directory, const std::string& keys) override {
     return real_lmdb(directory, keys);
@@ -193,6 +222,7 @@ class RealWorld final : public World {
                  ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
     return {busy / ticks, (busy + idle + waits) / ticks};
   }
+  double asking_seconds() override { return asking_s_; }
   std::optional<StorageUse> storage_use() override {
     if (counters_.empty()) return std::nullopt;
     std::ifstream in(counters_);
@@ -202,6 +232,7 @@ class RealWorld final : public World {
 
  private:
   const std::string counters_;
+  double asking_s_ = 0;
 };
 
 class RealWorldMaker final : public WorldMaker {

@@ -128,7 +128,9 @@ class Training {
   };
   nlohmann::json report(const Times& times) {
     const double waited = std::accumulate(wait_s_.begin(), wait_s_.end(), 0.0);
-    const std::vector<double> mine{times.seconds, waited, times.opened, times.skew};
+    const double asking = world_.asking_seconds();
+    const std::vector<double> mine{times.seconds, waited, times.opened, times.skew,
+                                   asking - std::exchange(asking_s_, asking)};
     const std::vector<double> most = over_ranks(mine, MPI_DOUBLE, MPI_MAX),
                               all = over_ranks(mine, MPI_DOUBLE, MPI_SUM);
     const std::vector<double> steps = over_ranks(step_s_, MPI_DOUBLE, MPI_MAX);
@@ -140,6 +142,7 @@ class Training {
                      {"wait_s_mean", all[1] / ranks_}};
     e["skew_s"] = most[3];
     e["share_of_io"] = all[0] > 0 ? (all[1] + all[2]) / all[0] : 0;
+    e["asking_cpu_s"] = all[4];
     e["wait_s_by_rank"] = gathered(waited);
     e["step_seconds"] = steps;
     e["step_wait_s_mean"] = waits;
@@ -183,11 +186,9 @@ class Training {
     j["max_rss_kib"] = most[2];
     j["memory_kib"] = most[3];
     if (c.library.known)
-      j["library"] = {{"file_bytes", c.library.file_bytes},
-                      {"file_requests", c.library.file_requests},
-                      {"memory_bytes", c.library.memory_bytes},
-                      {"rank_bytes", c.library.rank_bytes},
-                      {"node_bytes", c.library.node_bytes}};
+      j["library"] = {{"file_bytes", c.library.file_bytes},     {"file_requests", c.library.file_requests},
+                      {"memory_bytes", c.library.memory_bytes}, {"messages", c.library.messages},
+                      {"rank_bytes", c.library.rank_bytes},     {"node_bytes", c.library.node_bytes}};
     j["lmdb_loaded"] = process.lmdb_loaded;
     j["lmdbio_loaded"] = process.lmdbio_loaded;
     return j;
@@ -200,7 +201,7 @@ class Training {
   std::vector<double> step_s_, wait_s_;
   std::uint64_t device_bytes_ = 0;
   StorageUse storage_;
-  double next_show_s_ = 0;
+  double next_show_s_ = 0, asking_s_ = 0;
   struct {
     std::uint64_t records = 0, bytes = 0;
   } read_;

@@ -95,6 +95,9 @@ class World {
   virtual ProcessFacts process() = 0;
   /// Seconds that all CPUs of this machine together have worked, and could have; 0: it is not known.
   virtual CpuUse cpu_use() = 0;
+  /// CPU seconds that this rank has spent so far asking whether other ranks of its node have come: MPI waits
+  /// so, and gives the CPU to who has something to do.
+  virtual double asking_seconds() { return 0; }
   /// Of this node's file system; nothing: it does not say.
   virtual std::optional<StorageUse> storage_use() = 0;
 };

@@ -19,11 +19,13 @@ from scaling import simulation  # noqa: E402
 from strategies_test import run as run_on_this_host  # noqa: E402
 
 STRATEGIES = ["lmm-dio", "lmm-dio-prov", "lmm-dio-prov-coal", "lmm-dio-prov-coal-stag"]
-CONTENTS = {"cifar10-like": "12MiB", "imagenet-like": "48MiB", "photographs": "24MiB"}
+CONTENTS = {"cifar10-like": "12MiB", "imagenet-like": "48MiB", "raw-imagenet-like": "32MiB", "photographs": "24MiB",
+            "cosmoflow-like": "96MiB"}
+MOST_BATCH = {"cosmoflow-like": 2}  # of 16 ranks: all records in one step
 KERNEL, KERNEL_OF_MODEL = tuple(int(n) for n in os.uname().release.split(".")[:2]), (6, 17)
 HOSTS = {"one": 1, "four": 4}
 RANKS = {"one": [1, 3, 8, 16], "four": [1, 2, 4]}  # on each host
-RANKS_OF_STREAMS = {"one": [2, 5, 16], "four": [1, 3]}
+RANKS_OF_STREAMS = {"one": [1, 2, 5, 16], "four": [1, 3]}
 SAME = ["ranks", "batch", "records", "steps", "nodes", "readers", "requests", "request_bytes", "requests_by_size", "requests_by_rank",
         "places_sent_bytes", "wrong_guesses"]
 PLATFORM = {"ranks_of_node": 8, "node_memory_bytes": 1 << 35, "read_ahead_bytes": 128 << 10,
@@ -59,6 +61,9 @@ class Test:
     def simulate(self, platform, ranks, *words, ranks_of_node=None):
         return simulation.run(self.simulated, platform, ranks, ["db", *words], ranks_of_node)
 
+    def batch(self, content):
+        return str(self.rng.randint(1, MOST_BATCH.get(content, 6)))
+
     def real(self, each, database, words):
         command = ["/usr/bin/env", "LMDBIO_IO=direct", self.program]
         if self.hosts == 1:
@@ -81,7 +86,7 @@ class Test:
             run_on_this_host(self.mpirun, 1, self.program, database, *made, "--prepare")
             for each in RANKS[self.where]:
                 strategy = next(strategies)
-                words = [*made, "--strategy", strategy, "--batch", str(self.rng.randint(1, 6)), "--epochs", "2",
+                words = [*made, "--strategy", strategy, "--batch", self.batch(content), "--epochs", "2",
                          "--assignment", self.rng.choice(["strided", "contiguous"]),
                          "--readers-per-node", str(self.rng.randint(1, 2))]
                 real = self.real(each, database, words)
@@ -101,7 +106,7 @@ class Test:
         data = os.path.join(self.path, "data")
         for each in RANKS_OF_STREAMS[self.where]:
             content = self.rng.choice(list(CONTENTS))
-            words = ["--make", content, "--bytes", CONTENTS[content], "--strategy", "full", "--batch", str(self.rng.randint(1, 6)),
+            words = ["--make", content, "--bytes", CONTENTS[content], "--strategy", "full", "--batch", self.batch(content),
                      "--epochs", "3", "--assignment", self.rng.choice(["strided", "contiguous"])]
             real = self.real(each, os.path.join(data, content), [*words, "--library", self.library])
             model = self.simulate(platform, self.hosts * each, *words, ranks_of_node=each)
@@ -109,7 +114,7 @@ class Test:
             for field in ("ranks", "batch", "records", "steps", "nodes", "readers"):
                 self.expect(real[field] == model[field], f"{what}: {field}: {real[field]}, {model[field]}")
             a, b = real["library"], model["library"]
-            for field in ("rank_bytes", "node_bytes"):
+            for field in ("messages", "rank_bytes", "node_bytes"):
                 self.expect(a[field] == b[field], what)
             parts = b["file_bytes"] // (4 << 20) + 2 * self.hosts
             self.expect(abs(a["file_bytes"] / b["file_bytes"] - 1) < 0.01, what)
@@ -125,8 +130,10 @@ class Test:
         platform = self.platform(latency_s=1e-3)
         job = SlowHosts(self.slowfs, os.path.join(self.path, "data"), os.path.join(self.path, "mount"), 1000, 0, timeout=100)
         for content, size in CONTENTS.items():
+            if content == "cosmoflow-like":  # glibc copies values of some MB backwards, and the kernel reads nothing ahead
+                continue
             for each, strategy in ((1, "stock"), (2, "stock"), (2, "lmm"), (3, "lmm-dm")):
-                words = ["--make", content, "--bytes", size, "--strategy", strategy, "--batch", str(self.rng.randint(1, 6)),
+                words = ["--make", content, "--bytes", size, "--strategy", strategy, "--batch", self.batch(content),
                          "--epochs", "2", "--assignment", self.rng.choice(["strided", "contiguous"])]
                 real = job.job("a job", self.hosts, each, [self.program, os.path.join(job.mount, content), *words, "--no-check",
                                                            "--counters", job.counters])[0]

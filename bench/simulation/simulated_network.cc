@@ -6,8 +6,6 @@
 #include <simgrid/kernel/Timer.hpp>
 #include <utility>
 
-#include "lmdbio/dist/message.h"
-
 namespace lmdbio::bench {
 
 namespace s4u = simgrid::s4u;
@@ -65,7 +63,6 @@ void Movers::work(Mover& mover) {
 }
 
 SimulatedNetwork::Lane& SimulatedNetwork::lane(std::uint32_t from, std::uint32_t to, unsigned channel) {
-  static_assert(dist::kChannels <= 256);
   return lanes_[(std::uint64_t{from} << 36) + (std::uint64_t{to} << 8) + channel];
 }
 
@@ -97,14 +94,14 @@ void SimulatedTransport::begin(SimulatedNetwork::Lane& lane, std::vector<Simulat
 
 Status SimulatedTransport::send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
                                 dist::Operation& op) {
-  SimulatedNetwork::Lane& lane = network_.lane(rank_, to, channel);
+  SimulatedNetwork::Lane& lane = network_.lane(rank_, to, channel_of(channel));
   begin(lane, lane.sends, {const_cast<std::byte*>(bytes.data()), bytes.size()}, op);
   return {};
 }
 
 Status SimulatedTransport::receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
                                    dist::Operation& op) {
-  SimulatedNetwork::Lane& lane = network_.lane(from, rank_, channel);
+  SimulatedNetwork::Lane& lane = network_.lane(from, rank_, channel_of(channel));
   receives_[&op] = &lane;
   begin(lane, lane.receives, room, op);
   return {};

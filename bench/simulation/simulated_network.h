@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lmdbio/dist/message.h"
 #include "lmdbio/dist/transport.h"
 
 namespace lmdbio::bench {
@@ -87,9 +88,11 @@ class SimulatedNetwork {
 class SimulatedTransport final : public dist::Transport {
  public:
   /// Of the calling rank.  `network` and `waker` outlive it; the latter is told of operations that have
-  /// ended.
-  SimulatedTransport(SimulatedNetwork& network, std::uint32_t rank, std::uint32_t ranks, Waker& waker)
+  /// ended.  `port`: only transports with the same one hear each other.
+  SimulatedTransport(SimulatedNetwork& network, std::uint32_t rank, std::uint32_t ranks, Waker& waker,
+                     unsigned port = 0)
       : network_(network),
+        port_(port),
         rank_(rank),
         ranks_(ranks),
         waker_(waker),
@@ -120,7 +123,10 @@ class SimulatedTransport final : public dist::Transport {
   void begin(SimulatedNetwork::Lane& lane, std::vector<SimulatedNetwork::End>& ends,
              std::span<std::byte> bytes, dist::Operation& op);
 
+  unsigned channel_of(unsigned channel) const noexcept { return port_ * dist::kChannels + channel; }
+
   SimulatedNetwork& network_;
+  const unsigned port_;
   const std::uint32_t rank_, ranks_;
   Waker& waker_;
   simgrid::s4u::Host* const host_;

@@ -3,11 +3,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "bench/common.h"
+#include "bench/simulation/simulated_index.h"
+#include "bench/simulation/simulated_lmdb.h"
 #include "lmdbio/dist/pauses.h"
 #include "lmdbio/dist/rank_stream.h"
 #include "lmdbio/dist/stream_sizes.h"
@@ -24,6 +28,13 @@ using namespace dist;
 constexpr std::size_t kAlignment = 4096;
 /// Of a node's memory, what a rank's readers may have by default (LMDBIO_MEMORY), and of that, messages.
 constexpr std::uint64_t kReadersShare = 4, kMessagesShare = 2;
+
+/// Nodes have the numbers in which ranks meet them, as lmdbio/dist numbers them.
+void number_by_rank(std::vector<std::uint32_t>& nodes) {
+  std::unordered_map<std::uint32_t, std::uint32_t> numbers;
+  for (std::uint32_t& node : nodes)
+    node = numbers.emplace(node, static_cast<std::uint32_t>(numbers.size())).first->second;
+}
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
@@ -143,12 +154,17 @@ class ModelSource final : public PartSource {
 
 class SimulatedStreams::Stream final : public Background {
  public:
-  Stream(const LoaderSettings& s, Machine& machine)
+  Stream(const LoaderSettings& s, Machine& machine, CpuTime& cpu)
       : machine_(machine), transport_(machine.network(), rank_of_world(), ranks_of_world(), waker_) {
     const std::uint32_t ranks = transport_.ranks(), rank = transport_.rank();
     const auto node = static_cast<std::uint32_t>(machine.node());
     nodes_.resize(ranks);
     MPI_Allgather(&node, 1, MPI_UINT32_T, nodes_.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
+    number_by_rank(nodes_);
+    // The environment, from which the snapshot is taken.
+    (void)SimulatedLmdb(machine, cpu);
+    cpu.settle();
+    make_simulated_index(machine, nodes_, rank);
     readers_ = choose_readers(nodes_, s.strategy.readers_per_node);
     const lmdbio_order order = order_of(s, static_cast<int>(rank), static_cast<int>(ranks));
 
@@ -158,13 +174,14 @@ class SimulatedStreams::Stream final : public Background {
     facts.records = machine.records().count();
     facts.record_bytes = std::max<std::uint64_t>(
         (tree.leaf_pages() + tree.value_pages()) * tree.page_bytes() / facts.records, 1);
-    facts.nodes = nodes_.back() + 1;
+    facts.nodes = *std::max_element(nodes_.begin(), nodes_.end()) + 1;
     facts.readers = static_cast<std::uint32_t>(readers_.size());
     facts.ranks_here = static_cast<std::uint64_t>(std::count(nodes_.begin(), nodes_.end(), nodes_[rank]));
     facts.available = machine.memory_of_node();
     facts.offer = facts.memory = facts.available / kReadersShare;
     facts.for_messages = facts.offer / kMessagesShare;
-    const Keeping keeps = what_to_keep(facts, 0);
+    // A rank that is alone has a plain reader, which keeps nothing.
+    const Keeping keeps = ranks == 1 ? Keeping{} : what_to_keep(facts, 0);
 
     Job job;
     job.order = whole_order(order);
@@ -228,11 +245,11 @@ class SimulatedStreams::Stream final : public Background {
     stream_->leave();
     for (progress(); !stream_->closed(); progress()) wait(kMostPauseBusy, kForever);
     const Traffic traffic = stream_->traffic();
-    const std::uint64_t mine[] = {source_->bytes(), source_->requests(), traffic.bytes_received,
-                                  traffic.bytes_from_nodes};
-    std::uint64_t all[4] = {};
-    MPI_Reduce(mine, all, 4, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
-    return {true, all[0], all[1], 0, all[2], all[3]};
+    const std::array mine{source_->bytes(), source_->requests(), traffic.messages_sent,
+                          traffic.bytes_received, traffic.bytes_from_nodes};
+    std::array<std::uint64_t, mine.size()> all{};
+    MPI_Reduce(mine.data(), all.data(), mine.size(), MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    return {true, all[0], all[1], 0, all[2], all[3], all[4]};
   }
 
  private:
@@ -290,14 +307,14 @@ class SimulatedStreams::Stream final : public Background {
   std::uint64_t events_ = 0;
 };
 
-SimulatedStreams::SimulatedStreams(const LoaderSettings& settings, Machine& machine) : machine_(machine) {
+SimulatedStreams::SimulatedStreams(const LoaderSettings& settings, Machine& machine, CpuTime& cpu)
+    : machine_(machine) {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (ranks == 1) die("a rank that reads alone with the index cannot be simulated yet");
   const std::uint64_t steps = steps_per_epoch(records(), settings.batch, static_cast<std::uint64_t>(ranks));
   if (steps == 0) die("%s: fewer records than one batch for each rank", settings.database.c_str());
   steps_ = StepCounter(settings.batch, steps);
-  stream_ = std::make_shared<Stream>(settings, machine);
+  stream_ = std::make_shared<Stream>(settings, machine, cpu);
   counters_.reads = stream_->reads();
 }
 

@@ -8,6 +8,7 @@
 
 #include "bench/scaling/loader.h"
 #include "bench/scaling/stream_order.h"
+#include "bench/simulation/cpu_time.h"
 #include "bench/simulation/machine.h"
 
 namespace lmdbio::bench {
@@ -24,8 +25,8 @@ class Background {
 
 class SimulatedStreams final : public Loader {
  public:
-  /// All ranks together.  `machine` outlives it.
-  SimulatedStreams(const LoaderSettings& settings, Machine& machine);
+  /// All ranks together.  `machine` and `cpu` outlive it.
+  SimulatedStreams(const LoaderSettings& settings, Machine& machine, CpuTime& cpu);
   SimulatedStreams(const SimulatedStreams&) = delete;
   SimulatedStreams& operator=(const SimulatedStreams&) = delete;
   ~SimulatedStreams() override;

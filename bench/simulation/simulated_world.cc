@@ -165,7 +165,7 @@ class SimulatedWorld final : public World {
   std::unique_ptr<Loader> library_loader(const LoaderSettings& settings) override {
     if (settings.strategy.exchange != Strategy::Exchange::redistributed)
       die("strategies with the index and without redistribution cannot be simulated yet");
-    auto loader = std::make_unique<SimulatedStreams>(settings, *machine_);
+    auto loader = std::make_unique<SimulatedStreams>(settings, *machine_, cpu_);
     background_ = loader->background();
     return loader;
   }
