@@ -22,6 +22,8 @@ from measure import Failed, progress
 SMPI = ["smpi/coll-selector:ompi", "smpi/allreduce:redbcast", "smpi/reduce:binomial", "smpi/bcast:binomial_tree",
         "smpi/gather:ompi_binomial", "smpi/allgather:GB", "smpi/barrier:ompi_tree", "smpi/simulate-computation:no",
         "smpi/host-speed:1Gf", "smpi/test:0", "smpi/send-is-detached-thresh:0", "contexts/stack-size:256"]
+# A rank's stack has two maps of memory, one of which is a guard; a process may have so many (vm.max_map_count, less the others).
+MOST_GUARDED_RANKS = 32000
 PLATFORM = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
 <platform version="4.1">
@@ -114,8 +116,9 @@ def run(program, platform, ranks, words, ranks_of_node=None, timeout=None):
             file.write(PLATFORM.format(**facts | {"last": nodes - 1, "ranks_of_node": each}))
         with open(hosts, "w", encoding="ascii") as file:
             file.writelines(f"node{i}:{each}\n" for i in range(nodes))
+        settings = SMPI if ranks <= MOST_GUARDED_RANKS else [*SMPI, "contexts/guard-size:0"]
         command = ["smpirun", "-np", str(ranks), "-platform", xml, "-hostfile", hosts, "-no-privatize", "--log=root.thres:critical",
-                   *(f"--cfg={setting}" for setting in SMPI), program, *words, "--platform", platform]
+                   *(f"--cfg={setting}" for setting in settings), program, *words, "--platform", platform]
         job = run_group(command, directory, timeout)
     lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
     if job.returncode != 0 or len(lines) != 1:

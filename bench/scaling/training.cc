@@ -112,9 +112,11 @@ class Training {
                  static_cast<unsigned long long>(at.epoch + 1), static_cast<unsigned long long>(at.epochs),
                  static_cast<unsigned long long>(at.step), static_cast<unsigned long long>(at.steps));
   }
-  std::vector<double> gathered(double mine) const {
-    std::vector<double> all(static_cast<std::size_t>(ranks_));
-    MPI_Gather(&mine, 1, MPI_DOUBLE, all.data(), 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  /// On rank 0: on each of them it would take memory that grows with the square of the ranks in a simulation.
+  template <class T>
+  std::vector<T> gathered(T mine, MPI_Datatype type) const {
+    std::vector<T> all(static_cast<std::size_t>(rank_ == 0 ? ranks_ : 0));
+    MPI_Gather(&mine, 1, type, all.data(), 1, type, 0, MPI_COMM_WORLD);
     return all;
   }
   std::uint64_t sum(std::uint64_t v) const { return over_ranks(std::vector{v}, MPI_UINT64_T, MPI_SUM)[0]; }
@@ -143,7 +145,7 @@ class Training {
     e["skew_s"] = most[3];
     e["share_of_io"] = all[0] > 0 ? (all[1] + all[2]) / all[0] : 0;
     e["asking_cpu_s"] = all[4];
-    e["wait_s_by_rank"] = gathered(waited);
+    e["wait_s_by_rank"] = gathered(waited, MPI_DOUBLE);
     e["step_seconds"] = steps;
     e["step_wait_s_mean"] = waits;
     e["records"] = sum(read_.records);
@@ -171,8 +173,7 @@ class Training {
     const std::vector<std::uint64_t> most = over_ranks(
         std::vector<std::uint64_t>{c.direct.most_in_flight, c.wrong_guesses, process.max_rss_kib, memory_kib},
         MPI_UINT64_T, MPI_MAX);
-    std::vector<std::uint64_t> by_rank(static_cast<std::size_t>(ranks_));
-    MPI_Gather(&c.direct.requests, 1, MPI_UINT64_T, by_rank.data(), 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    const std::vector<std::uint64_t> by_rank = gathered(c.direct.requests, MPI_UINT64_T);
     nlohmann::json j{{"readers", counts[0]},
                      {"requests", counts[1]},
                      {"request_bytes", counts[2]},
