@@ -227,7 +227,7 @@ class RealWorld final : public World {
     if (counters_.empty()) return std::nullopt;
     std::ifstream in(counters_);
     const nlohmann::json read = nlohmann::json::parse(in).at("read");
-    return StorageUse{read.at("numbered"), read.at("bytes")};
+    return StorageUse{read.at("numbered"), read.at("bytes"), 0};
   }
 
  private:

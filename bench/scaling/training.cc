@@ -158,6 +158,7 @@ class Training {
   }
   /// Of the file systems of all nodes.
   void add_storage(nlohmann::json& e, StorageUse use) {
+    if (use.most_in_flight != 0) e["storage_most_in_flight"] = use.most_in_flight;
     if (rank_of_node_ != 0) use = {};
     e["storage_requests"] = sum(use.requests - std::exchange(storage_.requests, use.requests));
     e["storage_bytes"] = sum(use.bytes - std::exchange(storage_.bytes, use.bytes));

@@ -95,14 +95,14 @@ class Machine {
     use_[node].bytes += bytes;
     if (bytes <= most) {
       ++use_[node].requests;
-      return storage_.read(node, offset, bytes, std::move(done));
+      return read_one(node, offset, bytes, std::move(done));
     }
     // The client divides it, and asks for all parts at once.
     const auto left = std::make_shared<std::uint64_t>((bytes - 1) / most + 1);
     use_[node].requests += *left;
     const auto all_done = std::make_shared<std::function<void()>>(std::move(done));
     for (std::uint64_t at = 0; at < bytes; at += most)
-      storage_.read(node, offset + at, std::min(most, bytes - at), [left, all_done] {
+      read_one(node, offset + at, std::min(most, bytes - at), [left, all_done] {
         if (--*left == 0) (*all_done)();
       });
   }
@@ -119,17 +119,30 @@ class Machine {
           platform_.node_memory_bytes / PageCache::kPageBytes);
     return *cache;
   }
-  StorageUse use(std::size_t node) { return use_[node]; }
+  StorageUse use(std::size_t node) {
+    StorageUse use = use_[node];
+    use.most_in_flight = most_in_flight_;
+    return use;
+  }
   SimulatedNetwork& network() noexcept { return network_; }
   Meeting& meeting() noexcept { return meeting_; }
 
  private:
+  void read_one(std::size_t node, std::uint64_t offset, std::uint64_t bytes, std::function<void()> done) {
+    most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
+    storage_.read(node, offset, bytes, [this, done = std::move(done)] {
+      --in_flight_;
+      done();
+    });
+  }
+
   const Platform platform_;
   SimulatorClock clock_;
   StorageModel storage_;
   std::map<std::string, std::size_t> nodes_;
   std::map<std::size_t, std::vector<int>> ranks_;
   std::map<std::size_t, StorageUse> use_;
+  std::uint64_t in_flight_ = 0, most_in_flight_ = 0;
   std::map<std::size_t, std::unique_ptr<PageCache>> caches_;
   std::unique_ptr<ContentRecords> records_;
   std::unique_ptr<SyntheticTree> tree_;

@@ -1,0 +1,88 @@
+#!/usr/bin/python3
+"""Breaks the exchange of records in three ways, and shows that simulated jobs tell: in what they count, and in the time they take.
+
+    bench/simulation/mutations.py [--build DIR] [--ranks P]
+
+Builds each mutant from a copy of the committed sources, some minutes each.  1: a mutant is not seen.
+"""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [os.path.join(TOP, "bench"), os.path.join(TOP, "bench", "scaling")]
+from measure import progress  # noqa: E402
+from scaling import simulation  # noqa: E402
+from scaling.simulated_campaign import job_words  # noqa: E402
+
+# What: the file, what stands there, what replaces it, and the count that is to differ by a factor of 1.5 at least.
+MUTANTS = {
+    "each part is read twice": (
+        "lmdbio/dist/sender.cc", "  const Status st =\n      source_.start(planned_.ordinals,",
+        "  std::unique_ptr<PartRead> again;\n  (void)source_.start(planned_.ordinals, {}, again, why);\n  (void)again.release();\n"
+        "  const Status st =\n      source_.start(planned_.ordinals,", "file_bytes"),
+    "a message for each record": (
+        "lmdbio/dist/stream_sizes.cc", "std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) * readers",
+        "offer + record_bytes != 0 ? readers : readers", "messages"),
+    "readers take no turns": (
+        "lmdbio/dist/turns.cc", "  if (at_once_ == 0) return true;\n", "  if (at_once_ + n != UINT64_MAX) return true;\n", "in_flight"),
+}
+SEEN, SEEN_IN_TIME = 1.5, 1.02  # factors, either way
+
+
+def build(directory, mutant):
+    file, stands, replacement, _ = mutant
+    subprocess.run(["git", "clone", "--quiet", TOP, directory], check=True)
+    path = os.path.join(directory, file)
+    with open(path, encoding="utf-8") as source:
+        text = source.read()
+    if text.count(stands) != 1:
+        sys.exit(f"error: {file} has changed: the mutation has no place in it")
+    with open(path, "w", encoding="utf-8") as source:
+        source.write(text.replace(stands, replacement))
+    out = os.path.join(directory, "build")
+    launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if (ccache := os.environ.get("CCACHE")) else []
+    for command in (["cmake", "-S", directory, "-B", out, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", *launcher],
+                    ["make", "-C", out, f"-j{os.cpu_count()}", "run_scale_simulated"]):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"error: {done.stdout}")
+    return os.path.join(out, "bin", "run_scale_simulated")
+
+
+def counts(program, platform, ranks):
+    words = job_words("cifar10-like", 16, ranks, 64, "full", 0, "contiguous")
+    job = simulation.run(program, platform, ranks, [*words, "--group", "4"])
+    epoch = job["epochs"][0]
+    return {"file_bytes": job["library"]["file_bytes"], "messages": job["library"]["messages"],
+            "in_flight": epoch["storage_most_in_flight"], "seconds": epoch["seconds"] - epoch["open_seconds"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=os.path.join(TOP, "build", "dev"), help="with the program as it is (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=288, help="default: %(default)s")
+    args = parser.parse_args()
+    platform = os.path.join(HERE, "platforms", "bebop-like.json")
+    right = counts(os.path.join(os.path.abspath(args.build), "bin", "run_scale_simulated"), platform, args.ranks)
+    rows, failed = [["as it is", *map(str, right.values()), ""]], 0
+    for name, mutant in MUTANTS.items():
+        progress(f"building: {name}")
+        with tempfile.TemporaryDirectory(prefix="lmdbio_mutant_") as directory:
+            wrong = counts(build(os.path.join(directory, "clone"), mutant), platform, args.ranks)
+        ratio, slower = (wrong[what] / right[what] for what in (mutant[3], "seconds"))
+        seen = not 1 / SEEN < ratio < SEEN and not 1 / SEEN_IN_TIME < slower < SEEN_IN_TIME
+        failed += not seen
+        rows.append([name, *map(str, wrong.values()), f"{mutant[3]} x {ratio:.2f}, time x {slower:.2f}{'' if seen else ': NOT SEEN'}"])
+    progress("")
+    print(f"{args.ranks} ranks, full, readers in groups of 4\n\n| | {' | '.join(right)} | seen |\n|{'---|' * (len(right) + 2)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
