@@ -8,8 +8,11 @@ import itertools
 import json
 import os
 import random
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(HERE, "..", "scaling")]
@@ -35,6 +38,29 @@ PLATFORM = {"ranks_of_node": 8, "node_memory_bytes": 1 << 35, "read_ahead_bytes"
             "storage": {"servers": 1, "stripe_bytes": 1 << 20, "server_bytes_s": 1e9, "request_s": 0, "latency_s": 0, "latency_spread": 0,
                         "requests_in_flight": 64, "client_bytes_s": 1e12,
                         "largest_request_bytes": 0}}
+
+
+def processes_with(word):
+    """Those that have it in their command lines."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if word.encode() in file.read():
+                    found.append(int(pid))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def waits_for(what):
+    """Whether it comes true within 30 s."""
+    end = time.monotonic() + 30
+    while not what():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 class Test:
@@ -192,6 +218,18 @@ class Test:
         self.expect(seconds(drawn, 32) == seconds(drawn, 32), "the same job takes another time")
         self.expect(seconds(drawn, 32) != seconds(slow, 32), "latency takes no time")
 
+    def nothing_outlives_the_command(self):
+        platform = self.platform()
+        build = os.path.dirname(os.path.dirname(self.simulated))
+        command = [os.path.join(HERE, "..", "scale"), "--simulate", platform, "--build", build, "--out", self.path, "--ranks", "64", "db",
+                   "--make", "cifar10-like", "--bytes", "4GiB", "--batch", "1", "--strategy", "stock"]
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.expect(waits_for(lambda: len(processes_with(platform)) > 2), "a simulated job does not start")
+            job.send_signal(sent)
+            job.wait(timeout=60)
+            self.expect(waits_for(lambda: not processes_with(platform)), f"{sent.name}: left behind: {processes_with(platform)}")
+
     def what_is_wrong_is_refused(self):
         right = self.platform()
         nowhere = os.path.join(self.path, "nowhere.json")
@@ -221,6 +259,7 @@ def main():
         if where == "one":
             test.what_is_wrong_is_refused()
             test.times_are_those_of_the_settings()
+            test.nothing_outlives_the_command()
     print(f"{test.checked} checks, {test.failed} failed")
     return 0 if test.failed == 0 and test.checked > 100 else 1
 
