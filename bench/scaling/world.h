@@ -63,7 +63,7 @@ struct CpuUse {
 /// What has been read of a file system.
 struct StorageUse {
   std::uint64_t requests = 0, bytes = 0;
-  std::uint64_t most_in_flight = 0;  ///< of all nodes at the same time, in the whole job; 0: not known
+  std::uint64_t most_in_flight = 0;  ///< of all nodes at the same time, without opening `full`; 0: not known
 };
 
 /// One for each rank.  Ends the program, on all ranks, if something is wrong.

@@ -124,6 +124,8 @@ class Machine {
     use.most_in_flight = most_in_flight_;
     return use;
   }
+  /// What was in flight before does not count: a rank has opened.
+  void begin_to_count_in_flight() noexcept { most_in_flight_ = in_flight_; }
   SimulatedNetwork& network() noexcept { return network_; }
   Meeting& meeting() noexcept { return meeting_; }
 

@@ -3,10 +3,11 @@
 
     bench/simulation/mutations.py [--build DIR] [--ranks P]
 
-Builds each mutant from a copy of the committed sources, some minutes each.  1: a mutant is not seen.
+Builds them from a copy of the committed sources, which takes some minutes.  1: a mutant is not seen.
 """
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(TOP, "bench"), os.path.join(TOP, "bench", "scaling")]
-from measure import progress  # noqa: E402
+from measure import Failed, progress  # noqa: E402
 from scaling import simulation  # noqa: E402
 from scaling.simulated_campaign import job_words  # noqa: E402
 
@@ -33,35 +34,49 @@ MUTANTS = {
 SEEN, SEEN_IN_TIME = 1.5, 1.02  # factors, either way
 
 
-def build(directory, mutant):
-    file, stands, replacement, _ = mutant
-    subprocess.run(["git", "clone", "--quiet", TOP, directory], check=True)
-    path = os.path.join(directory, file)
-    with open(path, encoding="utf-8") as source:
-        text = source.read()
-    if text.count(stands) != 1:
-        sys.exit(f"error: {file} has changed: the mutation has no place in it")
-    with open(path, "w", encoding="utf-8") as source:
-        source.write(text.replace(stands, replacement))
-    out = os.path.join(directory, "build")
-    launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if (ccache := os.environ.get("CCACHE")) else []
-    for command in (["cmake", "-S", directory, "-B", out, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", *launcher],
-                    ["make", "-C", out, f"-j{os.cpu_count()}", "run_scale_simulated"]):
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"error: {done.stdout}")
-    return os.path.join(out, "bin", "run_scale_simulated")
+class Mutants:
+    """Built one after the other in one copy of the sources."""
+
+    def __init__(self, directory):
+        self.clone, self.out = os.path.join(directory, "clone"), os.path.join(directory, "build")
+        run("git", "clone", "--quiet", TOP, self.clone)
+        ccache = shutil.which("ccache")
+        run("cmake", "-S", self.clone, "-B", self.out, "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+            *([f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []))
+
+    def build(self, mutant):
+        """The program."""
+        file, stands, replacement, _ = mutant
+        path = os.path.join(self.clone, file)
+        with open(path, encoding="utf-8") as source:
+            text = source.read()
+        if text.count(stands) != 1:
+            raise Failed(f"{file} has changed: the mutation has no place in it")
+        try:
+            with open(path, "w", encoding="utf-8") as source:
+                source.write(text.replace(stands, replacement))
+            run("make", "-C", self.out, f"-j{os.cpu_count()}", "run_scale_simulated")
+        finally:
+            with open(path, "w", encoding="utf-8") as source:
+                source.write(text)
+        return os.path.join(self.out, "bin", "run_scale_simulated")
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(command)}: {done.stdout}")
 
 
 def counts(program, platform, ranks):
-    words = job_words("cifar10-like", 16, ranks, 64, "full", 0, "contiguous")
+    words = job_words("cifar10-like", 16, ranks, 64, "full", 0, "strided")
     job = simulation.run(program, platform, ranks, [*words, "--group", "4"])
     epoch = job["epochs"][0]
     return {"file_bytes": job["library"]["file_bytes"], "messages": job["library"]["messages"],
             "in_flight": epoch["storage_most_in_flight"], "seconds": epoch["seconds"] - epoch["open_seconds"]}
 
 
-def main():
+def main(directory):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(TOP, "build", "dev"), help="with the program as it is (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=288, help="default: %(default)s")
@@ -69,10 +84,10 @@ def main():
     platform = os.path.join(HERE, "platforms", "bebop-like.json")
     right = counts(os.path.join(os.path.abspath(args.build), "bin", "run_scale_simulated"), platform, args.ranks)
     rows, failed = [["as it is", *map(str, right.values()), ""]], 0
+    mutants = Mutants(directory)
     for name, mutant in MUTANTS.items():
         progress(f"building: {name}")
-        with tempfile.TemporaryDirectory(prefix="lmdbio_mutant_") as directory:
-            wrong = counts(build(os.path.join(directory, "clone"), mutant), platform, args.ranks)
+        wrong = counts(mutants.build(mutant), platform, args.ranks)
         ratio, slower = (wrong[what] / right[what] for what in (mutant[3], "seconds"))
         seen = not 1 / SEEN < ratio < SEEN and not 1 / SEEN_IN_TIME < slower < SEEN_IN_TIME
         failed += not seen
@@ -85,4 +100,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory(prefix="lmdbio_mutant_") as made:
+        try:
+            sys.exit(main(made))
+        except Failed as e:
+            sys.exit(f"error: {e}")

@@ -165,6 +165,7 @@ class SimulatedStreams::Stream final : public Background {
     (void)SimulatedLmdb(machine, cpu);
     cpu.settle();
     make_simulated_index(machine, nodes_, rank);
+    machine.begin_to_count_in_flight();
     readers_ = choose_readers(nodes_, s.strategy.readers_per_node);
     const lmdbio_order order = order_of(s, static_cast<int>(rank), static_cast<int>(ranks));
 
