@@ -25,7 +25,8 @@ MUTANTS = {
         "lmdbio/dist/sender.cc", "  const Status st =\n      source_.start(planned_.ordinals,",
         "  std::unique_ptr<PartRead> again;\n  (void)source_.start(planned_.ordinals, {}, again, why);\n  (void)again.release();\n"
         "  const Status st =\n      source_.start(planned_.ordinals,", "file_bytes"),
-    "a message for each record": (
+    # Messages of one record take so long that ranks lose their patience, and read for themselves.
+    "parts have one record": (
         "lmdbio/dist/stream_sizes.cc", "std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) * readers",
         "offer + record_bytes != 0 ? readers : readers", "messages"),
     "readers take no turns": (
