@@ -27,13 +27,15 @@ PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(P
 void PageCache::arrived(Page first, Page count) {
   std::vector<std::vector<std::function<void(std::size_t)>>> told;
   for (Page p = first; p < first + count; ++p) {
-    states_[p] = static_cast<unsigned char>((states_[p] & ~kBeingRead) | kThere | kUsed);
-    order_.push_back(p);
+    states_.clear(p, kBeingRead);
+    states_.set(p, kThere | kUsed);
     if (const auto found = waiting_.find(p); found != waiting_.end()) {
       told.push_back(std::move(found->second));
       waiting_.erase(found);
     }
   }
+  put_last(first, count);
+  there_ += count;
   make_room();
   for (const auto& of_page : told)
     for (std::size_t i = 0; i < of_page.size(); ++i) of_page[i](i);
@@ -42,25 +44,32 @@ void PageCache::arrived(Page first, Page count) {
 // shrink_folio_list, with one list instead of two.  All pages are looked at once, before any goes that was
 // used.
 void PageCache::make_room() {
-  if (order_.size() <= room_ - room_ / kSpare) return;
-  for (Page n = order_.size(); n != 0 && order_.size() > room_ - room_ / kSpare; --n) look_at_next();
-  while (order_.size() > room_) look_at_next();
+  for (Page n = there_; n != 0 && there_ > room_ - room_ / kSpare; --n) look_at_next();
+  while (there_ > room_) look_at_next();
 }
 
 void PageCache::look_at_next() {
-  const Page page = order_.front();
-  order_.pop_front();
+  Run& next = order_.front();
+  const Page page = next.first++;
+  if (--next.count == 0) order_.pop_front();
   if ((states_[page] & kUsed) != 0) {
-    states_[page] &= static_cast<unsigned char>(~kUsed);
-    order_.push_back(page);
-    return;
+    states_.clear(page, kUsed);
+    return put_last(page, 1);
   }
-  states_[page] = 0;
-  for (MappedFile* const file : files_) file->mapped_[page] = false;
+  states_.clear(page, ~0u);
+  --there_;
+  for (MappedFile* const file : files_) file->mapped_.erase(page);
+}
+
+void PageCache::put_last(Page first, Page count) {
+  if (!order_.empty() && order_.back().first + order_.back().count == first)
+    order_.back().count += count;
+  else
+    order_.push_back({first, count});
 }
 
 void PageCache::read(Page first, Page count) {
-  for (Page p = first; p < first + count; ++p) states_[p] |= kBeingRead;
+  for (Page p = first; p < first + count; ++p) states_.set(p, kBeingRead);
   read_(first, count);
 }
 
@@ -78,7 +87,7 @@ void PageCache::read_ahead(Page first, Page count, Page async) {
       read_until(p);
       begin = p + 1;
     } else if (p == mark) {
-      states_[p] |= kMarked;
+      states_.set(p, kMarked);
     }
   }
   read_until(first + count);
@@ -100,7 +109,7 @@ bool MappedFile::touch(Page page) {
       return false;
     }
     map_around(page);
-    mapped_[page] = true;
+    mapped_.insert(page);
     cache_.use(page);
     return true;
   }
@@ -121,11 +130,11 @@ bool MappedFile::touch(Page page) {
 bool MappedFile::map_around(Page page) {
   const Page first = page / kAround * kAround, end = std::min(first + kAround, cache_.pages());
   for (Page p = first; p < end; ++p)
-    if (cache_.is_there(p) && !cache_.is_marked(p) && !mapped_[p]) {
-      mapped_[p] = true;
+    if (cache_.is_there(p) && !cache_.is_marked(p) && !mapped_.contains(p)) {
+      mapped_.insert(p);
       cache_.use(p);
     }
-  return mapped_[page];
+  return mapped_.contains(page);
 }
 
 // do_sync_mmap_readahead.  It always reads around: the kernel gives that up after a hundred misses that no

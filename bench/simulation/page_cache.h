@@ -5,14 +5,61 @@
 // 4 KiB, the file system has no large folios, and nobody has given advice.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 namespace lmdbio::bench {
+
+/// A number for each page of a large file, most of which are 0 and take no memory.
+class PageStates {
+ public:
+  using Page = std::uint64_t;
+  explicit PageStates(Page pages) : pages_(pages), blocks_((pages + kBlock - 1) / kBlock) {}
+  Page pages() const noexcept { return pages_; }
+  unsigned char operator[](Page page) const {
+    const auto& block = blocks_[page / kBlock];
+    return block == nullptr ? 0 : (*block)[page % kBlock];
+  }
+  void set(Page page, unsigned bits) { state(page) |= static_cast<unsigned char>(bits); }
+  void clear(Page page, unsigned bits) { state(page) &= static_cast<unsigned char>(~bits); }
+
+ private:
+  static constexpr std::size_t kBlock = 256;
+  unsigned char& state(Page page) {
+    auto& block = blocks_[page / kBlock];
+    if (block == nullptr) block = std::make_unique<std::array<unsigned char, kBlock>>();
+    return (*block)[page % kBlock];
+  }
+  const Page pages_;
+  std::vector<std::unique_ptr<std::array<unsigned char, kBlock>>> blocks_;
+};
+
+/// Pages of a large file, few of them, in groups.
+class PageSet {
+ public:
+  using Page = std::uint64_t;
+  bool contains(Page page) const {
+    const auto found = words_.find(page / kBits);
+    return found != words_.end() && (found->second >> page % kBits & 1) != 0;
+  }
+  void insert(Page page) { words_[page / kBits] |= std::uint64_t{1} << page % kBits; }
+  void erase(Page page) {
+    const auto found = words_.find(page / kBits);
+    if (found == words_.end()) return;
+    found->second &= ~(std::uint64_t{1} << page % kBits);
+    if (found->second == 0) words_.erase(found);
+  }
+
+ private:
+  static constexpr unsigned kBits = 64;
+  std::unordered_map<Page, std::uint64_t> words_;
+};
 
 class MappedFile;
 
@@ -32,11 +79,11 @@ class PageCache {
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
-  Page pages() const noexcept { return states_.size(); }
+  Page pages() const noexcept { return states_.pages(); }
   bool is_there(Page page) const { return (states_[page] & kThere) != 0; }
   bool is_being_read(Page page) const { return (states_[page] & kBeingRead) != 0; }
   /// Those that are there.
-  Page pages_there() const noexcept { return order_.size(); }
+  Page pages_there() const noexcept { return there_; }
   void arrived(Page first, Page count);
   /// Calls `what` once, when the page arrives, with the number of those that were called for it before.  It
   /// is being read.
@@ -50,10 +97,11 @@ class PageCache {
 
   bool is_absent(Page page) const { return (states_[page] & (kBeingRead | kThere)) == 0; }
   bool is_marked(Page page) const { return (states_[page] & kMarked) != 0; }
-  void unmark(Page page) { states_[page] &= static_cast<unsigned char>(~kMarked); }
+  void unmark(Page page) { states_.clear(page, kMarked); }
   void read(Page first, Page count);
   void look_at_next();
-  void use(Page page) { states_[page] |= kUsed; }
+  void use(Page page) { states_.set(page, kUsed); }
+  void put_last(Page first, Page count);
   void make_room();
   /// Absent pages of these, one request for those that follow each other.  The page from which `async`
   /// pages are left gets the mark that starts the next read-ahead.
@@ -64,9 +112,13 @@ class PageCache {
   const Page read_ahead_pages_;
   const std::function<void(Page, Page)> read_;
   const Page room_;
-  std::vector<unsigned char> states_;
+  PageStates states_;
   std::unordered_map<Page, std::vector<std::function<void(std::size_t)>>> waiting_;
-  std::deque<Page> order_;  ///< those that are there, the next to go first
+  struct Run {
+    Page first, count;
+  };
+  std::deque<Run> order_;  ///< of those that are there, the next to go first
+  Page there_ = 0;
   std::vector<MappedFile*> files_;
 };
 
@@ -75,9 +127,7 @@ class MappedFile {
  public:
   using Page = PageCache::Page;
 
-  explicit MappedFile(PageCache& cache) : cache_(cache), mapped_(cache.pages()) {
-    cache_.files_.push_back(this);
-  }
+  explicit MappedFile(PageCache& cache) : cache_(cache) { cache_.files_.push_back(this); }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile() { std::erase(cache_.files_, this); }
@@ -90,8 +140,9 @@ class MappedFile {
 
   /// Whether the process reads from it without a fault.
   bool use_mapped(Page page) {
-    if (mapped_[page]) cache_.use(page);
-    return mapped_[page];
+    if (!mapped_.contains(page)) return false;
+    cache_.use(page);
+    return true;
   }
 
   std::uint64_t faults() const noexcept { return faults_; }
@@ -108,7 +159,7 @@ class MappedFile {
   Page next_size(Page size) const noexcept;
 
   PageCache& cache_;
-  std::vector<bool> mapped_;
+  PageSet mapped_;
   Page waits_for_ = kNone;
   // file_ra_state
   Page start_ = 0, size_ = 0, async_ = 0;
