@@ -142,8 +142,8 @@ class Validation:
         print(f"\nEmulated hosts (hosts x ranks on each) on {os.cpu_count()} CPUs; {a.delay_us} us for each request, {a.cap} MB/s for all; "
               f"{a.rounds} rounds. Seconds of one\ncold epoch without opening: medians. Error: predicted / measured - 1; in brackets the "
               "half width of the middle half of the\nreal runs, by which each bound is widened. Requests, bytes: at the file systems, "
-              "predicted / the range of real runs.\nBusy: of all CPUs, without what waiting ranks take to ask for others of their node; rows above "
-              "70 % do not count.\n")
+              "predicted / the range of real runs.\nBusy: of all CPUs, without what waiting ranks take to ask for others of their node; "
+              "rows above 70 % do not count.\n")
         columns = ["content", "shape", "strategy", "measured s", "predicted s", "error", "busy", "requests", "bytes"]
         print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         for r in rows:

@@ -144,7 +144,7 @@ TEST(PageCache, EpochsOfAWalk) {
   }
 }
 
-// Pages that are used all the time stay, mostly, whatever else is read; those that are not mapped any more fault.
+// Pages that are used all the time stay, mostly, whatever else is read.  Those that are gone fault.
 TEST(PageCache, WhatIsUsedStays) {
   Node node(10000, 4, 200);
   MappedFile file(node.cache);
