@@ -29,7 +29,7 @@ LAYERS = {
                "lmdbio/stats", "lmdbio/dist", PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
-    "bench/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/dist", PUBLIC],
+    "bench/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/reader/build_index.h", "lmdbio/dist", PUBLIC],
     "tests": ["lmdbio", "compat", "bench", "caffe_patch"],
 }
 # System headers that only these folders may include.
