@@ -1,7 +1,7 @@
 """bench/scale --campaign --simulate PLATFORM: strategies x ranks, simulated (bench/simulation/README.md).
 
 Weak scaling: each rank has as many records in a step for all numbers of ranks. The database has as many steps as are simulated, so that
-page caches are cold all the time. Jobs run side by side on all CPUs; one of 9,216 ranks takes up to 4 GB of memory.
+page caches are cold all the time. Jobs run side by side on all CPUs; one of 9,216 ranks takes up to 3 GB of memory.
 """
 import argparse
 import hashlib
