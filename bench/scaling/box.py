@@ -11,7 +11,7 @@ from journal import Journal
 from measure import fail, machine_facts
 
 from . import plots, simulation
-from .simulated_campaign import TOP, job_words, sha256_of
+from .simulated_campaign import add_running_options, job_words, sha256_of
 
 # Of each assumption: where it is, and its bounds; all are drawn from a distribution that is even in the logarithm.
 BOX = {"servers": (4, 64), "server_bytes_s": (5e8, 5e9), "latency_s": (2e-4, 5e-3), "read_ahead_bytes": (128 << 10, 4 << 20),
@@ -28,12 +28,7 @@ def parse(words):
     add("--steps", type=int, default=4, help="that are simulated (default: %(default)s)")
     add("--compute", type=float, default=0.05, help="seconds of computation after each batch (default: %(default)s)")
     add("--seed", type=int, default=1, help="default: %(default)s")
-    add("--workers", type=int, default=os.cpu_count(), help="jobs that run side by side (default: %(default)s)")
-    add("--timeout", type=float, default=1800, help="seconds that a job may take (default: %(default)s)")
-    add("--fresh", action="store_true", help="forget the points that have been simulated before")
-    add("--out", default=os.path.join(TOP, "build", "scale-box"), help="where results go, and points.jsonl, from which a run that was "
-        "interrupted goes on (default: build/scale-box)")
-    add("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
+    add_running_options(parser, "scale-box", "points")
     args = parser.parse_args(words)
     if min(args.points, args.steps, args.workers) < 1 or args.ranks < 2:
         fail("--points, --steps, --workers: at least 1; --ranks: at least 2")

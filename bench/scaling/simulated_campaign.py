@@ -1,7 +1,7 @@
 """bench/scale --campaign --simulate PLATFORM: strategies x ranks, simulated (bench/simulation/README.md).
 
 Weak scaling: each rank has as many records in a step for all numbers of ranks. The database has as many steps as are simulated, so that
-page caches are cold all the time. Jobs run side by side on all CPUs; one of 9,216 ranks takes up to 3 GB of memory.
+page caches are cold all the time. Jobs run side by side on all CPUs; one of 9,216 ranks takes about 3 GB of memory.
 """
 import argparse
 import hashlib
@@ -29,6 +29,17 @@ def ranks(string):
     return found
 
 
+def add_running_options(parser, out, kept):
+    """Of what runs many simulated jobs; `kept`: what it keeps of them, in a journal below build/`out`."""
+    add = parser.add_argument
+    add("--workers", type=int, default=os.cpu_count(), help="jobs that run side by side (default: %(default)s)")
+    add("--timeout", type=float, default=1800, help="seconds that a job may take (default: %(default)s)")
+    add("--fresh", action="store_true", help=f"forget the {kept} that have been simulated before")
+    add("--out", default=os.path.join(TOP, "build", out), help=f"where results go, and {kept}.jsonl, from which a run that was "
+        f"interrupted goes on (default: build/{out})")
+    add("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="bench/scale --campaign --simulate", description=__doc__)
     add = parser.add_argument
@@ -40,12 +51,7 @@ def parse(words):
     add("--steps", type=int, default=16, help="that are simulated (default: %(default)s)")
     add("--compute", type=float, default=0.05, help="seconds of computation after each batch (default: %(default)s)")
     add("--assignment", choices=["strided", "contiguous"], default="contiguous", help="default: %(default)s")
-    add("--workers", type=int, default=os.cpu_count(), help="jobs that run side by side (default: %(default)s)")
-    add("--timeout", type=float, default=1800, help="seconds that a job may take (default: %(default)s)")
-    add("--fresh", action="store_true", help="forget the jobs that have run before")
-    add("--out", default=os.path.join(TOP, "build", "scale-simulated"), help="where results go, and jobs.jsonl, from which a campaign "
-        "that was interrupted goes on (default: build/scale-simulated)")
-    add("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
+    add_running_options(parser, "scale-simulated", "jobs")
     args = parser.parse_args(words)
     if min(args.batch, args.steps, args.workers) < 1:
         fail("--batch, --steps, --workers: at least 1")

@@ -22,8 +22,9 @@ from measure import Failed, progress
 SMPI = ["smpi/coll-selector:ompi", "smpi/allreduce:redbcast", "smpi/reduce:binomial", "smpi/bcast:binomial_tree",
         "smpi/gather:ompi_binomial", "smpi/allgather:GB", "smpi/barrier:ompi_tree", "smpi/simulate-computation:no",
         "smpi/host-speed:1Gf", "smpi/test:0", "smpi/send-is-detached-thresh:0", "contexts/stack-size:256"]
-# A rank's stack has two maps of memory, one of which is a guard; a process may have so many (vm.max_map_count, less the others).
-MOST_GUARDED_RANKS = 32000
+# A process may have some 65,000 maps of memory (vm.max_map_count). A rank's stack takes two, one of which is a guard, and with `full` the
+# index takes another one.
+MOST_GUARDED_RANKS = 20000
 PLATFORM = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
 <platform version="4.1">

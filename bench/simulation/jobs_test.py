@@ -225,6 +225,7 @@ class Test:
         build = os.path.dirname(os.path.dirname(self.simulated))
         command = [os.path.join(HERE, "..", "scale"), "--simulate", platform, "--build", build, "--out", self.path, "--ranks", "64", "db",
                    "--make", "cifar10-like", "--bytes", "4GiB", "--batch", "1", "--strategy", "stock"]
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored, and inherited, where a shell runs this beside others
         for sent in (signal.SIGINT, signal.SIGTERM):
             job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.expect(waits_for(lambda: len(processes_with(platform)) > 2), "a simulated job does not start")
