@@ -107,15 +107,15 @@ class NodeLoader final : public Loader {
 
   void find_all_readers() {
     constexpr std::size_t kBits = 64;
-    std::vector<std::uint64_t> is_reader((static_cast<std::size_t>(ranks_) - 1) / kBits + 1);
+    std::vector<std::uint64_t> bits((static_cast<std::size_t>(ranks_) - 1) / kBits + 1);
     const auto own = static_cast<std::size_t>(rank_);
-    if (this->is_reader()) is_reader[own / kBits] |= std::uint64_t{1} << own % kBits;
-    MPI_Allreduce(MPI_IN_PLACE, is_reader.data(), static_cast<int>(is_reader.size()), MPI_UINT64_T, MPI_BOR,
+    if (is_reader()) bits[own / kBits] |= std::uint64_t{1} << own % kBits;
+    MPI_Allreduce(MPI_IN_PLACE, bits.data(), static_cast<int>(bits.size()), MPI_UINT64_T, MPI_BOR,
                   MPI_COMM_WORLD);
-    if (!this->is_reader()) return;
+    if (!is_reader()) return;
     for (int rank = 0; rank < ranks_; ++rank) {
       const auto bit = static_cast<std::size_t>(rank);
-      if ((is_reader[bit / kBits] >> bit % kBits & 1) != 0) all_readers_.push_back(rank);
+      if ((bits[bit / kBits] >> bit % kBits & 1) != 0) all_readers_.push_back(rank);
     }
   }
   // By readers alone: a split takes messages of all ranks to one.

@@ -23,8 +23,6 @@ namespace {
 constexpr std::size_t kAlignment = 4096;
 /// Among the transports of a rank: the stream has port 0.
 constexpr unsigned kPort = 1;
-/// A rank for which nothing ever happens would wait as long, seconds of simulated time.
-constexpr double kForever = 1e6;
 
 /// Reads of the calling rank's node, with the pages of the synthetic tree.
 class ModelEngine final : public IoEngine {
@@ -154,7 +152,7 @@ void make_simulated_index(Machine& machine, std::span<const std::uint32_t> nodes
   if (exchange.makes_part()) work = std::make_unique<ModelWork>(machine, exchange.part(), exchange.parts());
   while (!exchange.closed()) {
     if (!transport.poll().ok() || !exchange.progress(work.get()).ok()) die("the index cannot be exchanged");
-    if (!exchange.closed()) (void)waker.wait(kForever);
+    if (!exchange.closed()) (void)waker.wait(Waker::kForever);
   }
   if (exchange.outcome() != dist::IndexExchange::Outcome::whole) die("%s", exchange.why().c_str());
 }

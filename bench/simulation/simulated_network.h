@@ -21,6 +21,9 @@ namespace lmdbio::bench {
 /// Something that one actor waits for, and that another, or a timer, does.
 class Waker {
  public:
+  /// Seconds.  An actor for which nothing ever happens would wait as long, simulated time.
+  static constexpr double kForever = 1e6;
+
   /// It has happened.
   void happen();
   /// Until it has happened since the last call, at most so many seconds.  False: it has not.

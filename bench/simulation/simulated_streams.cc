@@ -238,13 +238,13 @@ class SimulatedStreams::Stream final : public Background {
     meeting.come(waker_, transport_.ranks());
     while (meeting.held() == held) {
       progress();
-      wait(kMostPauseBusy, kForever);
+      wait(kMostPauseBusy, Waker::kForever);
     }
   }
   /// Until all ranks have.
   LibraryCounters close() {
     stream_->leave();
-    for (progress(); !stream_->closed(); progress()) wait(kMostPauseBusy, kForever);
+    for (progress(); !stream_->closed(); progress()) wait(kMostPauseBusy, Waker::kForever);
     const Traffic traffic = stream_->traffic();
     const std::array mine{source_->bytes(), source_->requests(), traffic.messages_sent,
                           traffic.bytes_received, traffic.bytes_from_nodes};
@@ -254,9 +254,6 @@ class SimulatedStreams::Stream final : public Background {
   }
 
  private:
-  /// A rank for which nothing ever happens would wait as long, simulated time.
-  static constexpr double kForever = 1e6;
-
   static double now() { return s4u::Engine::get_clock(); }
   static std::uint32_t rank_of_world() {
     int rank = 0;
