@@ -35,6 +35,10 @@ extern "C" {
 
 LMDBIO_ABI const char* lmdbio_error(void) { return error_text(); }
 
+LMDBIO_ABI void lmdbio_set_interrupt(lmdbio_interrupt_func* function, void* context) {
+  set_interrupt(function, context);
+}
+
 LMDBIO_ABI int lmdbio_reader_open(const char* path, const lmdbio_reader_options* given,
                                   lmdbio_reader** reader) {
   return told([&](std::string& why) {

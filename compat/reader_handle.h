@@ -13,6 +13,7 @@
 #include "compat/error_text.h"
 #include "compat/guard.h"
 #include "compat/handle.h"
+#include "lmdbio/base/interrupt.h"
 #include "lmdbio/reader/reader.h"
 #include "lmdbio/reader/stream.h"
 
@@ -36,6 +37,7 @@ namespace lmdbio::compat {
 template <class Body>
 int told(Body&& body) noexcept {
   return guarded([&] {
+    forget_interrupt();
     std::string why;
     Status st;
     try {

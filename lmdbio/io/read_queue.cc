@@ -10,6 +10,7 @@
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/base/interrupt.h"
 #include "lmdbio/io/stall_notice.h"
 
 namespace lmdbio {
@@ -110,7 +111,7 @@ Status ReadQueue::wait(ReadGroup& group, const std::atomic<bool>& cancelled) noe
     if (engine_->in_flight() != 0) reap(0);
     if (group.done()) return group.status;
     submit();
-    if (cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
+    if (wait_ended(cancelled)) return Status::from_errno(ECANCELED);
     if (!wait_briefly(kPoll)) return Status::from_errno(ECANCELED);
   }
 }

@@ -6,13 +6,14 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/base/interrupt.h"
 
 namespace lmdbio::reader {
 
 namespace {
 
-/// Nanoseconds; then it is looked again.
-constexpr std::int64_t kForever = 3600'000'000'000;
+/// Nanoseconds; then it is looked again, also whether the program wants the wait to end.
+constexpr std::int64_t kLongest = 250'000'000;
 /// The same where memory may come back that nobody tells of, and how long at most nothing has.
 constexpr std::int64_t kPoll = 10'000'000, kMostIdle = 60'000'000'000;
 /// Attempts that are made anew because something changed meanwhile: others may go on all the time.
@@ -23,7 +24,7 @@ constexpr unsigned kMostChanges = 32;
 Status MemoryWait::make_way(const Shared* of) noexcept {
   const bool any = of == nullptr;
   if (any && !need_) need_.emplace(memory_);
-  if (caller_.cancelled.load(std::memory_order_acquire)) return Status::from_errno(ECANCELED);
+  if (wait_ended(caller_.cancelled)) return Status::from_errno(ECANCELED);
   const Stream::Dropped dropped = Stream::drop_of_others(memory_, of, caller_);
   if (dropped == Stream::Dropped::some) {
     idle_ns_ = 0;
@@ -39,7 +40,7 @@ Status MemoryWait::make_way(const Shared* of) noexcept {
   const std::int64_t begun = now_ns();
   {
     const AsyncSignalsAllowed program;
-    memory_.changes().wait(seen_, any ? kPoll : kForever);
+    memory_.changes().wait(seen_, any ? kPoll : kLongest);
   }
   if (::getpid() != self) return Status::from_errno(ECANCELED);  // a handler has forked
   if (!limited || memory_.changes().now() != seen_)

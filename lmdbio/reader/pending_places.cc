@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/interrupt.h"
 #include "lmdbio/reader/open_places.h"
 
 namespace lmdbio::reader {
@@ -114,7 +115,10 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
   std::unique_lock lock(mutex_);
   if (ended_ && status_.raw() == ENOMEM && ::getpid() == pid_) make_again();
   while (!ended_) {
-    if (cancelled.load(std::memory_order_relaxed)) return Status::from_errno(ECANCELED);
+    lock.unlock();
+    const bool ended = wait_ended(cancelled);
+    lock.lock();
+    if (ended) return Status::from_errno(ECANCELED);
     if (::getpid() != pid_)
       return Status::from_errno(ECANCELED);  // a handler has forked, and this is the child
     const AsyncSignalsAllowed program;       // no fork handler takes the mutex

@@ -156,7 +156,14 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
     why = st.raw() == ENOMEM ? memory_reason(*shared_, *fetch) : reason(*shared_, "cannot be read", st);
     return st;
   }
-  if (fetch->queue() != nullptr) st = fetch->queue()->wait(fetch->group());
+  if (ReadQueue* const queue = fetch->queue(); queue != nullptr) {
+    st = queue->wait(fetch->group(), kNever);
+    if (!fetch->group().done()) {  // the program ends the wait
+      queue->drop(fetch->group());
+      why = shared_->source.name + ": cancelled";
+      return Status::from_errno(ECANCELED);
+    }
+  }
   if (!st.ok()) {
     shared_->counters.failed.fetch_add(1, std::memory_order_relaxed);
     why = reason(*shared_, "cannot be read", st);

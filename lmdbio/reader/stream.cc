@@ -10,6 +10,7 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/base/interrupt.h"
 #include "lmdbio/reader/memory_wait.h"
 
 namespace lmdbio::reader {
@@ -31,7 +32,7 @@ constexpr std::size_t kLeastAhead = 2;
 /// The part of a stream's memory that one fetch may have, where batches let it.
 constexpr std::uint64_t kLoadsInMemory = 8;
 /// Nanoseconds; then it is looked again.
-constexpr std::int64_t kForever = 3600'000'000'000;
+constexpr std::int64_t kLongest = 250'000'000;
 
 }  // namespace
 
@@ -103,10 +104,10 @@ bool Stream::enter(bool always) noexcept {
   for (;;) {
     const std::uint32_t seen = shared_.pool->changes().now();
     if (turn_.exchange(kWaitedFor) == kFree) return true;
-    if (!always && cancelled_.load(std::memory_order_acquire)) return false;
+    if (!always && wait_ended(cancelled_)) return false;
     {
       const AsyncSignalsAllowed program;
-      shared_.pool->changes().wait(seen, kForever);
+      shared_.pool->changes().wait(seen, kLongest);
     }
     if (::getpid() != pid_) return true;  // a handler has forked: next() says so
   }
@@ -308,7 +309,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       (void)reader_.ours(why);
       return Status::from_errno(EINVAL);
     }
-    if (cancelled_.load(std::memory_order_acquire)) {
+    if (wait_ended(cancelled_)) {
       batch_bytes_ = 0;
       why = shared_.source.name + ": cancelled";
       return Status::from_errno(ECANCELED);

@@ -27,6 +27,7 @@ LAYERS = {
                    "lmdbio/reader", "lmdbio/stats", "lmdbio/dist", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/reader",
                "lmdbio/stats", "lmdbio/dist", PUBLIC],
+    "lmdbio/python": [PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
     "bench/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/reader/build_index.h", "lmdbio/dist", PUBLIC],
@@ -34,9 +35,9 @@ LAYERS = {
 }
 # System headers that only these folders may include.
 RESTRICTED = [
-    (re.compile(r"mpi\.h$"), ["lmdbio/dist", "lmdbio/include", "bench", "tests", "caffe_patch"]),
+    (re.compile(r"mpi\.h$"), ["lmdbio/dist", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
-    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/reader", "lmdbio/cli", "lmdbio/include",
+    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/reader", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
                                "compat", "caffe_patch", "bench", "tests"]),
 ]
 # Calls that only one file of the product makes.

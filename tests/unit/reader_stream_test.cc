@@ -125,6 +125,26 @@ TEST_F(StreamTest, WhatIsInThePageCacheIsNotCopiedIfThatIsAskedFor) {
   }
 }
 
+TEST_F(StreamTest, WhatIsNotCopiedStaysValidUntilTheReaderIsClosed) {
+  const auto r = file_.reader(2 * kMiB, {ReadPath::page_cache, true, false, ""});
+  file_.fill_page_cache();
+  if (resident_pages() < kValues * kValuePages) GTEST_SKIP() << "this file system keeps no pages";
+  std::vector<std::unique_ptr<Batch>> held;
+  {
+    lmdbio_order o = order(LMDBIO_ORDER_SHUFFLE, 3);
+    o.zero_copy = 1;
+    const auto s = open(*r, o);
+    for (Ordinals got = next(*s); !got.empty(); got = next(*s)) held.push_back(std::move(batch_));
+    EXPECT_EQ(status_.raw(), MDB_NOTFOUND) << "more than the reader's memory, but nothing of it";
+  }
+  std::uint64_t records = 0;
+  for (const auto& b : held)
+    for (std::size_t i = 0; i < b->count; ++i, ++records)
+      EXPECT_EQ(*static_cast<const char*>(b->records[i].value.mv_data),
+                static_cast<char>('a' + b->records[i].ordinal % 26));
+  EXPECT_EQ(records, kValues);
+}
+
 // Not SIGBUS, unless the file is cut while the program uses a batch.
 TEST_F(StreamTest, WithoutACopyAFileThatIsCutIsAnError) {
   const auto r = file_.reader(32 * kMiB, {ReadPath::page_cache, true, false, ""});

@@ -56,6 +56,14 @@ LMDBIO_API int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
  * Other content of the object is compared, but never dereferenced.  Any thread. */
 LMDBIO_API MDB_txn* lmdbio_txn_in(const void* object, size_t bytes);
 
+/* For language bindings, whose signal handlers run only in the interpreter.  While a call of this thread on a
+ * reader or a stream waits, it calls `function` about every 0.1 s.  If that does not return 0, the call fails
+ * with ECANCELED; the next call goes on where this one would have.  The function may call the library, but
+ * not for the same stream.  NULL, the default: nothing is called.  Waits for other ranks (lmdbio/mpi.h) do
+ * not call it. */
+typedef int lmdbio_interrupt_func(void* context);
+LMDBIO_API void lmdbio_set_interrupt(lmdbio_interrupt_func* function, void* context);
+
 /* ---- readers ------------------------------------------------------------------------------------------- */
 
 /* One snapshot of one database: what was committed when the reader was opened.  Any number of threads may
@@ -199,9 +207,9 @@ typedef struct lmdbio_order {
   void* function_context;
   int zero_copy; /* 1: records that are in the page cache are not copied to a buffer; their keys and values
                     then point into a mapping of the file.  A batch, even one that was copied, is valid only
-                    until the next call on its stream or reader.  As with LMDB, a file that is truncated
-                    meanwhile may end the program by SIGBUS.  Batches that ranks read together
-                    (lmdbio/mpi.h) are copied all the same. */
+                    until its reader is closed.  As with LMDB, a file that is truncated meanwhile may end the
+                    program by SIGBUS.  Batches that ranks read together (lmdbio/mpi.h) are copied all the
+                    same. */
 } lmdbio_order;
 
 /* Opens a stream.  EINVAL: a field is out of range.  With LMDBIO_ORDER_KEYS, waits for

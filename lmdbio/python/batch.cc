@@ -1,0 +1,172 @@
+#include "lmdbio/python/batch.h"
+
+#include <structseq.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "lmdbio/python/errors.h"
+
+namespace py = pybind11;
+
+namespace lmdbio::python {
+
+namespace {
+
+enum Field : int { kKey, kValue, kOrdinal };
+PyTypeObject* record_type;  // owned by the module
+
+// What a batch lends next.  Guarded by the GIL.
+MDB_val lent{0, nullptr};
+
+// A batch's Python object exports the bytes that `lent` names, and only while they are asked for here.
+int get_buffer(PyObject* batch, Py_buffer* view, int flags) {
+  if (lent.mv_data == nullptr) {
+    view->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "a Batch has no bytes of its own; its records have");
+    return -1;
+  }
+  return PyBuffer_FillInfo(view, batch, lent.mv_data, static_cast<Py_ssize_t>(lent.mv_size), 1, flags);
+}
+
+PyObject* new_view(py::handle batch, const MDB_val& bytes) {
+  lent = bytes;
+  if (lent.mv_data == nullptr) lent.mv_data = &lent;  // an empty value
+  PyObject* const made = PyMemoryView_FromObject(batch.ptr());
+  lent = {};
+  return made;
+}
+
+PyObject* new_bytes(const MDB_val& bytes) {
+  return PyBytes_FromStringAndSize(static_cast<const char*>(bytes.mv_data),
+                                   static_cast<Py_ssize_t>(bytes.mv_size));
+}
+
+/// As views of `batch`, or without one as copies.
+py::object bytes_of(py::handle batch, const MDB_val& bytes) {
+  PyObject* const made = batch ? new_view(batch, bytes) : new_bytes(bytes);
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+py::object make_record(py::handle batch, const lmdbio_record& r) {
+  if (r.ordinal == UINT64_MAX) return py::none();
+  auto made = py::reinterpret_steal<py::object>(PyStructSequence_New(record_type));
+  if (!made) throw py::error_already_set();
+  PyStructSequence_SetItem(made.ptr(), kKey, bytes_of(batch, r.key).release().ptr());
+  PyStructSequence_SetItem(made.ptr(), kValue, bytes_of(batch, r.value).release().ptr());
+  PyStructSequence_SetItem(made.ptr(), kOrdinal, PyLong_FromUnsignedLongLong(r.ordinal));
+  return made;
+}
+
+/// An index as Python counts, from the end if it is negative.
+std::size_t checked(const Batch& b, Py_ssize_t i) {
+  const auto size = static_cast<Py_ssize_t>(b.size());
+  if (i < 0) i += size;
+  if (i < 0 || i >= size) throw py::index_error("batch index out of range");
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace
+
+Batch::Batch(OwnedBatch batch, bool copies, std::shared_ptr<const void> keep)
+    : count_(batch->count),
+      epoch_(batch->epoch),
+      position_(batch->position),
+      padding_(batch->padding),
+      keep_(std::move(keep)),
+      batch_(std::move(batch)) {
+  if (!copies) return;
+  copied_ = records({});
+  batch_.reset();
+  keep_.reset();
+}
+
+py::object Batch::record(py::handle self, std::size_t i) const {
+  return batch_ == nullptr ? copied_[i] : make_record(self, batch_->records[i]);
+}
+
+py::object Batch::field(py::handle self, std::size_t i, int which) const {
+  if (batch_ == nullptr) {
+    const py::object r = copied_[i];
+    return r.is_none() ? r : py::reinterpret_borrow<py::object>(PyStructSequence_GetItem(r.ptr(), which));
+  }
+  const lmdbio_record& r = batch_->records[i];
+  if (r.ordinal == UINT64_MAX) return py::none();
+  if (which == kOrdinal) return py::int_(r.ordinal);
+  return bytes_of(self, which == kKey ? r.key : r.value);
+}
+
+py::list Batch::records(py::handle self) const {
+  py::list all(count_);
+  for (std::size_t i = 0; i < count_; ++i)
+    PyList_SET_ITEM(all.ptr(), static_cast<Py_ssize_t>(i), record(self, i).release().ptr());
+  return all;
+}
+
+py::list Batch::column(py::handle self, int which) const {
+  py::list all(count_);
+  for (std::size_t i = 0; i < count_; ++i)
+    PyList_SET_ITEM(all.ptr(), static_cast<Py_ssize_t>(i), field(self, i, which).release().ptr());
+  return all;
+}
+
+void add_batch(py::module_& module) {
+  static PyStructSequence_Field fields[] = {
+      {"key", "the record's key"},
+      {"value", "the record's value"},
+      {"ordinal", "the record's position in key order, from 0"},
+      {nullptr, nullptr},
+  };
+  static PyStructSequence_Desc record{
+      "lmdbio.Record",
+      "A record: the tuple (key, value), which also has the attribute `ordinal`.\n\n"
+      "Key and value are memoryviews over a buffer of the library, read-only and without particular "
+      "alignment,\n"
+      "or bytes objects where copies were asked for.  numpy.frombuffer(record.value, dtype) makes an array\n"
+      "without a copy.  A view keeps its whole batch alive.",
+      fields, 2};
+  record_type = PyStructSequence_NewType(&record);
+  if (record_type == nullptr) throw py::error_already_set();
+  module.add_object("Record", reinterpret_cast<PyObject*>(record_type));
+
+  py::class_<Batch>(
+      module, "Batch",
+      "Records in the order that was asked for: a sequence of Record, None for a key that does\n"
+      "not exist.  Its memory belongs to the reader's `memory` until the batch and all views of its\n"
+      "records are gone.  Any thread.",
+      py::custom_type_setup([](PyHeapTypeObject* heap) {
+        heap->as_buffer.bf_getbuffer = get_buffer;
+        heap->ht_type.tp_as_buffer = &heap->as_buffer;
+      }))
+      .def("__len__", &Batch::size)
+      .def("__getitem__",
+           [](const py::object& self, Py_ssize_t i) {
+             const auto& b = self.cast<const Batch&>();
+             return b.record(self, checked(b, i));
+           })
+      .def("__iter__",
+           [](const py::object& self) { return py::iter(self.cast<const Batch&>().records(self)); })
+      .def_property_readonly(
+          "keys", [](const py::object& self) { return self.cast<const Batch&>().column(self, kKey); },
+          "The keys of all records, as a list.")
+      .def_property_readonly(
+          "values", [](const py::object& self) { return self.cast<const Batch&>().column(self, kValue); },
+          "The values of all records, as a list.")
+      .def_property_readonly(
+          "ordinals", [](const py::object& self) { return self.cast<const Batch&>().column(self, kOrdinal); },
+          "The ordinals of all records, as a list.")
+      .def_property_readonly("epoch", &Batch::epoch, "Epoch of the first record; 0 outside streams.")
+      .def_property_readonly(
+          "position", &Batch::position,
+          "Position of the first record in the stream's share of the epoch; 0 outside streams.")
+      .def_property_readonly("padding", &Batch::padding,
+                             "Number of records at the end that only fill up the batch.")
+      .def("__repr__", [](const Batch& b) {
+        return "<lmdbio.Batch: " + std::to_string(b.size()) + " records, epoch " + std::to_string(b.epoch()) +
+               ", position " + std::to_string(b.position()) + ">";
+      });
+}
+
+}  // namespace lmdbio::python

@@ -1,0 +1,118 @@
+#include "lmdbio/python/environment.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+#include <utility>
+
+namespace lmdbio::python {
+
+namespace {
+
+/// Named databases that one environment may have open.
+constexpr MDB_dbi kDatabases = 128;
+
+struct File {
+  dev_t device;
+  ino_t inode;
+  pid_t process;
+  auto operator<=>(const File&) const = default;
+};
+
+struct Opened {
+  std::mutex mutex;
+  std::map<File, std::weak_ptr<Environment>> files;
+};
+// Never destroyed: readers may outlive static objects.
+Opened& opened() {
+  static Opened& all = *new Opened;
+  return all;
+}
+
+/// Where LMDB is to open, and with which flags.  The data file of a directory becomes that directory, as
+/// lmdbio_reader_open has it: with another lock file beside it, a writer would not see the reader.
+std::pair<std::string, unsigned> place_of(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return {path, 0};
+  const std::size_t slash = path.rfind('/');
+  const std::size_t name = slash == std::string::npos ? 0 : slash + 1;
+  if (path.substr(name) != "data.mdb" || ::access((path + "-lock").c_str(), F_OK) == 0)
+    return {path, MDB_NOSUBDIR};
+  if (slash == std::string::npos) return {".", 0};
+  return {path.substr(0, slash == 0 ? 1 : slash), 0};
+}
+
+int failed(int rc, const std::string& what, std::string& why) {
+  why = what + ": " + mdb_strerror(rc);
+  return rc;
+}
+
+}  // namespace
+
+Environment::Environment(MDB_env* env, std::string path)
+    : env_(env), path_(std::move(path)), pid_(::getpid()) {}
+
+Environment::~Environment() {
+  if (ours()) mdb_env_close(env_);
+}
+
+bool Environment::ours() const noexcept { return ::getpid() == pid_; }
+
+int Environment::open(const std::string& path, bool lock, std::shared_ptr<Environment>& out,
+                      std::string& why) {
+  const auto [place, flags] = place_of(path);
+  const std::string data = flags == 0 ? place + "/data.mdb" : place;
+  Opened& all = opened();
+  const std::lock_guard guard(all.mutex);
+  struct stat st {};
+  const bool known = ::stat(data.c_str(), &st) == 0;
+  const File file{st.st_dev, st.st_ino, ::getpid()};
+  if (known) {
+    if (const auto found = all.files.find(file); found != all.files.end()) out = found->second.lock();
+    if (out != nullptr) return 0;
+  }
+  MDB_env* env = nullptr;
+  int rc = mdb_env_create(&env);
+  if (rc != 0) return failed(rc, path, why);
+  std::shared_ptr<Environment> made(new Environment(env, path));
+  rc = mdb_env_set_maxdbs(env, kDatabases);
+  if (rc == 0)
+    rc = mdb_env_open(env, place.c_str(), MDB_RDONLY | MDB_NOTLS | flags | (lock ? 0U : MDB_NOLOCK), 0644);
+  if (rc != 0) return failed(rc, path, why);
+  if (known) {
+    std::erase_if(all.files, [](const auto& f) { return f.second.expired(); });
+    all.files[file] = made;
+  }
+  out = std::move(made);
+  return 0;
+}
+
+// A handle that is opened in a transaction is others' once that has ended, and only one transaction at a time
+// may open any.
+int Environment::database(const char* name, MDB_dbi& out, std::string& why) {
+  const std::lock_guard guard(mutex_);
+  MDB_txn* txn = nullptr;
+  int rc = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn);
+  if (rc != 0) return failed(rc, path_, why);
+  rc = mdb_dbi_open(txn, name, 0, &out);
+  if (rc == 0)
+    rc = mdb_txn_commit(txn);
+  else
+    mdb_txn_abort(txn);
+  return rc == 0 ? 0 : failed(rc, name == nullptr ? path_ : path_ + ": database " + name, why);
+}
+
+int Snapshot::begin(std::shared_ptr<Environment> env, std::unique_ptr<Snapshot>& out, std::string& why) {
+  MDB_txn* txn = nullptr;
+  if (const int rc = mdb_txn_begin(env->handle(), nullptr, MDB_RDONLY, &txn); rc != 0)
+    return failed(rc, env->path(), why);
+  out.reset(new Snapshot(std::move(env), txn));
+  return 0;
+}
+
+Snapshot::~Snapshot() {
+  if (env_->ours()) mdb_txn_abort(txn_);
+}
+
+}  // namespace lmdbio::python

@@ -1,0 +1,20 @@
+// Failed calls of the library as Python's exceptions.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+namespace lmdbio::python {
+
+/// Adds Error, CorruptedError and CancelledError to `module`.  Once, before raise().
+void add_exceptions(pybind11::module_& module);
+/// Raises the exception for `rc`, an errno or an MDB_ code, with this text.  If a signal handler has raised
+/// one already, that one.  The caller holds the GIL.
+[[noreturn]] void raise(int rc, const std::string& text);
+/// The same for the last call of lmdbio.h, with its lmdbio_error().
+[[noreturn]] void raise_last(int rc);
+/// Raises a Python exception of a built-in type.
+[[noreturn]] void raise_as(PyObject* type, const std::string& text);
+
+}  // namespace lmdbio::python

@@ -1,0 +1,37 @@
+// All keys of a database, by a cursor.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <vector>
+
+#include "lmdbio/python/reader.h"
+
+namespace lmdbio::python {
+
+/// Walks the reader's own snapshot, some hundred keys at a time.
+class KeyIterator {
+ public:
+  explicit KeyIterator(std::shared_ptr<Handle> reader);
+  KeyIterator(const KeyIterator&) = delete;
+  KeyIterator& operator=(const KeyIterator&) = delete;
+  ~KeyIterator();
+
+  /// Raises StopIteration.
+  pybind11::bytes next();
+
+ private:
+  int fill();
+
+  const std::shared_ptr<Handle> reader_;
+  MDB_cursor* cursor_ = nullptr;
+  std::string bytes_;              ///< of the keys that were read
+  std::vector<std::size_t> ends_;  ///< in `bytes_`
+  std::size_t given_ = 0;
+  bool ended_ = false, duplicates_ = false;
+};
+
+void add_keys(pybind11::module_& module);
+
+}  // namespace lmdbio::python

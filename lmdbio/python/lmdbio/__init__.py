@@ -1,0 +1,16 @@
+"""Reads LMDB databases fast: records by ordinal or key, in an order that is known ahead.
+
+    reader = lmdbio.Reader("train.lmdb")
+    for batch in reader.stream(lmdbio.Order.shuffled(seed=1, batch=64)):
+        for key, value in batch:
+            ...
+
+See docs/python.md; lmdbio.torch has datasets for PyTorch, lmdbio.mpi readers for the ranks of an MPI job.
+"""
+from ._lmdbio import (Batch, CancelledError, CorruptedError, Error, Reader, Record, Stream, __version__, is_active, library,
+                      shuffled)
+from ._order import Order
+from ._prefetch import prefetch
+
+__all__ = ["Batch", "CancelledError", "CorruptedError", "Error", "Order", "Reader", "Record", "Stream", "__version__", "is_active",
+           "library", "prefetch", "shuffled"]

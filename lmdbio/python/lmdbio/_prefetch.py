@@ -1,0 +1,30 @@
+"""Prefetching for programs that read by py-lmdb."""
+import warnings
+from typing import Iterable, Optional
+
+from . import _lmdbio
+
+_warned = set()
+
+
+def prefetch(txn, keys: Iterable[bytes], database: Optional[str] = None) -> bool:
+    """Tells LMDBIO which keys the program will soon look up in this transaction of py-lmdb.
+
+    It reads their values, many at a time; txn.get then returns them without waiting.  Only a hint: results do not change.
+    Some hundred keys at a time, as the program goes on, work best.  database: the name of a named database.
+
+    Returns False, and warns once of each reason, if LMDBIO is not active in this process or does not serve the
+    transaction.
+    """
+    if _lmdbio._prefetch(txn, keys, database):
+        return True
+    if not _lmdbio.is_active():
+        reason = ("LMDBIO is not active in this process, so that py-lmdb uses the original LMDB.  Start the program with "
+                  f"`python3 -m lmdbio run -- PROGRAM`, or with LD_PRELOAD={_lmdbio.library()}")
+    else:
+        reason = (f"{txn!r} is not a transaction that LMDBIO serves: it serves those of environments that are opened with "
+                  "readonly=True, unless LMDBIO_DISABLE=1")
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn("lmdbio.prefetch has no effect: " + reason, RuntimeWarning, stacklevel=2)
+    return False

@@ -1,0 +1,305 @@
+"""Datasets for PyTorch that read LMDB databases ahead.
+
+    dataset = lmdbio.torch.LmdbDataset("train.lmdb", decode=to_tensor)
+    for batch in lmdbio.torch.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4):
+        ...
+
+See docs/python.md.
+"""
+import itertools
+import os
+import sys
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, Union
+
+import torch
+import torch.utils.data
+
+from ._lmdbio import Record
+from ._plan import Plan
+from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned
+
+__all__ = ["BatchSampler", "DataLoader", "LmdbDataset", "LmdbIterableDataset"]
+
+Decode = Callable[[Record], Any]
+
+
+def _rank_and_ranks(rank: Optional[int], ranks: Optional[int]) -> Tuple[int, int]:
+    """As given; else those of torch.distributed, of MPI, or of a program of one process."""
+    if (rank is None) != (ranks is None):
+        raise ValueError("rank and ranks must be given together")
+    if rank is not None and ranks is not None:
+        return rank, ranks
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        return mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
+    return 0, 1
+
+
+def _part_and_parts() -> Tuple[int, int]:
+    """Of the workers of a DataLoader."""
+    worker = torch.utils.data.get_worker_info()
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)
+
+
+def _place(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
+    """Epoch and records of a state_dict, after checking that it is of the same order."""
+    for name, now in (("count", plan.count), ("ranks", plan.ranks), ("shuffle", plan.shuffle), ("window", plan.window)):
+        if state[name] != now:
+            raise ValueError(f"the state was saved with {name}={state[name]}; now it is {now}")
+    if plan.ranks > 1 and state["batch_size"] != plan.batch:
+        raise ValueError(f"the state was saved with batch_size={state['batch_size']}; now it is {plan.batch}, which would "
+                         "give the ranks other records")
+    return state["epoch"], state["records"]
+
+
+def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
+    if plan.length and records >= plan.length:
+        epoch, records = epoch + 1, 0
+    return {"epoch": epoch, "records": records, "seed": plan.seed, "count": plan.count, "ranks": plan.ranks,
+            "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window}
+
+
+class LmdbDataset(torch.utils.data.Dataset):
+    """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
+
+    decode: makes a sample of an lmdbio.Record, whose key and value are memoryviews; None: a sample is the value, as bytes.
+    Each process opens the database when it first needs it; workers may be forked or spawned.  database, memory: as for
+    lmdbio.Reader, for each process.
+
+    With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
+    and reads ahead.  With any other sampler, each record is waited for by itself.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
+                 decode: Optional[Decode] = None, memory: Optional[int] = None) -> None:
+        self.decode = decode
+        self._opened = Opened(path, database, memory, copy=decode is None)
+
+    def __len__(self) -> int:
+        return len(self._opened.reader())
+
+    def _sample(self, record: Record) -> Any:
+        return record.value if self.decode is None else self.decode(record)
+
+    def __getitem__(self, index: Union[int, bytes]) -> Any:
+        if isinstance(index, (Index, KeyIndex)):
+            return self._sample(self._opened.fetcher().record(index, _part_and_parts()[1]))
+        record = self._opened.reader()[index]
+        return bytes(record.value) if self.decode is None else self.decode(record)
+
+    def __getitems__(self, indices) -> list:
+        """All samples of a batch; newer releases of PyTorch call this."""
+        fetcher = self._opened.fetcher()
+        if isinstance(indices, Indices):
+            return [self._sample(r) for r in fetcher.batch(indices.ticket, _part_and_parts()[1])]
+        if len(indices) and not isinstance(indices[0], bytes):
+            return [self._sample(r) for r in fetcher.reader.read(indices, copy=fetcher.copy)]
+        return [self[i] for i in indices]
+
+
+class BatchSampler(torch.utils.data.Sampler):
+    """The batches of an LmdbDataset; their indices tell the dataset what will be asked for next.
+
+    For the argument `batch_sampler` of a DataLoader.  Each iteration is an epoch, with an order of its own if `shuffle` is
+    set.  rank, ranks: None: those of torch.distributed or MPI, if initialized.  All ranks have the same number of
+    batches: drop_last leaves out what is left over; otherwise ranks fill up their last batch with their first records.
+
+    sampler: indices or keys in another order.  The dataset then reads one batch ahead; workers: the number of workers of
+    the DataLoader, so that each of them knows its next batch.
+    """
+
+    def __init__(self, dataset: LmdbDataset, batch_size: int, *, shuffle: bool = False,
+                 sampler: Optional[Iterable[Union[int, bytes]]] = None, drop_last: bool = False, seed: int = 0,
+                 rank: Optional[int] = None, ranks: Optional[int] = None, workers: int = 0) -> None:
+        if sampler is not None and shuffle:
+            raise ValueError("shuffle must be False if there is a sampler")
+        self.sampler, self.workers, self.drop_last, self.batch_size = sampler, workers, drop_last, batch_size
+        self.plan = Plan(len(dataset), batch_size, shuffle, None, seed, *_rank_and_ranks(rank, ranks), drop_last)
+        self._epoch, self._first = 0, 0
+
+    def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
+        """The epoch of the next iteration, and its first batch."""
+        self._epoch, self._first = epoch, first_batch
+
+    def __len__(self) -> int:
+        if self.sampler is None:
+            return self.plan.batches
+        whole, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]
+        return whole + (rest != 0 and not self.drop_last)
+
+    def __iter__(self) -> Iterator[Indices]:
+        # Not before the first batch: with workers, torch makes two iterators, and uses one.
+        epoch, first = self._epoch, self._first
+        self.set_epoch(epoch + 1)
+        if self.sampler is None:
+            yield from (Indices(Planned(self.plan, epoch, k)) for k in range(first, self.plan.batches))
+            return
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+        yield from itertools.islice(self._listed(), first, None)
+
+    def _listed(self) -> Iterator[Indices]:
+        source = iter(self.sampler)  # type: ignore[arg-type]
+        waiting: list = []
+        distance = max(self.workers, 1)  # to the next batch of the same process
+        for items in iter(lambda: tuple(itertools.islice(source, self.batch_size)), ()):
+            if len(items) < self.batch_size and self.drop_last:
+                break
+            waiting.append(tuple(i if isinstance(i, bytes) else int(i) for i in items))
+            if len(waiting) > distance:
+                yield Indices(Listed(waiting.pop(0), waiting[-1]))
+        for items in waiting:
+            yield Indices(Listed(items))
+
+
+class LmdbIterableDataset(torch.utils.data.IterableDataset):
+    """The records of an LMDB database in an order that the dataset sets.
+
+    Workers of a DataLoader share the order batch by batch, so that its batches are the same with any number of workers.
+    batch_size: that of the DataLoader, which lmdbio.torch.DataLoader sets by itself.  window: shuffle only within so
+    many neighbouring records, which reads the file nearly in order.  The other arguments are those of LmdbDataset and
+    BatchSampler.
+
+    Without workers, each iteration is the next epoch.  With workers, lmdbio.torch.DataLoader counts epochs; with another
+    DataLoader call set_epoch() before each.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
+                 decode: Optional[Decode] = None, memory: Optional[int] = None, shuffle: bool = False,
+                 window: Optional[int] = None, seed: int = 0, batch_size: int = 1, drop_last: bool = False,
+                 rank: Optional[int] = None, ranks: Optional[int] = None) -> None:
+        if window is not None and (window < 1 or not shuffle):
+            raise ValueError("window must be at least 1, and needs shuffle=True")
+        self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self._rank, self._ranks = rank, ranks
+        self._opened = Opened(path, database, memory, copy=decode is None)
+        # Epoch and records at which an iteration begins; shared with workers, also those that live on.
+        self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._given = 0
+
+    def plan(self) -> Plan:
+        if self._rank is None:
+            self._rank, self._ranks = _rank_and_ranks(None, None)
+        return Plan(len(self._opened.reader()), self.batch_size, self.shuffle, self.window, self.seed, self._rank,
+                    self._ranks or 1, self.drop_last)
+
+    def __getstate__(self):
+        self.plan()  # a spawned worker knows no rank
+        return self.__dict__
+
+    def __len__(self) -> int:
+        return self.plan().length
+
+    def set_epoch(self, epoch: int, records: int = 0) -> None:
+        """The epoch of the next iteration, and how many of its records are left out at the beginning."""
+        self._start[0], self._start[1] = epoch, records
+        self._given = 0
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Where the next record is, if this process iterates over the dataset itself.  In a DataLoader with workers, use
+        lmdbio.torch.DataLoader.state_dict."""
+        epoch, records = self._start.tolist()
+        return _state(self.plan(), epoch, records + self._given)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """The next iteration begins where the one that saved the state was."""
+        self.seed = state["seed"]
+        self.set_epoch(*_place(state, self.plan()))
+
+    def __iter__(self) -> Iterator[Any]:
+        part, parts = _part_and_parts()
+        plan = self.plan()
+        epoch, records = self._start.tolist()
+        first, skipped = divmod(records, plan.batch)
+        if skipped and parts > 1:
+            raise ValueError(f"{records} records are not whole batches of {plan.batch}, as workers need them")
+        alone = torch.utils.data.get_worker_info() is None
+        self._given = 0
+        for record in self._records(plan, epoch, first + part, parts, skipped):
+            self._given += 1
+            yield record.value if self.decode is None else self.decode(record)
+        if alone:
+            self.set_epoch(epoch + 1)
+
+    def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Record]:
+        """Of batches first, first + parts, ... of an epoch."""
+        reader, copy = self._opened.reader(), self.decode is None
+        stream = None
+        for k in range(first, plan.batches, parts):
+            size, real = plan.size(k), min(plan.size(k), plan.records - k * plan.batch)
+            if real > 0:
+                if stream is None:
+                    stream = reader.stream(plan.order(epoch, k, parts), copy=copy, zero_copy=not copy)
+                batch = next(stream)
+                yield from itertools.islice(batch, skipped, None)
+                del batch  # its memory is free for the next
+            if real < size:
+                begin = next(reader.stream(plan.order(epoch, 0), copy=copy, zero_copy=not copy))
+                filling = itertools.islice(itertools.cycle(begin), size - max(real, 0))
+                yield from itertools.islice(filling, max(skipped - max(real, 0), 0), None)
+            skipped = 0
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """torch's DataLoader for the datasets of this module: their batches are read ahead, and it can resume.
+
+    Takes the arguments of torch.utils.data.DataLoader, and seed, rank and ranks (see BatchSampler).  Each iteration is the
+    next epoch.  An LmdbIterableDataset has its own shuffle, seed, rank, ranks and drop_last.
+    """
+
+    def __init__(self, dataset: Union[LmdbDataset, LmdbIterableDataset], batch_size: int = 1,
+                 shuffle: Optional[bool] = None, sampler: Optional[Iterable[Union[int, bytes]]] = None, *,
+                 num_workers: int = 0, drop_last: bool = False, seed: int = 0, rank: Optional[int] = None,
+                 ranks: Optional[int] = None, **more) -> None:
+        self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
+        self._next_epoch, self._now = 0, (0, 0)
+        if isinstance(dataset, LmdbIterableDataset):
+            if shuffle is not None or sampler is not None or drop_last or rank is not None:
+                raise ValueError("an LmdbIterableDataset sets shuffle, drop_last, rank and the order itself")
+            dataset.batch_size = batch_size
+            super().__init__(dataset, batch_size=batch_size, num_workers=num_workers, **more)
+            return
+        if not isinstance(dataset, LmdbDataset):
+            raise TypeError("lmdbio.torch.DataLoader needs an LmdbDataset or LmdbIterableDataset; for a dataset that wraps "
+                            "one, give torch's DataLoader an lmdbio.torch.BatchSampler of the inner one")
+        batches = BatchSampler(dataset, batch_size, shuffle=bool(shuffle), sampler=sampler, drop_last=drop_last, seed=seed,
+                               rank=rank, ranks=ranks, workers=num_workers)
+        super().__init__(dataset, batch_sampler=batches, num_workers=num_workers, **more)
+
+    def _plan(self) -> Plan:
+        return self.dataset.plan() if isinstance(self.dataset, LmdbIterableDataset) else self.batch_sampler.plan
+
+    def __iter__(self):
+        epoch, first = self._resume or (self._next_epoch, 0)
+        self._resume, self._next_epoch, self._now = None, epoch + 1, (epoch, first)
+        if isinstance(self.dataset, LmdbIterableDataset):
+            self.dataset.set_epoch(epoch, first * self._plan().batch)
+        else:
+            self.batch_sampler.set_epoch(epoch, first)
+        return self._counted(super().__iter__(), epoch, first)
+
+    def _counted(self, batches, epoch: int, first: int):
+        for k, batch in enumerate(batches, first + 1):
+            self._now = (epoch, k)
+            yield batch
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Which batch comes after the last one that the program got: saved with a model, training resumes there."""
+        epoch, k = self._resume or self._now
+        plan = self._plan()
+        return _state(plan, epoch, min(k * plan.batch, plan.length))
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """The next iteration begins where state_dict() was called, also with another number of workers."""
+        if not isinstance(self.dataset, LmdbIterableDataset) and self.batch_sampler.sampler is not None:
+            raise ValueError("a DataLoader with a sampler of the program's cannot resume")
+        plan = self._plan()
+        epoch, records = _place(state, plan)
+        if records % plan.batch:
+            raise ValueError(f"the state is at record {records}, which is not a whole number of batches of {plan.batch}")
+        if state["seed"] != plan.seed:
+            raise ValueError(f"the state was saved with seed={state['seed']}; now it is {plan.seed}")
+        self._resume = (epoch, records // plan.batch)

@@ -1,0 +1,66 @@
+// The extension module lmdbio._mpi: readers that the ranks of an MPI job share.
+#include <lmdbio/mpi.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace py = pybind11;
+
+namespace {
+
+/// The ranks of a communicator.
+class Ranks {
+ public:
+  /// `comm`: the address of an MPI_Comm, as mpi4py's _addressof tells.
+  Ranks(std::uintptr_t comm, unsigned readers_per_node, unsigned timeout) {
+    lmdbio_mpi_options options{};
+    options.size = sizeof options;
+    options.readers_per_node = readers_per_node;
+    options.timeout = timeout;
+    const py::gil_scoped_release waits;
+    rc_ = lmdbio_mpi_init(*reinterpret_cast<const MPI_Comm*>(comm), &options, &mpi_);
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+  ~Ranks() = default;  // MPI_Finalize ends it: the garbage collector's time is not the same on all ranks
+
+  /// Error code and text; 0: it can be used.
+  std::pair<int, std::string> state() const { return {rc_, rc_ != 0 ? lmdbio_error() : ""}; }
+
+  /// Error code, text, and the address of a reader.
+  std::tuple<int, std::string, std::uintptr_t> open(const std::string& path,
+                                                    const std::optional<std::string>& database,
+                                                    std::uint64_t memory) const {
+    lmdbio_reader_options options{};
+    options.size = sizeof options;
+    options.memory = static_cast<std::size_t>(memory);
+    options.database = database ? database->c_str() : nullptr;
+    lmdbio_reader* reader = nullptr;
+    int rc = 0;
+    {
+      const py::gil_scoped_release waits;
+      rc = lmdbio_mpi_reader_open(mpi_, path.c_str(), &options, &reader);
+      if (rc == 0) {
+        rc = lmdbio_mpi_wait(reader);
+        if (rc != 0) lmdbio_reader_close(reader);
+      }
+    }
+    return {rc, rc != 0 ? lmdbio_error() : "", rc != 0 ? 0 : reinterpret_cast<std::uintptr_t>(reader)};
+  }
+
+ private:
+  lmdbio_mpi* mpi_ = nullptr;
+  int rc_ = 0;
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_mpi, module) {
+  py::class_<Ranks>(module, "Ranks")
+      .def(py::init<std::uintptr_t, unsigned, unsigned>())
+      .def("state", &Ranks::state)
+      .def("open", &Ranks::open);
+}

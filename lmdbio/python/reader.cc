@@ -1,0 +1,280 @@
+#include "lmdbio/python/reader.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/python/batch.h"
+#include "lmdbio/python/errors.h"
+#include "lmdbio/python/keys.h"
+#include "lmdbio/python/stream.h"
+#include "lmdbio/python/waiting.h"
+
+namespace py = pybind11;
+
+namespace lmdbio::python {
+
+Handle::Handle(lmdbio_reader* reader, std::unique_ptr<Snapshot> snapshot, py::object keep)
+    : reader_(reader), snapshot_(std::move(snapshot)), keep_(std::move(keep)), pid_(::getpid()) {}
+
+Handle::~Handle() {
+  const py::gil_scoped_release waits;
+  lmdbio_reader_close(reader_);
+  snapshot_.reset();
+}
+
+void Handle::check_process() const {
+  if (::getpid() != pid_)
+    raise_as(PyExc_RuntimeError,
+             path + ": this reader was opened by another process; each process opens its own");
+}
+
+namespace {
+
+class Reader {
+ public:
+  Reader(const std::string& path, const std::optional<std::string>& database,
+         std::optional<std::uint64_t> memory, bool lock, bool index)
+      : path_(path), database_(database) {
+    lmdbio_reader_options options{};
+    options.size = sizeof options;
+    options.memory = static_cast<std::size_t>(memory.value_or(0));
+    options.no_sidecar = !index;
+    std::string why;
+    std::unique_ptr<Snapshot> snapshot;
+    MDB_dbi dbi = 0;
+    lmdbio_reader* reader = nullptr;
+    int rc = 0;
+    bool told = false;
+    {
+      const Waiting waits;
+      std::shared_ptr<Environment> env;
+      rc = Environment::open(path, lock, env, why);
+      if (rc == 0) rc = env->database(database ? database->c_str() : nullptr, dbi, why);
+      if (rc == 0) rc = Snapshot::begin(env, snapshot, why);
+      if (rc == 0) {
+        rc = lmdbio_reader_attach(snapshot->handle(), dbi, &options, &reader);
+        told = rc != 0;
+      }
+      if (rc != 0) {
+        snapshot.reset();
+        env.reset();
+      }
+    }
+    if (told) raise_last(rc);
+    if (rc != 0) raise(rc, why);
+    handle_ = std::make_shared<Handle>(reader, std::move(snapshot), py::object());
+    handle_->dbi = dbi;
+    handle_->path = path;
+  }
+
+  /// Takes over a reader that another module has opened.
+  Reader(const std::string& path, const std::optional<std::string>& database, std::uintptr_t reader,
+         py::object keep)
+      : path_(path),
+        database_(database),
+        handle_(
+            std::make_shared<Handle>(reinterpret_cast<lmdbio_reader*>(reader), nullptr, std::move(keep))) {
+    handle_->path = path;
+  }
+
+  const std::string& path() const noexcept { return path_; }
+  const std::optional<std::string>& database() const noexcept { return database_; }
+  bool closed() const noexcept { return handle_ == nullptr; }
+  void close() noexcept { handle_.reset(); }
+
+  std::uint64_t size() const {
+    const std::shared_ptr<Handle> h = open();
+    const Waiting waits;
+    return lmdbio_reader_count(h->reader());
+  }
+
+  py::object read(const Ordinals& ordinals, bool copy) const {
+    const std::shared_ptr<Handle> h = open();
+    const std::span<const std::uint64_t> wanted(ordinals.data(), static_cast<std::size_t>(ordinals.size()));
+    if (const auto most = std::max_element(wanted.begin(), wanted.end());
+        most != wanted.end() && *most >= lmdbio_reader_count(h->reader()))
+      throw py::index_error(path_ + ": no record " + std::to_string(*most) +
+                            "; number of records: " + std::to_string(lmdbio_reader_count(h->reader())));
+    return batch_of(copy, [&](const lmdbio_batch** b) {
+      return lmdbio_reader_read(h->reader(), wanted.data(), wanted.size(), b);
+    });
+  }
+
+  py::object read_keys(const py::iterable& keys, bool copy) const {
+    const std::shared_ptr<Handle> h = open();
+    const Keys wanted(keys);
+    return batch_of(copy, [&](const lmdbio_batch** b) {
+      return lmdbio_reader_read_keys(h->reader(), wanted.values().data(), wanted.values().size(), b);
+    });
+  }
+
+  /// The record with this key; None: it does not exist.
+  py::object find(const py::bytes& key, bool copy) const {
+    return read_keys(py::make_tuple(key), copy).attr("__getitem__")(0);
+  }
+
+  py::object item(const py::object& at) const {
+    if (py::isinstance<py::bytes>(at)) {
+      py::object r = find(at, false);
+      if (!r.is_none()) return r;
+      PyErr_SetObject(PyExc_KeyError, at.ptr());
+      throw py::error_already_set();
+    }
+    const auto count = static_cast<Py_ssize_t>(size());
+    if (PySlice_Check(at.ptr())) {
+      Py_ssize_t start = 0, stop = 0, step = 0;
+      if (PySlice_Unpack(at.ptr(), &start, &stop, &step) != 0) throw py::error_already_set();
+      const Py_ssize_t n = PySlice_AdjustIndices(count, &start, &stop, step);
+      Ordinals wanted(n);
+      for (Py_ssize_t i = 0; i < n; ++i)
+        wanted.mutable_data()[i] = static_cast<std::uint64_t>(start + i * step);
+      return read(wanted, false);
+    }
+    Py_ssize_t i = PyNumber_AsSsize_t(at.ptr(), PyExc_IndexError);
+    if (i == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (i < 0) i += count;
+    if (i < 0 || i >= count)
+      throw py::index_error(path_ + ": no record " + std::string(py::str(at)) +
+                            "; number of records: " + std::to_string(count));
+    Ordinals wanted(1);
+    *wanted.mutable_data() = static_cast<std::uint64_t>(i);
+    return read(wanted, false).attr("__getitem__")(0);
+  }
+
+  py::object get(const py::bytes& key, const py::object& otherwise, bool copy) const {
+    const py::object r = find(key, copy);
+    return r.is_none() ? otherwise : r.attr("value");
+  }
+
+  std::unique_ptr<Stream> stream(const py::object& order, bool copy, bool zero_copy) const {
+    return std::make_unique<Stream>(open(), order, copy, zero_copy);
+  }
+
+  std::unique_ptr<KeyIterator> keys() const { return std::make_unique<KeyIterator>(open()); }
+
+  std::string text() const {
+    if (closed()) return "<lmdbio.Reader of " + path_ + ", closed>";
+    return "<lmdbio.Reader of " + path_ + (database_ ? ", database " + *database_ : "") + ">";
+  }
+
+ private:
+  std::shared_ptr<Handle> open() const {
+    if (closed()) raise_as(PyExc_ValueError, path_ + ": the reader is closed");
+    handle_->check_process();
+    return handle_;
+  }
+
+  template <class Call>
+  static py::object batch_of(bool copy, Call&& call) {
+    const lmdbio_batch* b = nullptr;
+    int rc = 0;
+    {
+      const Waiting waits;
+      rc = call(&b);
+    }
+    OwnedBatch owned(rc == 0 ? b : nullptr);
+    if (rc != 0) raise_last(rc);
+    return py::cast(std::make_unique<Batch>(std::move(owned), copy));
+  }
+
+  const std::string path_;
+  const std::optional<std::string> database_;
+  std::shared_ptr<Handle> handle_;  ///< null: closed
+};
+
+/// Whole numbers, as an array of the library's type.
+Ordinals ordinals_of(const py::object& given) {
+  const py::module_ numpy = py::module_::import("numpy");
+  const py::object array =
+      py::hasattr(given, "__len__") ? numpy.attr("asarray")(given) : numpy.attr("asarray")(py::list(given));
+  if (py::len(array) == 0) return Ordinals(0);
+  const auto kind = array.attr("dtype").attr("kind").cast<std::string>();
+  if (kind != "i" && kind != "u") raise_as(PyExc_TypeError, "ordinals must be whole numbers");
+  if (array.attr("ndim").cast<int>() != 1) raise_as(PyExc_ValueError, "ordinals must be a list of numbers");
+  if (kind == "i" && array.attr("min")().cast<std::int64_t>() < 0)
+    throw py::index_error("ordinals must not be negative");
+  return array.attr("astype")("uint64", py::arg("copy") = false);
+}
+
+}  // namespace
+
+void add_reader(py::module_& module) {
+  add_stream(module);
+  add_keys(module);
+  py::class_<Reader>(
+      module, "Reader",
+      "One snapshot of one database: what was committed when the reader was opened.\n\n"
+      "path: the directory that contains data.mdb, or a data file.  database: the name of a database;\n"
+      "None: the main one.  memory: upper limit in bytes for what the reader reads ahead and for the\n"
+      "batches that the program holds, at least 1 MiB; None: LMDBIO_MEMORY.  lock: False: as\n"
+      "MDB_NOLOCK, for databases that nobody writes.  index: False: do not look for an index file.\n\n"
+      "Any number of threads may use a reader.  After a fork, the child opens its own.\n"
+      "Raises FileNotFoundError and other OSErrors, CorruptedError, KeyError (no such database),\n"
+      "MemoryError, and Error if LMDBIO does not serve the file.")
+      .def(py::init<const std::string&, const std::optional<std::string>&, std::uintptr_t, py::object>(),
+           py::arg("path"), py::arg("database"), py::kw_only(), py::arg("_handle"), py::arg("_keep"))
+      .def(py::init([](const py::object& path, const std::optional<std::string>& database,
+                       std::optional<std::uint64_t> memory, bool lock, bool index) {
+             const py::object name = py::module_::import("os").attr("fsdecode")(path);
+             return std::make_unique<Reader>(name.cast<std::string>(), database, memory, lock, index);
+           }),
+           py::arg("path"), py::arg("database") = py::none(), py::arg("memory") = py::none(), py::kw_only(),
+           py::arg("lock") = true, py::arg("index") = true)
+      .def_property_readonly("path", &Reader::path)
+      .def_property_readonly("database", &Reader::database)
+      .def_property_readonly("closed", &Reader::closed)
+      .def("__len__", &Reader::size)
+      .def("__getitem__", &Reader::item, py::arg("i"),
+           "Record number i in key order, or the record with the key i, if that is bytes; a Batch for a "
+           "slice.\n"
+           "Raises IndexError, KeyError.")
+      .def("__contains__",
+           [](const Reader& r, const py::bytes& key) { return !r.find(key, false).is_none(); })
+      .def("__iter__",
+           [](const py::object& self) {
+             return py::module_::import("itertools")
+                 .attr("chain")
+                 .attr("from_iterable")(self.attr("stream")(
+                     py::module_::import("lmdbio").attr("Order").attr("sequential")(py::arg("batch") = 64)));
+           })
+      .def("get", &Reader::get, py::arg("key"), py::arg("default") = py::none(), py::kw_only(),
+           py::arg("copy") = false, "The value of a key, the first one if it has several; or `default`.")
+      .def(
+          "read",
+          [](const Reader& r, const py::object& ordinals, bool copy) {
+            return r.read(ordinals_of(ordinals), copy);
+          },
+          py::arg("ordinals"), py::kw_only(), py::arg("copy") = false,
+          "The records with these ordinals, in this order, read together.  Raises IndexError.")
+      .def(
+          "read_keys", &Reader::read_keys, py::arg("keys"), py::kw_only(), py::arg("copy") = false,
+          "The records with these keys, in this order, read together; None for each key that does not exist.")
+      .def("keys", &Reader::keys,
+           "Iterates over all keys, as bytes, in their order; reads no values that have pages of their own.\n"
+           "With MDB_DUPSORT a key comes once for each of its values, so that key number i is that of record "
+           "i.")
+      .def("stream", &Reader::stream, py::arg("order"), py::kw_only(), py::arg("copy") = false,
+           py::arg("zero_copy") = false,
+           "Opens a stream of the records in an Order, which are read ahead.\n\n"
+           "copy: records are bytes objects, which do not count as the reader's memory.  zero_copy: records "
+           "that are\n"
+           "in the page cache are views of the file's mapping, which is fastest; as with LMDB, the process "
+           "ends by\n"
+           "SIGBUS if the file is truncated while they are used.")
+      .def("close", &Reader::close,
+           "Closes the reader, once its streams are closed too.  Batches stay valid.")
+      .def("__enter__", [](const py::object& self) { return self; })
+      .def("__exit__", [](Reader& r, const py::args&) { r.close(); })
+      .def("__reduce__",
+           [](const Reader&) -> py::object {
+             raise_as(PyExc_TypeError, "a Reader cannot be pickled: open one in each process");
+           })
+      .def("__repr__", &Reader::text);
+}
+
+}  // namespace lmdbio::python

@@ -1,0 +1,51 @@
+// Readers and streams of lmdbio.h as Python's classes.
+#pragma once
+
+#include <lmdbio/lmdbio.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lmdbio/python/environment.h"
+
+namespace lmdbio::python {
+
+using Ordinals = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
+
+/// A reader of the library, with what it needs to live.  Calls and streams that use it keep it open.
+class Handle {
+ public:
+  /// `snapshot`: of a reader that was attached; else null.  `keep`: lives as long as the reader.
+  Handle(lmdbio_reader* reader, std::unique_ptr<Snapshot> snapshot, pybind11::object keep);
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  /// With the GIL; waits without it.
+  ~Handle();
+
+  lmdbio_reader* reader() const noexcept { return reader_; }
+  const Snapshot* snapshot() const noexcept { return snapshot_.get(); }
+  /// Raises RuntimeError in a forked child.
+  void check_process() const;
+
+  MDB_dbi dbi = 0;
+  std::string path;
+  std::mutex txn_mutex;  ///< guards the snapshot's transaction where cursors use it
+
+ private:
+  lmdbio_reader* const reader_;
+  std::unique_ptr<Snapshot> snapshot_;
+  pybind11::object keep_;
+  const pid_t pid_;
+};
+
+/// Adds Reader, Stream and the iterator over keys to `module`.
+void add_reader(pybind11::module_& module);
+/// Adds the functions shuffled(), prefetch(), is_active().
+void add_functions(pybind11::module_& module);
+
+}  // namespace lmdbio::python
