@@ -10,7 +10,7 @@ import tempfile
 
 import cold_files  # puts tests/support on the path
 import cgroup  # noqa: E402
-from measure import Failed, Skip, fail, first_line, machine_facts, progress, shown_size  # noqa: E402
+from measure import Failed, Skip, device_facts, device_line, fail, machine_facts, progress, shown_size  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
@@ -24,7 +24,7 @@ class ColdBench:
     def __init__(self, args):
         self.args = args
         self.rows, self.databases, self.notes = [], {}, []
-        self.machine = {**machine_facts(), "directory": self.device()}
+        self.machine = {**machine_facts(), "directory": device_facts(args.dir)}
         self.libraries = {}
         self.failed = False
         self.backends = [b for b in self.labels if b in args.backends.split(",")]
@@ -52,16 +52,6 @@ class ColdBench:
         """The others go on."""
         self.failed = True
         self.note("FAILED: " + line)
-
-    def device(self):
-        st = os.stat(self.args.dir)
-        where = f"{os.major(st.st_dev)}:{os.minor(st.st_dev)}"
-        kind = ""
-        with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
-            for line in mounts:
-                if line.split()[2] == where:
-                    kind = line.split(" - ")[1].split()[0]
-        return {"file_system": kind, "read_ahead_kb": first_line(f"/sys/class/bdi/{where}/read_ahead_kb")}
 
     def database(self, value_bytes, file_bytes):
         """Writes it with stock LMDB unless it is there; its name below args.dir."""
@@ -143,8 +133,7 @@ class ColdBench:
                        "databases": self.databases, "notes": self.notes, "rows": self.rows, **self.more()}, out, indent=1)
 
     def device_line(self):
-        d = self.machine["directory"]
-        return f"{d['file_system']}, read-ahead {d['read_ahead_kb']} KiB"
+        return device_line(self.machine["directory"])
 
     def user_line(self):
         if self.args.uid is not None:
@@ -175,6 +164,17 @@ def add_options(parser, labels, out, usual=None):
                         help=f"where result.json and result.png go (default: build/{out})")
     parser.add_argument("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
     parser.add_argument("--library", help="library to preload, or 'stock' (default: the one in --build)")
+
+
+def draw(out):
+    """Draws the result.json of a directory, and says where both are."""
+    result, png = (os.path.join(out, "result" + end) for end in (".json", ".png"))
+    print(f"\nResults: {result}")
+    drawn = subprocess.run([sys.executable, os.path.join(HERE, "plot"), result, png], capture_output=True, text=True)
+    if drawn.returncode == 0:
+        print(f"Plot:    {png}")
+    else:
+        print(f"no plot: {(drawn.stderr.splitlines() or ['?'])[-1]}")
 
 
 def usable_by(uid, paths):
@@ -213,12 +213,6 @@ def run(bench, args, programs):
         progress("")
         if temporary:
             shutil.rmtree(temporary)
-    result, png = (os.path.join(args.out, "result" + end) for end in (".json", ".png"))
-    print(f"\nResults: {result}")
-    drawn = subprocess.run([sys.executable, os.path.join(HERE, "plot"), result, png], capture_output=True, text=True)
-    if drawn.returncode == 0:
-        print(f"Plot:    {png}")
-    else:
-        print(f"no plot: {(drawn.stderr.splitlines() or ['?'])[-1]}")
+    draw(args.out)
     if made.failed:
         fail("readers have failed (above)")

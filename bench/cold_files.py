@@ -97,7 +97,11 @@ class Local:
 
     def prepare(self, database, make=make_cold):
         """Makes it cold (or warm: make_warm).  The part of it that is in the page cache then."""
-        return make(os.path.join(self.dir, database, "data.mdb"))
+        return self.prepare_files([os.path.join(database, "data.mdb")], make)
+
+    def prepare_files(self, names, make=make_cold):
+        """The same for files, by their paths below the directory.  The largest part of one that is in the page cache then."""
+        return max(make(os.path.join(self.dir, name)) for name in names)
 
     def told(self):
         return {}
@@ -140,9 +144,13 @@ class Slow:
         self.fs.__exit__()
 
     def prepare(self, database, make=make_cold):
-        make_warm(os.path.join(self.source, database, "data.mdb"))
+        return self.prepare_files([os.path.join(database, "data.mdb")], make)
+
+    def prepare_files(self, names, make=make_cold):
+        for name in names:
+            make_warm(os.path.join(self.source, name))
         self.fs.set(delay_us=0, bandwidth=0)
-        left = make(os.path.join(self.dir, database, "data.mdb"))
+        left = max(make(os.path.join(self.dir, name)) for name in names)
         self.fs.set(delay_us=self.delay_us, bandwidth=self.bandwidth, reset=1)
         return left
 

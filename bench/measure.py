@@ -83,3 +83,19 @@ def machine_facts():
             "hypervisor": " hypervisor" in field("/proc/cpuinfo", "flags"), "memory": field("/proc/meminfo", "MemTotal"),
             "transparent_hugepage": first_line("/sys/kernel/mm/transparent_hugepage/enabled"),
             "load_average": os.getloadavg()}
+
+
+def device_facts(directory):
+    """Of the file system that it is on."""
+    device = os.stat(directory).st_dev
+    where = f"{os.major(device)}:{os.minor(device)}"
+    kind = ""
+    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        for line in mounts:
+            if line.split()[2] == where:
+                kind = line.split(" - ")[1].split()[0]
+    return {"file_system": kind, "read_ahead_kb": first_line(f"/sys/class/bdi/{where}/read_ahead_kb")}
+
+
+def device_line(facts):
+    return f"{facts['file_system']}, read-ahead {facts['read_ahead_kb']} KiB"

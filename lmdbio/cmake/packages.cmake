@@ -1,5 +1,5 @@
 # `cpack -G DEB`: lmdbio (libraries and command), lmdbio-dev (headers, lmdbio.pc, CMake package), lmdbio-mpi (library,
-# headers and lmdbio-mpi.pc for MPI programs), lmdbio-dbgsym.
+# headers and lmdbio-mpi.pc for MPI programs), python3-lmdbio (the Python package), lmdbio-dbgsym.
 set(CPACK_PACKAGE_NAME lmdbio)
 set(CPACK_PACKAGE_VENDOR "LMDBIO")
 set(CPACK_PACKAGE_CONTACT "LMDBIO developers")
@@ -11,6 +11,9 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_COMPONENTS_ALL runtime development)
 if(TARGET lmdbio_mpi)
   list(APPEND CPACK_COMPONENTS_ALL mpi)
+endif()
+if(TARGET lmdbio_python)
+  list(APPEND CPACK_COMPONENTS_ALL python)
 endif()
 if(LMDBIO_SPLIT_DEBUG)
   list(APPEND CPACK_COMPONENTS_ALL debug)
@@ -47,6 +50,18 @@ if(LMDBIO_SHLIBDEPS)
 endif()
 set(CPACK_COMPONENT_MPI_DESCRIPTION "Readers whose records the ranks of an MPI job read for each other: the library, its headers, and
 what pkg-config needs.")
+
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-lmdbio)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+# The extension modules are for one release of Python.
+if(TARGET lmdbio_python)
+  math(EXPR lmdbio_python_next "${Python_VERSION_MINOR} + 1")
+  set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "lmdbio (= ${PROJECT_VERSION}), python3-numpy, \
+python3 (>= ${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}~), python3 (<< ${Python_VERSION_MAJOR}.${lmdbio_python_next}~)")
+endif()
+set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS "lmdbio-mpi (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-torch, python3-lmdb, python3-mpi4py")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "The Python package lmdbio: readers that know their order, and datasets for PyTorch.")
 
 set(CPACK_DEBIAN_DEBUG_PACKAGE_NAME lmdbio-dbgsym)
 set(CPACK_DEBIAN_DEBUG_PACKAGE_SECTION debug)

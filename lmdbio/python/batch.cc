@@ -17,8 +17,9 @@ namespace {
 enum Field : int { kKey, kValue, kOrdinal };
 PyTypeObject* record_type;  // owned by the module
 
-// What a batch lends next.  Guarded by the GIL.
-MDB_val lent{0, nullptr};
+// What a batch of this thread lends next.  The garbage collector may run meanwhile, and with it other threads
+// and, inside of this, finalizers that make views too.
+thread_local constinit MDB_val lent{0, nullptr};
 
 // A batch's Python object exports the bytes that `lent` names, and only while they are asked for here.
 int get_buffer(PyObject* batch, Py_buffer* view, int flags) {
@@ -31,10 +32,11 @@ int get_buffer(PyObject* batch, Py_buffer* view, int flags) {
 }
 
 PyObject* new_view(py::handle batch, const MDB_val& bytes) {
+  const MDB_val outer = lent;
   lent = bytes;
   if (lent.mv_data == nullptr) lent.mv_data = &lent;  // an empty value
   PyObject* const made = PyMemoryView_FromObject(batch.ptr());
-  lent = {};
+  lent = outer;
   return made;
 }
 
@@ -112,6 +114,17 @@ py::list Batch::column(py::handle self, int which) const {
   return all;
 }
 
+py::list Batch::copied_values() const {
+  if (batch_ == nullptr) return column({}, kValue);
+  py::list all(count_);
+  for (std::size_t i = 0; i < count_; ++i) {
+    const lmdbio_record& r = batch_->records[i];
+    py::object value = r.ordinal == UINT64_MAX ? py::none() : bytes_of({}, r.value);
+    PyList_SET_ITEM(all.ptr(), static_cast<Py_ssize_t>(i), value.release().ptr());
+  }
+  return all;
+}
+
 void add_batch(py::module_& module) {
   static PyStructSequence_Field fields[] = {
       {"key", "the record's key"},
@@ -146,6 +159,8 @@ void add_batch(py::module_& module) {
              const auto& b = self.cast<const Batch&>();
              return b.record(self, checked(b, i));
            })
+      .def("__getitem__", [](const py::object& self,
+                             const py::slice& part) { return self.cast<const Batch&>().records(self)[part]; })
       .def("__iter__",
            [](const py::object& self) { return py::iter(self.cast<const Batch&>().records(self)); })
       .def_property_readonly(
@@ -157,6 +172,7 @@ void add_batch(py::module_& module) {
       .def_property_readonly(
           "ordinals", [](const py::object& self) { return self.cast<const Batch&>().column(self, kOrdinal); },
           "The ordinals of all records, as a list.")
+      .def("_copied_values", &Batch::copied_values)
       .def_property_readonly("epoch", &Batch::epoch, "Epoch of the first record; 0 outside streams.")
       .def_property_readonly(
           "position", &Batch::position,

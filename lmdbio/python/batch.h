@@ -30,6 +30,8 @@ class Batch {
   pybind11::object field(pybind11::handle self, std::size_t i, int which) const;
   pybind11::list records(pybind11::handle self) const;
   pybind11::list column(pybind11::handle self, int which) const;
+  /// Copies of all values, None for keys that do not exist.
+  pybind11::list copied_values() const;
 
  private:
   std::size_t count_;

@@ -66,6 +66,7 @@ void add_functions(py::module_& module) {
       "True if py-lmdb and other users of LMDB in this process go through LMDBIO, which was preloaded.");
   module.def("library", &library, "The path of liblmdbio.so.");
   module.def("_prefetch", &prefetch);
+  module.def("_raise", &raise);
 }
 
 }  // namespace lmdbio::python

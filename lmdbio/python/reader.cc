@@ -65,6 +65,9 @@ class Reader {
         env.reset();
       }
     }
+    if (told && rc == ENOTSUP)
+      raise(rc, path + ": " + lmdbio_error() +
+                    " (LMDBIO_DISABLE is set, or LMDBIO knows no LMDB of this release)");
     if (told) raise_last(rc);
     if (rc != 0) raise(rc, why);
     handle_ = std::make_shared<Handle>(reader, std::move(snapshot), py::object());
@@ -136,9 +139,11 @@ class Reader {
       return read(wanted, false);
     }
     Py_ssize_t i = PyNumber_AsSsize_t(at.ptr(), PyExc_IndexError);
+    const bool too_large = i == -1 && PyErr_ExceptionMatches(PyExc_IndexError) != 0;
+    if (too_large) PyErr_Clear();
     if (i == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     if (i < 0) i += count;
-    if (i < 0 || i >= count)
+    if (too_large || i < 0 || i >= count)
       throw py::index_error(path_ + ": no record " + std::string(py::str(at)) +
                             "; number of records: " + std::to_string(count));
     Ordinals wanted(1);
@@ -187,6 +192,21 @@ class Reader {
   std::shared_ptr<Handle> handle_;  ///< null: closed
 };
 
+/// A new Reader; `handle`: the address of one that another module has opened, which is taken over.
+std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<std::string>& database,
+                                    const py::object& memory, bool lock, bool index, const py::object& handle,
+                                    const py::object& keep) {
+  const auto name = py::module_::import("os").attr("fsdecode")(path).cast<std::string>();
+  if (!handle.is_none()) return std::make_unique<Reader>(name, database, handle.cast<std::uintptr_t>(), keep);
+  std::optional<std::uint64_t> limit;
+  if (!memory.is_none()) {
+    const py::object whole = py::module_::import("operator").attr("index")(memory);
+    if (whole < py::int_(1 << 20)) raise_as(PyExc_ValueError, "memory must be at least 1 MiB, or None");
+    limit = whole.cast<std::uint64_t>();
+  }
+  return std::make_unique<Reader>(name, database, limit, lock, index);
+}
+
 /// Whole numbers, as an array of the library's type.
 Ordinals ordinals_of(const py::object& given) {
   const py::module_ numpy = py::module_::import("numpy");
@@ -216,15 +236,9 @@ void add_reader(py::module_& module) {
       "Any number of threads may use a reader.  After a fork, the child opens its own.\n"
       "Raises FileNotFoundError and other OSErrors, CorruptedError, KeyError (no such database),\n"
       "MemoryError, and Error if LMDBIO does not serve the file.")
-      .def(py::init<const std::string&, const std::optional<std::string>&, std::uintptr_t, py::object>(),
-           py::arg("path"), py::arg("database"), py::kw_only(), py::arg("_handle"), py::arg("_keep"))
-      .def(py::init([](const py::object& path, const std::optional<std::string>& database,
-                       std::optional<std::uint64_t> memory, bool lock, bool index) {
-             const py::object name = py::module_::import("os").attr("fsdecode")(path);
-             return std::make_unique<Reader>(name.cast<std::string>(), database, memory, lock, index);
-           }),
-           py::arg("path"), py::arg("database") = py::none(), py::arg("memory") = py::none(), py::kw_only(),
-           py::arg("lock") = true, py::arg("index") = true)
+      .def(py::init(&make_reader), py::arg("path"), py::arg("database") = py::none(),
+           py::arg("memory") = py::none(), py::kw_only(), py::arg("lock") = true, py::arg("index") = true,
+           py::arg("_handle") = py::none(), py::arg("_keep") = py::none())
       .def_property_readonly("path", &Reader::path)
       .def_property_readonly("database", &Reader::database)
       .def_property_readonly("closed", &Reader::closed)

@@ -13,8 +13,9 @@ namespace {
 
 /// The part of the memory that leaf pages may take.
 constexpr std::uint64_t kLeafShare = 16;
-/// Of fault_in(), bytes.
-constexpr std::uint64_t kRegion = std::uint64_t{2} << 20;
+/// Of fault_in(), bytes: enough for small records that lie all over the file; not much around large ones,
+/// since a data loader's worker reads a part of them only.
+constexpr std::uint64_t kRegion = std::uint64_t{512} << 10;
 
 }  // namespace
 
@@ -62,15 +63,23 @@ const std::byte* Shared::mapped() noexcept {
 
 void Shared::fault_in(const Extent& extent) noexcept {
   if (faulted_in_ == nullptr || extent.bytes == 0) return;
-  const std::uint64_t last = (extent.offset + extent.bytes - 1) / kRegion;
-  for (std::uint64_t r = extent.offset / kRegion; r <= last && r * kRegion < map_.size(); ++r) {
-    const std::atomic_ref bits(faulted_in_[r / 64]);
-    const std::uint64_t bit = std::uint64_t{1} << r % 64;
-    if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
-    const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
-    if (residency.share(r * kRegion, bytes) != 1.0) continue;
-    fault_pages_in(map_.data() + r * kRegion, bytes);
-    bits.fetch_or(bit, std::memory_order_relaxed);
+  const auto bits = [this](std::uint64_t r) { return std::atomic_ref(faulted_in_[r / 64]); };
+  const auto bit = [](std::uint64_t r) { return std::uint64_t{1} << r % 64; };
+  const auto lacks = [&](std::uint64_t r) { return (bits(r).load(std::memory_order_relaxed) & bit(r)) == 0; };
+  const std::uint64_t end = std::min<std::uint64_t>(extent.offset + extent.bytes, map_.size());
+  for (std::uint64_t r = extent.offset / kRegion; r * kRegion < end;) {
+    if (!lacks(r)) {
+      ++r;
+      continue;
+    }
+    std::uint64_t next = r + 1;
+    while (next * kRegion < end && lacks(next)) ++next;
+    const std::uint64_t bytes = std::min<std::uint64_t>(next * kRegion, map_.size()) - r * kRegion;
+    if (residency.share(r * kRegion, bytes) == 1.0) {
+      fault_pages_in(map_.data() + r * kRegion, bytes);
+      for (std::uint64_t in = r; in < next; ++in) bits(in).fetch_or(bit(in), std::memory_order_relaxed);
+    }
+    r = next;
   }
 }
 

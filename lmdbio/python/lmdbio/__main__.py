@@ -2,11 +2,12 @@
 import os
 import shutil
 import sys
+from typing import Optional
 
 from . import library
 
 
-def command():
+def command() -> Optional[str]:
     """The path of the command that belongs to the library of this package; None: it is not installed."""
     beside = os.path.dirname(library())
     places = [os.path.join(os.path.dirname(__file__), "bin", "lmdbio"), os.path.join(beside, "..", "bin", "lmdbio"),
@@ -14,7 +15,7 @@ def command():
     return next((os.path.normpath(p) for p in places if os.access(p, os.X_OK)), shutil.which("lmdbio"))
 
 
-def main():
+def main() -> None:
     found = command()
     if found is None:
         sys.exit("python3 -m lmdbio: the command lmdbio is not installed (Debian package lmdbio)")

@@ -1,8 +1,9 @@
 """Orders of records."""
 import dataclasses
-from typing import Iterable, Optional, Tuple
+from typing import Any, Iterable, Optional, Tuple
 
 import numpy
+import numpy.typing
 
 _KINDS = {"sequential": 0, "shuffled": 1, "window": 2, "list": 3, "keys": 4}
 _LAST = {"keep": 0, "drop": 1, "pad": 2}
@@ -31,7 +32,7 @@ class Order:
     epoch: int = 0
     position: int = 0
     across_epochs: bool = False
-    _ordinals: Optional[numpy.ndarray] = dataclasses.field(default=None, repr=False, compare=False)
+    _ordinals: Optional["numpy.typing.NDArray[numpy.uint64]"] = dataclasses.field(default=None, repr=False, compare=False)
     _keys: Optional[Tuple[bytes, ...]] = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,22 +52,22 @@ class Order:
             raise ValueError("order: epochs must be at least 1, or None: without end")
 
     @classmethod
-    def sequential(cls, *, batch: int = 1, **more) -> "Order":
+    def sequential(cls, *, batch: int = 1, **more: Any) -> "Order":
         """All records in key order."""
         return cls("sequential", batch, **more)
 
     @classmethod
-    def shuffled(cls, seed: int = 0, *, batch: int = 1, **more) -> "Order":
+    def shuffled(cls, seed: int = 0, *, batch: int = 1, **more: Any) -> "Order":
         """All records in an order that differs for each seed and epoch."""
         return cls("shuffled", batch, seed=seed, **more)
 
     @classmethod
-    def shuffled_in_windows(cls, seed: int = 0, *, window: int, batch: int = 1, **more) -> "Order":
+    def shuffled_in_windows(cls, seed: int = 0, *, window: int, batch: int = 1, **more: Any) -> "Order":
         """In key order, but shuffled within each `window` records: reads the file nearly in order."""
         return cls("window", batch, seed=seed, window=window, **more)
 
     @classmethod
-    def list(cls, ordinals: Iterable[int], *, batch: int = 1, **more) -> "Order":
+    def list(cls, ordinals: Iterable[int], *, batch: int = 1, **more: Any) -> "Order":
         """The records with these ordinals, in each epoch in this order."""
         given = numpy.asarray(ordinals if hasattr(ordinals, "__len__") else [*ordinals])
         if given.size and (given.ndim != 1 or given.dtype.kind not in "iu"):
@@ -76,7 +77,7 @@ class Order:
         return cls("list", batch, _ordinals=numpy.array(given, dtype=numpy.uint64), **more)
 
     @classmethod
-    def keys(cls, keys: Iterable[bytes], *, batch: int = 1, **more) -> "Order":
+    def keys(cls, keys: Iterable[bytes], *, batch: int = 1, **more: Any) -> "Order":
         """The records with these keys, in each epoch in this order; None in place of a key that does not exist."""
         return cls("keys", batch, _keys=tuple(keys), **more)
 

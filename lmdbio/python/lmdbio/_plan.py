@@ -1,8 +1,9 @@
 """Which batches of an epoch a process reads."""
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import numpy
+import numpy.typing
 
 from ._lmdbio import shuffled
 from ._order import Order
@@ -31,7 +32,7 @@ class Plan:
             raise ValueError(f"batch_size must be at least 1, not {self.batch}")
         if not 0 <= self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} is not less than the number of ranks, {self.ranks}")
-        if self.pads and self.records == 0 and self.count > 0:
+        if self.pads and 0 < self.count <= (self.ranks - 1) * self.batch:  # the same on all ranks
             raise ValueError(f"{self.count} records are too few for {self.ranks} ranks with batches of {self.batch}")
 
     @property
@@ -67,7 +68,7 @@ class Plan:
                      rank=k % parts * self.ranks + self.rank, ranks=parts * self.ranks, block=self.batch, epoch=epoch,
                      position=k // parts * self.batch)
 
-    def ordinals(self, epoch: int, k: int) -> numpy.ndarray:
+    def ordinals(self, epoch: int, k: int) -> "numpy.typing.NDArray[Any]":
         """The ordinals of batch `k`; not for shuffling in windows."""
         first, real = k * self.batch, self.records
         at = numpy.arange(first, first + self.size(k), dtype=numpy.int64) % real

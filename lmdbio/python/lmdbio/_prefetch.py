@@ -1,13 +1,13 @@
 """Prefetching for programs that read by py-lmdb."""
 import warnings
-from typing import Iterable, Optional
+from typing import Any, Iterable, Optional, Set
 
 from . import _lmdbio
 
-_warned = set()
+_warned: Set[str] = set()
 
 
-def prefetch(txn, keys: Iterable[bytes], database: Optional[str] = None) -> bool:
+def prefetch(txn: Any, keys: Iterable[bytes], database: Optional[str] = None) -> bool:
     """Tells LMDBIO which keys the program will soon look up in this transaction of py-lmdb.
 
     It reads their values, many at a time; txn.get then returns them without waiting.  Only a hint: results do not change.

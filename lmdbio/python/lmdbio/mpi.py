@@ -3,7 +3,7 @@
 Needs mpi4py, built for the MPI that LMDBIO was built for.  See docs/mpi.md.
 """
 import os
-from typing import Optional
+from typing import Any, Optional
 
 try:
     from . import _mpi
@@ -16,17 +16,8 @@ from . import _lmdbio
 
 __all__ = ["Reader"]
 
-_ranks = {}  # communicator and options -> its state, which lives until MPI_Finalize
-
-
-def _failed(code, text):
-    if code == 12:  # ENOMEM
-        raise MemoryError(text)
-    if code == 22:  # EINVAL
-        raise ValueError(text)
-    if code > 0:
-        raise OSError(code, text)
-    raise _lmdbio.Error(text)
+# A communicator's own attribute, which goes with it: from options to its state, which MPI_Finalize ends.
+_KEY = MPI.Comm.Create_keyval()
 
 
 class Reader(_lmdbio.Reader):
@@ -39,18 +30,21 @@ class Reader(_lmdbio.Reader):
     readers_per_node: ranks of each node that read the file.  timeout: seconds to wait until all ranks have opened it.
     """
 
-    def __init__(self, comm: MPI.Comm, path, database: Optional[str] = None, memory: Optional[int] = None, *,
+    def __init__(self, comm: MPI.Comm, path: "str | os.PathLike[str]", database: Optional[str] = None, memory: Optional[int] = None, *,
                  readers_per_node: int = 1, timeout: int = 60) -> None:
-        # The handle of an mpi4py communicator may be reused once it is freed; its state is that of the live one.
-        key = (MPI._handleof(comm), readers_per_node, timeout)
-        if key not in _ranks:
-            ranks = _mpi.Ranks(MPI._addressof(comm), readers_per_node, timeout)
+        states: Any = comm.Get_attr(_KEY)
+        if states is None:
+            states = {}
+            comm.Set_attr(_KEY, states)
+        options = (readers_per_node, timeout)
+        if options not in states:
+            ranks = _mpi.Ranks(MPI._addressof(comm), *options)
             code, text = ranks.state()
             if code:
-                _failed(code, text)
-            _ranks[key] = ranks
+                _lmdbio._raise(code, text)
+            states[options] = ranks
         name = os.fsdecode(path)
-        code, text, handle = _ranks[key].open(name, database, memory or 0)
+        code, text, handle = states[options].open(name, database, memory or 0)
         if code:
-            _failed(code, text)
-        super().__init__(name, database, _handle=handle, _keep=_ranks[key])
+            _lmdbio._raise(code, text)
+        super().__init__(name, database, _handle=handle, _keep=states[options])

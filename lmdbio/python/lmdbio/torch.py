@@ -9,14 +9,14 @@ See docs/python.md.
 import itertools
 import os
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.utils.data
 
-from ._lmdbio import Record
+from ._lmdbio import Batch, Record
 from ._plan import Plan
-from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned
+from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned, read
 
 __all__ = ["BatchSampler", "DataLoader", "LmdbDataset", "LmdbIterableDataset"]
 
@@ -43,9 +43,13 @@ def _part_and_parts() -> Tuple[int, int]:
     return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
 
+def _parts() -> int:
+    return _part_and_parts()[1]
+
+
 def _place(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
     """Epoch and records of a state_dict, after checking that it is of the same order."""
-    for name, now in (("count", plan.count), ("ranks", plan.ranks), ("shuffle", plan.shuffle), ("window", plan.window)):
+    for name, now in (("count", plan.count), ("ranks", plan.ranks), ("shuffle", plan.shuffle), ("window", plan.window), ("seed", plan.seed)):
         if state[name] != now:
             raise ValueError(f"the state was saved with {name}={state[name]}; now it is {now}")
     if plan.ranks > 1 and state["batch_size"] != plan.batch:
@@ -61,7 +65,7 @@ def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
             "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window}
 
 
-class LmdbDataset(torch.utils.data.Dataset):
+class LmdbDataset(torch.utils.data.Dataset[Any]):
     """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
 
     decode: makes a sample of an lmdbio.Record, whose key and value are memoryviews; None: a sample is the value, as bytes.
@@ -75,31 +79,31 @@ class LmdbDataset(torch.utils.data.Dataset):
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
                  decode: Optional[Decode] = None, memory: Optional[int] = None) -> None:
         self.decode = decode
-        self._opened = Opened(path, database, memory, copy=decode is None)
+        self._opened = Opened(path, database, memory, _parts, copy=decode is None)
 
     def __len__(self) -> int:
         return len(self._opened.reader())
 
-    def _sample(self, record: Record) -> Any:
-        return record.value if self.decode is None else self.decode(record)
-
     def __getitem__(self, index: Union[int, bytes]) -> Any:
-        if isinstance(index, (Index, KeyIndex)):
-            return self._sample(self._opened.fetcher().record(index, _part_and_parts()[1]))
+        if type(index) is Index or type(index) is KeyIndex:
+            record = self._opened.fetcher().batch(index.ticket)[index.at]
+            return record if self.decode is None else self.decode(record)
+        if isinstance(index, slice):
+            raise TypeError("an LmdbDataset has single samples, no slices")
         record = self._opened.reader()[index]
         return bytes(record.value) if self.decode is None else self.decode(record)
 
-    def __getitems__(self, indices) -> list:
+    def __getitems__(self, indices: Sequence[Union[int, bytes]]) -> List[Any]:
         """All samples of a batch; newer releases of PyTorch call this."""
         fetcher = self._opened.fetcher()
         if isinstance(indices, Indices):
-            return [self._sample(r) for r in fetcher.batch(indices.ticket, _part_and_parts()[1])]
-        if len(indices) and not isinstance(indices[0], bytes):
-            return [self._sample(r) for r in fetcher.reader.read(indices, copy=fetcher.copy)]
-        return [self[i] for i in indices]
+            records = fetcher.batch(indices.ticket)
+            return list(records) if self.decode is None else [self.decode(r) for r in records]
+        batch = read(fetcher.reader, indices)
+        return [bytes(v) for v in batch.values] if self.decode is None else [self.decode(r) for r in batch]
 
 
-class BatchSampler(torch.utils.data.Sampler):
+class BatchSampler(torch.utils.data.Sampler[Indices]):
     """The batches of an LmdbDataset; their indices tell the dataset what will be asked for next.
 
     For the argument `batch_sampler` of a DataLoader.  Each iteration is an epoch, with an order of its own if `shuffle` is
@@ -130,9 +134,12 @@ class BatchSampler(torch.utils.data.Sampler):
         return whole + (rest != 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Indices]:
+        return self._batches(self._epoch, self._first)
+
+    def _batches(self, epoch: int, first: int) -> Iterator[Indices]:
         # Not before the first batch: with workers, torch makes two iterators, and uses one.
-        epoch, first = self._epoch, self._first
-        self.set_epoch(epoch + 1)
+        if self._epoch == epoch:
+            self.set_epoch(epoch + 1)
         if self.sampler is None:
             yield from (Indices(Planned(self.plan, epoch, k)) for k in range(first, self.plan.batches))
             return
@@ -142,7 +149,7 @@ class BatchSampler(torch.utils.data.Sampler):
 
     def _listed(self) -> Iterator[Indices]:
         source = iter(self.sampler)  # type: ignore[arg-type]
-        waiting: list = []
+        waiting: List[Tuple[Union[int, bytes], ...]] = []
         distance = max(self.workers, 1)  # to the next batch of the same process
         for items in iter(lambda: tuple(itertools.islice(source, self.batch_size)), ()):
             if len(items) < self.batch_size and self.drop_last:
@@ -154,7 +161,7 @@ class BatchSampler(torch.utils.data.Sampler):
             yield Indices(Listed(items))
 
 
-class LmdbIterableDataset(torch.utils.data.IterableDataset):
+class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     """The records of an LMDB database in an order that the dataset sets.
 
     Workers of a DataLoader share the order batch by batch, so that its batches are the same with any number of workers.
@@ -175,7 +182,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset):
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
         self.batch_size, self.drop_last = batch_size, drop_last
         self._rank, self._ranks = rank, ranks
-        self._opened = Opened(path, database, memory, copy=decode is None)
+        self._opened = Opened(path, database, memory, _parts, copy=decode is None)
         # Epoch and records at which an iteration begins; shared with workers, also those that live on.
         self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._given = 0
@@ -186,7 +193,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset):
         return Plan(len(self._opened.reader()), self.batch_size, self.shuffle, self.window, self.seed, self._rank,
                     self._ranks or 1, self.drop_last)
 
-    def __getstate__(self):
+    def __getstate__(self) -> Dict[str, Any]:
         self.plan()  # a spawned worker knows no rank
         return self.__dict__
 
@@ -206,13 +213,13 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """The next iteration begins where the one that saved the state was."""
-        self.seed = state["seed"]
         self.set_epoch(*_place(state, self.plan()))
 
     def __iter__(self) -> Iterator[Any]:
+        return self._samples(self.plan(), *self._start.tolist())
+
+    def _samples(self, plan: Plan, epoch: int, records: int) -> Iterator[Any]:
         part, parts = _part_and_parts()
-        plan = self.plan()
-        epoch, records = self._start.tolist()
         first, skipped = divmod(records, plan.batch)
         if skipped and parts > 1:
             raise ValueError(f"{records} records are not whole batches of {plan.batch}, as workers need them")
@@ -220,30 +227,31 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset):
         self._given = 0
         for record in self._records(plan, epoch, first + part, parts, skipped):
             self._given += 1
-            yield record.value if self.decode is None else self.decode(record)
+            yield record if self.decode is None else self.decode(record)
         if alone:
             self.set_epoch(epoch + 1)
 
-    def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Record]:
-        """Of batches first, first + parts, ... of an epoch."""
-        reader, copy = self._opened.reader(), self.decode is None
+    def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Any]:
+        """Of batches first, first + parts, ... of an epoch; values if nothing is decoded."""
+        reader = self._opened.reader()
+        records: Callable[[Batch], Sequence[Any]] = Batch._copied_values
+        if self.decode is not None:
+            records = list
         stream = None
         for k in range(first, plan.batches, parts):
             size, real = plan.size(k), min(plan.size(k), plan.records - k * plan.batch)
             if real > 0:
                 if stream is None:
-                    stream = reader.stream(plan.order(epoch, k, parts), copy=copy, zero_copy=not copy)
-                batch = next(stream)
-                yield from itertools.islice(batch, skipped, None)
-                del batch  # its memory is free for the next
+                    stream = reader.stream(plan.order(epoch, k, parts), zero_copy=True)
+                yield from itertools.islice(records(next(stream)), skipped, None)
             if real < size:
-                begin = next(reader.stream(plan.order(epoch, 0), copy=copy, zero_copy=not copy))
+                begin = records(next(reader.stream(plan.order(epoch, 0), zero_copy=True)))
                 filling = itertools.islice(itertools.cycle(begin), size - max(real, 0))
                 yield from itertools.islice(filling, max(skipped - max(real, 0), 0), None)
             skipped = 0
 
 
-class DataLoader(torch.utils.data.DataLoader):
+class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader for the datasets of this module: their batches are read ahead, and it can resume.
 
     Takes the arguments of torch.utils.data.DataLoader, and seed, rank and ranks (see BatchSampler).  Each iteration is the
@@ -252,36 +260,35 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def __init__(self, dataset: Union[LmdbDataset, LmdbIterableDataset], batch_size: int = 1,
                  shuffle: Optional[bool] = None, sampler: Optional[Iterable[Union[int, bytes]]] = None, *,
-                 num_workers: int = 0, drop_last: bool = False, seed: int = 0, rank: Optional[int] = None,
-                 ranks: Optional[int] = None, **more) -> None:
+                 num_workers: int = 0, drop_last: bool = False, seed: Optional[int] = None, rank: Optional[int] = None,
+                 ranks: Optional[int] = None, **more: Any) -> None:
         self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
         self._next_epoch, self._now = 0, (0, 0)
         if isinstance(dataset, LmdbIterableDataset):
-            if shuffle is not None or sampler is not None or drop_last or rank is not None:
-                raise ValueError("an LmdbIterableDataset sets shuffle, drop_last, rank and the order itself")
+            if drop_last or any(x is not None for x in (shuffle, sampler, seed, rank, ranks)):
+                raise ValueError("an LmdbIterableDataset sets shuffle, seed, drop_last, rank and ranks itself")
+            self._order: Union[LmdbIterableDataset, BatchSampler] = dataset
             dataset.batch_size = batch_size
             super().__init__(dataset, batch_size=batch_size, num_workers=num_workers, **more)
             return
         if not isinstance(dataset, LmdbDataset):
             raise TypeError("lmdbio.torch.DataLoader needs an LmdbDataset or LmdbIterableDataset; for a dataset that wraps "
                             "one, give torch's DataLoader an lmdbio.torch.BatchSampler of the inner one")
-        batches = BatchSampler(dataset, batch_size, shuffle=bool(shuffle), sampler=sampler, drop_last=drop_last, seed=seed,
+        batches = BatchSampler(dataset, batch_size, shuffle=bool(shuffle), sampler=sampler, drop_last=drop_last, seed=seed or 0,
                                rank=rank, ranks=ranks, workers=num_workers)
+        self._order = batches
         super().__init__(dataset, batch_sampler=batches, num_workers=num_workers, **more)
 
     def _plan(self) -> Plan:
-        return self.dataset.plan() if isinstance(self.dataset, LmdbIterableDataset) else self.batch_sampler.plan
+        return self._order.plan() if isinstance(self._order, LmdbIterableDataset) else self._order.plan
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         epoch, first = self._resume or (self._next_epoch, 0)
         self._resume, self._next_epoch, self._now = None, epoch + 1, (epoch, first)
-        if isinstance(self.dataset, LmdbIterableDataset):
-            self.dataset.set_epoch(epoch, first * self._plan().batch)
-        else:
-            self.batch_sampler.set_epoch(epoch, first)
+        self._order.set_epoch(epoch, first * self._plan().batch if isinstance(self._order, LmdbIterableDataset) else first)
         return self._counted(super().__iter__(), epoch, first)
 
-    def _counted(self, batches, epoch: int, first: int):
+    def _counted(self, batches: Iterable[Any], epoch: int, first: int) -> Iterator[Any]:
         for k, batch in enumerate(batches, first + 1):
             self._now = (epoch, k)
             yield batch
@@ -294,12 +301,10 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """The next iteration begins where state_dict() was called, also with another number of workers."""
-        if not isinstance(self.dataset, LmdbIterableDataset) and self.batch_sampler.sampler is not None:
+        if isinstance(self._order, BatchSampler) and self._order.sampler is not None:
             raise ValueError("a DataLoader with a sampler of the program's cannot resume")
         plan = self._plan()
         epoch, records = _place(state, plan)
         if records % plan.batch:
             raise ValueError(f"the state is at record {records}, which is not a whole number of batches of {plan.batch}")
-        if state["seed"] != plan.seed:
-            raise ValueError(f"the state was saved with seed={state['seed']}; now it is {plan.seed}")
         self._resume = (epoch, records // plan.batch)

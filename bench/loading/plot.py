@@ -1,0 +1,37 @@
+"""The plot of bench/loaders: samples per second of each loader by the number of workers, a panel for each kind of storage."""
+import matplotlib.pyplot as plt
+
+WIDTH = 0.85  # of a group of bars
+
+
+def title(storage, slow):
+    place, state = storage.split("-")
+    return {"slow": slow.removeprefix("slow-").replace("ms", " ms per request"), "local": "local disk"}[place] + ", " + state
+
+
+def draw(report):
+    rows = report["rows"]
+    storages, workers, loaders = (list(dict.fromkeys(r[k] for r in rows)) for k in ("storage", "workers", "loader"))
+    figure, axes = plt.subplots(1, len(storages), figsize=(max(7, 4.2 * len(storages)), 4), layout="constrained", squeeze=False,
+                                sharey=True)
+    width = WIDTH / len(loaders)
+    for axis, storage in zip(axes[0], storages):
+        for n, loader in enumerate(loaders):
+            here = [r for r in rows if (r["storage"], r["loader"]) == (storage, loader)]
+            speeds = [r["samples_per_s"] for r in here]
+            axis.bar([workers.index(r["workers"]) + (n - (len(loaders) - 1) / 2) * width for r in here], [s["median"] for s in speeds],
+                     0.9 * width, color=f"C{n}", label=loader, error_kw={"ecolor": "black", "elinewidth": 0.8, "capsize": 1.5},
+                     yerr=[[s["median"] - s["low"] for s in speeds], [s["high"] - s["median"] for s in speeds]])
+        axis.set_xticks(range(len(workers)), workers)
+        axis.set_xlabel("workers of the DataLoader", fontsize=8)
+        axis.set_title(title(storage, report["options"]["slow"]), fontsize=9)
+        axis.grid(axis="y", lw=0.4)
+        axis.set_axisbelow(True)
+    axes[0, 0].set_ylabel("samples per second")
+    axes[0, 0].set_yscale("log")
+    axes[0, 0].set_ylim(0.5 * min(r["samples_per_s"]["low"] for r in rows), 8 * max(r["samples_per_s"]["high"] for r in rows))
+    axes[0, 0].legend(fontsize=7, ncol=3, loc="upper left")
+    options, machine = report["options"], report["machine"]
+    figure.suptitle(f"one shuffled epoch, records of {options['value'] / 1024:g} KiB, median and range of {options['rounds']} rounds\n"
+                    f"{machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}", fontsize=9)
+    return figure

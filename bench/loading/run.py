@@ -1,0 +1,70 @@
+"""A run of bench/loaders as a process of its own, and the memory of it and its workers."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from measure import Failed
+
+SHARE = 30  # the part of the time that reading the memory may take: one such part of one CPU
+PAUSE_S = 0.1  # between two readings, at least
+
+
+class Memory:
+    """The largest sum of PSS of a process and its children that was found, in bytes; `files`: of it, what is mapped from files."""
+
+    def __init__(self, pid):
+        self.pid, self.peak, self.next = pid, {"pss": 0, "files": 0}, 0.0
+
+    def look(self):
+        """Reads it, if it is time."""
+        begin = time.monotonic()
+        if begin < self.next:
+            return
+        now = {"pss": 0, "files": 0}
+        for pid in self.processes():
+            try:
+                with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+                    lines = dict(line.split(":") for line in file.readlines()[1:])
+            except OSError:
+                continue  # it has just ended
+            now["pss"] += int(lines["Pss"].split()[0]) << 10
+            now["files"] += int(lines["Pss_File"].split()[0]) << 10
+        self.peak = max(self.peak, now, key=lambda m: m["pss"])
+        end = time.monotonic()
+        self.next = end + max(PAUSE_S, SHARE * (end - begin))
+
+    def processes(self):
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
+                return [self.pid, *map(int, file.read().split())]
+        except OSError:
+            return []
+
+
+def run(command, env, timeout_s, tell):
+    """What it prints (JSON), with `pss` and `pss_files`.  `tell` is called with the seconds so far.  Failed."""
+    command = [sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_epoch.py"), *command]
+    begin = time.monotonic()
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
+                          start_new_session=True) as process:
+        memory = Memory(process.pid)
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=PAUSE_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    pass
+                if (took := time.monotonic() - begin) > timeout_s:
+                    raise Failed(f"{' '.join(command)}: no end after {timeout_s:g} s")
+                tell(took)
+                memory.look()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # with its workers
+            raise
+    if process.returncode != 0:
+        raise Failed(f"{' '.join(command)} ended with {process.returncode}: {out}{err}")
+    return {**json.loads(out), "pss": memory.peak["pss"], "pss_files": memory.peak["files"], "said": err}

@@ -1,0 +1,70 @@
+"""One run of bench/loaders: one epoch by one loader.  Prints a line of JSON: what was read (samples, bytes, checksum), seconds and
+CPU seconds of this process and its workers, and bytes and requests read from storage."""
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+import warnings
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from loading import datasets  # noqa: E402
+from loading.records import DATA, Sums  # noqa: E402
+from measure import MIB  # noqa: E402
+
+LARGE_BUFFER = 16 * MIB
+
+
+def keep_freed_memory():
+    """Lets malloc keep the memory of a batch for the next one, as it does in programs that have freed a larger buffer before.
+    Otherwise an epoch may take several times as long or not, depending on what has been allocated behind the batches."""
+    bytearray(LARGE_BUFFER)
+
+
+def used(counters):
+    """Until now.  Storage: as a slow file system counts it, or else the kernel, which does not count requests.  Of the workers: of
+    those that have ended."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    if counters:
+        with open(counters, encoding="utf-8") as file:
+            read = json.load(file)["read"]
+        stored, requests = read["bytes"], read["numbered"]
+    else:
+        with open("/proc/self/io", encoding="utf-8") as file:
+            stored, requests = int(dict(line.split(": ") for line in file)["read_bytes"]), 0
+    return {"seconds": time.perf_counter(), "cpu_s": sum(u.ru_utime + u.ru_stime for u in both), "storage_bytes": stored,
+            "requests": requests}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("loader", choices=DATA)
+    parser.add_argument("directory", help="with the records that bench/loaders has written")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=1, help="only the last one is measured; if it is the first, with the opening")
+    parser.add_argument("--first", type=int, help="bytes of each sample that the checksum is of (default: all)")
+    parser.add_argument("--counters", help="of the slow file system")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than there are CPUs
+    make = datasets.maker(args.loader)
+    keep_freed_memory()
+    begin = used(args.counters)
+    loader = make(args.directory, args.workers, args.seed)
+    for epoch in range(args.epochs):
+        if epoch > 0:
+            begin = used(args.counters)
+        sums = Sums(args.first)
+        for batch in loader:
+            for sample in batch:
+                sums.add(sample)
+    end = used(args.counters)
+    import lmdbio
+
+    print(json.dumps({**sums.result(), **{k: end[k] - begin[k] for k in end}, "preloaded": lmdbio.is_active()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Builds the package with CMake, for pip; the rest is in pyproject.toml."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+
+
+def version():
+    return re.search(r"project\(lmdbio VERSION ([\d.]+)", (TOP / "CMakeLists.txt").read_text()).group(1)
+
+
+def build(folder):
+    """Builds the package's files in `folder`."""
+    subprocess.run(["cmake", "-S", TOP, "-B", folder, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DLMDBIO_TESTS=OFF", "-DLMDBIO_BENCH=OFF",
+                    "-DLMDBIO_SPLIT_DEBUG=ON", f"-DPython_EXECUTABLE={sys.executable}"], check=True)
+    subprocess.run(["cmake", "--build", folder, "-j", str(len(os.sched_getaffinity(0))), "--target", "lmdbio_python_package",
+                    "lmdbio_command"], check=True)
+
+
+class CMakeBuild(build_ext):
+    """The extension modules, and beside them what they need: the libraries and the command.
+
+    LMDBIO_BUILD_DIR: takes them from this build directory, where they are built already.
+    """
+
+    def run(self):
+        package = pathlib.Path(self.get_ext_fullpath("lmdbio._lmdbio")).resolve().parent
+        with tempfile.TemporaryDirectory(prefix="lmdbio-") as work:
+            built = pathlib.Path(os.environ.get("LMDBIO_BUILD_DIR") or work)
+            if not os.environ.get("LMDBIO_BUILD_DIR"):
+                build(built)
+            for folder, files in (("", (built / "python" / "lmdbio").glob("*.so")), ("lib", (built / "lib").glob("liblmdbio*.so")),
+                                  ("bin", [built / "bin" / "lmdbio"])):
+                (package / folder).mkdir(parents=True, exist_ok=True)
+                for file in files:
+                    shutil.copy2(file, package / folder)
+
+
+# Nothing is written beside the sources.
+with tempfile.TemporaryDirectory(prefix="lmdbio-") as scratch:
+    setup(version=version(), ext_modules=[Extension("lmdbio._lmdbio", [])], cmdclass={"build_ext": CMakeBuild},
+          options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}})

@@ -1,0 +1,143 @@
+"""The Python programs in docs/examples, and the code in docs/python.md."""
+import ast
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+
+import lmdb
+import pytest
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+# Open MPI refuses to run as root, or with more ranks than cores, otherwise.
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader",
+       "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_plm_rsh_agent": "/bin/false"}
+BATCHES = 10  # of an epoch
+
+
+def run(*command, fails=False, **env):
+    """What the command prints."""
+    done = subprocess.run([*map(str, command)], env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=120, check=False)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def example(name, *arguments, **more):
+    return run(sys.executable, DOCS / "examples" / name, *arguments, **more)
+
+
+def needs(*modules):
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"the Python module {module} is not installed")
+
+
+def needs_mpi():
+    needs("mpi4py")
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed")
+    for what, command in (("lmdbio._mpi cannot be imported", [sys.executable, "-c", "import lmdbio._mpi"]),
+                          ("mpirun does not work here", ["mpirun", "-n", "1", "true"])):
+        tried = subprocess.run(command, env={**os.environ, **MPI}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=60, check=False)
+        if tried.returncode != 0:
+            pytest.skip(f"{what}: {tried.stdout.strip()}")
+
+
+@pytest.fixture
+def database(tmp_path):
+    """A database, and what the examples print of it."""
+    path, size, check = tmp_path / "records", 0, 0
+    with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as txn:
+        for i in range(501):
+            key, value = b"%05d" % i, bytes([i % 251]) * (i * 37 % 9000)
+            txn.put(key, value)
+            size, check = size + len(value), check ^ zlib.crc32(value, zlib.crc32(key))
+    return path, f"501 records, {size} bytes, {check:08x}\n"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    needs("torch")
+    path = tmp_path_factory.mktemp("train") / "images"
+    example("python_train.py", path, "--make", 32 * BATCHES - 7)  # the last batch is not complete
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(images):
+    """What a run prints that was not stopped."""
+    return example("python_train.py", images)
+
+
+def test_loop(database):
+    path, expected = database
+    assert example("python_loop.py", path) == expected
+    assert example("python_loop.py", path / "data.mdb", 7) == expected
+
+
+def test_loop_without_database(tmp_path):
+    assert "FileNotFoundError" in example("python_loop.py", tmp_path / "none", fails=True)
+    assert "usage:" in example("python_loop.py", fails=True)
+
+
+def test_training_does_not_depend_on_workers(images, whole):
+    assert re.fullmatch(r"loss \d\S*, model [0-9a-f]{8}\n", whole)
+    assert example("python_train.py", images, "--workers", 2) == whole
+    assert example("python_train.py", images, "--seed", 2) != whole
+
+
+@pytest.mark.parametrize("stop, workers, workers_then", [(3, 0, 0), (13, 0, 2), (13, 2, 1), (BATCHES, 2, 0), (2 * BATCHES, 0, 2)])
+def test_training_resumes(images, whole, tmp_path, stop, workers, workers_then):
+    saved = tmp_path / "checkpoint"
+    stopped = example("python_train.py", images, "--checkpoint", saved, "--stop-after", stop, "--workers", workers)
+    assert stopped == f"stopped in epoch {(stop - 1) // BATCHES} after {stop} batches\n"
+    assert example("python_train.py", images, "--checkpoint", saved, "--resume", "--workers", workers_then) == whole
+    # Its last checkpoint is of the end: nothing is left to do.
+    assert example("python_train.py", images, "--checkpoint", saved, "--resume") == whole
+
+
+def test_training_stops_twice(images, whole, tmp_path):
+    saved = tmp_path / "checkpoint"
+    example("python_train.py", images, "--checkpoint", saved, "--stop-after", 4)
+    assert "epoch 1 after 11 batches" in example("python_train.py", images, "--checkpoint", saved, "--resume", "--stop-after", 11)
+    assert example("python_train.py", images, "--checkpoint", saved, "--resume") == whole
+
+
+def test_training_needs_a_checkpoint(images):
+    assert "--checkpoint" in example("python_train.py", images, "--resume", fails=True)
+
+
+@pytest.mark.parametrize("ranks, counts", [(2, [256, 245]), (3, [181, 160, 160])])
+def test_mpi(database, ranks, counts):
+    needs_mpi()
+    printed = run("mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "mpi4py", DOCS / "examples" / "python_mpi.py",
+                  database[0], **MPI)
+    assert sorted(printed.splitlines()) == [f"rank {rank} of {ranks}: {n} records" for rank, n in enumerate(counts)]
+
+
+def test_mpi_without_database(tmp_path):
+    needs_mpi()
+    assert "FileNotFoundError" in run("mpirun", "--oversubscribe", "-n", 2, sys.executable, "-m", "mpi4py",
+                                      DOCS / "examples" / "python_mpi.py", tmp_path / "none", fails=True, **MPI)
+
+
+def test_code_in_the_documentation_compiles():
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    assert len(blocks) == text.count("```python") > 5
+    for block in blocks:
+        ast.parse("\n" * text.count("\n", 0, block.start(1)) + block.group(1), "docs/python.md")
+
+
+def test_links_in_the_documentation():
+    text = re.sub(r"```.*?```", "", (DOCS / "python.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, heading = link.partition("#")
+        assert (DOCS / file).exists() if file else heading in headings, link

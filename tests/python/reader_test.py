@@ -1,0 +1,656 @@
+"""lmdbio.Reader, Order and Stream against what py-lmdb reads; lifetimes, memory, errors, signals, forks."""
+import gc
+import os
+import pickle
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import conftest
+import numpy
+import pytest
+
+import lmdbio
+from lmdbio import Order
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def rows(batches):
+    return [(r.ordinal, bytes(r.key), bytes(r.value)) for b in batches for r in b]
+
+
+def expected(db, ordinals):
+    return [(i, *db.records[i]) for i in ordinals]
+
+
+def address(view):
+    return numpy.frombuffer(view, numpy.uint8).ctypes.data
+
+
+# ---- records
+
+@pytest.mark.parametrize("how", ["auto", "direct", "buffered"])
+def test_all_orders_return_what_lmdb_has(mixed, script, how):
+    script(f"""
+import sys; sys.path.insert(0, {os.path.dirname(conftest.__file__)!r})
+import random, lmdb, lmdbio
+from lmdbio import Order
+path = sys.argv[1]
+with lmdb.open(path, readonly=True, lock=False) as env, env.begin() as txn:
+    records = list(txn.cursor())
+n, r = len(records), random.Random(3)
+reader = lmdbio.Reader(path, memory=8 << 20)
+assert len(reader) == n
+some = [r.randrange(n) for _ in range(300)]
+shuffled = lmdbio.shuffled(5, 2, n, 0, n).tolist()
+assert sorted(shuffled) == list(range(n))
+orders = [(Order.sequential(batch=7), list(range(n))), (Order.shuffled(5, batch=64).resume(2), shuffled),
+          (Order.list(some, batch=11), some), (Order.keys([records[i][0] for i in some], batch=5), some),
+          (Order.sequential(batch=10).share(1, 3), [i for i in range(n) if i // 10 % 3 == 1]),
+          (Order.shuffled(5, batch=4).share(2, 3, block=1).resume(2), shuffled[2::3])]
+for order, wanted in orders:
+    for more in ({{}}, {{"copy": True}}, {{"zero_copy": True}}):
+        got = [(x.ordinal, bytes(x.key), bytes(x.value)) for b in reader.stream(order, **more) for x in b]
+        assert got == [(i, *records[i]) for i in wanted], (order, more)
+window = [x.ordinal for b in reader.stream(Order.shuffled_in_windows(1, window=100, batch=9)) for x in b]
+assert sorted(window) == list(range(n)) and all(i // 100 == x // 100 for i, x in enumerate(window)) and window != list(range(n))
+""", mixed.path, LMDBIO_IO=how)
+
+
+def test_single_records(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    n = len(mixed.records)
+    for i in (0, 1, n - 1, -1, -n, numpy.int64(3)):
+        record = reader[i]
+        key, value = record
+        assert (bytes(key), bytes(value)) == mixed.records[i] and record.ordinal == i % n
+    for i in (n, -n - 1, 1 << 70):
+        with pytest.raises(IndexError, match=str(i)):
+            reader[i]
+    with pytest.raises(TypeError):
+        reader[1.5]
+    key, value = mixed.records[5]
+    assert bytes(reader[key].value) == value == reader.get(key).tobytes() == reader.get(key, copy=True)
+    assert isinstance(reader.get(key, copy=True), bytes)
+    assert reader.get(b"absent") is None and reader.get(b"absent", 7) == 7
+    assert key in reader and b"absent" not in reader
+    with pytest.raises(KeyError, match="absent"):
+        reader[b"absent"]
+    with pytest.raises(ValueError):
+        reader.get(b"")
+    with pytest.raises(TypeError):
+        reader.get("text")
+
+
+def test_several_records(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    for wanted in ([3, 1, 2, 3], (5,), range(10, 0, -2), numpy.arange(4, dtype=numpy.int16), []):
+        assert rows([reader.read(wanted)]) == expected(mixed, wanted)
+        assert rows([reader.read(wanted, copy=True)]) == expected(mixed, wanted)
+    assert rows([reader[10:20:3]]) == expected(mixed, range(10, 20, 3)) and rows([reader[::-400]]) == expected(mixed, [999, 599, 199])
+    with pytest.raises(IndexError, match="1000"):
+        reader.read([1, 1000])
+    with pytest.raises(IndexError):
+        reader.read([-1])
+    for wrong in ([1.5], ["a"], [[1, 2]], None):
+        with pytest.raises((TypeError, ValueError)):
+            reader.read(wrong)
+    keys = [mixed.records[7][0], b"absent", mixed.records[3][0]]
+    batch = reader.read_keys(keys)
+    assert batch[1] is None and batch.ordinals == [7, None, 3] and batch.values[1] is None
+    assert bytes(batch.values[2]) == mixed.records[3][1] and bytes(batch[-1].key) == keys[2]
+    assert len(batch) == 3 and batch.keys[1] is None
+    with pytest.raises(IndexError):
+        batch[3]
+
+
+def test_keys_and_iteration(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    assert list(reader.keys()) == [k for k, _ in mixed.records]
+    assert [(bytes(k), bytes(v)) for k, v in reader] == mixed.records
+
+
+def test_named_database_with_duplicates(tmp_path):
+    records = [(b"%d" % (i // 3), b"%03d" % i) for i in range(300)]
+    db = conftest.Database(tmp_path / "db", records, name="named", dupsort=True)
+    reader = lmdbio.Reader(db.path, "named")
+    assert len(reader) == 300 and rows([reader[:]]) == expected(db, range(300))
+    assert list(reader.keys()) == [k for k, _ in db.records]
+    other = lmdbio.Reader(db.path)  # of the same environment
+    assert len(other) == 1 and bytes(other[0].key) == b"named"
+    assert reader.database == "named" and other.database is None
+    with pytest.raises(KeyError, match="missing"):
+        lmdbio.Reader(db.path, "missing")
+
+
+def test_paths(mixed, tmp_path):
+    directory = tmp_path / "a directory"
+    directory.mkdir()
+    (directory / "data.mdb").write_bytes(open(mixed.path + "/data.mdb", "rb").read())
+    for path in (directory, str(directory), os.fsencode(directory), directory / "data.mdb"):
+        reader = lmdbio.Reader(path)
+        assert len(reader) == 1000
+    (tmp_path / "file").write_bytes((directory / "data.mdb").read_bytes())
+    assert len(lmdbio.Reader(tmp_path / "file", lock=False)) == 1000
+
+
+def test_empty_database(tmp_path):
+    db = conftest.Database(tmp_path / "db", [])
+    reader = lmdbio.Reader(db.path)
+    assert len(reader) == 0 and list(reader) == [] and list(reader.keys()) == [] and len(reader[:]) == 0
+    for order in (Order.shuffled(1, batch=4), Order.list([]), Order.keys([])):
+        assert list(reader.stream(order)) == []
+
+
+# ---- lifetimes and memory
+
+def test_views_are_not_copies(large):
+    """All values of a batch lie in one buffer of the library; views, arrays and slices have its addresses."""
+    reader = lmdbio.Reader(large.path, memory=64 << 20)
+    batch = next(reader.stream(Order.sequential(batch=16)))
+    at = [address(r.value) for r in batch]
+    assert at == [address(v) for v in batch.values] == [address(batch[i].value) for i in range(16)]
+    assert max(at) - min(at) < 16 * 130000
+    view = batch[3].value
+    assert view.readonly and view.obj is batch and view.format == "B" and view.nbytes == 112640
+    array = numpy.frombuffer(view, numpy.uint8)
+    assert array.ctypes.data == at[3] and not array.flags.writeable and not array.flags.owndata
+    with pytest.raises(TypeError):
+        view[0] = 1
+    with pytest.raises(BufferError):
+        memoryview(batch)
+
+
+def test_values_in_the_page_cache_are_views_of_the_file(large):
+    """The mapping of the file has them: nothing of the reader's memory is needed."""
+    reader = lmdbio.Reader(large.path, memory=1 << 20)
+    for _ in reader.stream(Order.sequential(batch=1)):  # into the page cache
+        pass
+    batches = list(reader.stream(Order.shuffled(1, batch=64), zero_copy=True))
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        spans = [line.split()[0].split("-") for line in maps if line.rstrip().endswith(large.path + "/data.mdb")]
+    inside = [any(int(a, 16) <= address(v) < int(b, 16) for a, b in spans) for batch in batches for v in batch.values]
+    if not any(inside):
+        pytest.skip("this file system keeps no pages")
+    assert all(inside)
+    ordinals = [i for b in batches for i in b.ordinals]
+    reader.close()
+    del reader
+    gc.collect()
+    assert rows(batches) == expected(large, ordinals)
+
+
+def test_a_view_keeps_its_batch(large):
+    """1000 records are kept, one of each batch, far beyond what was read since; then there is a clear MemoryError."""
+    reader = lmdbio.Reader(large.path, memory=32 << 20)
+    kept, refused = [], None
+    try:
+        for batch in reader.stream(Order.shuffled(1, batch=8).repeat(None)):
+            kept.append(batch[3])
+            del batch
+            if len(kept) > 1000:
+                break
+    except MemoryError as error:
+        refused = str(error)
+    assert refused is not None and large.path in refused and "in batches that were not released" in refused
+    assert 20 <= len(kept) <= 300
+    reader.close()
+    for record in kept:
+        assert (bytes(record.key), bytes(record.value)) == large.records[record.ordinal]
+    reader = lmdbio.Reader(large.path, memory=32 << 20)
+    batches = [reader.read([i]) for i in range(100)]
+    with pytest.raises(MemoryError):
+        reader.read(range(300, 600))
+    del batches[10:]
+    reader.read(range(300, 350))
+    assert rows(batches) == expected(large, range(10))
+
+
+def test_a_thousand_records_that_fit(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    kept = [reader[i] for i in range(1000)]
+    reader.close()
+    assert [(bytes(r.key), bytes(r.value)) for r in kept] == mixed.records
+
+
+def private():
+    with open("/proc/self/smaps_rollup", encoding="ascii") as f:
+        return sum(int(line.split()[1]) for line in f if line.startswith(("Private_Dirty", "Private_Clean"))) << 10
+
+
+@pytest.mark.parametrize("more", [{}, {"copy": True}, {"zero_copy": True}])
+def test_memory_is_flat_over_20_epochs(large, more):
+    reader = lmdbio.Reader(large.path, memory=32 << 20)
+    after = []
+    for epoch in range(20):
+        for batch in reader.stream(Order.shuffled(1, batch=16).resume(epoch), **more):
+            for key, value in batch:
+                assert len(value) == 112640
+        del batch, key, value
+        gc.collect()
+        after.append(private())
+    assert max(after[10:]) - min(after[3:10]) < 4 << 20, after
+
+
+def test_closing(mixed):
+    with lmdbio.Reader(mixed.path) as reader:
+        stream = reader.stream(Order.sequential(batch=10))
+        first = next(stream)
+        keys = reader.keys()
+        assert next(keys) == mixed.records[0][0]
+    assert reader.closed and "closed" in repr(reader)
+    assert rows([next(stream)]) == expected(mixed, range(10, 20)), "a stream keeps its reader open"
+    assert next(keys) == mixed.records[1][0]
+    for call in (lambda: len(reader), lambda: reader[0], lambda: reader.stream(Order()), lambda: reader.keys(), lambda: reader.get(b"a")):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    with stream:
+        pass
+    with pytest.raises(ValueError, match="closed"):
+        next(stream)
+    assert rows([first]) == expected(mixed, range(10))
+    reader.close()
+    stream.close()
+
+
+def test_open_and_close_leave_no_descriptors(mixed):
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+    lmdbio.Reader(mixed.path)[0]
+    gc.collect()
+    before = descriptors()
+    for _ in range(20):
+        with lmdbio.Reader(mixed.path) as reader:
+            list(reader.stream(Order.sequential(batch=100)))
+    gc.collect()
+    assert descriptors() <= before
+
+
+# ---- orders
+
+def test_resume_at_100_places(mixed):
+    reader, r = lmdbio.Reader(mixed.path), random.Random(4)
+    for _ in range(100):
+        order = r.choice([Order.shuffled(r.randrange(9), batch=r.randrange(1, 40)), Order.sequential(batch=r.randrange(1, 40)),
+                          Order.shuffled_in_windows(3, window=50, batch=16)]).repeat(2)
+        if r.random() < .5:
+            order = order.share(r.randrange(3), 3)
+        whole = rows(reader.stream(order))
+        stream, got = reader.stream(order), []
+        for _ in range(r.randrange(2 * 1000 // order.batch // order.ranks)):
+            got += rows([next(stream)])
+        epoch, position = stream.where
+        rest = pickle.loads(pickle.dumps(order)).resume(epoch, position).repeat(2 - epoch) if epoch < 2 else None
+        assert got + (rows(reader.stream(rest)) if rest else []) == whole
+
+
+def test_fields_of_batches(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    batches = list(reader.stream(Order.sequential(batch=300, last="pad").repeat(2)))
+    assert [(len(b), b.epoch, b.position, b.padding) for b in batches] == [
+        (300, e, p, 200 if p == 900 else 0) for e in (0, 1) for p in (0, 300, 600, 900)]
+    assert [len(b) for b in reader.stream(Order.sequential(batch=300, last="drop"))] == [300] * 3
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Order("random"), lambda: Order(batch=0), lambda: Order(last="none"), lambda: Order.sequential().share(2, 2),
+    lambda: Order.sequential().repeat(0), lambda: Order.list([-1]), lambda: Order.sequential().resume(-1),
+])
+def test_wrong_orders(make):
+    with pytest.raises(ValueError, match="order"):
+        make()
+
+
+def test_orders_that_do_not_fit(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    for order in (Order.list([1000]), Order.sequential().resume(0, 1001), Order("window", window=0)):
+        with pytest.raises(ValueError, match="order"):
+            reader.stream(order)
+    with pytest.raises(TypeError):
+        reader.stream(Order.keys(["text"]))
+    with pytest.raises((TypeError, AttributeError)):
+        reader.stream("sequential")
+
+
+# ---- errors
+
+def test_errors_name_file_and_reason(tmp_path, mixed):
+    with pytest.raises(FileNotFoundError, match="nothing here") as raised:
+        lmdbio.Reader(tmp_path / "nothing here")
+    assert raised.value.errno == 2
+    (tmp_path / "text").write_text("not a database " * 1000)
+    with pytest.raises(lmdbio.CorruptedError, match="text"):
+        lmdbio.Reader(tmp_path / "text")
+    with pytest.raises(MemoryError):
+        lmdbio.Reader(mixed.path, memory=1 << 20).read(range(1000))
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(lmdbio.Reader(mixed.path))
+    assert issubclass(lmdbio.CorruptedError, lmdbio.Error) and issubclass(lmdbio.CancelledError, lmdbio.Error)
+
+
+def test_not_served(script, mixed):
+    script("""
+import sys, lmdbio
+try:
+    lmdbio.Reader(sys.argv[1])
+except lmdbio.Error as error:
+    assert "LMDBIO_DISABLE" in str(error), error
+else:
+    raise AssertionError("opened")
+""", mixed.path, LMDBIO_DISABLE="1")
+
+
+def test_a_damaged_page(tmp_path, mixed):
+    """With an index: only records of the page are errors.  Without: the index cannot be made."""
+    damaged = tmp_path / "data.mdb"
+    data = bytearray(open(mixed.path + "/data.mdb", "rb").read())
+    damaged.write_bytes(data)
+    subprocess.run([os.path.join(conftest.BUILD, "bin", "lmdbio"), "index", str(damaged)], check=True, stdout=subprocess.DEVNULL)
+    at = data.index(next(v for _, v in mixed.records[500:] if len(v) == 100)) // 4096 * 4096  # a leaf page
+    before = os.stat(damaged)
+    with open(damaged, "r+b") as f:
+        f.seek(at + 10)
+        f.write(b"\xff" * 6)
+    os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))  # the index is of the file as it was
+    reader = lmdbio.Reader(tmp_path, lock=False)
+    bad, good = 0, 0
+    for i in range(1000):
+        try:
+            good += (bytes(reader[i].key), bytes(reader[i].value)) == mixed.records[i]
+        except lmdbio.CorruptedError as error:
+            assert f"page {at // 4096}" in str(error)
+            bad += 1
+    assert bad > 0 and good + bad == 1000
+    with pytest.raises(lmdbio.CorruptedError, match=f"page {at // 4096}"):
+        lmdbio.Reader(tmp_path, lock=False, index=False)[0]
+
+
+def test_views_while_the_garbage_collector_runs(mixed):
+    """It may run other threads, and finalizers, between the steps in which a view is made."""
+    reader, wrong = lmdbio.Reader(mixed.path), []
+
+    class Finalized:
+        def __init__(self, batch):
+            self.itself, self.batch = self, batch
+
+        def __del__(self):
+            if (bytes(self.batch[0].key), bytes(self.batch[0].value)) != mixed.records[self.batch[0].ordinal]:
+                wrong.append("in a finalizer")
+
+    def work(seed):
+        r = random.Random(seed)
+        for _ in range(60):
+            batch = reader.read([r.randrange(1000) for _ in range(20)])
+            Finalized(batch)
+            wrong.extend(x.ordinal for x in batch if (bytes(x.key), bytes(x.value)) != mixed.records[x.ordinal])
+
+    limits = gc.get_threshold()
+    gc.set_threshold(7)
+    try:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        gc.set_threshold(*limits)
+    assert wrong == []
+
+
+def test_a_failing_read_is_an_error_that_passes(large, slow):
+    fs = slow(large)
+    reader = lmdbio.Reader(fs.path, memory=8 << 20)
+    stream = reader.stream(Order.shuffled(2, batch=8))
+    got = rows([next(stream)])
+    fs.set(fail_from=1, fail_errno="EIO")
+    failures = 0
+    for _ in range(100):
+        try:
+            got += rows([next(stream)])
+        except OSError as error:
+            assert error.errno == 5 and fs.path in str(error)
+            failures += 1
+            fs.set(fail_from=0)
+        except StopIteration:
+            break
+    assert failures >= 1
+    assert got == expected(large, lmdbio.shuffled(2, 0, 640, 0, 640).tolist())
+
+
+# ---- threads, signals, processes
+
+def test_threads_share_a_reader(mixed):
+    reader, wrong = lmdbio.Reader(mixed.path), []
+
+    def work(seed):
+        r = random.Random(seed)
+        for _ in range(200):
+            wanted = [r.randrange(1000) for _ in range(r.randrange(1, 20))]
+            if rows([reader.read(wanted)]) != expected(mixed, wanted):
+                wrong.append(wanted)
+        got = rows(reader.stream(Order.shuffled(seed, batch=32)))
+        if got != expected(mixed, lmdbio.shuffled(seed, 0, 1000, 0, 1000).tolist()):
+            wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_the_gil_is_free_while_a_call_waits(large, slow):
+    """While the main thread waits for storage, another one counts; each wait is a second or more."""
+    fs = slow(large, delay_us=1_000_000)
+    counted, ended = [0], threading.Event()
+
+    def count():
+        while not ended.is_set():
+            counted[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        reader = lmdbio.Reader(fs.path, memory=8 << 20)
+        before = counted[0]
+        reader.read([5, 300])
+        assert counted[0] - before > 20
+        stream = reader.stream(Order.shuffled(1, batch=4))
+        before = counted[0]
+        next(stream)
+        assert counted[0] - before > 20
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Alarm(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm():
+    def ring(*_):
+        raise Alarm
+    before = signal.signal(signal.SIGALRM, ring)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_ends_a_wait(large, slow, alarm):
+    """KeyboardInterrupt comes the same way.  Requests hang until they are released: nothing else could end the wait."""
+    fs = slow(large)
+    reader = lmdbio.Reader(fs.path, memory=16 << 20)
+    stream = reader.stream(Order.shuffled(3, batch=8))
+    got = rows([next(stream)])
+    fs.set(hang_from=1, hang_ms="forever")
+    for _ in range(40):  # what was read ahead is there
+        alarm(0.3)
+        try:
+            got += rows([next(stream)])
+        except Alarm:
+            break
+        finally:
+            alarm(0)
+    else:
+        pytest.fail("nothing hung")
+    fs.set(hang_from=0, release=1)
+    got += rows(stream)
+    assert got == expected(large, lmdbio.shuffled(3, 0, 640, 0, 640).tolist()), "the stream goes on where it was"
+
+
+def test_keyboard_interrupt(large, slow, script):
+    fs = slow(large, delay_us=3_000_000)
+    out = script("""
+import os, signal, sys, threading, time, lmdbio
+reader = lmdbio.Reader(sys.argv[1], memory=8 << 20)
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begun = time.monotonic()
+try:
+    for batch in reader.stream(lmdbio.Order.shuffled(1, batch=8)):
+        pass
+    print("read all")
+except KeyboardInterrupt:
+    print("interrupted")
+""", fs.path)
+    assert out == "interrupted\n"
+
+
+def test_cancel(large, slow):
+    fs = slow(large)
+    reader = lmdbio.Reader(fs.path, memory=8 << 20)
+    stream = reader.stream(Order.shuffled(3, batch=8))
+    next(stream)
+    fs.set(hang_from=1, hang_ms="forever")
+    timer = threading.Timer(0.3, stream.cancel)
+    timer.start()
+    with pytest.raises(lmdbio.CancelledError, match="cancelled"):
+        for _ in stream:
+            pass
+    timer.join()
+    fs.set(hang_from=0, release=1)
+    with pytest.raises(lmdbio.CancelledError):
+        next(stream)
+    stream.close()
+
+
+def test_a_stream_is_for_one_thread_at_a_time(large, slow):
+    fs = slow(large)
+    reader = lmdbio.Reader(fs.path, memory=8 << 20)
+    stream = reader.stream(Order.shuffled(3, batch=8))
+    next(stream)
+    fs.set(hang_from=1, hang_ms="forever")
+    ended = []
+
+    def drain():
+        try:
+            list(stream)
+        except lmdbio.CancelledError:
+            ended.append("cancelled")
+    thread = threading.Thread(target=drain)
+    thread.start()
+    for _ in range(1000):
+        time.sleep(0.01)
+        try:
+            next(stream)
+        except ValueError as error:
+            assert "another thread" in str(error)
+            break
+        except StopIteration:
+            break
+    stream.close()  # while the other thread waits, which then waits for the reads that have begun
+    fs.set(hang_from=0, release=1)
+    thread.join()
+    assert ended == ["cancelled"]
+
+
+def test_after_a_fork(mixed):
+    """The child may use batches that it inherited, not the reader; it opens its own.  The parent goes on."""
+    reader = lmdbio.Reader(mixed.path)
+    stream = reader.stream(Order.sequential(batch=10))
+    batch = next(stream)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert rows([batch]) == expected(mixed, range(10))
+            for call in (lambda: reader[0], lambda: next(stream), lambda: reader.read([1])):
+                with pytest.raises(RuntimeError, match="another process"):
+                    call()
+            own = lmdbio.Reader(mixed.path)
+            assert rows(own.stream(Order.shuffled(1, batch=50))) == expected(mixed, lmdbio.shuffled(1, 0, 1000, 0, 1000).tolist())
+            reader.close()
+            stream.close()
+            del batch
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert rows([next(stream)]) == expected(mixed, range(10, 20))
+
+
+def test_fork_with_threads_in_calls(mixed):
+    reader, ended = lmdbio.Reader(mixed.path), threading.Event()
+
+    def work(seed):
+        while not ended.is_set():
+            list(reader.stream(Order.shuffled(seed, batch=32)))
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for t in threads:
+        t.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                os._exit(0 if len(list(lmdbio.Reader(mixed.path).stream(Order.sequential(batch=64)))) == 16 else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        ended.set()
+        for t in threads:
+            t.join()
+
+
+# ---- beside py-lmdb
+
+def test_prefetch_says_when_it_has_no_effect(script, mixed):
+    out = script("""
+import sys, warnings, lmdb, lmdbio
+with lmdb.open(sys.argv[1], readonly=True) as env, env.begin() as txn:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        print(lmdbio.prefetch(txn, [b"00000001"]), lmdbio.prefetch(txn, [b"00000001"]), lmdbio.is_active())
+    print(len(caught), "LD_PRELOAD=" + lmdbio.library() in str(caught[0].message))
+""", mixed.path)
+    assert out == "False False False\n1 True\n"
+
+
+def test_prefetch(script, large, slow):
+    """Values that were announced are read with more than one request in flight; what is read is the same."""
+    fs = slow(large, delay_us=2000)
+    text = """
+import sys, lmdb, lmdbio
+assert lmdbio.is_active()
+with lmdb.open(sys.argv[1], readonly=True, readahead=False, max_dbs=1) as env, env.begin() as txn:
+    keys = [b"%08d" % (i * 37 % 640) for i in range(200)]
+    assert lmdbio.prefetch(txn, keys) is True
+    assert all(txn.get(k)[:8] == k for k in keys)
+    try:
+        lmdbio.prefetch(txn, keys, "no such database")
+    except KeyError as error:
+        assert "no such database" in str(error)
+    else:
+        raise AssertionError
+with lmdb.open(sys.argv[2]) as env, env.begin() as txn:
+    print(lmdbio.prefetch(txn, [b"00000001"]))
+"""
+    out = script(text, fs.path, large.path, LD_PRELOAD=lmdbio.library(), PYTHONWARNINGS="ignore")
+    assert out == "False\n"
+    assert fs.counters()["read"]["in_flight_max"] > 4

@@ -1,0 +1,414 @@
+"""lmdbio.torch under DataLoaders: the same samples as stock, whatever the number and the start method of workers; resume."""
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import conftest
+import pytest
+
+torch = pytest.importorskip("torch", reason="no python3-torch")
+import torch.utils.data  # noqa: E402
+
+import lmdbio  # noqa: E402
+import lmdbio.torch as lt  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+              pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")]
+SEED, BATCH = 7, 64
+
+
+def key_of(record):  # a module's function: spawned workers import it
+    return int(bytes(record.key))
+
+
+def same(samples):
+    return samples
+
+
+def length_and_key(record):
+    return len(record.value), bytes(record.key)
+
+
+def loader(kind, path, workers=0, context=None, batch=BATCH, shuffle=True, decode=key_of, persistent=False, **more):
+    more.setdefault("collate_fn", same)
+    if workers:
+        more.update(multiprocessing_context=context or "fork", persistent_workers=persistent)
+    if kind == "map":
+        return lt.DataLoader(lt.LmdbDataset(path, decode=decode), batch, shuffle, num_workers=workers, seed=SEED, **more)
+    own = {name: more.pop(name) for name in ("drop_last", "rank", "ranks", "window") if name in more}
+    data = lt.LmdbIterableDataset(path, decode=decode, shuffle=shuffle, seed=SEED, **own)
+    return lt.DataLoader(data, batch, num_workers=workers, **more)
+
+
+def epoch_order(epoch, count=1000):
+    return lmdbio.shuffled(SEED, epoch, count, 0, count).tolist()
+
+
+def cut(order, batch=BATCH):
+    return [order[i:i + batch] for i in range(0, len(order), batch)]
+
+
+WORKERS = [(0, None, False), (1, "fork", False), (2, "fork", True), (3, "fork", False), (2, "spawn", False), (2, "spawn", True),
+           (2, "forkserver", False)]
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize("workers, context, persistent", WORKERS)
+def test_epochs(mixed, kind, workers, context, persistent):
+    batches = loader(kind, mixed.path, workers, context, persistent=persistent)
+    assert len(batches) == 16
+    for epoch in range(3):
+        assert list(batches) == cut(epoch_order(epoch))
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_values(mixed, kind, workers):
+    """Without decode a sample is the value, as bytes."""
+    got = [v for b in loader(kind, mixed.path, workers, decode=None) for v in b]
+    assert got == [mixed.records[i][1] for i in epoch_order(0)]
+    assert [v for b in loader(kind, mixed.path, workers, decode=None, shuffle=False) for v in b] == [v for _, v in mixed.records]
+
+
+def test_items(mixed):
+    data = lt.LmdbDataset(mixed.path)
+    assert len(data) == 1000 and data[5] == mixed.records[5][1] and data[-1] == mixed.records[-1][1]
+    assert data[mixed.records[3][0]] == mixed.records[3][1]
+    assert data.__getitems__([3, 1]) == [mixed.records[3][1], mixed.records[1][1]]
+    assert data.__getitems__([mixed.records[9][0]]) == [mixed.records[9][1]]
+    with pytest.raises(IndexError):
+        data[1000]
+    with pytest.raises(KeyError):
+        data[b"absent"]
+    with pytest.raises(KeyError, match="absent"):
+        data.__getitems__([mixed.records[3][0], b"absent"])
+    copied = pickle.loads(pickle.dumps(data))
+    assert copied[5] == data[5]
+
+
+def test_getitems_of_newer_torch(mixed):
+    """They hand a dataset the whole batch."""
+    data = lt.LmdbDataset(mixed.path, decode=key_of)
+    for sampler in (lt.BatchSampler(data, BATCH, shuffle=True, seed=SEED), lt.BatchSampler(data, BATCH, sampler=epoch_order(0))):
+        assert [data.__getitems__(indices) for indices in sampler] == cut(epoch_order(0))
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_any_loader_with_our_sampler(mixed, workers):
+    data = lt.LmdbDataset(mixed.path, decode=key_of)
+    sampler = lt.BatchSampler(data, BATCH, shuffle=True, seed=SEED)
+    batches = torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=workers, collate_fn=same)
+    for epoch in range(2):
+        assert list(batches) == cut(epoch_order(epoch))
+    wrapped = torch.utils.data.Subset(data, range(1000))  # loses the tickets, not the records
+    assert list(torch.utils.data.DataLoader(wrapped, batch_sampler=sampler, num_workers=workers, collate_fn=same)) == cut(epoch_order(2))
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("keys", [False, True])
+def test_samplers_of_the_program(mixed, workers, keys):
+    r = random.Random(5)
+    wanted = [r.randrange(1000) for _ in range(500)]
+    given = [mixed.records[i][0] for i in wanted] if keys else wanted
+    batches = loader("map", mixed.path, workers, sampler=given, shuffle=False, batch=30)
+    assert len(batches) == 17
+    for _ in range(2):
+        assert list(batches) == cut(wanted, 30)
+    assert list(loader("map", mixed.path, workers, sampler=given, shuffle=False, batch=30, drop_last=True)) == cut(wanted, 30)[:-1]
+    weighted = torch.utils.data.WeightedRandomSampler([1.0] * 1000, 100, generator=torch.Generator().manual_seed(1))
+    assert sum(map(len, loader("map", mixed.path, workers, sampler=weighted, shuffle=False))) == 100
+    with pytest.raises(ValueError):
+        loader("map", mixed.path, sampler=given, shuffle=True)
+
+
+def test_a_key_that_does_not_exist(mixed):
+    with pytest.raises(KeyError, match="absent"):
+        list(loader("map", mixed.path, sampler=[mixed.records[1][0], b"absent"], shuffle=False))
+
+
+def test_requests_that_are_not_as_expected(mixed):
+    """A loader that deals batches in its own way gets the right records all the same."""
+    data = lt.LmdbDataset(mixed.path, decode=key_of)
+    tickets = list(lt.BatchSampler(data, 10, shuffle=True, seed=SEED))
+    r = random.Random(3)
+    for _ in range(300):
+        k = r.randrange(100)
+        indices = list(tickets[k])
+        if r.random() < .3:
+            r.shuffle(indices)
+        assert [data[i] for i in indices] == [int(i) for i in indices]
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize("count, batch, ranks", [(1000, 64, 3), (1000, 10, 4), (1000, 7, 2), (1000, 1, 5), (1000, 500, 2), (1000, 90, 11)])
+def test_ranks(mixed, kind, count, batch, ranks):
+    """The ranks' batches, taken by turns, are the order; all have the same number, and all records come."""
+    for drop_last in (False, True):
+        for workers in ((0, 2) if ranks == 3 else (0,)):
+            shares = [list(loader(kind, mixed.path, workers, batch=batch, rank=r, ranks=ranks, drop_last=drop_last)) for r in range(ranks)]
+            assert len({len(s) for s in shares}) == 1
+            turns = [x for row in zip(*shares) for b in row for x in b]
+            order = epoch_order(0, count)
+            if drop_last:
+                assert turns == order[:count // (batch * ranks) * batch * ranks]
+            else:
+                assert all(len(b) == batch for s in shares for b in s)
+                assert set(turns) == set(order) and turns[:count // (batch * ranks) * batch * ranks] == order[:count // (batch * ranks) * batch * ranks]
+                assert len(turns) - count < batch * ranks
+
+
+def test_both_datasets_have_the_same_shares(mixed):
+    for ranks, batch in ((2, 64), (3, 300), (5, 33)):
+        for r in range(ranks):
+            assert [list(loader(k, mixed.path, batch=batch, rank=r, ranks=ranks)) for k in ("map", "map")] == [
+                list(loader(k, mixed.path, batch=batch, rank=r, ranks=ranks)) for k in ("iterable", "iterable")]
+
+
+def test_windows(mixed):
+    got = [list(loader("iterable", mixed.path, w, window=100)) for w in (0, 2)]
+    flat = [x for b in got[0] for x in b]
+    assert got[0] == got[1] and sorted(flat) == list(range(1000)) and all(x // 100 == i // 100 for i, x in enumerate(flat))
+    assert len(loader("iterable", mixed.path, window=100, ranks=3, rank=0)) == 6
+
+
+def test_too_few_records_for_the_ranks(mixed):
+    with pytest.raises(ValueError, match="too few"):
+        loader("map", mixed.path, batch=600, rank=2, ranks=3)
+    assert list(loader("map", mixed.path, batch=600, rank=2, ranks=3, drop_last=True)) == []
+
+
+def test_ranks_of_torch_distributed(mixed, script, tmp_path):
+    text = """
+import sys, torch.distributed as dist, lmdbio.torch as lt
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
+def key(r): return int(bytes(r.key))
+a = [x.tolist() for x in lt.DataLoader(lt.LmdbDataset(sys.argv[1], decode=key), 64, True, seed=7)]
+b = [x.tolist() for x in lt.DataLoader(lt.LmdbIterableDataset(sys.argv[1], decode=key, shuffle=True, seed=7), 64, num_workers=2)]
+assert a == b
+print(a)
+"""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch without gloo")
+    file = tmp_path / "rank.py"
+    file.write_text(text)
+    ranks = [subprocess.Popen([sys.executable, "-B", str(file), mixed.path, str(tmp_path / "meet"), str(r)],
+                              stdout=subprocess.PIPE, text=True) for r in (0, 1)]
+    shares = [eval(p.communicate(timeout=120)[0]) for p in ranks]
+    assert {x for s in shares for b in s for x in b} == set(range(1000)) and len(shares[0]) == len(shares[1]) == 8
+
+
+# ---- resume
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_resume_at_100_places(mixed, kind):
+    """Three epochs, stopped and resumed at random, with other numbers of workers: the same as without a stop."""
+    r, batch = random.Random(11), 50
+    whole = [b for e in range(3) for b in cut(epoch_order(e), batch)]
+    for run in range(100):
+        stop, got = r.randrange(len(whole)), []
+        batches = loader(kind, mixed.path, r.choice([0, 0, 0, 2, 3]), batch=batch)
+        for _ in range(3):
+            for b in batches:
+                got.append(b)
+                if len(got) >= stop:
+                    break
+            if len(got) >= stop:
+                break
+        state = pickle.loads(pickle.dumps(batches.state_dict())) if got else None
+        batches = loader(kind, mixed.path, r.choice([0, 0, 0, 1, 2, 3]), batch=batch)
+        if state is not None:
+            batches.load_state_dict(state)
+            assert batches.state_dict() == state
+        while len(got) < len(whole):
+            got += list(batches)
+        assert got == whole, (run, stop, state)
+
+
+def test_resume_of_ranks_and_padding(mixed):
+    for kind in ("map", "iterable"):
+        for rank in range(3):
+            whole = list(loader(kind, mixed.path, batch=30, rank=rank, ranks=3))
+            for stop in range(1, len(whole)):
+                batches = loader(kind, mixed.path, 0, batch=30, rank=rank, ranks=3)
+                got = [b for _, b in zip(range(stop), batches)]
+                state = batches.state_dict()
+                batches = loader(kind, mixed.path, 2 if stop == 5 else 0, batch=30, rank=rank, ranks=3)
+                batches.load_state_dict(state)
+                assert got + list(batches) == whole
+
+
+def test_the_iterable_dataset_alone_resumes_at_any_record(mixed):
+    r = random.Random(2)
+    for shuffle, window in ((True, None), (False, None), (True, 77)):
+        make = lambda: lt.LmdbIterableDataset(mixed.path, decode=key_of, shuffle=shuffle, window=window, seed=SEED, batch_size=32)
+        data = make()
+        whole = [*data, *data]
+        for _ in range(15):
+            stop, data = r.randrange(1, 2000), make()
+            got = []
+            while len(got) < stop:
+                for x in data:
+                    got.append(x)
+                    if len(got) == stop:
+                        break
+            state = data.state_dict()
+            data = make()
+            data.load_state_dict(state)
+            got += list(data)
+            if len(got) < 2000:
+                got += list(data)
+            assert got == whole
+
+
+def test_states_that_do_not_fit(mixed, large):
+    batches = loader("map", mixed.path)
+    next(iter(batches))
+    state = batches.state_dict()
+    for wrong, why in ((loader("map", large.path), "count"), (loader("map", mixed.path, shuffle=False), "shuffle"),
+                       (loader("map", mixed.path, rank=0, ranks=2), "ranks"), (loader("map", mixed.path, batch=50), "batches of 50"),
+                       (loader("map", mixed.path, sampler=[1], shuffle=False), "sampler")):
+        with pytest.raises(ValueError, match=why):
+            wrong.load_state_dict(state)
+    ok = loader("map", mixed.path, batch=32)
+    ok.load_state_dict(state)
+    assert list(ok) == cut(epoch_order(0)[64:], 32)
+    with pytest.raises(ValueError):
+        lt.DataLoader(lt.LmdbIterableDataset(mixed.path), 10, True)
+    with pytest.raises(TypeError):
+        lt.DataLoader([1, 2, 3], 10)
+
+
+# ---- reading
+
+def requests(fs):
+    counters = fs.counters()
+    return counters["read"]["bytes"]
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize("io", ["auto", "direct"])
+def test_8_workers_read_each_record_once(large, slow, script, kind, io):
+    """What the workers of an epoch read from storage, together: at most 1.1 times the database."""
+    fs = slow(large)
+    script("""
+import sys, warnings; warnings.simplefilter("ignore")
+import lmdbio.torch as lt
+data = (lt.LmdbDataset if sys.argv[2] == "map" else lt.LmdbIterableDataset)(sys.argv[1], **({} if sys.argv[2] == "map" else {"shuffle": True}))
+batches = lt.DataLoader(data, 10, *([True] if sys.argv[2] == "map" else []), num_workers=8, collate_fn=list)
+assert sum(len(b) for b in batches) == 640
+""", fs.path, kind, LMDBIO_IO=io)
+    assert fs.counters()["read"]["bytes"] <= 1.1 * os.path.getsize(large.path + "/data.mdb")
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_the_order_is_read_ahead(large, slow, kind):
+    """Without workers: while a batch of four records is used, more than those of the next one are in flight."""
+    fs = slow(large, delay_us=3000)
+    batches = loader(kind, fs.path, batch=4)
+    for _ in zip(range(20), batches):
+        pass
+    assert fs.counters()["read"]["in_flight_max"] > 8
+    fs = slow(large, delay_us=3000)
+    for _ in loader("map", fs.path, batch=16, shuffle=False, sampler=epoch_order(0, 640)):
+        pass
+    assert fs.counters()["read"]["in_flight_max"] > 8
+
+
+# ---- workers that end
+
+# In a process of their own: after an error in a worker, torch 1.13 leaves its queues in a state that disturbs later workers.
+ENDING = """
+import gc, os, signal, sys, time, warnings, lmdbio, lmdbio.torch as lt
+warnings.simplefilter("ignore")
+path, kind, how, workers = sys.argv[1:4] + [int(sys.argv[4])]
+bad = lmdbio.shuffled(7, 0, 1000, 0, 1000)[200]
+
+def decode(record):
+    if record.ordinal == bad:
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("cannot decode this")
+    return record.ordinal
+
+def loader(decode):
+    if kind == "map":
+        return lt.DataLoader(lt.LmdbDataset(path, decode=decode), 64, True, num_workers=workers, seed=7, collate_fn=list)
+    return lt.DataLoader(lt.LmdbIterableDataset(path, decode=decode, shuffle=True, seed=7), 64, num_workers=workers, collate_fn=list)
+
+def children():
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as f:
+        return f.read().split()
+
+try:
+    list(loader(decode))
+except RuntimeError as error:
+    print("cannot decode this" if "cannot decode this" in str(error) else "killed" if "worker" in str(error) else error)
+else:
+    print("no error")
+gc.collect()  # torch leaves its iterator in a reference cycle
+for _ in range(200 if how == "killed" else 0):
+    if not children():
+        break
+    time.sleep(0.1)
+if how == "killed":  # after an exception, torch 1.13 keeps workers until the program ends
+    print(len(children()))
+"""
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize("how, workers", [("killed", 4), ("raises", 0), ("raises", 3)])
+def test_workers_that_fail(mixed, script, kind, how, workers):
+    out = script(ENDING, mixed.path, kind, how, workers)
+    assert out == ("killed\n0\n" if how == "killed" else "cannot decode this\n")
+    assert list(loader(kind, mixed.path, 2)) == cut(epoch_order(0)), "what they held of the node's table hinders nobody"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_keyboard_interrupt(large, slow, tmp_path, workers):
+    """As Ctrl-C on a terminal: the whole process group gets SIGINT while it waits for storage."""
+    fs = slow(large)
+    file = tmp_path / "train.py"
+    file.write_text("""
+import sys, time, lmdbio.torch as lt
+batches = lt.DataLoader(lt.LmdbDataset(sys.argv[1]), 4, True, num_workers=int(sys.argv[2]), collate_fn=list)
+begun = False
+for batch in batches:
+    if not begun:
+        print("begins", flush=True)
+        begun = True
+    time.sleep(0.05)
+""")
+    job = subprocess.Popen([sys.executable, "-B", str(file), fs.path, str(workers)], start_new_session=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout.readline() == "begins\n"
+        fs.set(delay_us=2_000_000)
+        time.sleep(1)
+        os.killpg(job.pid, signal.SIGINT)
+        _, err = job.communicate(timeout=60)
+        assert "KeyboardInterrupt" in err and job.returncode not in (0, None)
+        for _ in range(100):
+            if subprocess.run(["pgrep", "-g", str(job.pid)], stdout=subprocess.DEVNULL).returncode:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("a process was left")
+    finally:
+        try:
+            os.killpg(job.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def test_a_dataset_that_the_parent_used(mixed):
+    """Its reader is the parent's; forked workers open their own."""
+    data = lt.LmdbDataset(mixed.path, decode=key_of)
+    assert data[3] == 3
+    stream = iter(lt.DataLoader(data, 10, True, seed=SEED, collate_fn=same))
+    next(stream)
+    for workers in (2, 0, 2):
+        assert list(lt.DataLoader(data, BATCH, True, seed=SEED, num_workers=workers, collate_fn=same)) == cut(epoch_order(0))
