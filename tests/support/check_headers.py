@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Each header of the product compiles alone, without a warning; lmdbio.h also as C.
 
-check_headers.py ROOT CXX CC [--no-mpi] [-- FLAGS ..]
+check_headers.py ROOT CXX CC [--no-mpi] [--no-python] [-- FLAGS ..]
 
---no-mpi: those that include mpi.h are left out.
+--no-mpi: those that include mpi.h are left out.  --no-python: those that need Python and pybind11.
 """
 import concurrent.futures
 import os
@@ -37,6 +37,8 @@ def main():
                     if not n.endswith(".h"):
                         continue
                     path = os.path.join(here, n)
+                    if "--no-python" in options and os.path.relpath(path, root).startswith("lmdbio/python/"):
+                        continue
                     with open(path, encoding="utf-8") as f:
                         if "--no-mpi" in options and "#include <mpi.h>" in f.read():
                             continue
