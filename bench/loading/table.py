@@ -11,8 +11,9 @@ COLUMNS = ["storage", "workers", "loader", "seconds", "samples/s [range]", "x lm
 def print_head(args, count, directory):
     print(f"""\
 One epoch: {count} random records of {shown_size(args.value)}, medians and ranges of {args.rounds} rounds, turn by turn.  Cold: evicted
-before each run (mincore: below {100 * COLD:g} % is left).  Warm: the second epoch of a process that began so.  Slow: the data below the
-slow file system are in memory, and only read requests are delayed: opening a file and listing a directory are not.
+before each run (mincore: below {100 * COLD:g} % is left).  Warm: in memory before the process starts.  Later: the third epoch of a
+process that began cold.  Slow: the data below the slow file system are in memory, and only read requests are delayed: opening a file
+and listing a directory are not.
 Seconds: with the start and the end of the workers; cold: with opening, too.  x lmdb: time of lmdb in the same round / this
 time.  CPU: seconds of the process and its workers, without the file system's.  Read / data: bytes read from storage / bytes of
 all records.  PSS: most memory of the process and its workers that was found, MiB; files: of it, what is mapped from files (programs,

@@ -17,24 +17,29 @@ namespace {
 enum Field : int { kKey, kValue, kOrdinal };
 PyTypeObject* record_type;  // owned by the module
 
-// What a batch of this thread lends next.  The garbage collector may run meanwhile, and with it other threads
-// and, inside of this, finalizers that make views too.
-thread_local constinit MDB_val lent{0, nullptr};
+// What a batch lends next to the view that this thread makes.  The garbage collector may run meanwhile, and
+// with it other threads, and finalizers that make views of other batches.
+struct Lent {
+  PyObject* batch = nullptr;
+  MDB_val bytes{0, nullptr};
+};
+thread_local constinit Lent lent;
 
-// A batch's Python object exports the bytes that `lent` names, and only while they are asked for here.
+// A batch's Python object exports the bytes that it lends, and only while they are asked for here.
 int get_buffer(PyObject* batch, Py_buffer* view, int flags) {
-  if (lent.mv_data == nullptr) {
+  if (lent.batch != batch) {
     view->obj = nullptr;
     PyErr_SetString(PyExc_BufferError, "a Batch has no bytes of its own; its records have");
     return -1;
   }
-  return PyBuffer_FillInfo(view, batch, lent.mv_data, static_cast<Py_ssize_t>(lent.mv_size), 1, flags);
+  return PyBuffer_FillInfo(view, batch, lent.bytes.mv_data, static_cast<Py_ssize_t>(lent.bytes.mv_size), 1,
+                           flags);
 }
 
 PyObject* new_view(py::handle batch, const MDB_val& bytes) {
-  const MDB_val outer = lent;
-  lent = bytes;
-  if (lent.mv_data == nullptr) lent.mv_data = &lent;  // an empty value
+  const Lent outer = lent;
+  lent = {batch.ptr(), bytes};
+  if (bytes.mv_data == nullptr) lent.bytes.mv_data = &lent;  // an empty value
   PyObject* const made = PyMemoryView_FromObject(batch.ptr());
   lent = outer;
   return made;
@@ -58,7 +63,7 @@ py::object make_record(py::handle batch, const lmdbio_record& r) {
   if (!made) throw py::error_already_set();
   PyStructSequence_SetItem(made.ptr(), kKey, bytes_of(batch, r.key).release().ptr());
   PyStructSequence_SetItem(made.ptr(), kValue, bytes_of(batch, r.value).release().ptr());
-  PyStructSequence_SetItem(made.ptr(), kOrdinal, PyLong_FromUnsignedLongLong(r.ordinal));
+  PyStructSequence_SetItem(made.ptr(), kOrdinal, py::int_(r.ordinal).release().ptr());
   return made;
 }
 

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <map>
 #include <utility>
 
@@ -16,18 +18,24 @@ constexpr MDB_dbi kDatabases = 128;
 struct File {
   dev_t device;
   ino_t inode;
-  pid_t process;
   auto operator<=>(const File&) const = default;
 };
 
+/// Of one process: a child that is forked while another thread holds the mutex has one of its own.
 struct Opened {
-  std::mutex mutex;
+  const pid_t process = ::getpid();
+  std::recursive_mutex mutex;  ///< also held while an environment is closed
   std::map<File, std::weak_ptr<Environment>> files;
 };
 // Never destroyed: readers may outlive static objects.
 Opened& opened() {
-  static Opened& all = *new Opened;
-  return all;
+  static std::atomic<Opened*> all{nullptr};
+  Opened* now = all.load();
+  while (now == nullptr || now->process != ::getpid()) {
+    auto made = std::make_unique<Opened>();
+    if (all.compare_exchange_strong(now, made.get())) now = made.release();
+  }
+  return *now;
 }
 
 /// Where LMDB is to open, and with which flags.  The data file of a directory becomes that directory, as
@@ -50,11 +58,13 @@ int failed(int rc, const std::string& what, std::string& why) {
 
 }  // namespace
 
-Environment::Environment(MDB_env* env, std::string path)
-    : env_(env), path_(std::move(path)), pid_(::getpid()) {}
+Environment::Environment(MDB_env* env, std::string path, bool locked)
+    : env_(env), path_(std::move(path)), locked_(locked), pid_(::getpid()) {}
 
 Environment::~Environment() {
-  if (ours()) mdb_env_close(env_);
+  if (!ours()) return;
+  const std::lock_guard guard(opened().mutex);  // who opens the file anew waits
+  mdb_env_close(env_);
 }
 
 bool Environment::ours() const noexcept { return ::getpid() == pid_; }
@@ -67,18 +77,27 @@ int Environment::open(const std::string& path, bool lock, std::shared_ptr<Enviro
   const std::lock_guard guard(all.mutex);
   struct stat st {};
   const bool known = ::stat(data.c_str(), &st) == 0;
-  const File file{st.st_dev, st.st_ino, ::getpid()};
+  const File file{st.st_dev, st.st_ino};
   if (known) {
     if (const auto found = all.files.find(file); found != all.files.end()) out = found->second.lock();
+    if (out != nullptr && lock && !out->locked_) {
+      out.reset();
+      why = path + ": another reader of this process has the file open with lock=False";
+      return EINVAL;
+    }
     if (out != nullptr) return 0;
   }
   MDB_env* env = nullptr;
   int rc = mdb_env_create(&env);
   if (rc != 0) return failed(rc, path, why);
-  std::shared_ptr<Environment> made(new Environment(env, path));
+  std::shared_ptr<Environment> made(new Environment(env, path, lock));
   rc = mdb_env_set_maxdbs(env, kDatabases);
   if (rc == 0)
     rc = mdb_env_open(env, place.c_str(), MDB_RDONLY | MDB_NOTLS | flags | (lock ? 0U : MDB_NOLOCK), 0644);
+  if (rc == EBADF && known && st.st_size == 0) {  // LMDB's answer to an empty file
+    why = path + ": empty: nothing has been written to this database yet";
+    return MDB_INVALID;
+  }
   if (rc != 0) return failed(rc, path, why);
   if (known) {
     std::erase_if(all.files, [](const auto& f) { return f.second.expired(); });

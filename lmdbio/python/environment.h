@@ -14,7 +14,8 @@ namespace lmdbio::python {
 class Environment {
  public:
   /// The one that this process has open for the file already, or a new one.  `path`: as for
-  /// lmdbio_reader_open.  `lock`: false: MDB_NOLOCK, for a new one.  0, or an errno or MDB_ code, and `why`.
+  /// lmdbio_reader_open.  `lock`: false: MDB_NOLOCK, for a new one; true: EINVAL if it is open so.  0, or an
+  /// errno or MDB_ code, and `why`.
   static int open(const std::string& path, bool lock, std::shared_ptr<Environment>& out, std::string& why);
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
@@ -28,10 +29,11 @@ class Environment {
   bool ours() const noexcept;
 
  private:
-  Environment(MDB_env* env, std::string path);
+  Environment(MDB_env* env, std::string path, bool locked);
 
   MDB_env* const env_;
   const std::string path_;
+  const bool locked_;
   const pid_t pid_;
   std::mutex mutex_;  ///< one thread at a time opens databases
 };

@@ -21,6 +21,13 @@ PyObject* add(py::module_& module, const char* name, PyObject* base, const char*
   return made;
 }
 
+/// File names need not be UTF-8.
+py::object message(const std::string& text) {
+  PyObject* const made = PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
 }  // namespace
 
 void add_exceptions(py::module_& module) {
@@ -30,7 +37,7 @@ void add_exceptions(py::module_& module) {
 }
 
 void raise_as(PyObject* type, const std::string& text) {
-  PyErr_SetString(type, text.c_str());
+  PyErr_SetObject(type, message(text).ptr());
   throw py::error_already_set();
 }
 
@@ -58,7 +65,7 @@ void raise(int rc, const std::string& text) {
       break;
   }
   if (rc < 0) raise_as(error, text);
-  PyErr_SetObject(PyExc_OSError, py::make_tuple(rc, text).ptr());  // FileNotFoundError and so on
+  PyErr_SetObject(PyExc_OSError, py::make_tuple(rc, message(text)).ptr());  // FileNotFoundError and so on
   throw py::error_already_set();
 }
 

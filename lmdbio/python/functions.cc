@@ -41,9 +41,9 @@ std::string library() {
 
 /// False: LMDBIO does not serve the transaction.
 bool prefetch(const py::object& txn, const py::iterable& keys, const std::optional<std::string>& database) {
+  const Keys wanted(keys);  // runs code of the program's
   MDB_txn* const found = lmdbio_txn_in(txn.ptr(), static_cast<std::size_t>(Py_TYPE(txn.ptr())->tp_basicsize));
   if (found == nullptr) return false;
-  const Keys wanted(keys);
   MDB_dbi dbi = 1;  // LMDB's number of the main database
   if (database)
     if (const int rc = mdb_dbi_open(found, database->c_str(), 0, &dbi); rc != 0)

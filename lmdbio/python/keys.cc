@@ -2,9 +2,11 @@
 
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <string>
 
 #include "lmdbio/python/errors.h"
+#include "lmdbio/python/waiting.h"
 
 namespace py = pybind11;
 
@@ -21,7 +23,7 @@ KeyIterator::KeyIterator(std::shared_ptr<Handle> reader) : reader_(std::move(rea
     raise(ENOTSUP, reader_->path + ": a reader of several ranks cannot list keys; open an lmdbio.Reader");
   int rc = 0;
   {
-    const py::gil_scoped_release waits;
+    const WithoutGil waits;
     const std::lock_guard lock(reader_->txn_mutex);
     MDB_txn* const txn = reader_->snapshot()->handle();
     unsigned flags = 0;
@@ -34,42 +36,44 @@ KeyIterator::KeyIterator(std::shared_ptr<Handle> reader) : reader_(std::move(rea
 
 KeyIterator::~KeyIterator() {
   if (cursor_ == nullptr || !reader_->snapshot()->environment().ours()) return;
-  const py::gil_scoped_release waits;
+  const WithoutGil waits;
   const std::lock_guard lock(reader_->txn_mutex);
   mdb_cursor_close(cursor_);
 }
 
-int KeyIterator::fill() {
+void KeyIterator::fill() {
   const std::lock_guard lock(reader_->txn_mutex);
   bytes_.clear();
   ends_.clear();
   given_ = 0;
-  int rc = 0;
-  while (ends_.size() < kPiece) {
+  while (rc_ == 0 && ends_.size() < kPiece) {
     MDB_val key{}, value{};
     // Values that nobody asks for are not read.  LMDB moves through duplicates only where they are asked for.
-    rc = mdb_cursor_get(cursor_, &key, duplicates_ ? &value : nullptr, MDB_NEXT);
-    if (rc != 0) break;
+    rc_ = mdb_cursor_get(cursor_, &key, duplicates_ ? &value : nullptr, MDB_NEXT);
+    if (rc_ != 0) break;
     bytes_.append(static_cast<const char*>(key.mv_data), key.mv_size);
     ends_.push_back(bytes_.size());
   }
-  if (rc == MDB_NOTFOUND) ended_ = true;
-  return rc == MDB_NOTFOUND || !ends_.empty() ? 0 : rc;
 }
 
 py::bytes KeyIterator::next() {
   reader_->check_process();
-  if (given_ == ends_.size()) {
-    int rc = 0;
-    if (!ended_) {
-      const py::gil_scoped_release waits;
-      rc = fill();
-    } else {
-      ends_.clear();
-      given_ = 0;
+  if (busy_)
+    raise_as(PyExc_ValueError,
+             reader_->path + ": another thread is waiting for the next key of this iterator");
+  if (given_ == ends_.size() && rc_ == 0) {
+    busy_ = true;
+    try {
+      const WithoutGil waits;
+      fill();
+    } catch (const std::bad_alloc&) {
+      rc_ = ENOMEM;
     }
-    if (rc != 0) raise(rc, reader_->path + ": " + mdb_strerror(rc));
-    if (ends_.empty()) throw py::stop_iteration();
+    busy_ = false;
+  }
+  if (given_ == ends_.size()) {
+    if (rc_ == MDB_NOTFOUND) throw py::stop_iteration();
+    raise(rc_, reader_->path + ": " + mdb_strerror(rc_));
   }
   const std::size_t begin = given_ == 0 ? 0 : ends_[given_ - 1];
   const std::size_t end = ends_[given_++];

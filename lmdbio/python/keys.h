@@ -18,18 +18,20 @@ class KeyIterator {
   KeyIterator& operator=(const KeyIterator&) = delete;
   ~KeyIterator();
 
-  /// Raises StopIteration.
+  /// Raises StopIteration.  One thread at a time.
   pybind11::bytes next();
 
  private:
-  int fill();
+  void fill();
 
   const std::shared_ptr<Handle> reader_;
   MDB_cursor* cursor_ = nullptr;
   std::string bytes_;              ///< of the keys that were read
   std::vector<std::size_t> ends_;  ///< in `bytes_`
   std::size_t given_ = 0;
-  bool ended_ = false, duplicates_ = false;
+  int rc_ = 0;  ///< what ended it, MDB_NOTFOUND or an error, once the keys before are given
+  bool duplicates_ = false;
+  bool busy_ = false;  ///< guarded by the GIL
 };
 
 void add_keys(pybind11::module_& module);

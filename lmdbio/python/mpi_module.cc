@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "lmdbio/python/waiting.h"
+
 namespace py = pybind11;
 
 namespace {
@@ -20,7 +22,7 @@ class Ranks {
     options.size = sizeof options;
     options.readers_per_node = readers_per_node;
     options.timeout = timeout;
-    const py::gil_scoped_release waits;
+    const lmdbio::python::WithoutGil waits;
     rc_ = lmdbio_mpi_init(*reinterpret_cast<const MPI_Comm*>(comm), &options, &mpi_);
   }
   Ranks(const Ranks&) = delete;
@@ -41,7 +43,7 @@ class Ranks {
     lmdbio_reader* reader = nullptr;
     int rc = 0;
     {
-      const py::gil_scoped_release waits;
+      const lmdbio::python::WithoutGil waits;
       rc = lmdbio_mpi_reader_open(mpi_, path.c_str(), &options, &reader);
       if (rc == 0) {
         rc = lmdbio_mpi_wait(reader);

@@ -22,7 +22,7 @@ Handle::Handle(lmdbio_reader* reader, std::unique_ptr<Snapshot> snapshot, py::ob
     : reader_(reader), snapshot_(std::move(snapshot)), keep_(std::move(keep)), pid_(::getpid()) {}
 
 Handle::~Handle() {
-  const py::gil_scoped_release waits;
+  const WithoutGil waits;
   lmdbio_reader_close(reader_);
   snapshot_.reset();
 }
@@ -101,8 +101,8 @@ class Reader {
     const std::span<const std::uint64_t> wanted(ordinals.data(), static_cast<std::size_t>(ordinals.size()));
     if (const auto most = std::max_element(wanted.begin(), wanted.end());
         most != wanted.end() && *most >= lmdbio_reader_count(h->reader()))
-      throw py::index_error(path_ + ": no record " + std::to_string(*most) +
-                            "; number of records: " + std::to_string(lmdbio_reader_count(h->reader())));
+      raise_as(PyExc_IndexError, path_ + ": no record " + std::to_string(*most) + "; number of records: " +
+                                     std::to_string(lmdbio_reader_count(h->reader())));
     return batch_of(copy, [&](const lmdbio_batch** b) {
       return lmdbio_reader_read(h->reader(), wanted.data(), wanted.size(), b);
     });
@@ -144,8 +144,8 @@ class Reader {
     if (i == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     if (i < 0) i += count;
     if (too_large || i < 0 || i >= count)
-      throw py::index_error(path_ + ": no record " + std::string(py::str(at)) +
-                            "; number of records: " + std::to_string(count));
+      raise_as(PyExc_IndexError, path_ + ": no record " + std::string(py::str(at)) +
+                                     "; number of records: " + std::to_string(count));
     Ordinals wanted(1);
     *wanted.mutable_data() = static_cast<std::uint64_t>(i);
     return read(wanted, false).attr("__getitem__")(0);
@@ -162,9 +162,9 @@ class Reader {
 
   std::unique_ptr<KeyIterator> keys() const { return std::make_unique<KeyIterator>(open()); }
 
-  std::string text() const {
-    if (closed()) return "<lmdbio.Reader of " + path_ + ", closed>";
-    return "<lmdbio.Reader of " + path_ + (database_ ? ", database " + *database_ : "") + ">";
+  py::object text() const {
+    const std::string about = closed() ? ", closed" : database_ ? ", database " + *database_ : "";
+    return py::module_::import("os").attr("fsdecode")(py::bytes("<lmdbio.Reader of " + path_ + about + ">"));
   }
 
  private:
@@ -196,12 +196,15 @@ class Reader {
 std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<std::string>& database,
                                     const py::object& memory, bool lock, bool index, const py::object& handle,
                                     const py::object& keep) {
-  const auto name = py::module_::import("os").attr("fsdecode")(path).cast<std::string>();
+  const auto name = py::module_::import("os").attr("fsencode")(path).cast<std::string>();
+  if (name.find('\0') != std::string::npos || (database && database->find('\0') != std::string::npos))
+    raise_as(PyExc_ValueError, "path and database must not contain null bytes");
   if (!handle.is_none()) return std::make_unique<Reader>(name, database, handle.cast<std::uintptr_t>(), keep);
   std::optional<std::uint64_t> limit;
   if (!memory.is_none()) {
     const py::object whole = py::module_::import("operator").attr("index")(memory);
-    if (whole < py::int_(1 << 20)) raise_as(PyExc_ValueError, "memory must be at least 1 MiB, or None");
+    if (whole < py::int_(1 << 20) || whole > py::int_(std::uint64_t{1} << 62))
+      raise_as(PyExc_ValueError, "memory must be at least 1 MiB and at most 2**62 bytes, or None");
     limit = whole.cast<std::uint64_t>();
   }
   return std::make_unique<Reader>(name, database, limit, lock, index);
@@ -218,7 +221,7 @@ Ordinals ordinals_of(const py::object& given) {
   if (array.attr("ndim").cast<int>() != 1) raise_as(PyExc_ValueError, "ordinals must be a list of numbers");
   if (kind == "i" && array.attr("min")().cast<std::int64_t>() < 0)
     throw py::index_error("ordinals must not be negative");
-  return array.attr("astype")("uint64", py::arg("copy") = false);
+  return array.attr("astype")("uint64");  // a copy: the program may change its own meanwhile
 }
 
 }  // namespace
@@ -239,7 +242,9 @@ void add_reader(py::module_& module) {
       .def(py::init(&make_reader), py::arg("path"), py::arg("database") = py::none(),
            py::arg("memory") = py::none(), py::kw_only(), py::arg("lock") = true, py::arg("index") = true,
            py::arg("_handle") = py::none(), py::arg("_keep") = py::none())
-      .def_property_readonly("path", &Reader::path)
+      .def_property_readonly(
+          "path",
+          [](const Reader& r) { return py::module_::import("os").attr("fsdecode")(py::bytes(r.path())); })
       .def_property_readonly("database", &Reader::database)
       .def_property_readonly("closed", &Reader::closed)
       .def("__len__", &Reader::size)

@@ -98,7 +98,7 @@ void Stream::close() {
   closing_ = true;
   if (busy_) return lmdbio_stream_cancel(stream_);
   lmdbio_stream* const s = std::exchange(stream_, nullptr);
-  const py::gil_scoped_release waits;
+  const WithoutGil waits;
   lmdbio_stream_close(s);
 }
 

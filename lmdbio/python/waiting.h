@@ -2,31 +2,50 @@
 #pragma once
 
 #include <Python.h>
+#include <cxxabi.h>
 #include <lmdbio/lmdbio.h>
+#include <unistd.h>
 
 namespace lmdbio::python {
 
-/// While it lives, the calling thread does not hold the GIL.  If a signal handler raises an exception
-/// (KeyboardInterrupt), the library's call ends with ECANCELED, and the exception is set: see raise().
-class Waiting {
+/// While it lives, the calling thread does not hold the GIL.
+class WithoutGil {
  public:
-  Waiting() noexcept : thread_(PyEval_SaveThread()) { lmdbio_set_interrupt(&Waiting::ask, this); }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-  ~Waiting() {
-    lmdbio_set_interrupt(nullptr, nullptr);
-    PyEval_RestoreThread(thread_);
+  WithoutGil() noexcept : thread_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() { take_back(); }
+
+  void take_back() noexcept {
+    try {
+      PyEval_RestoreThread(thread_);
+    } catch (abi::__forced_unwind&) {
+      // The interpreter ends, and with it this daemon thread.  Up to Python 3.13 it is unwound, which no
+      // function of the library allows; later, it waits here for the end of the process.
+      for (;;) ::pause();
+    }
   }
+  void give_up() noexcept { thread_ = PyEval_SaveThread(); }
+
+ private:
+  PyThreadState* thread_;
+};
+
+/// The same for calls of the library.  If a signal handler raises an exception (KeyboardInterrupt), the call
+/// ends with ECANCELED, and the exception is set: see raise().
+class Waiting : public WithoutGil {
+ public:
+  Waiting() noexcept { lmdbio_set_interrupt(&Waiting::ask, this); }
+  ~Waiting() { lmdbio_set_interrupt(nullptr, nullptr); }
 
  private:
   static int ask(void* self) {
     Waiting& w = *static_cast<Waiting*>(self);
-    PyEval_RestoreThread(w.thread_);
+    w.take_back();
     const int raised = PyErr_CheckSignals();
-    w.thread_ = PyEval_SaveThread();
+    w.give_up();
     return raised;
   }
-  PyThreadState* thread_;
 };
 
 }  // namespace lmdbio::python

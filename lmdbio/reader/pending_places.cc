@@ -116,12 +116,11 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
   if (ended_ && status_.raw() == ENOMEM && ::getpid() == pid_) make_again();
   while (!ended_) {
     lock.unlock();
-    const bool ended = wait_ended(cancelled);
+    // Where a handler has forked, and this is the child, the mutex may be another thread's for ever.
+    if (wait_ended(cancelled) || ::getpid() != pid_) return Status::from_errno(ECANCELED);
     lock.lock();
-    if (ended) return Status::from_errno(ECANCELED);
-    if (::getpid() != pid_)
-      return Status::from_errno(ECANCELED);  // a handler has forked, and this is the child
-    const AsyncSignalsAllowed program;       // no fork handler takes the mutex
+    if (ended_) break;
+    const AsyncSignalsAllowed program;  // no fork handler takes the mutex
     changed_.wait_for(lock, kPoll);
   }
   if (!status_.ok()) why = why_;

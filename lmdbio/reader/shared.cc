@@ -1,10 +1,13 @@
 #include "lmdbio/reader/shared.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <utility>
 
+#include "lmdbio/base/align.h"
 #include "lmdbio/io/page_filler.h"
 
 namespace lmdbio::reader {
@@ -13,9 +16,14 @@ namespace {
 
 /// The part of the memory that leaf pages may take.
 constexpr std::uint64_t kLeafShare = 16;
-/// Of fault_in(), bytes: enough for small records that lie all over the file; not much around large ones,
-/// since a data loader's worker reads a part of them only.
-constexpr std::uint64_t kRegion = std::uint64_t{512} << 10;
+/// Of fault_in(), bytes.  Around what is smaller than kLarge a whole region is brought: small records lie all
+/// over the file.  Around what is larger nothing is: a data loader's worker reads a part of the records only.
+constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
+/// The kernel's pages.
+std::uint64_t unit() noexcept {
+  static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 }  // namespace
 
@@ -54,7 +62,7 @@ const std::byte* Shared::mapped() noexcept {
       if (made) map_ = std::move(made).value();
     });
     try {
-      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
+      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / unit() / 64 + 1);
     } catch (const std::bad_alloc&) {
     }
   });
@@ -63,23 +71,30 @@ const std::byte* Shared::mapped() noexcept {
 
 void Shared::fault_in(const Extent& extent) noexcept {
   if (faulted_in_ == nullptr || extent.bytes == 0) return;
-  const auto bits = [this](std::uint64_t r) { return std::atomic_ref(faulted_in_[r / 64]); };
-  const auto bit = [](std::uint64_t r) { return std::uint64_t{1} << r % 64; };
-  const auto lacks = [&](std::uint64_t r) { return (bits(r).load(std::memory_order_relaxed) & bit(r)) == 0; };
-  const std::uint64_t end = std::min<std::uint64_t>(extent.offset + extent.bytes, map_.size());
-  for (std::uint64_t r = extent.offset / kRegion; r * kRegion < end;) {
-    if (!lacks(r)) {
-      ++r;
+  const std::uint64_t page = unit();
+  std::uint64_t begin = extent.offset, end = extent.offset + extent.bytes;
+  const bool widened = extent.bytes < kLarge;
+  if (widened) {
+    begin = align_down(begin, kRegion);
+    end = align_up(end, kRegion);
+  }
+  const auto bits = [this](std::uint64_t p) { return std::atomic_ref(faulted_in_[p / 64]); };
+  const auto bit = [](std::uint64_t p) { return std::uint64_t{1} << p % 64; };
+  const auto lacks = [&](std::uint64_t p) { return (bits(p).load(std::memory_order_relaxed) & bit(p)) == 0; };
+  const std::uint64_t last = align_up(std::min<std::uint64_t>(end, map_.size()), page) / page;
+  for (std::uint64_t p = begin / page; p < last;) {
+    if (!lacks(p)) {
+      ++p;
       continue;
     }
-    std::uint64_t next = r + 1;
-    while (next * kRegion < end && lacks(next)) ++next;
-    const std::uint64_t bytes = std::min<std::uint64_t>(next * kRegion, map_.size()) - r * kRegion;
-    if (residency.share(r * kRegion, bytes) == 1.0) {
-      fault_pages_in(map_.data() + r * kRegion, bytes);
-      for (std::uint64_t in = r; in < next; ++in) bits(in).fetch_or(bit(in), std::memory_order_relaxed);
+    std::uint64_t next = p + 1;
+    while (next < last && lacks(next)) ++next;
+    const std::uint64_t bytes = std::min<std::uint64_t>(next * page, map_.size()) - p * page;
+    if (!widened || residency.share(p * page, bytes) == 1.0) {
+      fault_pages_in(map_.data() + p * page, bytes);
+      for (std::uint64_t in = p; in < next; ++in) bits(in).fetch_or(bit(in), std::memory_order_relaxed);
     }
-    r = next;
+    p = next;
   }
 }
 

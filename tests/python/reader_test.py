@@ -137,6 +137,53 @@ def test_paths(mixed, tmp_path):
     assert len(lmdbio.Reader(tmp_path / "file", lock=False)) == 1000
 
 
+def test_names_that_are_not_text(mixed, tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff\xfe"
+    with open(name, "wb") as f, open(mixed.path + "/data.mdb", "rb") as data:
+        f.write(data.read())
+    reader = lmdbio.Reader(name)
+    assert len(reader) == 1000 and os.fsencode(reader.path) == name and "Reader" in repr(reader)
+    with pytest.raises(IndexError):
+        reader[1000]
+    with pytest.raises(FileNotFoundError):
+        lmdbio.Reader(name + b"x")
+    for path, database in (("a\0b", None), (mixed.path, "a\0b")):
+        with pytest.raises(ValueError, match="null"):
+            lmdbio.Reader(path, database)
+
+
+def test_locks_are_not_left_out_unasked(mixed):
+    with lmdbio.Reader(mixed.path, lock=False):
+        with pytest.raises(ValueError, match="lock=False"):
+            lmdbio.Reader(mixed.path)
+        lmdbio.Reader(mixed.path, lock=False)[0]
+    with lmdbio.Reader(mixed.path), lmdbio.Reader(mixed.path, lock=False) as reader:
+        reader[0]
+
+
+def test_keys_for_one_thread_at_a_time(mixed):
+    reader = lmdbio.Reader(mixed.path)
+    for _ in range(30):
+        keys, got, lock = reader.keys(), [], threading.Lock()
+
+        def work():
+            while True:
+                try:
+                    key = next(keys)
+                except StopIteration:
+                    return
+                except ValueError:
+                    continue
+                with lock:
+                    got.append(key)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert sorted(got) == [k for k, _ in mixed.records]
+
+
 def test_empty_database(tmp_path):
     db = conftest.Database(tmp_path / "db", [])
     reader = lmdbio.Reader(db.path)
@@ -232,7 +279,8 @@ def test_memory_is_flat_over_20_epochs(large, more):
         del batch, key, value
         gc.collect()
         after.append(private())
-    assert max(after[10:]) - min(after[3:10]) < 4 << 20, after
+    # A batch has 1.7 MiB: one that is lost in each epoch is 17 MiB here.  malloc's heap may grow by less at any time.
+    assert max(after[10:]) - min(after[3:10]) < 12 << 20, after
 
 
 def test_closing(mixed):
@@ -295,7 +343,19 @@ def test_fields_of_batches(mixed):
     assert [len(b) for b in reader.stream(Order.sequential(batch=300, last="drop"))] == [300] * 3
 
 
+def test_orders_compare():
+    assert Order.list([1, 2]) == Order.list(iter([1, 2])) != Order.list([2, 1]) and Order.sequential() == Order()
+    assert len({Order.list([1]), Order.list([1]), Order.list([2])}) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"seed": None}, {"seed": 1.5}, {"batch": 64.0}, {"epochs": 2.5}])
+def test_numbers_of_orders_are_whole(wrong):
+    with pytest.raises(TypeError):
+        Order.shuffled(**wrong)
+
+
 @pytest.mark.parametrize("make", [
+    lambda: Order.shuffled(-1), lambda: Order.shuffled(1 << 64), lambda: Order(batch=1 << 70), lambda: Order(window=-1),
     lambda: Order("random"), lambda: Order(batch=0), lambda: Order(last="none"), lambda: Order.sequential().share(2, 2),
     lambda: Order.sequential().repeat(0), lambda: Order.list([-1]), lambda: Order.sequential().resume(-1),
 ])
@@ -324,6 +384,12 @@ def test_errors_name_file_and_reason(tmp_path, mixed):
     (tmp_path / "text").write_text("not a database " * 1000)
     with pytest.raises(lmdbio.CorruptedError, match="text"):
         lmdbio.Reader(tmp_path / "text")
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(lmdbio.CorruptedError, match="empty: nothing has been written"):
+        lmdbio.Reader(tmp_path / "empty")
+    for memory in (-1, 1000):
+        with pytest.raises(ValueError, match="memory"):
+            lmdbio.Reader(mixed.path, memory=memory)
     with pytest.raises(MemoryError):
         lmdbio.Reader(mixed.path, memory=1 << 20).read(range(1000))
     with pytest.raises(TypeError, match="pickle"):
@@ -596,12 +662,16 @@ def test_after_a_fork(mixed):
     assert rows([next(stream)]) == expected(mixed, range(10, 20))
 
 
-def test_fork_with_threads_in_calls(mixed):
+def test_fork_with_threads_in_calls(mixed, tmp_path):
+    other = conftest.Database(tmp_path / "other", [(b"a", b"b")])
     reader, ended = lmdbio.Reader(mixed.path), threading.Event()
 
     def work(seed):
         while not ended.is_set():
-            list(reader.stream(Order.shuffled(seed, batch=32)))
+            if seed == 0:
+                lmdbio.Reader(other.path).close()
+            else:
+                list(reader.stream(Order.shuffled(seed, batch=32)))
     threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
     for t in threads:
         t.start()
@@ -616,6 +686,22 @@ def test_fork_with_threads_in_calls(mixed):
         ended.set()
         for t in threads:
             t.join()
+
+
+def test_a_daemon_thread_at_exit(mixed, script):
+    """It may be inside of a call when the interpreter ends."""
+    for _ in range(3):
+        script("""
+import sys, threading, time, lmdbio
+reader = lmdbio.Reader(sys.argv[1])
+def work(seed):
+    while True:
+        for batch in reader.stream(lmdbio.Order.shuffled(seed, batch=64)):
+            pass
+for i in range(3):
+    threading.Thread(target=work, args=(i,), daemon=True).start()
+time.sleep(0.2)
+""", mixed.path)
 
 
 # ---- beside py-lmdb

@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import conftest
@@ -412,3 +413,100 @@ def test_a_dataset_that_the_parent_used(mixed):
     next(stream)
     for workers in (2, 0, 2):
         assert list(lt.DataLoader(data, BATCH, True, seed=SEED, num_workers=workers, collate_fn=same)) == cut(epoch_order(0))
+
+
+# ---- more than one of something
+
+def test_datasets_that_are_read_in_pairs(mixed, large):
+    """The order is that of the first one; the other one returns the same indices, whatever its number of records."""
+    other, data = lt.LmdbDataset(large.path, decode=key_of), lt.LmdbDataset(mixed.path, decode=key_of)
+    for batch in lt.BatchSampler(other, 32, shuffle=True, seed=SEED):
+        for i in batch:
+            assert (int(i), other[i], data[i]) == (int(i),) * 3
+
+
+def test_a_database_that_grows(tmp_path):
+    db = conftest.Database(tmp_path / "db", conftest.made_records(300, [3000]))
+    batches = loader("iterable", db.path, batch=10)
+    assert len(list(batches)) == 30
+    conftest.Database(tmp_path / "db", [(b"9%07d" % i, b"new") for i in range(50)])
+    assert len(list(batches)) == 30, "the snapshot of the loader's own process"
+    mapped = lt.LmdbDataset(db.path, decode=key_of)
+    sampler = lt.BatchSampler(mapped, 10, shuffle=True, seed=SEED)
+    assert len(sampler) == 35
+    old = loader("map", db.path, batch=10)
+    old.batch_sampler.plan = lt.Plan(300, 10, True, None, SEED)
+    assert sorted(x for b in old for x in b) == list(range(300))
+
+
+def test_several_iterators_of_a_loader(mixed):
+    for kind in ("map", "iterable"):
+        for workers in (0, 2):
+            batches = loader(kind, mixed.path, workers)
+            a, b = iter(batches), iter(batches)
+            assert (list(a), list(b)) == (cut(epoch_order(0)), cut(epoch_order(1))), (kind, workers)
+            assert list(batches) == cut(epoch_order(2))
+
+
+def test_loaders_by_turns_do_not_read_ahead_in_vain(large, slow):
+    fs = slow(large)
+    data = lt.LmdbDataset(fs.path, decode=key_of, memory=32 << 20)
+    one, two = (lt.DataLoader(data, 16, True, seed=s, collate_fn=same) for s in (1, 2))
+    got = [x for pair in zip(one, two) for b in pair for x in b]
+    assert sorted(got) == sorted([*range(640)] * 2)
+    assert fs.counters()["read"]["bytes"] <= 2.5 * os.path.getsize(large.path + "/data.mdb")
+
+
+def test_threads_share_a_dataset(mixed):
+    data, wrong = lt.LmdbDataset(mixed.path, decode=key_of), []
+
+    def work(seed):
+        for batch in lt.BatchSampler(data, 16, shuffle=True, seed=seed):
+            wrong.extend(i for i in batch if data[i] != int(i))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_the_loader_goes_on_after_an_exception(mixed):
+    bad = epoch_order(0)[100]
+
+    def decode(record):
+        if record.ordinal == bad:
+            raise RuntimeError("once")
+        return record.ordinal
+
+    batches, got = iter(loader("map", mixed.path, decode=decode)), []
+    while True:
+        try:
+            got.append(next(batches))
+        except RuntimeError:
+            got.append("failed")
+        except StopIteration:
+            break
+    assert got == [cut(epoch_order(0))[0], "failed", *cut(epoch_order(0))[2:]]
+
+
+def test_what_is_read_ahead_gives_way(large):
+    """A sampler's next batch does not fit beside the one that is used: it is read when it is due."""
+    data = lt.LmdbDataset(large.path, decode=key_of, memory=4 << 20)
+    batches = lt.DataLoader(data, 20, sampler=range(60), collate_fn=same)
+    assert list(batches) == cut(list(range(60)), 20)
+
+
+def test_wrong_arguments(mixed):
+    with pytest.raises(TypeError):
+        list(loader("map", mixed.path, sampler=[b"00000001", 2], shuffle=False))
+    with pytest.raises(ValueError, match="seed"):
+        lt.BatchSampler(lt.LmdbDataset(mixed.path), 4, seed=-1)
+    data = lt.LmdbIterableDataset(mixed.path, batch_size=4)
+    with pytest.raises(ValueError, match="batch_size"):
+        lt.DataLoader(data, 5)
+    for name, value in (("seed", 3), ("ranks", 2), ("drop_last", True)):
+        with pytest.raises(ValueError, match="LmdbIterableDataset sets"):
+            lt.DataLoader(data, 4, **{name: value})
+    assert len(loader("map", mixed.path, sampler=[1, 2], shuffle=False, rank=0, ranks=2, batch=900)) == 1

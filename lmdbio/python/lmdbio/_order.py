@@ -1,5 +1,6 @@
 """Orders of records."""
 import dataclasses
+import operator
 from typing import Any, Iterable, Optional, Tuple
 
 import numpy
@@ -32,7 +33,7 @@ class Order:
     epoch: int = 0
     position: int = 0
     across_epochs: bool = False
-    _ordinals: Optional["numpy.typing.NDArray[numpy.uint64]"] = dataclasses.field(default=None, repr=False, compare=False)
+    _list: bytes = dataclasses.field(default=b"", repr=False)  # ordinals, as the machine has 64-bit numbers
     _keys: Optional[Tuple[bytes, ...]] = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -40,16 +41,17 @@ class Order:
             raise ValueError(f"order: kind must be one of {', '.join(_KINDS)}, not {self.kind!r}")
         if self.last not in _LAST:
             raise ValueError(f"order: last must be one of {', '.join(_LAST)}, not {self.last!r}")
-        for name in ("batch", "block", "ranks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"order: {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("epoch", "position", "rank"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"order: {name} must not be negative")
+        for name in ("batch", "block", "ranks", "epoch", "position", "rank", "seed", "window", "epochs"):
+            given = getattr(self, name)
+            if given is None and name == "epochs":
+                continue
+            value = operator.index(given)  # TypeError
+            least = 1 if name in ("batch", "block", "ranks", "epochs") else 0
+            if not least <= value < 1 << 64:
+                raise ValueError(f"order: {name} must be at least {least} and less than 2**64, not {value}")
+            object.__setattr__(self, name, value)
         if self.rank >= self.ranks:
             raise ValueError(f"order: rank {self.rank} is not less than the number of ranks, {self.ranks}")
-        if self.epochs is not None and self.epochs < 1:
-            raise ValueError("order: epochs must be at least 1, or None: without end")
 
     @classmethod
     def sequential(cls, *, batch: int = 1, **more: Any) -> "Order":
@@ -74,7 +76,7 @@ class Order:
             raise TypeError("order: ordinals must be a list of whole numbers")
         if given.size and given.min() < 0:
             raise ValueError("order: ordinals must not be negative")
-        return cls("list", batch, _ordinals=numpy.array(given, dtype=numpy.uint64), **more)
+        return cls("list", batch, _list=numpy.array(given, dtype=numpy.uint64).tobytes(), **more)
 
     @classmethod
     def keys(cls, keys: Iterable[bytes], *, batch: int = 1, **more: Any) -> "Order":
@@ -89,12 +91,16 @@ class Order:
         return dataclasses.replace(self, rank=rank, ranks=ranks, block=self.batch if block is None else block)
 
     def repeat(self, epochs: Optional[int] = None) -> "Order":
-        """So many epochs; None: without end."""
+        """Reads this number of epochs; None: without end."""
         return dataclasses.replace(self, epochs=epochs)
 
     def resume(self, epoch: int, position: int = 0) -> "Order":
-        """From this place on, as Stream.where tells it.  `epochs` counts from there."""
+        """Begins at this epoch and position, for example those of Stream.where.  `epochs` counts from this epoch."""
         return dataclasses.replace(self, epoch=epoch, position=position)
+
+    @property
+    def _ordinals(self) -> "numpy.typing.NDArray[numpy.uint64]":
+        return numpy.frombuffer(self._list, numpy.uint64)
 
     @property
     def _kind(self) -> int:

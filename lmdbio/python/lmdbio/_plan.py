@@ -1,5 +1,6 @@
 """Which batches of an epoch a process reads."""
 import dataclasses
+import operator
 from typing import Any, Optional
 
 import numpy
@@ -28,8 +29,10 @@ class Plan:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
+        if operator.index(self.batch) < 1:
             raise ValueError(f"batch_size must be at least 1, not {self.batch}")
+        if not 0 <= operator.index(self.seed) < 1 << 64:
+            raise ValueError(f"seed must be at least 0 and less than 2**64, not {self.seed}")
         if not 0 <= self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} is not less than the number of ranks, {self.ranks}")
         if self.pads and 0 < self.count <= (self.ranks - 1) * self.batch:  # the same on all ranks

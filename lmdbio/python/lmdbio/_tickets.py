@@ -1,4 +1,4 @@
-"""Batches that a dataset is told of one record at a time, and that it reads ahead all the same.
+"""Reads batches ahead for map-style datasets, which are asked for one record at a time.
 
 A DataLoader asks a map-style dataset for one index after the other.  Here an index is a number or a key that carries a
 ticket: which batch it belongs to, and which one the same process will be asked for next.
@@ -6,6 +6,7 @@ ticket: which batch it belongs to, and which one the same process will be asked 
 import concurrent.futures
 import dataclasses
 import os
+import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from ._lmdbio import Batch, Reader, Stream
@@ -95,8 +96,10 @@ class Indices(Sequence[Any]):
 def read(reader: Reader, items: Iterable[Any]) -> Batch:
     """The records with these ordinals or keys.  Raises KeyError, IndexError."""
     items = list(items)
-    if not items or not isinstance(items[0], bytes):
+    if not any(isinstance(i, bytes) for i in items):
         return reader.read(items)
+    if not all(isinstance(i, bytes) for i in items):
+        raise TypeError("a batch has either ordinals or keys")
     batch = reader.read_keys([bytes(k) for k in items])
     if None in batch.keys:
         raise KeyError(bytes(items[batch.keys.index(None)]))
@@ -104,21 +107,21 @@ def read(reader: Reader, items: Iterable[Any]) -> Batch:
 
 
 class Fetcher:
-    """Reads the batches of tickets, for one process and one thread.
+    """Reads the batches of tickets, for one thread.
 
     parts: the number of processes that share the batches.  copy: a batch is a list of values, as bytes.
     """
 
-    # An epoch in which tickets did not come as expected so often is read without reading ahead.
-    MOST_MISSES = 2
+    # In an epoch, so many streams are given up for another one; then batches are read without a stream.
+    MOST_GIVEN_UP = 2
 
     def __init__(self, reader: Reader, parts: int, copy: bool) -> None:
         self.reader, self.parts, self.copy = reader, parts, copy
         self.ticket: Optional[Ticket] = None
         self.records: Sequence[Any] = ()
         self._stream: Optional[Stream] = None
-        self._expected: Optional[Tuple[Plan, int, int]] = None  # the batch that the stream gives next
-        self._missed: List[Tuple[Plan, int]] = []  # an epoch, so often as another batch than that was asked for
+        self._expected: Optional[Planned] = None  # the batch that the stream gives next
+        self._given_up: Dict[Tuple[Plan, int], int] = {}  # by plan and epoch
         self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._ahead: Optional[Tuple[Tuple[Any, ...], "concurrent.futures.Future[Batch]"]] = None
 
@@ -134,22 +137,33 @@ class Fetcher:
         return self.records
 
     def _planned(self, t: Planned) -> Sequence[Any]:
-        if self._stream is None or self._expected != (t.plan, t.epoch, t.k):
-            epoch = (t.plan, t.epoch)
-            if self._expected is not None and self._expected[:2] == epoch:
-                self._missed = [m for m in self._missed if m == epoch] + [epoch]
+        if self._stream is None or self._expected != t:
+            if len(self.reader) != t.plan.count or t.k * t.plan.batch >= t.plan.records:
+                return read(self.reader, t.items())  # the order is that of another number of records; or it fills up
+            if self._expected is not None and self._expected.k < self._expected.plan.batches:
+                epoch = (t.plan, t.epoch)
+                if self._given_up.get(epoch, 0) >= self.MOST_GIVEN_UP:
+                    return read(self.reader, t.items())
+                if len(self._given_up) > 100:
+                    self._given_up.clear()
+                self._given_up[epoch] = self._given_up.get(epoch, 0) + 1
             self.close()
-            if self._missed.count(epoch) > self.MOST_MISSES or t.k * t.plan.batch >= t.plan.records:
-                return read(self.reader, t.items())
             self._stream = self.reader.stream(t.plan.order(t.epoch, t.k, self.parts), zero_copy=True)
-            self._expected = (t.plan, t.epoch, t.k)
+            self._expected = t
         made: Sequence[Any] = next(self._stream, ())
-        self._expected = (t.plan, t.epoch, t.k + self.parts)
+        self._expected = dataclasses.replace(t, k=t.k + self.parts)
         return made
 
     def _listed(self, t: Listed) -> Batch:
         ahead, self._ahead = self._ahead, None
-        made = ahead[1].result() if ahead is not None and ahead[0] == t.wanted else read(self.reader, t.wanted)
+        made = None
+        if ahead is not None:
+            failed = ahead[1].exception()  # waits
+            if failed is None and ahead[0] == t.wanted:
+                made = ahead[1].result()
+        ahead = None  # what was not asked for is given back
+        if made is None:
+            made = read(self.reader, t.wanted)
         if t.following:
             if self._pool is None:
                 self._pool = concurrent.futures.ThreadPoolExecutor(1, "lmdbio")
@@ -164,26 +178,50 @@ class Fetcher:
 
 
 class Opened:
-    """A reader that each process opens for itself when it first needs it; can be pickled.
+    """A reader that each process opens for itself when it first needs it; can be pickled.  Any thread.
 
-    parts: tells a process how many share the batches.
+    parts: returns the number of processes that share the batches.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str], memory: Optional[int],
                  parts: Callable[[], int], copy: bool) -> None:
         self.path, self.database, self.memory, self.parts, self.copy = os.fspath(path), database, memory, parts, copy
-        self._process: Optional[int] = None
-        self._fetcher: Optional[Fetcher] = None
+        self._own = _Own()
+
+    def _here(self) -> "_Own":
+        own = self._own
+        if own.process != os.getpid():
+            own = self._own = _Own()  # the old one is of the parent process, which forked this one
+        return own
 
     def fetcher(self) -> Fetcher:
-        if self._fetcher is None or self._process != os.getpid():
-            self._fetcher = None  # of the parent process, which forked this one
-            self._fetcher = Fetcher(Reader(self.path, self.database, self.memory), self.parts(), self.copy)
-            self._process = os.getpid()
-        return self._fetcher
+        """Of the calling thread."""
+        own = self._here()
+        made: Optional[Fetcher] = getattr(own.thread, "fetcher", None)
+        if made is None:
+            made = own.thread.fetcher = Fetcher(self.reader(), self.parts(), self.copy)
+        return made
 
     def reader(self) -> Reader:
-        return self.fetcher().reader
+        own = self._here()
+        with own.mutex:
+            if own.reader is None:
+                own.reader = Reader(self.path, self.database, self.memory)
+            return own.reader
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_fetcher": None}
+        return {**self.__dict__, "_own": None}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own = _Own()
+
+
+class _Own:
+    """What a process has of an Opened."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.mutex = threading.Lock()
+        self.reader: Optional[Reader] = None
+        self.thread = threading.local()

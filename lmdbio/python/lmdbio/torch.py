@@ -49,20 +49,25 @@ def _parts() -> int:
 
 def _place(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
     """Epoch and records of a state_dict, after checking that it is of the same order."""
-    for name, now in (("count", plan.count), ("ranks", plan.ranks), ("shuffle", plan.shuffle), ("window", plan.window), ("seed", plan.seed)):
+    now_of = {"count": plan.count, "ranks": plan.ranks, "shuffle": plan.shuffle, "window": plan.window, "seed": plan.seed,
+              "drop_last": plan.drop_last}
+    for name, now in now_of.items():
         if state[name] != now:
             raise ValueError(f"the state was saved with {name}={state[name]}; now it is {now}")
     if plan.ranks > 1 and state["batch_size"] != plan.batch:
         raise ValueError(f"the state was saved with batch_size={state['batch_size']}; now it is {plan.batch}, which would "
                          "give the ranks other records")
-    return state["epoch"], state["records"]
+    epoch, records = state["epoch"], state["records"]
+    if not 0 <= records <= plan.length:
+        raise ValueError(f"the state is at record {records} of an epoch of {plan.length}")
+    return (epoch, records) if records < plan.length else (epoch + 1, 0)
 
 
 def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
     if plan.length and records >= plan.length:
         epoch, records = epoch + 1, 0
     return {"epoch": epoch, "records": records, "seed": plan.seed, "count": plan.count, "ranks": plan.ranks,
-            "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window}
+            "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window, "drop_last": plan.drop_last}
 
 
 class LmdbDataset(torch.utils.data.Dataset[Any]):
@@ -73,7 +78,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
     lmdbio.Reader, for each process.
 
     With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
-    and reads ahead.  With any other sampler, each record is waited for by itself.
+    and reads ahead.  With any other sampler, it reads the records of a batch when it is asked for them.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
@@ -94,7 +99,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
         return bytes(record.value) if self.decode is None else self.decode(record)
 
     def __getitems__(self, indices: Sequence[Union[int, bytes]]) -> List[Any]:
-        """All samples of a batch; newer releases of PyTorch call this."""
+        """All samples of a batch; PyTorch 1.13 and later call this."""
         fetcher = self._opened.fetcher()
         if isinstance(indices, Indices):
             records = fetcher.batch(indices.ticket)
@@ -120,7 +125,8 @@ class BatchSampler(torch.utils.data.Sampler[Indices]):
         if sampler is not None and shuffle:
             raise ValueError("shuffle must be False if there is a sampler")
         self.sampler, self.workers, self.drop_last, self.batch_size = sampler, workers, drop_last, batch_size
-        self.plan = Plan(len(dataset), batch_size, shuffle, None, seed, *_rank_and_ranks(rank, ranks), drop_last)
+        own = (0, 1) if sampler is not None else _rank_and_ranks(rank, ranks)
+        self.plan = Plan(len(dataset), batch_size, shuffle, None, seed, *own, drop_last)
         self._epoch, self._first = 0, 0
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
@@ -169,13 +175,13 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     many neighbouring records, which reads the file nearly in order.  The other arguments are those of LmdbDataset and
     BatchSampler.
 
-    Without workers, each iteration is the next epoch.  With workers, lmdbio.torch.DataLoader counts epochs; with another
+    Without workers, an iteration that is not broken off is followed by the next epoch.  With workers, lmdbio.torch.DataLoader counts epochs; with another
     DataLoader call set_epoch() before each.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
                  decode: Optional[Decode] = None, memory: Optional[int] = None, shuffle: bool = False,
-                 window: Optional[int] = None, seed: int = 0, batch_size: int = 1, drop_last: bool = False,
+                 window: Optional[int] = None, seed: int = 0, batch_size: Optional[int] = None, drop_last: bool = False,
                  rank: Optional[int] = None, ranks: Optional[int] = None) -> None:
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
@@ -183,15 +189,22 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         self.batch_size, self.drop_last = batch_size, drop_last
         self._rank, self._ranks = rank, ranks
         self._opened = Opened(path, database, memory, _parts, copy=decode is None)
-        # Epoch and records at which an iteration begins; shared with workers, also those that live on.
-        self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
+        # Epoch and records at which an iteration begins: of a worker that is started for it, and, in memory that is
+        # shared, of one that lives on.
+        self._begin = (0, 0)
+        self._shared_begin = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._iterated_by: Optional[int] = None  # process
+        self._count: Optional[int] = None
         self._given = 0
 
     def plan(self) -> Plan:
+        """The number of records is that of the first call, in the process that has made the dataset."""
         if self._rank is None:
             self._rank, self._ranks = _rank_and_ranks(None, None)
-        return Plan(len(self._opened.reader()), self.batch_size, self.shuffle, self.window, self.seed, self._rank,
-                    self._ranks or 1, self.drop_last)
+        if self._count is None:
+            self._count = len(self._opened.reader())
+        return Plan(self._count, self.batch_size or 1, self.shuffle, self.window, self.seed, self._rank, self._ranks or 1,
+                    self.drop_last)
 
     def __getstate__(self) -> Dict[str, Any]:
         self.plan()  # a spawned worker knows no rank
@@ -202,13 +215,14 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int, records: int = 0) -> None:
         """The epoch of the next iteration, and how many of its records are left out at the beginning."""
-        self._start[0], self._start[1] = epoch, records
+        self._begin = (epoch, records)
+        self._shared_begin[0], self._shared_begin[1] = epoch, records
         self._given = 0
 
     def state_dict(self) -> Dict[str, Any]:
         """Where the next record is, if this process iterates over the dataset itself.  In a DataLoader with workers, use
         lmdbio.torch.DataLoader.state_dict."""
-        epoch, records = self._start.tolist()
+        epoch, records = self._begin
         return _state(self.plan(), epoch, records + self._given)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -216,7 +230,10 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         self.set_epoch(*_place(state, self.plan()))
 
     def __iter__(self) -> Iterator[Any]:
-        return self._samples(self.plan(), *self._start.tolist())
+        lives_on = torch.utils.data.get_worker_info() is not None and self._iterated_by == os.getpid()
+        self._iterated_by = os.getpid()
+        epoch, records = self._shared_begin.tolist() if lives_on else self._begin
+        return self._samples(self.plan(), epoch, records)
 
     def _samples(self, plan: Plan, epoch: int, records: int) -> Iterator[Any]:
         part, parts = _part_and_parts()
@@ -234,6 +251,9 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Any]:
         """Of batches first, first + parts, ... of an epoch; values if nothing is decoded."""
         reader = self._opened.reader()
+        if len(reader) != plan.count:
+            raise RuntimeError(f"{reader.path}: the database has {len(reader)} records now; it had {plan.count} when the "
+                               "dataset was first used")
         records: Callable[[Batch], Sequence[Any]] = Batch._copied_values
         if self.decode is not None:
             records = list
@@ -249,6 +269,22 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
                 filling = itertools.islice(itertools.cycle(begin), size - max(real, 0))
                 yield from itertools.islice(filling, max(skipped - max(real, 0), 0), None)
             skipped = 0
+
+
+class _Batches:
+    """An iterator that tells its loader which batches the program got."""
+
+    def __init__(self, loader: "DataLoader", batches: Iterator[Any], epoch: int, first: int) -> None:
+        self._loader, self._batches, self._epoch, self._next = loader, batches, epoch, first
+
+    def __iter__(self) -> "_Batches":
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._next += 1
+        self._loader._now = (self._epoch, self._next)
+        return batch
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -268,6 +304,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if drop_last or any(x is not None for x in (shuffle, sampler, seed, rank, ranks)):
                 raise ValueError("an LmdbIterableDataset sets shuffle, seed, drop_last, rank and ranks itself")
             self._order: Union[LmdbIterableDataset, BatchSampler] = dataset
+            if dataset.batch_size not in (None, batch_size):
+                raise ValueError(f"the dataset has batch_size={dataset.batch_size}, of its own or of another loader; "
+                                 f"this loader has {batch_size}")
             dataset.batch_size = batch_size
             super().__init__(dataset, batch_size=batch_size, num_workers=num_workers, **more)
             return
@@ -286,12 +325,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         epoch, first = self._resume or (self._next_epoch, 0)
         self._resume, self._next_epoch, self._now = None, epoch + 1, (epoch, first)
         self._order.set_epoch(epoch, first * self._plan().batch if isinstance(self._order, LmdbIterableDataset) else first)
-        return self._counted(super().__iter__(), epoch, first)
-
-    def _counted(self, batches: Iterable[Any], epoch: int, first: int) -> Iterator[Any]:
-        for k, batch in enumerate(batches, first + 1):
-            self._now = (epoch, k)
-            yield batch
+        return _Batches(self, super().__iter__(), epoch, first)
 
     def state_dict(self) -> Dict[str, Any]:
         """Which batch comes after the last one that the program got: saved with a model, training resumes there."""
