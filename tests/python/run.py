@@ -2,11 +2,16 @@
 import importlib.util
 import sys
 
-split = sys.argv.index("--")
-missing = [m for m in ["pytest", "lmdb", "numpy", *sys.argv[1:split]] if importlib.util.find_spec(m) is None]
-if missing:
-    print(f"skipped: no Python module {', '.join(missing)}")
-    sys.exit(77)
-import pytest  # noqa: E402
 
-sys.exit(pytest.main(sys.argv[split + 1:]))
+def main():
+    split = sys.argv.index("--")
+    missing = [m for m in ["pytest", "lmdb", "numpy", *sys.argv[1:split]] if importlib.util.find_spec(m) is None]
+    if missing:
+        print(f"skipped: no Python module {', '.join(missing)}")
+        return 77
+    import pytest
+    return pytest.main(sys.argv[split + 1:])
+
+
+if __name__ == "__main__":  # not in spawned workers, which import the main module
+    sys.exit(main())

@@ -158,7 +158,8 @@ def test_ranks(mixed, kind, count, batch, ranks):
                 assert turns == order[:count // (batch * ranks) * batch * ranks]
             else:
                 assert all(len(b) == batch for s in shares for b in s)
-                assert set(turns) == set(order) and turns[:count // (batch * ranks) * batch * ranks] == order[:count // (batch * ranks) * batch * ranks]
+                whole = count // (batch * ranks) * batch * ranks
+                assert set(turns) == set(order) and turns[:whole] == order[:whole]
                 assert len(turns) - count < batch * ranks
 
 
@@ -298,8 +299,10 @@ def test_8_workers_read_each_record_once(large, slow, script, kind, io):
     script("""
 import sys, warnings; warnings.simplefilter("ignore")
 import lmdbio.torch as lt
-data = (lt.LmdbDataset if sys.argv[2] == "map" else lt.LmdbIterableDataset)(sys.argv[1], **({} if sys.argv[2] == "map" else {"shuffle": True}))
-batches = lt.DataLoader(data, 10, *([True] if sys.argv[2] == "map" else []), num_workers=8, collate_fn=list)
+if sys.argv[2] == "map":
+    batches = lt.DataLoader(lt.LmdbDataset(sys.argv[1]), 10, True, num_workers=8, collate_fn=list)
+else:
+    batches = lt.DataLoader(lt.LmdbIterableDataset(sys.argv[1], shuffle=True), 10, num_workers=8, collate_fn=list)
 assert sum(len(b) for b in batches) == 640
 """, fs.path, kind, LMDBIO_IO=io)
     assert fs.counters()["read"]["bytes"] <= 1.1 * os.path.getsize(large.path + "/data.mdb")

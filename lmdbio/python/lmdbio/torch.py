@@ -175,8 +175,8 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     many neighbouring records, which reads the file nearly in order.  The other arguments are those of LmdbDataset and
     BatchSampler.
 
-    Without workers, an iteration that is not broken off is followed by the next epoch.  With workers, lmdbio.torch.DataLoader counts epochs; with another
-    DataLoader call set_epoch() before each.
+    Without workers, an iteration that is not broken off is followed by the next epoch.  With workers,
+    lmdbio.torch.DataLoader counts epochs; with another DataLoader call set_epoch() before each.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
