@@ -71,30 +71,29 @@ const std::byte* Shared::mapped() noexcept {
 
 void Shared::fault_in(const Extent& extent) noexcept {
   if (faulted_in_ == nullptr || extent.bytes == 0) return;
-  const std::uint64_t page = unit();
-  std::uint64_t begin = extent.offset, end = extent.offset + extent.bytes;
-  const bool widened = extent.bytes < kLarge;
-  if (widened) {
-    begin = align_down(begin, kRegion);
-    end = align_up(end, kRegion);
-  }
+  const std::uint64_t page = unit(), all = align_up(map_.size(), page) / page;
   const auto bits = [this](std::uint64_t p) { return std::atomic_ref(faulted_in_[p / 64]); };
   const auto bit = [](std::uint64_t p) { return std::uint64_t{1} << p % 64; };
   const auto lacks = [&](std::uint64_t p) { return (bits(p).load(std::memory_order_relaxed) & bit(p)) == 0; };
-  const std::uint64_t last = align_up(std::min<std::uint64_t>(end, map_.size()), page) / page;
-  for (std::uint64_t p = begin / page; p < last;) {
-    if (!lacks(p)) {
-      ++p;
-      continue;
+  std::uint64_t begin = extent.offset / page;
+  std::uint64_t end = std::min((extent.offset + extent.bytes - 1) / page + 1, all);
+  while (begin < end && !lacks(begin)) ++begin;
+  if (begin == end) return;
+  const bool widened = extent.bytes < kLarge;
+  if (widened) {
+    begin = align_down(begin, kRegion / page);
+    end = std::min<std::uint64_t>(align_up(end, kRegion / page), all);
+  }
+  while (begin < end) {
+    std::uint64_t next = begin;
+    while (next < end && lacks(next)) ++next;
+    const std::uint64_t bytes = std::min<std::uint64_t>(next * page, map_.size()) - begin * page;
+    if (bytes != 0 && (!widened || residency.share(begin * page, bytes) == 1.0)) {
+      fault_pages_in(map_.data() + begin * page, bytes);
+      for (std::uint64_t in = begin; in < next; ++in) bits(in).fetch_or(bit(in), std::memory_order_relaxed);
     }
-    std::uint64_t next = p + 1;
-    while (next < last && lacks(next)) ++next;
-    const std::uint64_t bytes = std::min<std::uint64_t>(next * page, map_.size()) - p * page;
-    if (!widened || residency.share(p * page, bytes) == 1.0) {
-      fault_pages_in(map_.data() + p * page, bytes);
-      for (std::uint64_t in = p; in < next; ++in) bits(in).fetch_or(bit(in), std::memory_order_relaxed);
-    }
-    p = next;
+    begin = next;
+    while (begin < end && !lacks(begin)) ++begin;
   }
 }
 
