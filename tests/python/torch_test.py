@@ -504,6 +504,9 @@ def test_what_is_read_ahead_gives_way(large):
 def test_wrong_arguments(mixed):
     with pytest.raises(TypeError):
         list(loader("map", mixed.path, sampler=[b"00000001", 2], shuffle=False))
+    for alone in ({"rank": 0}, {"ranks": 2}):
+        with pytest.raises(ValueError, match="together"):
+            lt.LmdbIterableDataset(mixed.path, **alone)
     with pytest.raises(ValueError, match="seed"):
         lt.BatchSampler(lt.LmdbDataset(mixed.path), 4, seed=-1)
     data = lt.LmdbIterableDataset(mixed.path, batch_size=4)

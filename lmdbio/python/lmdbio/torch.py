@@ -185,6 +185,8 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
                  rank: Optional[int] = None, ranks: Optional[int] = None) -> None:
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
+        if (rank is None) != (ranks is None):
+            raise ValueError("rank and ranks must be given together")
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
         self.batch_size, self.drop_last = batch_size, drop_last
         self._rank, self._ranks = rank, ranks
