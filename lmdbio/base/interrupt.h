@@ -10,10 +10,10 @@ using InterruptFunc = int(void* context);
 
 /// For the calling thread; null: nobody asks.
 void set_interrupt(InterruptFunc* ask, void* context) noexcept;
-/// A call of the library begins: what an earlier one was told does not count.
+/// A call of the library begins: the answers to earlier calls do not count.
 void forget_interrupt() noexcept;
-/// Asks the program, with its signal mask, unless that was done less than 0.1 s ago.  Once it said so, the
-/// call in progress ends.  Not under locks: the program may do anything meanwhile, also fork.
+/// Asks the program, with its signal mask, but at most every 0.1 s.  True: the call in progress is to end; so
+/// is the answer from then on.  Not under locks: the program may do anything meanwhile, also fork.
 bool interrupted() noexcept;
 
 /// For waits that can be cancelled in both ways.

@@ -3,6 +3,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 
 import lmdb
 import pytest
@@ -27,6 +28,15 @@ class Database:
 
     def drop_cache(self):
         subprocess.run(["dd", f"if={self.path}/data.mdb", "iflag=nocache", "count=0"], check=True, stderr=subprocess.DEVNULL)
+
+
+def together(count, work):
+    """Runs work(0), work(1), ... in threads of their own, and waits for them."""
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
 
 
 def made_records(count, sizes, seed=1):

@@ -166,7 +166,7 @@ def test_keys_for_one_thread_at_a_time(mixed):
     for _ in range(30):
         keys, got, lock = reader.keys(), [], threading.Lock()
 
-        def work():
+        def work(_):
             while True:
                 try:
                     key = next(keys)
@@ -176,11 +176,7 @@ def test_keys_for_one_thread_at_a_time(mixed):
                     continue
                 with lock:
                     got.append(key)
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        conftest.together(3, work)
         assert sorted(got) == [k for k, _ in mixed.records]
 
 
@@ -456,11 +452,7 @@ def test_views_while_the_garbage_collector_runs(mixed):
     limits = gc.get_threshold()
     gc.set_threshold(7)
     try:
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        conftest.together(6, work)
     finally:
         gc.set_threshold(*limits)
     assert wrong == []
@@ -501,11 +493,7 @@ def test_threads_share_a_reader(mixed):
         if got != expected(mixed, lmdbio.shuffled(seed, 0, 1000, 0, 1000).tolist()):
             wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    conftest.together(8, work)
     assert wrong == []
 
 
@@ -588,12 +576,19 @@ except KeyboardInterrupt:
     assert out == "interrupted\n"
 
 
-def test_cancel(large, slow):
+@pytest.fixture
+def hanging(large, slow):
+    """A stream that has given a batch, whose later reads hang until the file system is released."""
     fs = slow(large)
-    reader = lmdbio.Reader(fs.path, memory=8 << 20)
-    stream = reader.stream(Order.shuffled(3, batch=8))
+    stream = lmdbio.Reader(fs.path, memory=8 << 20).stream(Order.shuffled(3, batch=8))
     next(stream)
     fs.set(hang_from=1, hang_ms="forever")
+    yield fs, stream
+    fs.set(hang_from=0, release=1)
+
+
+def test_cancel(hanging):
+    fs, stream = hanging
     timer = threading.Timer(0.3, stream.cancel)
     timer.start()
     with pytest.raises(lmdbio.CancelledError, match="cancelled"):
@@ -606,12 +601,8 @@ def test_cancel(large, slow):
     stream.close()
 
 
-def test_a_stream_is_for_one_thread_at_a_time(large, slow):
-    fs = slow(large)
-    reader = lmdbio.Reader(fs.path, memory=8 << 20)
-    stream = reader.stream(Order.shuffled(3, batch=8))
-    next(stream)
-    fs.set(hang_from=1, hang_ms="forever")
+def test_a_stream_is_for_one_thread_at_a_time(hanging):
+    fs, stream = hanging
     ended = []
 
     def drain():
@@ -621,15 +612,12 @@ def test_a_stream_is_for_one_thread_at_a_time(large, slow):
             ended.append("cancelled")
     thread = threading.Thread(target=drain)
     thread.start()
-    for _ in range(1000):
-        time.sleep(0.01)
-        try:
-            next(stream)
-        except ValueError as error:
-            assert "another thread" in str(error)
-            break
-        except StopIteration:
-            break
+    at = None
+    while at != stream.where:  # until what was read ahead has been given
+        at = stream.where
+        time.sleep(0.5)
+    with pytest.raises(ValueError, match="another thread"):
+        next(stream)
     stream.close()  # while the other thread waits, which then waits for the reads that have begun
     fs.set(hang_from=0, release=1)
     thread.join()

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import conftest
@@ -467,11 +466,7 @@ def test_threads_share_a_dataset(mixed):
         for batch in lt.BatchSampler(data, 16, shuffle=True, seed=seed):
             wrong.extend(i for i in batch if data[i] != int(i))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    conftest.together(4, work)
     assert wrong == []
 
 

@@ -1,5 +1,5 @@
 import os
-from typing import Any, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple, TypeVar, Union, overload
+from typing import Any, Iterable, Iterator, List, NoReturn, Optional, Tuple, TypeVar, Union, overload
 
 import numpy
 import numpy.typing
@@ -23,11 +23,12 @@ class Record(Tuple[Any, Any]):
     @property
     def ordinal(self) -> int: ...
 
-class Batch(Sequence[Record]):
+# A record is None if it was asked for by a key that does not exist.
+class Batch:
     @overload
     def __getitem__(self, i: int) -> Record: ...
     @overload
-    def __getitem__(self, i: slice) -> Sequence[Record]: ...
+    def __getitem__(self, i: slice) -> List[Record]: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Record]: ...
     @property

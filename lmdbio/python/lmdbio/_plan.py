@@ -12,10 +12,11 @@ from ._order import Order
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The batches of one rank: of the whole order, cut into batches, each `ranks`-th one, from number `rank` on.
+    """The batches of one rank.  The order of all records is cut into batches; rank r of n has batches r, r + n, r + 2 n, ...
 
-    All ranks have the same number of batches.  drop_last: what is left over is left out.  Otherwise a rank whose last batch
-    is incomplete, or missing, fills it up with its first records; with one rank, the last batch is just incomplete.
+    All ranks have the same number of batches.  drop_last: records that do not fill a batch of each rank are left out.
+    Otherwise a rank whose last batch is incomplete, or missing, fills it up with its first records; with one rank, the last
+    batch is just incomplete.
     The order does not depend on how many workers read it.
     """
 
@@ -44,7 +45,7 @@ class Plan:
 
     @property
     def records(self) -> int:
-        """Of this rank's share, without what fills up its last batch."""
+        """The number of records of this rank, without those that fill up its last batch."""
         whole, rest = divmod(self.count, self.batch * self.ranks)
         return whole * self.batch + min(max(rest - self.rank * self.batch, 0), self.batch)
 

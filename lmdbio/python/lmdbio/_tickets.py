@@ -118,14 +118,14 @@ class Fetcher:
     def __init__(self, reader: Reader, parts: int, copy: bool) -> None:
         self.reader, self.parts, self.copy = reader, parts, copy
         self.ticket: Optional[Ticket] = None
-        self.records: Sequence[Any] = ()
+        self.records: Union[Batch, List[Any], Tuple[()]] = ()
         self._stream: Optional[Stream] = None
         self._expected: Optional[Planned] = None  # the batch that the stream gives next
         self._given_up: Dict[Tuple[Plan, int], int] = {}  # by plan and epoch
         self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._ahead: Optional[Tuple[Tuple[Any, ...], "concurrent.futures.Future[Batch]"]] = None
 
-    def batch(self, ticket: Ticket) -> Sequence[Any]:
+    def batch(self, ticket: Ticket) -> Any:
         """The records of a ticket, which stay here until the next one."""
         if ticket is self.ticket:
             return self.records
@@ -136,7 +136,7 @@ class Fetcher:
         self.ticket, self.records = ticket, made._copied_values() if self.copy else made
         return self.records
 
-    def _planned(self, t: Planned) -> Sequence[Any]:
+    def _planned(self, t: Planned) -> Union[Batch, Tuple[()]]:
         if self._stream is None or self._expected != t:
             if len(self.reader) != t.plan.count or t.k * t.plan.batch >= t.plan.records:
                 return read(self.reader, t.items())  # the order is that of another number of records; or it fills up
@@ -150,7 +150,7 @@ class Fetcher:
             self.close()
             self._stream = self.reader.stream(t.plan.order(t.epoch, t.k, self.parts), zero_copy=True)
             self._expected = t
-        made: Sequence[Any] = next(self._stream, ())
+        made: Union[Batch, Tuple[()]] = next(self._stream, ())
         self._expected = dataclasses.replace(t, k=t.k + self.parts)
         return made
 
