@@ -125,7 +125,7 @@ WindowCalls& window_calls() noexcept;
 class Window {
  public:
   /// The granularity of publish and restore, bytes.
-  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  static constexpr std::size_t kHugePage = lmdbio::kHugePage;
 
   /// Maps `length` bytes (the map size; may exceed the file) of `fd` for reading, aligned to 2 MiB.
   /// `no_readahead`: as MDB_NORDAHEAD.  `page_size` is a power of two.  ENOMEM: no address space.

@@ -8,12 +8,6 @@
 
 namespace lmdbio::dist {
 
-namespace {
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-}  // namespace
-
 std::byte* PayloadMemory::allocate(std::size_t size) noexcept {
   if (!take(size)) return nullptr;
   const bool huge = size >= 2 * kHugePage;

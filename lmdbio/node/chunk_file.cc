@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "lmdbio/base/align.h"
 #include "lmdbio/node/life.h"
 
 #ifndef MADV_COLLAPSE
@@ -26,8 +27,6 @@
 namespace lmdbio::node {
 
 namespace {
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 struct Text {
   char text[80];

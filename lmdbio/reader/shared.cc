@@ -1,7 +1,5 @@
 #include "lmdbio/reader/shared.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -16,14 +14,9 @@ namespace {
 
 /// The part of the memory that leaf pages may take.
 constexpr std::uint64_t kLeafShare = 16;
-/// Of fault_in(), bytes.  Around what is smaller than kLarge a whole region is brought: small records lie all
-/// over the file.  Around what is larger nothing is: a data loader's worker reads a part of the records only.
+/// Of fault_in(), bytes.  What is larger brings its own entries: the kernel maps the pages around each page
+/// fault.  What is smaller lies all over the file.
 constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
-/// The kernel's pages.
-std::uint64_t unit() noexcept {
-  static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 }  // namespace
 
@@ -58,11 +51,11 @@ std::uint64_t Shared::file_bytes() const noexcept {
 const std::byte* Shared::mapped() noexcept {
   std::call_once(map_once_, [this]() noexcept {
     (void)source.buffered().with_fd([this](int fd) noexcept {
-      Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), 1);
+      Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
       if (made) map_ = std::move(made).value();
     });
     try {
-      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / unit() / 64 + 1);
+      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
     } catch (const std::bad_alloc&) {
     }
   });
@@ -70,30 +63,16 @@ const std::byte* Shared::mapped() noexcept {
 }
 
 void Shared::fault_in(const Extent& extent) noexcept {
-  if (faulted_in_ == nullptr || extent.bytes == 0) return;
-  const std::uint64_t page = unit(), all = align_up(map_.size(), page) / page;
-  const auto bits = [this](std::uint64_t p) { return std::atomic_ref(faulted_in_[p / 64]); };
-  const auto bit = [](std::uint64_t p) { return std::uint64_t{1} << p % 64; };
-  const auto lacks = [&](std::uint64_t p) { return (bits(p).load(std::memory_order_relaxed) & bit(p)) == 0; };
-  std::uint64_t begin = extent.offset / page;
-  std::uint64_t end = std::min((extent.offset + extent.bytes - 1) / page + 1, all);
-  while (begin < end && !lacks(begin)) ++begin;
-  if (begin == end) return;
-  const bool widened = extent.bytes < kLarge;
-  if (widened) {
-    begin = align_down(begin, kRegion / page);
-    end = std::min<std::uint64_t>(align_up(end, kRegion / page), all);
-  }
-  while (begin < end) {
-    std::uint64_t next = begin;
-    while (next < end && lacks(next)) ++next;
-    const std::uint64_t bytes = std::min<std::uint64_t>(next * page, map_.size()) - begin * page;
-    if (bytes != 0 && (!widened || residency.share(begin * page, bytes) == 1.0)) {
-      fault_pages_in(map_.data() + begin * page, bytes);
-      for (std::uint64_t in = begin; in < next; ++in) bits(in).fetch_or(bit(in), std::memory_order_relaxed);
-    }
-    begin = next;
-    while (begin < end && !lacks(begin)) ++begin;
+  if (faulted_in_ == nullptr || extent.bytes == 0 || extent.bytes >= kLarge) return;
+  const std::uint64_t last = (extent.offset + extent.bytes - 1) / kRegion;
+  for (std::uint64_t r = extent.offset / kRegion; r <= last && r * kRegion < map_.size(); ++r) {
+    const std::atomic_ref bits(faulted_in_[r / 64]);
+    const std::uint64_t bit = std::uint64_t{1} << r % 64;
+    if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
+    const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
+    if (residency.share(r * kRegion, bytes) != 1.0) continue;
+    fault_pages_in(map_.data() + r * kRegion, bytes);
+    bits.fetch_or(bit, std::memory_order_relaxed);
   }
 }
 

@@ -58,9 +58,9 @@ struct Shared {
   /// The snapshot's pages as the file has them; made at the first call.  Null: it cannot be mapped.  Read
   /// from it what is in the page cache, after a look at the file's length: what has been cut off is SIGBUS.
   const std::byte* mapped() noexcept;
-  /// Before `extent`, which is mostly in the page cache, is read from the mapping: brings the page table
-  /// entries of the regions around it in few system calls, where page faults would bring them one after the
-  /// other.  Reads nothing from storage.  Any thread; mapped() is not null.
+  /// Before a small `extent`, which is mostly in the page cache, is read from the mapping: brings the page
+  /// table entries of the region around it by one system call, where page faults would bring them one after
+  /// the other.  Reads nothing from storage.  Any thread; mapped() is not null.
   void fault_in(const Extent& extent) noexcept;
 
   /// The file's length, as far as this machine knows it: on a network file system nobody is asked.  0: it

@@ -125,6 +125,15 @@ TEST_F(StreamTest, WhatIsInThePageCacheIsNotCopiedIfThatIsAskedFor) {
   }
 }
 
+// Otherwise the kernel maps each page of a large folio by itself: an epoch of a file in memory took 1.4 times
+// as long as with LMDB.
+TEST_F(StreamTest, TheFileIsMappedSoThatLargeFoliosCanBe) {
+  const auto r = file_.reader(32 * kMiB, {ReadPath::page_cache, true, false, ""});
+  const std::byte* const mapped = r->shared().mapped();
+  ASSERT_NE(mapped, nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mapped) % kHugePage, 0u);
+}
+
 TEST_F(StreamTest, WhatIsNotCopiedStaysValidUntilTheReaderIsClosed) {
   const auto r = file_.reader(2 * kMiB, {ReadPath::page_cache, true, false, ""});
   file_.fill_page_cache();
