@@ -34,6 +34,11 @@ def touch(size):
     memory.close()
 
 
+# After so many seconds, a small job of a test has stopped.  It usually takes two.  But ranks that wait call sched_yield(2), and with 16
+# of them on two CPUs some kernels (seen with 6.18) let no other process run for up to a minute; only real-time ones go on.
+SMALL_JOB_S = 300
+
+
 class SlowHosts:
     """`slowfs`: the program.  `directory` appears at `mount` on all hosts; `mount` is empty outside of them.  `delay_us`: of
     each request.  `cap`: MB/s of all hosts together, 0: none.  `rate`: of a host's network link, for tc(8); empty: no limit.

@@ -3,7 +3,7 @@ import json
 import os
 import shlex
 
-from hosts import MOUNT, SlowHosts
+from hosts import MOUNT, SMALL_JOB_S, SlowHosts
 from measure import Failed
 
 LARGEST_REQUEST = 1 << 20  # what is larger, the kernel divides
@@ -18,7 +18,7 @@ class TracedHosts(SlowHosts):
     """`out`: an empty directory for traces."""
 
     def __init__(self, slowfs, directory, mount, out):
-        super().__init__(slowfs, directory, mount, 0, 0, timeout=100)
+        super().__init__(slowfs, directory, mount, 0, 0, timeout=SMALL_JOB_S)
         self.out, self.options = out, []
 
     def setup(self, _warm):

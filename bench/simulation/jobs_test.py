@@ -16,7 +16,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(HERE, "..", "scaling")]
-from hosts import SlowHosts  # noqa: E402
+from hosts import SMALL_JOB_S, SlowHosts  # noqa: E402
 from measure import Failed, Skip  # noqa: E402
 from scaling import simulation  # noqa: E402
 from strategies_test import run as run_on_this_host  # noqa: E402
@@ -97,7 +97,7 @@ class Test:
             if status != 0:
                 raise Failed(f"{words}: status {status}")
             return told
-        job = SlowHosts(self.slowfs, os.path.dirname(database), os.path.join(self.path, "mount"), 0, 0, timeout=100)
+        job = SlowHosts(self.slowfs, os.path.dirname(database), os.path.join(self.path, "mount"), 0, 0, timeout=SMALL_JOB_S)
         mounted = os.path.join(job.mount, os.path.basename(database))
         return job.job("a job", self.hosts, each, [*command, mounted, *words])[0]
 
@@ -154,7 +154,7 @@ class Test:
         if KERNEL < KERNEL_OF_MODEL:
             return print(f"kernel {os.uname().release}: mapped strategies are not compared, an older kernel reads ahead otherwise")
         platform = self.platform(latency_s=1e-3)
-        job = SlowHosts(self.slowfs, os.path.join(self.path, "data"), os.path.join(self.path, "mount"), 1000, 0, timeout=100)
+        job = SlowHosts(self.slowfs, os.path.join(self.path, "data"), os.path.join(self.path, "mount"), 1000, 0, timeout=SMALL_JOB_S)
         for content, size in CONTENTS.items():
             if content == "cosmoflow-like":  # glibc copies values of some MB backwards, and the kernel reads nothing ahead
                 continue
