@@ -12,7 +12,7 @@ namespace lmdbio::reader {
 
 namespace {
 
-constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kSmallest = std::uint64_t{64} << 10;
+constexpr std::uint64_t kSmallest = std::uint64_t{64} << 10;
 /// A free buffer that is larger by more is left alone while there is room for a new one.
 constexpr std::uint64_t kMuchLarger = 4;
 
@@ -72,13 +72,13 @@ BufferPool::~BufferPool() {
 
 std::uint64_t BufferPool::buffer_bytes(std::uint64_t bytes) noexcept {
   if (bytes <= kSmallest) return kSmallest;
-  if (bytes <= kHuge) return std::bit_ceil(bytes);
-  return align_up(bytes, std::max(kHuge, std::bit_floor(bytes) / 4));
+  if (bytes <= kHugePage) return std::bit_ceil(bytes);
+  return align_up(bytes, std::max<std::uint64_t>(kHugePage, std::bit_floor(bytes) / 4));
 }
 
 Result<Mapping> BufferPool::make(std::size_t bytes) noexcept {
-  if (bytes < kHuge) return Mapping::zeroed(bytes);
-  Result<Mapping> made = Mapping::reserve(bytes, kHuge);
+  if (bytes < kHugePage) return Mapping::zeroed(bytes);
+  Result<Mapping> made = Mapping::reserve(bytes, kHugePage);
   if (!made) return made;
   if (::mprotect(made.value().data(), bytes, PROT_READ | PROT_WRITE) != 0) return Status::from_errno(errno);
   (void)::madvise(made.value().data(), bytes, MADV_HUGEPAGE);  // without: slower, not wrong
