@@ -183,7 +183,7 @@ class Reader {
       rc = call(&b);
     }
     OwnedBatch owned(rc == 0 ? b : nullptr);
-    if (rc != 0) raise_last(rc);
+    if (rc != 0 || PyErr_Occurred() != nullptr) raise_last(rc);  // a signal's exception may come at the end
     return py::cast(std::make_unique<Batch>(std::move(owned), copy));
   }
 

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 
 #include "lmdbio/reader/stream.h"
 #include "tests/support/reader_file.h"
+#include "tests/support/scripted_engine.h"
 
 namespace lmdbio::reader {
 namespace {
@@ -218,6 +220,24 @@ TEST_F(StreamTest, ACancelledStreamStaysWhereItIs) {
     EXPECT_EQ(status_.raw(), ECANCELED);
     EXPECT_EQ(s->position(), (Spot{0, 4}));
   }
+}
+
+// The read ends right after cancel(), maybe before the one who waits has looked for it.
+TEST_F(StreamTest, ACancelledStreamGivesNothingMore) {
+  testing::EngineScript& script = testing::engine_script();
+  script.reset();
+  Reader r(file_.source(), file_.places(), 32 * kMiB, kDirectly, [](const File& f, unsigned depth) {
+    return testing::ScriptedEngine::make(f, depth, EngineKind::automatic, nullptr);
+  });
+  const auto s = open(r, order(LMDBIO_ORDER_SEQUENTIAL, 4));
+  script.hold();
+  std::thread waits([&] { EXPECT_TRUE(next(*s).empty()); });
+  script.wait_for_held();
+  s->cancel();
+  script.release();
+  waits.join();
+  EXPECT_EQ(status_.raw(), ECANCELED);
+  EXPECT_EQ(s->position(), (Spot{0, 0}));
 }
 
 // Both have as many batches as there are; each needs almost all of the memory for one of its own.
