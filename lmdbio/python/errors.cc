@@ -33,7 +33,7 @@ py::object message(const std::string& text) {
 void add_exceptions(py::module_& module) {
   error = add(module, "Error", PyExc_RuntimeError, "A call of the library failed; base class of the others.");
   corrupted = add(module, "CorruptedError", error, "A database is damaged, or a file is not a database.");
-  cancelled = add(module, "CancelledError", error, "Stream.cancel() was called.");
+  cancelled = add(module, "CancelledError", error, "The stream was cancelled, or closed during a wait.");
 }
 
 void raise_as(PyObject* type, const std::string& text) {

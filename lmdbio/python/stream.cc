@@ -114,7 +114,9 @@ void add_stream(py::module_& module) {
           "Epoch and position of the next batch.  An Order resumes there: order.resume(*stream.where).")
       .def("cancel", &Stream::cancel,
            "Makes a waiting call for the next batch, and all later ones, raise CancelledError.  Any thread.")
-      .def("close", &Stream::close, "Ends the stream and its reads.  Its batches stay valid.")
+      .def("close", &Stream::close,
+           "Ends the stream and its reads: another thread that waits for a batch gets CancelledError.\n\n"
+           "Batches stay valid.")
       .def("__enter__", [](const py::object& self) { return self; })
       .def("__exit__", [](Stream& s, const py::args&) { s.close(); });
 }
