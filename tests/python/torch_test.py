@@ -74,6 +74,15 @@ def test_values(mixed, kind, workers):
     assert [v for b in loader(kind, mixed.path, workers, decode=None, shuffle=False) for v in b] == [v for _, v in mixed.records]
 
 
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_a_batch_is_the_programs_alone(large, kind):
+    """Nothing else refers to its samples, so their memory is free for later ones as soon as the program drops them."""
+    for batch in loader(kind, large.path, decode=None):
+        references = [sys.getrefcount(batch[i]) for i in range(len(batch))]  # the list's, and the call's argument
+        assert set(references[:-1]) == {2}
+        assert references[-1] <= 3, "the iterable dataset's generator has the last sample"
+
+
 def test_items(mixed):
     data = lt.LmdbDataset(mixed.path)
     assert len(data) == 1000 and data[5] == mixed.records[5][1] and data[-1] == mixed.records[-1][1]

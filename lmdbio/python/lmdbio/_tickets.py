@@ -136,6 +136,12 @@ class Fetcher:
         self.ticket, self.records = ticket, made._copied_values() if self.copy else made
         return self.records
 
+    def take(self, ticket: Ticket) -> Any:
+        """The same, but they stay with the caller only."""
+        records = self.batch(ticket)
+        self.ticket, self.records = None, ()
+        return records
+
     def _planned(self, t: Planned) -> Union[Batch, Tuple[()]]:
         if self._stream is None or self._expected != t:
             if len(self.reader) != t.plan.count or t.k * t.plan.batch >= t.plan.records:

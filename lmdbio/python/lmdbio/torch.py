@@ -6,6 +6,7 @@
 
 See docs/python.md.
 """
+import collections
 import itertools
 import os
 import sys
@@ -102,7 +103,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
         """All samples of a batch; PyTorch 1.13 and later call this."""
         fetcher = self._opened.fetcher()
         if isinstance(indices, Indices):
-            records = fetcher.batch(indices.ticket)
+            records = fetcher.take(indices.ticket)
             return list(records) if self.decode is None else [self.decode(r) for r in records]
         batch = read(fetcher.reader, indices)
         return [bytes(v) for v in batch.values] if self.decode is None else [self.decode(r) for r in batch]
@@ -265,7 +266,9 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             if real > 0:
                 if stream is None:
                     stream = reader.stream(plan.order(epoch, k, parts), zero_copy=True)
-                yield from itertools.islice(records(next(stream)), skipped, None)
+                waiting = collections.deque(itertools.islice(records(next(stream)), skipped, None))
+                while waiting:  # the last one is the program's alone when it has got it
+                    yield waiting.popleft()
             if real < size:
                 begin = records(next(reader.stream(plan.order(epoch, 0), zero_copy=True)))
                 filling = itertools.islice(itertools.cycle(begin), size - max(real, 0))
