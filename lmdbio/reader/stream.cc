@@ -339,7 +339,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       queues_.count();
       return st;
     }
-    if (wait_ended(cancelled_)) continue;                     // meanwhile, and then the reads ended
+    if (wait_ended(cancelled_)) continue;                     // also if the reads have ended since
     if (a.fetch->lends() && !a.fetch->still_lent(shared_)) {  // reads tell what is wrong
       zero_copy_ = false;
       go_back();

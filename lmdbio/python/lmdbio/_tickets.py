@@ -137,7 +137,7 @@ class Fetcher:
         return self.records
 
     def take(self, ticket: Ticket) -> Any:
-        """The same, but they stay with the caller only."""
+        """As batch(), but keeps no reference to the records."""
         records = self.batch(ticket)
         self.ticket, self.records = None, ()
         return records

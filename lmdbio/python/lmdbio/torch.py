@@ -267,7 +267,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
                 if stream is None:
                     stream = reader.stream(plan.order(epoch, k, parts), zero_copy=True)
                 waiting = collections.deque(itertools.islice(records(next(stream)), skipped, None))
-                while waiting:  # the last one is the program's alone when it has got it
+                while waiting:  # keeps no reference to the samples that were yielded
                     yield waiting.popleft()
             if real < size:
                 begin = records(next(reader.stream(plan.order(epoch, 0), zero_copy=True)))
