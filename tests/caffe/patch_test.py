@@ -95,6 +95,30 @@ class IntelCaffe(unittest.TestCase):
             for _, lines in change.insertions:
                 self.assertIn(b"".join(lines), double)
 
+    def test_the_makefile_respects_what_the_user_leaves_out(self):
+        makefile = os.path.join(os.path.dirname(self.tree), "Makefile")
+        inserted = [b"".join(lines) for c in self.patch if c.path == "Makefile" for _, lines in c.insertions]
+        with open(makefile, "wb") as file:
+            file.write(b"USE_LMDB ?= 1\n" + b"".join(inserted) + b"all:\n\t@echo $(LIBRARIES) $(COMMON_FLAGS)\n")
+        for settings, linked in [([], True), (["USE_LMDBIO=0"], False), (["USE_LMDB=0"], False), (["USE_LMDB=0", "USE_LMDBIO=1"], False)]:
+            done = subprocess.run(["make", "-s", "-f", makefile, *settings], capture_output=True, text=True, check=True)
+            self.assertEqual(done.stdout.strip(), "lmdbio -DUSE_LMDBIO" if linked else "", settings)
+
+    def test_cmake_asks_for_lmdbio_only_with_lmdb(self):
+        if not shutil.which("cmake"):
+            self.skipTest("no cmake")
+        inserted = [line.decode() for c in self.patch if c.path == "CMakeLists.txt" for _, lines in c.insertions for line in lines]
+        # The part of Caffe's own function that this needs: the option exists if the condition after IF holds.
+        script = ("function(caffe_option name text value)\n  list(REMOVE_ITEM ARGN IF)\n  if(${ARGN})\n"
+                  "    set(${name} ${value} PARENT_SCOPE)\n  endif()\nendfunction()\n" + "".join(inserted) +
+                  'message("USE_LMDBIO=${USE_LMDBIO}")\n')
+        file = os.path.join(os.path.dirname(self.tree), "options.cmake")
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(script)
+        for lmdb, linked in [("ON", "ON"), ("OFF", "")]:
+            done = subprocess.run(["cmake", f"-DUSE_LMDB={lmdb}", "-P", file], capture_output=True, text=True, check=True)
+            self.assertIn(f"USE_LMDBIO={linked}\n", done.stderr)
+
     def test_apply_twice_and_reverse_twice(self):
         before = contents(self.tree)
         self.assertIn("can be added", self.apply("--check"))

@@ -80,6 +80,19 @@ class Install(shimtest.Case):
         self.call(shimtest.CONFIG["cmake"], "--build", build)
         self.check_consumers(build + "/consumer_c", build + "/consumer_cxx")
 
+    def test_find_package_in_a_project_with_policies_of_cmake_2(self):
+        folder, build = os.path.join(self.dir, "old_consumer"), os.path.join(self.dir, "old_build")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as f:
+            f.write("cmake_minimum_required(VERSION 2.8.7)\nproject(consumer C CXX)\nfind_package(lmdbio REQUIRED)\n"
+                    f"add_executable(consumer_c {CONSUMER}/consumer.c)\ntarget_link_libraries(consumer_c lmdbio::lmdbio lmdb)\n")
+        done = subprocess.run([shimtest.CONFIG["cmake"], "-S", folder, "-B", build, "-DCMAKE_PREFIX_PATH=" + self.prefix,
+                               "-DCMAKE_C_COMPILER=" + shimtest.CONFIG["cc"], "-DCMAKE_CXX_COMPILER=" + shimtest.CONFIG["cxx"]],
+                              env=shimtest.environment("stock"), capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("CMP0057", done.stderr)
+        self.call(shimtest.CONFIG["cmake"], "--build", build)
+
     def test_mpi(self):
         if "liblmdbio_mpi.so" not in os.listdir(self.libdir):
             self.skipTest("built without MPI")
