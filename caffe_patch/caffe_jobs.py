@@ -4,6 +4,8 @@ import random
 import re
 import shlex
 import subprocess
+import time
+from typing import NamedTuple
 
 import lmdb
 
@@ -117,6 +119,11 @@ def write_solver(directory, net, iterations, display, tests=None):
 # --- runs -------------------------------------------------------------------------------------------------
 
 
+class Run(NamedTuple):
+    logs: list      # of each rank
+    whole_s: float  # of the command, from its start to its end: with mpirun, the start of the library and all reads
+
+
 class Runner:
     """`binaries`: of a build of Caffe as it is published, and of one with the patch.  `library`: liblmdbio.so.  `mpirun`: a
     command line, to which -np P is added."""
@@ -126,7 +133,7 @@ class Runner:
         self.library, self.mpirun, self.timeout, self.settings = library, shlex.split(mpirun), timeout, settings
 
     def run(self, way, solver, ranks=1):
-        """Trains.  The log of each rank."""
+        """Trains.  Returns a Run."""
         env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
         if way != "stock":
             env |= self.settings
@@ -148,16 +155,18 @@ class Runner:
         for file in files:
             if os.path.exists(file):
                 os.remove(file)
+        start = time.monotonic()
         try:
             done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   text=True, timeout=self.timeout)
         except subprocess.TimeoutExpired as e:
             raise Failed(f"{WAYS[way]}, {ranks} ranks: no end after {self.timeout} s") from e
+        whole_s = time.monotonic() - start
         logs = [open(f, encoding="utf-8", errors="replace").read() if os.path.exists(f) else "" for f in files]
         if done.returncode != 0:
             raise Failed(f"{WAYS[way]}, {ranks} ranks: ended with {done.returncode}: {done.stdout}"
                          + "\n".join(log[-2000:] for log in logs))
-        return logs
+        return Run(logs, whole_s)
 
 
 def outputs(log, name, phase="Train"):
@@ -169,8 +178,9 @@ def losses(log):
     return re.findall(r"\bloss = (\S+)", log)
 
 
-def seconds(log):
-    """From when the solver began to its end."""
+def solver_seconds(log):
+    """From the line "Solving" to the end of the iterations.  Opening databases lies before it, and with `shuffle: true` Caffe's
+    walk over the whole database."""
     def at(what):
         line = next((line for line in log.splitlines() if what in line), None)
         if line is None or not (found := STAMP.match(line)):
