@@ -1,4 +1,5 @@
 // Transactions.
+#include <algorithm>
 #include <cerrno>
 #include <cinttypes>
 #include <new>
@@ -32,9 +33,18 @@ Status bad_metas(ReadTxn& t) noexcept {
   db::MetaCopies copies;
   if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
   const std::byte* const(&metas)[2] = copies.pages();
-  log_line(LogLevel::warn, "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not consecutive",
-           t.env->stats.path.c_str(), db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
-           db::SharedWords::load(metas[1] + db::detail::kAtTxnid));
+  const std::uint64_t a = db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
+                      b = db::SharedWords::load(metas[1] + db::detail::kAtTxnid);
+  const std::uint64_t locked = t.companion != nullptr ? t.env->stock->txn_id(t.companion) : 0;
+  if (locked > std::max(a, b))
+    log_line(LogLevel::warn,
+             "%s: the lock file is of transaction %" PRIu64 ", the data file of transaction %" PRIu64
+             ": the data file was replaced while the lock file was in use; close all programs that use this "
+             "database",
+             t.env->stats.path.c_str(), locked, std::max(a, b));
+  else
+    log_line(LogLevel::warn, "%s: meta pages: transactions %" PRIu64 " and %" PRIu64 " are not consecutive",
+             t.env->stats.path.c_str(), a, b);
   return Status::from_mdb(MDB_CORRUPTED);
 }
 

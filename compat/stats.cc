@@ -96,7 +96,7 @@ std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   const std::shared_ptr<cache::FileCache> file = env.engine->read_ahead_so_far();
   if (file == nullptr) {
     out.read_path = "mmap";
-    out.reason = env.engine->reads_ahead() ? "all data that was needed was in memory"
+    out.reason = env.engine->reads_ahead() ? "no walk or lookup found data missing in memory"
                                            : env.engine->no_read_ahead_reason();
     out.counted = false;
     return out;
@@ -138,7 +138,9 @@ stats::EnvironmentReport report_of(EnvHandle& env) {
   };
   out.use = {since(now.ru_minflt, s.usage.ru_minflt), since(now.ru_majflt, s.usage.ru_majflt),
              since(now.ru_nvcsw, s.usage.ru_nvcsw), since(now.ru_nivcsw, s.usage.ru_nivcsw),
-             static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000)};
+             static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000), std::nullopt};
+  if (const auto bytes = stats::process_storage_bytes(); bytes && s.storage_bytes)
+    out.use->storage_bytes = *bytes - std::min(*bytes, *s.storage_bytes);
   return out;
 }
 
@@ -283,6 +285,7 @@ void EnvStats::opened(const char* at, const char* why_not, int fd) {
   show();
   opened_ns = now_ns();
   (void)::getrusage(RUSAGE_SELF, &usage);
+  storage_bytes = stats::process_storage_bytes();
   if (stats::EnvironmentText* const t = text_.get(); t != nullptr) {
     set_text(t->path, path);
     set_text(t->reason, reason == nullptr ? "" : reason);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct EnvStats {
   node::Cell<stats::EnvironmentCounters> counters;
   std::int64_t opened_ns = 0;                  ///< CLOCK_MONOTONIC
   rusage usage{};                              ///< of the process, at the open
+  std::optional<std::uint64_t> storage_bytes;  ///< likewise: stats::process_storage_bytes()
   std::vector<const reader::Shared*> readers;  ///< open ones
 
   void add(const ForwardCounters& c) noexcept;

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/text.h"
@@ -31,8 +33,14 @@ Setting setting(const ConfigEntry& e) {
 
 void show(bool json) {
   Json out = Json::array();
-  for (const ConfigEntry& e : config_table()) {
-    const Setting s = setting(e);
+  std::vector<Setting> settings;
+  for (const ConfigEntry& e : config_table()) settings.push_back(setting(e));
+  // People look for what is not as usual.
+  if (!json)
+    std::stable_partition(settings.begin(), settings.end(),
+                          [](const Setting& s) { return s.source != "default"; });
+  for (const Setting& s : settings) {
+    const ConfigEntry& e = *s.entry;
     if (json) {
       Json j{{"name", e.name}, {"value", s.value}, {"source", s.refused != nullptr ? "invalid" : s.source}};
       if (s.refused != nullptr) j["refused"] = s.refused;

@@ -161,6 +161,7 @@ void show_histogram(const char* what, const Histogram& h) {
     last = b;
   }
   for (unsigned b = first; b <= last; ++b) {
+    if (h.count[b] == 0) continue;
     const std::uint64_t from = b == 0 ? 0 : std::uint64_t{1} << (b - 1);
     const auto width = static_cast<int>((h.count[b] * 40 + peak - 1) / peak);
     // Exact: both ends are in it.

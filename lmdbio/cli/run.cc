@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -200,11 +201,14 @@ Json told(const std::string& dir, const std::string& topic) {
   return processes;
 }
 
-void write_json(const std::string& where, int status, double seconds, const Json& total,
+void write_json(const std::string& where, int status, const JobUse& job, const Json& total,
                 const Json& processes) {
-  const std::string text =
-      dump(Json{{"exit_status", status}, {"seconds", seconds}, {"total", total}, {"processes", processes}}) +
-      "\n";
+  const std::string text = dump(Json{{"exit_status", status},
+                                     {"seconds", job.seconds},
+                                     {"cpu_seconds", job.cpu_seconds},
+                                     {"total", total},
+                                     {"processes", processes}}) +
+                           "\n";
   if (where == "-") {
     std::fputs(text.c_str(), stdout);
     return;
@@ -214,6 +218,13 @@ void write_json(const std::string& where, int status, double seconds, const Json
   out.close();
   if (!out) throw Failure(where + ": cannot be written");
 }
+
+/// The program and its arguments are no options that CLI11 knows of.
+class Usage : public CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]\n";
+  }
+};
 
 int run(const Options& options, const std::vector<std::string>& command) {
   if (command.empty())
@@ -243,19 +254,23 @@ int run(const Options& options, const std::vector<std::string>& command) {
   if (::setenv("LMDBIO_STATS", pattern.c_str(), 1) != 0) throw std::bad_alloc();
   const std::int64_t begun = now_ns();
   const int status = run_child(file, argv.data());
-  const double seconds = static_cast<double>(now_ns() - begun) / 1e9;
+  rusage used{};  // of the program and all its descendants that were waited for
+  (void)::getrusage(RUSAGE_CHILDREN, &used);
+  const auto seconds_of = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+  const JobUse job{static_cast<double>(now_ns() - begun) / 1e9, seconds_of(used.ru_utime) + seconds_of(used.ru_stime),
+                   static_cast<std::uint64_t>(used.ru_majflt), static_cast<std::uint64_t>(used.ru_inblock) * 512};
   const Json processes = told(scratch.path(), stats::topic_of(pattern));
-  const Json total = total_of(processes);
+  const Json total = total_of(processes, job);
   const auto print = [](const std::vector<std::string>& lines) {
     for (const std::string& line : lines) std::fprintf(stderr, "lmdbio: %s\n", line.c_str());
   };
   if (options.stats && off)
     print({format_text("LMDBIO was disabled (LMDBIO_DISABLE=1): there are no statistics; the job took %.3f s",
-                       seconds)});
+                       job.seconds)});
   else if (options.stats)
-    print(total_lines(total, seconds));
+    print(total_lines(total, job));
   if (options.processes) print(process_lines(processes));
-  if (!options.json.empty()) write_json(options.json, status, seconds, total, processes);
+  if (!options.json.empty()) write_json(options.json, status, job, total, processes);
   return status;
 }
 
@@ -276,7 +291,7 @@ void add_run(CLI::App& app, const std::vector<std::string>& command, int& status
   const auto options = std::make_shared<Options>();
   CLI::App* const sub =
       app.add_subcommand("run", "run a program with LMDBIO preloaded; exits with its status");
-  sub->footer("PROGRAM follows the options: lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]");
+  sub->formatter(std::make_shared<Usage>());
   sub->add_flag("--stats", options->stats, "print statistics of all processes to standard error afterwards");
   sub->add_flag("--processes", options->processes,
                 "print statistics of each process to standard error afterwards");

@@ -28,6 +28,10 @@ bool is_most(std::string_view name) {
          name == "most_memory" || name == "overtaken";
 }
 
+/// Of the whole process, and so the same in all of its environments.
+constexpr const char* kProcessWide[] = {"minor_faults",         "major_faults", "voluntary_switches",
+                                        "involuntary_switches", "open_us",      "storage_bytes"};
+
 /// Texts that differ stand beside each other.
 void add_text(Json& to, const std::string& text) {
   if (!to.is_string()) to = "";
@@ -54,7 +58,7 @@ void add(Json& to, const Json& object) {
 
 std::string state_text(const Json& process) {
   const std::string state = process.value("state", "");
-  return state.empty() ? "" : state == "running" ? " (still running)" : " (ended without writing statistics)";
+  return state.empty() ? "" : state == "running" ? " (still running)" : " (counted from shared memory)";
 }
 
 using Lines = std::vector<std::string>;
@@ -89,15 +93,14 @@ void add_reading(const Json& io, Lines& out) {
                                     : one == "mmap"     ? "page faults"
                                                         : printable(one));
   }
-  out.push_back("read path for data not in memory: " + how +
-                (engine.empty() ? "" : ", engine " + printable(engine)) +
-                " (reason: " + printable(io.value("reason", "")) + ")");
+  out.push_back("walks over data not in memory: " + how + " (" + printable(io.value("reason", "")) + ")");
   if (number(io, "read") == 0) return;
-  out.push_back(format_text(
-      "walks needed %s; LMDBIO read %s for walks and lookups; evicted before use: %s; chunks found in "
-      "the page cache: %llu",
-      bytes(io, "asked").c_str(), bytes(io, "read").c_str(), bytes(io, "wasted").c_str(),
-      count(io, "chunks_cached")));
+  if (count(io, "asked") != 0)
+    out.push_back(format_text(
+        "walks needed %s; evicted before use: %s; chunks found in the page cache: %llu",
+        bytes(io, "asked").c_str(), bytes(io, "wasted").c_str(), count(io, "chunks_cached")));
+  out.push_back("read for walks and lookups: " + bytes(io, "read") +
+                (engine.empty() ? "" : " (by " + printable(engine) + ")"));
   out.push_back(format_text("waits for read-ahead: %llu, %.3f s in total; requests by size: %s",
                             count(io, "stalls"), static_cast<double>(number(io, "stall_us")) / 1e6,
                             requests_text(io).c_str()));
@@ -149,18 +152,33 @@ void add_exchange(const Json& reader, Lines& out) {
       counted(count(reader, "records_alone"), "record").c_str()));
 }
 
+/// What readers (lmdbio.h) returned, and where it came from.
+void add_readers(const Json& reader, Lines& out) {
+  if (count(reader, "batches") == 0) return;
+  out.push_back(format_text(
+      "readers: %s in %s, %s; %s read in %s, %s taken from the page cache; waits: %.3f s in total",
+      counted(count(reader, "records"), "record").c_str(),
+      counted(count(reader, "batches"), "batch", "batches").c_str(), bytes(reader, "bytes").c_str(),
+      bytes(reader, "read").c_str(), counted(count(reader, "requests"), "request").c_str(),
+      bytes(reader, "copied").c_str(), static_cast<double>(number(reader, "wait_us")) / 1e6));
+}
+
 /// Lines for one environment, or for the sums of all.
 void add_details(const Json& j, Lines& out) {
   const auto calls = [&j](const char* group) {
     return counted(number(j, group, "get"), "lookup") + ", " +
            counted(number(j, group, "cursor_get"), "cursor move") + ", ";
   };
-  out.push_back("calls served: " + calls("calls") +
+  const auto r = j.find("reader");
+  const bool has_readers = r != j.end() && r->is_object();
+  if (has_readers) add_readers(*r, out);
+  if (!has_readers || number(j, "calls", "get") + number(j, "calls", "cursor_get") != 0)
+    out.push_back("calls served: " + calls("calls") +
                 counted(number(j, "calls", "txn_begin") + number(j, "calls", "txn_renew"), "transaction") +
                 "; passed through to stock LMDB: " + calls("forwarded") +
                 counted(number(j, "forwarded", "write"), "write"));
   if (const auto io = j.find("io"); io != j.end() && io->is_object()) add_reading(*io, out);
-  if (const auto r = j.find("reader"); r != j.end() && r->is_object()) add_exchange(*r, out);
+  if (has_readers) add_exchange(*r, out);
   if (!j.value("locks", true)) out.push_back("read without locks, because locking failed");
   if (number(j, "without_slot") != 0)
     out.push_back(format_text("transactions without a reader slot: %llu", count(j, "without_slot")));
@@ -169,8 +187,9 @@ void add_details(const Json& j, Lines& out) {
         "a writer changed the file while it was being read without locks; the data read may be inconsistent");
 }
 
-/// Did it help?
-std::string answer(const Json& total, std::optional<double> seconds) {
+/// Was LMDBIO used, and was reading the bottleneck?  What LMDBIO has not read, the kernel has: for page faults,
+/// with its own read-ahead, and for other files of the process.
+std::string answer(const Json& total, const std::optional<JobUse>& job) {
   const std::uint64_t served = number(total, "records") + number(total, "reader", "records");
   if (served == 0) {
     const std::uint64_t passed = number(total, "forwarded", "get") + number(total, "forwarded", "cursor_get");
@@ -188,13 +207,22 @@ std::string answer(const Json& total, std::optional<double> seconds) {
                           number(total, "reader", "wait_us")) /
       1e6;
   std::string out = format_text(
-      "%s served, %s: %s from memory, %s from storage in %s; total wait for storage: %.3f s",
-      counted(served, "read").c_str(), bytes_text(static_cast<double>(given)).c_str(),
-      bytes_text(static_cast<double>(given > read ? given - read : 0)).c_str(),
-      bytes_text(static_cast<double>(read)).c_str(), counted(requests, "request").c_str(), waited);
-  if (const std::uint64_t n = number(total, "major_faults"); n != 0)
-    out += format_text("; major page faults: %llu", static_cast<unsigned long long>(n));
-  return seconds ? out + format_text("; the job took %.3f s", *seconds) : out;
+      "%s served, %s; read from storage: %s by LMDBIO in %s", counted(served, "read").c_str(),
+      bytes_text(static_cast<double>(given)).c_str(), bytes_text(static_cast<double>(read)).c_str(),
+      counted(requests, "request").c_str());
+  const std::uint64_t all = number(total, "storage_bytes"), faults = number(total, "major_faults");
+  if (all > read)
+    out += format_text(", %s by the kernel for page faults and other files", bytes_text(static_cast<double>(all - read)).c_str());
+  out += format_text("; total wait for LMDBIO's reads: %.3f s", waited);
+  if (const std::uint64_t open_us = number(total, "open_us"); open_us != 0 && number(total, "ended_without_telling") == 0)
+    out += format_text(" (%.0f %% of the time that databases were open)", 100 * std::min(1.0, waited * 1e6 / static_cast<double>(open_us)));
+  if (all > read || faults != 0)
+    out += "; waits for the kernel's reads are not measured (" + counted(faults, "major page fault") + ")";
+  const std::uint64_t silent = number(total, "ended_without_telling") + number(total, "running");
+  if (!job && silent != 0)
+    out += "; page faults of " + counted(silent, "process", "processes") + " are not counted";
+  if (job) out += format_text("; the job took %.3f s, with %.3f s of CPU time", job->seconds, job->cpu_seconds);
+  return out;
 }
 
 }  // namespace
@@ -242,7 +270,7 @@ Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
   }
 }
 
-Json total_of(const Json& processes) {
+Json total_of(const Json& processes, const std::optional<JobUse>& job) {
   std::set<std::pair<std::string, std::uint64_t>> pids;  ///< hosts of a job have the same numbers
   std::set<std::string> paths;
   std::uint64_t environments = 0, served = 0, untold = 0, running = 0;
@@ -252,6 +280,7 @@ Json total_of(const Json& processes) {
     const std::string state = p.value("state", "");
     untold += state == "ended" ? 1u : 0u;
     running += state == "running" ? 1u : 0u;
+    Json process_wide = Json::object();
     for (const Json& e : p["environments"]) {
       if (!e.is_object()) continue;
       ++environments;
@@ -259,30 +288,40 @@ Json total_of(const Json& processes) {
       paths.insert(e.value("path", ""));
       Json counted = e;
       for (const char* const name : {"path", "ours", "io"}) counted.erase(name);
+      for (const char* const name : kProcessWide)
+        if (counted.contains(name)) {
+          process_wide[name] = std::max(number(process_wide, name), number(counted, name));
+          counted.erase(name);
+        }
       add(sums, counted);
       // Where nothing was read ahead, how it would have been is of interest only if that was so everywhere.
       if (const auto io = e.find("io"); io != e.end() && io->is_object())
         add(io->contains("engine") ? sums_io : idle_io, *io);
     }
+    add(sums, process_wide);
   }
   Json total = {{"processes", pids.size()}, {"ended_without_telling", untold},
                 {"running", running},       {"environments", environments},
                 {"served", served},         {"paths", paths}};
   total.update(sums);
+  if (job && untold + running != 0) {
+    total["major_faults"] = job->major_faults;
+    total["storage_bytes"] = job->storage_bytes;
+  }
   if (!sums_io.empty() || !idle_io.empty()) total["io"] = sums_io.empty() ? idle_io : sums_io;
   return total;
 }
 
-Lines total_lines(const Json& total, std::optional<double> seconds) {
+Lines total_lines(const Json& total, const std::optional<JobUse>& job) {
   if (number(total, "environments") == 0)
     return {
         "warning: no LMDB environment was seen: the program opened none, or its calls do not reach LMDBIO (a "
         "static "
         "executable, or LMDB linked into it)"};
-  Lines out{answer(total, seconds)};
+  Lines out{answer(total, job)};
   std::string processes = counted(count(total, "processes"), "process", "processes");
   const unsigned long long ended = count(total, "ended_without_telling"), running = count(total, "running");
-  if (ended != 0) processes += format_text(" (%llu ended without writing statistics", ended);
+  if (ended != 0) processes += format_text(" (%llu of them counted from shared memory", ended);
   if (running != 0) processes += format_text("%s%llu still running", ended != 0 ? ", " : " (", running);
   if (ended + running != 0) processes += ')';
   for (const char* separator = ": "; const Json& path : total["paths"]) {

@@ -2,6 +2,7 @@
 // wrote none: of all together, and of each.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,12 +24,20 @@ void add_line(const std::string& line, Json& processes);
 Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
              const std::function<void(const node::ShownBoard&)>& ended, const std::function<Json()>& lines);
 
-/// Of all processes: numbers are sums, but for what is a limit, a size or a most; of texts, those that are
-/// different.
-Json total_of(const Json& processes);
+/// What a whole job used: a program and all of its descendants that were waited for.
+struct JobUse {
+  double seconds, cpu_seconds;
+  std::uint64_t major_faults;
+  std::uint64_t storage_bytes;  ///< as stats::process_storage_bytes()
+};
 
-/// For people.  The first line says whether it helped.  `seconds`: that the job took, if that is known.
-std::vector<std::string> total_lines(const Json& total, std::optional<double> seconds);
+/// Of all processes: numbers are sums, but for what is a limit, a size or a most; of texts, those that are
+/// different.  Figures of whole processes are counted once for each process, not for each environment.
+/// Those of `job`, if it is known, replace them if a process has written none.
+Json total_of(const Json& processes, const std::optional<JobUse>& job = std::nullopt);
+
+/// For people.  The first line says whether LMDBIO was used, and whether reading was the bottleneck.
+std::vector<std::string> total_lines(const Json& total, const std::optional<JobUse>& job = std::nullopt);
 std::vector<std::string> process_lines(const Json& processes);
 
 }  // namespace lmdbio::cli

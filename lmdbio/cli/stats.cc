@@ -56,7 +56,7 @@ void tell(const Options& options) {
     std::puts(dump(Json{{"total", total}, {"processes", processes}}).c_str());
     return;
   }
-  for (const std::string& line : total_lines(total, std::nullopt)) std::puts(line.c_str());
+  for (const std::string& line : total_lines(total)) std::puts(line.c_str());
   if (!options.processes) return;
   for (const std::string& line : process_lines(processes)) std::puts(line.c_str());
 }

@@ -88,7 +88,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
   if (out.ours && !out.io) {
     out.io.emplace();
     out.io->read_path = "mmap";
-    out.io->reason = "all data that was needed was in memory";
+    out.io->reason = "no walk or lookup found data missing in memory";
     out.io->counted = false;
   }
   return out;

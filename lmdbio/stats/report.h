@@ -65,7 +65,13 @@ struct IoReport {
 /// Of the whole process while the environment was open.
 struct ProcessUse {
   std::uint64_t minor_faults, major_faults, voluntary_switches, involuntary_switches, open_us;
+  std::optional<std::uint64_t> storage_bytes;  ///< see process_storage_bytes()
 };
+
+/// Bytes that block devices have read for this process since it started, for page faults and the kernel's
+/// read-ahead too (read_bytes of /proc/self/io).  The kernel does not count network file systems and FUSE.
+/// None: it does not count at all, or the file cannot be read.
+std::optional<std::uint64_t> process_storage_bytes() noexcept;
 
 struct EnvironmentReport {
   std::string path, reason;  ///< why it is not ours

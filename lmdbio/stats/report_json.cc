@@ -1,9 +1,13 @@
+#include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <numeric>
 
+#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/reader/shared.h"
 #include "lmdbio/stats/report.h"
 
@@ -199,8 +203,21 @@ void append_json(std::string& out, const EnvironmentReport& r) {
     append_number(out, "voluntary_switches", r.use->voluntary_switches);
     append_number(out, "involuntary_switches", r.use->involuntary_switches);
     append_number(out, "open_us", r.use->open_us);
+    if (r.use->storage_bytes) append_number(out, "storage_bytes", *r.use->storage_bytes);
   }
   close_object(out);
+}
+
+std::optional<std::uint64_t> process_storage_bytes() noexcept {
+  const UniqueFd file(::open("/proc/self/io", O_RDONLY | O_CLOEXEC));
+  char text[512];
+  const ssize_t n = file.get() < 0 ? -1 : ::read(file.get(), text, sizeof text - 1);
+  if (n <= 0) return std::nullopt;
+  text[n] = '\0';
+  constexpr char kName[] = "\nread_bytes: ";
+  const char* const found = std::strstr(text, kName);
+  if (found == nullptr) return std::nullopt;
+  return std::strtoull(found + sizeof kName - 1, nullptr, 10);
 }
 
 std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments) {

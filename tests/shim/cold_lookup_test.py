@@ -52,7 +52,7 @@ class Lookups(cold_test.Walks):
         got = self.run_cold([f"open {path}", "begin 0", "gets 0 9000 1235", "end 0", "close 0"], {"LMDBIO_IO": "auto"},
                             known=SMALL)
         self.assertEqual(got["gets"], ["right 9000"])
-        self.assertEqual(got.io()[0]["reason"], "all data that was needed was in memory")
+        self.assertEqual(got.io()[0]["reason"], "no walk or lookup found data missing in memory")
 
     # In the order of the file the kernel's read-ahead does better: nothing is read for them but a first few.
     def test_lookups_in_order(self):

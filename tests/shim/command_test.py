@@ -489,12 +489,55 @@ class Run(Case):
         os.chmod(path, 0o755)
         return path
 
+    def test_what_the_kernel_reads_for_page_faults_is_told(self):
+        path = self.fresh("large")
+        w = Writer(path)
+        w.put([(b"%04d" % i, bytes(100_000)) for i in range(300)])
+        w.close()
+        data = os.path.join(path, "data.mdb")
+        walk = ("import lmdb, os, sys\n"
+                "env = lmdb.open(sys.argv[1], readonly=True)\n"
+                "def walk():\n"
+                "    with env.begin(buffers=True) as txn: sum(value[50_000] for _, value in txn.cursor())\n"
+                "if sys.argv[2] == 'worker' and os.fork() == 0:\n    walk()\n    os._exit(0)\n"
+                "os.wait() if sys.argv[2] == 'worker' else walk()\n")
+        for how in ("itself", "worker"):  # a worker's figures are the job's, as it writes no line
+            with open(data, "rb") as f:
+                os.fsync(f.fileno())
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if (self.json("info", "--fast", path)["page_cache"]["share"] or 0) > 0.1:
+                self.skipTest("the file stays in the page cache of this file system")
+            file = os.path.join(self.dir, how + ".json")
+            done = self.lmdbio("run", "--stats", "--json", file, "--set", "IO=mmap", "--", "/usr/bin/python3", "-c", walk, path, how)
+            with open(file, encoding="utf-8") as f:
+                total = json.load(f)["total"]
+            self.assertEqual(total["io"]["read"] if "read" in total["io"] else 0, 0)
+            if "storage_bytes" not in total:
+                self.skipTest("the kernel does not count")
+            self.assertGreater(total["storage_bytes"], 0.9 * os.path.getsize(data), how)
+            self.assertIn("MiB by the kernel for page faults and other files; ", done.stderr)
+            self.assertIn("; waits for the kernel's reads are not measured (", done.stderr)
+
+    def test_a_data_file_that_was_replaced_under_its_lock_file_is_named(self):
+        path, other = self.fresh("used"), self.fresh("other")
+        used, new = Writer(path), Writer(other)
+        self.addCleanup(used.close)
+        for i in range(5):
+            used.put([(b"%d" % i, b"")])
+        new.put([(b"k", b"")])
+        new.close()
+        os.replace(os.path.join(other, "data.mdb"), os.path.join(path, "data.mdb"))
+        look = "import lmdb, sys\nwith lmdb.open(sys.argv[1], readonly=True) as env, env.begin() as txn: txn.get(b'k')\n"
+        done = self.lmdbio("run", "--", "/usr/bin/python3", "-c", look, path, status=1)
+        self.assertIn("the lock file is of transaction 5, the data file of transaction 1: the data file was replaced while the lock "
+                      "file was in use", done.stderr)
+
     def test_the_program_is_served(self):
         counted = shimtest.program("counted")
         done = self.lmdbio("run", "--stats", "--", counted, self.fresh())
         self.assertEqual(done.stdout, "")
-        self.assertRegex(done.stderr, r"^lmdbio: 1010 reads served, 9.9 KiB: 9.9 KiB from memory, 0 B from storage in 0 requests; "
-                                      r"total wait for storage: 0.000 s; .*the job took \d+\.\d+ s\nlmdbio: 1 process: .*/db\n")
+        self.assertRegex(done.stderr, r"^lmdbio: 1010 reads served, 9.9 KiB; read from storage: 0 B by LMDBIO in 0 requests.*; total wait for "
+                                      r"LMDBIO's reads: 0.000 s .*; the job took \d+\.\d+ s, with \d+\.\d+ s of CPU time\nlmdbio: 1 process: .*/db\n")
         self.assertIn("calls served: 11 lookups, 1001 cursor moves", done.stderr)
         self.assertIn("environments passed through to stock LMDB: 1 of 2 (writable environment)", done.stderr)
         self.assertNotIn("warning", done.stderr)

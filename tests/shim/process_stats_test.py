@@ -154,11 +154,26 @@ class Programs(Case):
             for _ in range(2):  # the first writes the line
                 done = self.lmdbio("stats", "--processes", file).stdout
                 self.assertIn("100 lookups, ", done)
-                self.assertIn("1 process (1 ended without writing statistics)", done)
-                self.assertIn(f"process {p.pid} (ended without writing statistics): {self.db}: served by LMDBIO", done)
+                self.assertIn("1 process (1 of them counted from shared memory)", done)
+                self.assertIn(f"process {p.pid} (counted from shared memory): {self.db}: served by LMDBIO", done)
         done = subprocess.run([shimtest.CONFIG["command"], "stats", file + ".none"], text=True, stderr=subprocess.PIPE,
                               env=shimtest.environment("stock"), check=False)
         self.assertEqual((done.returncode, done.stderr), (2, f"lmdbio: {file}.none: No such file or directory\n"))
+
+    # Environments that are open at the same time report the same faults of their process.
+    def test_figures_of_a_process_count_once(self):
+        file = os.path.join(self.dir, "line")
+        def environment(name, faults, storage):
+            return {"path": name, "ours": True, "records": 1, "bytes": 10, "major_faults": faults, "storage_bytes": storage}
+        with open(file, "w", encoding="ascii") as f:
+            for pid, environments in [(1, [environment("/a", 5, 4 << 20), environment("/b", 3, 1 << 20)]),
+                                      (1, [environment("/a", 2, 1 << 20)]), (2, [environment("/a", 10, 16 << 20)])]:
+                print(json.dumps({"pid": pid, "environments": environments}), file=f)
+        total = json.loads(self.lmdbio("stats", "--json", file).stdout)["total"]
+        self.assertEqual((total["major_faults"], total["storage_bytes"], total["records"]), (17, 21 << 20, 4))
+        said = self.lmdbio("stats", file).stdout
+        self.assertIn("read from storage: 0 B by LMDBIO in 0 requests, 21.0 MiB by the kernel for page faults and other files; ", said)
+        self.assertIn("waits for the kernel's reads are not measured (17 major page faults)", said)
 
     # Texts may be empty: a file of which nothing was read ahead has no engine.
     def test_an_empty_text(self):
@@ -167,7 +182,7 @@ class Programs(Case):
         with open(file, "w", encoding="ascii") as f:
             print(json.dumps({"pid": 1, "environments": [{"path": "/db", "ours": True, "records": 1, "bytes": 10, "io": io}]}), file=f)
         self.assertEqual(json.loads(self.lmdbio("stats", "--json", file).stdout)["total"]["io"], io)
-        self.assertIn("read path for data not in memory: page faults (reason: because)\n", self.lmdbio("stats", file).stdout)
+        self.assertIn("walks over data not in memory: page faults (because)\n", self.lmdbio("stats", file).stdout)
 
     # Many at once, each of which looks for what others have left: each is told of once.
     def test_many(self):

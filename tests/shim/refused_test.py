@@ -199,7 +199,8 @@ def text(name):
 
 def refused(name, make, error, **more):
     """Stock cannot open it, LMDBIO can."""
-    why = f"cannot be locked ({text(error)})"
+    image = ", as on a full disk or a read-only image" if error == "ENOSPC" else ""
+    why = f"cannot be locked ({text(error)}{image})"
     return Row(name, make, (error, None), why=why, slots="no reader locks", **more)
 
 
