@@ -43,7 +43,9 @@ static_assert(kFirstCell < CounterBoard::kBytes / 2);
 constexpr char kVersion[sizeof(Header::version)] = LMDBIO_VERSION;
 
 constinit SignalSafeMutex mutex;  // guards what follows, and the header
+/// In shared memory.  Other processes of this user may overwrite it: it is written, and never read.
 constinit Header* board = nullptr;
+constinit Header own{};        ///< what `board` should hold
 constinit int segment = -1;    ///< of `board`; -1: nobody else sees it
 constinit bool ended = false;  ///< it is told, and not shown any more
 
@@ -52,10 +54,13 @@ std::byte* bytes_of(Header* h) noexcept { return reinterpret_cast<std::byte*>(h)
 Entry* entry_of(const void* cell) noexcept {
   if (board == nullptr || cell == nullptr) return nullptr;
   const auto at = static_cast<std::uint32_t>(static_cast<const std::byte*>(cell) - bytes_of(board));
-  for (Entry& e : board->entries)
+  for (Entry& e : own.entries)
     if (e.at == at && e.facts.kind != CellKind::none) return &e;
   return nullptr;
 }
+
+// An entry of `own` has changed.
+void copy_to_board(const Entry& e) noexcept { board->entries[static_cast<std::size_t>(&e - own.entries.data())] = e; }
 
 // The memory at `board` becomes a segment's, with the same bytes.
 bool move_to_segment() noexcept {
@@ -113,41 +118,43 @@ constinit std::atomic<bool> CounterBoard::hidden_{false}, CounterBoard::started_
 
 void CounterBoard::start(std::string_view topic) noexcept {
   const std::lock_guard lock(mutex);
-  if (board != nullptr || topic.size() >= sizeof board->topic) return;
+  if (board != nullptr || topic.size() >= sizeof own.topic) return;
   Result<Mapping> memory = Mapping::zeroed(kBytes);
   if (!memory) return;
   board = reinterpret_cast<Header*>(memory.value().release());
-  board->magic = Header::kMagic;
-  std::memcpy(board->version, kVersion, sizeof kVersion);
-  std::memcpy(board->topic, topic.data(), topic.size());
-  board->pid = static_cast<std::uint32_t>(::getpid());
-  board->end = kFirstCell;
+  own.magic = Header::kMagic;
+  std::memcpy(own.version, kVersion, sizeof kVersion);
+  std::memcpy(own.topic, topic.data(), topic.size());
+  own.pid = static_cast<std::uint32_t>(::getpid());
+  own.end = kFirstCell;
+  std::memcpy(static_cast<void*>(board), static_cast<const void*>(&own), sizeof own);
   (void)move_to_segment();
   started_.store(true, std::memory_order_relaxed);
 }
 
 std::string CounterBoard::topic() {
   const std::lock_guard lock(mutex);
-  return board != nullptr ? board->topic : "";
+  return own.topic;
 }
 
 void* CounterBoard::take_now(const CellFacts& facts, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex);
   if (board == nullptr || bytes > kMostCellBytes) return nullptr;
-  for (Entry& e : board->entries) {
+  for (Entry& e : own.entries) {
     if (e.facts.kind != CellKind::none) continue;
     if (e.at == 0) {  // never used: entries are used in order
       const std::size_t room = align_up(bytes, kUnit);
-      if (kBytes - board->end < room) return nullptr;
-      e.at = board->end;
+      if (kBytes - own.end < room) return nullptr;
+      e.at = own.end;
       e.bytes = static_cast<std::uint32_t>(bytes);
-      board->end += static_cast<std::uint32_t>(room);
+      own.end += static_cast<std::uint32_t>(room);
     } else if (e.bytes != bytes) {
       continue;
     }
     std::byte* const cell = bytes_of(board) + e.at;
     std::memset(cell, 0, bytes);
     e.facts = facts;
+    copy_to_board(e);
     return cell;
   }
   return nullptr;
@@ -156,20 +163,26 @@ void* CounterBoard::take_now(const CellFacts& facts, std::size_t bytes) noexcept
 void CounterBoard::give_back(void* cell) noexcept {
   if (cell == nullptr) return;
   const std::lock_guard lock(mutex);
-  if (Entry* const e = entry_of(cell); e != nullptr) e->facts = {};
+  if (Entry* const e = entry_of(cell); e != nullptr) {
+    e->facts = {};
+    copy_to_board(*e);
+  }
 }
 
 std::uint32_t CounterBoard::number_of(const void* cell) noexcept {
   if (cell == nullptr) return 0;
   const std::lock_guard lock(mutex);
   const Entry* const e = entry_of(cell);
-  return e == nullptr ? 0 : static_cast<std::uint32_t>(e - board->entries.data()) + 1;
+  return e == nullptr ? 0 : static_cast<std::uint32_t>(e - own.entries.data()) + 1;
 }
 
 void CounterBoard::set_file(void* cell, std::uint64_t device, std::uint64_t inode) noexcept {
   if (cell == nullptr) return;
   const std::lock_guard lock(mutex);
-  if (Entry* const e = entry_of(cell); e != nullptr) e->facts.device = device, e->facts.inode = inode;
+  if (Entry* const e = entry_of(cell); e != nullptr) {
+    e->facts.device = device, e->facts.inode = inode;
+    copy_to_board(*e);
+  }
 }
 
 void CounterBoard::end() noexcept {
@@ -184,7 +197,7 @@ void CounterBoard::end() noexcept {
 bool CounterBoard::show_now() noexcept {
   const std::lock_guard lock(mutex);
   if (!hidden_.exchange(false, std::memory_order_relaxed) || ended) return false;
-  board->pid = static_cast<std::uint32_t>(::getpid());
+  own.pid = board->pid = static_cast<std::uint32_t>(::getpid());
   (void)move_to_segment();
   return true;
 }
@@ -197,10 +210,10 @@ void CounterBoard::after_fork_in_child() noexcept {
   segment = -1;
   void* const fresh = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (fresh == MAP_FAILED) return;  // it counts with its parent
-  auto* const own = static_cast<Header*>(fresh);
-  std::memcpy(fresh, static_cast<const void*>(board), sizeof(Header));
-  for (const Entry& e : own->entries)
-    if (e.facts.kind == CellKind::text) std::memcpy(bytes_of(own) + e.at, bytes_of(board) + e.at, e.bytes);
+  std::memcpy(fresh, static_cast<const void*>(&own), sizeof own);
+  for (const Entry& e : own.entries)
+    if (e.facts.kind == CellKind::text)
+      std::memcpy(static_cast<std::byte*>(fresh) + e.at, bytes_of(board) + e.at, e.bytes);
   const std::size_t bytes = align_up(kBytes, system_page());
   if (::mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, board) == MAP_FAILED) {
     (void)Mapping(fresh, bytes);

@@ -12,6 +12,7 @@
 
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/node/segment.h"
+#include "tests/support/ahead_file.h"
 #include "tests/support/node_processes.h"
 
 namespace lmdbio::node {
@@ -277,6 +278,43 @@ TEST(CounterBoard, DamagedBoards) {
   }
   EXPECT_GT(given, 10u);
   for (const SegmentFacts& s : own_segments()) EXPECT_NE(s.bytes, CounterBoard::kBytes);
+}
+
+// What another process writes to the board of one that runs changes what others see of it, and no more.
+TEST(CounterBoard, OverwrittenWhileItIsUsed) {
+  if (!own_namespaces) GTEST_SKIP() << "boards of other programs would be overwritten";
+  for (const int value : {0xff, 0x41, 0}) {
+    in_child([value] {
+      CounterBoard::start("topic");
+      Cell<Numbers> before({CellKind::text});
+      const Cell<Numbers> counts({CellKind::calls});
+      for (const SegmentFacts& s : own_segments()) {
+        if (s.bytes != CounterBoard::kBytes) continue;
+        Result<Segment> there = Segment::open_number(s.id);
+        ASSERT_TRUE(there);
+        std::memset(there.value().data(), value, CounterBoard::kBytes);
+      }
+      EXPECT_EQ(before->a, static_cast<unsigned>(value) * 0x0101010101010101u) << "it was overwritten";
+      EXPECT_EQ(CounterBoard::topic(), "topic");
+      EXPECT_EQ(CounterBoard::number_of(counts.on_board()), 2u);
+      CounterBoard::set_file(counts.on_board(), 1, 2);
+      before.leave();
+      {
+        const Cell<Numbers> again({CellKind::calls}), more({CellKind::text});
+        EXPECT_EQ(CounterBoard::number_of(again.on_board()), 1u);
+        EXPECT_EQ(more->a, 0u);
+        EXPECT_EQ(more.on_board(), static_cast<const std::byte*>(again.on_board()) + 128);
+        testing::expect_success(testing::fork_a_child([&] {
+          CounterBoard::after_fork_in_child();
+          CounterBoard::show();
+          const Cell<Numbers> third({CellKind::calls});
+          return third->a == 0 && CounterBoard::number_of(third.on_board()) == 4 ? 0 : 1;
+        }));
+      }
+      CounterBoard::end();
+    });
+    (void)remove_dead_boards();
+  }
 }
 
 TEST(CounterBoard, DeadOnesAreRemoved) {
