@@ -91,6 +91,14 @@ void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
   if (least != file.residents.size()) (void)evict(file, least);
 }
 
+bool ChunkCache::keeps_shared(bool give_back) noexcept {
+  bool keeps = false;
+  for (FileCache* const f : files_)
+    for (std::size_t i = f->residents.size(); i-- != 0;)
+      if (f->residents[i].is_shared && !(give_back && evict(*f, i))) keeps = true;
+  return keeps;
+}
+
 void ChunkCache::return_memory(const FileCache& file) noexcept {
   if (!file.keeps_chunks()) budget_.give_back(MemoryUse::chunks, file.chunk_bytes, 0);
 }
@@ -187,7 +195,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   } catch (...) {
     good = false;
   }
-  const bool open = file.users != 0;
+  const bool open = file.users != 0, is_shared = staging.is_shared();
   if (!file.table.finish(chunk, generation, good && open, Places{file, &staging})) {
     if (name) file.source->drop(*name);
     staging = Staging();
@@ -198,7 +206,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   if (file.keeps_chunks()) complain_if_full(file);
   EvictionFacts facts;
   plans_.look_up(file, chunk, facts);
-  file.residents.push_back({chunk, facts.awaited, plans_.clock(), name});
+  file.residents.push_back({chunk, facts.awaited, plans_.clock(), name, is_shared});
   ++file.stats.published;
   file.stats.most_vmas = std::max(file.stats.most_vmas, budget_.vmas());
   file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());

@@ -47,6 +47,8 @@ class ChunkCache {
 
   /// For one more chunk of `file`.  False: there is none to be had; `urgent`: even by taking what is planned.
   bool take_memory(FileCache& file, bool urgent) noexcept;
+  /// Chunks are resident whose memory is a chunk file's.  `give_back`: these go first, also planned ones.
+  bool keeps_shared(bool give_back) noexcept;
   /// Of take_memory(), for a chunk that is not published.
   void return_memory(const FileCache& file) noexcept;
   /// For what is not a chunk; chunks give way as `urgency` says.  False: no room, or more than the use's

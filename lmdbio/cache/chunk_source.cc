@@ -54,24 +54,24 @@ class FileSource final : public ChunkSource {
                                                : claim_memory(table, wanted, memory);
   }
 
-  std::optional<node::ChunkName> filled(ChunkIndex chunk, bool good) noexcept override {
+  Filled filled(ChunkIndex chunk, bool good) noexcept override {
     forget_inherited();
     const auto at =
         std::find_if(claims_.begin(), claims_.end(), [chunk](const Claim& c) { return c.chunk == chunk; });
-    if (at == claims_.end()) return {};
+    if (at == claims_.end()) return {good};
     std::optional<node::ChunkName> name;
-    if (at->memory && good) {
-      if (const Status st = node::link_chunk_file(at->memory, at->name); st.ok()) {
+    if (at->file && good) {
+      if (const Status st = node::link_chunk_file(at->file, at->name, {at->memory, file_.chunk_bytes}); st.ok()) {
         name = at->name;
         files_.fetch_add(1, std::memory_order_relaxed);
       } else {
         cannot_share(st);
+        good = st.raw() != EBADMSG;
       }
-      good = name.has_value();
     }
-    at->table->release(raw(chunk), at->value, good, now_ns() - at->begun_ns);
+    at->table->release(raw(chunk), at->value, at->file ? name.has_value() : good, now_ns() - at->begun_ns);
     claims_.erase(at);
-    return name;
+    return {good, name};
   }
 
   void drop(const node::ChunkName& name) noexcept override {
@@ -105,8 +105,9 @@ class FileSource final : public ChunkSource {
     node::ClaimValue value;
     std::int64_t begun_ns;
     Table table;
-    UniqueFd memory;  ///< of the chunk file; empty: into the page cache
+    UniqueFd file;  ///< chunk file; empty: into the page cache
     node::ChunkName name;
+    const std::byte* memory = nullptr;  ///< of the chunk file
   };
 
   Answer claim_pages(const Table& table, ChunkIndex chunk) noexcept {
@@ -118,7 +119,7 @@ class FileSource final : public ChunkSource {
       table->found(raw(chunk), value);
       return Answer::ready;
     }
-    claims_.push_back({chunk, value, now_ns(), table, {}, {}});
+    claims_.push_back({chunk, value, now_ns(), table, {}, {}, {}});
     return Answer::yours;
   }
 
@@ -142,6 +143,11 @@ class FileSource final : public ChunkSource {
         memory = Staging::adopt(std::move(mapped).value());
         return Answer::given;
       }
+      if (mapped.error().raw() == EBADMSG) {
+        cannot_share(mapped.error());
+        (void)node::unlink_chunk_file(name);
+        return Answer::yours;
+      }
       found = table->claim_gone(raw(chunk), value) ? node::Look::mine : node::Look::claimed;
     }
     if (found != node::Look::mine) return Answer::wait;
@@ -156,7 +162,7 @@ class FileSource final : public ChunkSource {
     }
     memory = Staging::adopt(std::move(made.value().memory));
     name.life = table->life();
-    claims_.push_back({chunk, value, now, table, std::move(made.value().fd), name});
+    claims_.push_back({chunk, value, now, table, std::move(made.value().fd), name, memory.data()});
     table->note_memory(limit_, files_now());
     return Answer::yours;
   }
@@ -170,20 +176,23 @@ class FileSource final : public ChunkSource {
     const unsigned before = processes_.exchange(others.processes, std::memory_order_relaxed);
     if (others.processes > before && now - first_ns_ >= kApart) late_start_ns_ = now;
     // Those that are still to start begin with the first chunk.
+    const std::uint64_t files = others.files + own;
     const bool keeps_all =
-        now - first_ns_ < kOthersStart && ((others.files + own) * file_.chunk_bytes <= kKeptForStart ||
+        now - first_ns_ < kOthersStart && (files * file_.chunk_bytes <= kKeptForStart ||
                                            (late_start_ns_ != 0 && now - late_start_ns_ < kNextStarts));
     to_come_.store(keeps_all ? std::uint64_t{~0u} << 32 : std::uint64_t{others.last} << 32 | others.first,
                    std::memory_order_relaxed);
     const std::uint64_t limit = std::min(limit_, others.least_limit);
-    is_full_.store((others.files + own + 1) * file_.chunk_bytes > limit, std::memory_order_relaxed);
+    is_full_.store((files + 1) * file_.chunk_bytes > limit ||
+                       (files != 0 && node::chunk_room().left < file_.chunk_bytes),
+                   std::memory_order_relaxed);
     return others.processes != 0;
   }
 
   // Chunk files that it keeps or reads to.
   std::uint32_t files_now() const noexcept {
     const auto being_read = std::count_if(claims_.begin(), claims_.end(),
-                                          [](const Claim& c) { return static_cast<bool>(c.memory); });
+                                          [](const Claim& c) { return static_cast<bool>(c.file); });
     return files_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(being_read);
   }
 
@@ -198,10 +207,11 @@ class FileSource final : public ChunkSource {
   }
 
   void cannot_share(Status why) noexcept {
-    share_again_ns_ = now_ns() + kTryAgain;
-    if (std::exchange(complained_, true)) return;
-    const char* const text = ::strerrordesc_np(why.raw());
-    log_line(LogLevel::info,
+    const bool is_damaged = why.raw() == EBADMSG;
+    share_again_ns_ = is_damaged ? INT64_MAX : std::max(share_again_ns_, now_ns() + kTryAgain);
+    if (std::exchange(complained_, true) && !is_damaged) return;
+    const char* const text = is_damaged ? "one had other bytes than were written to it" : ::strerrordesc_np(why.raw());
+    log_line(is_damaged ? LogLevel::warn : LogLevel::info,
              "%s: each process reads the file itself, because chunk files in /dev/shm are not available: %s",
              file_.name.c_str(), text != nullptr ? text : "unknown error");
   }

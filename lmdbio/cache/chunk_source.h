@@ -46,9 +46,13 @@ class ChunkSource {
   /// `given` the chunk's; after `yours` where the chunk is to be read to, or empty: to memory of the
   /// caller's.
   virtual Answer claim(const Wanted& wanted, Staging& memory) noexcept = 0;
-  /// After `yours`, once.  `good`: all bytes were read.  As claim().  A name: other processes find the bytes
-  /// by it, in the memory that claim() gave, until drop().
-  virtual std::optional<node::ChunkName> filled(ChunkIndex chunk, bool good) noexcept = 0;
+  struct Filled {
+    bool good = false;  ///< false: the memory that claim() gave does not hold the bytes
+    /// Other processes find the bytes by it, in the memory that claim() gave, until drop().
+    std::optional<node::ChunkName> name{};
+  };
+  /// After `yours`, once.  `good`: all bytes were read.  As claim().
+  virtual Filled filled(ChunkIndex chunk, bool good) noexcept = 0;
   /// This process does not keep the chunk any more, which filled() gave that name.  Any thread, with any lock
   /// held.
   virtual void drop(const node::ChunkName& name) noexcept = 0;

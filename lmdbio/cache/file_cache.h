@@ -131,6 +131,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
     /// Other processes find it by this name, as long as it is resident.
     std::optional<node::ChunkName> name;
+    bool is_shared = false;  ///< its memory is a chunk file's, of this process or of another one
   };
 
   FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,

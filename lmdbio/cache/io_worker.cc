@@ -27,6 +27,9 @@ constexpr std::size_t kJobsAtOnce = 4;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
+/// How often a process that keeps chunk files looks at /dev/shm: in this time a program takes less than half of it.
+constexpr std::int64_t kLookAtShared = 50'000'000;
+
 /// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kScratches = 4 * kMostFills;
@@ -103,6 +106,7 @@ void IoWorker::loop() noexcept {
     }
     drop_pages();
     if (watches_late_use_.load(std::memory_order_relaxed)) look_for_late_use();
+    if (keeps_shared_) look_at_shared_memory();
     if (pump() || worked) continue;
     if (stopping_ && idle()) break;
     sleep(seen);
@@ -200,6 +204,7 @@ void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
   may_have_jobs_ = true;
   const std::lock_guard lock(owner_.mutex_);
   const bool current = c.generation == file.table.generation();
+  keeps_shared_ = true;
   const bool resident = owner_.chunks_.finish(file, c.chunk, c.generation, true, memory);
   if (resident)
     ++file.stats.chunks_given;
@@ -272,8 +277,11 @@ bool IoWorker::pump() noexcept {
 
 void IoWorker::finished(std::size_t at) noexcept {
   Fill& f = fills_[at];
-  if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
-    f.name = f.job.file->source->filled(c->chunk, f.group.status.ok());
+  if (const ChunkJob* const c = f.job.chunk(); c != nullptr) {
+    const ChunkSource::Filled filled = f.job.file->source->filled(c->chunk, f.group.status.ok());
+    f.name = filled.name;
+    if (!filled.good && f.group.status.ok()) f.group.status = Status::from_errno(EAGAIN);  // by page faults, then
+  }
   {
     const std::lock_guard lock(owner_.mutex_);
     count(*f.job.file);
@@ -304,6 +312,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
   const bool current = job.generation == file.table.generation();
   bool resident = false;
   if (job.publishes) {
+    keeps_shared_ = keeps_shared_ || f.staging.is_shared();
     resident = owner_.chunks_.finish(file, job.chunk, job.generation, good, f.staging, f.name);
     if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
   } else {
@@ -370,12 +379,21 @@ void IoWorker::look_for_late_use(FileCache& file, bool faulted) noexcept {
     (void)owner_.begin_whole_load(file, file.late_use.used_bytes());
 }
 
+void IoWorker::look_at_shared_memory() noexcept {
+  const std::int64_t now = now_ns();
+  if (now - shared_looked_ns_ < kLookAtShared) return;
+  shared_looked_ns_ = now;
+  const bool crowded = node::chunk_room().crowded;
+  const std::lock_guard lock(owner_.mutex_);
+  keeps_shared_ = owner_.chunks_.keeps_shared(crowded);
+}
+
 // `seen`: count of work_ before it was looked for.
 void IoWorker::sleep(std::uint32_t seen) noexcept {
   const bool looks = watches_late_use_.load(std::memory_order_relaxed);
   if (idle()) {
     constexpr std::int64_t kLong = 3'600'000'000'000;
-    work_.wait(seen, looks ? LateUse::kEvery : kLong);
+    work_.wait(seen, looks ? LateUse::kEvery : keeps_shared_ ? kLookAtShared : kLong);
     return;
   }
   constexpr std::size_t kMost = 32;
@@ -383,7 +401,7 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   pollfd fds[kMost];
   fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
-  int timeout = bell_ && !looks ? -1 : kLookMs;
+  int timeout = bell_ && !looks && !keeps_shared_ ? -1 : kLookMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->queue->in_flight() == 0) continue;
     const int wait = l->queue->poll_timeout_ms();

@@ -82,6 +82,7 @@ class IoWorker {
   void chunk_ended(Fill& f, const ChunkJob& job) noexcept;
   void look_for_late_use() noexcept;
   void look_for_late_use(FileCache& file, bool faulted) noexcept;
+  void look_at_shared_memory() noexcept;
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
@@ -107,6 +108,8 @@ class IoWorker {
   std::optional<TouchedPages> touched_;
   std::int64_t late_looked_ns_ = 0;  ///< when late use was looked for last
   long major_faults_ = 0;            ///< of the process, then
+  bool keeps_shared_ = false;        ///< chunks may be resident whose memory is a chunk file's
+  std::int64_t shared_looked_ns_ = 0;  ///< when it was last looked whether they may be
   Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
 };
 

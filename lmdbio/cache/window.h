@@ -94,8 +94,10 @@ class Staging {
   static Staging adopt(Mapping shared) noexcept {
     Staging s;
     s.mapping_ = std::move(shared);
+    s.is_shared_ = true;
     return s;
   }
+  bool is_shared() const noexcept { return is_shared_; }
   std::byte* data() const noexcept { return mapping_.data(); }
   std::size_t size() const noexcept { return mapping_.size(); }
   explicit operator bool() const noexcept { return static_cast<bool>(mapping_); }
@@ -107,6 +109,7 @@ class Staging {
  private:
   friend class Window;
   Mapping mapping_;
+  bool is_shared_ = false;
 };
 
 /// How a window's pieces change places: mremap(2) and mmap(2), but for tests of what happens when they fail.

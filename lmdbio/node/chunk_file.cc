@@ -7,8 +7,12 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
@@ -27,6 +31,9 @@
 namespace lmdbio::node {
 
 namespace {
+
+/// Of the files that a process makes, one in so many is verified when it is linked.
+constexpr unsigned kVerifyEvery = 16;
 
 struct Text {
   char text[80];
@@ -74,25 +81,51 @@ Result<UniqueFd> open_directory(bool make) noexcept {
 // If nobody has any: who needs it makes it anew.
 void remove_directory() noexcept { (void)::rmdir(directory_name().c_str()); }
 
-bool has_room(int directory, std::size_t bytes) noexcept {
+// Of /dev/shm, which is the programs': they get a signal where it is full.
+struct Room {
+  std::uint64_t total = 0, used = 0;  ///< bytes, of everybody; total 0: there is no limit
+  bool is_small() const noexcept { return total != 0 && total < kLeastSharedMemory; }
+  bool has(std::uint64_t more) const noexcept { return total == 0 || (!is_small() && used + more <= total / 4); }
+};
+Room room_of(const struct statfs& fs) noexcept {
+  const auto block = static_cast<std::uint64_t>(fs.f_bsize);
+  return {fs.f_blocks * block, (fs.f_blocks - std::min(fs.f_bfree, fs.f_blocks)) * block};
+}
+bool has_room(int directory, std::uint64_t more) noexcept {
   struct statfs fs;
-  if (::fstatfs(directory, &fs) != 0) return false;
-  // 0 blocks: a tmpfs without a limit.
-  return fs.f_blocks == 0 || fs.f_bavail >= 2 * bytes / static_cast<std::uint64_t>(fs.f_bsize);
+  return ::fstatfs(directory, &fs) == 0 && room_of(fs).has(more);
 }
 
-// All of its memory: where none is left that is an error here, and a signal later.
+// Allocates all of its memory: where none is left that is an error here, and a signal later.
 Status allocate(int fd, const Mapping& memory) noexcept {
   const std::size_t bytes = memory.size();
   bool huge = true;
-  // An empty range cannot be collapsed.
+  // An empty range cannot be collapsed.  The kernel does not clear memory that fallocate(2) gives until a page
+  // fault does; on a tmpfs with huge=always or within_size, MADV_COLLAPSE maps such memory as it is, and a
+  // later fault of any mapping clears it, data included (Linux 6.18).  write(2) clears all of it at once, and
+  // does not end in a signal where a store through the mapping would.
   for (std::size_t at = 0; at < bytes && huge; at += kHugePage)
-    huge = ::fallocate(fd, 0, static_cast<off_t>(at), 1) == 0;
+    huge = ::pwrite(fd, "", 1, static_cast<off_t>(at)) == 1;
   huge = huge && ::madvise(memory.data(), bytes, MADV_COLLAPSE) == 0;
   struct stat st;
   if (huge && ::fstat(fd, &st) == 0 && static_cast<std::uint64_t>(st.st_blocks) * 512 >= bytes) return {};
   return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? Status() : Status::from_errno(errno);
 }
+
+// The checksum of a chunk file, as its time of modification.  It covers 64 bytes of each 4 KiB, at a place that
+// differs from page to page: it finds pages that have other bytes, at 1/64 of the cost of reading all.
+timespec checksum(const std::byte* data, std::size_t bytes) noexcept {
+  constexpr std::size_t kPage = 4096, kPiece = 64;
+  std::array<std::byte, kPage> pieces;
+  std::uint64_t sum = 0;
+  for (std::size_t at = 0; at < bytes;) {
+    for (std::size_t to = 0; to < pieces.size(); to += kPiece, at += kPage)
+      std::memcpy(&pieces[to], data + at + to, kPiece);
+    sum = XXH3_64bits_withSeed(pieces.data(), pieces.size(), sum);
+  }
+  return {static_cast<time_t>(sum >> 32), static_cast<long>(sum & 0x1fff'ffff)};
+}
+static_assert(kHugePage % (64 * 4096) == 0, "checksum() takes 64 pages at a time");
 
 // At a multiple of 2 MiB; not inherited by forks, not dumped.
 Result<Mapping> map(int fd, std::size_t bytes, int protection) noexcept {
@@ -142,19 +175,36 @@ Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept {
   if (!memory) return memory.error();
   made.memory = std::move(memory).value();
   if (const Status st = allocate(made.fd.get(), made.memory); !st.ok()) return st;
+  if (!has_room(in, 0)) return Status::from_errno(ENOSPC);  // others have made some at the same time
   return made;
 }
 
-Status link_chunk_file(const UniqueFd& fd, const ChunkName& name) noexcept {
+ChunkRoom chunk_room() noexcept {
+  struct statfs fs;
+  if (::statfs(directory_name().c_str(), &fs) != 0) return {};
+  const Room room = room_of(fs);
+  if (room.total == 0) return {~std::uint64_t{}, false};
+  const std::uint64_t ahead = room.is_small() ? 0 : room.total / 16 * 3;
+  return {ahead - std::min(room.used, ahead), room.used > room.total / 2};
+}
+
+Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) noexcept {
   const Result<UniqueFd> directory = open_directory(true);
   if (!directory) return directory.error();
-  if (::fchmod(fd.get(), 0400) != 0) return Status::from_errno(errno);
+  const timespec times[2] = {{0, UTIME_OMIT}, checksum(memory.data(), memory.size())};
+  if (::fchmod(fd.get(), 0400) != 0 || ::futimens(fd.get(), times) != 0) return Status::from_errno(errno);
   // Of this thread: it may have descriptors of its own.
   char from[64];
   (void)std::snprintf(from, sizeof from, "/proc/thread-self/fd/%d", fd.get());
-  if (::linkat(AT_FDCWD, from, directory.value().get(), text_of(name).c_str(), AT_SYMLINK_FOLLOW) == 0)
-    return {};
-  return Status::from_errno(errno);
+  if (::linkat(AT_FDCWD, from, directory.value().get(), text_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0)
+    return Status::from_errno(errno);
+  // The first one, and some of the others, are looked at as another process will see them.
+  static constinit std::atomic<unsigned> linked{0};
+  if (linked.fetch_add(1, std::memory_order_relaxed) % kVerifyEvery != 0) return {};
+  const Result<Mapping> seen = open_chunk_file(name, memory.size());
+  if (seen || seen.error().raw() != EBADMSG) return {};
+  (void)unlink_chunk_file(name);
+  return seen.error();
 }
 
 Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexcept {
@@ -168,7 +218,11 @@ Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexce
   if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid() || static_cast<std::uint64_t>(st.st_size) != bytes ||
       static_cast<std::uint64_t>(st.st_blocks) * 512 < bytes)
     return Status::from_errno(ENOENT);
-  return map(fd.get(), bytes, PROT_READ);
+  Result<Mapping> mapped = map(fd.get(), bytes, PROT_READ);
+  if (!mapped) return mapped;
+  const timespec sum = checksum(mapped.value().data(), bytes);
+  if (sum.tv_sec != st.st_mtim.tv_sec || sum.tv_nsec != st.st_mtim.tv_nsec) return Status::from_errno(EBADMSG);
+  return mapped;
 }
 
 Status unlink_chunk_file(const ChunkName& name) noexcept {

@@ -8,7 +8,7 @@
     --only A,B      --without A,B   actors: what a run may do; reading ways stay unless named in --without
     --run-seconds N   of one run, 20                  --hang N   seconds without a step that are a hang, 60
     --mode M          stock, preload, linked, soname  --dir DIR  where databases and failed runs are kept
-    --json FILE       all results
+    --json FILE       all results            --shm-huge MODE   every other run has a /dev/shm of its own, a tmpfs with huge=MODE
 
 Each run draws its settings from its seed: LMDBIO_IO, _NODE, _MEMORY and _ENGINE, the sizes of values, the storage (local disk;
 slowfs with 1 ms a request, with faults, without mmap), processes, threads, actors.  A run prints a line; a failed run
@@ -32,6 +32,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "shim"), os.path.join(HERE, "..", "support")]
 import cgroup  # noqa: E402
+import namespaces  # noqa: E402
 import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
@@ -75,6 +76,7 @@ HANG = shimtest.option("--hang", 60)
 MODE = shimtest.option("--mode", "")
 DIR = shimtest.option("--dir", "")
 JSON = shimtest.option("--json", "")
+SHM_HUGE = shimtest.option("--shm-huge", "")
 REPEAT = shimtest.option("--repeat", -1)
 ONE = shimtest.option("--one", -1)  # a run of its own process; prints its result as JSON
 LIST = flag("--list")
@@ -144,13 +146,17 @@ def draw(seed, may, seconds):
     return s
 
 
+def has_huge_shm(s):
+    return SHM_HUGE != "" and s["seed"] % 2 == 1
+
+
 def told(s):
     """The settings as a line."""
     if s["kind"] == "unload":
         return f"unload {s['LMDBIO_IO']} {s['LMDBIO_ENGINE']} {s['databases'][0]}"
     parts = [s["mode"], s["LMDBIO_IO"], s["LMDBIO_NODE"], s["LMDBIO_MEMORY"], s["LMDBIO_ENGINE"], s["storage"], "+".join(s["databases"]),
              f"{s['processes']}x{s['threads']}"]
-    parts += [w for w in ("writer", "evict", "cgroup") if s[w]]
+    parts += [w for w in ("writer", "evict", "cgroup") if s[w]] + ([f"huge={SHM_HUGE}"] if has_huge_shm(s) else [])
     if s["fault"]:
         parts.append(f"{s['fault']}/{s['every']}" + ("+bursts" if s["burst"] else ""))
     return " ".join(parts) + " " + ",".join(a for a in s["actors"] if a not in WAYS and a != "nomem")
@@ -458,6 +464,8 @@ def one(seed, may, seconds):
     where = tempfile.mkdtemp(prefix=f"campaign-{seed}-", dir=DIR or None)
     run = Run(s, where)
     try:
+        if has_huge_shm(s) and not namespaces.own_ipc_and_shm(f"mode=1777,huge={SHM_HUGE}".encode()):
+            raise slowfs.Missing("a /dev/shm of one's own")
         try:
             run.work()
         finally:

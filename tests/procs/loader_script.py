@@ -2,6 +2,7 @@
 
     loader_script.py DIR make RECORDS BYTES
     loader_script.py DIR read START WORKERS PERSISTENT ORDER OPENED EPOCHS [KILL]
+    loader_script.py DIR torch WORKERS BATCH     PyTorch's DataLoader, in order; prints "M records"
 
 START: fork, spawn, forkserver.  PERSISTENT: one set of workers for all epochs, 0 or 1.  ORDER: shuffled, ordered.  OPENED:
 before the workers are started (fork alone) or in each of them, parent or worker.  KILL: in the first epoch worker 0 kills
@@ -61,6 +62,29 @@ def worker(path, env, pipe):
         pipe.send(read(env, *work))
 
 
+def torch_loader(path, workers, batch):
+    import torch
+
+    class Records(torch.utils.data.Dataset):
+        env = None
+
+        def __getitem__(self, i):
+            self.env = self.env or opened(path)
+            with self.env.begin() as txn:
+                return i, torch.frombuffer(bytearray(txn.get(b"%08d" % i)), dtype=torch.uint8)
+
+        def __len__(self):
+            with opened(path) as env:
+                return env.stat()["entries"]
+
+    total = 0
+    for numbers, values in torch.utils.data.DataLoader(Records(), batch_size=batch, num_workers=workers):
+        for i, got in zip(numbers.tolist(), values):
+            assert got.numpy().tobytes() == value(i, len(got)), i
+            total += 1
+    print(f"{total} records")
+
+
 def main(path, start, workers, persistent, order, where, epochs, kill):
     context = multiprocessing.get_context(start)
     env = opened(path)
@@ -102,6 +126,8 @@ def main(path, start, workers, persistent, order, where, epochs, kill):
 if __name__ == "__main__":
     if sys.argv[2] == "make":
         make(sys.argv[1], int(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[2] == "torch":
+        torch_loader(sys.argv[1], int(sys.argv[3]), int(sys.argv[4]))
     else:
         START, WORKERS, PERSISTENT, ORDER, WHERE, EPOCHS = sys.argv[3:9]
         main(sys.argv[1], START, int(WORKERS), int(PERSISTENT), ORDER, WHERE, int(EPOCHS),

@@ -5,9 +5,12 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "shim"), os.path.join(HERE, "..", "support")]
+import namespaces  # noqa: E402
 import shimtest  # noqa: E402
 import slowfs  # noqa: E402
 
+# For SharedMemory, which fills it.
+OWN_SHM = namespaces.own_ipc_and_shm()
 SCRIPT, PYTHON = os.path.join(HERE, "loader_script.py"), "/usr/bin/python3"
 RECORDS, VALUE, BATCH = 600, 110 << 10, 8
 
@@ -74,6 +77,27 @@ class Loader(shimtest.Case):
                 with self.subTest(order=order, kill=kill):
                     storage = self.read("fork", 4, 0, order, kill=kill)
                     self.assertLessEqual(sum(storage), 1.3)
+
+    # PyTorch's workers pass batches through /dev/shm, and die of SIGBUS where it is full.
+    def test_shared_memory(self):
+        if not OWN_SHM:
+            self.skipTest("no /dev/shm of its own can be had here")
+        if subprocess.run([PYTHON, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            self.skipTest("no python3-torch")
+        batch, records = 32, 1600  # 3.4 MiB; four workers have at most 27 MiB on their way
+        subprocess.run([PYTHON, "-B", SCRIPT, self.fresh(), "make", str(records), str(VALUE)], check=True,
+                       env=shimtest.environment("stock"))
+        for size in ("64m", "1g"):
+            with self.subTest(size=size):
+                self.assertTrue(namespaces.mount_shm(options=f"mode=1777,size={size}".encode()))
+                try:
+                    with slowfs.SlowFs(shimtest.CONFIG["slowfs"], self.db, max_background=256, delay_us=1000) as fs:
+                        done = subprocess.run([PYTHON, "-B", SCRIPT, fs.path, "torch", "4", str(batch)], stdin=subprocess.DEVNULL,
+                                              env=shimtest.environment("preload", {"LMDBIO_NODE": "chunks"}), capture_output=True,
+                                              text=True, timeout=100, check=False)
+                    self.assertEqual((done.returncode, done.stdout), (0, f"{records} records\n"), done.stderr)
+                finally:
+                    namespaces.unmount_shm()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
     --points N           EachPoint: of the points of a run, so many are visited, 30; 0: all
     --processes N --cycles N   Cycles: so many processes, 64, open and close so many times each, 32
     --rounds N           Damage.test_overwritten, 12
+    --shm-huge MODE      /dev/shm is a tmpfs mounted with huge=MODE, never
 
 Right bytes, counts and what is left are checked.  Times are bounded generously: a process that goes on does so in seconds.
 """
@@ -34,6 +35,7 @@ POINTS = shimtest.option("--points", 30)
 PROCESSES = shimtest.option("--processes", 64)
 CYCLES = shimtest.option("--cycles", 32)
 ROUNDS = shimtest.option("--rounds", 12)
+SHM_HUGE = shimtest.option("--shm-huge", "never")
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.shmat.restype = ctypes.c_void_p
@@ -46,7 +48,7 @@ SHARED = "/dev/shm"
 
 # What processes share is counted, and any process of the user removes what the dead have left: nobody else is to be in
 # these namespaces.
-IS_SEPARATE = namespaces.own_ipc_and_shm()
+IS_SEPARATE = namespaces.own_ipc_and_shm(f"mode=1777,huge={SHM_HUGE}".encode())
 
 RECORDS, VALUE = 300, 110 << 10  # 33 MiB: 9 chunks
 FEW = 150  # 5 chunks

@@ -39,6 +39,12 @@ def chunk_files():
         return []
 
 
+def in_use():
+    """Of /dev/shm, bytes, by anybody."""
+    fs = os.statvfs("/dev/shm")
+    return (fs.f_blocks - fs.f_bfree) * fs.f_frsize
+
+
 def lmdbio(*args):
     return subprocess.run([shimtest.CONFIG["command"], *args], env=shimtest.environment("stock"), stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=True).stdout
@@ -114,7 +120,7 @@ class Case(shimtest.Case):
         return [io for p in processes for io in self.last_steps(p, n)]
 
     def last_steps(self, p, used):
-        p.stdin.write("\n" * RECORDS)
+        p.stdin.write("\n" * used)
         p.stdin.flush()
         return self.end(p, used)
 
@@ -343,7 +349,7 @@ class Chunks(Case):
 
     def test_no_room_in_memory(self):
         db = self.database()
-        for flags, options in ((0, b"mode=1777,size=6m"), (0, b"mode=1777,size=20m"), (1, b"mode=1777"), (0, b"mode=0000")):
+        for flags, options in ((0, b"mode=1777,size=6m"), (0, b"mode=1777,size=64m"), (1, b"mode=1777"), (0, b"mode=0000")):
             with self.subTest(options=options, flags=flags):
                 self.assertTrue(namespaces.mount_shm(flags, options))
                 try:
@@ -351,6 +357,51 @@ class Chunks(Case):
                     all_of_them = [self.start(fs.path, "walk", 4, i) for i in range(4)]
                     for p in all_of_them:
                         self.end(p, RECORDS // 4)
+                    self.assertEqual(in_use(), 0)
+                finally:
+                    namespaces.unmount_shm()
+
+    # /dev/shm is the program's: a quarter of it at most is taken, and all is given back where the program uses half of it.
+    def test_room_for_the_program(self):
+        db = self.database(self.records)
+        self.assertTrue(namespaces.mount_shm(options=b"mode=1777,size=256m"))
+        self.addCleanup(namespaces.unmount_shm)
+        fs = self.mount(db)
+        group = [self.start(fs.path, "walk", 4, i, "steps") for i in range(4)]
+        most = 0
+        for _ in range(40):
+            for p in group:
+                self.steps(p, 5)
+                most = max(most, in_use())
+        self.assertGreater(most, 24 << 20)
+        self.assertLessEqual(most, 64 << 20)
+        with open("/dev/shm/program", "wb") as f:
+            os.posix_fallocate(f.fileno(), 0, 140 << 20)
+            end = time.monotonic() + 30
+            while in_use() > 144 << 20 and time.monotonic() < end:  # they stand still
+                time.sleep(.01)
+            self.assertLessEqual(in_use(), 144 << 20)
+            self.assertEqual(chunk_files(), [])
+            for p in group:
+                self.steps(p, 20)
+            self.assertLessEqual(in_use(), 144 << 20)
+            os.posix_fallocate(f.fileno(), 0, 250 << 20)
+        for p in group:
+            self.last_steps(p, self.records // 4)
+        os.unlink("/dev/shm/program")
+        self.assertEqual(in_use(), 0)
+
+    # A tmpfs that gives huge pages gives memory that is not cleared yet, and clears it at a page fault.
+    def test_huge_pages(self):
+        db = self.database(300)
+        for huge in ("never", "always", "within_size", "advise"):
+            with self.subTest(huge=huge):
+                if not namespaces.mount_shm(options=b"mode=1777,huge=" + huge.encode()):
+                    self.skipTest("a tmpfs without huge pages")
+                try:
+                    fs = self.mount(db)
+                    ios = self.side_by_side([self.start(fs.path, "walk", 1, 0, "steps") for _ in range(3)], 300)
+                    self.assertGreater(sum(io["chunks_given"] for io in ios), 8)
                 finally:
                     namespaces.unmount_shm()
 
@@ -371,7 +422,7 @@ class Kills(Case):
     # At the n-th system call of a kind that a thread makes, up to so many: tables (shm*), waits and wake-ups (futex), chunk
     # files from their making to their removal.
     points = {"shmget": 4, "shmat": 4, "shmctl": 8, "shmdt": 2, "futex": 8, "mkdir": 1, "ftruncate": 6, "fallocate": 6,
-              "madvise": 12, "linkat": 6, "mremap": 8, "unlink": 4, "unlinkat": 2, "rmdir": 2}
+              "pwrite64": 6, "madvise": 12, "linkat": 6, "mremap": 8, "unlink": 4, "unlinkat": 2, "rmdir": 2}
 
     def nothing_is_left(self, db, extra):
         """After one more open; a table that its maker had not attached yet goes when it is ten seconds old."""

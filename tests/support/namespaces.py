@@ -21,14 +21,14 @@ def unmount_shm():
         raise OSError(ctypes.get_errno(), "umount2")
 
 
-def own_ipc_and_shm():
+def own_ipc_and_shm(options=b"mode=1777"):
     """An IPC namespace and a /dev/shm that nobody else uses.  False: they cannot be had; then the process may be in
     namespaces of its own all the same."""
     if LIBC.unshare(CLONE_NEWIPC | CLONE_NEWNS) != 0:
         return False
     # In a chroot, / is no mount.
     everything = _make_private(b"/", MS_REC)
-    return (everything or _make_private(b"/dev/shm") or _make_private(b"/dev")) and mount_shm()
+    return (everything or _make_private(b"/dev/shm") or _make_private(b"/dev")) and mount_shm(options=options)
 
 
 def own_terminals():

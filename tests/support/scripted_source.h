@@ -40,11 +40,11 @@ class ScriptedSource final : public cache::ChunkSource {
     const std::lock_guard lock(script_.mutex);
     return script_.answer(raw(wanted.chunk), script_.seen[raw(wanted.chunk)].claims++);
   }
-  std::optional<node::ChunkName> filled(cache::ChunkIndex chunk, bool good) noexcept override {
+  Filled filled(cache::ChunkIndex chunk, bool good) noexcept override {
     const std::lock_guard lock(script_.mutex);
     SourceScript::Seen& s = script_.seen[raw(chunk)];
     ++(good ? s.good : s.failed);
-    return {};
+    return {good};
   }
   void drop(const node::ChunkName&) noexcept override {}
   void leave() noexcept override {}

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -43,7 +45,7 @@ class NodeChunkFile : public ::testing::Test {
     Result<UnnamedChunk> made = make_chunk_file(kBytes);
     if (!made) return made.error();
     std::memset(made.value().memory.data(), static_cast<int>(name.chunk + 1), kBytes);
-    return link_chunk_file(made.value().fd, name);
+    return link_chunk_file(made.value().fd, name, {made.value().memory.data(), kBytes});
   }
   static bool has(const Mapping& m, std::uint32_t chunk) {
     for (std::size_t at = 0; at < kBytes; at += 1000)
@@ -164,6 +166,38 @@ TEST_F(NodeChunkFile, SomethingElseUnderItsName) {
   refused();
 }
 
+// A page that is not as it was written.
+TEST_F(NodeChunkFile, OtherBytes) {
+  ASSERT_TRUE(make(name(0)).ok());
+  ASSERT_TRUE(open_chunk_file(name(0), kBytes));
+  char text[96];
+  (void)std::snprintf(text, sizeof text, "/%016llx-%016x%016x-%08x",
+                      static_cast<unsigned long long>(life_of(life_)), 1u, 2u, 0u);
+  const std::string at = directory() + text;
+  struct stat before;
+  ASSERT_EQ(::stat(at.c_str(), &before), 0);
+  ASSERT_EQ(::chmod(at.c_str(), 0600), 0);
+  const UniqueFd fd(::open(at.c_str(), O_RDWR));
+  ASSERT_TRUE(fd);
+  std::array<char, 4096> page;
+  page.fill(1);
+  for (const off_t place : {0, 4096, 3 << 20, static_cast<int>(kBytes - page.size())}) {
+    for (const bool damaged : {true, false}) {
+      if (damaged) page.fill(0);
+      ASSERT_EQ(::pwrite(fd.get(), page.data(), page.size(), place), static_cast<ssize_t>(page.size()));
+      const timespec times[2] = {{0, UTIME_OMIT}, before.st_mtim};
+      ASSERT_EQ(::futimens(fd.get(), times), 0);
+      const Result<Mapping> found = open_chunk_file(name(0), kBytes);
+      EXPECT_EQ(static_cast<bool>(found), !damaged) << place;
+      if (!found) {
+        EXPECT_EQ(found.error().raw(), EBADMSG);
+      }
+      page.fill(1);
+    }
+  }
+  EXPECT_TRUE(unlink_chunk_file(name(0)).ok());
+}
+
 TEST_F(NodeChunkFile, WhatTheKilledLeaveIsRemoved) {
   ASSERT_TRUE(make(name(0)).ok());
   {
@@ -201,15 +235,62 @@ class Mounted {
   bool done_;
 };
 
+// /dev/shm is the programs': none is made in a small one, and a quarter of it is taken at most.
 TEST_F(NodeChunkFile, NoRoom) {
-  const Mounted small("mode=1777,size=14m");
-  ASSERT_TRUE(small.done());
-  EXPECT_TRUE(make(name(0)).ok());
-  EXPECT_TRUE(make(name(1)).ok());
-  EXPECT_EQ(make(name(2)).raw(), ENOSPC) << "what is left is for others";
+  for (const char* const size : {"14m", "64m", "255m"}) {
+    const Mounted small((std::string("mode=1777,size=") + size).c_str());
+    ASSERT_TRUE(small.done());
+    EXPECT_EQ(make(name(0)).raw(), ENOSPC) << size;
+    EXPECT_EQ(chunk_room().left, 0u);
+    remove_chunk_files_of(life_of(life_));  // and the directory
+  }
+  const Mounted own("mode=1777,size=256m");
+  ASSERT_TRUE(own.done());
+  EXPECT_EQ(chunk_room().left, 0u) << "nobody has any: there is no directory";
+  std::uint32_t made = 0;
+  for (; made < 12; ++made) {
+    EXPECT_TRUE(make(name(made)).ok());
+    EXPECT_LE(chunk_room().left, (48u << 20) - (made + 1) * kBytes);
+    EXPECT_GE(chunk_room().left + (1 << 20), (48u << 20) - (made + 1) * kBytes);
+  }
+  EXPECT_EQ(chunk_room().left, 0u);
+  for (; made < 20 && make(name(made)).ok();) ++made;
+  EXPECT_GE(made, 15u);
+  EXPECT_LE(made, 16u);
+  EXPECT_EQ(make(name(20)).raw(), ENOSPC);
   ASSERT_TRUE(unlink_chunk_file(name(0)).ok());
-  EXPECT_TRUE(make(name(2)).ok());
-  EXPECT_TRUE(open_chunk_file(name(2), kBytes));
+  EXPECT_TRUE(make(name(20)).ok());
+  EXPECT_TRUE(open_chunk_file(name(20), kBytes));
+  const UniqueFd program(::open("/dev/shm/program", O_RDWR | O_CREAT, 0600));
+  EXPECT_EQ(::posix_fallocate(program.get(), 0, 60 << 20), 0);
+  EXPECT_FALSE(chunk_room().crowded);
+  EXPECT_EQ(::posix_fallocate(program.get(), 0, 80 << 20), 0);
+  EXPECT_TRUE(chunk_room().crowded);
+  remove_chunk_files_of(life_of(life_));
+  EXPECT_EQ(make(name(0)).raw(), ENOSPC) << "what the program has counts";
+  EXPECT_EQ(::unlink("/dev/shm/program"), 0);
+  remove_chunk_files_of(life_of(life_));
+}
+
+// Each byte that is written to it stays, in whatever mapping it is looked at, and before it is written to it is 0.
+TEST_F(NodeChunkFile, HugePages) {
+  for (const char* const huge : {"never", "always", "within_size", "advise"}) {
+    const Mounted own((std::string("mode=1777,huge=") + huge).c_str());
+    if (!own.done()) GTEST_SKIP() << "a tmpfs without huge pages";
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      Result<UnnamedChunk> made = make_chunk_file(kBytes);
+      ASSERT_TRUE(made) << huge;
+      std::byte* const at = made.value().memory.data();
+      EXPECT_EQ(std::count(at, at + kBytes, std::byte{}), kBytes) << huge;
+      std::memset(at, static_cast<int>(i + 1), kBytes);
+      EXPECT_TRUE(link_chunk_file(made.value().fd, name(i), {at, kBytes}).ok()) << huge;
+      const Result<Mapping> found = open_chunk_file(name(i), kBytes);
+      ASSERT_TRUE(found) << huge;
+      for (const Mapping* const m : std::initializer_list<const Mapping*>{&made.value().memory, &found.value()})
+        EXPECT_EQ(std::count(m->data(), m->data() + kBytes, static_cast<std::byte>(i + 1)), kBytes) << huge;
+    }
+    remove_chunk_files_of(life_of(life_));
+  }
 }
 
 TEST_F(NodeChunkFile, ReadOnly) {
