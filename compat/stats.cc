@@ -14,6 +14,7 @@
 
 #include "compat/handle.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
@@ -162,6 +163,7 @@ void write_line(const std::string& line, const std::string& path) {
       log_line(LogLevel::warn, "LMDBIO_STATS: cannot open %s: %s", path.c_str(), ::strerrordesc_np(errno));
     if (fd < 0) return;
   }
+  const NoFileSizeSignal limited;
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t n = ::write(fd, line.data() + done, line.size() - done);
     if (n < 0 && errno == EINTR) continue;

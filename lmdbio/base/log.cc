@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/base/unique_fd.h"
 
 namespace lmdbio {
@@ -30,6 +31,7 @@ void put(const char* text, std::size_t bytes) noexcept {
   const StandardErrorOpener open = g_open_stderr.load(std::memory_order_acquire);
   const int opened = open != nullptr ? open() : kSharesDescriptors;
   const UniqueFd own(opened);
+  const NoFileSizeSignal limited;  // standard error may be a file
   // Nobody is left to be told that this failed.
   [[maybe_unused]] const ssize_t written =
       ::write(opened == kSharesDescriptors ? STDERR_FILENO : opened, text, bytes);

@@ -67,6 +67,7 @@ struct ReadStats {
     most_resident = std::max(most_resident, s.most_resident);
     most_vmas = std::max(most_vmas, s.most_vmas);
     loads_begun += s.loads_begun, loads_finished += s.loads_finished;
+    vanished += s.vanished, went_direct += s.went_direct;
   }
 };
 

@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cli/command.h"
@@ -213,10 +214,11 @@ void write_json(const std::string& where, int status, const JobUse& job, const J
     std::fputs(text.c_str(), stdout);
     return;
   }
+  const NoFileSizeSignal limited;
   std::ofstream out(where, std::ios::trunc);
   out << text;
   out.close();
-  if (!out) throw Failure(where + ": cannot be written");
+  if (!out) throw Failure(where + ": cannot be written: " + ::strerrordesc_np(errno));
 }
 
 /// The program and its arguments are no options that CLI11 knows of.

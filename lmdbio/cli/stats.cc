@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 
+#include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/statistics.h"
 #include "lmdbio/node/counter_board.h"
@@ -29,6 +30,7 @@ struct Options {
 // What nobody else will find any more.
 void append(const std::string& file, const std::string& line) {
   if (line.empty()) return;
+  const NoFileSizeSignal limited;
   std::ofstream out(file, std::ios::app);
   out << line;
   out.close();
@@ -38,19 +40,26 @@ void append(const std::string& file, const std::string& line) {
 void tell(const Options& options) {
   std::set<fs::path> files;
   for (const std::string& f : options.files) files.insert(fs::absolute(f).lexically_normal());
+  std::set<std::string> without;  ///< files that have bytes, but no statistics
   const Json processes = collect(
       [&files](const node::ShownBoard& b) {
         return files.contains(fs::path(stats::expand(b.topic, b.pid)).lexically_normal());
       },
       [](const node::ShownBoard& b) { append(stats::expand(b.topic, b.pid), stats::line_of(b)); },
-      [&options] {
+      [&options, &without] {
         Json lines = Json::array();
-        for (const std::string& f : options.files) (void)add_lines(f, lines);
+        for (const std::string& f : options.files) {
+          const std::size_t before = lines.size();
+          std::error_code error;
+          if (add_lines(f, lines) && lines.size() == before && fs::file_size(f, error) != 0) without.insert(f);
+        }
         return lines;
       });
-  if (processes.empty())
-    for (const std::string& f : options.files)
-      if (::access(f.c_str(), R_OK) != 0) throw Failure(f + ": " + ::strerrordesc_np(errno));
+  for (const std::string& f : options.files) {
+    if (processes.empty() && ::access(f.c_str(), R_OK) != 0) throw Failure(f + ": " + ::strerrordesc_np(errno));
+    // The processes that write to an empty file may still run.
+    if (processes.empty() || without.contains(f)) throw Failure(f + ": no statistics of LMDBIO");
+  }
   const Json total = total_of(processes);
   if (options.json) {
     std::puts(dump(Json{{"total", total}, {"processes", processes}}).c_str());

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/node/life.h"
 
 #ifndef MADV_COLLAPSE
@@ -167,6 +168,7 @@ Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept {
   if (!directory) return directory.error();
   const int in = directory.value().get();
   if (!has_room(in, bytes)) return Status::from_errno(ENOSPC);
+  const NoFileSizeSignal limited;
   UnnamedChunk made;
   made.fd.reset(::openat(in, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!made.fd || ::ftruncate(made.fd.get(), static_cast<off_t>(bytes)) != 0)

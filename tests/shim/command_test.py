@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -55,6 +56,10 @@ def command(*args, env=None, **kwargs):
     full = shimtest.environment("stock", env)
     return subprocess.run([shimtest.CONFIG["command"], *args], env=full, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, **kwargs)
+
+
+def file_size_limit(limit):
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 class Case(shimtest.Case):
@@ -269,12 +274,41 @@ class Index(Case):
         w = Writer(path)
         w.put([(b"new", b"record")])
         w.close()
-        self.assertIn("ignored: the database file has been replaced or written to since the index was built",
+        self.assertIn("ignored: the database file was copied or changed since the index was built",
                       self.lmdbio("info", path, "--fast").stdout)
         self.lmdbio("index", path)
         self.assertEqual(self.json("info", path, "--fast")["index"]["state"], "valid")
         self.patch(path + "/data.mdb.lmdbio-index", 300, b"\xff")
         self.assertIn("ignored: damaged: wrong checksum", self.lmdbio("info", path, "--fast").stdout)
+
+    def test_copies(self):
+        """cp -a, and staging by rsync -a, keep an index; a copy with another modification time does not."""
+        path = self.database()
+        self.lmdbio("index", path)
+        for how, state in (("-a", "valid"),
+                           ("-r", "ignored: the database file was copied or changed since the index was built")):
+            copy = self.fresh("copy" + how) + "/db"
+            subprocess.run(["cp", how, path, copy], check=True)
+            self.assertEqual(self.json("info", copy, "--fast")["index"]["state"], state)
+
+    def test_a_file_size_limit(self):
+        path = self.database()
+        done = self.lmdbio("index", path, status=2, preexec_fn=file_size_limit(300))
+        self.assertIn("data.mdb.lmdbio-index: cannot be written: File too large", done.stderr)
+        self.assertEqual(os.listdir(path), ["data.mdb"])
+        self.lmdbio("index", path, preexec_fn=file_size_limit(1 << 20))
+
+    def test_without_proc(self):
+        path = self.database()
+        enter = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"']
+        if subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("needs root")
+        for _ in range(2):
+            done = subprocess.run([*enter, shimtest.CONFIG["command"], "index", path], text=True, timeout=100,
+                                  env=shimtest.environment("stock"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(sorted(os.listdir(path)), ["data.mdb", "data.mdb.lmdbio-index"])
+        self.assertEqual(self.json("info", path, "--fast")["index"]["state"], "valid")
 
     def test_dry_run_writes_nothing(self):
         path = self.database()
@@ -316,6 +350,31 @@ class Index(Case):
         done = self.lmdbio("index", path, status=2)
         self.assertIn(f"{data}: (main): page {root}: flags are 0x3", done.stderr)
         self.assertEqual(os.listdir(path), ["data.mdb"])
+
+
+class Stats(Case):
+    def test_what_is_no_statistics(self):
+        good = self.fresh("s") + "/stats"
+        self.lmdbio("run", "--set", f"LMDBIO_STATS={good}", shimtest.program("counted"), self.fresh("a"))
+        self.lmdbio("stats", good)
+        for name, content in (("empty", ""), ("text", "# Title\n\ntext\n"), ("json", '{"a": 1}\n')):
+            file = os.path.join(os.path.dirname(good), name)
+            with open(file, "w", encoding="utf-8") as f:
+                f.write(content)
+            for files in ([file], [good, file]):
+                if len(files) == 1 or content:  # processes that write to an empty file may still run
+                    self.assertEqual(self.lmdbio("stats", *files, status=2).stderr, f"lmdbio: {file}: no statistics of LMDBIO\n")
+
+    def test_a_file_size_limit(self):
+        """The program goes on, and its exit status is its own."""
+        stats = self.fresh("s") + "/stats"
+        with open(stats, "w", encoding="utf-8") as f:
+            f.write("\n" * (1 << 20))
+        done = subprocess.run([shimtest.program("counted"), self.fresh("a")], text=True, timeout=100,
+                              env=shimtest.environment("preload", {"LMDBIO_STATS": stats}), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, preexec_fn=file_size_limit(1 << 20))
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("LMDBIO_STATS: cannot write", done.stderr)
 
 
 class Check(Case):

@@ -22,6 +22,23 @@ ShownBoard::Shown cell(std::uint32_t number, node::CellFacts facts, const T& val
   return {number, facts, std::vector<std::byte>(from, from + sizeof value)};
 }
 
+/// No counter is forgotten when two are added.
+template <class T>
+void adds_all(T one) {
+  std::uint64_t numbers[sizeof one / sizeof(std::uint64_t)];
+  for (std::uint64_t& n : numbers) n = static_cast<std::uint64_t>(&n - numbers) + 1;
+  static_assert(sizeof numbers == sizeof one);
+  std::memcpy(static_cast<void*>(&one), numbers, sizeof one);
+  T sum{};
+  sum.add(one);
+  EXPECT_EQ(std::memcmp(&sum, &one, sizeof one), 0);
+}
+
+TEST(Counters, AllAreAdded) {
+  adds_all(cache::ReadStats{});
+  adds_all(cache::AccessCounters{});
+}
+
 EnvironmentText text(const char* path, bool ours) {
   EnvironmentText t;
   std::strncpy(t.path, path, sizeof t.path - 1);
