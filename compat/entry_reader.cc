@@ -1,6 +1,7 @@
 // Readers of records: lmdbio.h over lmdbio/reader.
 #include <lmdbio/lmdbio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <memory>
@@ -34,6 +35,10 @@ const lmdbio_batch* give(std::unique_ptr<reader::Batch> b) noexcept { return b.r
 extern "C" {
 
 LMDBIO_ABI const char* lmdbio_error(void) { return error_text(); }
+
+LMDBIO_ABI void lmdbio_get_interrupt(lmdbio_interrupt_func** function, void** context) {
+  get_interrupt(*function, *context);
+}
 
 LMDBIO_ABI void lmdbio_set_interrupt(lmdbio_interrupt_func* function, void* context) {
   set_interrupt(function, context);
@@ -131,8 +136,20 @@ LMDBIO_ABI int lmdbio_reader_read_keys(lmdbio_reader* reader, const MDB_val* key
     std::unique_ptr<reader::Batch> b;
     Status st = wait_for_team(*reader, why);
     if (st.ok()) st = reader->core->find({keys, n}, ordinals, why);
-    if (st.ok()) st = reader->core->read(ordinals, b, why);
+    if (st.ok()) st = reader->core->read(ordinals, b, why, true);
     if (st.ok()) *batch = give(std::move(b));
+    return st;
+  });
+}
+
+LMDBIO_ABI int lmdbio_reader_find(lmdbio_reader* reader, const MDB_val* keys, size_t n, uint64_t* ordinals) {
+  return told([&](std::string& why) {
+    if (reader == nullptr || ((keys == nullptr || ordinals == nullptr) && n != 0))
+      return invalid(why, "lmdbio_reader_find: null argument");
+    std::vector<std::uint64_t> found;
+    Status st = wait_for_team(*reader, why);
+    if (st.ok()) st = reader->core->find({keys, n}, found, why);
+    if (st.ok()) std::copy(found.begin(), found.end(), ordinals);
     return st;
   });
 }

@@ -176,7 +176,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
       std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
                                        part.reads_around ? make_engine : make_exact_engine, memory.process);
   if (!reader::take_least(made->shared())) {
-    why = name + ": not enough memory for a reader, which needs 1 MiB" + memory.process->reason();
+    why = name + ": not enough memory for a reader, which needs 1 MiB" + made->shared().memory().reason();
     return Status::from_errno(ENOMEM);
   }
   made->shared().counters.index_read = loaded;

@@ -23,6 +23,11 @@ thread_local constinit Interrupt interrupt;
 
 void set_interrupt(InterruptFunc* ask, void* context) noexcept { interrupt = {ask, context, 0, false}; }
 
+void get_interrupt(InterruptFunc*& ask, void*& context) noexcept {
+  ask = interrupt.ask;
+  context = interrupt.context;
+}
+
 void forget_interrupt() noexcept {
   interrupt.asked_ns = 0;
   interrupt.told = false;

@@ -10,6 +10,8 @@ using InterruptFunc = int(void* context);
 
 /// For the calling thread; null: nobody asks.
 void set_interrupt(InterruptFunc* ask, void* context) noexcept;
+/// What set_interrupt() was given last by this thread.
+void get_interrupt(InterruptFunc*& ask, void*& context) noexcept;
 /// A call of the library begins: the answers to earlier calls do not count.
 void forget_interrupt() noexcept;
 /// Asks the program, with its signal mask, but at most every 0.1 s.  True: the call in progress is to end; so

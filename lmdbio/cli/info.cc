@@ -334,6 +334,7 @@ void look_for_index(const Database& database, Facts& f) {
   tag.page_size = database.page_size();
   tag.record = f.snapshot.dbs[1];
   const auto& st = database.status();
+  tag.owner = st.st_uid;
   tag.identity.ino = st.st_ino;
   tag.identity.size = static_cast<std::uint64_t>(st.st_size);
   tag.identity.mtime_ns = std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;

@@ -41,7 +41,37 @@ unsigned processors() noexcept {
   return n > 0 ? static_cast<unsigned>(n) : 1;
 }
 
+/// That a leaf page without duplicates has room for.
+std::uint64_t most_records(std::size_t page_size) noexcept {
+  return page_size / (format::kNodeHeader + sizeof(std::uint16_t));
+}
+
 Status cancelled() noexcept { return Status::from_errno(ECANCELED); }
+
+/// Leaf pages of a tree with `entries` duplicates: sets the number of records of damaged ones, whose records are
+/// on page `no_page` afterwards, where none can be.  Between two damaged pages, all others count as damaged.  False:
+/// there are too many entries, or too few.
+bool place_damaged_dups(std::span<BlockRow> leaves, std::uint64_t entries, std::uint64_t no_page) noexcept {
+  const auto is_damaged = [](const BlockRow& r) { return r.damaged; };
+  const auto first = std::find_if(leaves.begin(), leaves.end(), is_damaged);
+  if (first == leaves.end()) return true;
+  auto last = first;
+  std::uint64_t known = 0;
+  for (auto leaf = leaves.begin(); leaf != leaves.end(); ++leaf) {
+    known += leaf->records;
+    if (leaf->damaged) last = leaf;
+  }
+  std::uint64_t missing = entries - known;
+  for (auto leaf = first; leaf <= last; ++leaf) missing += leaf->records;
+  const auto pages = static_cast<std::uint64_t>(last - first) + 1;
+  if (known > entries || missing < pages || missing - pages >= UINT32_MAX) return false;
+  for (auto leaf = first; leaf <= last; ++leaf) {
+    leaf->records = leaf == first ? static_cast<std::uint32_t>(missing - (pages - 1)) : 1;
+    leaf->where = no_page;
+    leaf->damaged = false;
+  }
+  return true;
+}
 
 class Build {
  public:
@@ -75,6 +105,7 @@ class Build {
   Status read(PageReads& reads, std::vector<WantedPage>& wanted, bool caller, Take&& take);
   bool go_on(bool caller) noexcept;
   void fail(Status st, const IndexProblem& problem) noexcept;
+  void note_damage(const IndexProblem& problem) noexcept;
 
   const IndexRequest& request_;
   IndexProblem& problem_;
@@ -93,6 +124,7 @@ class Build {
   Status status_;
   std::vector<std::unique_ptr<Chunk>> ready_;
   std::size_t appended_ = 0;
+  IndexProblem damage_;  ///< that was tolerated
   IndexPacker packer_;
   TakenMemory packer_taken_;
   IndexReads reads_;
@@ -121,6 +153,15 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
   const bool whole = request_.parts == 1;
+  // No more than their pages have room for.
+  const std::uint64_t most_damaged =
+      facts_.dupsort ? UINT64_MAX : packer_.damaged_pages() * most_records(facts_.page_size);
+  if (packer_.damaged_pages() != 0 &&
+      (r.entries - packer_.totals.records > most_damaged || !packer_.place_damaged(r.entries))) {
+    return corrupted(root, "number of entries: %" PRIu64 " in the record, %" PRIu64 " in undamaged pages of the tree",
+                     r.entries, packer_.totals.records);
+  }
+  problem_ = damage_;
   if (whole ? packer_.totals.records != r.entries : packer_.totals.records > r.entries)
     return corrupted(root, "number of entries: %" PRIu64 " in the record, %" PRIu64 " in the tree", r.entries,
                      packer_.totals.records);
@@ -146,6 +187,13 @@ void Build::fail(Status st, const IndexProblem& problem) noexcept {
   if (!status_.ok()) return;
   status_ = st;
   problem_ = problem;
+}
+
+void Build::note_damage(const IndexProblem& problem) noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t before = damage_.damaged;
+  if (before == 0) damage_ = problem;
+  damage_.damaged = before + 1;
 }
 
 // The answer to a take() that found something is in status_ already.
@@ -215,9 +263,8 @@ Status Build::find_leaves(PageReads& reads) {
     if (level.size() > request_.file_pages)
       return corrupted(format::raw(request_.record.root), "the tree has more pages than the file");
   }
-  // No more than a page has room for.
-  const std::uint64_t most_each = facts_.page_size / (format::kNodeHeader + sizeof(std::uint16_t));
-  records_each_ = std::clamp<std::uint64_t>(request_.record.entries / level.size() + 1, 1, most_each);
+  records_each_ = std::clamp<std::uint64_t>(request_.record.entries / level.size() + 1, 1,
+                                            most_records(facts_.page_size));
   const auto cut = [&](std::uint64_t part) {
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::ptrdiff_t>(Wide{level.size()} * part / request_.parts);
@@ -315,9 +362,24 @@ Status Build::read_chunk(PageReads& reads, std::size_t which, std::unique_ptr<Ch
     const Status st =
         read(reads, wanted, caller, [&](const WantedPage& w, const std::byte* page, IndexProblem& problem) {
           Range& r = chunk->by_leaf[w.index];
-          r.begin = chunk->rows.blocks.size();
-          const bool good = scan_leaf(facts_, w.page, page, chunk->rows, problem);
-          r.end = chunk->rows.blocks.size();
+          Rows& rows = chunk->rows;
+          r.begin = rows.blocks.size();
+          const std::size_t runs = rows.runs.size(), trees = rows.trees.size();
+          bool good = scan_leaf(facts_, w.page, page, rows, problem);
+          if (!good && request_.tolerant) {
+            rows.blocks.resize(r.begin);
+            rows.runs.resize(runs);
+            rows.trees.resize(trees);
+            BlockRow row;
+            row.leaf = w.page;
+            row.slot = no_slot(facts_.page_size);
+            row.kind = BlockKind::counted;
+            row.damaged = true;
+            rows.blocks.push_back(row);
+            note_damage(problem);
+            good = true;
+          }
+          r.end = rows.blocks.size();
           done_.fetch_add(1, std::memory_order_relaxed);
           return good;
         });
@@ -357,13 +419,6 @@ Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
   nodes.reserve(trees.size());
   for (std::size_t t = 0; t < trees.size(); ++t) {
     const format::DbRecord& r = trees[t].record;
-    if (!in_file(facts_, format::raw(r.root)))
-      return wrong(trees[t],
-                   "entry %u: the root of its duplicates is page %" PRIu64 "; the file has %" PRIu64 " pages",
-                   unsigned{trees[t].slot}, format::raw(r.root), facts_.file_pages);
-    if (r.depth == 0 || r.depth > format::kMaxDepth)
-      return wrong(trees[t], "entry %u: the record gives its tree of duplicates a depth of %u",
-                   unsigned{trees[t].slot}, unsigned{r.depth});
     nodes.push_back({t, format::raw(r.root), r.depth - 1u});
   }
   for (;;) {
@@ -408,13 +463,22 @@ Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
   const Status st =
       read(reads, wanted, caller, [&](const WantedPage& w, const std::byte* page, IndexProblem& problem) {
         const format::DbRecord& r = trees[nodes[w.index].tree].record;
-        return scan_dup_leaf(facts_, r, w.page, page, chunk.dups[w.index].records, problem);
+        BlockRow& row = chunk.dups[w.index];
+        if (scan_dup_leaf(facts_, r, w.page, page, row.records, problem)) return true;
+        if (!request_.tolerant) return false;
+        row.damaged = true;
+        note_damage(problem);
+        return true;
       });
   if (!st.ok()) return st;
   for (std::size_t t = 0; t < trees.size(); ++t) {
+    const std::span<BlockRow> leaves(chunk.dups.begin() + static_cast<std::ptrdiff_t>(chunk.by_tree[t].begin),
+                                     chunk.dups.begin() + static_cast<std::ptrdiff_t>(chunk.by_tree[t].end));
+    if (!place_damaged_dups(leaves, trees[t].record.entries, facts_.file_pages))
+      return wrong(trees[t], "entry %u: its tree of duplicates has too many entries for its undamaged pages",
+                   unsigned{trees[t].slot});
     std::uint64_t records = 0;
-    for (std::size_t i = chunk.by_tree[t].begin; i < chunk.by_tree[t].end; ++i)
-      records += chunk.dups[i].records;
+    for (const BlockRow& leaf : leaves) records += leaf.records;
     if (records != trees[t].record.entries)
       return wrong(trees[t],
                    "entry %u: number of duplicates: %" PRIu64 " in the record, %" PRIu64 " in the tree",

@@ -249,7 +249,8 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
     open_page_ = p.leaf;
   }
   format::PageView dup = format::PageView::none();
-  if (p.dup_leaf != 0 && !open_leaf(shared, p.dup_leaf, dup)) return corrupted(p.dup_leaf);
+  if (p.dup_leaf != 0 && !open_leaf(shared, p.dup_leaf, dup))
+    return corrupted(shared.inside(p.dup_leaf, 1) ? p.dup_leaf : p.leaf);
   Bytes key, value;
   if (const Status st = extract_record(p, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value); !st.ok())
     return corrupted(p.leaf);

@@ -1,5 +1,6 @@
 #include "lmdbio/reader/index_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <lmdb.h>
 #include <stdlib.h>
@@ -10,9 +11,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cctype>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdarg>
@@ -24,7 +27,10 @@
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/file_size_signal.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
+#include "lmdbio/base/mix.h"
 #include "lmdbio/base/unique_fd.h"
 
 namespace lmdbio::reader {
@@ -203,20 +209,128 @@ Status save(const RecordIndex& index, const IndexTag& tag, int fd, std::uint64_t
   return out.finish();
 }
 
-// The directory's entry is on the disk too; where that cannot be asked for, it comes there in its own time.
-void sync_directory(const std::string& path) noexcept {
+std::string directory_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
-  try {
-    const std::string dir = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    const UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd) (void)::fsync(fd.get());
-  } catch (...) {
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+// The directory's entry is on the disk too; where that cannot be asked for, it comes there in its own time.
+void sync_directory(const std::string& path) {
+  const UniqueFd fd(::open(directory_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd) (void)::fsync(fd.get());
+}
+
+/// Temporary names are the index file's name, a point, and so many letters or digits.
+constexpr std::size_t kRandom = 6;
+/// Older than so many seconds, a temporary file belongs to a process that was killed: they are written at once.
+constexpr ::time_t kAbandoned = 3600;
+
+struct CloseDirectory {
+  void operator()(DIR* d) const noexcept { (void)::closedir(d); }
+};
+
+/// Removes temporary files of `path` that killed processes have left.  `now`: the time of the file system, whose
+/// clock may be another machine's.
+void remove_abandoned(const std::string& path, ::time_t now) {
+  const std::string name = path.substr(path.rfind('/') + 1) + ".";
+  const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(directory_of(path).c_str()));
+  if (directory == nullptr) return;
+  const int in = ::dirfd(directory.get());
+  while (const dirent* const entry = ::readdir(directory.get())) {
+    const std::string_view found = entry->d_name;
+    if (found.size() != name.size() + kRandom || found.substr(0, name.size()) != name) continue;
+    if (!std::all_of(found.begin() + static_cast<std::ptrdiff_t>(name.size()), found.end(),
+                     [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }))
+      continue;
+    struct stat st;
+    if (::fstatat(in, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+        st.st_mtime + kAbandoned < now)
+      (void)::unlinkat(in, entry->d_name, 0);
   }
+}
+
+/// A new file in the directory of an index file, which becomes the index file once it is written.
+class NewFile {
+ public:
+  NewFile() noexcept = default;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    if (!name_.empty()) (void)::unlink(name_.c_str());
+  }
+
+  /// Without a name, so that the kernel removes it if the process is killed.  EOPNOTSUPP and others: the file
+  /// system has no such files.
+  Status make_unnamed(const std::string& path) {
+    fd_.reset(::open(directory_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    return fd_ ? Status() : Status::from_errno(errno);
+  }
+  Status make_named(const std::string& path) {
+    std::string name = path + "." + std::string(kRandom, 'X');
+    fd_.reset(::mkostemp(name.data(), O_CLOEXEC));
+    if (!fd_) return Status::from_errno(errno);
+    name_ = std::move(name);
+    return {};
+  }
+  int fd() const noexcept { return fd_.get(); }
+  bool named() const noexcept { return !name_.empty(); }
+
+  /// Takes the place of the file at `path`, if there is one.  An error, and not named(): no name can be given to it.
+  Status move_to(const std::string& path) {
+    if (name_.empty()) {
+      if (link(path)) return {};
+      for (std::uint64_t n = 0; errno == EEXIST && n < kTries; ++n) {
+        char random[kRandom + 1];
+        const std::uint64_t seed = static_cast<std::uint64_t>(now_ns()) + n;
+        (void)std::snprintf(random, sizeof random, "%06x", static_cast<unsigned>(mix(seed) & 0xffffff));
+        std::string name = path + "." + random;
+        if (!link(name)) continue;
+        name_ = std::move(name);
+        break;
+      }
+      if (name_.empty()) return Status::from_errno(errno);
+    }
+    if (::rename(name_.c_str(), path.c_str()) != 0) return Status::from_errno(errno);
+    name_.clear();
+    return {};
+  }
+
+ private:
+  static constexpr std::uint64_t kTries = 100;
+  bool link(const std::string& name) const noexcept {
+    char proc[32];
+    (void)std::snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd_.get());
+    return ::linkat(AT_FDCWD, proc, AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  }
+
+  UniqueFd fd_;
+  std::string name_;  ///< empty: none
+};
+
+/// All of save_index() but the last steps.
+Status fill(const RecordIndex& index, const IndexTag& tag, const struct ::stat& data, int fd,
+            std::uint64_t& bytes) noexcept {
+  if (const Status st = save(index, tag, fd, bytes); !st.ok()) return st;
+  ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
+  if (::fchown(fd, static_cast<::uid_t>(-1), data.st_gid) != 0) mode &= ~::mode_t{S_IRGRP};  // another group's
+  if (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0) return Status::from_errno(errno);
+  return {};
 }
 
 Status damaged(std::span<char> why, const char* what) noexcept {
   say(why, "damaged: %s", what);
   return Status::from_mdb(MDB_CORRUPTED);
+}
+
+/// Another file with the size and modification time of the one that the index was built from, and of the same
+/// transaction (judge() compares that): a copy that kept the time (cp -a, rsync -a).  Times in whole seconds tell
+/// nothing: archives have them, and may have the same one for all files.
+bool may_be_copy(const Header& h, const IndexTag& tag) noexcept {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  if (h.mtime_ns % kSecond == 0) return false;
+  // LMDB's own counts of pages, which contain no trees of duplicates.
+  return (tag.record.flags & MDB_DUPSORT) != 0 ||
+         (h.branch_pages == tag.record.branch_pages && h.leaf_pages == tag.record.leaf_pages);
 }
 
 Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span<char> why) noexcept {
@@ -229,8 +343,8 @@ Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span
     return Status::from_mdb(MDB_VERSION_MISMATCH);
   }
   const Header want = header_of(tag);
-  if (h.inode != want.inode || h.size != want.size || h.mtime_ns != want.mtime_ns) {
-    say(why, "the database file has been replaced or written to since the index was built");
+  if (h.size != want.size || h.mtime_ns != want.mtime_ns || (h.inode != want.inode && !may_be_copy(h, tag))) {
+    say(why, "the database file was copied or changed since the index was built");
     return Status::from_errno(ESTALE);
   }
   if (h.txnid != want.txnid) {
@@ -267,6 +381,12 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
     const int e = errno;
     say(why, "%s", errno_text(e));
     return Status::from_errno(e);
+  }
+  // Anybody may write to a directory that all use, such as /tmp; the owner of the database and root could change
+  // the database itself.
+  if (st.st_uid != ::geteuid() && st.st_uid != 0 && st.st_uid != tag.owner) {
+    say(why, "belongs to user %u, not to this user, root or the owner of the database", unsigned{st.st_uid});
+    return Status::from_errno(EPERM);
   }
   const auto size = static_cast<std::uint64_t>(st.st_size);
   if (!S_ISREG(st.st_mode) || size < sizeof(Header) + kChecksum) return damaged(why, "too short");
@@ -340,21 +460,23 @@ Result<std::string> index_path(const std::string& data_path, std::string_view da
 Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
                   const struct ::stat& data, std::uint64_t* bytes) noexcept {
   try {
-    std::string temporary = path + ".XXXXXX";
-    const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
-    if (!fd) return Status::from_errno(errno);
+    const NoFileSizeSignal limited;
+    NewFile file;
+    Status st = file.make_unnamed(path);
+    if (!st.ok()) st = file.make_named(path);
+    if (!st.ok()) return st;
+    struct stat made;
+    if (::fstat(file.fd(), &made) == 0) remove_abandoned(path, made.st_mtime);
     std::uint64_t written = 0;
-    Status st = save(index, tag, fd.get(), written);
-    ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
-    if (::fchown(fd.get(), static_cast<::uid_t>(-1), data.st_gid) != 0)
-      mode &= ~::mode_t{S_IRGRP};  // another group's
-    if (st.ok() && ::fchmod(fd.get(), mode) != 0) st = Status::from_errno(errno);
-    if (st.ok() && ::fsync(fd.get()) != 0) st = Status::from_errno(errno);
-    if (st.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) st = Status::from_errno(errno);
-    if (!st.ok()) {
-      (void)::unlink(temporary.c_str());
-      return st;
+    st = fill(index, tag, data, file.fd(), written);
+    if (!st.ok()) return st;
+    st = file.move_to(path);
+    if (!st.ok() && !file.named()) {  // no /proc
+      st = file.make_named(path);
+      if (st.ok()) st = fill(index, tag, data, file.fd(), written);
+      if (st.ok()) st = file.move_to(path);
     }
+    if (!st.ok()) return st;
     sync_directory(path);
     if (bytes != nullptr) *bytes = written;
     return {};

@@ -23,6 +23,10 @@ void IndexPacker::append(const Chunk& chunk) {
         for (std::size_t d = tree.begin; d < tree.end; ++d) begin(chunk.dups[d], chunk.dups[d].where);
         continue;
       }
+      if (row.damaged) {
+        damaged_.push_back(c.leaf.size());
+        unknown_.leaf = row.leaf;
+      }
       begin(row, c.run_page.size());
       if (row.kind != BlockKind::runs) continue;
       for (std::size_t r = 0; r < row.records; ++r) {
@@ -50,11 +54,36 @@ std::size_t IndexPacker::memory_bytes() const noexcept {
   return sum;
 }
 
+// The first damaged page gets all but one record for each of the others.  If they follow each other, or there is
+// one only, the ordinals of all other records are right.
+bool IndexPacker::place_damaged(std::uint64_t records) {
+  const std::uint64_t pages = damaged_.size();
+  if (pages == 0) return records == totals.records;
+  if (records < totals.records || records - totals.records < pages || records >> PackedColumn::kBits != 0)
+    return false;
+  PackedColumn& before = columns_.first;
+  before.finish();
+  PackedColumn after;
+  std::uint64_t more = 0;
+  std::size_t next = 0;
+  for (std::uint64_t b = 0; b < before.size(); ++b) {
+    after.append(before[b] + more);
+    if (next == pages || damaged_[next] != b) continue;
+    if (next == 0) unknown_.begin = before[b];
+    more += next++ == 0 ? records - totals.records - (pages - 1) : 1;
+    unknown_.end = before[b] + more;
+  }
+  if (damaged_.back() - damaged_.front() + 1 == pages) unknown_ = {};
+  before = std::move(after);
+  totals.records = records;
+  return true;
+}
+
 RecordIndex IndexPacker::finish() {
   IndexColumns& c = columns_;
   for (PackedColumn* const p : {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes})
     p->finish();
-  return {std::move(columns_), totals};
+  return {std::move(columns_), totals, unknown_};
 }
 
 }  // namespace lmdbio::reader

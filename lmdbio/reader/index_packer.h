@@ -30,6 +30,10 @@ class IndexPacker {
  public:
   /// Chunks in the order of the tree.  Throw bad_alloc.
   void append(const Chunk& chunk);
+  std::uint64_t damaged_pages() const noexcept { return damaged_.size(); }
+  /// Sets the number of records of damaged leaf pages, so that there are `records` of them in all.  False: that
+  /// cannot be.  After all append().  Throws bad_alloc.
+  bool place_damaged(std::uint64_t records);
   RecordIndex finish();
   std::size_t memory_bytes() const noexcept;
 
@@ -40,6 +44,8 @@ class IndexPacker {
 
   IndexColumns columns_;
   std::uint64_t last_run_ = format::kMetaPages;
+  std::vector<std::uint64_t> damaged_;  ///< blocks that are damaged leaf pages
+  UnknownOrdinals unknown_;
 };
 
 }  // namespace lmdbio::reader

@@ -1,10 +1,13 @@
 #include "lmdbio/reader/open_places.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cerrno>
+#include <cinttypes>
 #include <utility>
 
+#include "lmdbio/base/log.h"
 #include "lmdbio/reader/build_index.h"
 #include "lmdbio/reader/index_file.h"
 #include "lmdbio/reader/index_parts.h"
@@ -31,6 +34,13 @@ std::string index_failure(const std::string& name, Status st, const IndexProblem
   return why;
 }
 
+void warn_of_damage(const std::string& name, const IndexProblem& problem) noexcept {
+  if (problem.damaged != 0)
+    log_line(LogLevel::warn,
+             "%s: damaged leaf pages: %" PRIu64 "; their records cannot be read; one is page %" PRIu64 ": %s",
+             name.c_str(), problem.damaged, problem.page, problem.reason);
+}
+
 Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
                    bool& loaded, std::string& why) {
   RecordIndex index;
@@ -46,6 +56,9 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
       tag.file_pages = size.value() / source.page_size;
       tag.record = source.db;
       tag.identity = identity.value();
+      (void)source.buffered().with_fd([&tag](int fd) noexcept {
+        if (struct stat st; ::fstat(fd, &st) == 0) tag.owner = st.st_uid;
+      });
       loaded = find_index(source.path, tag, index);
     }
   }
@@ -74,6 +87,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   build.record = source.db;
   build.available = source.available;
   build.memory = request.memory;
+  build.tolerant = true;
   build.progress = request.progress;
   build.context = request.context;
   IndexProblem problem;
@@ -81,6 +95,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
     why = index_failure(source.name, st, problem, request.memory.get());
     return st;
   }
+  warn_of_damage(source.name, problem);
   out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
   return {};
 }

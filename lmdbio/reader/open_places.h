@@ -25,6 +25,9 @@ struct PlacesRequest {
 std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
                           const Memory* memory);
 
+/// Logs the leaf pages that a tolerant build left out, if there are any.
+void warn_of_damage(const std::string& name, const IndexProblem& problem) noexcept;
+
 /// `loaded`: it was found in a file.  Where many pages have to be read, and nobody
 /// watches the progress, a thread makes the index: PendingPlaces.  Errors as of build_index; `why` then says
 /// what was wrong.  May throw bad_alloc.

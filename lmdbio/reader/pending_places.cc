@@ -34,9 +34,10 @@ PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine, std::
 }
 
 std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine,
-                                                    std::shared_ptr<Memory> memory, std::uint64_t part,
-                                                    std::uint64_t parts) {
+                                                    std::shared_ptr<Memory> memory, bool tolerant,
+                                                    std::uint64_t part, std::uint64_t parts) {
   std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine, std::move(memory)));
+  made->request_.tolerant = tolerant;
   made->request_.part = part;
   made->request_.parts = parts;
   if (made->file_->buffered().start_thread(made->thread_, run, made.get()) == 0) return made;
@@ -68,10 +69,12 @@ void PendingPlaces::make() noexcept {
   Status st = build_index(request_, index, problem, nullptr, &taken);
   std::string why;
   try {
-    if (st.ok())
+    if (st.ok()) {
+      warn_of_damage(name_, problem);
       made_ = std::make_unique<IndexPlaces>(std::move(index), request_.memory, std::move(taken));
-    else
+    } else {
       why = index_failure(name_, st, problem, request_.memory.get());
+    }
   } catch (...) {
     st = Status::from_errno(ENOMEM);
   }

@@ -20,10 +20,10 @@ namespace lmdbio::reader {
 /// the next await() tries again.
 class PendingPlaces final : public Places {
  public:
-  /// Starts the thread.  Null: there is none to be had, or no descriptor.  `part`, `parts`: as of
+  /// Starts the thread.  Null: there is none to be had, or no descriptor.  `tolerant`, `part`, `parts`: as of
   /// IndexRequest; of a part only made() is of use.  May throw bad_alloc.
   static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine,
-                                              std::shared_ptr<Memory> memory = nullptr,
+                                              std::shared_ptr<Memory> memory = nullptr, bool tolerant = true,
                                               std::uint64_t part = 0, std::uint64_t parts = 1);
   ~PendingPlaces() override;
   PendingPlaces(const PendingPlaces&) = delete;
@@ -38,6 +38,9 @@ class PendingPlaces final : public Places {
   Status await(const std::atomic<bool>& cancelled, std::string& why) const override;
   void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
     index_.load(std::memory_order_acquire)->places(first, out);
+  }
+  UnknownOrdinals unknown() const noexcept override {
+    return index_.load(std::memory_order_acquire)->unknown();
   }
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override {

@@ -27,6 +27,8 @@ class Places {
   /// Of out.size() records from `first` on, all of them below records().  What it says of pages need not be
   /// true: each use is checked.
   virtual void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept = 0;
+  /// Ordinals that nobody knows; places() and ordinal_of() number these records differently.
+  virtual UnknownOrdinals unknown() const noexcept { return {}; }
   /// The ordinal of the first record of entry `slot` of the leaf page number `leaf`, which is `page`.
   /// MDB_CORRUPTED: no such entry is known.  May throw bad_alloc.
   virtual Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
@@ -45,6 +47,7 @@ class IndexPlaces final : public Places {
   void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
     index_.places(first, out);
   }
+  UnknownOrdinals unknown() const noexcept override { return index_.unknown(); }
   /// The first call makes a LeafLookup.
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override;

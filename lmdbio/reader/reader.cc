@@ -68,8 +68,9 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
 }
 
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
-                   const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why) {
+                   const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key) {
   if (const Status st = places.await(cancelled, why); !st.ok()) return st;
+  const UnknownOrdinals unknown = by_key ? UnknownOrdinals{} : places.unknown();
   RecordPlace some[64];
   for (std::size_t i = 0; i < ordinals.size();) {
     if (ordinals[i] == kNoRecord) {
@@ -88,7 +89,11 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
            ordinals[i + n] < places.records())
       ++n;
     places.places(ordinals[i], {some, n});
-    for (std::size_t k = 0; k < n; ++k) fetch.add(ordinals[i + k], some[k], shared);
+    for (std::size_t k = 0; k < n; ++k) {
+      if (const std::uint64_t o = ordinals[i + k]; o >= unknown.begin && o < unknown.end)
+        some[k] = {.leaf = unknown.leaf, .slot = no_slot(shared.source.page_size)};
+      fetch.add(ordinals[i + k], some[k], shared);
+    }
     i += n;
     if (fetch.own_bytes() <= shared.pool->limit()) continue;
     why = memory_reason(shared, fetch);
@@ -144,10 +149,13 @@ class Reader::Borrowed {
   std::unique_ptr<Queues> queues_;
 };
 
-Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why) {
+Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why,
+                    bool by_key) {
   if (!ours(why)) return Status::from_errno(EINVAL);
   const auto fetch = std::make_shared<Fetch>();
-  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why); !st.ok()) return st;
+  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why, by_key);
+      !st.ok())
+    return st;
   fetch->plan(*shared_, shared_->share_of_one(1) / 2);
   Borrowed queues(*this);
   Status st = start_needed(*shared_, *queues, *fetch, 0, {kNever});

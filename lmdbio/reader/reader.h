@@ -51,8 +51,10 @@ class Reader {
 
   // Any thread.  On failure `why` says what was wrong, in one line that names the file.
 
-  /// lmdbio_reader_read; kNoRecord among the ordinals: no such record.  May throw bad_alloc.
-  Status read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why);
+  /// lmdbio_reader_read; kNoRecord among the ordinals: no such record.  `by_key`: find() gave them.  May throw
+  /// bad_alloc.
+  Status read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why,
+              bool by_key = false);
   /// The ordinals of `keys`, kNoRecord for those that do not exist.  May throw bad_alloc.
   Status find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& ordinals, std::string& why);
 
@@ -74,10 +76,11 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
                   std::unique_ptr<Batch>& out, std::string& why);
 
 /// Adds records, kNoRecord among them, to `fetch`; waits until it is known where they are.  Once they take
-/// more memory than there can be: ENOMEM.  An ordinal is too large: EINVAL.  Else as Places::await.  May
-/// throw bad_alloc.
+/// more memory than there can be: ENOMEM.  An ordinal is too large: EINVAL.  Else as Places::await.  `by_key`:
+/// as in Reader::read; otherwise, records with unknown ordinals are those of a damaged page.  May throw
+/// bad_alloc.
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
-                   const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why);
+                   const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key = false);
 
 /// "name: what: reason", for messages.
 std::string reason(const Shared& shared, const std::string& what, Status st);

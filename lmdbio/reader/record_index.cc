@@ -63,8 +63,9 @@ Status extract_record(const RecordPlace& place, const format::PageView& leaf,
   return corrupted();
 }
 
-RecordIndex::RecordIndex(IndexColumns columns, const IndexTotals& totals) noexcept
-    : columns_(std::move(columns)), totals_(totals) {}
+RecordIndex::RecordIndex(IndexColumns columns, const IndexTotals& totals,
+                         const UnknownOrdinals& unknown) noexcept
+    : columns_(std::move(columns)), totals_(totals), unknown_(unknown) {}
 
 std::uint64_t RecordIndex::block_of(std::uint64_t ordinal) const noexcept {
   // The last block that starts at or before it; first by frames, whose numbers lie together.

@@ -67,12 +67,25 @@ struct IndexTotals {
   friend bool operator==(const IndexTotals&, const IndexTotals&) = default;
 };
 
+/// Ordinals of records that nobody knows: more than one leaf page is damaged, and of each page it is not known
+/// how many records it has, only how many they have together.  An index numbers the records in that range
+/// nevertheless, so that they can be found by key, but these numbers are not their ordinals.
+struct UnknownOrdinals {
+  std::uint64_t begin = 0, end = 0;
+  std::uint64_t leaf = 0;  ///< one of the damaged pages
+};
+
+/// A slot that no leaf page has: where the records of a damaged page are, so that each of them fails.
+constexpr std::uint16_t no_slot(std::size_t page_size) noexcept {
+  return static_cast<std::uint16_t>(page_size / 2 - 1);
+}
+
 /// Immutable; any thread.
 class RecordIndex {
  public:
   RecordIndex() noexcept = default;
   /// What a builder has made.
-  RecordIndex(IndexColumns columns, const IndexTotals& totals) noexcept;
+  RecordIndex(IndexColumns columns, const IndexTotals& totals, const UnknownOrdinals& unknown = {}) noexcept;
 
   std::uint64_t records() const noexcept { return totals_.records; }
   /// `ordinal` < records().  In time logarithmic in the number of leaf pages; no allocation.
@@ -84,6 +97,7 @@ class RecordIndex {
   std::uint64_t leaf_pages() const noexcept { return totals_.leaf_pages; }
   std::uint64_t values_in_overflow() const noexcept { return totals_.overflow_values; }
   const IndexTotals& totals() const noexcept { return totals_; }
+  const UnknownOrdinals& unknown() const noexcept { return unknown_; }
   const IndexColumns& columns() const noexcept { return columns_; }
   std::uint64_t blocks() const noexcept { return columns_.first.size(); }
 
@@ -97,6 +111,7 @@ class RecordIndex {
 
   IndexColumns columns_;
   IndexTotals totals_;
+  UnknownOrdinals unknown_;
 };
 
 }  // namespace lmdbio::reader

@@ -19,6 +19,7 @@ struct BlockRow {
   std::uint16_t slot = 0;
   BlockKind kind = BlockKind::plain;
   bool tree = false;
+  bool damaged = false;  ///< a leaf page that cannot be read; how many records it has is not known
 };
 
 /// Of a record of a runs block.

@@ -23,6 +23,7 @@ class Sequence {
   static Result<Sequence> make(const lmdbio_order& order, Order made,
                                std::vector<std::uint64_t> ordinals_of_keys) noexcept;
 
+  bool by_key() const noexcept { return order_.by_key(); }
   /// Where the order begins.
   Spot first() const noexcept { return settle(first_); }
   /// The batch at `at`, which is first() or another batch's `after`.  None: the end.

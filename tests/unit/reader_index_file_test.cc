@@ -2,14 +2,23 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <lmdb.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -206,6 +215,14 @@ TEST_F(SmallTree, PlacesThatDoNotFitAreRefused) {
   }
 }
 
+/// Temporary files of the index file `path`.
+std::vector<std::string> temporaries(const std::string& path) {
+  std::vector<std::string> found;
+  for (const auto& e : fs::directory_iterator(fs::path(path).parent_path()))
+    if (e.path().string().starts_with(path + ".")) found.push_back(e.path().string());
+  return found;
+}
+
 TEST_F(SmallTree, RoundTrip) {
   EXPECT_EQ(load(tag), ENOENT);
   const std::string first = saved();
@@ -219,10 +236,7 @@ TEST_F(SmallTree, RoundTrip) {
     ASSERT_EQ(::stat(path.c_str(), &st), 0);
     EXPECT_EQ(st.st_mode & 0777, 0600u | (mode & 0044));
   }
-  std::size_t others = 0;  // no temporary file stays
-  for (const auto& e : fs::directory_iterator(fs::path(path).parent_path()))
-    others += e.path().string().starts_with(path + ".");
-  EXPECT_EQ(others, 0u);
+  EXPECT_TRUE(temporaries(path).empty());
   IndexTag named = tag;
   named.database = "a name";
   ASSERT_EQ(save_index(index, named, path, mode_of(0644)).raw(), 0);
@@ -236,7 +250,7 @@ TEST_F(SmallTree, StaleOnesAreRefused) {
   (void)saved();
   const std::function<void(IndexTag&)> changes[] = {
       [](IndexTag& t) { t.txnid += 2; },       [](IndexTag& t) { ++t.identity.mtime_ns; },
-      [](IndexTag& t) { ++t.identity.ino; },   [](IndexTag& t) { t.identity.size += 512; },
+      [](IndexTag& t) { t.identity.size += 512; },
       [](IndexTag& t) { ++t.record.entries; }, [](IndexTag& t) { t.record.root = format::Pgno{3}; },
       [](IndexTag& t) { t.record.flags = 0; }, [](IndexTag& t) { t.page_size = 1024; },
       [](IndexTag& t) { ++t.record.depth; },
@@ -250,6 +264,100 @@ TEST_F(SmallTree, StaleOnesAreRefused) {
   IndexTag other_node = tag;  // another machine's number of the same device
   ++other_node.identity.dev;
   EXPECT_EQ(load(other_node), 0) << why;
+}
+
+TEST_F(SmallTree, CopiesThatKeepTheModificationTime) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  for (const std::int64_t time : {7 * kSecond, 7 * kSecond + 1}) {
+    tag.identity.mtime_ns = time;
+    (void)saved();
+    IndexTag copy = tag;
+    ++copy.identity.ino;
+    // Archives set whole seconds, and the same ones for several files.
+    EXPECT_EQ(load(copy), time % kSecond == 0 ? ESTALE : 0) << why;
+    ++copy.identity.mtime_ns;
+    EXPECT_EQ(load(copy), ESTALE);
+    EXPECT_THAT(why, HasSubstr("copied or changed"));
+    copy.identity.mtime_ns = time;
+    ++copy.txnid;
+    EXPECT_EQ(load(copy), ESTALE);
+  }
+}
+
+TEST_F(SmallTree, FilesOfOtherUsersAreRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  (void)saved();
+  constexpr ::uid_t kOther = 12345;
+  ASSERT_EQ(::chown(path.c_str(), kOther, static_cast<::gid_t>(-1)), 0);
+  EXPECT_EQ(load(tag), EPERM);
+  EXPECT_THAT(why, HasSubstr("user 12345"));
+  tag.owner = kOther;
+  EXPECT_EQ(load(tag), 0) << why;
+}
+
+/// In a child, `body` runs without what the kernel refuses: fsync(2) kills it, and O_TMPFILE is not supported.
+template <class Body>
+int killed_at_fsync(bool unnamed, Body&& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fsync, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, unnamed ? SECCOMP_RET_ALLOW : SECCOMP_RET_ERRNO | EOPNOTSUPP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{std::size(program), program};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+      ::_exit(77);
+    body();
+    ::_exit(1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST_F(SmallTree, KilledBuildsLeaveNothingForLong) {
+  const auto write = [&] { (void)save_index(index, tag, path, mode_of(0644)); };
+  const int killed = killed_at_fsync(true, write);
+  if (killed == 77) GTEST_SKIP() << "no seccomp";
+  ASSERT_EQ(killed, -SIGSYS);
+  EXPECT_TRUE(temporaries(path).empty());
+  EXPECT_FALSE(fs::exists(path));
+  // Where all files have a name, the next build removes it, unless it may be that of a build that runs.
+  ASSERT_EQ(killed_at_fsync(false, write), -SIGSYS);
+  (void)saved();
+  const std::vector<std::string> left = temporaries(path);
+  ASSERT_EQ(left.size(), 1u);
+  const std::string others = path + ".abcdefg", index_of_another = path + ".ab-def";
+  for (const std::string& f : {left[0], others, index_of_another}) {
+    std::ofstream(f, std::ios::app) << "x";
+    fs::last_write_time(f, fs::last_write_time(f) - std::chrono::hours(2));
+  }
+  (void)saved();
+  EXPECT_THAT(temporaries(path), ::testing::UnorderedElementsAre(others, index_of_another));
+  fs::remove(others);
+  fs::remove(index_of_another);
+}
+
+TEST_F(SmallTree, AFileSizeLimitIsAnError) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{100, 100};
+    (void)::setrlimit(RLIMIT_FSIZE, &limit);
+    const int rc = save_index(index, tag, path, mode_of(0644)).raw();
+    sigset_t pending;
+    (void)::sigpending(&pending);
+    ::_exit(rc == EFBIG && ::sigismember(&pending, SIGXFSZ) == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(temporaries(path).empty());
 }
 
 TEST_F(SmallTree, EveryFlippedByteAndEveryLengthIsRefused) {
@@ -503,10 +611,7 @@ TEST_F(SmallTree, FailedWritesLeaveNothing) {
   EXPECT_EQ(save_index(index, tag, "/nowhere/x", mode_of(0644)).raw(), ENOENT);
   fs::create_directory(path);  // rename fails
   EXPECT_EQ(save_index(index, tag, path, mode_of(0644)).raw(), EISDIR);
-  std::size_t others = 0;
-  for (const auto& e : fs::directory_iterator(fs::path(path).parent_path()))
-    others += e.path().string().starts_with(path + ".");
-  EXPECT_EQ(others, 0u);
+  EXPECT_TRUE(temporaries(path).empty());
   fs::remove(path);
 }
 

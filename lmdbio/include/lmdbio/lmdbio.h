@@ -63,6 +63,8 @@ LMDBIO_API MDB_txn* lmdbio_txn_in(const void* object, size_t bytes);
  * not call it. */
 typedef int lmdbio_interrupt_func(void* context);
 LMDBIO_API void lmdbio_set_interrupt(lmdbio_interrupt_func* function, void* context);
+/* What was set last for this thread, so that a caller of lmdbio_set_interrupt can set it again. */
+LMDBIO_API void lmdbio_get_interrupt(lmdbio_interrupt_func** function, void** context);
 
 /* ---- readers ------------------------------------------------------------------------------------------- */
 
@@ -141,6 +143,9 @@ typedef struct lmdbio_batch {
  * not less than lmdbio_reader_count. */
 LMDBIO_API int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinals, size_t n,
                                   const lmdbio_batch** batch);
+/* Sets ordinals[i] to the ordinal of the record with keys[i], without reading values; with MDB_DUPSORT, of the
+ * first value of the key.  UINT64_MAX: the key does not exist.  Errors as lmdbio_reader_read_keys. */
+LMDBIO_API int lmdbio_reader_find(lmdbio_reader* reader, const MDB_val* keys, size_t n, uint64_t* ordinals);
 /* Returns a batch of the records with these keys; with MDB_DUPSORT, the first value of each key.  ENOTSUP:
  * the program set its own key order (mdb_set_compare). */
 LMDBIO_API int lmdbio_reader_read_keys(lmdbio_reader* reader, const MDB_val* keys, size_t n,
