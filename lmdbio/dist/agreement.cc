@@ -20,6 +20,8 @@ enum : unsigned { kAnswers, kClaims, kStarts };
 constexpr std::int64_t kLongerNs = std::int64_t{10} * 1'000'000'000;
 /// Between two calls of progress(), of the time for which a rank has waited.
 constexpr std::int64_t kMostPassedNs = 1'000'000'000;
+/// That are tried before one in use is given out, which then cannot be opened.
+constexpr unsigned kMostNumbers = 1 << 16;
 
 template <std::size_t n>
 void put(char (&to)[n], std::string_view from) noexcept {
@@ -158,6 +160,8 @@ Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::stri
 }
 
 Status Agreement::answer_all(Matched& matched, Verdict verdict, int code, const std::string& why) {
+  if (verdict == Verdict::agreed)
+    for (unsigned tries = 0; tries < kMostNumbers && in_use_(next_number_); ++tries) ++next_number_;
   const std::uint32_t number = verdict == Verdict::agreed ? next_number_++ : 0;
   std::uint64_t offer = UINT64_MAX;
   std::uint32_t votes = UINT32_MAX;

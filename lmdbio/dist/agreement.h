@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -90,6 +91,8 @@ class Agreement {
   const JobTotals& totals() const noexcept { return totals_; }
   /// The answer was taken note of, or nobody waits for it any more.
   void forget(std::uint64_t claim) { claims_.erase(claim); }
+  /// On rank 0: numbers for which `in_use` is true are given to no open.
+  void avoid_numbers(std::function<bool(std::uint32_t number)> in_use) { in_use_ = std::move(in_use); }
   /// Nothing will be claimed any more, on any rank, and nothing is pending: receives that wait are ended.
   /// False: something is still under way, and the transport's poll() is to be called.
   bool close();
@@ -169,6 +172,7 @@ class Agreement {
   std::map<Hash, Matched> matched_;
   std::map<Hash, std::string> given_up_;  ///< not all ranks opened these in time
   std::uint32_t next_number_ = 0;
+  std::function<bool(std::uint32_t)> in_use_ = [](std::uint32_t) { return false; };
   JobTotals totals_;
 };
 

@@ -97,8 +97,15 @@ __attribute__((visibility("default"))) int lmdbio_mpi_init(MPI_Comm comm, const 
   try {
     auto made = std::make_unique<lmdbio_mpi>();
     std::unique_ptr<MpiNetwork> network;
-    if (const int rc = MpiNetwork::make(comm, network); rc != MPI_SUCCESS)
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    if (const int rc = MpiNetwork::make(comm, kSecond * team.timeout_seconds, network); rc != MPI_SUCCESS)
       return fail_mpi("lmdbio_mpi_init", rc);
+    if (network == nullptr) {
+      char text[128];
+      (void)std::snprintf(text, sizeof text, "lmdbio_mpi_init: not all ranks of the communicator called it within %u s",
+                          team.timeout_seconds);
+      return fail(ETIMEDOUT, text);
+    }
     made->network = network.get();
     if (const int rc = functions()->init(network.release(), team, &made->team); rc != 0) return rc;
     int rc = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &made->keyval, nullptr);

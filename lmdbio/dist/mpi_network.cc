@@ -1,17 +1,63 @@
 #include "lmdbio/dist/mpi_network.h"
 
+#include <chrono>
 #include <map>
 #include <new>
+#include <thread>
 
+#include "lmdbio/base/futex.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/mpi_transport.h"
 
 namespace lmdbio::dist {
 
-int MpiNetwork::make(MPI_Comm comm, std::unique_ptr<MpiNetwork>& out) {
+namespace {
+
+/// For about `timeout_ns`.  Returns an error of MPI's; `done`: the request has ended.
+int wait_for(MPI_Request& request, std::int64_t timeout_ns, bool& done) noexcept {
+  constexpr unsigned kYields = 1000;
+  constexpr std::chrono::microseconds kPause{200};
+  const std::int64_t begun = now_ns();
+  for (unsigned n = 0;; ++n) {
+    int ended = 0;
+    if (const int rc = MPI_Test(&request, &ended, MPI_STATUS_IGNORE); rc != MPI_SUCCESS) return rc;
+    done = ended != 0;
+    if (done || now_ns() - begun > timeout_ns) return MPI_SUCCESS;
+    if (n < kYields)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace
+
+/// Has a row of tags, for as long as it lives.
+class MpiNetwork::Port final : public MpiTransport {
+ public:
+  Port(MpiNetwork& network, std::uint32_t row)
+      : MpiTransport(network.comm_, static_cast<int>(row * kChannels)), network_(network), row_(row) {}
+  ~Port() override {
+    const std::lock_guard lock(network_.mutex_);
+    network_.rows_.erase(row_);
+  }
+
+ private:
+  MpiNetwork& network_;
+  const std::uint32_t row_;
+};
+
+int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out, int most_tags) {
   std::unique_ptr<MpiNetwork> made(new MpiNetwork);
-  int rc = MPI_Comm_dup(comm, &made->comm_);
-  if (rc != MPI_SUCCESS) return rc;
+  MPI_Request request = MPI_REQUEST_NULL;
+  bool done = false;
+  int rc = MPI_Comm_idup(comm, &made->comm_, &request);
+  if (rc == MPI_SUCCESS) rc = wait_for(request, timeout_ns, done);
+  // A rank that has given up may still end its duplication, inside any call of MPI, but does not come here.
+  if (rc == MPI_SUCCESS && done) rc = MPI_Ibarrier(made->comm_, &request);
+  if (rc == MPI_SUCCESS && done) rc = wait_for(request, timeout_ns, done);
+  if (rc == MPI_SUCCESS && !done) (void)made.release();  // MPI may still write to it
+  if (rc != MPI_SUCCESS || !done) return rc;
   (void)MPI_Comm_set_errhandler(made->comm_, MPI_ERRORS_RETURN);
   int level = MPI_THREAD_SINGLE;
   (void)MPI_Query_thread(&level);
@@ -22,6 +68,7 @@ int MpiNetwork::make(MPI_Comm comm, std::unique_ptr<MpiNetwork>& out) {
   int found = 0;
   if (MPI_Comm_get_attr(made->comm_, MPI_TAG_UB, &tag, &found) == MPI_SUCCESS && found != 0)
     made->largest_tag_ = *static_cast<int*>(tag);
+  if (most_tags != 0) made->largest_tag_ = most_tags;
   rc = made->find_nodes();
   if (rc != MPI_SUCCESS) {
     made->free();
@@ -62,12 +109,31 @@ bool MpiNetwork::in_main_thread() const noexcept {
   return MPI_Is_thread_main(&main) == MPI_SUCCESS && main != 0;
 }
 
-// Tags come again once there are no more: what has had them is closed for long.
-std::unique_ptr<Transport> MpiNetwork::open_port(std::uint32_t port) noexcept {
+// Once all tags were used, they are used again.
+std::uint32_t MpiNetwork::row_of(std::uint32_t port) const noexcept {
   const auto ports = static_cast<std::uint32_t>(largest_tag_) / kChannels - 1;
-  const std::uint32_t row = port == 0 ? 0 : 1 + (port - 1) % (ports - 1);
-  return std::unique_ptr<Transport>(new (std::nothrow)
-                                        MpiTransport(comm_, static_cast<int>(row * kChannels)));
+  return port == 0 ? 0 : 1 + (port - 1) % (ports - 1);
+}
+
+bool MpiNetwork::port_in_use(std::uint32_t port) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return rows_.contains(row_of(port));
+}
+
+std::unique_ptr<Transport> MpiNetwork::open_port(std::uint32_t port) noexcept {
+  const std::uint32_t row = row_of(port);
+  try {
+    const std::lock_guard lock(mutex_);
+    if (!rows_.insert(row).second) return nullptr;
+  } catch (...) {
+    return nullptr;
+  }
+  std::unique_ptr<Transport> made(new (std::nothrow) Port(*this, row));
+  if (made == nullptr) {
+    const std::lock_guard lock(mutex_);
+    rows_.erase(row);
+  }
+  return made;
 }
 
 }  // namespace lmdbio::dist

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "lmdbio/dist/network.h"
@@ -13,8 +15,10 @@ namespace lmdbio::dist {
 
 class MpiNetwork final : public Network {
  public:
-  /// Collective; duplicates `comm`.  An error of MPI's.  May throw bad_alloc.
-  static int make(MPI_Comm comm, std::unique_ptr<MpiNetwork>& out);
+  /// Collective; duplicates `comm`.  Returns an error of MPI's.  Without one, `out` stays null if a rank did not
+  /// come within about `timeout_ns`; no other collective call may use `comm` then.  `most_tags`: for tests; 0: as
+  /// many as MPI has.  May throw bad_alloc.
+  static int make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out, int most_tags = 0);
   MpiNetwork(const MpiNetwork&) = delete;
   MpiNetwork& operator=(const MpiNetwork&) = delete;
   ~MpiNetwork() override = default;
@@ -27,16 +31,21 @@ class MpiNetwork final : public Network {
   Threads threads() const noexcept override { return threads_; }
   bool in_main_thread() const noexcept override;
   std::unique_ptr<Transport> open_port(std::uint32_t port) noexcept override;
+  bool port_in_use(std::uint32_t port) const noexcept override;
 
  private:
   MpiNetwork() = default;
+  class Port;
   int find_nodes();
+  std::uint32_t row_of(std::uint32_t port) const noexcept;
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int largest_tag_ = 32767;  // what MPI promises
   std::uint32_t rank_ = 0;
   std::vector<std::uint32_t> nodes_;
   Threads threads_ = Threads::main_only;
+  mutable std::mutex mutex_;
+  std::set<std::uint32_t> rows_;  ///< of tags, of the ports that are open; guarded by mutex_
 };
 
 }  // namespace lmdbio::dist

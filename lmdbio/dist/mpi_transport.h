@@ -12,7 +12,7 @@ namespace lmdbio::dist {
 
 /// One thread at a time, and only threads that MPI allows: with MPI_THREAD_SINGLE and FUNNELED the main one.
 /// A send is an MPI_Issend: done when the receiver has begun to receive it.
-class MpiTransport final : public Transport {
+class MpiTransport : public Transport {
  public:
   /// Messages have the tags first_tag to first_tag + message.h's kChannels - 1.  `comm` is not the program's,
   /// outlives this, and returns errors (MPI_ERRORS_RETURN).

@@ -29,8 +29,10 @@ class Network {
   virtual bool in_main_thread() const noexcept = 0;
 
   /// A transport whose messages do not mix with those of other ports.  It does not outlive the network.
-  /// Null: out of memory.
+  /// Null: out of memory, or port_in_use().
   virtual std::unique_ptr<Transport> open_port(std::uint32_t port) noexcept = 0;
+  /// Messages of `port` would mix with those of another port that is open on this rank.  Any thread.
+  virtual bool port_in_use(std::uint32_t) const noexcept { return false; }
 };
 
 }  // namespace lmdbio::dist

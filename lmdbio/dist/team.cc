@@ -34,6 +34,8 @@ Team::Team(std::unique_ptr<Network> network, Settings settings)
   transport_ = network_->open_port(0);
   if (transport_ == nullptr) throw std::bad_alloc();
   agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);
+  // Rank 0 reads, so its port of a stream is open until all ranks have left the stream.
+  agreement_->avoid_numbers([this](std::uint32_t number) { return network_->port_in_use(number + 1); });
   if (network_->threads() == Network::Threads::any && settings_.own_thread) start_thread();
 }
 

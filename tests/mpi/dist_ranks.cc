@@ -13,10 +13,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "lmdbio/dist/file_source.h"
+#include "lmdbio/dist/message.h"
+#include "lmdbio/dist/mpi_network.h"
 #include "lmdbio/dist/mpi_transport.h"
 #include "lmdbio/dist/rank_stream.h"
 #include "tests/support/reader_db.h"
@@ -155,6 +158,25 @@ int run(const Options& o, int rank, int ranks) {
   return 0;
 }
 
+/// Tags are used again, but not while a port has them.
+void check_ports() {
+  std::unique_ptr<MpiNetwork> network;
+  constexpr std::int64_t kMinute = 60'000'000'000;
+  const auto check = [](bool right, const char* what) {
+    if (!right) throw std::runtime_error(std::string("ports: ") + what);
+  };
+  check(MpiNetwork::make(MPI_COMM_WORLD, kMinute, network, 4 * kChannels) == MPI_SUCCESS, "no network");
+  {
+    const auto agreement = network->open_port(0), first = network->open_port(1);  // ports have two rows of tags
+    check(agreement != nullptr && first != nullptr, "cannot be opened");
+    check(network->port_in_use(3) && network->open_port(3) == nullptr, "3 has the tags of 1");
+    check(!network->port_in_use(2) && network->open_port(2) != nullptr, "2");
+    check(network->open_port(4) != nullptr, "4 has the tags of 2, which is closed");
+  }
+  check(!network->port_in_use(3), "3, after 1 was closed");
+  network->free();
+}
+
 }  // namespace
 }  // namespace lmdbio::dist
 
@@ -169,6 +191,7 @@ int main(int argc, char** argv) {
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   try {
+    lmdbio::dist::check_ports();
     if (lmdbio::dist::run(o, rank, ranks) != 0) MPI_Abort(MPI_COMM_WORLD, 1);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank %d: %s\n", rank, e.what());

@@ -299,6 +299,12 @@ void finalize() {
   expect(lmdbio_mpi_finalize(mpi) == 0, "lmdbio_mpi_finalize");
 }
 
+/// For mpi_job.py --fails.
+void announce_end() {
+  std::puts("ends now");
+  std::fflush(stdout);
+}
+
 /// One rank unwinds through its stream while others read on.
 void unwinds() {
   database("db");
@@ -313,6 +319,53 @@ void unwinds() {
     expect(records == share_of(2000) - std::uint64_t{4} * 16, "records");
   } catch (const std::logic_error&) {
   }
+}
+
+/// An exception on one rank unwinds through all, while the others wait for that rank in a collective call: it is
+/// caught, and the program can end the job.
+void throws() {
+  database("db");
+  try {
+    const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+    const lmdbio::Reader reader = mpi.open("db");
+    lmdbio::Stream stream = reader.stream(share());
+    (void)stream.next();
+    if (rank == 1) throw std::logic_error("a program's error");
+    barrier();
+  } catch (const std::logic_error&) {
+    announce_end();
+    MPI_Abort(MPI_COMM_WORLD, 3);
+  }
+}
+
+/// An exception on all ranks: MPI_Finalize ends what they left, also if they read together once more before.
+void throws_everywhere() {
+  database("db");
+  for (int round = 0; round < 2; ++round) {
+    std::uint64_t records = 0;
+    try {
+      const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+      const lmdbio::Reader reader = mpi.open("db");
+      lmdbio::Stream stream = reader.stream(share());
+      while (const std::optional<lmdbio::Batch> b = stream.next()) records += b->size();
+      throw std::logic_error("a program's error");
+    } catch (const std::logic_error&) {
+    }
+    expect(records == share_of(2000), "records");
+  }
+}
+
+/// One rank comes too late to lmdbio_mpi_init: an error after `timeout` for the others, and then for this one.
+void absent_at_init() {
+  MPI_Comm all = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &all);
+  lmdbio_mpi_options options{};
+  options.size = sizeof options;
+  options.timeout = 1;
+  if (rank == 1) barrier();
+  const Failure f = failure_of([&] { const lmdbio::MpiRanks mpi(all, options); });
+  expect(f.code == ETIMEDOUT && has(f.why, "within 1 s"), f.why);
+  if (rank != 1) barrier();
 }
 
 /// A child that is forked meanwhile can neither use nor harm anything, nor by closing all.
@@ -338,12 +391,6 @@ void forks() {
   std::uint64_t records = kept->size();
   while (const std::optional<lmdbio::Batch> b = stream->next()) records += b->size();
   expect(records == share_of(2000), "records");
-}
-
-/// For mpi_job.py --fails.
-void announce_end() {
-  std::puts("ends now");
-  std::fflush(stdout);
 }
 
 /// One rank ends in the middle without a word: mpirun ends the job.
@@ -594,6 +641,9 @@ const std::map<std::string, void (*)()> kScenarios = {{"missing", missing},
                                                       {"writer", writer},
                                                       {"finalize", finalize},
                                                       {"unwinds", unwinds},
+                                                      {"throws", throws},
+                                                      {"throws_everywhere", throws_everywhere},
+                                                      {"absent_at_init", absent_at_init},
                                                       {"forks", forks},
                                                       {"exits", exits},
                                                       {"is_killed", is_killed},

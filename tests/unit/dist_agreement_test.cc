@@ -113,6 +113,18 @@ TEST(Agreement, OpensAreMatchedByPathAndName) {
   }
 }
 
+TEST(Agreement, NumbersInUseAreNotGivenAgain) {
+  Ranks ranks(3);
+  ranks.all[0]->avoid_numbers([](std::uint32_t number) { return number % 4 != 1; });
+  for (std::uint32_t n = 0; n < 3; ++n) {
+    std::vector<std::uint64_t> claims;
+    for (std::uint32_t r = 0; r < 3; ++r) claims.push_back(ranks.claim(r, "/a", state(10)));
+    ranks.progress();
+    for (std::uint32_t r = 0; r < 3; ++r) EXPECT_EQ(ranks.all[r]->answer(claims[r]).number, 4 * n + 1);
+  }
+  ranks.close();
+}
+
 TEST(Agreement, OneErrorForAll) {
   Ranks ranks(5);
   std::vector<std::uint64_t> claims;

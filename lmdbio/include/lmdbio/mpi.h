@@ -39,7 +39,8 @@ typedef struct lmdbio_mpi lmdbio_mpi;
 typedef struct lmdbio_mpi_options {
   size_t size;
   unsigned readers_per_node; /* ranks of each node that read the file; default: 1 */
-  unsigned timeout;          /* seconds to wait until all ranks have opened it; default: 60 */
+  unsigned timeout;          /* seconds to wait for all ranks, in lmdbio_mpi_init and until they have opened a
+                              * reader; default: 60 */
   int no_thread;             /* 1: no progress thread, even with MPI_THREAD_MULTIPLE */
   unsigned stagger_group;    /* reading ranks that take turns; default: no turns */
   unsigned stagger_reads;    /* parts that a group reads at a time; default: 1 */
@@ -47,7 +48,8 @@ typedef struct lmdbio_mpi_options {
 
 /* Creates the state for all ranks of `comm`.  Collective; duplicates `comm`.  `options` may be NULL.  EINVAL:
  * MPI is not initialized, `comm` is an intercommunicator, or a field of the options is unknown.  ENOTSUP:
- * liblmdbio.so has another version.  EIO: a call of MPI failed. */
+ * liblmdbio.so has another version.  EIO: a call of MPI failed.  ETIMEDOUT: not all ranks called it within
+ * `timeout`; do not use `comm` for collective calls after that. */
 int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* options, lmdbio_mpi** mpi);
 
 /* For plug-ins of programs that may or may not use MPI, such as the backend for Caffe.  Returns the state for

@@ -4,12 +4,16 @@
 #include <lmdbio/mpi.h>
 #include <lmdbio/reader.h>
 
+#include <exception>
 #include <memory>
 #include <string>
 
 namespace lmdbio {
 
 /// The ranks of a communicator that read together.  Must outlive its readers, and end before MPI_Finalize.
+///
+/// The destructor is collective: it waits for all ranks.  If an exception leaves its scope, it does not wait, as
+/// the other ranks may never come; MPI_Finalize then ends what is left.
 class MpiRanks {
  public:
   /// Collective over `comm`.  Throws Error.
@@ -37,7 +41,11 @@ class MpiRanks {
     return o;
   }
   struct Finalize {
-    void operator()(lmdbio_mpi* mpi) const noexcept { (void)lmdbio_mpi_finalize(mpi); }
+    Finalize() noexcept : exceptions(std::uncaught_exceptions()) {}
+    int exceptions;  ///< when the object was made: in a destructor, perhaps
+    void operator()(lmdbio_mpi* mpi) const noexcept {
+      if (std::uncaught_exceptions() <= exceptions) (void)lmdbio_mpi_finalize(mpi);
+    }
   };
   std::unique_ptr<lmdbio_mpi, Finalize> mpi_;
 };
