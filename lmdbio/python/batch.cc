@@ -158,6 +158,7 @@ void add_batch(py::module_& module) {
         heap->as_buffer.bf_getbuffer = get_buffer;
         heap->ht_type.tp_as_buffer = &heap->as_buffer;
       }))
+      .def("__reduce__", cannot_be_pickled)
       .def("__len__", &Batch::size)
       .def("__getitem__",
            [](const py::object& self, Py_ssize_t i) {

@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "lmdbio/python/made.h"
+
 namespace lmdbio::python {
 
 struct ReleaseBatch {
@@ -16,6 +18,7 @@ using OwnedBatch = std::unique_ptr<const lmdbio_batch, ReleaseBatch>;
 /// Some records.  The views that it makes keep its Python object alive; it keeps none of them.
 class Batch {
  public:
+  using PythonClass = void;  ///< see made.h
   /// `copies`: the records become bytes objects at once, and the library's batch is released.
   /// `keep`: what its bytes need besides the library's batch.
   Batch(OwnedBatch batch, bool copies, std::shared_ptr<const void> keep = nullptr);

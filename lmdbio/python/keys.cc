@@ -83,7 +83,8 @@ py::bytes KeyIterator::next() {
 void add_keys(py::module_& module) {
   py::class_<KeyIterator>(module, "_Keys")
       .def("__iter__", [](const py::object& self) { return self; })
-      .def("__next__", &KeyIterator::next);
+      .def("__next__", &KeyIterator::next)
+      .def("__reduce__", cannot_be_pickled);
 }
 
 }  // namespace lmdbio::python

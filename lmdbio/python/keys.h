@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "lmdbio/python/made.h"
 #include "lmdbio/python/reader.h"
 
 namespace lmdbio::python {
@@ -13,6 +14,7 @@ namespace lmdbio::python {
 /// Walks the reader's own snapshot, some hundred keys at a time.
 class KeyIterator {
  public:
+  using PythonClass = void;  ///< see made.h
   explicit KeyIterator(std::shared_ptr<Handle> reader);
   KeyIterator(const KeyIterator&) = delete;
   KeyIterator& operator=(const KeyIterator&) = delete;

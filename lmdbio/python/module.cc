@@ -5,10 +5,41 @@
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/reader.h"
 
+namespace {
+
+/// False, with ImportError: this is a subinterpreter.  pybind11's state belongs to the process, and keeps
+/// pointers to the first interpreter that it was initialized in, which may end before the main one.
+bool check_interpreter() noexcept {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
+  PyErr_SetString(PyExc_ImportError, "lmdbio cannot be used in a subinterpreter");
+  return false;
+}
+
+PyObject* check_again(PyObject*, PyObject*) noexcept {
+  if (!check_interpreter()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+// pybind11's function initializes pybind11 first; ours, below, checks the interpreter before.
+#define PyInit__lmdbio init_by_pybind11
 PYBIND11_MODULE(_lmdbio, module) {
   module.attr("__version__") = lmdbio_version();
   lmdbio::python::add_exceptions(module);
   lmdbio::python::add_batch(module);
   lmdbio::python::add_reader(module);
   lmdbio::python::add_functions(module);
+  // Subinterpreters get a copy of a module that the main interpreter has imported, without a call of its init
+  // function.  Not by pybind11, which takes the main interpreter's lock for exceptions.
+  static PyMethodDef check{"_check_interpreter", check_again, METH_NOARGS,
+                           "Raises ImportError in a subinterpreter."};
+  PyObject* const function = PyCFunction_New(&check, nullptr);
+  if (function == nullptr) throw pybind11::error_already_set();
+  module.add_object("_check_interpreter", function);
+}
+#undef PyInit__lmdbio
+
+extern "C" PYBIND11_EXPORT PyObject* PyInit__lmdbio() {
+  return check_interpreter() ? init_by_pybind11() : nullptr;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "lmdbio/python/made.h"
 #include "lmdbio/python/waiting.h"
 
 namespace py = pybind11;
@@ -16,6 +17,7 @@ namespace {
 /// The ranks of a communicator.
 class Ranks {
  public:
+  using PythonClass = void;  ///< see made.h
   /// `comm`: the address of an MPI_Comm, as mpi4py's _addressof tells.
   Ranks(std::uintptr_t comm, unsigned readers_per_node, unsigned timeout) {
     lmdbio_mpi_options options{};
@@ -64,5 +66,6 @@ PYBIND11_MODULE(_mpi, module) {
   py::class_<Ranks>(module, "Ranks")
       .def(py::init<std::uintptr_t, unsigned, unsigned>())
       .def("state", &Ranks::state)
-      .def("open", &Ranks::open);
+      .def("open", &Ranks::open)
+      .def("__reduce__", lmdbio::python::cannot_be_pickled);
 }

@@ -11,6 +11,7 @@
 #include "lmdbio/python/batch.h"
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/keys.h"
+#include "lmdbio/python/made.h"
 #include "lmdbio/python/stream.h"
 #include "lmdbio/python/waiting.h"
 
@@ -37,6 +38,7 @@ namespace {
 
 class Reader {
  public:
+  using PythonClass = void;  ///< see made.h
   Reader(const std::string& path, const std::optional<std::string>& database,
          std::optional<std::uint64_t> memory, bool lock, bool index)
       : path_(path), database_(database) {
@@ -119,6 +121,20 @@ class Reader {
   /// The record with this key; None: it does not exist.
   py::object find(const py::bytes& key, bool copy) const {
     return read_keys(py::make_tuple(key), copy).attr("__getitem__")(0);
+  }
+
+  /// Does not read the value.
+  bool contains(const py::bytes& key) const {
+    const std::shared_ptr<Handle> h = open();
+    const MDB_val wanted{static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr())), PyBytes_AS_STRING(key.ptr())};
+    std::uint64_t ordinal = UINT64_MAX;
+    int rc = 0;
+    {
+      const Waiting waits;
+      rc = lmdbio_reader_find(h->reader(), &wanted, 1, &ordinal);
+    }
+    if (rc != 0 || PyErr_Occurred() != nullptr) raise_last(rc);
+    return ordinal != UINT64_MAX;
   }
 
   py::object item(const py::object& at) const {
@@ -246,14 +262,16 @@ void add_reader(py::module_& module) {
           "path",
           [](const Reader& r) { return py::module_::import("os").attr("fsdecode")(py::bytes(r.path())); })
       .def_property_readonly("database", &Reader::database)
-      .def_property_readonly("closed", &Reader::closed)
+      // What programs use to clean up, and debuggers to show, works for an object whose __init__ failed, too.
+      .def_property_readonly(
+          "closed",
+          [](const py::object& self) { return !is_made(self) || self.cast<const Reader&>().closed(); })
       .def("__len__", &Reader::size)
       .def("__getitem__", &Reader::item, py::arg("i"),
            "Record number i in key order, or the record with the key i, if that is bytes; a Batch for a "
            "slice.\n"
            "Raises IndexError, KeyError.")
-      .def("__contains__",
-           [](const Reader& r, const py::bytes& key) { return !r.find(key, false).is_none(); })
+      .def("__contains__", &Reader::contains, py::arg("key"))
       .def("__iter__",
            [](const py::object& self) {
              return py::module_::import("itertools")
@@ -285,15 +303,19 @@ void add_reader(py::module_& module) {
            "in the page cache are views of the file's mapping, which is fastest; as with LMDB, the process "
            "ends by\n"
            "SIGBUS if the file is truncated while they are used.")
-      .def("close", &Reader::close,
-           "Closes the reader, once its streams are closed too.  Batches stay valid.")
+      .def(
+          "close",
+          [](const py::object& self) {
+            if (is_made(self)) self.cast<Reader&>().close();
+          },
+          "Closes the reader, once its streams are closed too.  Batches stay valid.")
       .def("__enter__", [](const py::object& self) { return self; })
       .def("__exit__", [](Reader& r, const py::args&) { r.close(); })
-      .def("__reduce__",
-           [](const Reader&) -> py::object {
-             raise_as(PyExc_TypeError, "a Reader cannot be pickled: open one in each process");
-           })
-      .def("__repr__", &Reader::text);
+      .def("__reduce__", cannot_be_pickled)
+      .def("__repr__", [](const py::object& self) -> py::object {
+        if (!is_made(self)) return py::str("<lmdbio.Reader that was not opened>");
+        return self.cast<const Reader&>().text();
+      });
 }
 
 }  // namespace lmdbio::python

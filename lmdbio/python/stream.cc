@@ -107,6 +107,7 @@ void add_stream(py::module_& module) {
       module, "Stream",
       "Batches in an order, read ahead: an iterator.  One thread at a time, except for cancel().\n\n"
       "After an exception, the next call tries the same batch again.")
+      .def("__reduce__", cannot_be_pickled)
       .def("__iter__", [](const py::object& self) { return self; })
       .def("__next__", &Stream::next)
       .def_property_readonly(

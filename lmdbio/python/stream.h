@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "lmdbio/python/made.h"
 #include "lmdbio/python/reader.h"
 
 namespace lmdbio::python {
@@ -25,6 +26,7 @@ class Keys {
 
 class Stream {
  public:
+  using PythonClass = void;  ///< see made.h
   /// `order`: an lmdbio.Order.
   Stream(std::shared_ptr<Handle> reader, const pybind11::object& order, bool copy, bool zero_copy);
   Stream(const Stream&) = delete;

@@ -35,8 +35,11 @@ class WithoutGil {
 /// ends with ECANCELED, and the exception is set: see raise().
 class Waiting : public WithoutGil {
  public:
-  Waiting() noexcept { lmdbio_set_interrupt(&Waiting::ask, this); }
-  ~Waiting() { lmdbio_set_interrupt(nullptr, nullptr); }
+  Waiting() noexcept {
+    lmdbio_get_interrupt(&programs_, &context_);
+    lmdbio_set_interrupt(&Waiting::ask, this);
+  }
+  ~Waiting() { lmdbio_set_interrupt(programs_, context_); }
 
  private:
   static int ask(void* self) {
@@ -44,8 +47,13 @@ class Waiting : public WithoutGil {
     w.take_back();
     const int raised = PyErr_CheckSignals();
     w.give_up();
-    return raised;
+    if (raised != 0 || w.programs_ == nullptr) return raised;
+    return w.programs_(w.context_);
   }
+
+  /// Of a program that embeds Python.
+  lmdbio_interrupt_func* programs_ = nullptr;
+  void* context_ = nullptr;
 };
 
 }  // namespace lmdbio::python

@@ -1,9 +1,11 @@
 """lmdbio.Reader, Order and Stream against what py-lmdb reads; lifetimes, memory, errors, signals, forks."""
+import ctypes
 import gc
 import os
 import pickle
 import random
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -388,8 +390,11 @@ def test_errors_name_file_and_reason(tmp_path, mixed):
             lmdbio.Reader(mixed.path, memory=memory)
     with pytest.raises(MemoryError):
         lmdbio.Reader(mixed.path, memory=1 << 20).read(range(1000))
-    with pytest.raises(TypeError, match="pickle"):
-        pickle.dumps(lmdbio.Reader(mixed.path))
+    reader = lmdbio.Reader(mixed.path)
+    for made in (reader, reader[:2], reader.stream(Order.sequential(batch=2)), reader.keys()):
+        for protocol in (0, pickle.DEFAULT_PROTOCOL):
+            with pytest.raises(TypeError, match="pickle"):
+                pickle.dumps(made, protocol)
     assert issubclass(lmdbio.CorruptedError, lmdbio.Error) and issubclass(lmdbio.CancelledError, lmdbio.Error)
 
 
@@ -406,7 +411,7 @@ else:
 
 
 def test_a_damaged_page(tmp_path, mixed):
-    """With an index: only records of the page are errors.  Without: the index cannot be made."""
+    """Only records of the page are errors, with an index file and without."""
     damaged = tmp_path / "data.mdb"
     data = bytearray(open(mixed.path + "/data.mdb", "rb").read())
     damaged.write_bytes(data)
@@ -417,17 +422,219 @@ def test_a_damaged_page(tmp_path, mixed):
         f.seek(at + 10)
         f.write(b"\xff" * 6)
     os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))  # the index is of the file as it was
-    reader = lmdbio.Reader(tmp_path, lock=False)
-    bad, good = 0, 0
-    for i in range(1000):
+    bad = {True: [], False: []}
+    for index, lost in bad.items():
+        reader = lmdbio.Reader(tmp_path, lock=False, index=index)
+        for i in range(1000):
+            try:
+                assert (bytes(reader[i].key), bytes(reader[i].value)) == mixed.records[i]
+            except lmdbio.CorruptedError as error:
+                assert f"page {at // 4096}" in str(error)
+                lost.append(i)
+        reader.close()
+    assert bad[True] == bad[False] and bad[True]
+
+
+def leaf_pages(data):
+    """Of a database that one transaction has filled: {page: keys in it}."""
+    pages = {}
+    for at in range(2 * 4096, len(data), 4096):
+        number, _, flags, lower = struct.unpack_from("<QHHH", data, at)
+        if (number, flags) == (at // 4096, 2):
+            nodes = [at + n for n in struct.unpack_from(f"<{(lower - 16) // 2}H", data, at + 16)]
+            pages[number] = [data[n + 8:n + 8 + struct.unpack_from("<H", data, n + 6)[0]] for n in nodes]
+    return pages
+
+
+def found(reader, records):
+    """Which records a reader finds by ordinal and by key, of those that LMDB had; another one is a failure."""
+    by = [[], []]
+    for i, record in enumerate(records):
+        for kind, at in enumerate((i, record[0])):
+            try:
+                assert tuple(map(bytes, reader[at])) == record
+                by[kind].append(i)
+            except lmdbio.CorruptedError:
+                pass
+    return by
+
+
+def test_damaged_leaf_pages(tmp_path, capfd):
+    """Records of one damaged page, and nothing else, are errors; of two pages, ordinals between them are as well."""
+    count = 6000
+    db = conftest.Database(tmp_path / "db", conftest.made_records(count, [100]))
+    file = tmp_path / "db" / "data.mdb"
+    data = file.read_bytes()
+    leaves = {p: [int(k) for k in keys] for p, keys in leaf_pages(data).items() if b"00000000" <= keys[0] <= b"99999999"}
+    assert sorted(i for records in leaves.values() for i in records) == list(range(count))
+    tree = sorted(leaves, key=lambda p: leaves[p][0])
+    for damaged in (tree[:1], tree[3:4], tree[-1:], tree[2:4], [tree[1], tree[4]]):
+        with open(file, "r+b") as f:
+            for p in damaged:
+                f.seek(p * 4096 + 14)
+                f.write(b"\xff\xff")
+        reader = lmdbio.Reader(file, lock=False)
+        lost = [i for p in damaged for i in leaves[p]]
+        known = [i for i in range(count) if not min(lost) <= i <= max(lost)]
+        readable = [i for i in range(count) if i not in lost]
+        assert len(reader) == count and found(reader, db.records) == [known, readable]
+        keys = Order.keys([db.records[i][0] for i in readable], batch=7)
+        assert [(bytes(r.key), bytes(r.value)) for b in reader.stream(keys) for r in b] == [db.records[i] for i in readable]
+        assert rows(reader.stream(Order.list(known, batch=50))) == expected(db, known)
+        assert f"damaged leaf pages: {len(damaged)}; their records cannot be read" in capfd.readouterr().err
+        reader.close()
+        with open(file, "r+b") as f:
+            f.write(data)
+
+
+def test_a_damaged_page_of_duplicates(tmp_path):
+    records = [(b"a", b"1"), *((b"b", b"%06d" % i + bytes(200)) for i in range(400)), (b"c", b"3"), (b"d", b"4")]
+    db = conftest.Database(tmp_path / "db", records, name="d", dupsort=True)
+    file = tmp_path / "db" / "data.mdb"
+    data = bytearray(file.read_bytes())
+    page, lost = next((p, keys) for p, keys in leaf_pages(data).items() if any(k.startswith(b"000200") for k in keys))
+    lost = [i for i, (_, v) in enumerate(db.records) if v in lost]
+    data[page * 4096 + 14:page * 4096 + 16] = b"\xff\xff"
+    file.write_bytes(data)
+    with lmdbio.Reader(file, "d", lock=False) as reader:
+        assert 0 < len(lost) < 40
+        for i in range(403):
+            try:
+                assert tuple(map(bytes, reader[i])) == db.records[i]
+                assert i not in lost
+            except lmdbio.CorruptedError:
+                assert i in lost
+        assert reader[b"d"].ordinal == 402
+
+
+# ---- objects that were never made
+
+def test_objects_that_were_never_made(script, mixed):
+    """Methods of objects whose __init__ failed, or was never called, use no memory that was never constructed."""
+    script("""
+import sys, traceback, lmdbio
+from lmdbio import _lmdbio
+for _ in range(3):  # what was there before remains on the heap
+    lmdbio.Reader(sys.argv[1])[0]
+kept = "__len__ __getitem__ __contains__ __iter__ __next__ __repr__ __enter__ __exit__ __reduce__".split()
+for kind in (lmdbio.Reader, lmdbio.Batch, lmdbio.Stream, _lmdbio._Keys):
+    class Early(kind):
+        def __init__(self):
+            raise ValueError
+    for made in (kind.__new__(kind), kind.__new__(Early)):
+        for name in dir(made):
+            if name.startswith("__") and name not in kept:
+                continue
+            for arguments in ((), (0,), (b"k",), ([0],)):
+                try:
+                    value = getattr(made, name)
+                    if callable(value):
+                        value(*arguments)
+                except (RuntimeError, TypeError, AttributeError):
+                    pass
         try:
-            good += (bytes(reader[i].key), bytes(reader[i].value)) == mixed.records[i]
-        except lmdbio.CorruptedError as error:
-            assert f"page {at // 4096}" in str(error)
-            bad += 1
-    assert bad > 0 and good + bad == 1000
-    with pytest.raises(lmdbio.CorruptedError, match=f"page {at // 4096}"):
-        lmdbio.Reader(tmp_path, lock=False, index=False)[0]
+            memoryview(made)
+        except (BufferError, TypeError):
+            pass
+reader = lmdbio.Reader.__new__(lmdbio.Reader)
+assert reader.closed and repr(reader) == "<lmdbio.Reader that was not opened>"
+reader.close()
+for use in (lambda: len(reader), lambda: reader[0], lambda: reader.path, lambda: reader.keys()):
+    try:
+        use()
+    except RuntimeError as error:
+        assert str(error).endswith("Reader: its __init__ was not called, or failed"), error
+    else:
+        raise AssertionError
+class Mine(lmdbio.Reader):
+    def __init__(self, path):
+        super().__init__(path)
+    def __del__(self):
+        self.close()
+try:
+    Mine("/no/such/file")
+except FileNotFoundError as error:
+    text = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    assert "that was not opened" in text, text
+""", mixed.path)
+
+
+def test_subinterpreters(script):
+    """lmdbio refuses them, and can be imported afterwards."""
+    text = """
+import sys
+import _xxsubinterpreters as interpreters
+def sub():
+    i = interpreters.create()
+    interpreters.run_string(i, '''
+try:
+    import lmdbio
+except ImportError as error:
+    assert "subinterpreter" in str(error), error
+else:
+    raise AssertionError
+''')
+    interpreters.destroy(i)
+if len(sys.argv) == 1:
+    sub()
+import lmdbio
+sub()
+print(lmdbio.shuffled(1, 0, 10, 0, 10).tolist())
+"""
+    assert script(text, timeout=60) == script(text, "main first", timeout=60)
+
+
+def test_no_descriptor_left(script, mixed):
+    script("""
+import errno, os, resource, sys, lmdbio
+path = sys.argv[1]
+lmdbio.Reader(path)[0]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+kept = []
+try:
+    while True:
+        kept.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+for more in range(8):
+    try:
+        lmdbio.Reader(path)[0]
+        break
+    except OSError as error:
+        assert error.errno == errno.EMFILE, error
+    os.close(kept.pop())
+else:
+    raise AssertionError("8 descriptors are not enough")
+assert more > 0
+""", mixed.path)
+
+
+def test_whether_a_key_exists_reads_no_value(large, slow):
+    fs = slow(large, delay_us=0)
+    with lmdbio.Reader(fs.path, lock=False) as reader:
+        assert large.records[300][0] in reader  # the tree
+        before = fs.counters()["read"]["bytes"]
+        assert all(k in reader for k, _ in large.records[::7]) and b"none" not in reader
+        assert fs.counters()["read"]["bytes"] - before < 1 << 20
+        with pytest.raises(ValueError):
+            b"" in reader  # pylint: disable=pointless-statement
+    with pytest.raises(ValueError, match="closed"):
+        b"k" in reader  # pylint: disable=pointless-statement
+
+
+def test_the_programs_own_interrupt_function_stays(mixed):
+    """A program that embeds Python may have set one (lmdbio_set_interrupt)."""
+    lib = ctypes.CDLL(lmdbio.library())
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+    lib.lmdbio_set_interrupt(function, ctypes.c_void_p(7))
+    try:
+        with lmdbio.Reader(mixed.path) as reader:
+            assert len(list(reader.stream(Order.sequential(batch=100)))) == 10
+        was, context = ctypes.c_void_p(), ctypes.c_void_p()
+        lib.lmdbio_get_interrupt(ctypes.byref(was), ctypes.byref(context))
+        assert (was.value, context.value) == (ctypes.cast(function, ctypes.c_void_p).value, 7)
+    finally:
+        lib.lmdbio_set_interrupt(None, None)
 
 
 def test_views_while_the_garbage_collector_runs(mixed):

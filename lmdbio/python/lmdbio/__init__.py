@@ -7,6 +7,9 @@
 
 See docs/python.md; lmdbio.torch has datasets for PyTorch, lmdbio.mpi readers for the ranks of an MPI job.
 """
+from ._lmdbio import _check_interpreter
+
+_check_interpreter()  # pylint: disable=wrong-import-position
 from ._lmdbio import (Batch, CancelledError, CorruptedError, Error, Reader, Record, Stream, __version__, is_active, library,
                       shuffled)
 from ._order import Order
