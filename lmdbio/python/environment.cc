@@ -98,6 +98,10 @@ int Environment::open(const std::string& path, bool lock, std::shared_ptr<Enviro
     why = path + ": empty: nothing has been written to this database yet";
     return MDB_INVALID;
   }
+  if (rc == ENOENT && flags == 0 && ::access(place.c_str(), F_OK) == 0) {
+    why = path + ": a directory without data.mdb";
+    return rc;
+  }
   if (rc != 0) return failed(rc, path, why);
   if (known) {
     std::erase_if(all.files, [](const auto& f) { return f.second.expired(); });

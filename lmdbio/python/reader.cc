@@ -141,9 +141,11 @@ class Reader {
     if (py::isinstance<py::bytes>(at)) {
       py::object r = find(at, false);
       if (!r.is_none()) return r;
-      PyErr_SetObject(PyExc_KeyError, at.ptr());
-      throw py::error_already_set();
+      raise_as(PyExc_KeyError, path_ + ": no key " + std::string(py::repr(at)));
     }
+    if (py::isinstance<py::str>(at))
+      raise_as(PyExc_TypeError, path_ + ": keys are bytes, not str; " + std::string(py::repr(at)) +
+                                    ".encode() makes bytes of a text");
     const auto count = static_cast<Py_ssize_t>(size());
     if (PySlice_Check(at.ptr())) {
       Py_ssize_t start = 0, stop = 0, step = 0;
@@ -174,6 +176,12 @@ class Reader {
 
   std::unique_ptr<Stream> stream(const py::object& order, bool copy, bool zero_copy) const {
     return std::make_unique<Stream>(open(), order, copy, zero_copy);
+  }
+
+  /// The last transaction in the snapshot; 0: unknown, of a reader of several ranks.
+  std::size_t transaction() const {
+    const std::shared_ptr<Handle> h = open();
+    return h->snapshot() == nullptr ? 0 : mdb_txn_id(h->snapshot()->handle());
   }
 
   std::unique_ptr<KeyIterator> keys() const { return std::make_unique<KeyIterator>(open()); }
@@ -233,7 +241,8 @@ Ordinals ordinals_of(const py::object& given) {
       py::hasattr(given, "__len__") ? numpy.attr("asarray")(given) : numpy.attr("asarray")(py::list(given));
   if (py::len(array) == 0) return Ordinals(0);
   const auto kind = array.attr("dtype").attr("kind").cast<std::string>();
-  if (kind != "i" && kind != "u") raise_as(PyExc_TypeError, "ordinals must be whole numbers");
+  if (kind != "i" && kind != "u")
+    raise_as(PyExc_TypeError, "ordinals must be whole numbers; for keys call read_keys");
   if (array.attr("ndim").cast<int>() != 1) raise_as(PyExc_ValueError, "ordinals must be a list of numbers");
   if (kind == "i" && array.attr("min")().cast<std::int64_t>() < 0)
     throw py::index_error("ordinals must not be negative");
@@ -266,6 +275,7 @@ void add_reader(py::module_& module) {
       .def_property_readonly(
           "closed",
           [](const py::object& self) { return !is_made(self) || self.cast<const Reader&>().closed(); })
+      .def_property_readonly("_transaction", &Reader::transaction)
       .def("__len__", &Reader::size)
       .def("__getitem__", &Reader::item, py::arg("i"),
            "Record number i in key order, or the record with the key i, if that is bytes; a Batch for a "

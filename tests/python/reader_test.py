@@ -379,6 +379,16 @@ def test_errors_name_file_and_reason(tmp_path, mixed):
     with pytest.raises(FileNotFoundError, match="nothing here") as raised:
         lmdbio.Reader(tmp_path / "nothing here")
     assert raised.value.errno == 2
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(FileNotFoundError, match="directory: a directory without data.mdb"):
+        lmdbio.Reader(tmp_path / "directory")
+    reader = lmdbio.Reader(mixed.path)
+    with pytest.raises(KeyError, match=mixed.path + ": no key b'absent'"):
+        reader[b"absent"]
+    with pytest.raises(TypeError, match="keys are bytes, not str; '7'.encode"):
+        reader["7"]
+    with pytest.raises(TypeError, match="whole numbers; for keys call read_keys"):
+        reader.read(["7"])
     (tmp_path / "text").write_text("not a database " * 1000)
     with pytest.raises(lmdbio.CorruptedError, match="text"):
         lmdbio.Reader(tmp_path / "text")
