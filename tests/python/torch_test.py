@@ -1,4 +1,5 @@
 """lmdbio.torch under DataLoaders: the same samples as stock, whatever the number and the start method of workers; resume."""
+import inspect
 import os
 import pickle
 import random
@@ -38,8 +39,9 @@ def loader(kind, path, workers=0, context=None, batch=BATCH, shuffle=True, decod
     if workers:
         more.update(multiprocessing_context=context or "fork", persistent_workers=persistent)
     if kind == "map":
-        return lt.DataLoader(lt.LmdbDataset(path, decode=decode), batch, shuffle, num_workers=workers, seed=SEED, **more)
-    own = {name: more.pop(name) for name in ("drop_last", "rank", "ranks", "window") if name in more}
+        data = lt.LmdbDataset(path, decode=decode, exclude=more.pop("exclude", ()))
+        return lt.DataLoader(data, batch, shuffle, num_workers=workers, seed=SEED, **more)
+    own = {name: more.pop(name) for name in ("drop_last", "last", "rank", "ranks", "window", "exclude") if name in more}
     data = lt.LmdbIterableDataset(path, decode=decode, shuffle=shuffle, seed=SEED, **own)
     return lt.DataLoader(data, batch, num_workers=workers, **more)
 
@@ -153,22 +155,34 @@ def test_requests_that_are_not_as_expected(mixed):
 
 
 @pytest.mark.parametrize("kind", ["map", "iterable"])
-@pytest.mark.parametrize("count, batch, ranks", [(1000, 64, 3), (1000, 10, 4), (1000, 7, 2), (1000, 1, 5), (1000, 500, 2), (1000, 90, 11)])
-def test_ranks(mixed, kind, count, batch, ranks):
-    """The ranks' batches, taken by turns, are the order; all have the same number, and all records come."""
-    for drop_last in (False, True):
-        for workers in ((0, 2) if ranks == 3 else (0,)):
-            shares = [list(loader(kind, mixed.path, workers, batch=batch, rank=r, ranks=ranks, drop_last=drop_last)) for r in range(ranks)]
-            assert len({len(s) for s in shares}) == 1
-            turns = [x for row in zip(*shares) for b in row for x in b]
-            order = epoch_order(0, count)
-            if drop_last:
-                assert turns == order[:count // (batch * ranks) * batch * ranks]
+@pytest.mark.parametrize("batch, ranks", [(64, 3), (10, 4), (7, 2), (1, 5), (500, 2), (90, 11), (64, 17), (600, 3)])
+def test_ranks(mixed, kind, batch, ranks):
+    """The ranks' whole batches, taken by turns, are the order; what is left over is divided evenly, as `last` says."""
+    order, whole = epoch_order(0), 1000 // (batch * ranks) * batch * ranks
+    for last in ("pad", "keep", "drop"):
+        for workers in ((0, 2) if (batch, ranks, last) == (64, 3, "pad") else (0,)):
+            loaders = [loader(kind, mixed.path, workers, batch=batch, rank=r, ranks=ranks, last=last) for r in range(ranks)]
+            shares = [list(batches) for batches in loaders]
+            assert [len(s) for s in shares] == [len(batches) for batches in loaders]
+            turns = [x for row in zip(*(s[:whole // (batch * ranks)] for s in shares)) for b in row for x in b]
+            samples = [[x for b in s for x in b] for s in shares]
+            rest = [x for s in samples for x in s[whole // ranks:]]
+            assert turns == order[:whole]
+            if last == "drop":
+                assert rest == []
+            elif last == "keep":
+                assert sorted(rest) == sorted(order[whole:]) and max(map(len, samples)) - min(map(len, samples)) <= 1
             else:
-                assert all(len(b) == batch for s in shares for b in s)
-                whole = count // (batch * ranks) * batch * ranks
-                assert set(turns) == set(order) and turns[:whole] == order[:whole]
-                assert len(turns) - count < batch * ranks
+                assert {len(s) for s in samples} == {-(-1000 // ranks)}, "as many as torch's DistributedSampler gives"
+                assert sorted(rest) == sorted(order[whole:] + order[:-1000 % ranks]) and len({len(s) for s in shares}) == 1
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_more_ranks_than_samples(tmp_path, kind):
+    db = conftest.Database(tmp_path / "db", conftest.made_records(3, [8]))
+    for last, lengths in (("pad", [1] * 8), ("keep", [1, 1, 1] + [0] * 5), ("drop", [0] * 8)):
+        shares = [[x for b in loader(kind, db.path, rank=r, ranks=8, last=last) for x in b] for r in range(8)]
+        assert [len(s) for s in shares] == lengths and {x for s in shares for x in s} == ({0, 1, 2} if lengths[0] else set())
 
 
 def test_both_datasets_have_the_same_shares(mixed):
@@ -182,23 +196,31 @@ def test_windows(mixed):
     got = [list(loader("iterable", mixed.path, w, window=100)) for w in (0, 2)]
     flat = [x for b in got[0] for x in b]
     assert got[0] == got[1] and sorted(flat) == list(range(1000)) and all(x // 100 == i // 100 for i, x in enumerate(flat))
-    assert len(loader("iterable", mixed.path, window=100, ranks=3, rank=0)) == 6
-
-
-def test_too_few_records_for_the_ranks(mixed):
-    with pytest.raises(ValueError, match="too few"):
-        loader("map", mixed.path, batch=600, rank=2, ranks=3)
-    assert list(loader("map", mixed.path, batch=600, rank=2, ranks=3, drop_last=True)) == []
+    for last in ("pad", "keep"):
+        shares = [[x for b in loader("iterable", mixed.path, window=77, rank=r, ranks=3, last=last) for x in b] for r in range(3)]
+        assert [len(s) for s in shares] == ([334] * 3 if last == "pad" else [334, 333, 333])
+        assert {x for s in shares for x in s} == set(range(1000))
+    alone = [x for b in loader("iterable", mixed.path, window=77) for x in b]
+    assert sorted(x for s in shares for x in s[320:]) == sorted(alone[960:]), "of the same order"
 
 
 def test_ranks_of_torch_distributed(mixed, script, tmp_path):
     text = """
 import sys, torch.distributed as dist, lmdbio.torch as lt
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
 def key(r): return int(bytes(r.key))
-a = [x.tolist() for x in lt.DataLoader(lt.LmdbDataset(sys.argv[1], decode=key), 64, True, seed=7)]
-b = [x.tolist() for x in lt.DataLoader(lt.LmdbIterableDataset(sys.argv[1], decode=key, shuffle=True, seed=7), 64, num_workers=2)]
+a = lt.DataLoader(lt.LmdbDataset(sys.argv[1], decode=key), 64, True, seed=7)
+b = lt.DataLoader(lt.LmdbIterableDataset(sys.argv[1], decode=key, shuffle=True, seed=7), 64, num_workers=2)
+c = lt.BatchSampler(a.dataset, 64)
+assert len(a) == 16
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
+a, b = ([x.tolist() for x in loader] for loader in (a, b))
 assert a == b
+try:
+    iter(c)
+except RuntimeError as error:
+    assert "rank=0, ranks=1" in str(error)
+else:
+    raise AssertionError("who shares the batches?")
 print(a)
 """
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
@@ -279,7 +301,8 @@ def test_states_that_do_not_fit(mixed, large):
     next(iter(batches))
     state = batches.state_dict()
     for wrong, why in ((loader("map", large.path), "count"), (loader("map", mixed.path, shuffle=False), "shuffle"),
-                       (loader("map", mixed.path, rank=0, ranks=2), "ranks"), (loader("map", mixed.path, batch=50), "batches of 50"),
+                       (loader("map", mixed.path, rank=0, ranks=2), "ranks"), (loader("map", mixed.path, last="keep"), "last"),
+                       (loader("map", mixed.path, batch=50), "batches of 50"),
                        (loader("map", mixed.path, sampler=[1], shuffle=False), "sampler")):
         with pytest.raises(ValueError, match=why):
             wrong.load_state_dict(state)
@@ -436,18 +459,46 @@ def test_datasets_that_are_read_in_pairs(mixed, large):
             assert (int(i), other[i], data[i]) == (int(i),) * 3
 
 
-def test_a_database_that_grows(tmp_path):
+CHANGED = """
+import multiprocessing, os, sys, warnings, lmdb, lmdbio.torch as lt
+warnings.simplefilter("ignore")
+path, change = sys.argv[1:]
+
+def loader(kind, workers, **more):
+    if kind == "map":
+        return lt.DataLoader(lt.LmdbDataset(path), 10, num_workers=workers, collate_fn=list, **more)
+    return lt.DataLoader(lt.LmdbIterableDataset(path), 10, num_workers=workers, collate_fn=list, **more)
+
+kept = [loader(k, w, persistent_workers=w > 0) for k in ("map", "iterable") for w in (0, 1)]
+anew = [loader("map", 2), loader("iterable", 2)]
+before = [list(l) for l in kept + anew]
+assert all(sum(map(len, b)) == 300 for b in before)
+with lmdb.open(path, map_size=1 << 30) as env, env.begin(write=True) as txn:
+    for i in range(50):
+        txn.put(b"!%07d" % i, b"new")
+        if change == "both":
+            txn.delete(b"%08d" % i)
+assert [list(l) for l in kept] == before[:4]  # processes that go on have the old state
+iterators = [iter(l) for l in anew]
+for i in iterators:
+    try:
+        list(i)
+    except RuntimeError as error:
+        assert "the database was changed" in str(error) and "make a new dataset" in str(error), error
+    else:
+        raise AssertionError("workers read the new state")
+assert sum(len(v) for v in loader("map", 0)) == (350 if change == "insert" else 300)
+for process in multiprocessing.active_children():
+    process.kill()
+os._exit(0)  # torch 1.13 would wait 5 s for each worker that has raised
+"""
+
+
+@pytest.mark.parametrize("change", ["insert", "both"])
+def test_a_database_that_changes_between_epochs(tmp_path, script, change):
+    """Workers that start anew do not mix the new state with the old one."""
     db = conftest.Database(tmp_path / "db", conftest.made_records(300, [3000]))
-    batches = loader("iterable", db.path, batch=10)
-    assert len(list(batches)) == 30
-    conftest.Database(tmp_path / "db", [(b"9%07d" % i, b"new") for i in range(50)])
-    assert len(list(batches)) == 30, "the snapshot of the loader's own process"
-    mapped = lt.LmdbDataset(db.path, decode=key_of)
-    sampler = lt.BatchSampler(mapped, 10, shuffle=True, seed=SEED)
-    assert len(sampler) == 35
-    old = loader("map", db.path, batch=10)
-    old.batch_sampler.plan = lt.Plan(300, 10, True, None, SEED)
-    assert sorted(x for b in old for x in b) == list(range(300))
+    script(CHANGED, db.path, change)
 
 
 def test_several_iterators_of_a_loader(mixed):
@@ -505,9 +556,299 @@ def test_what_is_read_ahead_gives_way(large):
     assert list(batches) == cut(list(range(60)), 20)
 
 
+@pytest.mark.parametrize("wrong", ["00000100", 1.7, None])
+def test_samplers_of_something_else(mixed, wrong):
+    for made in (lt.DataLoader, torch.utils.data.DataLoader):
+        with pytest.raises(TypeError, match="whole numbers|keys"):
+            list(made(lt.LmdbDataset(mixed.path), 3, sampler=[wrong, wrong, wrong], collate_fn=same))
+    data = lt.LmdbDataset(mixed.path, exclude=[b"00000000"])
+    with pytest.raises(TypeError):
+        data.__getitems__([wrong])
+    with pytest.raises(TypeError):
+        data[wrong]
+
+
+def test_messages(mixed):
+    data, directory = lt.LmdbDataset(mixed.path), os.path.basename(mixed.path)
+    with pytest.raises(TypeError, match="keys are bytes, not str"):
+        data["text"]
+    for key in ({}, {"epoch": 1, "batch": 2}):
+        with pytest.raises(ValueError, match="state_dict"):
+            lt.DataLoader(data, 10).load_state_dict(key)
+    for get in (lambda: data[b"12"], lambda: data.__getitems__([b"12"])):
+        with pytest.raises(KeyError, match=directory + ": no key b'12'"):
+            get()
+    for kind in (data, lt.LmdbIterableDataset(mixed.path)):
+        with pytest.raises(TypeError, match="batch_size must be a whole number, not None"):
+            lt.DataLoader(kind, batch_size=None)
+    with pytest.raises(TypeError, match="ConcatDataset joins"):
+        lt.LmdbDataset([mixed.path, mixed.path])
+    both = torch.utils.data.ConcatDataset([data, data])
+    for make in (lt.DataLoader, lt.BatchSampler):
+        with pytest.raises(TypeError, match="LmdbDataset.* not ConcatDataset"):
+            make(both, 10)
+    with pytest.raises(ValueError, match="batch_sampler excludes"):
+        lt.DataLoader(data, 10, batch_sampler=[[1, 2]])
+    with pytest.raises(FileNotFoundError):
+        lt.LmdbDataset(mixed.path + "/none")
+    assert list(lt.DataLoader(data, batch_sampler=[[1, 2], [3]], collate_fn=len)) == [2, 1]
+
+
+def test_a_relative_path_is_that_of_the_directory_where_it_was_given(mixed, tmp_path, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(mixed.path))
+    for kind in ("map", "iterable"):
+        monkeypatch.chdir(os.path.dirname(mixed.path))
+        batches = loader(kind, os.path.basename(mixed.path), 2)
+        monkeypatch.chdir(tmp_path)
+        assert list(batches) == cut(epoch_order(0))
+        assert len(pickle.loads(pickle.dumps(batches.dataset))) == 1000
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_records_that_are_no_samples(tmp_path, kind):
+    """exclude: as if they were not in the database, with workers, ranks, and resume; other libraries see the same."""
+    records = [(b"%08d" % i, b"%d" % i) for i in range(500)]
+    with_more = [(b"!", b"x"), (b"00000099a", b"x"), (b"__keys__", b"x" * 9000), (b"__len__", b"x"), (b"~", b"x")]
+    plain = conftest.Database(tmp_path / "plain", records)
+    more = conftest.Database(tmp_path / "more", records + with_more)
+    names = [b"absent", *(k for k, _ in with_more)]
+    data = lt.LmdbDataset(more.path, exclude=iter(names))
+    assert len(data) == 500 and [data[i] for i in range(500)] == [v for _, v in records] and data[-1] == b"499"
+    assert data.__getitems__([3, 499]) == [b"3", b"499"] and data[b"00000007"] == b"7" and data[b"__len__"] == b"x"
+    for i in (500, -501):
+        with pytest.raises(IndexError):
+            data[i]
+    with pytest.raises(IndexError):
+        data.__getitems__([500])
+    for workers, shares in ((0, {}), (2, {}), (0, {"rank": 1, "ranks": 3})):
+        a, b, c = (loader(kind, db.path, workers, batch=30, exclude=names, **shares) for db in (plain, more, more))
+        whole = list(a)
+        assert list(b) == whole and list(b) == list(a) != whole
+        assert next(iter(c)) == whole[0]
+        b.load_state_dict(c.state_dict())
+        assert list(b) == whole[1:]
+    lists = torch.utils.data.DataLoader(data, 50, True, collate_fn=same)
+    assert sorted(v for b in lists for v in b) == sorted(v for _, v in records)
+    with pytest.raises(TypeError):
+        lt.LmdbDataset(more.path, exclude=["__len__"])
+
+
+def test_values_of_an_excluded_key(tmp_path):
+    db = conftest.Database(tmp_path / "db", [(b"%d" % (i // 3), b"%03d" % i) for i in range(30)], name="named", dupsort=True)
+    data = lt.LmdbDataset(db.path, "named", exclude=[b"4", b"9"])
+    assert [data[i] for i in range(len(data))] == [b"%03d" % i for i in range(27) if i // 3 != 4]
+
+
+# ---- other libraries.  These functions do to a loader what the library does, as far as it concerns batches.
+
+def lightning(loader, rank, ranks, made_in_a_hook):
+    """It makes loader and batch sampler anew, with a DistributedSampler: of the arguments that it saw in its hooks, or else of
+    attributes."""
+    if isinstance(loader.sampler, torch.utils.data.distributed.DistributedSampler):
+        return loader
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return loader
+    order = getattr(loader.batch_sampler, "sampler", loader.batch_sampler)
+    plain = isinstance(loader.sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler))
+    share = torch.utils.data.distributed.DistributedSampler(loader.dataset if plain else list(loader.sampler), ranks, rank,
+                                                            shuffle=isinstance(order, torch.utils.data.RandomSampler))
+    sampler = share if plain else [share.dataset[i] for i in share]
+    if made_in_a_hook:
+        arguments, named = made_in_a_hook
+        batches = type(loader.batch_sampler)(*arguments, **{**named, "sampler": sampler})
+    else:
+        sampler = share if plain else torch.utils.data.SubsetRandomSampler(sampler)
+        batches = type(loader.batch_sampler)(sampler, batch_size=loader.batch_sampler.batch_size,
+                                             drop_last=loader.batch_sampler.drop_last)
+    parameters = {**inspect.signature(type(loader).__init__).parameters,
+                  **inspect.signature(torch.utils.data.DataLoader.__init__).parameters}
+    named = {k: v for k, v in vars(loader).items() if k in parameters and v is not parameters[k].default}
+    return type(loader)(**{**named, "sampler": None, "shuffle": False, "batch_sampler": batches, "batch_size": 1, "drop_last": False})
+
+
+class OfAccelerate:
+    """A batch sampler's batches, by turns, or a part of each; the last ones are filled up with the first ones."""
+
+    def __init__(self, batches, rank, ranks, split):
+        self.batches, self.rank, self.ranks, self.split, self.batch_size = batches, rank, ranks, split, batches.batch_size
+        self.drop_last = batches.drop_last
+
+    def __len__(self):
+        return len(self.batches) if self.split else -(-len(self.batches) // self.ranks)
+
+    def __iter__(self):
+        size, all_of_them, first = self.batch_size, list(self.batches), []
+        if self.split:
+            filling = all_of_them[0]
+            while len(filling) < size:
+                filling += filling
+            for batch in all_of_them:
+                if len(batch) < size:
+                    batch = batch + filling
+                yield batch[size // self.ranks * self.rank:size // self.ranks * (self.rank + 1)]
+            return
+        for batch in all_of_them[:self.ranks]:
+            first += batch
+        at, last = size - len(all_of_them[-1]), all_of_them.pop()
+        last += first[:at]
+        all_of_them.append(last)
+        while len(all_of_them) % self.ranks:
+            all_of_them.append(first[at:at + size])
+            at += size
+        yield from all_of_them[self.rank::self.ranks]
+
+
+class IterableOfAccelerate(torch.utils.data.IterableDataset):
+    def __init__(self, data, size, rank, ranks):
+        self.data, self.size, self.rank, self.ranks = data, size, rank, ranks
+
+    def __iter__(self):
+        first, waiting = None, []
+        for x in self.data:
+            waiting.append(x)
+            if len(waiting) == self.size * self.ranks:
+                yield from waiting[self.rank * self.size:(self.rank + 1) * self.size]
+                first, waiting = first or waiting, []
+        if waiting:
+            while len(waiting) < self.size * self.ranks:
+                waiting += first or waiting
+            yield from waiting[self.rank * self.size:(self.rank + 1) * self.size]
+
+
+def accelerate(loader, rank, ranks, split=False):
+    named = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        share = IterableOfAccelerate(loader.dataset, loader.batch_size, rank, ranks)
+        return torch.utils.data.DataLoader(share, loader.batch_size, **named)
+    return torch.utils.data.DataLoader(loader.dataset, batch_sampler=OfAccelerate(loader.batch_sampler, rank, ranks, split), **named)
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """job(rank, ranks): as torch.distributed would say it."""
+    return lambda *own: monkeypatch.setattr(lt, "_job", lambda: own)
+
+
+def each_once(shares, ranks, most=0):
+    """All samples, and of those that fill up no more than `most`."""
+    flat = [x for s in shares for b in s for x in b]
+    assert set(flat) == set(range(1000)) and len(flat) <= 1000 + most
+    return flat
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("hook", [False, True])
+@pytest.mark.parametrize("made", ["our loader", "BatchSampler", "sampler", "iterable"])
+def test_with_lightning(mixed, job, ranks, shuffle, hook, made):
+    for workers in (0, 2) if ranks == 2 and shuffle else (0,):
+        shares = []
+        for rank in range(ranks):
+            data = lt.LmdbDataset(mixed.path, decode=key_of)
+            more = {"num_workers": workers, "collate_fn": same}
+            named = {"shuffle": shuffle, "seed": SEED, "drop_last": False}
+            if made == "our loader":
+                batches = lt.DataLoader(data, BATCH, **named, **more)
+            elif made == "BatchSampler":
+                batches = torch.utils.data.DataLoader(data, batch_sampler=lt.BatchSampler(data, BATCH, **named), **more)
+            elif made == "sampler":
+                named = {"sampler": epoch_order(3) if shuffle else range(1000)}
+                batches = lt.DataLoader(data, BATCH, **named, **more)
+            else:
+                batches = loader("iterable", mixed.path, workers, shuffle=shuffle)
+            job(rank, ranks)
+            batches = lightning(batches, rank, ranks, hook and ((data, BATCH), named))
+            if hasattr(batches.sampler, "set_epoch"):
+                batches.sampler.set_epoch(0)
+            shares.append(list(batches))
+            assert len(batches) == len(shares[-1])
+            job(0, 1)
+        flat = each_once(shares, ranks, most=-1000 % ranks)
+        assert (flat[:100] == sorted(flat[:100])) != shuffle or made == "sampler"
+
+
+def test_lightning_predicts(mixed, job):
+    """It makes the batch sampler anew there, too, with the loader's own sampler."""
+    shares = []
+    for rank in (0, 1):
+        batches = loader("map", mixed.path, shuffle=False)
+        job(rank, 2)
+        shares.append(list(torch.utils.data.DataLoader(batches.dataset, collate_fn=same,
+                                                       batch_sampler=lt.BatchSampler(batches.sampler, batch_size=BATCH, drop_last=False))))
+        job(0, 1)
+    each_once(shares, 2)
+
+
+@pytest.mark.parametrize("made", ["our loader", "BatchSampler", "iterable"])
+@pytest.mark.parametrize("workers, split, batch, ranks", [(0, False, 64, 2), (2, False, 64, 2), (0, True, 64, 2), (0, False, 90, 3),
+                                                          (0, True, 90, 3)])
+def test_with_accelerate(mixed, job, made, workers, split, batch, ranks):
+    def prepared(process, **own):
+        more = {"batch": batch, "workers": workers, "collate_fn": same}
+        if made == "our loader":
+            batches = loader("map", mixed.path, **more, **own)
+        elif made == "BatchSampler":
+            data = lt.LmdbDataset(mixed.path, decode=key_of)
+            sampler = lt.BatchSampler(data, batch, shuffle=True, seed=SEED, **own)
+            batches = torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=workers, collate_fn=same)
+        else:
+            batches = loader("iterable", mixed.path, **more, **own)
+        job(process, ranks)
+        return accelerate(batches, process, ranks, split)
+
+    for use in (list, len) if workers == 0 and made != "iterable" else (list,):
+        with pytest.raises(RuntimeError, match="rank=0, ranks=1"):
+            use(prepared(0))
+        job(0, 1)
+    shares = []
+    for rank in range(ranks):
+        batches = prepared(rank, rank=0, ranks=1)
+        shares.append(list(batches))
+        if made != "iterable":
+            assert len(batches) == len(shares[-1])
+        job(0, 1)
+    each_once(shares, ranks, most=ranks * batch)
+
+
+def test_a_sampler_that_is_set_later(mixed):
+    """Accelerate sets a batch sampler's `sampler`, if that is a RandomSampler."""
+    batches = loader("map", mixed.path)
+    assert isinstance(batches.batch_sampler.sampler, torch.utils.data.RandomSampler)
+    batches.batch_sampler.sampler = epoch_order(5)
+    assert list(batches) == cut(epoch_order(5)) and len(batches) == 16
+    with pytest.raises(ValueError, match="sampler of the program's cannot resume"):
+        batches.load_state_dict({"epoch": 0, "batch": 3})
+
+
+def test_ranks_of_a_foreign_sampler(mixed, job):
+    """It shares the samples; the job's ranks are not taken once more."""
+    job(1, 2)
+    shares = []
+    for rank in (0, 1):
+        own = torch.utils.data.distributed.DistributedSampler(range(1000), 2, rank, seed=3)
+        assert isinstance(lt.BatchSampler(own, 64), torch.utils.data.BatchSampler)
+        shares.append(list(loader("map", mixed.path, sampler=own, shuffle=False)))
+    each_once(shares, 2)
+
+
+def test_a_dataset_that_is_sent_to_ranks_takes_theirs(mixed, job):
+    batches = lt.LmdbIterableDataset(mixed.path, decode=key_of)
+    shares = []
+    for rank in (0, 1):
+        sent = pickle.loads(pickle.dumps(batches))
+        job(rank, 2)
+        shares.append(list(lt.DataLoader(sent, BATCH, collate_fn=same)))
+        job(0, 1)
+    each_once(shares, 2)
+
+
 def test_wrong_arguments(mixed):
     with pytest.raises(TypeError):
         list(loader("map", mixed.path, sampler=[b"00000001", 2], shuffle=False))
+    with pytest.raises(ValueError, match='last must be "pad", "keep" or "drop"'):
+        loader("map", mixed.path, last="some")
+    with pytest.raises(ValueError, match="exclude each other"):
+        loader("map", mixed.path, last="pad", drop_last=True)
     for alone in ({"rank": 0}, {"ranks": 2}):
         with pytest.raises(ValueError, match="together"):
             lt.LmdbIterableDataset(mixed.path, **alone)
@@ -516,7 +857,7 @@ def test_wrong_arguments(mixed):
     data = lt.LmdbIterableDataset(mixed.path, batch_size=4)
     with pytest.raises(ValueError, match="batch_size"):
         lt.DataLoader(data, 5)
-    for name, value in (("seed", 3), ("ranks", 2), ("drop_last", True)):
+    for name, value in (("seed", 3), ("ranks", 2), ("drop_last", True), ("last", "keep"), ("batch_sampler", [[1]])):
         with pytest.raises(ValueError, match="LmdbIterableDataset sets"):
             lt.DataLoader(data, 4, **{name: value})
     assert len(loader("map", mixed.path, sampler=[1, 2], shuffle=False, rank=0, ranks=2, batch=900)) == 1

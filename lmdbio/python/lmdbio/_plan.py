@@ -9,25 +9,27 @@ import numpy.typing
 from ._lmdbio import shuffled
 from ._order import Order
 
+Numbers = numpy.typing.NDArray[Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The batches of one rank.  The order of all records is cut into batches; rank r of n has batches r, r + n, r + 2 n, ...
+    """The batches of one rank.  Of an epoch's order, rank r of n has batches r, r + n, r + 2 n, ..., as far as all ranks have
+    a whole batch.  The samples that are left are divided evenly between the ranks: each rank's last batch.
 
-    All ranks have the same number of batches.  drop_last: records that do not fill a batch of each rank are left out.
-    Otherwise a rank whose last batch is incomplete, or missing, fills it up with its first records; with one rank, the last
-    batch is just incomplete.
+    last: "pad": the last batches have the same size on all ranks; ranks that have one sample less get one of the order's
+    first samples, as with torch's DistributedSampler.  "keep": each sample comes exactly once.  "drop": no last batch.
     The order does not depend on how many workers read it.
     """
 
-    count: int  # records of the database
+    count: int  # samples
     batch: int
     shuffle: bool = False
-    window: Optional[int] = None  # shuffle only within so many records
+    window: Optional[int] = None  # shuffle only within so many samples
     seed: int = 0
     rank: int = 0
     ranks: int = 1
-    drop_last: bool = False
+    last: str = "pad"
 
     def __post_init__(self) -> None:
         if operator.index(self.batch) < 1:
@@ -36,50 +38,74 @@ class Plan:
             raise ValueError(f"seed must be at least 0 and less than 2**64, not {self.seed}")
         if not 0 <= self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} is not less than the number of ranks, {self.ranks}")
-        if self.pads and 0 < self.count <= (self.ranks - 1) * self.batch:  # the same on all ranks
-            raise ValueError(f"{self.count} records are too few for {self.ranks} ranks with batches of {self.batch}")
+        if self.last not in ("pad", "keep", "drop"):
+            raise ValueError(f'last must be "pad", "keep" or "drop", not {self.last!r}')
 
     @property
-    def pads(self) -> bool:
-        return self.ranks > 1 and not self.drop_last
+    def whole(self) -> int:
+        """The number of whole batches of each rank."""
+        return self.count // (self.batch * self.ranks)
 
-    @property
-    def records(self) -> int:
-        """The number of records of this rank, without those that fill up its last batch."""
-        whole, rest = divmod(self.count, self.batch * self.ranks)
-        return whole * self.batch + min(max(rest - self.rank * self.batch, 0), self.batch)
+    def elements(self, k: int) -> Numbers:
+        """The places of batch `k` in the epoch's order."""
+        first = (k * self.ranks + self.rank) * self.batch
+        if k < self.whole:
+            return numpy.arange(first, first + self.batch)
+        if self.last == "drop":
+            return numpy.arange(0)
+        share, more = divmod(self.count % (self.batch * self.ranks), self.ranks)
+        first = self.whole * self.ranks * self.batch + self.rank * share + min(self.rank, more)
+        own = numpy.arange(first, first + share + (self.rank < more))
+        return numpy.append(own, (self.rank - more) % self.count) if self.last == "pad" and self.rank >= more > 0 else own
 
     @property
     def batches(self) -> int:
-        """The number of batches of each rank."""
-        if self.drop_last:
-            return self.count // (self.batch * self.ranks)
-        return -(-self.count // (self.batch * self.ranks))
+        return self.whole + (self.size(self.whole) > 0)
+
+    @property
+    def streamed(self) -> int:
+        """The number of batches that order() has."""
+        return self.batches if self.ranks == 1 else self.whole
 
     @property
     def length(self) -> int:
-        """The number of records that this rank returns in an epoch."""
-        return self.batches * self.batch if self.pads or self.drop_last else self.count
+        """The number of samples that this rank returns in an epoch."""
+        return self.whole * self.batch + self.size(self.whole)
 
     def size(self, k: int) -> int:
-        """The number of records of batch `k`."""
-        return min(self.batch, self.length - k * self.batch)
+        """The number of samples of batch `k`."""
+        return self.batch if k < self.whole else len(self.elements(k))
 
     def order(self, epoch: int, k: int, parts: int = 1) -> Order:
-        """The order of batches k, k + parts, k + 2 parts, ..., as far as they are not filled up."""
+        """The order of batches k, k + parts, k + 2 parts, ... of `streamed`."""
         kind = "sequential" if not self.shuffle else "shuffled" if self.window is None else "window"
-        return Order(kind, self.batch, seed=self.seed, window=self.window or 0, last="drop" if self.drop_last else "keep",
+        return Order(kind, self.batch, seed=self.seed, window=self.window or 0,
+                     last="keep" if self.ranks == 1 and self.last != "drop" else "drop",
                      rank=k % parts * self.ranks + self.rank, ranks=parts * self.ranks, block=self.batch, epoch=epoch,
                      position=k // parts * self.batch)
 
-    def ordinals(self, epoch: int, k: int) -> "numpy.typing.NDArray[Any]":
-        """The ordinals of batch `k`; not for shuffling in windows."""
-        first, real = k * self.batch, self.records
-        at = numpy.arange(first, first + self.size(k), dtype=numpy.int64) % real
-        elements = (at // self.batch * self.ranks + self.rank) * self.batch + at % self.batch
-        if not self.shuffle:
+    def samples(self, epoch: int, k: int) -> Numbers:
+        """The samples of batch `k`."""
+        elements = self.elements(k)
+        if not self.shuffle or not len(elements):
             return elements
-        begin, n = int(elements[0]), len(elements)
-        if elements[-1] == begin + n - 1:  # all of one block
-            return shuffled(self.seed, epoch, self.count, begin, begin + n)
-        return numpy.concatenate([shuffled(self.seed, epoch, self.count, int(e), int(e) + 1) for e in elements])
+        window = self.window or self.count
+        cuts = numpy.flatnonzero((numpy.diff(elements) != 1) | (elements[1:] % window == 0)) + 1
+        return numpy.concatenate([self._shuffled(epoch, *divmod(int(run[0]), window), len(run))
+                                  for run in numpy.split(elements, cuts)])
+
+    def _shuffled(self, epoch: int, w: int, first: int, n: int) -> Numbers:
+        """`n` samples of the order, from number `first` of window `w` on; docs/format.md."""
+        if self.window is None:
+            return shuffled(self.seed, epoch, self.count, first, first + n).astype(numpy.int64)
+        begin = w * self.window
+        inside = shuffled(self.seed ^ _mix(w), epoch, min(self.window, self.count - begin), first, first + n)
+        return inside.astype(numpy.int64) + begin
+
+
+def _mix(x: int) -> int:
+    """SplitMix64; docs/format.md."""
+    x = (x + 0x9e3779b97f4a7c15) % (1 << 64)
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 % (1 << 64)
+    x = (x ^ x >> 27) * 0x94d049bb133111eb % (1 << 64)
+    return x ^ x >> 31

@@ -5,11 +5,16 @@ ticket: which batch it belongs to, and which one the same process will be asked 
 """
 import concurrent.futures
 import dataclasses
+import operator
 import os
 import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from ._lmdbio import Batch, Reader, Stream
+import numpy
+import numpy.typing
+
+from ._lmdbio import Batch, Reader, Record, Stream
+from ._order import Order
 from ._plan import Plan
 
 
@@ -51,8 +56,8 @@ class Planned:
         return self.plan.size(self.k)
 
     def items(self) -> Sequence[int]:
-        ordinals: List[int] = self.plan.ordinals(self.epoch, self.k).tolist()
-        return ordinals
+        samples: List[int] = self.plan.samples(self.epoch, self.k).tolist()
+        return samples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,21 +94,69 @@ class Indices(Sequence[Any]):
     def __getitem__(self, i: Any) -> Any:
         return list(self)[i]
 
+    # Loaders of other libraries put batches together.
+    def __add__(self, others: Iterable[Any]) -> List[Any]:
+        return [*self, *others]
+
+    def __radd__(self, others: Iterable[Any]) -> List[Any]:
+        return [*others, *self]
+
     def __repr__(self) -> str:
         return repr(list(self.ticket.items()))
 
 
-def read(reader: Reader, items: Iterable[Any]) -> Batch:
-    """The records with these ordinals or keys.  Raises KeyError, IndexError."""
-    items = list(items)
-    if not any(isinstance(i, bytes) for i in items):
-        return reader.read(items)
-    if not all(isinstance(i, bytes) for i in items):
-        raise TypeError("a batch has either ordinals or keys")
-    batch = reader.read_keys([bytes(k) for k in items])
-    if None in batch.keys:
-        raise KeyError(bytes(items[batch.keys.index(None)]))
-    return batch
+def ordinals_of(reader: Reader, keys: Sequence[bytes]) -> "numpy.typing.NDArray[numpy.int64]":
+    """The ordinals of the records with these keys, sorted; keys that do not exist have none."""
+    found = set()
+    for i in reader.read_keys(keys).ordinals:
+        while i is not None and i not in found:
+            found.add(i)
+            i = i + 1 if i + 1 < len(reader) and reader[i + 1].key == reader[i].key else None  # the key's next value
+    return numpy.array(sorted(found), dtype=numpy.int64)
+
+
+class Samples:
+    """The records of a reader without those with the ordinals `excluded`: sample i is the i-th of the others.  Any thread."""
+
+    def __init__(self, reader: Reader, excluded: "numpy.typing.NDArray[numpy.int64]") -> None:
+        self.reader = reader
+        self._before = excluded - numpy.arange(len(excluded))  # of each one, the samples before it
+
+    def __len__(self) -> int:
+        return len(self.reader) - len(self._before)
+
+    def read(self, items: Iterable[Any]) -> Batch:
+        """The records of these samples, or with these keys.  Raises KeyError, IndexError."""
+        items = list(items)
+        if not any(isinstance(i, bytes) for i in items):
+            return self.reader.read(self._ordinals(items))
+        if not all(isinstance(i, bytes) for i in items):
+            raise TypeError("a batch has either ordinals or keys")
+        batch = self.reader.read_keys([bytes(k) for k in items])
+        if None in batch.keys:
+            raise KeyError(f"{self.reader.path}: no key {bytes(items[batch.keys.index(None)])!r}")
+        return batch
+
+    def record(self, item: Any) -> Record:
+        if not len(self._before) or isinstance(item, (bytes, str)):
+            return self.reader[item]
+        i = operator.index(item)
+        return self.reader.read(self._ordinals([i + len(self) if i < 0 else i]))[0]
+
+    def stream(self, plan: Plan, epoch: int, k: int, parts: int) -> Stream:
+        """Of batches k, k + parts, k + 2 parts, ... of plan.streamed."""
+        if not len(self._before):
+            return self.reader.stream(plan.order(epoch, k, parts), zero_copy=True)
+        samples = [self._ordinals(plan.samples(epoch, j)) for j in range(k, plan.streamed, parts)]
+        return self.reader.stream(Order.list(numpy.concatenate(samples), batch=plan.batch), zero_copy=True)
+
+    def _ordinals(self, samples: Any) -> Any:
+        numbers = numpy.asarray(samples)
+        if not len(self._before) or not len(numbers) or numbers.dtype.kind not in "iu":
+            return samples  # what is no number, the reader refuses
+        if numbers.max() >= len(self):
+            raise IndexError(f"{self.reader.path}: no sample {numbers.max()}; number of samples: {len(self)}")
+        return numbers + numpy.searchsorted(self._before, numbers, side="right")
 
 
 class Fetcher:
@@ -115,15 +168,18 @@ class Fetcher:
     # In an epoch, so many streams are given up for another one; then batches are read without a stream.
     MOST_GIVEN_UP = 2
 
-    def __init__(self, reader: Reader, parts: int, copy: bool) -> None:
-        self.reader, self.parts, self.copy = reader, parts, copy
+    def __init__(self, samples: Samples, parts: int, copy: bool) -> None:
+        self.samples, self.parts, self.copy = samples, parts, copy
         self.ticket: Optional[Ticket] = None
         self.records: Union[Batch, List[Any], Tuple[()]] = ()
         self._stream: Optional[Stream] = None
         self._expected: Optional[Planned] = None  # the batch that the stream gives next
+        self._step = parts  # from a batch of this process to its next one
+        self._last: Optional[Planned] = None
         self._given_up: Dict[Tuple[Plan, int], int] = {}  # by plan and epoch
         self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._ahead: Optional[Tuple[Tuple[Any, ...], "concurrent.futures.Future[Batch]"]] = None
+        self._in_vain = 0  # batches that were read ahead, and not asked for
 
     def batch(self, ticket: Ticket) -> Any:
         """The records of a ticket, which stay here until the next one."""
@@ -131,8 +187,8 @@ class Fetcher:
             return self.records
         self.ticket, self.records = None, ()  # its memory is free for the next
         made: Any = self._planned(ticket) if isinstance(ticket, Planned) else self._listed(ticket)
-        if len(made) != len(ticket):  # filled up with records from elsewhere
-            made = read(self.reader, ticket.items())
+        if len(made) != len(ticket):
+            made = self.samples.read(ticket.items())
         self.ticket, self.records = ticket, made._copied_values() if self.copy else made
         return self.records
 
@@ -144,20 +200,23 @@ class Fetcher:
 
     def _planned(self, t: Planned) -> Union[Batch, Tuple[()]]:
         if self._stream is None or self._expected != t:
-            if len(self.reader) != t.plan.count or t.k * t.plan.batch >= t.plan.records:
-                return read(self.reader, t.items())  # the order is that of another number of records; or it fills up
-            if self._expected is not None and self._expected.k < self._expected.plan.batches:
+            if len(self.samples) != t.plan.count or t.k >= t.plan.streamed:
+                return self.samples.read(t.items())
+            if self._expected is not None and self._expected.k < self._expected.plan.streamed:
                 epoch = (t.plan, t.epoch)
                 if self._given_up.get(epoch, 0) >= self.MOST_GIVEN_UP:
-                    return read(self.reader, t.items())
+                    return self.samples.read(t.items())
                 if len(self._given_up) > 100:
                     self._given_up.clear()
                 self._given_up[epoch] = self._given_up.get(epoch, 0) + 1
+            last = self._last
+            if last is not None and (last.plan, last.epoch) == (t.plan, t.epoch) and last.k < t.k:
+                self._step = t.k - last.k  # another library shares the batches between ranks
             self.close()
-            self._stream = self.reader.stream(t.plan.order(t.epoch, t.k, self.parts), zero_copy=True)
+            self._stream = self.samples.stream(t.plan, t.epoch, t.k, self._step)
             self._expected = t
         made: Union[Batch, Tuple[()]] = next(self._stream, ())
-        self._expected = dataclasses.replace(t, k=t.k + self.parts)
+        self._expected, self._last = dataclasses.replace(t, k=t.k + self._step), t
         return made
 
     def _listed(self, t: Listed) -> Batch:
@@ -165,15 +224,17 @@ class Fetcher:
         made = None
         if ahead is not None:
             failed = ahead[1].exception()  # waits
-            if failed is None and ahead[0] == t.wanted:
+            if ahead[0] != t.wanted:
+                self._in_vain += 1
+            elif failed is None:
                 made = ahead[1].result()
         ahead = None  # what was not asked for is given back
         if made is None:
-            made = read(self.reader, t.wanted)
-        if t.following:
+            made = self.samples.read(t.wanted)
+        if t.following and self._in_vain <= self.MOST_GIVEN_UP:
             if self._pool is None:
                 self._pool = concurrent.futures.ThreadPoolExecutor(1, "lmdbio")
-            self._ahead = (t.following, self._pool.submit(read, self.reader, t.following))
+            self._ahead = (t.following, self._pool.submit(self.samples.read, t.following))
         return made
 
     def close(self) -> None:
@@ -186,12 +247,20 @@ class Fetcher:
 class Opened:
     """A reader that each process opens for itself when it first needs it; can be pickled.  Any thread.
 
-    parts: returns the number of processes that share the batches.
+    All processes read the same state of the database.  parts: returns the number of processes that share the batches.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str], memory: Optional[int],
-                 parts: Callable[[], int], copy: bool) -> None:
-        self.path, self.database, self.memory, self.parts, self.copy = os.fspath(path), database, memory, parts, copy
+                 exclude: Union[bytes, Iterable[bytes]], parts: Callable[[], int], copy: bool) -> None:
+        try:
+            self.path = os.path.abspath(os.fspath(path))
+        except TypeError:
+            raise TypeError(f"path must be one path, not {path!r}; torch.utils.data.ConcatDataset joins datasets") from None
+        self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
+        self.database, self.memory, self.parts, self.copy = database, memory, parts, copy
+        # Of the state that is read: its last transaction, and the ordinals of `exclude`.
+        self.transaction: Optional[int] = None
+        self.excluded: Any = None
         self._own = _Own()
 
     def _here(self) -> "_Own":
@@ -205,15 +274,23 @@ class Opened:
         own = self._here()
         made: Optional[Fetcher] = getattr(own.thread, "fetcher", None)
         if made is None:
-            made = own.thread.fetcher = Fetcher(self.reader(), self.parts(), self.copy)
+            made = own.thread.fetcher = Fetcher(self.samples(), self.parts(), self.copy)
         return made
 
-    def reader(self) -> Reader:
+    def samples(self) -> Samples:
         own = self._here()
         with own.mutex:
-            if own.reader is None:
-                own.reader = Reader(self.path, self.database, self.memory)
-            return own.reader
+            if own.samples is None:
+                reader = Reader(self.path, self.database, self.memory)
+                if self.transaction is None:
+                    self.excluded = ordinals_of(reader, self.exclude)
+                    self.transaction = reader._transaction
+                if self.transaction != reader._transaction:
+                    raise RuntimeError(
+                        f"{reader.path}: the database was changed: its last transaction is {reader._transaction}; it was "
+                        f"{self.transaction} when the dataset was made; make a new dataset and loader to read the new state")
+                own.samples = Samples(reader, self.excluded)
+            return own.samples
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_own": None}
@@ -229,5 +306,5 @@ class _Own:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.mutex = threading.Lock()
-        self.reader: Optional[Reader] = None
+        self.samples: Optional[Samples] = None
         self.thread = threading.local()

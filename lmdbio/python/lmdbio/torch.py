@@ -7,7 +7,10 @@
 See docs/python.md.
 """
 import collections
+import contextlib
+import dataclasses
 import itertools
+import operator
 import os
 import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
@@ -17,25 +20,71 @@ import torch.utils.data
 
 from ._lmdbio import Batch, Record
 from ._plan import Plan
-from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned, read
+from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned
 
 __all__ = ["BatchSampler", "DataLoader", "LmdbDataset", "LmdbIterableDataset"]
 
 Decode = Callable[[Record], Any]
 
 
-def _rank_and_ranks(rank: Optional[int], ranks: Optional[int]) -> Tuple[int, int]:
-    """As given; else those of torch.distributed, of MPI, or of a program of one process."""
-    if (rank is None) != (ranks is None):
-        raise ValueError("rank and ranks must be given together")
-    if rank is not None and ranks is not None:
-        return rank, ranks
+def _job() -> Tuple[int, int]:
+    """Rank and ranks, of torch.distributed, of MPI, or of a program of one process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         return mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
     return 0, 1
+
+
+class _Ranks:
+    """Which share of the batches is read: as given, or else, if our DataLoader asks, that of the job's rank.
+
+    Loaders of other libraries may share the batches between the ranks themselves, or leave that to the sampler: this
+    cannot be seen here.
+    """
+
+    def __init__(self, rank: Optional[int], ranks: Optional[int]) -> None:
+        if (rank is None) != (ranks is None):
+            raise ValueError("rank and ranks must be given together")
+        self._given = None if rank is None or ranks is None else (rank, ranks)
+        self._of_loader: Optional[Tuple[int, int]] = None
+
+    def now(self) -> Tuple[int, int]:
+        own = self._given or self._of_loader
+        if own is None:
+            own = _job()
+            if own[1] > 1:
+                raise RuntimeError(
+                    f"this job has {own[1]} ranks, and it is not known who shares the batches between them: give rank=0, "
+                    "ranks=1 if the loader does, as one that Accelerate has prepared; else the rank and the number of ranks")
+        return own
+
+    @contextlib.contextmanager
+    def asked_by_loader(self) -> Iterator[None]:
+        self._of_loader = _job()
+        try:
+            yield
+        finally:
+            self._of_loader = None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        own = self.now()  # a spawned worker knows no job; a spawned rank will have one
+        return {"_given": own if own[1] > 1 else self._given, "_of_loader": None}
+
+
+def _last(last: Optional[str], drop_last: bool) -> str:
+    if drop_last and last not in (None, "drop"):
+        raise ValueError(f"last={last!r} and drop_last=True exclude each other")
+    return "drop" if drop_last else last or "pad"
+
+
+def _whole(batch_size: Any) -> int:
+    try:
+        return operator.index(batch_size)
+    except TypeError:
+        raise TypeError(f"batch_size must be a whole number, not {batch_size!r}: these loaders read batches; for single samples "
+                        "use batch_size=1, or torch's DataLoader") from None
 
 
 def _part_and_parts() -> Tuple[int, int]:
@@ -49,15 +98,14 @@ def _parts() -> int:
 
 
 def _place(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
-    """Epoch and records of a state_dict, after checking that it is of the same order."""
-    now_of = {"count": plan.count, "ranks": plan.ranks, "shuffle": plan.shuffle, "window": plan.window, "seed": plan.seed,
-              "drop_last": plan.drop_last}
-    for name, now in now_of.items():
-        if state[name] != now:
-            raise ValueError(f"the state was saved with {name}={state[name]}; now it is {now}")
-    if plan.ranks > 1 and state["batch_size"] != plan.batch:
-        raise ValueError(f"the state was saved with batch_size={state['batch_size']}; now it is {plan.batch}, which would "
-                         "give the ranks other records")
+    """Epoch and samples of a state_dict, after checking that it is of the same order."""
+    now_of = _state(plan, 0, 0)
+    missing = [name for name in now_of if name not in state]
+    if missing:
+        raise ValueError(f"not a state of state_dict(), or of a loader with a sampler: there is no {missing[0]!r} in it")
+    for name in ("count", "ranks", "shuffle", "window", "seed", "last", "batch_size"):
+        if state[name] != now_of[name] and (name != "batch_size" or plan.ranks > 1):
+            raise ValueError(f"the state was saved with {name}={state[name]}; now it is {now_of[name]}")
     epoch, records = state["epoch"], state["records"]
     if not 0 <= records <= plan.length:
         raise ValueError(f"the state is at record {records} of an epoch of {plan.length}")
@@ -68,27 +116,31 @@ def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
     if plan.length and records >= plan.length:
         epoch, records = epoch + 1, 0
     return {"epoch": epoch, "records": records, "seed": plan.seed, "count": plan.count, "ranks": plan.ranks,
-            "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window, "drop_last": plan.drop_last}
+            "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window, "last": plan.last}
 
 
 class LmdbDataset(torch.utils.data.Dataset[Any]):
     """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
 
     decode: makes a sample of an lmdbio.Record, whose key and value are memoryviews; None: a sample is the value, as bytes.
-    Each process opens the database when it first needs it; workers may be forked or spawned.  database, memory: as for
-    lmdbio.Reader, for each process.
+    exclude: keys of records that are no samples, for example [b"__len__"]; they need not exist.  dataset[i] and len(dataset)
+    leave them out.
+    Each process opens the database for itself; workers may be forked or spawned.  All of them read the state of the database
+    at which the dataset was made: a process that would read a later one raises RuntimeError.  database, memory: as for lmdbio.Reader, for
+    each process.
 
     With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
     and reads ahead.  With any other sampler, it reads the records of a batch when it is asked for them.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
-                 decode: Optional[Decode] = None, memory: Optional[int] = None) -> None:
+                 decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = ()) -> None:
         self.decode = decode
-        self._opened = Opened(path, database, memory, _parts, copy=decode is None)
+        self._opened = Opened(path, database, memory, exclude, _parts, copy=decode is None)
+        self._opened.samples()
 
     def __len__(self) -> int:
-        return len(self._opened.reader())
+        return len(self._opened.samples())
 
     def __getitem__(self, index: Union[int, bytes]) -> Any:
         if type(index) is Index or type(index) is KeyIndex:
@@ -96,7 +148,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
             return record if self.decode is None else self.decode(record)
         if isinstance(index, slice):
             raise TypeError("an LmdbDataset has single samples, no slices")
-        record = self._opened.reader()[index]
+        record = self._opened.samples().record(index)
         return bytes(record.value) if self.decode is None else self.decode(record)
 
     def __getitems__(self, indices: Sequence[Union[int, bytes]]) -> List[Any]:
@@ -105,67 +157,111 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
         if isinstance(indices, Indices):
             records = fetcher.take(indices.ticket)
             return list(records) if self.decode is None else [self.decode(r) for r in records]
-        batch = read(fetcher.reader, indices)
+        batch = fetcher.samples.read(indices)
         return [bytes(v) for v in batch.values] if self.decode is None else [self.decode(r) for r in batch]
 
 
-class BatchSampler(torch.utils.data.Sampler[Indices]):
+Item = Union[int, bytes]
+
+
+class BatchSampler(torch.utils.data.BatchSampler):
     """The batches of an LmdbDataset; their indices tell the dataset what will be asked for next.
 
     For the argument `batch_sampler` of a DataLoader.  Each iteration is an epoch, with an order of its own if `shuffle` is
-    set.  rank, ranks: None: those of torch.distributed or MPI, if initialized.  All ranks have the same number of
-    batches: drop_last leaves out what is left over; otherwise ranks fill up their last batch with their first records.
+    set.  rank, ranks: in a job of several ranks, which share of the batches; rank=0, ranks=1: all of them, for loaders that
+    share them between the ranks themselves.  last: what becomes of the samples that do not fill a batch of each rank: "pad"
+    and "keep": they are divided evenly between the ranks, and ranks that have one less get one of the first samples
+    ("pad"), or have one less ("keep"); "drop", or drop_last: they are left out.
 
-    sampler: indices or keys in another order.  The dataset then reads one batch ahead; workers: the number of workers of
-    the DataLoader, so that each of them knows its next batch.
+    sampler: indices or keys in another order, which it shares between the ranks itself, as torch's DistributedSampler does;
+    shuffle, rank and ranks then have no effect.  May also be given in place of the dataset.  The dataset reads one batch
+    ahead; workers: the number of workers of the DataLoader, so that each of them knows its next batch.
     """
 
-    def __init__(self, dataset: LmdbDataset, batch_size: int, *, shuffle: bool = False,
-                 sampler: Optional[Iterable[Union[int, bytes]]] = None, drop_last: bool = False, seed: int = 0,
+    def __init__(self, dataset: Union[LmdbDataset, "torch.utils.data.Sampler[Item]"], batch_size: int, *, shuffle: bool = False,
+                 sampler: Optional[Iterable[Item]] = None, drop_last: bool = False, last: Optional[str] = None, seed: int = 0,
                  rank: Optional[int] = None, ranks: Optional[int] = None, workers: int = 0) -> None:
-        if sampler is not None and shuffle:
-            raise ValueError("shuffle must be False if there is a sampler")
-        self.sampler, self.workers, self.drop_last, self.batch_size = sampler, workers, drop_last, batch_size
-        own = (0, 1) if sampler is not None else _rank_and_ranks(rank, ranks)
-        self.plan = Plan(len(dataset), batch_size, shuffle, None, seed, *own, drop_last)
+        count = 0
+        self._own: Any = None  # stands for our order, as what it is to other libraries
+        if isinstance(dataset, torch.utils.data.Sampler):  # other libraries make a batch sampler anew in this way
+            sampler = dataset if sampler is None else sampler
+        elif isinstance(dataset, LmdbDataset):
+            count = len(dataset)
+            self._own = (torch.utils.data.RandomSampler if shuffle and count else torch.utils.data.SequentialSampler)(dataset)
+        else:
+            raise TypeError(_NOT_OURS.format("BatchSampler", "LmdbDataset", type(dataset).__name__))
+        if sampler is not None and shuffle and not getattr(sampler, "shuffle", False):
+            raise ValueError("shuffle must be False if there is a sampler; with Lightning, shuffle in the sampler, or let "
+                             "lmdbio.torch.DataLoader share the samples between the ranks")
+        self.last, self.workers, self._ranks = _last(last, drop_last), workers, _Ranks(rank, ranks)
+        super().__init__(self._own if sampler is None else sampler, _whole(batch_size), self.last == "drop")  # type: ignore[arg-type]
+        self._all = Plan(count, self.batch_size, shuffle, None, seed, last=self.last)
         self._epoch, self._first = 0, 0
+
+    @property
+    def foreign(self) -> Any:
+        """The sampler that sets the order, also if another library has set it; None: this class sets it."""
+        return None if self.sampler is self._own else self.sampler
+
+    @property
+    def plan(self) -> Plan:
+        """Without a sampler: the batches of this rank."""
+        rank, ranks = self._ranks.now()
+        return dataclasses.replace(self._all, rank=rank, ranks=ranks)
+
+    @property
+    def epoch(self) -> int:
+        """Of the next iteration."""
+        return max(self._epoch, getattr(self.sampler, "epoch", 0))
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """The epoch of the next iteration, and its first batch."""
         self._epoch, self._first = epoch, first_batch
-
-    def __len__(self) -> int:
-        if self.sampler is None:
-            return self.plan.batches
-        whole, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]
-        return whole + (rest != 0 and not self.drop_last)
-
-    def __iter__(self) -> Iterator[Indices]:
-        return self._batches(self._epoch, self._first)
-
-    def _batches(self, epoch: int, first: int) -> Iterator[Indices]:
-        # Not before the first batch: with workers, torch makes two iterators, and uses one.
-        if self._epoch == epoch:
-            self.set_epoch(epoch + 1)
-        if self.sampler is None:
-            yield from (Indices(Planned(self.plan, epoch, k)) for k in range(first, self.plan.batches))
-            return
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
-        yield from itertools.islice(self._listed(), first, None)
+
+    def __len__(self) -> int:
+        return super().__len__() if self.foreign is not None else self.plan.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches(None if self.foreign is not None else self.plan, self.epoch, self._first)
+
+    def _batches(self, plan: Optional[Plan], epoch: int, first: int) -> Iterator[Indices]:
+        # Not before the first batch: with workers, torch makes two iterators, and uses one.
+        if plan is None and hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+        if self.epoch == epoch:
+            self._epoch, self._first = epoch + 1, 0
+        if plan is not None:
+            yield from (Indices(Planned(plan, epoch, k)) for k in range(first, plan.batches))
+        else:
+            yield from itertools.islice(self._listed(), first, None)
 
     def _listed(self) -> Iterator[Indices]:
-        source = iter(self.sampler)  # type: ignore[arg-type]
-        waiting: List[Tuple[Union[int, bytes], ...]] = []
+        source: Iterator[Any] = iter(self.sampler)
+        waiting: List[Tuple[Item, ...]] = []
         distance = max(self.workers, 1)  # to the next batch of the same process
         for items in iter(lambda: tuple(itertools.islice(source, self.batch_size)), ()):
             if len(items) < self.batch_size and self.drop_last:
                 break
-            waiting.append(tuple(i if isinstance(i, bytes) else int(i) for i in items))
+            waiting.append(tuple(map(_item, items)))
             if len(waiting) > distance:
                 yield Indices(Listed(waiting.pop(0), waiting[-1]))
         for items in waiting:
             yield Indices(Listed(items))
+
+
+_NOT_OURS = ("{} needs an {}, not {}; of a dataset that wraps one, give torch's DataLoader an lmdbio.torch.BatchSampler of the "
+             "inner one; torch's samplers fit all datasets")
+
+
+def _item(i: Any) -> Item:
+    if isinstance(i, bytes):
+        return i
+    try:
+        return operator.index(i)
+    except TypeError:
+        raise TypeError(f"a sampler gives whole numbers, or keys as bytes, not {i!r}") from None
 
 
 class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
@@ -181,37 +277,26 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
-                 decode: Optional[Decode] = None, memory: Optional[int] = None, shuffle: bool = False,
-                 window: Optional[int] = None, seed: int = 0, batch_size: Optional[int] = None, drop_last: bool = False,
-                 rank: Optional[int] = None, ranks: Optional[int] = None) -> None:
+                 decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = (),
+                 shuffle: bool = False, window: Optional[int] = None, seed: int = 0, batch_size: Optional[int] = None,
+                 drop_last: bool = False, last: Optional[str] = None, rank: Optional[int] = None,
+                 ranks: Optional[int] = None) -> None:
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
-        if (rank is None) != (ranks is None):
-            raise ValueError("rank and ranks must be given together")
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
-        self.batch_size, self.drop_last = batch_size, drop_last
-        self._rank, self._ranks = rank, ranks
-        self._opened = Opened(path, database, memory, _parts, copy=decode is None)
+        self.batch_size, self.last, self._ranks = batch_size, _last(last, drop_last), _Ranks(rank, ranks)
+        self._opened = Opened(path, database, memory, exclude, _parts, copy=decode is None)
+        self._opened.samples()
         # Epoch and records at which an iteration begins: of a worker that is started for it, and, in memory that is
         # shared, of one that lives on.
         self._begin = (0, 0)
         self._shared_begin = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._iterated_by: Optional[int] = None  # process
-        self._count: Optional[int] = None
         self._given = 0
 
     def plan(self) -> Plan:
-        """The number of records is that of the first call, in the process that has made the dataset."""
-        if self._rank is None:
-            self._rank, self._ranks = _rank_and_ranks(None, None)
-        if self._count is None:
-            self._count = len(self._opened.reader())
-        return Plan(self._count, self.batch_size or 1, self.shuffle, self.window, self.seed, self._rank, self._ranks or 1,
-                    self.drop_last)
-
-    def __getstate__(self) -> Dict[str, Any]:
-        self.plan()  # a spawned worker knows no rank
-        return self.__dict__
+        rank, ranks = self._ranks.now()
+        return Plan(len(self._opened.samples()), self.batch_size or 1, self.shuffle, self.window, self.seed, rank, ranks, self.last)
 
     def __len__(self) -> int:
         return self.plan().length
@@ -253,27 +338,41 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Any]:
         """Of batches first, first + parts, ... of an epoch; values if nothing is decoded."""
-        reader = self._opened.reader()
-        if len(reader) != plan.count:
-            raise RuntimeError(f"{reader.path}: the database has {len(reader)} records now; it had {plan.count} when the "
-                               "dataset was first used")
+        samples = self._opened.samples()
         records: Callable[[Batch], Sequence[Any]] = Batch._copied_values
         if self.decode is not None:
             records = list
         stream = None
         for k in range(first, plan.batches, parts):
-            size, real = plan.size(k), min(plan.size(k), plan.records - k * plan.batch)
-            if real > 0:
-                if stream is None:
-                    stream = reader.stream(plan.order(epoch, k, parts), zero_copy=True)
-                waiting = collections.deque(itertools.islice(records(next(stream)), skipped, None))
-                while waiting:  # keeps no reference to the samples that were yielded
-                    yield waiting.popleft()
-            if real < size:
-                begin = records(next(reader.stream(plan.order(epoch, 0), zero_copy=True)))
-                filling = itertools.islice(itertools.cycle(begin), size - max(real, 0))
-                yield from itertools.islice(filling, max(skipped - max(real, 0), 0), None)
+            if stream is None and k < plan.streamed:
+                stream = samples.stream(plan, epoch, k, parts)
+            got = [next(stream) if stream is not None and k < plan.streamed else samples.read(plan.samples(epoch, k))]
+            waiting = collections.deque(itertools.islice(records(got.pop()), skipped, None))
             skipped = 0
+            while waiting:  # keeps no reference to the samples that were yielded
+                yield waiting.popleft()
+
+
+class _Shared(torch.utils.data.distributed.DistributedSampler[Any]):
+    """The samples of this rank: what our DataLoader shows as its sampler.
+
+    Libraries leave the sampler of a loader alone if it shares the samples between the ranks already.
+    """
+
+    def __init__(self, batches: BatchSampler) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        with self._batches._ranks.asked_by_loader():
+            return self._batches.plan.length
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._batches._ranks.asked_by_loader():
+            batches = iter(self._batches)
+        return itertools.chain.from_iterable(batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._batches.set_epoch(epoch)
 
 
 class _Batches:
@@ -295,54 +394,85 @@ class _Batches:
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader for the datasets of this module: their batches are read ahead, and it can resume.
 
-    Takes the arguments of torch.utils.data.DataLoader, and seed, rank and ranks (see BatchSampler).  Each iteration is the
-    next epoch.  An LmdbIterableDataset has its own shuffle, seed, rank, ranks and drop_last.
+    Takes the arguments of torch.utils.data.DataLoader, and seed, last, rank and ranks (see BatchSampler).  Each iteration is
+    the next epoch.  rank, ranks: None: those of torch.distributed or MPI, if initialized when an iteration begins.  An
+    LmdbIterableDataset has its own shuffle, seed, rank, ranks, last and drop_last.
     """
 
     def __init__(self, dataset: Union[LmdbDataset, LmdbIterableDataset], batch_size: int = 1,
-                 shuffle: Optional[bool] = None, sampler: Optional[Iterable[Union[int, bytes]]] = None, *,
-                 num_workers: int = 0, drop_last: bool = False, seed: Optional[int] = None, rank: Optional[int] = None,
+                 shuffle: Optional[bool] = None, sampler: Optional[Iterable[Item]] = None, *,
+                 batch_sampler: Optional[Iterable[Sequence[Item]]] = None, num_workers: int = 0, drop_last: bool = False,
+                 last: Optional[str] = None, seed: Optional[int] = None, rank: Optional[int] = None,
                  ranks: Optional[int] = None, **more: Any) -> None:
         self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
         self._next_epoch, self._now = 0, (0, 0)
         if isinstance(dataset, LmdbIterableDataset):
-            if drop_last or any(x is not None for x in (shuffle, sampler, seed, rank, ranks)):
-                raise ValueError("an LmdbIterableDataset sets shuffle, seed, drop_last, rank and ranks itself")
-            self._order: Union[LmdbIterableDataset, BatchSampler] = dataset
-            if dataset.batch_size not in (None, batch_size):
+            if shuffle or drop_last or any(x is not None for x in (sampler, batch_sampler, last, seed, rank, ranks)):
+                raise ValueError("an LmdbIterableDataset sets shuffle, seed, drop_last, last, rank and ranks itself, and takes no "
+                                 "sampler")
+            if dataset.batch_size not in (None, _whole(batch_size)):
                 raise ValueError(f"the dataset has batch_size={dataset.batch_size}, of its own or of another loader; "
                                  f"this loader has {batch_size}")
             dataset.batch_size = batch_size
+            self._order: Any = dataset
             super().__init__(dataset, batch_size=batch_size, num_workers=num_workers, **more)
             return
         if not isinstance(dataset, LmdbDataset):
-            raise TypeError("lmdbio.torch.DataLoader needs an LmdbDataset or LmdbIterableDataset; for a dataset that wraps "
-                            "one, give torch's DataLoader an lmdbio.torch.BatchSampler of the inner one")
-        batches = BatchSampler(dataset, batch_size, shuffle=bool(shuffle), sampler=sampler, drop_last=drop_last, seed=seed or 0,
-                               rank=rank, ranks=ranks, workers=num_workers)
-        self._order = batches
-        super().__init__(dataset, batch_sampler=batches, num_workers=num_workers, **more)
+            raise TypeError(_NOT_OURS.format("lmdbio.torch.DataLoader", "LmdbDataset or LmdbIterableDataset", type(dataset).__name__))
+        if batch_sampler is not None and (_whole(batch_size) != 1 or shuffle or drop_last or
+                                          any(x is not None for x in (sampler, last, seed, rank, ranks))):
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler, drop_last, last, seed, rank and ranks")
+        if sampler is not None and shuffle:
+            raise ValueError("shuffle must be False if there is a sampler")
+        if batch_sampler is None:
+            batch_sampler = BatchSampler(dataset, batch_size, shuffle=bool(shuffle), sampler=sampler, drop_last=drop_last,
+                                         last=last, seed=seed or 0, rank=rank, ranks=ranks, workers=num_workers)
+        self._order = batch_sampler
+        super().__init__(dataset, batch_sampler=batch_sampler, num_workers=num_workers, **more)
+        if isinstance(batch_sampler, BatchSampler):  # torch forbids to set it
+            own = batch_sampler.foreign
+            object.__setattr__(self, "sampler", _Shared(batch_sampler) if own is None else own)
 
-    def _plan(self) -> Plan:
-        return self._order.plan() if isinstance(self._order, LmdbIterableDataset) else self._order.plan
+    def _plan(self) -> Optional[Plan]:
+        """None: another sampler sets the order."""
+        own = self._order
+        if not isinstance(own, LmdbIterableDataset) and (not isinstance(own, BatchSampler) or own.foreign is not None):
+            return None
+        with own._ranks.asked_by_loader():
+            return own.plan() if isinstance(own, LmdbIterableDataset) else own.plan
+
+    def __len__(self) -> int:
+        plan = self._plan()
+        return super().__len__() if plan is None else plan.batches
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        epoch, first = self._resume or (self._next_epoch, 0)
+        epoch, first = self._resume or (max(self._next_epoch, getattr(self._order, "epoch", 0)), 0)
+        plan = self._plan()
+        if isinstance(self._order, LmdbIterableDataset) and plan is not None:
+            self._order.set_epoch(epoch, first * plan.batch)
+        elif isinstance(self._order, BatchSampler):
+            self._order.set_epoch(epoch, first)
         self._resume, self._next_epoch, self._now = None, epoch + 1, (epoch, first)
-        self._order.set_epoch(epoch, first * self._plan().batch if isinstance(self._order, LmdbIterableDataset) else first)
-        return _Batches(self, super().__iter__(), epoch, first)
+        with self._order._ranks.asked_by_loader() if plan is not None else contextlib.nullcontext():
+            return _Batches(self, super().__iter__(), epoch, first)
 
     def state_dict(self) -> Dict[str, Any]:
         """Which batch comes after the last one that the program got: saved with a model, training resumes there."""
         epoch, k = self._resume or self._now
         plan = self._plan()
+        if plan is None:
+            return {"epoch": epoch, "batch": k} if k < len(self) else {"epoch": epoch + 1, "batch": 0}
         return _state(plan, epoch, min(k * plan.batch, plan.length))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """The next iteration begins where state_dict() was called, also with another number of workers."""
-        if isinstance(self._order, BatchSampler) and self._order.sampler is not None:
-            raise ValueError("a DataLoader with a sampler of the program's cannot resume")
         plan = self._plan()
+        if plan is None:
+            if state.get("batch") != 0:
+                raise ValueError("a DataLoader with a sampler of the program's cannot resume within an epoch; with Lightning, "
+                                 "use_distributed_sampler=False leaves the loader its own order")
+            self._resume = (state["epoch"], 0)
+            return
         epoch, records = _place(state, plan)
         if records % plan.batch:
             raise ValueError(f"the state is at record {records}, which is not a whole number of batches of {plan.batch}")
