@@ -460,7 +460,7 @@ def test_datasets_that_are_read_in_pairs(mixed, large):
 
 
 CHANGED = """
-import multiprocessing, os, sys, warnings, lmdb, lmdbio.torch as lt
+import multiprocessing, os, signal, sys, warnings, lmdb, lmdbio.torch as lt
 warnings.simplefilter("ignore")
 path, change = sys.argv[1:]
 
@@ -488,6 +488,7 @@ for i in iterators:
     else:
         raise AssertionError("workers read the new state")
 assert sum(len(v) for v in loader("map", 0)) == (350 if change == "insert" else 300)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for workers that were killed
 for process in multiprocessing.active_children():
     process.kill()
 os._exit(0)  # torch 1.13 would wait 5 s for each worker that has raised
@@ -767,14 +768,19 @@ def test_with_lightning(mixed, job, ranks, shuffle, hook, made):
         assert (flat[:100] == sorted(flat[:100])) != shuffle or made == "sampler"
 
 
-def test_lightning_predicts(mixed, job):
-    """It makes the batch sampler anew there, too, with the loader's own sampler."""
+@pytest.mark.parametrize("arguments, named", [((), {"batch_size": BATCH}), ((BATCH,), {}), ((BATCH, True), {})])
+def test_lightning_predicts(mixed, job, arguments, named):
+    """It makes the batch sampler anew with the loader's own sampler, and the loader with its old arguments and new ones."""
     shares = []
     for rank in (0, 1):
-        batches = loader("map", mixed.path, shuffle=False)
+        data = lt.LmdbDataset(mixed.path, decode=key_of)
+        first = lt.DataLoader(data, *arguments, **named, collate_fn=same)
         job(rank, 2)
-        shares.append(list(torch.utils.data.DataLoader(batches.dataset, collate_fn=same,
-                                                       batch_sampler=lt.BatchSampler(batches.sampler, batch_size=BATCH, drop_last=False))))
+        for batches in (lt.BatchSampler(first.sampler, batch_size=BATCH, drop_last=False),
+                        lt.BatchSampler(data, BATCH, shuffle=True in arguments, sampler=first.sampler)):
+            again = {**named, "sampler": None, "shuffle": False, "batch_sampler": batches, "batch_size": 1, "drop_last": False}
+            made = list(lt.DataLoader(data, *arguments, **again, collate_fn=same))
+        shares.append(made)
         job(0, 1)
     each_once(shares, 2)
 
@@ -847,6 +853,9 @@ def test_wrong_arguments(mixed):
         list(loader("map", mixed.path, sampler=[b"00000001", 2], shuffle=False))
     with pytest.raises(ValueError, match='last must be "pad", "keep" or "drop"'):
         loader("map", mixed.path, last="some")
+    for arguments, named in (((4, None, None, 1), {}), ((4,), {"batch_size": 5}), ((4, True), {"shuffle": True})):
+        with pytest.raises(TypeError, match="given twice"):
+            lt.DataLoader(lt.LmdbDataset(mixed.path), *arguments, **named)
     with pytest.raises(ValueError, match="exclude each other"):
         loader("map", mixed.path, last="pad", drop_last=True)
     for alone in ({"rank": 0}, {"ranks": 2}):

@@ -258,8 +258,8 @@ class Opened:
             raise TypeError(f"path must be one path, not {path!r}; torch.utils.data.ConcatDataset joins datasets") from None
         self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
         self.database, self.memory, self.parts, self.copy = database, memory, parts, copy
-        # Of the state that is read: its last transaction, and the ordinals of `exclude`.
-        self.transaction: Optional[int] = None
+        # Of the state that is read: its last transaction and number of records, and the ordinals of `exclude`.
+        self.state: Optional[Tuple[int, int]] = None
         self.excluded: Any = None
         self._own = _Own()
 
@@ -282,13 +282,14 @@ class Opened:
         with own.mutex:
             if own.samples is None:
                 reader = Reader(self.path, self.database, self.memory)
-                if self.transaction is None:
-                    self.excluded = ordinals_of(reader, self.exclude)
-                    self.transaction = reader._transaction
-                if self.transaction != reader._transaction:
+                now = reader._transaction, len(reader)
+                if self.state is None:
+                    self.state, self.excluded = now, ordinals_of(reader, self.exclude)
+                if self.state != now:
                     raise RuntimeError(
-                        f"{reader.path}: the database was changed: its last transaction is {reader._transaction}; it was "
-                        f"{self.transaction} when the dataset was made; make a new dataset and loader to read the new state")
+                        f"{reader.path}: the database was changed: its last transaction is {now[0]}, with {now[1]} records; it was "
+                        f"{self.state[0]}, with {self.state[1]}, when the dataset was made; make a new dataset and loader to read "
+                        "the new state")
                 own.samples = Samples(reader, self.excluded)
             return own.samples
 

@@ -126,8 +126,8 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
     exclude: keys of records that are no samples, for example [b"__len__"]; they need not exist.  dataset[i] and len(dataset)
     leave them out.
     Each process opens the database for itself; workers may be forked or spawned.  All of them read the state of the database
-    at which the dataset was made: a process that would read a later one raises RuntimeError.  database, memory: as for lmdbio.Reader, for
-    each process.
+    at which the dataset was made: a process that would read a later one raises RuntimeError.  database, memory: as for
+    lmdbio.Reader, for each process.
 
     With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
     and reads ahead.  With any other sampler, it reads the records of a batch when it is asked for them.
@@ -362,6 +362,10 @@ class _Shared(torch.utils.data.distributed.DistributedSampler[Any]):
     def __init__(self, batches: BatchSampler) -> None:
         self._batches = batches
 
+    @property
+    def shuffle(self) -> bool:  # type: ignore[override]
+        return self._batches._all.shuffle
+
     def __len__(self) -> int:
         with self._batches._ranks.asked_by_loader():
             return self._batches.plan.length
@@ -396,14 +400,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     Takes the arguments of torch.utils.data.DataLoader, and seed, last, rank and ranks (see BatchSampler).  Each iteration is
     the next epoch.  rank, ranks: None: those of torch.distributed or MPI, if initialized when an iteration begins.  An
-    LmdbIterableDataset has its own shuffle, seed, rank, ranks, last and drop_last.
+    LmdbIterableDataset has its own shuffle, seed, rank, ranks, last and drop_last.  `positional`: batch_size, shuffle, sampler.
     """
 
-    def __init__(self, dataset: Union[LmdbDataset, LmdbIterableDataset], batch_size: int = 1,
-                 shuffle: Optional[bool] = None, sampler: Optional[Iterable[Item]] = None, *,
+    def __init__(self, dataset: Union[LmdbDataset, LmdbIterableDataset], *positional: Any, batch_size: int = 1,
+                 shuffle: Optional[bool] = None, sampler: Optional[Iterable[Item]] = None,
                  batch_sampler: Optional[Iterable[Sequence[Item]]] = None, num_workers: int = 0, drop_last: bool = False,
                  last: Optional[str] = None, seed: Optional[int] = None, rank: Optional[int] = None,
                  ranks: Optional[int] = None, **more: Any) -> None:
+        # Lightning makes a loader anew with the positional arguments of the first one, and names others in their place.
+        if positional and (batch_sampler is None or shuffle is None):
+            if len(positional) > 3 or batch_size != 1 or (len(positional) > 1 and shuffle is not None):
+                raise TypeError("DataLoader: too many arguments without a name, or one that is given twice")
+            given: List[Any] = [*positional, *[batch_size, shuffle, sampler][len(positional):]]
+            batch_size, shuffle, sampler = given
         self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
         self._next_epoch, self._now = 0, (0, 0)
         if isinstance(dataset, LmdbIterableDataset):
