@@ -77,10 +77,10 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
 extern "C" {
 
 LMDBIO_ABI int mdb_env_create(MDB_env** env) {
-  const Stock* const real = stock_for(__builtin_return_address(0));
+  const auto [real, own_handles] = caller_at(__builtin_return_address(0));
   if (real == nullptr) return ENOSYS;
-  if (config().disable || !real->supported || env == nullptr) return real->env_create(env);
-  return guarded([&] {
+  if (own_handles || config().disable || !real->supported || env == nullptr) return real->env_create(env);
+  return guarded([&, real = real] {
     auto handle = std::make_unique<EnvHandle>();
     handle->stock = real;
     MDB_env* made = nullptr;

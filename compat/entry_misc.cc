@@ -13,7 +13,7 @@ extern "C" {
 LMDBIO_ABI const char* lmdbio_version(void) { return LMDBIO_VERSION; }
 
 LMDBIO_ABI char* mdb_version(int* major, int* minor, int* patch) {
-  const Stock* const real = stock_for(__builtin_return_address(0));
+  const Stock* const real = caller_at(__builtin_return_address(0)).stock;
   if (real != nullptr) return real->version(major, minor, patch);
   if (major != nullptr) *major = 0;
   if (minor != nullptr) *minor = 0;
@@ -23,7 +23,7 @@ LMDBIO_ABI char* mdb_version(int* major, int* minor, int* patch) {
 }
 
 LMDBIO_ABI char* mdb_strerror(int err) {
-  const Stock* const real = stock_for(__builtin_return_address(0));
+  const Stock* const real = caller_at(__builtin_return_address(0)).stock;
   if (real != nullptr) return real->strerror(err);
   return err > 0 ? ::strerror(err) : const_cast<char*>("stock LMDB was not found");
 }

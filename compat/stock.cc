@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 
+#include "compat/object.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
@@ -31,7 +32,7 @@ constinit SignalSafeMutex mutex;
 /// By caller's object, so that the rules run once for each.
 struct KnownCaller {
   const void* object;
-  const Stock* stock;
+  Caller caller;
 };
 constinit std::atomic<unsigned> caller_count{0};
 constinit KnownCaller callers[64]{};
@@ -110,22 +111,25 @@ const Stock* configured() noexcept {
 }
 
 // A module that bundles its own LMDB and calls it through the PLT.
-const Stock* callers_own(const void* return_address) noexcept {
+Caller callers_own(const void* return_address) noexcept {
   Dl_info info;
   link_map* map = nullptr;
   if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
       map == nullptr)
-    return nullptr;
-  if (map->l_name == nullptr || map->l_name[0] == '\0')
-    return nullptr;  // the program binds its own at link time
+    return {};
+  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};  // the program binds its own at link time
   void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  if (handle == nullptr) return nullptr;
+  if (handle == nullptr) return {};
   void* const create = ::dlsym(handle, "mdb_env_create");
   const Stock* s = nullptr;
   if (create != nullptr && object_of(create) == info.dli_fbase && !is_ours(create))
     s = add_library(handle, create);
   if (s == nullptr) ::dlclose(handle);  // else kept: the table points into it
-  return s;
+  const bool own_handles = s != nullptr && has_inlined_calls(LoadedObject(map->l_addr, map->l_ld), "mdb_");
+  if (own_handles)
+    log_line(LogLevel::info, "%s: calls of the LMDB that it contains were inlined: stock LMDB serves it",
+             s->path);
+  return {s, own_handles};
 }
 
 #ifndef LMDBIO_SONAME_ARTIFACT
@@ -181,43 +185,46 @@ const Stock* by_search_order() noexcept {
 
 #endif
 
-const Stock* resolve(const void* return_address) noexcept {
-  if (const Stock* const s = configured(); s != nullptr) return s;
-  if (const Stock* const s = callers_own(return_address); s != nullptr) return s;
-  if (const Stock* const s = by_search_order(); s != nullptr) return s;
+Caller resolve(const void* return_address) noexcept {
+  (void)config();  // has the level of the log
+  const Caller own = callers_own(return_address);
+  if (own.own_handles) return own;
+  if (const Stock* const s = configured(); s != nullptr) return {s};
+  if (own.stock != nullptr) return own;
+  if (const Stock* const s = by_search_order(); s != nullptr) return {s};
   static constinit std::atomic<bool> told{false};
   if (!told.exchange(true)) {
     log_line(LogLevel::error,
              "stock LMDB was not found: install liblmdb0, or set LMDBIO_STOCK_LIB to its path");
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace
 
-const Stock* stock_for(const void* return_address) noexcept {
+Caller caller_at(const void* return_address) noexcept {
   const int saved = errno;
   const void* const object = object_of(return_address);
   const unsigned n = caller_count.load(std::memory_order_acquire);
   for (unsigned i = 0; i < n; ++i) {
-    if (callers[i].object == object) return callers[i].stock;
+    if (callers[i].object == object) return callers[i].caller;
   }
-  const Stock* const s = resolve(return_address);
-  if (s != nullptr) {
+  const Caller caller = resolve(return_address);
+  if (caller.stock != nullptr) {
     const std::lock_guard lock(mutex);
     const unsigned at = caller_count.load(std::memory_order_relaxed);
     if (at < std::size(callers)) {
-      callers[at] = {object, s};
+      callers[at] = {object, caller};
       caller_count.store(at + 1, std::memory_order_release);
     }
   }
   errno = saved;
-  return s;
+  return caller;
 }
 
 const Stock* stock_of_handle(const void* return_address) noexcept {
   if (library_count.load(std::memory_order_acquire) == 1) return libraries[0].load(std::memory_order_relaxed);
-  return stock_for(return_address);
+  return caller_at(return_address).stock;
 }
 
 void lock_stock() noexcept { mutex.lock(); }

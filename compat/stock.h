@@ -17,10 +17,15 @@ struct Stock {
   const char* path;
 };
 
-/// The real library for a call that comes from `return_address` and carries no handle of ours:
-/// LMDBIO_STOCK_LIB; else the caller's own object if it defines mdb_env_create itself; else the next one in
-/// the search order; else liblmdb.so.0.  Null: there is none (logged once).  Any thread; errno preserved.
-const Stock* stock_for(const void* return_address) noexcept;
+/// Where a call comes from that carries no handle of ours.
+struct Caller {
+  const Stock* stock = nullptr;  ///< its real library; null: there is none (logged once)
+  bool own_handles = false;      ///< it needs that library's own handles: see has_inlined_calls()
+};
+/// By a call's `return_address`.  The real library: LMDBIO_STOCK_LIB; else the caller's own object if it
+/// defines mdb_env_create itself; else the next one in the search order; else liblmdb.so.0.  Any thread;
+/// errno preserved.
+Caller caller_at(const void* return_address) noexcept;
 
 /// The same for a call with a stock handle: with only one real library in the process, that one.
 const Stock* stock_of_handle(const void* return_address) noexcept;

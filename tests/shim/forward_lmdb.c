@@ -2,8 +2,9 @@
 // flavours:
 //   (none)            to a library that it opens itself; in a module: a program's "own, bundled LMDB"
 //   FORWARD_BUNDLED   to functions named bundled_mdb_*: Debian's static library, renamed and linked in
-//   FORWARD_REENTERS  as the first, but the calls in reenter_lmdb.c go through its own exports, as in an LMDB
-//   that
+//   FORWARD_INLINED   as that, for a module that clang optimizes as a whole: only calls of these functions
+//   are left FORWARD_REENTERS  as the first, but the calls in reenter_lmdb.c go through its own exports, as
+//   in an LMDB that
 //                     upstream's Makefile builds (not symbolic): with a preload they come to LMDBIO with
 //                     stock handles
 #include "forward_lmdb.h"
@@ -18,6 +19,20 @@
 static atomic_int calls;
 
 int forward_lmdb_calls(void) { return atomic_load(&calls); }
+
+#ifdef FORWARD_INLINED
+#define KEPT __attribute__((noinline))
+KEPT int mdb_env_create(MDB_env** env);
+KEPT int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode);
+KEPT int mdb_txn_begin(MDB_env* env, MDB_txn* parent, unsigned int flags, MDB_txn** txn);
+KEPT int mdb_get(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data);
+KEPT int mdb_cursor_get(MDB_cursor* cursor, MDB_val* key, MDB_val* data, MDB_cursor_op op);
+#ifdef FORWARD_MIDL  // here they show it that LMDB's own files call each other by
+KEPT void mdb_txn_abort(MDB_txn* txn);
+void* mdb_midl_alloc(int num) { return malloc((size_t)num); }
+void mdb_midl_free(void* ids) { free(ids); }
+#endif
+#endif
 
 #ifdef FORWARD_BUNDLED
 

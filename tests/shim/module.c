@@ -11,7 +11,15 @@ static MDB_env* env;
 static MDB_txn* txn;
 static MDB_cursor* cursor;
 
+#ifdef FORWARD_MIDL
+void* mdb_midl_alloc(int num);
+void mdb_midl_free(void* ids);
+#endif
+
 static int make(const char* dir) {
+#ifdef FORWARD_MIDL
+  mdb_midl_free(mdb_midl_alloc(16));
+#endif
   MDB_env* w;
   MDB_txn* t;
   MDB_dbi dbi;
