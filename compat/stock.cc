@@ -47,20 +47,22 @@ bool is_ours(const void* function) noexcept {
   return object_of(function) == object_of(reinterpret_cast<const void*>(&object_of));
 }
 
-// The library that `create`, its mdb_env_create, lies in; functions are looked up through `handle`, which may
-// find those of other objects: they are taken only from the same one.
-const Stock* add_library(void* handle, void* create) noexcept {
+// The library that `create`, its function `prefix`env_create, lies in; functions are looked up through
+// `handle`, which may find those of other objects: they are taken only from the same one.
+const Stock* add_library(void* handle, void* create, const char* prefix = "mdb_") noexcept {
   const void* const base = object_of(create);
   std::unique_ptr<Stock> s(new (std::nothrow) Stock{});
   if (s == nullptr) return nullptr;
   s->base = base;
   const auto find = [&](const char* name) noexcept -> void* {
-    void* const f = ::dlsym(handle, name);
+    char full[40];
+    (void)std::snprintf(full, sizeof full, "%s%s", prefix, name);
+    void* const f = ::dlsym(handle, full);
     return f != nullptr && object_of(f) == base ? f : nullptr;
   };
   bool complete = true;
-#define LMDBIO_FIND(name)                                            \
-  s->name = reinterpret_cast<decltype(s->name)>(find("mdb_" #name)); \
+#define LMDBIO_FIND(name)                                     \
+  s->name = reinterpret_cast<decltype(s->name)>(find(#name)); \
   complete = complete && s->name != nullptr;
   LMDBIO_EACH_FUNCTION(LMDBIO_FIND)
   if (!complete) return nullptr;
@@ -120,12 +122,18 @@ Caller callers_own(const void* return_address) noexcept {
   if (map->l_name == nullptr || map->l_name[0] == '\0') return {};  // the program binds its own at link time
   void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) return {};
-  void* const create = ::dlsym(handle, "mdb_env_create");
   const Stock* s = nullptr;
-  if (create != nullptr && object_of(create) == info.dli_fbase && !is_ours(create))
-    s = add_library(handle, create);
+  bool own_handles = false;
+  for (const char* const prefix : {"mdb_", "mdb09_"}) {
+    char name[24];
+    (void)std::snprintf(name, sizeof name, "%senv_create", prefix);
+    void* const create = ::dlsym(handle, name);
+    if (create == nullptr || object_of(create) != info.dli_fbase || is_ours(create)) continue;
+    if (s = add_library(handle, create, prefix); s == nullptr) continue;
+    own_handles = has_inlined_calls(LoadedObject(map->l_addr, map->l_ld), prefix);
+    break;
+  }
   if (s == nullptr) ::dlclose(handle);  // else kept: the table points into it
-  const bool own_handles = s != nullptr && has_inlined_calls(LoadedObject(map->l_addr, map->l_ld), "mdb_");
   if (own_handles)
     log_line(LogLevel::info, "%s: calls of the LMDB that it contains were inlined: stock LMDB serves it",
              s->path);

@@ -48,6 +48,12 @@ class Routing(shimtest.Case):
         self.assertEqual(told(got.out, "mapped"), [0], "the module's own LMDB was not the one used")
         self.assertGreater(told(got.out, "own calls")[0], 1000)
 
+    def test_real_lmdb_bundled_with_names_of_its_own(self):
+        stock, got = self.compare(["renamed"])
+        self.assertEqual(told(got.out, "mapped"), [0], "the module's own LMDB was not the one used")
+        self.assertGreater(told(got.out, "own calls")[0], 1000)
+        self.assertLess(told(got.out, "own calls")[0], told(stock.out, "own calls")[0] - 1000)
+
     def test_real_lmdb_bundled_and_no_other_on_the_machine(self):
         _, got = self.compare(["bundled"], {"LD_AUDIT": shimtest.CONFIG["hide"]})
         self.assertEqual(told(got.out, "mapped"), [0])
