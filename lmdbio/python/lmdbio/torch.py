@@ -251,8 +251,8 @@ class BatchSampler(torch.utils.data.BatchSampler):
             yield Indices(Listed(items))
 
 
-_NOT_OURS = ("{} needs an {}, not {}; of a dataset that wraps one, give torch's DataLoader an lmdbio.torch.BatchSampler of the "
-             "inner one; torch's samplers fit all datasets")
+_NOT_OURS = ("{} needs an {}, not {}; for a dataset that wraps one, give torch's DataLoader an lmdbio.torch.BatchSampler of the "
+             "inner one; for a ConcatDataset, or any other, use torch's DataLoader and samplers")
 
 
 def _item(i: Any) -> Item:
@@ -471,17 +471,24 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         epoch, k = self._resume or self._now
         plan = self._plan()
         if plan is None:
-            return {"epoch": epoch, "batch": k} if k < len(self) else {"epoch": epoch + 1, "batch": 0}
+            try:
+                ended = k == len(self)
+            except TypeError:  # a sampler without a length
+                ended = False
+            return {"epoch": epoch + 1, "batch": 0} if ended else {"epoch": epoch, "batch": k}
         return _state(plan, epoch, min(k * plan.batch, plan.length))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """The next iteration begins where state_dict() was called, also with another number of workers."""
         plan = self._plan()
         if plan is None:
-            if state.get("batch") != 0:
-                raise ValueError("a DataLoader with a sampler of the program's cannot resume within an epoch; with Lightning, "
-                                 "use_distributed_sampler=False leaves the loader its own order")
-            self._resume = (state["epoch"], 0)
+            repeats = isinstance(self._order, BatchSampler) and hasattr(self._order.sampler, "set_epoch")
+            if "batch" not in state or "epoch" not in state:
+                raise ValueError("not a state of state_dict() of a loader with a sampler")
+            if state["batch"] and not repeats:
+                raise ValueError("a DataLoader with a sampler of the program's cannot resume within an epoch, unless the sampler "
+                                 "has set_epoch()")
+            self._resume = (state["epoch"], state["batch"])
             return
         epoch, records = _place(state, plan)
         if records % plan.batch:
