@@ -20,6 +20,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
+#include "lmdbio/cache/window.h"
 
 namespace lmdbio::compat {
 
@@ -219,8 +220,9 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
     rc = open_as_stock(stock, real, path, flags, mode);
   else if (!no_room)
     rc = open_bounded(stock, real, path, flags, mode);
-  if ((rc == EMFILE || rc == ENFILE) && env.proof) {  // ours was the one too many
-    env.proof.reset();
+  const bool short_of_files = (rc == EMFILE || rc == ENFILE) && env.proof;
+  if (short_of_files) env.proof.reset();
+  if (short_of_files || (rc == ENOMEM && cache::Window::shrink_all())) {  // ours were too many
     if (MDB_env* const made = make_open(env, path, env.setup.open_flags, rc); made != nullptr) {
       stock.env_close(real);
       real = made;

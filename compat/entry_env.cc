@@ -15,6 +15,8 @@
 #include "compat/unmapped.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/cache/window.h"
 #include "lmdbio/node/table.h"
 
 using namespace lmdbio;
@@ -172,6 +174,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
   // Ours goes first: stock must not lack the address space that it would have alone.
   (void)guarded([&] {
     e->engine->retire_window(e->idle());
+    if (size != 0 && !Mapping::reserve(size, 1)) (void)cache::Window::shrink_all();
     return Status();
   });
   rc = e->stock->env_set_mapsize(real, size);

@@ -50,7 +50,7 @@ Status bad_metas(ReadTxn& t) noexcept {
 
 /// On the newest snapshot that the metas show.
 Status start_by_metas(ReadTxn& t) {
-  const db::MetaSource source(t.env->engine->metas());
+  const db::MetaSource source(t.env->engine->metas().pages);
   std::uint64_t txnid = 0;
   if (const Status st = source.renew(txnid); !st.ok()) return st;
   return t.txn.begin(txnid, source);

@@ -147,15 +147,16 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
       // What keeps us from a transaction will keep the copy.
       if (held.rc() != 0) return as_status(held.rc());
       now.txnid = held.id();
-      Status st = db::read_snapshot(engine.metas(), held, now);
+      Status st = db::read_snapshot(engine.metas().pages, held, now);
       if (st.raw() == MDB_BAD_TXN) st = Status::from_mdb(MDB_CORRUPTED);
       if (!st.ok()) return st;
     }
+    if (engine.outgrown(now.last_pg)) return Status::from_mdb(MDB_MAP_RESIZED);
     db::CopyHazard hazard;
     const Status st =
         db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
-    if (db::overtaken(engine.metas(), now.txnid)) continue;  // without locks: the writer may have done it
+    if (db::overtaken(engine.metas().pages, now.txnid)) continue;  // without locks: the writer may have done it
     log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
              hazard.page, hazard.reason);
     return st;

@@ -49,6 +49,18 @@ class Mapping {
     errno = saved;
     (void)release();
   }
+  /// Unmaps what lies beyond the first `bytes`, or maps more of what the last page maps, where the addresses
+  /// behind it are free; data() stays.  False: nothing has changed.
+  bool resize(std::size_t bytes) noexcept {
+    const std::size_t page = system_page(), now = align_up(bytes, page);
+    std::byte* const end = data_ + size_;
+    if (data_ == nullptr || now == 0 || now == size_) return now == size_;
+    if (now < size_ ? ::munmap(data_ + now, size_ - now) != 0
+                    : ::mremap(end - page, page, page + (now - size_), 0) == MAP_FAILED)
+      return false;
+    size_ = now;
+    return true;
+  }
   /// The caller unmaps data(), size() from now on; ask for size() before.
   [[nodiscard]] std::byte* release() noexcept {
     size_ = 0;
@@ -97,13 +109,19 @@ class Mapping {
 
   /// `length` bytes of the file from its start, PROT_READ and MAP_SHARED, at a multiple of `alignment`, a
   /// power of two. May reach beyond the end of the file: an access there is SIGBUS until the file has grown.
-  /// `fd` may be closed afterwards.  Errors as mmap(2).
-  static Result<Mapping> map_file(int fd, std::size_t length, std::size_t alignment) noexcept {
-    // A file that cannot be mapped is found out first: where a MAP_FIXED fails late, the kernel has emptied
-    // the range already, and what another thread puts there is not ours to unmap.
-    void* const probe = ::mmap(nullptr, system_page(), PROT_READ, MAP_SHARED, fd, 0);
-    if (probe == MAP_FAILED) return Status::from_errno(errno);
-    ::munmap(probe, system_page());
+  /// `fd` may be closed afterwards.  `hint`: tried first.  One system call where the kernel puts it at such an
+  /// address.  Errors as mmap(2).
+  static Result<Mapping> map_file(int fd, std::size_t length, std::size_t alignment,
+                                  void* hint = nullptr) noexcept {
+    if (length > SIZE_MAX / 2) return Status::from_errno(ENOMEM);
+    const std::size_t bytes = align_up(length, system_page());
+    void* const anywhere = ::mmap(hint, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (anywhere == MAP_FAILED) return Status::from_errno(errno);
+    Mapping first(anywhere, bytes);
+    if (reinterpret_cast<std::uintptr_t>(anywhere) % alignment == 0) return first;
+    // The file can be mapped: where a MAP_FIXED fails late, the kernel has emptied the range already, and what
+    // another thread puts there is not ours to unmap.
+    first.reset();
     Result<Mapping> range = reserve(length, alignment);
     if (!range) return range;
     void* const at = range.value().data();

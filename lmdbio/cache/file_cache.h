@@ -151,7 +151,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         page_shift(window->page_shift()),
         name(std::move(n)),
         counters({node::CellKind::file, 0, file->identity().dev, file->identity().ino}),
-        node(file->identity(), chunk, window->length(), config().node != NodeMode::off && window->has_file()),
+        node(file->identity(), chunk, window->capacity(), config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
 
   std::shared_ptr<Window> window;  ///< null once it is closed

@@ -88,7 +88,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     const ReadDecision decision = choose_read_path(Access::walk, facts);
     const std::size_t chunk = chunks_.chunk_bytes();
     Result<ChunkTable> table =
-        ChunkTable::make(static_cast<std::uint32_t>((window->length() + chunk - 1) / chunk));
+        ChunkTable::make(static_cast<std::uint32_t>((window->capacity() + chunk - 1) / chunk));
     if (!table) return table.error();
     const std::shared_ptr<FileCache> file =
         facts.can_map ? std::make_shared<FileCache>(window, opened.value(), direct, origin.fd, decision,
@@ -97,7 +97,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
                                                             decision, std::move(table).value(), chunk, name);
     // A chunk that is not all there cannot be had where there is no mapping, and a file system may tell of a
     // file's growth before it lets it be read: of that the snapshot needs nothing.
-    file->file_bytes.store(facts.can_map ? size.value() : std::min(size.value(), used_bytes),
+    file->file_bytes.store(facts.can_map ? window->hold(size.value()) : std::min(size.value(), used_bytes),
                            std::memory_order_relaxed);
     file->source = file_source(*file);
     if (file->source == nullptr) return Status::from_errno(ENOMEM);
@@ -169,7 +169,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   if (snapshot <= file.table.newest_snapshot()) return {};
   const Result<std::size_t> gone = chunks_.advance(file, snapshot);
   if (!gone) return gone.error();
-  file.file_bytes.store(file_bytes, std::memory_order_relaxed);
+  file.file_bytes.store(window.hold(file_bytes), std::memory_order_relaxed);
   if (file.direct != nullptr)
     (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
   if (file.load.path == ReadPath::direct) file.load.path = ReadPath::none;

@@ -15,6 +15,7 @@
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/format/layout.h"
+#include "lmdbio/io/file.h"
 
 namespace lmdbio::cache {
 
@@ -130,21 +131,37 @@ class Window {
   /// The granularity of publish and restore, bytes.
   static constexpr std::size_t kHugePage = lmdbio::kHugePage;
 
-  /// Maps `length` bytes (the map size; may exceed the file) of `fd` for reading, aligned to 2 MiB.
-  /// `no_readahead`: as MDB_NORDAHEAD.  `page_size` is a power of two.  ENOMEM: no address space.
-  static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead) noexcept;
+  /// Maps `length` bytes (may exceed the file) of `fd` for reading, aligned to 2 MiB.  `no_readahead`: as
+  /// MDB_NORDAHEAD.  `page_size` is a power of two.  `capacity`: see capacity().  ENOMEM: no address space.
+  static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
+                            std::uint64_t capacity = 0) noexcept;
   /// The same addresses without the file: nothing may be read before it was published.
   static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
-  /// As map(), or the window that another environment of this process has of the same file, made alike.
-  static Result<std::shared_ptr<Window>> shared(int fd, std::uint64_t length, std::size_t page_size,
-                                                bool no_readahead) noexcept;
+  /// As map(), or the window that another environment of this process has of the same file, `id`, made alike.
+  /// `length` is the map size.  The window is shorter where address space is scarce: under RLIMIT_AS, and when
+  /// the windows of the process take terabytes.  Then it covers the first `used` bytes, with room to grow.
+  static Result<std::shared_ptr<Window>> shared(int fd, const FileIdentity& id, std::uint64_t length,
+                                                std::size_t page_size, bool no_readahead,
+                                                std::uint64_t used) noexcept;
+  /// Gives up addresses that no view has used, of all shared windows.  False: there are none.
+  static bool shrink_all() noexcept;
   /// Over the caller's bytes, which outlive the window (tests, fuzzing).
   static Window over(Bytes bytes, std::size_t page_size) noexcept;
 
   /// A view of the first `pages` pages (cut to the window's length).
   WindowView view(std::uint64_t pages) const noexcept;
-  std::uint64_t length() const noexcept { return length_; }
+  /// Bytes; changes by grow() and shrink_all().
+  std::uint64_t length() const noexcept { return __atomic_load_n(&length_, __ATOMIC_SEQ_CST); }
+  /// What length() may become, bytes.
+  std::uint64_t capacity() const noexcept { return capacity_; }
+  /// Makes the window at least `bytes` long, at the same addresses.  False: it is shorter, as before.  Any thread.
+  bool grow(std::uint64_t bytes) noexcept;
+  /// The first `bytes`, or as many of them as the result says, are never given up.  Any thread.
+  std::uint64_t hold(std::uint64_t bytes) const noexcept;
   const std::byte* base() const noexcept { return base_; }
+  /// The two meta pages as the file has them now, whatever is published.  Who has read them asks again: the address
+  /// changes once, before anything is published.  Null: the window has no file.
+  const std::byte* metas() const noexcept { return __atomic_load_n(&metas_, __ATOMIC_ACQUIRE); }
   unsigned page_shift() const noexcept { return shift_; }
   /// False if reserve() made it.
   bool has_file() const noexcept { return has_file_; }
@@ -165,10 +182,16 @@ class Window {
 
  private:
   Window() = default;
-  Mapping mapping_;
+  bool grow_locked(std::uint64_t bytes) noexcept;
+  bool shrink_locked() noexcept;
+  std::byte* at(std::uint64_t offset) const noexcept { return const_cast<std::byte*>(base_) + offset; }
+  Mapping mapping_;  ///< changes its size under the lock of lock_shared_windows()
   Mapping twin_;  ///< of prepare_restore(): the start of the file as mapping_ maps it
+  Mapping apart_;  ///< likewise: the meta pages
   const std::byte* base_ = nullptr;
-  std::uint64_t length_ = 0;
+  const std::byte* metas_ = nullptr;
+  std::uint64_t length_ = 0, capacity_ = 0;
+  mutable std::uint64_t held_ = 0;  ///< of hold()
   unsigned shift_ = 12;
   bool no_readahead_ = false, has_file_ = true;
   bool readahead_ = false;  ///< in spite of no_readahead_, for now

@@ -1,7 +1,6 @@
 #include "lmdbio/db/env.h"
 
 #include <limits.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -31,13 +30,16 @@ namespace {
 
 constexpr std::size_t kWhyBytes = 160;
 
-FileIdentity identity_or_none(int fd) noexcept {
+FileIdentity identity_or_none(int fd, const Env::Options& options) noexcept {
+  if (options.id.ino != 0) return options.id;
   const Result<FileIdentity> id = identity_of(fd);
   return id ? id.value() : FileIdentity();
 }
 
 /// Of an open file; empty: not known.
-std::string path_of(int fd) {
+std::string path_of(int fd, const std::string& known) {
+  // What leads to a descriptor leads elsewhere later.
+  if (fd < 0 || (!known.empty() && !known.starts_with("/proc/") && !known.starts_with("/dev/"))) return known;
   char self[48], path[PATH_MAX];
   (void)std::snprintf(self, sizeof self, "/proc/thread-self/fd/%d", fd);
   const ssize_t n = ::readlink(self, path, sizeof path);
@@ -91,16 +93,15 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
   return {};
 }
 
-Env::Env(int fd, const Options& options, const ReadDecision& lookups, bool unmapped)
+Env::Env(int fd, const FileIdentity& id, const Options& options, const ReadDecision& lookups, bool unmapped)
     : fd_(fd),
-      id_(identity_or_none(fd)),
-      path_(fd >= 0 ? path_of(fd) : ""),
+      id_(id),
+      path_(path_of(fd, options.path)),
       page_size_(options.page_size),
       max_dbs_(options.max_dbs + kCoreDbs),
       no_readahead_(options.no_readahead),
       behaviour_(options.behaviour),
       name_(options.name),
-      residency_(fd),
       reads_ahead_(lookups.path != ReadPath::page_faults),
       unmapped_(unmapped),
       why_reads_ahead_(lookups.reason),
@@ -110,21 +111,9 @@ Env::Env(int fd, const Options& options, const ReadDecision& lookups, bool unmap
   dbx_[kFreeDbi].ordered = true;
 }
 
-Status Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
-  if (fd_ < 0) {
-    const cache::WindowView metas = window->view(2);
-    metas_[0] = metas.at(format::Pgno{0});
-    metas_[1] = metas.at(format::Pgno{1});
-  } else if (!unmapped_ && !meta_pages_) {
-    Result<Mapping> mapped = Mapping::map_file(fd_, 2 * page_size_, 1);
-    if (!mapped) return mapped.error();
-    meta_pages_ = std::move(mapped).value();
-    metas_[0] = meta_pages_.data();
-    metas_[1] = meta_pages_.data() + page_size_;
-  }
+void Env::adopt_window(std::shared_ptr<cache::Window> window) noexcept {
   window_ = std::move(window);
   window_number_ = next_window_number();
-  return {};
 }
 
 Env::~Env() {
@@ -133,54 +122,43 @@ Env::~Env() {
       told != nullptr && *told != nullptr)
     (*told)->slabs().close();
   for (unsigned i = kCoreDbs; i < named_end_; ++i) std::free(dbx_[i].name);
+  delete residency_.load();
 }
 
 namespace {
 
-// Up to here a window is as long as the map.  Longer ones would use up the addresses that the program has for
-// maps, and get room for what no file grows by while it is open.
-constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40, kMuchRoom = std::uint64_t{1} << 40,
-                        kLittleRoom = std::uint64_t{1} << 30;
+// Of an unmapped file.
+constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40;
 
-/// A window for a map of `map_bytes`; where there are no addresses for so much, one for the pages up to
-/// `last_pg`, with room to grow.
+/// A window for a map of `map_bytes`, of which the pages up to `last_pg` are in use.
 Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes,
                                                   std::uint64_t last_pg, std::size_t page_size,
                                                   bool no_readahead) {
-  struct stat sb;
-  if (::fstat(fd, &sb) != 0) return Status::from_errno(errno);
-  if (sb.st_dev != id.dev || sb.st_ino != id.ino)
-    return Status::from_errno(EBADF);  // the program has closed it
-  const auto file_pages = static_cast<std::uint64_t>(sb.st_size) / page_size;
-  const std::uint64_t length = std::max(std::min(last_pg + 1, file_pages), format::kMetaPages) * page_size;
-  const std::uint64_t wanted =
-      map_bytes <= kMostReserved ? map_bytes : std::min(map_bytes, 2 * length + kMuchRoom);
-  Result<std::shared_ptr<cache::Window>> window = cache::Window::shared(fd, wanted, page_size, no_readahead);
-  for (const std::uint64_t smaller : {2 * length + kLittleRoom, length}) {
-    if (!window && smaller < wanted) window = cache::Window::shared(fd, smaller, page_size, no_readahead);
-  }
-  return window;
+  const std::uint64_t used =
+      std::max(std::min(last_pg + 1, id.size / page_size), format::kMetaPages) * page_size;
+  return cache::Window::shared(fd, id, map_bytes, page_size, no_readahead, used);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
-  Result<std::shared_ptr<cache::Window>> window = map_window(
-      fd, identity_or_none(fd), options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
+  const FileIdentity id = identity_or_none(fd, options);
+  Result<std::shared_ptr<cache::Window>> window =
+      map_window(fd, id, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
   if (!window) return window.error();
-  struct stat sb;
   ReadFacts facts;
   facts.setting = config().io;
-  if (::fstat(fd, &sb) == 0) facts.file_bytes = static_cast<std::uint64_t>(sb.st_size);
-  std::unique_ptr<Env> env(new Env(fd, options, choose_read_path(Access::lookup, facts)));
-  if (const Status st = env->adopt_window(std::move(window).value()); !st.ok()) return st;
+  facts.file_bytes = id.size;
+  std::unique_ptr<Env> env(new Env(fd, id, options, choose_read_path(Access::lookup, facts)));
+  env->adopt_window(std::move(window).value());
   return env;
 }
 
 Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) {
   ReadFacts facts;
   facts.can_map = false;
-  std::unique_ptr<Env> env(new Env(fd, options, choose_read_path(Access::lookup, facts), true));
+  std::unique_ptr<Env> env(
+      new Env(fd, identity_or_none(fd, options), options, choose_read_path(Access::lookup, facts), true));
   Result<std::shared_ptr<const OpenFile>> opened =
       OpenFile::get(env->origin(), OpenFile::With::buffered_alone);
   if (!opened) return opened.error();
@@ -191,8 +169,9 @@ Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) 
 
 Status Env::read_metas(MetaCopies& out) const noexcept {
   if (!unmapped_) {
-    out.pages_[0] = metas_[0];
-    out.pages_[1] = metas_[1];
+    const Metas now = metas();
+    out.pages_[0] = now.pages[0];
+    out.pages_[1] = now.pages[1];
     return {};
   }
   const std::size_t bytes = page_size_ + format::kMetaBytes;
@@ -212,8 +191,8 @@ Status Env::read_metas(MetaCopies& out) const noexcept {
 
 Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
   if (bytes.size() < 2 * options.page_size) return Status::from_mdb(MDB_INVALID);
-  std::unique_ptr<Env> env(new Env(-1, options, ReadDecision()));
-  (void)env->adopt_window(std::make_shared<cache::Window>(cache::Window::over(bytes, options.page_size)));
+  std::unique_ptr<Env> env(new Env(-1, FileIdentity(), options, ReadDecision()));
+  env->adopt_window(std::make_shared<cache::Window>(cache::Window::over(bytes, options.page_size)));
   return env;
 }
 
@@ -296,17 +275,22 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
     Result<cache::Window> made = cache::Window::reserve(bytes, page_size_);
     if (!made) return made.error();
     seen_.store(0, std::memory_order_relaxed);
-    (void)adopt_window(std::make_shared<cache::Window>(std::move(made).value()));
+    adopt_window(std::make_shared<cache::Window>(std::move(made).value()));
     std::shared_ptr<cache::FileCache> file = read_ahead(last_pg + 1);
     if (file == nullptr) return Status::from_errno(ENOMEM);
     unmapped_file_ = std::make_unique<UnmappedFile>(origin(), page_size_, name(), window_, std::move(file));
     return {};
   }
+  const Result<FileIdentity> now = identity_of(fd_);
+  if (!now) return now.error();
+  if (now.value().dev != id_.dev || now.value().ino != id_.ino)
+    return Status::from_errno(EBADF);  // the program has closed it
   Result<std::shared_ptr<cache::Window>> window =
-      map_window(fd_, id_, map_bytes, last_pg, page_size_, no_readahead_);
+      map_window(fd_, now.value(), map_bytes, last_pg, page_size_, no_readahead_);
   if (!window) return window.error();
   seen_.store(0, std::memory_order_relaxed);
-  return adopt_window(std::move(window).value());
+  adopt_window(std::move(window).value());
+  return {};
 }
 
 std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
@@ -334,7 +318,7 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
     if (const Result<std::uint64_t> size = opened_->buffered().size(); size) return size.value();
   if (const auto file = read_ahead(std::max(known, format::kMetaPages)); file != nullptr)
     if (const Result<std::uint64_t> size = file->buffered.size(); size) return size.value();
-  const std::byte* const meta = metas_[txnid & 1];
+  const std::byte* const meta = metas().pages[txnid & 1];
   if (meta == nullptr || window_ == nullptr) return known << page_shift();
   const std::uint64_t last = load<format::MetaRecord>(meta + format::kPageHeader).last_pg;
   if (last < known || last >= window_->length() >> page_shift()) return known << page_shift();
@@ -345,11 +329,22 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   return (there ? last + 1 : known) << page_shift();
 }
 
+// Null: out of memory.
+const Residency* Env::residency() noexcept {
+  const Residency* there = residency_.load(std::memory_order_acquire);
+  if (there != nullptr) return there;
+  auto* const mine = new (std::nothrow) Residency(unmapped_ || !is_inode(fd_, id_) ? -1 : fd_);
+  if (mine == nullptr || residency_.compare_exchange_strong(there, mine, std::memory_order_acq_rel))
+    return mine;
+  delete mine;  // another thread was faster
+  return there;
+}
+
 std::optional<double> Env::cached_share(std::uint64_t offset, std::uint64_t bytes,
                                         const cache::WindowView& view) noexcept {
   const std::byte* const mapped = unmapped_ ? nullptr : view.base();
-  if (!residency_.samples())
-    if (const std::optional<double> share = residency_.share(offset, bytes, mapped); share) return share;
+  if (const Residency* const r = residency(); r != nullptr && !r->samples())
+    if (const std::optional<double> share = r->share(offset, bytes, mapped); share) return share;
   const std::shared_ptr<cache::FileCache> file = read_ahead(view.pages());
   return file != nullptr ? file->residency.share(offset, bytes, mapped) : std::nullopt;
 }

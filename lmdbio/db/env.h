@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lmdbio/base/log.h"
-#include "lmdbio/base/mapping.h"
 #include "lmdbio/base/result.h"
 #include "lmdbio/base/zeroed_array.h"
 #include "lmdbio/cache/file_cache.h"
@@ -82,6 +81,8 @@ class Env {
     std::uint64_t last_pg =
         ~std::uint64_t{0} - 1;      ///< in use; what lies behind it in the file need not be mapped
     const char* name = "database";  ///< of the file, for messages; copied
+    FileIdentity id{};              ///< what the descriptor is now; no inode: it is asked
+    std::string path{};             ///< absolute; empty: it is asked
   };
 
   /// Over `fd`, borrowed: it stays open as long as the environment.
@@ -100,9 +101,8 @@ class Env {
   /// `idle`: then it and older ones go at once.  Not while another thread begins a transaction (as
   /// mdb_env_set_mapsize).
   void retire_window(bool idle) noexcept;
-  /// For transactions that begin later.  Where there are no addresses for so much, as here and in open(): as
-  /// much as is in use up to `last_pg`, with room to grow.  On failure there is no window, and no transaction
-  /// can begin.
+  /// For transactions that begin later.  Pages up to `last_pg` are in use: see Window::shared.  On failure
+  /// there is no window, and no transaction can begin.
   Status remap(std::uint64_t map_bytes, std::uint64_t last_pg = ~std::uint64_t{0} - 1);
 
   /// Walks may be read ahead of: there is a file, worth it, and the configuration lets us.
@@ -136,8 +136,14 @@ class Env {
   const cache::Window* window() const noexcept { return window_.get(); }
   /// Another number for each window of the process, also for one that environments share; never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
-  /// Of the mapping; null where the file cannot be mapped.
-  const std::byte* const (&metas() const noexcept)[2] { return metas_; }
+  struct Metas {
+    const std::byte* pages[2];
+  };
+  /// Of the window, as Window::metas(); null where the file cannot be mapped.
+  Metas metas() const noexcept {
+    const std::byte* const first = window_ != nullptr && !unmapped_ ? window_->metas() : nullptr;
+    return {{first, first != nullptr ? first + page_size_ : nullptr}};
+  }
   /// Of the file, in the program's table; -1: the caller's bytes.
   int fd() const noexcept { return fd_; }
   /// Where the file can be opened anew, in a table of our own.
@@ -168,9 +174,13 @@ class Env {
   void report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept;
   const char* name() const noexcept { return name_.c_str(); }
 
-  /// A snapshot up to page `last_pg` does not fit the map: a writer has made that larger.
+  /// A snapshot up to page `last_pg` does not fit the window, which cannot grow: a writer has made the map
+  /// larger.
   bool outgrown(std::uint64_t last_pg) const noexcept {
-    return fd_ >= 0 && last_pg >= window_->length() >> std::countr_zero(page_size_);
+    if (fd_ < 0) return false;
+    if (last_pg >= window_->capacity() >> page_shift()) return true;
+    const std::uint64_t bytes = (last_pg + 1) << page_shift();
+    return window_->hold(bytes) < bytes && !window_->grow(bytes);
   }
 
   Dbx& dbx(unsigned dbi) noexcept { return dbx_[dbi]; }
@@ -188,11 +198,13 @@ class Env {
   void close_dbi(unsigned dbi) noexcept;
 
  private:
-  Env(int fd, const Options& options, const ReadDecision& lookups, bool unmapped = false);
+  Env(int fd, const FileIdentity& id, const Options& options, const ReadDecision& lookups,
+      bool unmapped = false);
+  const Residency* residency() noexcept;
   std::uint64_t learn_file_pages(std::uint64_t txnid) noexcept;
   std::uint64_t length_without_descriptor(std::uint64_t txnid) noexcept;
   LogLevel damage_level() noexcept;
-  Status adopt_window(std::shared_ptr<cache::Window> window) noexcept;
+  void adopt_window(std::shared_ptr<cache::Window> window) noexcept;
   void close_read_ahead() noexcept;
 
   // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a
@@ -212,19 +224,17 @@ class Env {
   std::atomic<unsigned> num_dbs_{kCoreDbs};
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
-  const Residency residency_;
+  std::atomic<const Residency*> residency_{nullptr};  ///< owned; made when it is first needed
   const bool reads_ahead_, unmapped_;
   const char* const why_reads_ahead_;
   std::shared_ptr<const OpenFile> opened_;  ///< of an unmapped file
   std::shared_ptr<cache::Window> window_;   ///< of an unmapped file: the first one
   std::unique_ptr<UnmappedFile> unmapped_file_;
   std::vector<std::shared_ptr<cache::Window>> old_;
-  Mapping meta_pages_;  ///< apart from the window, where private memory may take their place
   // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.
   std::atomic<std::shared_ptr<cache::FileCache>*> read_ahead_{nullptr};
   std::atomic<std::shared_ptr<PrefetchFile>*> prefetch_file_{nullptr};  ///< likewise
   std::atomic<std::uint64_t> newest_{0};                                ///< snapshot
-  const std::byte* metas_[2]{};
   std::atomic<std::uint64_t> seen_{0};
   ZeroedArray<Dbx> dbx_;
   ZeroedArray<std::uint16_t> slot_flags_;

@@ -53,10 +53,15 @@ class Txn {
     stamp_.set_window(0);
     if (env_->window() == nullptr) return Status::from_errno(ENOMEM);
     snapshot_.txnid = txnid;
-    if (const Status st = read_snapshot(env_->metas(), source, snapshot_); !st.ok()) {
-      block(kFinished);
-      return st;
-    }
+    Env::Metas metas;
+    do {  // again where they were in the window, and a chunk has taken their place meanwhile
+      metas = env_->metas();
+      if (const Status st = read_snapshot(metas.pages, source, snapshot_); !st.ok() && metas.pages[0] == env_->metas().pages[0]) {
+        block(kFinished);
+        return st;
+      }
+      std::atomic_thread_fence(std::memory_order_acquire);
+    } while (metas.pages[0] != env_->metas().pages[0]);
     if (env_->outgrown(snapshot_.last_pg)) [[unlikely]] {
       block(kFinished);
       return Status::from_mdb(MDB_MAP_RESIZED);

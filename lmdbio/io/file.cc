@@ -364,6 +364,10 @@ int File::here() const noexcept { return home_->fd_here(); }
 Result<FileIdentity> identity_of(int fd) noexcept {
   struct stat st;
   if (::fstat(fd, &st) != 0) return Status::from_errno(errno);
+  return identity_of(st);
+}
+
+FileIdentity identity_of(const struct stat& st) noexcept {
   FileIdentity id;
   id.dev = st.st_dev;
   id.ino = st.st_ino;

@@ -1,6 +1,8 @@
 // A file that is read: opened directly (O_DIRECT) where that works, its size, its identity.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -136,5 +138,6 @@ bool is_inode(int fd, const FileIdentity& id) noexcept;
 std::optional<std::uint64_t> size_if_inode(int fd, const FileIdentity& id) noexcept;
 /// As File::identity().
 Result<FileIdentity> identity_of(int fd) noexcept;
+FileIdentity identity_of(const struct stat& st) noexcept;
 
 }  // namespace lmdbio

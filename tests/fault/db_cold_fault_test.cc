@@ -137,7 +137,7 @@ class Cold {
       : env_(std::move(
             Env::open(file.fd(), {kPage, bytes, 1, false, {}, ~std::uint64_t{0} - 1, "cold.mdb"}).value())),
         txn_(*env_) {
-    const MetaSource source(env_->metas());
+    const MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn_.begin(txnid, source).ok());

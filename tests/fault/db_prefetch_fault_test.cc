@@ -119,7 +119,7 @@ class Cold {
     begin();
   }
   void begin() {
-    const MetaSource source(env_->metas());
+    const MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     ASSERT_TRUE(source.renew(txnid).ok());
     ASSERT_TRUE(txn_->begin(txnid, source).ok());

@@ -142,7 +142,7 @@ class Cold {
       if (!txn_->begin_unmapped().ok()) std::abort();
       return;
     }
-    const MetaSource source(env_->metas());
+    const MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     if (!source.renew(txnid).ok() || !txn_->begin(txnid, source).ok()) std::abort();
   }

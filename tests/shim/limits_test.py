@@ -14,8 +14,8 @@ import shimtest
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 READ = ["begin", "check", "reset", "renew", "check", "abort"]
-# Mappings of the data file where the engine serves it: stock's, the window, the metas.
-MAPS = 3
+# Mappings of the data file where the engine serves it: stock's and the window.
+MAPS = 2
 READ_WELL = ["0", "right round 1", "0", "0", "right round 1", "0"]
 # What Docker's default profile refuses, and what older libseccomp makes of clone3.
 CONTAINER = ("io_uring_setup=EPERM", "io_uring_enter=EPERM", "userfaultfd=EPERM", "perf_event_open=EPERM",
@@ -97,6 +97,27 @@ class Limits(confined.Case):
                     self.assertEqual(ours, ["0", "0", "0", mapped, *READ_WELL, "0x20000", "no reader locks",
                                             "0", *READ_WELL, "0"])
                     self.assertEqual(len(got.err.splitlines()), 1, got.err)
+
+    # What is left to the program is what stock leaves it, less the bytes in use and 64 MiB.  A window follows a
+    # file that grows.
+    def test_address_space_is_the_programs(self):
+        self.not_with_sanitizers()
+        grown = 200
+
+        def answers(mode):
+            path = self.database(f"db-{mode}")[0]
+            return self.ask(mode, [f"mapsize {GIB}", f"limit as {3 * GIB}", f"open {path} nolock", *READ, "room",
+                                   f"grow {grown * MIB} {path}", *READ, "room", "close"])
+
+        stock, _ = answers("stock")
+        self.assertEqual((stock[3:9], stock[11:17]), (READ_WELL, READ_WELL))
+        for mode in self.modes():
+            with self.subTest(mode=mode):
+                ours, got = answers(mode)
+                for room, used in ((9, 0), (17, grown)):
+                    self.assertGreater(int(ours[room]), int(stock[room]) - used - 120)
+                    ours[room] = stock[room]
+                self.assertEqual(ours, stock, got.err)
 
     # Nothing that is mapped counts against the commit limit.
     def test_overcommit(self):
@@ -265,6 +286,33 @@ class Limits(confined.Case):
                 self.assertGreaterEqual(maps.count(MAPS), 3)
                 self.assertEqual(got.err, "")
                 self.assertEqual(ours, opened, "environments that stock can open")
+
+    # Shards, opened with the map size that their writers had: as many as stock opens, all served by the engine.
+    def test_shards_of_terabytes(self):
+        self.not_with_sanitizers()
+        for size, shards in ((2 * TIB, 60), (TIB, 120)):
+            paths = [self.database(f"db-{size}-{i}")[0] for i in range(3)]
+            commands = []
+            for i in range(shards):
+                commands += [f"env {i}", f"mapsize {size}", f"open {paths[i % 3]} nolock", "begin", "check"]
+            commands += [f"maps {path}/data.mdb" for path in paths]
+            stock, _ = self.ask("stock", commands)
+            self.assertEqual(stock[2:5 * shards:5] + stock[3:5 * shards:5], ["0"] * 2 * shards)
+            for mode in self.modes():
+                with self.subTest(size=size, mode=mode):
+                    ours, got = self.ask(mode, commands)
+                    self.assertEqual(ours[:5 * shards], stock[:5 * shards], got.err)
+                    self.assertGreater(sum(map(int, ours[-3:])), shards, "not served by the engine")
+
+    # Addresses that windows had, and stock's map needs.
+    def test_windows_make_room(self):
+        self.not_with_sanitizers()
+        paths = [self.database(f"db-{i}")[0] for i in range(2)]
+        commands = ["env 0", f"mapsize {GIB}", f"open {paths[0]} nolock", "begin", f"limit as {GIB + GIB // 4}",
+                    "env 1", f"mapsize {2 * GIB}", f"open {paths[1]} nolock", *READ, "env 0", "check", "abort", *READ]
+        ours, got = self.ask("preload" if "preload" in self.modes() else "linked", commands)
+        self.assertEqual(ours[7], "0", got.err)
+        self.assertEqual(ours, ["0"] * 8 + READ_WELL + ["0", "right round 1", "0"] + READ_WELL)
 
     # -- variables
 

@@ -11,17 +11,23 @@
 //   resize BYTES              mdb_env_set_mapsize
 //   maps PATH                 how many times the file is mapped
 //   accounted BYTES           how many mappings of that size or more count against the commit limit
+//   room                      MiB of address space that can still be mapped, in pieces of 16
+//   fds                       how many descriptors are open
+//   grow BYTES PATH [WORDS]   the file becomes that much longer, with the same records
+//   opens N PATH [WORDS]      N times open and close; 0, or a code other than 0
 //   limit as BYTES            address space: what is used now and so much more
 //   limit nofile LEFT         descriptors: so many more can be opened
 // WORDS, with commas: nosubdir, notls, nolock.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "transcript.h"
 
-enum { kRecords = 1000, kEnvs = 16, kBiggest = 9000, kMostWords = 3 };
+enum { kRecords = 1000, kEnvs = 256, kBiggest = 9000, kMostWords = 3 };
 
 static struct {
   MDB_env* env;
@@ -78,6 +84,56 @@ static int is_record(const MDB_val* data, unsigned i, unsigned* round) {
   if (data->mv_size != want.mv_size || memcmp(data->mv_data, want.mv_data, want.mv_size) != 0) return 0;
   if (*round == 0) *round = of;
   return *round == of;
+}
+
+static int grow_file(size_t bytes, const char* path, unsigned flags) {
+  MDB_env* env;
+  MDB_txn* txn;
+  MDB_dbi dbi;
+  MDB_val key = {4, "long"}, data = {bytes, NULL};
+  MUST(mdb_env_create(&env));
+  MUST(mdb_env_set_mapsize(env, 2 * bytes + (64u << 20)));
+  MUST(mdb_env_open(env, path, flags | MDB_NOSYNC, 0644));
+  MUST(mdb_txn_begin(env, NULL, 0, &txn));
+  MUST(mdb_dbi_open(txn, NULL, 0, &dbi));
+  MUST(mdb_put(txn, dbi, &key, &data, MDB_RESERVE));
+  MUST(mdb_txn_commit(txn));
+  MUST(mdb_txn_begin(env, NULL, 0, &txn));
+  MUST(mdb_del(txn, dbi, &key, NULL));
+  MUST(mdb_txn_commit(txn));
+  mdb_env_close(env);
+  return 0;
+}
+
+static int open_often(unsigned long times, const char* path, unsigned flags) {
+  for (; times > 0; --times) {
+    MDB_env* env;
+    MUST(mdb_env_create(&env));
+    const int rc = mdb_env_open(env, path, MDB_RDONLY | flags, 0644);
+    if (rc != 0) return rc;
+    mdb_env_close(env);
+  }
+  return 0;
+}
+
+static int room(void) {
+  enum { kPiece = 16 << 20, kMost = 65536 };
+  static void* pieces[kMost];
+  int n = 0;
+  while (n < kMost &&
+         (pieces[n] = mmap(NULL, kPiece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED)
+    ++n;
+  for (int i = 0; i < n; ++i) munmap(pieces[i], kPiece);
+  return n * (kPiece >> 20);
+}
+
+static int descriptors(void) {
+  DIR* const all = opendir("/proc/self/fd");
+  CHECK(all != NULL);
+  int n = -1;  // its own
+  for (const struct dirent* d; (d = readdir(all)) != NULL;) n += d->d_name[0] != '.';
+  closedir(all);
+  return n;
 }
 
 static void check(void) {
@@ -167,6 +223,11 @@ static int do_maps(char** a) { return mappings("/proc/self/maps", a[0], 0); }
 static int do_accounted(char** a) { return mappings("/proc/self/smaps", " ac ", number(a[0])); }
 static int do_limit(char** a) { return limit(a[0], a[1]); }
 
+static int do_room(char** a) { return (void)a, room(); }
+static int do_fds(char** a) { return (void)a, descriptors(); }
+static int do_grow(char** a) { return grow_file(number(a[0]), a[1], flags_of(a[2])); }
+static int do_opens(char** a) { return open_often(number(a[0]), a[1], flags_of(a[2])); }
+
 static int do_env(char** a) {
   CHECK(number(a[0]) < kEnvs);
   at = &envs[number(a[0])];
@@ -248,6 +309,8 @@ static const struct {
   int (*code)(char** words);
   void (*text)(void);
 } kCommands[] = {{"write", kNothing, do_write, NULL},   {"env", kNothing, do_env, NULL},
+                 {"room", kNothing, do_room, NULL},     {"fds", kNothing, do_fds, NULL},
+                 {"grow", kNothing, do_grow, NULL},     {"opens", kNothing, do_opens, NULL},
                  {"maps", kNothing, do_maps, NULL},     {"accounted", kNothing, do_accounted, NULL},
                  {"limit", kNothing, do_limit, NULL},   {"mapsize", kMadeEnv, do_mapsize, NULL},
                  {"maxdbs", kMadeEnv, do_maxdbs, NULL}, {"maxreaders", kMadeEnv, do_maxreaders, NULL},

@@ -29,7 +29,9 @@ class AheadFile {
     if (anonymous) {
       window_ = std::make_shared<cache::Window>(cache::Window::reserve(map_bytes, kAheadPage).value());
     } else {
-      window_ = cache::Window::shared(temp_.fd(), map_bytes, kAheadPage, false).value();
+      window_ = cache::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes, kAheadPage, false,
+                                      map_bytes)
+                    .value();
     }
     open();
   }

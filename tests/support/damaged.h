@@ -28,7 +28,7 @@ class Damaged {
     begin();
   }
   void begin() {
-    const db::MetaSource source(env->metas());
+    const db::MetaSource source(env->metas().pages);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn->begin(txnid, source).ok());

@@ -38,7 +38,7 @@ class WalkEnv {
                       {kPage, image_.bytes().size(), 1, no_readahead, {}, ~std::uint64_t{0} - 1, "walk.mdb"})
             .value());
     txn_ = std::make_unique<db::Txn>(*env_);
-    const db::MetaSource source(env_->metas());
+    const db::MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn_->begin(txnid, source).ok());

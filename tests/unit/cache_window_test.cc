@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <list>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -280,16 +281,22 @@ TEST(WindowPieces, PreparedForMoreWhileSomeIsPublished) {
   EXPECT_TRUE(holds(w, kBytes)) << "the file's own bytes, not what had been published";
 }
 
+Result<std::shared_ptr<Window>> shared_window(int fd, std::uint64_t length, std::size_t page = 4096,
+                                              bool no_readahead = false, std::uint64_t used = 4096) {
+  const Result<FileIdentity> id = identity_of(fd);
+  return Window::shared(fd, id ? id.value() : FileIdentity(), length, page, no_readahead, used);
+}
+
 TEST(WindowShared, OnlyWhatIsAlikeAndOnlyWhileItIsUsed) {
   testing::TempFile file(testing::pattern(4096)), other(testing::pattern(4096));
   const auto get = [](const testing::TempFile& f, std::uint64_t length, std::size_t page, bool no_readahead) {
-    return Window::shared(f.fd(), length, page, no_readahead).value();
+    return shared_window(f.fd(), length, page, no_readahead).value();
   };
   const auto w = get(file, kPiece, 4096, false);
   EXPECT_EQ(get(file, kPiece, 4096, false), w);
   {
     const UniqueFd again(::open(file.path(), O_RDONLY | O_CLOEXEC));
-    EXPECT_EQ(Window::shared(again.get(), kPiece, 4096, false).value(), w) << "by another descriptor";
+    EXPECT_EQ(shared_window(again.get(), kPiece).value(), w) << "by another descriptor";
   }
   EXPECT_NE(get(other, kPiece, 4096, false), w);
   EXPECT_NE(get(file, 2 * kPiece, 4096, false), w);
@@ -297,8 +304,62 @@ TEST(WindowShared, OnlyWhatIsAlikeAndOnlyWhileItIsUsed) {
   EXPECT_NE(get(file, kPiece, 4096, true), w);
   std::weak_ptr<Window> gone = get(other, kPiece, 4096, false);
   EXPECT_TRUE(gone.expired()) << "the list keeps none alive";
-  EXPECT_EQ(Window::shared(-1, kPiece, 4096, false).error().raw(), EBADF);
-  EXPECT_EQ(Window::shared(file.fd(), std::uint64_t{1} << 62, 4096, false).error().raw(), ENOMEM);
+  EXPECT_EQ(shared_window(-1, kPiece).error().raw(), EBADF);
+}
+
+// Terabytes of maps: windows are as long as the maps at first, and then have room for what is in use.
+TEST(WindowShared, ShortWhereWindowsTakeTerabytes) {
+  constexpr std::uint64_t kTib = std::uint64_t{1} << 40;
+  std::list<testing::TempFile> files;
+  std::vector<std::shared_ptr<Window>> windows;
+  std::uint64_t sum = 0;
+  for (int i = 0; i < 20; ++i) {
+    files.emplace_back(testing::pattern(4096));
+    windows.push_back(shared_window(files.back().fd(), kTib).value());
+    EXPECT_EQ(windows.back()->capacity(), kTib);
+    sum += windows.back()->length();
+  }
+  EXPECT_EQ(windows.front()->length(), kTib);
+  EXPECT_LT(windows.back()->length(), kTib / 100);
+  EXPECT_LT(sum, 5 * kTib);
+  EXPECT_TRUE(windows.back()->grow(windows.back()->length()));
+  EXPECT_FALSE(windows.back()->grow(2 * kTib)) << "the map ends before";
+}
+
+// Addresses that no view has used are given up, and had again where nobody has taken them.
+TEST(WindowShared, Shrinks) {
+  constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+  const auto contents = testing::pattern(3 * kPiece);
+  testing::TempFile file(contents);
+  const auto w = shared_window(file.fd(), 8 * kGib).value();
+  EXPECT_EQ(w->length(), 8 * kGib);
+  EXPECT_EQ(w->view(3 * kPiece / 4096).pages(), 3 * kPiece / 4096);
+  const std::byte* const base = w->base();
+  EXPECT_TRUE(Window::shrink_all());
+  EXPECT_FALSE(Window::shrink_all()) << "nothing is left to give up";
+  EXPECT_LT(w->length(), kGib);
+  EXPECT_GE(w->length(), 3 * kPiece);
+  EXPECT_EQ(w->view(8 * kGib / 4096).pages(), w->length() / 4096);
+  ASSERT_TRUE(w->grow(kGib));
+  EXPECT_GE(w->length(), kGib);
+  EXPECT_EQ(w->base(), base);
+  EXPECT_EQ(std::memcmp(w->base(), contents.data(), contents.size()), 0);
+  // What was viewed stays.
+  EXPECT_EQ(w->view(kGib / 4096).pages(), kGib / 4096);
+  (void)Window::shrink_all();
+  EXPECT_GE(w->length(), kGib);
+  file.append(testing::pattern(kPiece));
+  EXPECT_EQ(std::memcmp(w->base() + 3 * kPiece, testing::pattern(kPiece).data(), kPiece), 0);
+}
+
+// An environment that has had no transaction yet: its first one needs them.
+TEST(WindowShared, BytesInUseAreNotGivenUp) {
+  constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+  testing::TempFile file(testing::pattern(4096));
+  const auto w = shared_window(file.fd(), 8 * kGib, 4096, false, kGib).value();
+  EXPECT_TRUE(Window::shrink_all());
+  EXPECT_GE(w->length(), kGib);
+  EXPECT_LT(w->length(), 2 * kGib);
 }
 
 TEST(WindowAnonymous, PagesAppearByPublish) {

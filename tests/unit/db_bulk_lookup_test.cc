@@ -50,7 +50,7 @@ struct Open {
       : bytes(std::move(b)),
         env(std::move(Env::over(bytes, {page_size, bytes.size(), max_dbs, false}).value())),
         txn(*env) {
-    const MetaSource source(env->metas());
+    const MetaSource source(env->metas().pages);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn.begin(txnid, source).ok());

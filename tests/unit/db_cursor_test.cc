@@ -232,7 +232,7 @@ TEST(Cursor, AFileCutShort) {
     const testing::ExactBytes bytes(p.f.bytes().first(pages * kPage));
     auto env = std::move(Env::over(bytes.bytes(), {kPage, bytes.bytes().size(), 4, false}).value());
     Txn txn(*env);
-    ASSERT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
+    ASSERT_TRUE(txn.begin(7, MetaSource(env->metas().pages)).ok());
     MDB_val v{};
     const std::string key = "n";
     EXPECT_EQ(txn.get(kMainDbi, as_val(key), v).raw(), MDB_CORRUPTED) << pages;

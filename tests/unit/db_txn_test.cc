@@ -48,7 +48,7 @@ class TxnTest : public ::testing::Test {
     env_ = std::move(Env::over(bytes_->bytes(), {kPage, bytes_->bytes().size(), 3, false, b}).value());
   }
   Status begin(Txn& txn) {
-    const MetaSource source(env_->metas());
+    const MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     (void)source.renew(txnid);
     return txn.begin(txnid, source);
@@ -349,7 +349,7 @@ TEST(EnvFile, RemapLeavesRunningTransactionsTheirWindow) {
   testing::TempFile file(n.f.bytes());
   auto env = std::move(Env::open(file.fd(), {kPage, n.f.bytes().size(), 3, false}).value());
   Txn running(*env), later(*env);
-  const auto begin = [&](Txn& t) { return t.begin(7, MetaSource(env->metas())); };
+  const auto begin = [&](Txn& t) { return t.begin(7, MetaSource(env->metas().pages)); };
   ASSERT_TRUE(begin(running).ok());
   MDB_val before{}, k{}, v{};
   ASSERT_TRUE(running.get(kMainDbi, as_val("text"), before).ok());
@@ -377,7 +377,7 @@ TEST(EnvFile, WindowsOfTheSameAddressAreToldApart) {
   testing::TempFile file(n.f.bytes());
   auto env = std::move(Env::open(file.fd(), {kPage, n.f.bytes().size(), 3, false}).value());
   Txn txn(*env);
-  const auto begin = [&] { return txn.begin(7, MetaSource(env->metas())); };
+  const auto begin = [&] { return txn.begin(7, MetaSource(env->metas().pages)); };
   ASSERT_TRUE(begin().ok());
   // Two changes of the map while nothing runs: memory and addresses of the first window are free for the third.
   for (const int mib : {8, 16}) {
@@ -398,9 +398,9 @@ TEST(EnvFile, WithoutAWindowNothingBegins) {
   auto env = std::move(Env::open(file.fd(), {kPage, n.f.bytes().size(), 3, false}).value());
   Txn txn(*env);
   env->retire_window(true);
-  EXPECT_EQ(txn.begin(7, MetaSource(env->metas())).raw(), ENOMEM);
+  EXPECT_EQ(txn.begin(7, MetaSource(env->metas().pages)).raw(), ENOMEM);
   ASSERT_TRUE(env->remap(std::uint64_t{1} << 20).ok());
-  EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
+  EXPECT_TRUE(txn.begin(7, MetaSource(env->metas().pages)).ok());
 }
 
 TEST(EnvFile, WithoutAddressesForAllOfTheMapTheFileIsMapped) {
@@ -412,7 +412,7 @@ TEST(EnvFile, WithoutAddressesForAllOfTheMapTheFileIsMapped) {
   ASSERT_TRUE(env->remap(std::uint64_t{1} << 62).ok());
   EXPECT_GE(env->window()->length(), length);
   Txn txn(*env);
-  EXPECT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
+  EXPECT_TRUE(txn.begin(7, MetaSource(env->metas().pages)).ok());
 }
 
 TEST(EnvFile, ASnapshotBeyondTheMapIsRefusedAsByStock) {
@@ -420,7 +420,7 @@ TEST(EnvFile, ASnapshotBeyondTheMapIsRefusedAsByStock) {
   testing::TempFile file(n.f.bytes());
   auto env = std::move(Env::open(file.fd(), {kPage, 3 * kPage, 3, false}).value());
   Txn txn(*env);
-  EXPECT_EQ(txn.begin(7, MetaSource(env->metas())).raw(), MDB_MAP_RESIZED);
+  EXPECT_EQ(txn.begin(7, MetaSource(env->metas().pages)).raw(), MDB_MAP_RESIZED);
   EXPECT_TRUE(txn.finished());
 }
 
@@ -429,7 +429,7 @@ TEST(EnvFile, TheFilesLengthBoundsWhatTheMetaPromises) {
   testing::TempFile file(n.f.bytes().first(4 * kPage));  // the root is missing
   auto env = std::move(Env::open(file.fd(), {kPage, std::uint64_t{1} << 20, 3, false}).value());
   Txn txn(*env);
-  ASSERT_TRUE(txn.begin(7, MetaSource(env->metas())).ok());
+  ASSERT_TRUE(txn.begin(7, MetaSource(env->metas().pages)).ok());
   MDB_val v{};
   EXPECT_EQ(txn.get(kMainDbi, as_val("text"), v).raw(), MDB_CORRUPTED);
 }
