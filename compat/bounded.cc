@@ -86,8 +86,10 @@ int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned f
   return stock.env_open(env, path, flags, mode);
 }
 
-int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
-                 mdb_mode_t mode) noexcept {
+int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags, mdb_mode_t mode,
+                 bool local) noexcept {
+  if (local && (flags & MDB_NOLOCK) != 0) return stock.env_open(env, path, flags, mode);
+  // The lock file may be elsewhere: data.mdb may be a symbolic link.
   unsigned seconds = (flags & MDB_NOLOCK) != 0 ? 0 : config().lock_seconds;
   if (seconds != 0) {
     const AsyncSignalsAllowed program;  // a server may not answer

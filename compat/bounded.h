@@ -14,11 +14,13 @@ inline constexpr int kLocksHang = -1;
 int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
                   mdb_mode_t mode) noexcept;
 
-/// The same.  On file systems of a network or of user space, where a lock may hang for ever,
-/// the call is made by a thread of its own, for LMDBIO_LOCK_SECONDS at most.  Once LMDBIO has started another
-/// thread, every open has one, on local file systems without a limit of time.  After kLocksHang `env` belongs
-/// to that thread: the caller forgets it (memory and descriptors of a call that never ends stay).
-int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
-                 mdb_mode_t mode) noexcept;
+/// The same.  `local`: the data file is known to be on a local file system.  On file systems of a network or
+/// of user space, where a lock may hang for ever, the call is made by a thread of its own, for
+/// LMDBIO_LOCK_SECONDS at most.  Once LMDBIO has started another thread, every open has one, on local file
+/// systems without a limit of time.  An open of a local file without locks waits for nobody: it needs no
+/// thread, and signal handlers wait for it.  After kLocksHang `env` belongs to that thread: the caller
+/// forgets it (memory and descriptors of a call that never ends stay).
+int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags, mdb_mode_t mode,
+                 bool local) noexcept;
 
 }  // namespace lmdbio::compat

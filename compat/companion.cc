@@ -64,6 +64,21 @@ bool is_about_locks(int rc) noexcept {
   }
 }
 
+/// Closes the files that were kept open for the program's locks on them: this environment's and those of
+/// others.  False: there are none.
+bool close_proofs(EnvHandle& env) noexcept {
+  bool any = static_cast<bool>(env.proof);
+  env.proof.reset();
+  lock_handles();
+  for_each_served([&any](EnvHandle& e) {
+    if (e.unmapped || e.passed() == nullptr || !e.proof) return;  // without a companion: reopen() uses it
+    any = true;
+    e.proof.reset();
+  });
+  unlock_handles();
+  return any;
+}
+
 /// A real environment with the settings that the program made before its open.  Null: `rc` says why.
 MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
   const Stock& stock = *env.stock;
@@ -84,7 +99,7 @@ MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
 MDB_env* make_open(const EnvHandle& env, const char* path, unsigned flags, int& rc) noexcept {
   MDB_env* const made = make_real(env, rc);
   if (made == nullptr) return nullptr;
-  rc = open_bounded(*env.stock, made, path, flags, env.setup.mode);
+  rc = open_bounded(*env.stock, made, path, flags, env.setup.mode, env.local);
   if (rc == 0) return made;
   if (rc != kLocksHang) env.stock->env_close(made);
   return nullptr;
@@ -149,7 +164,7 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   }
   rc = ESTALE;
   if (!is_inherited(env, at)) return nullptr;
-  if (const Status st = prove_openable(file, env.proof); !st.ok()) {
+  if (const Status st = prove_openable(file.c_str(), env.proof, env.local); !st.ok()) {
     rc = st.raw();
     return nullptr;
   }
@@ -219,9 +234,8 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   if (config().strict)
     rc = open_as_stock(stock, real, path, flags, mode);
   else if (!no_room)
-    rc = open_bounded(stock, real, path, flags, mode);
-  const bool short_of_files = (rc == EMFILE || rc == ENFILE) && env.proof;
-  if (short_of_files) env.proof.reset();
+    rc = open_bounded(stock, real, path, flags, mode, env.local);
+  const bool short_of_files = (rc == EMFILE || rc == ENFILE) && close_proofs(env);
   if (short_of_files || (rc == ENOMEM && cache::Window::shrink_all())) {  // ours were too many
     if (MDB_env* const made = make_open(env, path, env.setup.open_flags, rc); made != nullptr) {
       stock.env_close(real);

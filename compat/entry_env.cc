@@ -1,4 +1,5 @@
 // Environments.
+#include <limits.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -53,7 +54,8 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
   Result<std::unique_ptr<db::Env>> engine =
       db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
-                         db::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str()});
+                         db::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str(),
+                         identity_of(file), data_file(env.setup.path.c_str(), open_flags)});
   if (!engine) {
     log_line(LogLevel::info,
              "%s: not enough address space for a second mapping of %zu bytes; stock LMDB serves it",
@@ -101,23 +103,30 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   if (e->passed() == nullptr || e->refused || (e->opened && e->engine != nullptr)) return EINVAL;
   const Uncancelled wait;
   const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
+  char file[PATH_MAX];
   if (read_only) {
+    const int saved = errno;
     e->proof.reset();  // of an open that failed
-    if (const int rc = guarded([&] { return prove_openable(data_file(path, flags), e->proof); }); rc != 0) {
+    // A longer path is what stock refuses.
+    const Status st = data_file(path, flags, file) ? prove_openable(file, e->proof, e->local) : Status();
+    errno = saved;
+    if (!st.ok()) {
       e->refused = true;
-      return rc;
+      return st.raw();
     }
   }
+  const AsyncSignalsBlocked fork_safe;  // once for all that follows
   if (const int rc = guarded([&] { return as_status(open_companion(*e, path, flags, mode)); }); rc != 0) {
     if (read_only) {
       bool unmapped = false;
       (void)guarded([&] {
+        e->proof.open(file);
         unmapped = open_unmapped(*e, path, flags);
         return Status();
       });
       if (unmapped) return 0;
       (void)guarded([&] {
-        explain_refusal(data_file(path, flags), e->proof);
+        explain_refusal(file, e->proof);
         return Status();
       });
     }

@@ -140,6 +140,7 @@ struct EnvHandle {
   bool tried = false;     ///< an open failed in the real library
   bool refused = false;   ///< one was refused before that
   bool unmapped = false;  ///< the file cannot be mapped: there never is a real environment
+  bool local = false;     ///< the file was known to be on a local file system before the open
   bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
   unsigned max_dbs = 0;
   Setup setup;

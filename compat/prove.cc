@@ -3,18 +3,24 @@
 #include <fcntl.h>
 #include <lmdb.h>
 #include <sys/stat.h>
+#include <time.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
 
 #include "compat/guard.h"
 #include "compat/handle.h"
 #include "lmdbio/base/log.h"
+#include "lmdbio/base/mix.h"
 #include "lmdbio/db/check.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/io/file_system.h"
 
 namespace lmdbio::compat {
 
@@ -68,10 +74,63 @@ class Held {
   int rc_ = 0;
 };
 
+std::int64_t ns(const timespec& t) noexcept { return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+
+/// A change now would give the file other times.  ext3 counts seconds, FAT two of them, others the kernel's
+/// ticks.
+bool is_settled(const struct stat& at) noexcept {
+  timespec now;
+  if (::clock_gettime(CLOCK_REALTIME_COARSE, &now) != 0) return false;
+  const bool seconds = at.st_mtim.tv_nsec == 0 && at.st_ctim.tv_nsec == 0;
+  const std::int64_t least = seconds ? 3'000'000'000 : 50'000'000;
+  return ns(now) - std::max(ns(at.st_mtim), ns(at.st_ctim)) > least;
+}
+
+/// Files of local file systems that were proven, in their present state.  A word each: no lock, which a
+/// forked child might find held.  A writer that changes a mapped file changes its times late, but not the
+/// metas for the worse.
+class Proven {
+ public:
+  bool has(const struct stat& at) const noexcept {
+    const std::uint64_t hash = hash_of(at);
+    return words_[hash % kWords].load(std::memory_order_relaxed) == hash;
+  }
+  void add(const struct stat& at) noexcept {
+    const std::uint64_t hash = hash_of(at);
+    words_[hash % kWords].store(hash, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::size_t kWords = 1021;
+  static std::uint64_t hash_of(const struct stat& at) noexcept {
+    std::uint64_t h = 1;
+    for (const std::uint64_t n :
+         {std::uint64_t{at.st_dev}, std::uint64_t{at.st_ino}, static_cast<std::uint64_t>(at.st_size),
+          static_cast<std::uint64_t>(ns(at.st_mtim)), static_cast<std::uint64_t>(ns(at.st_ctim))})
+      h = mix(h + n);
+    return h;
+  }
+  std::array<std::atomic<std::uint64_t>, kWords> words_{};
+};
+constinit Proven proven;
+
+/// Somebody, perhaps this process, has a POSIX lock on the file, or it cannot be told.
+bool may_be_locked(int fd) noexcept {
+  struct flock any {};
+  any.l_type = F_WRLCK;
+  return ::fcntl(fd, F_OFD_GETLK, &any) != 0 || any.l_type != F_UNLCK;
+}
+
 }  // namespace
 
 std::string data_file(const char* path, unsigned flags) {
   return (flags & MDB_NOSUBDIR) != 0 ? path : std::string(path) + "/data.mdb";
+}
+
+bool data_file(const char* path, unsigned flags, std::span<char> out) noexcept {
+  const int n =
+      std::snprintf(out.data(), out.size(), (flags & MDB_NOSUBDIR) != 0 ? "%s" : "%s/data.mdb", path);
+  return n >= 0 && static_cast<std::size_t>(n) < out.size();
 }
 
 void KeptFd::keep(UniqueFd fd) noexcept {
@@ -91,28 +150,45 @@ void KeptFd::reset() noexcept {
   fd_.reset();
 }
 
-Status prove_openable(const std::string& file, KeptFd& keep) {
-  keep.check();  // a forked child's is its parent's
+void KeptFd::open(const char* file) noexcept {
+  check();  // a forked child's is its parent's
+  struct stat at;
+  if (fd_ || ::stat(file, &at) != 0 || !S_ISREG(at.st_mode)) return;
+  keep(UniqueFd(::open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY)));
+}
+
+Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
+  local = false;
   struct stat at;
   {
     const AsyncSignalsAllowed program;  // a server may not answer
-    if (::stat(file.c_str(), &at) != 0) return {};
-    if (!keep && S_ISREG(at.st_mode))
-      keep.keep(UniqueFd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)));
+    if (::stat(file, &at) != 0) return {};
+    if (S_ISREG(at.st_mode)) {
+      local = proven.has(at);
+      if (local) return {};
+      kept.open(file);
+    }
   }
   if (S_ISFIFO(at.st_mode) || S_ISSOCK(at.st_mode) || S_ISCHR(at.st_mode)) {
-    log_line(LogLevel::warn, "%s: a %s, not a regular file", file.c_str(),
+    log_line(LogLevel::warn, "%s: a %s, not a regular file", file,
              S_ISFIFO(at.st_mode)   ? "pipe"
              : S_ISSOCK(at.st_mode) ? "socket"
                                     : "character device");
     return Status::from_mdb(MDB_INVALID);
   }
-  if (!keep) return {};
-  const Result<File> opened = File::from_fd(keep.get(), File::Take::borrow);
+  if (!kept || ::fstat(kept.get(), &at) != 0) return {};
+  const bool settled = is_settled(at);  // before the metas are read
+  const Result<File> opened = File::from_fd(kept.get(), File::Take::borrow);
   if (!opened) return {};
+  local = is_local_file_system(kept.get());
   char why[kWhyBytes];
   const Status st = db::prove_metas(opened.value(), why);
-  if (!st.ok()) log_line(LogLevel::warn, "%s: meta pages: %s", file.c_str(), why);
+  if (!st.ok()) {
+    log_line(LogLevel::warn, "%s: meta pages: %s", file, why);
+  } else if (local) {  // of others a server would be asked
+    if (settled) proven.add(at);
+    if (!may_be_locked(kept.get())) kept.reset();
+  }
   return st;
 }
 
@@ -156,7 +232,8 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
     const Status st =
         db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
-    if (db::overtaken(engine.metas().pages, now.txnid)) continue;  // without locks: the writer may have done it
+    if (db::overtaken(engine.metas().pages, now.txnid))
+      continue;  // without locks: the writer may have done it
     log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
              hazard.page, hazard.reason);
     return st;

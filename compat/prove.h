@@ -3,6 +3,7 @@
 
 #include <lmdb.h>
 
+#include <span>
 #include <string>
 
 #include "lmdbio/base/status.h"
@@ -16,6 +17,8 @@ struct ReadTxn;
 
 /// The data file of an environment at `path`, opened with `flags` (MDB_NOSUBDIR).
 std::string data_file(const char* path, unsigned flags);
+/// The same without an allocation.  False: it is longer than a path may be.
+bool data_file(const char* path, unsigned flags, std::span<char> out) noexcept;
 
 /// A descriptor in the program's table, which the program may close, and give the number to another file.
 class KeptFd {
@@ -27,6 +30,8 @@ class KeptFd {
 
   /// Takes `fd` over.
   void keep(UniqueFd fd) noexcept;
+  /// Opens `file` if nothing is open and it is a regular file.
+  void open(const char* file) noexcept;
   int get() const noexcept { return fd_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
   /// Forgets it, if the program has put another file under the number.
@@ -40,9 +45,13 @@ class KeptFd {
 };
 
 /// Before a read-only open.  Not ok (MDB_INVALID, MDB_CORRUPTED; logged): stock would die of the file's metas
-/// (db::prove_metas) or wait for ever (a pipe).  All else that may be wrong stock finds itself.
-/// The file stays open in `keep`: closing it would drop locks that the program has on it (fcntl(2)).
-Status prove_openable(const std::string& file, KeptFd& keep);
+/// (db::prove_metas) or wait for ever (a pipe).  All else that may be wrong stock finds itself.  `local`: the
+/// file is known to be on a local file system.  A local file that was proven before, and has not changed since,
+/// is not opened.  Any thread; allocates nothing.
+///
+/// Closing the file drops locks that the program has on it (fcntl(2)).  If there may be any, it stays open in
+/// `keep`.
+Status prove_openable(const char* file, KeptFd& keep, bool& local) noexcept;
 
 /// After stock refused a read-only open: one line that says what is wrong with the file, if something is.
 /// `fd`: as prove_openable() left it.

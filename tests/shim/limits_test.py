@@ -181,6 +181,44 @@ class Limits(confined.Case):
                     self.assertEqual(ours, stock, got.err)
                     self.assertEqual(got.err, "")
 
+    def test_descriptors_of_an_environment(self):
+        self.not_with_sanitizers()
+        paths = [self.database(f"db-{i}")[0] for i in range(4)]
+        for words in ("", "nolock"):
+            commands = []
+            for i, path in enumerate(paths):
+                commands += [f"env {i}", f"open {path} {words}", *READ]
+            commands += ["fds"]
+            stock, _ = self.ask("stock", commands)
+            for mode in self.modes():
+                with self.subTest(words=words, mode=mode):
+                    ours, got = self.ask(mode, commands)
+                    self.assertEqual(ours, stock, got.err)
+
+    # System calls of an open and close: those of stock, and what the window, the check and the signal mask need.
+    def test_calls_of_an_open(self):
+        self.not_with_sanitizers()
+        path, trace = self.database()[0], os.path.join(self.dir, "trace")
+        strace = ("strace", "-f", "-qq", "-o", trace)
+        try:
+            subprocess.run([*strace, "true"], check=True, stderr=subprocess.DEVNULL)
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            self.skipTest("no strace, or it is not allowed here")
+
+        def calls(mode, words):
+            lines = []
+            for times in (50, 150):
+                self.assertEqual(self.ask(mode, [f"opens {times} {path} {words}"], strace)[0], ["0"])
+                with open(trace) as f:
+                    lines.append(sum(1 for _ in f))
+            return (lines[1] - lines[0]) / 100
+
+        for words, most in (("", 22), ("nolock", 15)):
+            stock = calls("stock", words)
+            for mode in self.modes():
+                with self.subTest(words=words, mode=mode):
+                    self.assertLessEqual(calls(mode, words), stock + most)
+
     # No descriptor is kept that stock would not keep: environments come and go.
     def test_descriptors_come_back(self):
         path = self.database()[0]
