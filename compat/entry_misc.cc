@@ -5,12 +5,15 @@
 #include <cstring>
 
 #include "compat/abi.h"
+#include "compat/object.h"
 
 using namespace lmdbio::compat;
 
 extern "C" {
 
 LMDBIO_ABI const char* lmdbio_version(void) { return LMDBIO_VERSION; }
+
+LMDBIO_ABI int lmdbio_unreached(char* path, size_t bytes) { return find_unreached(path, bytes) ? 1 : 0; }
 
 LMDBIO_ABI char* mdb_version(int* major, int* minor, int* patch) {
   const Stock* const real = caller_at(__builtin_return_address(0)).stock;

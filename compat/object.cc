@@ -108,4 +108,33 @@ bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept 
          (lacks("txn_abort") && lacks("txn_commit") && lacks("txn_reset"));
 }
 
+bool find_unreached(char* path, std::size_t bytes) noexcept {
+  struct Found {
+    char* path;
+    std::size_t bytes;
+  } found{path, bytes};
+  return ::dl_iterate_phdr(
+             [](dl_phdr_info* info, std::size_t, void* out) {
+               const char* const slash = std::strrchr(info->dlpi_name, '/');
+               if (slash == nullptr || std::strncmp(slash + 1, "liblmdb", 7) == 0) return 0;
+               const ElfW(Dyn)* dynamic = nullptr;
+               for (unsigned i = 0; i < info->dlpi_phnum; ++i)
+                 if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+                   dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+               const LoadedObject object(info->dlpi_addr, dynamic);
+               for (const char* const prefix : {"mdb_", "mdb09_"}) {
+                 if (!object.defines(prefix, "env_create")) continue;
+                 if (object.calls(prefix, "env_create") && !has_inlined_calls(object, prefix)) continue;
+                 const Found& to = *static_cast<Found*>(out);
+                 if (to.bytes != 0) {
+                   std::strncpy(to.path, info->dlpi_name, to.bytes - 1);
+                   to.path[to.bytes - 1] = '\0';
+                 }
+                 return 1;
+               }
+               return 0;
+             },
+             &found) != 0;
+}
+
 }  // namespace lmdbio::compat

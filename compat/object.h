@@ -6,6 +6,7 @@
 #include <elf.h>
 #include <link.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace lmdbio::compat {
@@ -39,5 +40,9 @@ class LoadedObject {
 /// were compiled into their callers, as link-time optimization does with clang.  They would use a handle of
 /// ours as one of that LMDB's.
 bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept;
+
+/// Finds a loaded object, not a library of the name liblmdb, that exports an LMDB of version 0.9 whose calls
+/// do not come here, or get no handle of ours.  Copies its path.  False: there is none.
+bool find_unreached(char* path, std::size_t bytes) noexcept;
 
 }  // namespace lmdbio::compat

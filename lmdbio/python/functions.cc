@@ -24,13 +24,19 @@ Ordinals shuffled(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, 
   return all;
 }
 
-/// The library is among those whose functions all modules of the process find.
+/// The path of a module that LMDBIO does not serve; empty: none.
+std::string unreached() {
+  char path[4096];
+  return lmdbio_unreached(path, sizeof path) != 0 ? path : "";
+}
+
+/// The library is among those whose functions all modules of the process find, and they use them.
 bool is_active() {
   void* const all = ::dlopen(nullptr, RTLD_NOW);
   if (all == nullptr) return false;
   const bool found = ::dlsym(all, "lmdbio_version") != nullptr;
   (void)::dlclose(all);
-  return found;
+  return found && unreached().empty();
 }
 
 /// Where the library is that this process uses.
@@ -65,6 +71,7 @@ void add_functions(py::module_& module) {
       "is_active", &is_active,
       "True if py-lmdb and other users of LMDB in this process go through LMDBIO, which was preloaded.");
   module.def("library", &library, "The path of liblmdbio.so.");
+  module.def("_unreached", &unreached);
   module.def("_prefetch", &prefetch);
   module.def("_raise", &raise);
 }

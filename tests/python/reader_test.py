@@ -926,6 +926,20 @@ with lmdb.open(sys.argv[1], readonly=True) as env, env.begin() as txn:
     assert out == "False False False\n1 True\n"
 
 
+def test_a_module_that_is_not_reached(script, tmp_path):
+    """It calls its own LMDB, as one does that is linked with -Bsymbolic-functions."""
+    source, module = tmp_path / "m.c", tmp_path / "m.so"
+    source.write_text("int mdb09_env_create(void** env) { return *env != 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(module), str(source)], check=True)
+    out = script("""
+import ctypes, sys, lmdbio
+before = lmdbio.is_active()
+ctypes.CDLL(sys.argv[1])
+print(before, lmdbio.is_active(), lmdbio._lmdbio._unreached() == sys.argv[1])
+""", str(module), LD_PRELOAD=lmdbio.library())
+    assert out == "True False True\n"
+
+
 def test_prefetch(script, large, slow):
     """Values that were announced are read with more than one request in flight; what is read is the same."""
     fs = slow(large, delay_us=2000)

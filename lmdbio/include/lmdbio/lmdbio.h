@@ -30,6 +30,11 @@ extern "C" {
 /* Returns the library's version, "major.minor.patch"; a constant string.  Any thread. */
 LMDBIO_API const char* lmdbio_version(void);
 
+/* Returns 1 if a module of this process contains an LMDB 0.9 that LMDBIO does not serve, because of how the
+ * module was linked, and copies the module's path, with a null byte, into the `bytes` at `path`.  Returns 0 if
+ * there is none.  Modules that hide the functions of their LMDB are not found.  Any thread. */
+LMDBIO_API int lmdbio_unreached(char* path, size_t bytes);
+
 /* Describes the last failed lmdbio_ call of this thread in one line that names the file.  Returns "" if no
  * call has failed.  Valid until the thread's next lmdbio_ call that fails. */
 LMDBIO_API const char* lmdbio_error(void);

@@ -18,7 +18,10 @@ def prefetch(txn: Any, keys: Iterable[bytes], database: Optional[str] = None) ->
     """
     if _lmdbio._prefetch(txn, keys, database):
         return True
-    if not _lmdbio.is_active():
+    module = _lmdbio._unreached()
+    if module:
+        reason = f"{module} contains an LMDB that LMDBIO does not reach.  docs/faq.md says how to build py-lmdb so that it does"
+    elif not _lmdbio.is_active():
         reason = ("LMDBIO is not active in this process, so that py-lmdb uses the original LMDB.  Start the program with "
                   f"`python3 -m lmdbio run -- PROGRAM`, or with LD_PRELOAD={_lmdbio.library()}")
     else:
