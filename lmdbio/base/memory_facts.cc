@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -72,16 +73,23 @@ std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view fie
   return kib ? std::optional<std::uint64_t>(*kib * 1024) : std::nullopt;
 }
 
-/// The limits of the group at `group` below `mount`, and of those above it.
+/// The limits of the group at `group` below `mount`, and of those above it.  `throttle_name`: of a second
+/// limit, at which the kernel slows processes down; null: there is none.
 void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::string_view group,
-                  const char* limit_name, const char* usage_name) noexcept {
+                  const char* limit_name, const char* throttle_name, const char* usage_name) noexcept {
   for (;;) {
     char directory[PATH_MAX];
     if (std::snprintf(directory, sizeof directory, "%s%s%.*s", root, mount, static_cast<int>(group.size()),
                       group.data()) >= static_cast<int>(sizeof directory))
       return;
     // Also of a group whose limit is not the tightest: it may be fuller.
-    if (const auto limit = number_in(directory, limit_name); limit) {
+    auto limit = number_in(directory, limit_name);
+    if (throttle_name != nullptr) {
+      if (const auto high = number_in(directory, throttle_name); high) limit = std::min(*high, limit.value_or(*high));
+    }
+    if (limit) {
+      // Of groups with the same limit the outermost: it is where processes meet that limit together.
+      if (struct stat st; *limit <= facts.total && ::stat(directory, &st) == 0) facts.group = st.st_ino;
       facts.total = std::min(facts.total, *limit);
       const std::uint64_t used = number_in(directory, usage_name).value_or(0);
       const std::uint64_t cached = std::min(used, page_cache_in(directory));
@@ -102,10 +110,10 @@ MemoryFacts memory_facts(const char* root) noexcept {
   const std::string_view info = read_start(root, "/proc/meminfo", text);
   const auto total = meminfo(info, "MemTotal:"), available = meminfo(info, "MemAvailable:");
   if (total && available) {
-    facts = {*total, *available};
+    facts = {*total, *available, 0};
   } else {
     struct sysinfo s {};
-    if (::sysinfo(&s) == 0) facts = {s.totalram * s.mem_unit, s.freeram * s.mem_unit};
+    if (::sysinfo(&s) == 0) facts = {s.totalram * s.mem_unit, s.freeram * s.mem_unit, 0};
   }
   std::string_view groups = read_start(root, "/proc/self/cgroup", text);
   while (!groups.empty()) {
@@ -118,9 +126,10 @@ MemoryFacts memory_facts(const char* root) noexcept {
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string_view group = line.substr(second + 1);
     if (controllers.empty())
-      apply_groups(facts, root, "/sys/fs/cgroup", group, "/memory.max", "/memory.current");
+      apply_groups(facts, root, "/sys/fs/cgroup", group, "/memory.max", "/memory.high",
+                   "/memory.current");
     else if (controllers.find("memory") != std::string_view::npos)
-      apply_groups(facts, root, "/sys/fs/cgroup/memory", group, "/memory.limit_in_bytes",
+      apply_groups(facts, root, "/sys/fs/cgroup/memory", group, "/memory.limit_in_bytes", nullptr,
                    "/memory.usage_in_bytes");
   }
   errno = saved;

@@ -113,6 +113,36 @@ TEST(MemoryFacts, AFullGroupAboveATighterOne) {
   EXPECT_EQ(m.facts().available, kGiB);
 }
 
+TEST(MemoryFacts, WhereTheKernelSlowsDown) {
+  Machine m;
+  const std::string base = "sys/fs/cgroup/";
+  m.write("proc/self/cgroup", "0::/a\n");
+  m.write(base + "a/memory.max", "max\n");
+  m.write(base + "a/memory.high", std::to_string(kGiB));
+  m.write(base + "a/memory.current", std::to_string(256 * kMiB));
+  EXPECT_EQ(m.facts().total, kGiB);
+  EXPECT_EQ(m.facts().available, 768 * kMiB);
+  m.write(base + "a/memory.max", std::to_string(512 * kMiB));
+  EXPECT_EQ(m.facts().total, 512 * kMiB);
+}
+
+// Processes that share a limit have the same group, whatever is below it.
+TEST(MemoryFacts, WhichGroupLimits) {
+  Machine m;
+  const std::string base = "sys/fs/cgroup/";
+  m.write("proc/self/cgroup", "0::/a/b\n");
+  EXPECT_EQ(m.facts().group, 0u);
+  m.write(base + "a/memory.max", std::to_string(kGiB));
+  m.write(base + "a/b/memory.max", "max");
+  m.write(base + "a/c/memory.max", std::to_string(2 * kGiB));
+  const std::uint64_t group = m.facts().group;
+  EXPECT_NE(group, 0u);
+  m.write("proc/self/cgroup", "0::/a/c\n");
+  EXPECT_EQ(m.facts().group, group);
+  m.write(base + "a/c/memory.max", std::to_string(kGiB / 2));
+  EXPECT_NE(m.facts().group, group);
+}
+
 TEST(MemoryFacts, GroupsOfVersionOne) {
   Machine m;
   const std::string base = "sys/fs/cgroup/memory/";
