@@ -90,6 +90,7 @@ bool parse_memory(Config& c, const char* value) {
     if (n < 1 || n > kMostPercent) return false;
     c.memory_bytes = 0;
     c.memory_percent = static_cast<unsigned>(n);
+    c.memory_is_agreed = false;
     return true;
   }
   constexpr std::string_view kSuffixes = "KMGT";
@@ -104,6 +105,7 @@ bool parse_memory(Config& c, const char* value) {
   if (n != 0 && (n < kLeast || n > kMost)) return false;
   c.memory_bytes = n;
   c.memory_percent = 0;
+  c.memory_is_agreed = false;
   return true;
 }
 
@@ -170,8 +172,9 @@ constexpr ConfigEntry kTable[] = {
      parse_io},
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
      "Upper limit on private memory, per process: for data read by direct I/O, prefetched values, readers "
-     "and record indexes. A percentage refers to the memory of the machine or the cgroup. 0: no private "
-     "memory. LMDB calls and lmdbio_prefetch then do not use direct I/O, and each reader needs its own limit "
+     "and record indexes. A percentage refers to the memory of the machine or the cgroup. Not set: at most "
+     "25%, and the processes of a machine or cgroup together at most 50%. 0: no private memory. "
+     "LMDB calls and lmdbio_prefetch then do not use direct I/O, and each reader needs its own limit "
      "(option `memory`).",
      parse_memory},
     {"LMDBIO_ENGINE", "auto, uring, threads, pread", "auto",

@@ -28,6 +28,7 @@ struct Config {
   IoEngineChoice engine = IoEngineChoice::automatic;
   std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: none
   unsigned memory_percent = 25;    // of what the process may use; used if memory_bytes is 0
+  bool memory_is_agreed = true;    // not set: processes that share a memory limit agree on less
   /// LMDBIO_MEMORY in bytes, of `total` that the process may use.
   std::uint64_t memory_limit(std::uint64_t total) const noexcept {
     return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;

@@ -13,8 +13,8 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
-/// With less memory than this, chunks are small.
-constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
+/// With less memory than this for a process, chunks are small; with so little for all processes together, too.
+constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
 /// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
 /// and the rest is not.
 constexpr std::uint64_t kChunkVmas = 2;
@@ -37,21 +37,20 @@ struct WholeWindow : Places {
 
 }  // namespace
 
-ChunkCache::ChunkCache(ChunkPlans& plans) noexcept : plans_(plans) {
-  const Config& c = config();
-  MemoryBudget::Settings s;
-  s.limit_is_share = c.memory_percent != 0;
-  s.limit = c.memory_limit(memory_facts().total);
-  chunk_bytes_ = s.limit < kLittleMemory ? kSmallChunk : kUsualChunk;
-  if (s.limit < 2 * chunk_bytes_) s.limit = 0;
-  s.vmas = vmas_to_use();
-  budget_ = MemoryBudget(s);
-}
+ChunkCache::ChunkCache(ChunkPlans& plans) noexcept
+    : ChunkCache(plans, config().memory_limit(memory_facts().total)) {}
+
+ChunkCache::ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept
+    : plans_(plans),
+      chunk_bytes_(limit < (config().memory_is_agreed ? kLittleForAll : kLittleMemory) ? kSmallChunk
+                                                                                         : kUsualChunk),
+      budget_({limit < 2 * chunk_bytes_ ? 0 : limit, config().memory_percent != 0, vmas_to_use(),
+               config().memory_is_agreed ? &note_ : nullptr}) {}
 
 bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.keeps_chunks()) return true;  // counted when it is published
   const std::uint64_t size = file.file_bytes.load(std::memory_order_relaxed);
-  if (evicts_behind(size, file.comes_around, budget_.limit())) {
+  if (evicts_behind(size, file.comes_around, budget_.limit_now())) {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
                                          [](const auto& x, const auto& y) { return x.left < y.left; });
     if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kKeptBehind &&
@@ -97,6 +96,12 @@ bool ChunkCache::keeps_shared(bool give_back) noexcept {
     for (std::size_t i = f->residents.size(); i-- != 0;)
       if (f->residents[i].is_shared && !(give_back && evict(*f, i))) keeps = true;
   return keeps;
+}
+
+std::uint64_t ChunkCache::shrink() noexcept {
+  while (budget_.excess() != 0 && (evict_one(false) || evict_one(true))) {
+  }
+  return budget_.excess();
 }
 
 void ChunkCache::return_memory(const FileCache& file) noexcept {

@@ -49,6 +49,9 @@ class ChunkCache {
   bool take_memory(FileCache& file, bool urgent) noexcept;
   /// Chunks are resident whose memory is a chunk file's.  `give_back`: these go first, also planned ones.
   bool keeps_shared(bool give_back) noexcept;
+  /// Evicts chunks until this process has no more than it may have now, planned ones last.  What is still too
+  /// much, bytes.
+  std::uint64_t shrink() noexcept;
   /// Of take_memory(), for a chunk that is not published.
   void return_memory(const FileCache& file) noexcept;
   /// For what is not a chunk; chunks give way as `urgency` says.  False: no room, or more than the use's
@@ -81,6 +84,7 @@ class ChunkCache {
   void after_fork() noexcept;
 
  private:
+  ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept;
   bool evict_one(bool even_planned) noexcept;
   bool may_shrink() const noexcept;
   bool evict(FileCache& file, std::size_t resident) noexcept;
@@ -91,8 +95,9 @@ class ChunkCache {
   void complain_if_full(const FileCache& file) noexcept;
 
   ChunkPlans& plans_;
+  node::MemoryNote note_;
+  std::size_t chunk_bytes_;
   MemoryBudget budget_;
-  std::size_t chunk_bytes_ = 0;
   std::vector<FileCache*> files_;
   bool full_logged_ = false;
   std::atomic<std::uint64_t> shortage_{0};

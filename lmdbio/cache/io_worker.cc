@@ -393,7 +393,9 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   const bool looks = watches_late_use_.load(std::memory_order_relaxed);
   if (idle()) {
     constexpr std::int64_t kLong = 3'600'000'000'000;
-    work_.wait(seen, looks ? LateUse::kEvery : keeps_shared_ ? kLookAtShared : kLong);
+    const std::int64_t memory = owner_.look_at_memory();
+    work_.wait(seen, std::min({looks ? LateUse::kEvery : kLong, keeps_shared_ ? kLookAtShared : kLong,
+                               memory != 0 ? memory : kLong}));
     return;
   }
   constexpr std::size_t kMost = 32;

@@ -10,29 +10,108 @@
 
 namespace lmdbio::cache {
 
-MemoryBudget::MemoryBudget(const Settings& s, Facts facts) noexcept
-    : facts_(facts), limit_(s.limit), most_vmas_(s.vmas), limit_is_share_(s.limit_is_share) {}
+namespace {
 
-// A limit that is a share of the machine's memory is for one process; where others have taken theirs, this
-// one grows no further, as long as an eighth is not free.
-std::uint64_t MemoryBudget::limit_now(std::uint64_t more) noexcept {
-  constexpr std::uint64_t kFree = std::uint64_t{256} << 20, kStep = std::uint64_t{64} << 20;
-  constexpr std::int64_t kLookAgainNs = 10'000'000;
-  if (!limit_is_share_ || used_ < kFree) return limit_;
-  if (used_ + more <= grow_to_) return std::min(limit_, grow_to_);
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+/// Bytes by which a process grows between two looks, at most.
+constexpr std::uint64_t kStep = 64 * kMiB;
+/// A limit in percent that a user has set is not looked at below this.
+constexpr std::uint64_t kUnchecked = 256 * kMiB;
+/// Refused, a process looks again after so long at the earliest; and after so many times what a look takes.
+constexpr std::int64_t kLeastPause = 10'000'000;
+constexpr std::int64_t kPauseForLook = 50;
+/// What was allowed is good for so long: a program takes memory at 4 bytes a ns, at most.
+constexpr std::int64_t kLeastGood = 50'000'000, kMostGood = 2'000'000'000;
+constexpr std::uint64_t kTakenPerNs = 4;
+/// So many processes may be there that are not seen.
+constexpr std::uint64_t kUnseen = 16;
+
+/// What programs may need soon: it stays free.
+std::uint64_t kept_free(std::uint64_t total) noexcept {
+  return std::max(total / 8, std::min(total / 4, 256 * kMiB));
+}
+std::uint64_t less(std::uint64_t from, std::uint64_t what) noexcept { return from - std::min(from, what); }
+
+}  // namespace
+
+Agreement agree(const AgreementFacts& f) noexcept {
+  const std::uint64_t total = f.memory.total, half = f.is_agreed ? total / 2 : total;
+  const bool sees = f.sees_others || !f.is_agreed;
+  // Whoever cannot see the others takes half of the memory for theirs, and the program's.
+  const std::uint64_t reserve = sees ? kept_free(total) : total / 2;
+  const node::MemoryOfOthers others = f.is_agreed ? f.others : node::MemoryOfOthers{};
+  const std::uint64_t processes = sees ? others.processes + std::uint64_t{1} : kUnseen;
+  const std::uint64_t most = f.sees_others ? std::min(f.limit, half / processes) : f.limit;
+  const std::uint64_t used_by_all = f.used + others.used;
+  const std::uint64_t excess = std::max(less(used_by_all, half), less(reserve, f.memory.available));
+  Agreement a;
+  if (excess != 0) {
+    // Each gives back its part of it.
+    const double part = static_cast<double>(f.used) / static_cast<double>(std::max<std::uint64_t>(used_by_all, 1));
+    a.limit = std::min(most, less(f.used, static_cast<std::uint64_t>(static_cast<double>(excess) * part) + 1));
+    a.grow_to = a.limit;
+    return a;
+  }
+  const std::uint64_t outstanding = less(others.promised, others.used);
+  a.room = std::min(less(half, used_by_all + outstanding), less(f.memory.available, reserve + outstanding));
+  a.limit = std::min(most, f.used + a.room / processes);
+  a.grow_to = std::min(a.limit, f.used + std::max(f.more, std::min(kStep, total / 64)));
+  return a;
+}
+
+MemoryBudget::MemoryBudget(const Settings& s, Facts facts) noexcept
+    : facts_(facts),
+      most_(s.limit),
+      most_vmas_(s.vmas),
+      limit_is_share_(s.limit_is_share),
+      note_(s.note),
+      unchecked_(std::min(kUnchecked, s.note != nullptr ? s.limit / 64 : s.limit)),
+      limit_(s.limit) {}
+
+void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
+  if (!limit_is_share_) return;
+  if (looked_ns_ == 0 && used_ + more <= unchecked_) {
+    grow_to_ = unchecked_;
+    return;
+  }
   const std::int64_t now = now_ns();
-  // Who makes room for something large piece by piece is not told less after each piece.
-  if (now - checked_ns_ < kLookAgainNs && (grow_to_ <= used_ || !machine_has_room_))
-    return std::min(limit_, grow_to_);
-  checked_ns_ = now;
-  const MemoryFacts facts = facts_();
-  machine_has_room_ = facts.available > facts.total / 8 + kStep;
-  grow_to_ = std::max(kFree, machine_has_room_ ? used_ + kStep : used_);
-  return std::min(limit_, grow_to_);
+  if (looked_ns_ != 0) {
+    const bool fits = used_ + more <= grow_to_;
+    const std::int64_t pause = std::max(kLeastPause, kPauseForLook * took_ns_);
+    // A step is used up, and there was room for more: it looks at once.  Refused, it waits; who makes room for
+    // something large piece by piece is not told less after each piece.
+    const bool may_grow = grow_to_ < limit_now();
+    if (now - looked_ns_ < (fits ? std::max(pause_ns_, pause) : may_grow ? 0 : pause)) return;
+  }
+  AgreementFacts f;
+  f.limit = most_;
+  f.used = used_;
+  f.more = more;
+  f.memory = facts_();
+  f.is_agreed = note_ != nullptr;
+  f.sees_others = note_ != nullptr && note_->look(f.memory.group, f.others);
+  const Agreement a = agree(f);
+  limit_.store(std::max(a.limit, unchecked_), std::memory_order_relaxed);
+  grow_to_ = std::max(a.grow_to, unchecked_);
+  pause_ns_ = std::clamp(static_cast<std::int64_t>(a.room / kTakenPerNs), kLeastGood, kMostGood);
+  looked_ns_ = now_ns();
+  took_ns_ = looked_ns_ - now;
+  tell();
+}
+
+// A process that has nothing and wants nothing does not count.  When it wants something again it looks soon.
+void MemoryBudget::tell() noexcept {
+  if (note_ == nullptr || looked_ns_ == 0) return;
+  const bool counts = used_ != 0 || std::any_of(users_.begin(), users_.end(), [](unsigned n) { return n != 0; });
+  note_->set(used_, counts ? std::max(used_, grow_to_) : 0);
+  if (!counts) pause_ns_ = 0;
 }
 
 void MemoryBudget::forget_all() noexcept {
   used_ = vmas_ = 0;
+  looked_ns_ = 0;
+  limit_.store(most_, std::memory_order_relaxed);
+  if (note_ != nullptr) note_->forget();
   by_use_ = {};
   vmas_by_use_ = {};
   users_ = {};

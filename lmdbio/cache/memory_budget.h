@@ -2,14 +2,21 @@
 //
 // Each use has a part of the limit that the others leave to it while somebody needs it (guaranteed()).  The
 // rest goes to who asks first.
+//
+// A limit that the user has set in bytes holds.  A limit in percent grows only while the machine, or the
+// cgroup, has memory to spare.  The default limit is agreed on, besides: the processes that share the memory
+// of a cgroup use at most half of it together (docs/decisions/0024).  Needs of readers may exceed what was
+// agreed on, up to the limit: without them a call fails.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "lmdbio/base/memory_facts.h"
+#include "lmdbio/node/memory_note.h"
 
 namespace lmdbio::cache {
 
@@ -23,6 +30,24 @@ enum class MemoryUse : unsigned char {
 };
 inline constexpr std::size_t kMemoryUses = 5;
 
+/// What decides how much memory a process may use now.  Bytes.
+struct AgreementFacts {
+  std::uint64_t limit = 0;
+  std::uint64_t used = 0;
+  std::uint64_t more = 0;  ///< that is asked for
+  MemoryFacts memory;
+  bool is_agreed = false;     ///< with other processes; else the limit is in percent, and set by the user
+  bool sees_others = false;   ///< `others` is known
+  node::MemoryOfOthers others;
+};
+struct Agreement {
+  std::uint64_t limit = 0;    ///< for this process now, as long as nothing else changes
+  std::uint64_t grow_to = 0;  ///< before it looks again
+  std::uint64_t room = 0;     ///< that is left to all processes together
+};
+/// A pure function.
+Agreement agree(const AgreementFacts& f) noexcept;
+
 /// No lock of its own: the Prefetcher's.
 class MemoryBudget {
  public:
@@ -30,33 +55,34 @@ class MemoryBudget {
     std::uint64_t limit = 0;      ///< bytes
     bool limit_is_share = false;  ///< of the machine's memory, not a number that somebody has set
     std::uint64_t vmas = 0;       ///< that may be made
+    node::MemoryNote* note = nullptr;  ///< null: the limit is not agreed on with other processes
   };
   /// Of memory_facts(), replaced by tests.
   using Facts = MemoryFacts (*)() noexcept;
 
-  MemoryBudget() = default;
   explicit MemoryBudget(const Settings& s, Facts facts = current_facts) noexcept;
 
-  std::uint64_t limit() const noexcept { return limit_; }
+  /// Of needs, and of all use as long as there is memory to spare.  Constant; any thread.
+  std::uint64_t limit() const noexcept { return most_; }
+  /// Of all use but needs, as of the last look.  Any thread.
+  std::uint64_t limit_now() const noexcept { return limit_.load(std::memory_order_relaxed); }
   std::uint64_t used() const noexcept { return used_; }
   std::uint64_t used(MemoryUse use) const noexcept { return by_use_[index(use)]; }
   std::uint64_t vmas() const noexcept { return vmas_; }
   /// More is in use than the limit: what cannot be mapped is not bound by it.
-  bool over_limit() const noexcept { return used_ > limit_; }
+  bool over_limit() const noexcept { return used_ > most_; }
   /// As used(), where files that cannot be mapped count only as far as they leave to the others what is
   /// guaranteed to those.
   std::uint64_t used_within_limit() const noexcept {
     const std::uint64_t unmapped = used(MemoryUse::unmapped);
     if (unmapped == 0) return used_;
-    return used_ - unmapped + std::min(unmapped, limit_ - guaranteed_to_users());
+    return used_ - unmapped + std::min(unmapped, limit_now() - guaranteed_to_users());
   }
-  /// Below the limit, whatever the machine has left.
-  std::uint64_t left() const noexcept { return limit_ - std::min(used_within_limit(), limit_); }
   std::uint64_t vmas_left() const noexcept { return most_vmas_ - std::min(vmas_, most_vmas_); }
   /// Of what is left, what `use` may take: the other uses get the memory that is guaranteed to them.
   std::uint64_t left(MemoryUse use) const noexcept {
     const std::uint64_t taken = used_within_limit() + owed_to_others(use);
-    return limit_ - std::min(taken, limit_);
+    return limit_now() - std::min(taken, limit_now());
   }
   /// No use may have more than its share of the limit: the others would starve.
   bool within_share(MemoryUse use, std::uint64_t more) const noexcept {
@@ -64,13 +90,13 @@ class MemoryBudget {
   }
   /// Bytes.
   std::uint64_t share(MemoryUse use) const noexcept {
-    if (use == MemoryUse::prefetch) return limit_ / 4 * 3;
-    return use == MemoryUse::index ? limit_ / 4 : limit_;
+    if (use == MemoryUse::prefetch) return limit_now() / 4 * 3;
+    return use == MemoryUse::index ? limit_now() / 4 : limit_now();
   }
   /// Bytes that the other uses leave to `use` as long as it has users.
   std::uint64_t guaranteed(MemoryUse use) const noexcept {
     if (use == MemoryUse::unmapped) return 0;
-    return use == MemoryUse::chunks || use == MemoryUse::readers ? limit_ / 4 : limit_ / 8;
+    return use == MemoryUse::chunks || use == MemoryUse::readers ? limit_now() / 4 : limit_now() / 8;
   }
   /// Of that, what it lacks; if it had `fewer` bytes less than now.  0: it has no users.
   std::uint64_t owed(MemoryUse use, std::uint64_t fewer = 0) const noexcept {
@@ -86,13 +112,14 @@ class MemoryBudget {
   void join(MemoryUse use) noexcept { ++users_[index(use)]; }
   void leave(MemoryUse use) noexcept {
     if (users_[index(use)] != 0) --users_[index(use)];
+    tell();
   }
   bool has_users(MemoryUse use) const noexcept { return users_[index(use)] != 0; }
   /// `use` has more than is guaranteed to it, and others lack what is guaranteed to them or somebody waits:
   /// what it can do without has to go.
   bool pressed(MemoryUse use) const noexcept {
     return used(use) > guaranteed(use) &&
-           (waiting_ != 0 || used_within_limit() + owed_to_others(use) > limit_);
+           (waiting_ != 0 || used_within_limit() + owed_to_others(use) > limit_now());
   }
   /// A reader waits for memory that it cannot do without: until it has it, nothing else is taken.
   void begin_wait() noexcept { ++waiting_; }
@@ -101,15 +128,28 @@ class MemoryBudget {
   }
   bool somebody_waits() const noexcept { return waiting_ != 0; }
 
-  /// `bytes` and `vmas` more for `use` are within what may be used now.  May look at the machine's memory:
-  /// about 50 us, at most once in 10 ms.
+  /// `bytes` and `vmas` more for `use` are within what may be used now.  May look(), at most once in 10 ms.
   bool has_room(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
-    return waiting_ == 0 && vmas_ + vmas <= most_vmas_ && bytes <= left(use) &&
-           used_within_limit() + bytes <= limit_now(bytes);
+    if (waiting_ != 0 || vmas_ + vmas > most_vmas_) return false;
+    look_if_needed(bytes);
+    return bytes <= left(use) && used_within_limit() + bytes <= (limit_is_share_ ? grow_to_ : limit_now());
+  }
+  /// Looks at the memory of the machine and at other processes, if the last look is old.  About 50 us, and
+  /// some for each other process.
+  void look_if_needed(std::uint64_t more) noexcept;
+  /// After so many ns memory is to be looked at again, though nobody asks for any: there is some that could
+  /// go.  0: it need not be.
+  std::int64_t look_again_ns() const noexcept {
+    return limit_is_share_ && used_ > unchecked_ ? pause_ns_ : 0;
+  }
+  /// What is used beyond what may be used now.
+  std::uint64_t excess() const noexcept {
+    const std::uint64_t used = used_within_limit();
+    return used - std::min(used, limit_now());
   }
   /// The same for what cannot be done without, whoever else lacks memory.
   bool has_room_for_need(std::uint64_t bytes, MemoryUse use = MemoryUse::readers) const noexcept {
-    return used_within_limit() + bytes + left_by_needs(use) <= limit_;
+    return used_within_limit() + bytes + left_by_needs(use) <= most_;
   }
   /// Counts, without a question.
   void take(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
@@ -117,6 +157,7 @@ class MemoryBudget {
     by_use_[index(use)] += bytes;
     vmas_ += vmas;
     vmas_by_use_[index(use)] += vmas;
+    tell();
   }
   /// No more than was taken: what a forked child has inherited is not counted there.
   void give_back(MemoryUse use, std::uint64_t bytes, std::uint64_t vmas) noexcept {
@@ -126,6 +167,7 @@ class MemoryBudget {
     by_use_[index(use)] -= bytes;
     vmas_ -= vmas;
     vmas_by_use_[index(use)] -= vmas;
+    tell();
   }
   /// In a forked child.
   void forget_all() noexcept;
@@ -133,20 +175,25 @@ class MemoryBudget {
  private:
   static constexpr std::size_t index(MemoryUse use) noexcept { return static_cast<std::size_t>(use); }
   static MemoryFacts current_facts() noexcept { return memory_facts(); }
-  std::uint64_t limit_now(std::uint64_t more) noexcept;
+  void tell() noexcept;
   std::uint64_t owed_to_others(MemoryUse use) const noexcept;
   std::uint64_t guaranteed_to_users() const noexcept;
 
   Facts facts_ = current_facts;
-  std::uint64_t limit_ = 0, most_vmas_ = 0;
-  bool limit_is_share_ = false;
+  const std::uint64_t most_, most_vmas_;
+  const bool limit_is_share_;
+  node::MemoryNote* const note_;
+  const std::uint64_t unchecked_;  ///< so much may be used without a look
+  std::atomic<std::uint64_t> limit_;  ///< limit_now(); others than the holder of the lock only read it
   std::uint64_t used_ = 0, vmas_ = 0;
   std::array<std::uint64_t, kMemoryUses> by_use_{}, vmas_by_use_{};
   std::array<unsigned, kMemoryUses> users_{};
   unsigned waiting_ = 0;
-  std::int64_t checked_ns_ = 0;   ///< see limit_now()
-  std::uint64_t grow_to_ = 0;     ///< likewise
-  bool machine_has_room_ = true;  ///< likewise
+  // Of the last look:
+  std::int64_t looked_ns_ = 0;    ///< when; 0: never
+  std::int64_t pause_ns_ = 0;     ///< it is good for so long
+  std::int64_t took_ns_ = 0;
+  std::uint64_t grow_to_ = 0;
 };
 
 /// A quarter of the VMAs that the kernel lets a process map and that it has not mapped yet: /proc/self/maps

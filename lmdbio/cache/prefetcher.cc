@@ -200,7 +200,7 @@ void Prefetcher::remove(Walk& walk) noexcept {
 std::size_t Prefetcher::most_chunks(const FileCache& file) const noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.path() != ReadPath::direct) return kUncounted;
-  const auto chunks = static_cast<std::size_t>(memory_limit() / file.chunk_bytes);
+  const auto chunks = static_cast<std::size_t>(chunks_.budget().limit_now() / file.chunk_bytes);
   // More than arrives while one request is on its way only costs memory.
   const std::size_t useful =
       std::clamp(static_cast<std::size_t>(file.least_latency_ns.load(std::memory_order_relaxed) * kFastest /
@@ -446,6 +446,20 @@ ReadStats Prefetcher::stats(const FileCache& file) noexcept {
 std::uint64_t Prefetcher::memory_used() noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.budget().used();
+}
+
+std::int64_t Prefetcher::look_at_memory() noexcept {
+  std::uint64_t excess = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    MemoryBudget& budget = chunks_.budget();
+    if (budget.look_again_ns() == 0) return 0;
+    budget.look_if_needed(0);
+    excess = chunks_.shrink();
+  }
+  if (excess != 0) reclaim(excess);
+  const std::lock_guard lock(mutex_);
+  return chunks_.budget().look_again_ns();
 }
 
 void Prefetcher::after_fork_in_child() noexcept {

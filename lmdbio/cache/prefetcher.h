@@ -145,6 +145,9 @@ class Prefetcher final : public MemorySource {
   /// It is out of memory: what walks want is the mapping's to give.
   void give_up() noexcept;
   bool next_job(ReadJob& job, bool idle);
+  /// Without the lock: gives memory back if others need it.  After so many ns it is to be called again; 0: it
+  /// need not be.
+  std::int64_t look_at_memory() noexcept;
 
   SignalSafeMutex mutex_;  // guards all below
   Schedule schedule_;

@@ -64,9 +64,17 @@ class Memory:
         self._write("cgroup.procs", os.getpid())
 
     def anonymous(self):
-        with open(f"{self.path}/memory.stat", encoding="ascii") as f:
-            stat = dict(line.split() for line in f)
+        stat = self._stat()
         return int(stat["anon"] if "anon" in stat else stat["total_rss"])
+
+    def unreclaimable(self):
+        """Anonymous and shared memory: without swap, it only goes when the processes give it back."""
+        stat = self._stat()
+        return self.anonymous() + int(stat["total_shmem"] if "total_shmem" in stat else stat["shmem"])
+
+    def _stat(self):
+        with open(f"{self.path}/memory.stat", encoding="ascii") as f:
+            return dict(line.split() for line in f)
 
     def _remove(self):
         for _ in range(200):  # ended processes leave it a little later

@@ -2,6 +2,9 @@
 // memory goes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "lmdbio/cache/memory_budget.h"
 
 namespace lmdbio::cache {
@@ -14,7 +17,7 @@ std::uint64_t machine_left = 0;
 unsigned looks = 0;
 MemoryFacts machine() noexcept {
   ++looks;
-  return {8192 * kMiB, machine_left};
+  return {8192 * kMiB, machine_left, 0};
 }
 
 TEST(MemoryBudget, Counts) {
@@ -29,7 +32,7 @@ TEST(MemoryBudget, Counts) {
   EXPECT_EQ(b.used(Use::chunks), 40 * kMiB);
   EXPECT_EQ(b.used(Use::prefetch), 20 * kMiB);
   EXPECT_EQ(b.vmas(), 12u);
-  EXPECT_EQ(b.left(), 4 * kMiB);
+  EXPECT_EQ(b.left(Use::chunks), 4 * kMiB);
   EXPECT_EQ(b.vmas_left(), 88u);
   EXPECT_FALSE(b.over_limit());
   b.give_back(Use::chunks, 40 * kMiB, 10);
@@ -43,7 +46,7 @@ TEST(MemoryBudget, MoreThanTheLimit) {
   MemoryBudget b({4 * kMiB, false, 2});
   b.take(Use::chunks, 8 * kMiB, 4);
   EXPECT_TRUE(b.over_limit());
-  EXPECT_EQ(b.left(), 0u);
+  EXPECT_EQ(b.left(Use::chunks), 0u);
   EXPECT_EQ(b.vmas_left(), 0u);
   EXPECT_FALSE(b.has_room(Use::chunks, 0, 1));
 }
@@ -69,17 +72,18 @@ TEST(MemoryBudget, SharesOfUses) {
   EXPECT_TRUE(b.within_share(Use::prefetch, 8 * kMiB));
 }
 
-// A limit that nobody has set grows no further where others need the memory; one that was set holds.
+// A limit in percent gives way where others need the memory; one in bytes holds.
 TEST(MemoryBudget, AMachineThatIsFull) {
-  machine_left = 100 * kMiB;
+  machine_left = 1024 * kMiB;  // which is kept free
   looks = 0;
   MemoryBudget set({4096 * kMiB, false, 100}, machine), share({4096 * kMiB, true, 100}, machine);
   for (MemoryBudget* const b : {&set, &share}) b->take(Use::chunks, 300 * kMiB, 2);
   EXPECT_TRUE(set.has_room(Use::chunks, kMiB, 0));
   EXPECT_EQ(looks, 0u);
-  EXPECT_FALSE(share.has_room(Use::chunks, kMiB, 0));
+  EXPECT_FALSE(share.has_room(Use::chunks, 32 * kMiB, 0));
   EXPECT_EQ(looks, 1u);
-  EXPECT_FALSE(share.has_room(Use::chunks, kMiB, 0));
+  EXPECT_FALSE(share.has_room(Use::chunks, 32 * kMiB, 0));
+  EXPECT_EQ(share.excess(), 0u);
   // Room is made for something large, piece by piece: what may be used does not sink with it.
   share.give_back(Use::chunks, 4 * kMiB, 2);
   EXPECT_TRUE(share.has_room(Use::chunks, 4 * kMiB, 2));
@@ -87,8 +91,23 @@ TEST(MemoryBudget, AMachineThatIsFull) {
   share.give_back(Use::chunks, 28 * kMiB, 0);
   EXPECT_TRUE(share.has_room(Use::chunks, 32 * kMiB, 2));
   EXPECT_EQ(looks, 1u);
-  share.give_back(Use::chunks, 168 * kMiB, 0);
-  EXPECT_TRUE(share.has_room(Use::chunks, kMiB, 0)) << "a little is always there";
+}
+
+TEST(MemoryBudget, AMachineThatIsTooFull) {
+  machine_left = 1004 * kMiB;
+  MemoryBudget share({4096 * kMiB, true, 100}, machine);
+  share.take(Use::chunks, 300 * kMiB, 2);
+  EXPECT_FALSE(share.has_room(Use::chunks, 0, 0));
+  EXPECT_NEAR(static_cast<double>(share.excess()), 20.0 * kMiB, 16);
+  machine_left = 100 * kMiB;
+  MemoryBudget other({4096 * kMiB, true, 100}, machine);
+  other.take(Use::chunks, 300 * kMiB, 2);
+  EXPECT_FALSE(other.has_room(Use::chunks, 0, 0));
+  EXPECT_EQ(other.excess(), 44 * kMiB) << "a little is always there";
+  EXPECT_GT(other.look_again_ns(), 0);
+  other.give_back(Use::chunks, 60 * kMiB, 0);
+  EXPECT_TRUE(other.has_room(Use::chunks, kMiB, 0));
+  EXPECT_EQ(other.look_again_ns(), 0);
 }
 
 TEST(MemoryBudget, AMachineWithRoom) {
@@ -99,6 +118,93 @@ TEST(MemoryBudget, AMachineWithRoom) {
   EXPECT_TRUE(share.has_room(Use::chunks, 64 * kMiB, 0));
   EXPECT_TRUE(share.has_room(Use::chunks, 64 * kMiB, 0));
   EXPECT_EQ(looks, 1u) << "what was found is good for a while";
+  EXPECT_EQ(share.left(Use::chunks), 3072 * kMiB) << "as far as is free";
+}
+
+// Of a group of 1024 MiB, of which 256 MiB stay free.
+struct Group {
+  std::uint64_t used, available;  // MiB
+  unsigned others = 0;
+  std::uint64_t of_others = 0, promised = 0;
+  bool agreed = true, seen = true;
+};
+Agreement agree_in(const Group& g) {
+  AgreementFacts f;
+  f.limit = 256 * kMiB;
+  f.used = g.used * kMiB;
+  f.more = 4 * kMiB;
+  f.memory = {1024 * kMiB, g.available * kMiB, 1};
+  f.is_agreed = g.agreed;
+  f.sees_others = g.seen;
+  f.others = {g.others, g.of_others * kMiB, std::max(g.of_others, g.promised) * kMiB};
+  return agree(f);
+}
+
+TEST(MemoryAgreement, Table) {
+  const struct {
+    const char* what;
+    Group group;
+    std::uint64_t limit, grow_to;  // MiB, rounded down
+  } rows[] = {
+      {"alone: its own limit, in steps", {0, 1024}, 256, 16},
+      {"alone, grown", {250, 774}, 256, 256},
+      {"two have half of it together", {100, 824, 1, 100}, 256, 116},
+      {"four: an eighth each", {100, 624, 3, 300}, 128, 116},
+      {"sixteen", {0, 1024, 15, 0}, 32, 16},
+      {"one that starts later waits", {0, 512, 1, 512}, 0, 0},
+      {"and the others give way", {256, 512, 2, 256}, 170, 170},
+      {"what was promised counts", {0, 1024, 1, 0, 512}, 0, 0},
+      {"programs use the rest: what is free is shared", {0, 276, 3, 0}, 5, 5},
+      {"programs need more: each gives its part", {60, 226, 1, 30}, 39, 39},
+      {"nothing is free", {60, 0, 3, 180}, 0, 0},
+      {"set by the user, in percent: others do not count", {100, 624, 3, 500, 500, false, false}, 256, 116},
+      {"others are not seen: half stays free", {0, 1024, 0, 0, 0, true, false}, 32, 16},
+      {"likewise", {0, 500, 0, 0, 0, true, false}, 0, 0},
+      {"likewise, given back", {20, 502, 0, 0, 0, true, false}, 9, 9},
+  };
+  for (const auto& r : rows) {
+    const Agreement a = agree_in(r.group);
+    EXPECT_EQ(a.limit / kMiB, r.limit) << r.what;
+    EXPECT_EQ(a.grow_to / kMiB, r.grow_to) << r.what;
+  }
+}
+
+// Whoever asks in whatever order: together no more than half, and no process with much less than its part.
+// Of many, the last get less: an N-th of what is left is soon less than a chunk.
+TEST(MemoryAgreement, ProcessesThatComeOneByOne) {
+  for (const unsigned processes : {1u, 2u, 4u, 16u}) {
+    std::vector<std::uint64_t> used(processes), promised(processes);
+    std::uint64_t most = 0;
+    for (unsigned round = 0; round < 400; ++round) {
+      for (unsigned p = 0; p < processes; ++p) {
+        if (round < 10 * p) continue;
+        AgreementFacts f;
+        f.limit = 256 * kMiB;
+        f.used = used[p];
+        f.more = 2 * kMiB;
+        f.is_agreed = f.sees_others = true;
+        std::uint64_t sum = 0;
+        for (unsigned other = 0; other < processes; ++other) {
+          sum += used[other];
+          if (other == p || promised[other] == 0) continue;
+          ++f.others.processes;
+          f.others.used += used[other];
+          f.others.promised += std::max(used[other], promised[other]);
+        }
+        f.memory = {1024 * kMiB, 1000 * kMiB - sum, 1};
+        const Agreement a = agree(f);
+        promised[p] = std::max<std::uint64_t>(a.grow_to, 1);
+        // Takes half of what it may, in chunks; the rest at the next look.
+        while (used[p] > a.limit) used[p] -= std::min<std::uint64_t>(used[p], 2 * kMiB);
+        if (used[p] + 2 * kMiB <= a.grow_to) used[p] += 2 * kMiB;
+        sum = 0;
+        for (const std::uint64_t u : used) sum += u;
+        most = std::max(most, sum);
+      }
+    }
+    EXPECT_LE(most, 512 * kMiB) << processes;
+    for (const std::uint64_t u : used) EXPECT_GE(u, std::min<std::uint64_t>(256, 512 / processes) * kMiB / 4) << processes;
+  }
 }
 
 TEST(MemoryBudget, AForkedChildHasTakenNothing) {
@@ -129,7 +235,6 @@ TEST(MemoryBudget, WhatIsGuaranteedIsLeft) {
   b.join(Use::index);
   b.join(Use::prefetch);
   EXPECT_EQ(b.left(Use::chunks), 28 * kMiB);
-  EXPECT_EQ(b.left(), 44 * kMiB);
   b.join(Use::index);
   b.leave(Use::index);
   EXPECT_EQ(b.left(Use::chunks), 28 * kMiB) << "one user is still there";
