@@ -139,6 +139,8 @@ TEST(MemoryFacts, WhichGroupLimits) {
   EXPECT_NE(group, 0u);
   m.write("proc/self/cgroup", "0::/a/c\n");
   EXPECT_EQ(m.facts().group, group);
+  m.write(base + "a/c/memory.max", std::to_string(kGiB));
+  EXPECT_EQ(m.facts().group, group) << "both meet the limit of the one above";
   m.write(base + "a/c/memory.max", std::to_string(kGiB / 2));
   EXPECT_NE(m.facts().group, group);
 }
