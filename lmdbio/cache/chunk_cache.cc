@@ -49,8 +49,7 @@ ChunkCache::ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept
 
 bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.keeps_chunks()) return true;  // counted when it is published
-  const std::uint64_t size = file.file_bytes.load(std::memory_order_relaxed);
-  if (evicts_behind(size, file.comes_around, budget_.limit_now())) {
+  if (evicts_behind(file.used_bytes, file.comes_around, budget_.limit_now())) {
     const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
                                          [](const auto& x, const auto& y) { return x.left < y.left; });
     if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kKeptBehind &&

@@ -169,6 +169,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   const unsigned page_shift;      ///< of the database's pages
   const std::string name;
   std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
+  /// Of these, what the database uses: the rest of a file that was written with MDB_WRITEMAP has no data.
+  std::uint64_t used_bytes = 0;
   std::atomic<const char*> engine{""};       ///< name of the engine in use
   std::vector<Resident> residents;           ///< as table.residents()
   std::vector<Extent> reading;               ///< extents that are being read

@@ -34,7 +34,7 @@ void check_memory(FileCache& file, std::uint64_t limit) noexcept {
   if (file.filled < kLookEveryBytes) return;
   file.filled = 0;
   if (!file.decision.uses_resident || file.drop_behind) return;
-  if (!still_fits_page_cache(file.file_bytes.load(std::memory_order_relaxed), memory_facts().available))
+  if (!still_fits_page_cache(file.used_bytes, memory_facts().available))
     leave_page_cache(file, limit, "the file no longer fits into the page cache");
 }
 

@@ -99,6 +99,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     // file's growth before it lets it be read: of that the snapshot needs nothing.
     file->file_bytes.store(facts.can_map ? window->hold(size.value()) : std::min(size.value(), used_bytes),
                            std::memory_order_relaxed);
+    file->used_bytes = std::min(used_bytes, size.value());
     file->source = file_source(*file);
     if (file->source == nullptr) return Status::from_errno(ENOMEM);
     file->drop_behind = decision.drops_behind;
@@ -159,7 +160,8 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
   delete stopped;
 }
 
-Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes) noexcept {
+Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
+                           std::uint64_t used_bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const std::vector<FileCache*>& files = chunks_.files();
   const auto found = std::find_if(files.begin(), files.end(),
@@ -170,6 +172,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   const Result<std::size_t> gone = chunks_.advance(file, snapshot);
   if (!gone) return gone.error();
   file.file_bytes.store(window.hold(file_bytes), std::memory_order_relaxed);
+  file.used_bytes = std::min(used_bytes, file_bytes);
   if (file.direct != nullptr)
     (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
   if (file.load.path == ReadPath::direct) file.load.path = ReadPath::none;

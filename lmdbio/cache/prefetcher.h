@@ -45,8 +45,9 @@ class Prefetcher final : public MemorySource {
   /// reads in flight if it was the last file.
   void close(const std::shared_ptr<FileCache>& file) noexcept;
   /// A transaction of `snapshot` begins in `window`; it has read nothing yet.  `file_bytes`: the file's size
-  /// now.  ENOMEM: it must not begin.
-  Status advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes) noexcept;
+  /// now, of which the database uses `used_bytes`.  ENOMEM: it must not begin.
+  Status advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
+                 std::uint64_t used_bytes) noexcept;
 
   void add(Walk& walk) noexcept;
   void remove(Walk& walk) noexcept;

@@ -229,12 +229,12 @@ cache::AccessCounters Env::access_counters(const cache::FileCache& file) noexcep
   return unmapped_file_ != nullptr ? unmapped_file_->counters() : FilePolicy::counters(file);
 }
 
-std::shared_ptr<PrefetchFile> Env::prefetch_file() noexcept {
+std::shared_ptr<PrefetchFile> Env::prefetch_file(std::uint64_t used_pages) noexcept {
   if (const auto* const there = prefetch_file_.load(std::memory_order_acquire); there != nullptr)
     return *there;
   std::unique_ptr<std::shared_ptr<PrefetchFile>> made(new (std::nothrow) std::shared_ptr<PrefetchFile>);
   if (made == nullptr) return nullptr;
-  *made = reads_ahead_ && !unmapped_ ? PrefetchFile::open(origin()) : nullptr;
+  *made = reads_ahead_ && !unmapped_ ? PrefetchFile::open(origin(), used_pages << page_shift()) : nullptr;
   std::shared_ptr<PrefetchFile>* none = nullptr;
   if (!prefetch_file_.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel))
     return *none;  // another thread was faster
@@ -247,14 +247,14 @@ void Env::close_read_ahead() noexcept {
   if (file != nullptr) cache::Prefetcher::existing()->close(*file);
 }
 
-Status Env::new_snapshot(std::uint64_t txnid) noexcept {
+Status Env::new_snapshot(std::uint64_t txnid, std::uint64_t used_pages) noexcept {
   std::uint64_t newest = newest_.load(std::memory_order_relaxed);
   while (newest < txnid && !newest_.compare_exchange_weak(newest, txnid)) {
   }
   // Also where only another environment on the same window has chunks in it.
   cache::Prefetcher* const prefetcher = fd_ >= 0 ? cache::Prefetcher::existing() : nullptr;
   if (prefetcher == nullptr) return {};
-  return prefetcher->advance(*window_, txnid, file_pages(txnid) << std::countr_zero(page_size_));
+  return prefetcher->advance(*window_, txnid, file_pages(txnid) << page_shift(), used_pages << page_shift());
 }
 
 void Env::retire_window(bool idle) noexcept {

@@ -128,9 +128,10 @@ class Env {
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
   /// How values are read that transactions are told of (txn_prefetch.h); made at the first call.  Null: they
   /// are not. Any thread.
-  std::shared_ptr<PrefetchFile> prefetch_file() noexcept;
-  /// A transaction of `txnid` begins and has read nothing yet.  ENOMEM: it must not.
-  Status new_snapshot(std::uint64_t txnid) noexcept;
+  std::shared_ptr<PrefetchFile> prefetch_file(std::uint64_t used_pages) noexcept;
+  /// A transaction of `txnid` begins, of which the database uses `used_pages`, and has read nothing yet.
+  /// ENOMEM: it must not.
+  Status new_snapshot(std::uint64_t txnid, std::uint64_t used_pages) noexcept;
 
   /// Null after a remap that failed.
   const cache::Window* window() const noexcept { return window_.get(); }

@@ -23,7 +23,7 @@ PrefetchFile::PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const 
   read_ = std::make_unique<std::atomic<std::uint64_t>[]>(pieces_ / 64 + 1);
 }
 
-std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin) noexcept {
+std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint64_t used_bytes) noexcept {
   if (origin.fd < 0) return nullptr;
   cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
   if (prefetcher == nullptr) return nullptr;
@@ -45,7 +45,7 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin) noexcept 
   facts.local = file.local();
   facts.direct_works = direct != nullptr;
   facts.opens_drop_cache = file.opens_drop_cache();
-  facts.file_bytes = size.value();
+  facts.file_bytes = std::min(size.value(), used_bytes);
   facts.available = memory_facts().available;
   const ReadPath path = choose_read_path(Access::prefetch, facts).path;
   if (path == ReadPath::page_faults) return nullptr;

@@ -17,7 +17,7 @@ namespace lmdbio::db {
 class PrefetchFile {
  public:
   /// Null: the file cannot be opened anew, or no memory, or the configuration is against it.
-  static std::shared_ptr<PrefetchFile> open(const Origin& origin) noexcept;
+  static std::shared_ptr<PrefetchFile> open(const Origin& origin, std::uint64_t used_bytes) noexcept;
 
   ReadPath path() const noexcept { return path_; }
   const File& buffered() const noexcept {

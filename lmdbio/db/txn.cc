@@ -351,7 +351,7 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
 
 void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   if (own_prefetch_ == nullptr) {
-    std::shared_ptr<PrefetchFile> file = env_->prefetch_file();
+    std::shared_ptr<PrefetchFile> file = env_->prefetch_file(snapshot_.last_pg + 1);
     if (file == nullptr) return;
     own_prefetch_ = TxnPrefetch::make(std::move(file));
     if (own_prefetch_ == nullptr) return;

@@ -66,7 +66,7 @@ class Txn {
       block(kFinished);
       return Status::from_mdb(MDB_MAP_RESIZED);
     }
-    if (const Status st = env_->new_snapshot(snapshot_.txnid); !st.ok()) [[unlikely]] {
+    if (const Status st = env_->new_snapshot(snapshot_.txnid, snapshot_.last_pg + 1); !st.ok()) [[unlikely]] {
       block(kFinished);
       return st;
     }

@@ -500,6 +500,22 @@ class Slow(Walks):
                                 {"LMDBIO_IO": "auto", **variables}, known=SMALL)
             self.assertEqual(got["walk"], ["right 1600"] * 2)
 
+    # A file that was written with MDB_WRITEMAP is as long as its map.  What counts is what the database uses of it.
+    def test_sparse_file(self):
+        data = os.path.join(self.db(LARGE), "data.mdb")
+        size = os.path.getsize(data)
+        os.truncate(data, 1 << 40)
+        self.addCleanup(os.truncate, data, size)
+        fs = self.slow(known=LARGE)
+        self.run_cold([f"evict {fs.path}"], known=LARGE)
+        walk = [f"open {fs.path}", "begin 0", "walk 0", "end 0", "close 0"]
+        for most in (1.1 * size, MIB):
+            fs.set(reset=1)
+            got = self.run_cold(walk, {"LMDBIO_IO": "auto"}, known=LARGE)
+            io, read = got.io()[0], fs.counters()["read"]
+            self.assertEqual((got["walk"], io.get("went_direct", 0)), ([f"right {LARGE_RECORDS}"], 0), io)
+            self.assertLess(read["bytes"], most, io)
+
     # What was filled is gone when the walk comes to it, again and again: direct reads from then on, and no fill a second
     # time.
     def test_filled_pages_that_vanish(self):

@@ -75,7 +75,7 @@ class AheadFile {
               static_cast<ssize_t>(contents_.size()));
   }
   Status advance(std::uint64_t snapshot) {
-    return prefetcher().advance(*window_, snapshot, contents_.size());
+    return prefetcher().advance(*window_, snapshot, contents_.size(), contents_.size());
   }
 
  private:

@@ -139,8 +139,9 @@ TEST_F(ReadaheadTest, NeedsAreReadAloneAfterFailures) {
     ahead.forget();
     env_.drop_page_cache();
     // The chunk would be there for the next round.
-    ASSERT_TRUE(
-        cache::Prefetcher::existing()->advance(*env_.env().window(), 100 + c.steps, env_.bytes()).ok());
+    ASSERT_TRUE(cache::Prefetcher::existing()
+                    ->advance(*env_.env().window(), 100 + c.steps, env_.bytes(), env_.bytes())
+                    .ok());
   }
 }
 

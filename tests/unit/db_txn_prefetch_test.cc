@@ -23,7 +23,7 @@ class TxnPrefetchTest : public ::testing::Test {
  protected:
   void SetUp() override {
     engine_script().reset();
-    std::shared_ptr<PrefetchFile> file = env_.env().prefetch_file();
+    std::shared_ptr<PrefetchFile> file = env_.env().prefetch_file(env_.bytes() >> env_.env().page_shift());
     if (file == nullptr || file->path() != ReadPath::direct) GTEST_SKIP() << "no direct reads here";
     prefetch_ = TxnPrefetch::make(std::move(file));
     ASSERT_NE(prefetch_, nullptr);
