@@ -93,8 +93,8 @@ class TarShards(torch.utils.data.IterableDataset):
 
 
 def maker(name):
-    """A function that opens the loader's data in a directory, and returns its DataLoader.  All modules it needs are imported when
-    this returns."""
+    """A function that opens the loader's data in a directory, and returns its DataLoader; each worker calls `starts` with its number
+    when it starts.  All modules it needs are imported when this returns."""
     if name.startswith("lmdbio-"):
         import lmdbio.torch
 
@@ -102,21 +102,22 @@ def maker(name):
     return functools.partial(make, name)
 
 
-def make_ours(ours, name, directory, workers, seed):
+def make_ours(ours, name, directory, workers, seed, starts):
     path = os.path.join(directory, "lmdb")
     if name == "lmdbio-map":
         dataset, order = ours.LmdbDataset(path), {"shuffle": True, "seed": seed}
     else:
         dataset, order = ours.LmdbIterableDataset(path, shuffle=True, seed=seed), {}
-    return ours.DataLoader(dataset, batch_size=BATCH, num_workers=workers, collate_fn=list, **order)
+    return ours.DataLoader(dataset, batch_size=BATCH, num_workers=workers, collate_fn=list, worker_init_fn=starts, **order)
 
 
-def make(name, directory, workers, seed):
+def make(name, directory, workers, seed, starts):
     torch.manual_seed(seed)
     if name == "tar":
         dataset, shuffle = TarShards(os.path.join(directory, "tar")), None
     elif name == "files":
         dataset, shuffle = Files(os.path.join(directory, "files")), True
     else:
-        dataset, shuffle = Lmdb(os.path.join(directory, "lmdb"), readahead=name == "lmdb-readahead"), True
-    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=shuffle, num_workers=workers, collate_fn=list)
+        dataset, shuffle = Lmdb(os.path.join(directory, "lmdb"), readahead="readahead" in name), True
+    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=shuffle, num_workers=workers, collate_fn=list,
+                                       worker_init_fn=starts)

@@ -10,8 +10,8 @@ import zlib
 from measure import MIB, fail, progress
 
 # What each loader reads: a directory.
-DATA = {"lmdb": "lmdb", "lmdb-readahead": "lmdb", "lmdb-preload": "lmdb", "lmdbio-map": "lmdb", "lmdbio-iter": "lmdb",
-        "files": "files", "tar": "tar"}
+DATA = {"lmdb": "lmdb", "lmdb-readahead": "lmdb", "lmdb-preload": "lmdb", "lmdb-readahead-preload": "lmdb", "lmdbio-map": "lmdb",
+        "lmdbio-iter": "lmdb", "files": "files", "tar": "tar"}
 FILES = 1000  # in a directory
 SHARD_BYTES, SHARDS = 64 * MIB, 16  # a shard is smaller if there would be fewer of them: each worker needs some
 COMMIT_BYTES = 64 * MIB  # of a transaction that writes

@@ -1,9 +1,11 @@
 """One run of bench/loaders: one epoch by one loader.  Prints a line of JSON: what was read (samples, bytes, checksum), seconds and
-CPU seconds of this process and its workers, and bytes and requests read from storage."""
+CPU seconds of this process and its workers, bytes and requests read from storage, and how long the program waited for batches."""
 import argparse
 import json
+import mmap
 import os
 import resource
+import struct
 import sys
 import time
 import warnings
@@ -38,6 +40,34 @@ def used(counters):
             "requests": requests}
 
 
+class Waits:
+    """How long a program waits for its batches.  The first one is counted from the start of the first worker, which asks for its
+    first sample then: the start of all workers takes longer than that."""
+    ROOM = struct.calcsize("d")
+
+    def __init__(self, workers):
+        self.workers, self.started = workers, mmap.mmap(-1, max(workers, 1) * self.ROOM)  # shared with the workers
+
+    def worker_starts(self, number):
+        struct.pack_into("d", self.started, number * self.ROOM, time.perf_counter())
+
+    def batches(self, loader):
+        """Those of an epoch."""
+        self.started[:] = bytes(len(self.started))
+        self.seconds, asked = [], time.perf_counter()
+        self.begin = asked
+        for batch in loader:
+            self.seconds.append(time.perf_counter() - asked)
+            yield batch
+            asked = time.perf_counter()
+
+    def result(self):
+        started = [t for t, in struct.iter_unpack("d", self.started) if t] or [self.begin]
+        first, later = self.begin + self.seconds[0] - min(started), sorted(self.seconds[1:]) or [0.0]
+        return {"first_batch_s": first, "wait_p50_s": later[len(later) // 2], "wait_p99_s": later[len(later) * 99 // 100],
+                "wait_longest_s": later[-1]}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("loader", choices=DATA)
@@ -52,18 +82,19 @@ def main():
     make = datasets.maker(args.loader)
     keep_freed_memory()
     begin = used(args.counters)
-    loader = make(args.directory, args.workers, args.seed)
+    waits = Waits(args.workers)
+    loader = make(args.directory, args.workers, args.seed, waits.worker_starts)
     for epoch in range(args.epochs):
         if epoch > 0:
             begin = used(args.counters)
         sums = Sums(args.first)
-        for batch in loader:
+        for batch in waits.batches(loader):
             for sample in batch:
                 sums.add(sample)
     end = used(args.counters)
     import lmdbio
 
-    print(json.dumps({**sums.result(), **{k: end[k] - begin[k] for k in end}, "preloaded": lmdbio.is_active()}))
+    print(json.dumps({**sums.result(), **{k: end[k] - begin[k] for k in end}, **waits.result(), "preloaded": lmdbio.is_active()}))
 
 
 if __name__ == "__main__":
