@@ -27,24 +27,24 @@ class LookupSequence {
   void came_to(std::uint64_t root, std::span<const std::uint16_t> taken, unsigned index,
                unsigned entries) noexcept {
     const Place here(root, taken, index, entries);
-    const std::int64_t moved = distance(last_, here);
+    const std::int64_t lookups = std::int64_t{skipped_} + 1;
+    const std::int64_t moved = distance(last_, here, reach());
     if (moved == 0) {  // the same key again
       skipped_ = 0;
       return;
     }
-    const std::int64_t lookups = std::int64_t{skipped_} + 1;
     if (step_ != 0 && moved == step_ * lookups) {
       in_a_row_ = std::min(in_a_row_ + skipped_ + 1, kWalk);
       go_on(here);
     } else if (!is_walk()) {
-      step_ = std::abs(moved) <= kMostStep ? moved : 0;
+      step_ = std::abs(moved) <= kMostStep * lookups && moved % lookups == 0 ? moved / lookups : 0;
       in_a_row_ = step_ != 0;
       runs_ = 0;
       run_ = 0;
       go_on(here);
     } else if (moved != kFar && (moved > 0) == (step_ > 0)) {  // uneven steps are steps
       go_on(here);
-    } else if (distance(stray_, here) == step_) {  // it goes on from there
+    } else if (distance(stray_, here, reach()) == step_ * lookups) {  // it goes on from there
       usual_run_ = runs_++ == 0 ? run_ : (usual_run_ + run_ + 1) / 2;
       run_ = 1;
       go_on(here);
@@ -64,7 +64,7 @@ class LookupSequence {
   bool is_walk() const noexcept { return in_a_row_ >= kWalk; }
   /// Of a walk: a lookup in the leaf page there is likely to be a step of it.
   bool is_near(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
-    return distance(last_, Place(root, taken, 0, 0)) != kFar;
+    return distance(last_, Place(root, taken, 0, 0), reach()) != kFar;
   }
   /// Of a walk: from one lookup to the next, entries; negative: down.
   std::int64_t step() const noexcept { return step_; }
@@ -89,21 +89,31 @@ class LookupSequence {
     unsigned index = 0, entries = 0;
   };
 
-  // Entries from `a` to `b`, if they are in the same leaf or in neighbours.  How many children a branch page
-  // has is not known: the last leaf of one and the first of the next are neighbours only as far as that can
-  // be seen.
-  static std::int64_t distance(const Place& a, const Place& b) noexcept {
+  /// Leaf pages that the lookups since the last one may have passed.
+  std::int64_t reach() const noexcept {
+    const std::int64_t most = is_walk() ? 2 * std::abs(step_) : kMostStep;
+    return 1 + skipped_ * most / std::max<std::int64_t>(last_.entries, 1);
+  }
+  // Entries from `a` to `b`, if at most `reach` leaf pages lie between them; the leaf pages in between are
+  // taken to have as many entries as the first one.  How many children a branch page has is not known: the
+  // last leaf of one and the first of the next are neighbours only as far as that can be seen.
+  static std::int64_t distance(const Place& a, const Place& b, std::int64_t reach) noexcept {
     if (a.depth != b.depth || a.root != b.root) return kFar;
     std::size_t level = 0;
     while (level < a.depth && a.taken[level] == b.taken[level]) ++level;
     if (level == a.depth) return std::int64_t{b.index} - std::int64_t{a.index};
-    const int by = b.taken[level] - a.taken[level];
-    if (by != 1 && by != -1) return kFar;
-    const Place& upper = by > 0 ? b : a;
-    for (std::size_t l = level + 1; l < a.depth; ++l)
-      if (upper.taken[l] != 0) return kFar;
-    return by > 0 ? std::int64_t{a.entries} - a.index + b.index
-                  : -(std::int64_t{b.entries} - b.index + a.index);
+    const bool up = b.taken[level] > a.taken[level];
+    const Place &lower = up ? a : b, &upper = up ? b : a;
+    std::int64_t leaves = upper.taken[level] - lower.taken[level];
+    for (std::size_t l = level + 1; l < a.depth; ++l) {
+      const bool is_last = l + 1 == a.depth;
+      if (leaves != 1 || (!is_last && upper.taken[l] != 0)) return kFar;
+      if (is_last) leaves += upper.taken[l];
+    }
+    if (leaves > reach) return kFar;
+    const std::int64_t entries =
+        leaves * std::int64_t{lower.entries} - std::int64_t{lower.index} + std::int64_t{upper.index};
+    return up ? entries : -entries;
   }
   void go_on(const Place& here) noexcept {
     last_ = here;

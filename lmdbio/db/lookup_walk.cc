@@ -38,4 +38,14 @@ unsigned LookupWalk::covered(const WalkPlace& place, const cache::WindowView& vi
   return n;
 }
 
+// The kernel reads ahead of lookups in order, and what it is reading looks like data in memory.  So a walk
+// asks again before it has come much further than one look at memory says (Readahead).
+unsigned LookupWalk::ask_within(const WalkPlace& place, const cache::WindowView& view) const noexcept {
+  constexpr std::uint64_t kBytes = std::uint64_t{4} << 20, kLeast = 16, kMost = 1024;
+  const std::uint64_t values = std::min(place.value_pages, view.pages()) << view.shift();
+  const std::uint64_t leaf = view.page_size() / std::max(place.leaf.count(), 1u);
+  return static_cast<unsigned>(
+      std::clamp(kBytes / std::max<std::uint64_t>((values + leaf) * width(), 1), kLeast, kMost));
+}
+
 }  // namespace lmdbio::db

@@ -36,6 +36,8 @@ class LookupWalk {
   bool forward() const noexcept { return sequence_.step() >= 0; }
   /// From `place` on: how many lookups, if they go on like this, will find there what they need.
   unsigned covered(const WalkPlace& place, const cache::WindowView& view) const noexcept;
+  /// From `place` on: after how many lookups one is to ask again, though what it needs was in memory.
+  unsigned ask_within(const WalkPlace& place, const cache::WindowView& view) const noexcept;
   /// The next so many lookups are not told of.
   void skip(unsigned lookups) noexcept { sequence_.skip(lookups); }
   /// The window has changed.

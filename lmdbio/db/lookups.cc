@@ -84,14 +84,16 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
     off_ = !env_->reads_ahead() || env_->unmapped();
   }
   bool missed = false;
-  covered_ = 0;
+  covered_ = within_ = 0;
+  edge_ = false;
   try {
     if (!off_) missed = prepare(source, lookup);
   } catch (...) {  // out of memory: page faults do it
   }
   errno = saved;
   if (off_) return kNever;
-  const std::uint32_t next = std::max(sensor_.asked(missed), covered_ + 1);
+  std::uint32_t next = std::max(sensor_.asked(missed, edge_), covered_ + 1);
+  if (within_ != 0) next = std::min(next, within_);
   walk_.skip(next - 1);
   return next;
 }
@@ -164,12 +166,14 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   }
   way.leaf = page;
   way.index = place.index;
+  std::uint64_t last = p << view.shift();
   format::Node node;
   if ((place.exact || lookup.or_next) && place.index < page.count() && page.node(place.index, node) &&
       (node.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(node.overflow());
     const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
     if (first < view.pages() && pages <= view.pages() - first) {
+      last = first << view.shift();
       if (walks)
         (void)walk_.bring(way, {first, std::min(pages, kMostValue >> view.shift())}, view);
       else
@@ -179,8 +183,10 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   walk_.came_to(format::raw(db.root), way);
   if (walks) {
     covered_ = walk_.covered(way, view);
+    if (!walk_.is_streaming()) within_ = walk_.ask_within(way, view);
     return walk_.is_streaming();
   }
+  if (!missed && sensor_.wants_edge()) edge_ = is_edge(view, last);
   if (missed && file_ != nullptr) {
     const std::uint64_t misses =
         FilePolicy::lookup_missed(*file_, source.txnid, missed_at, view.pages() << view.shift(), far);
@@ -212,6 +218,16 @@ bool Lookups::there(const cache::WindowView& view, std::uint64_t at, std::uint64
   const std::int64_t begun = now_ns();
   (void)needs_.bring(*file_, at, bytes);
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
+}
+
+// What is at `at` is in memory, and what is further on than the kernel's read-ahead gets is not: so the
+// kernel may be reading ahead of lookups in order, whose data looks as if it were in memory while it is still
+// being read.
+bool Lookups::is_edge(const cache::WindowView& view, std::uint64_t at) noexcept {
+  constexpr std::uint64_t kBeyond = std::uint64_t{512} << 10, kBytes = std::uint64_t{64} << 10;
+  const std::uint64_t end = view.pages() << view.shift();
+  if (end < kBytes || end - kBytes < kBeyond || at > end - kBytes - kBeyond) return false;
+  return env_->cached_share(at + kBeyond, kBytes, view).value_or(1) < kMostlyResident;
 }
 
 // Of a small value that is far away: as many bytes as the kernel would read, since a request takes its time

@@ -32,27 +32,36 @@ class LookupSensor {
   static constexpr unsigned kMost = 1024;
   /// So many in a row that missed nothing, and data counts as in memory again.
   static constexpr unsigned kInARow = 32;
+  /// At an edge so many more lookups ask: enough to recognize a walk.
+  static constexpr unsigned kAtEdge = LookupSequence::kWalk + 1;
 
-  /// One asked.  How many lookups later the next one is to ask, 1 or more.
-  unsigned asked(bool missed) noexcept {
+  /// One asked.  How many lookups later the next one is to ask, 1 or more.  `edge`: what it needed is in
+  /// memory, what lies further on is not.
+  unsigned asked(bool missed, bool edge = false) noexcept {
     if (missed) {
       cold_ = true;
-      in_a_row_ = 0;
+      in_a_row_ = at_edge_ = 0;
       return interval_ = 1;
     }
     if (cold_) {
       if (++in_a_row_ < kInARow) return 1;
       cold_ = false;
     }
+    if (at_edge_ != 0 && --at_edge_ != 0) return 1;
     interval_ = interval_ < kMost ? 2 * interval_ : kMost;
-    return interval_;
+    if (!edge) return interval_;
+    at_edge_ = kAtEdge;
+    return 1;
   }
   /// Data was missing lately: each lookup asks.
   bool cold() const noexcept { return cold_; }
+  /// The next one that asks should find out whether it is at an edge.  Not after each edge at once: data that
+  /// is used often may be scattered over a file of which little is in memory.
+  bool wants_edge() const noexcept { return !cold_ && at_edge_ == 0; }
 
  private:
   bool cold_ = false;
-  unsigned in_a_row_ = 0, interval_ = 1;
+  unsigned in_a_row_ = 0, interval_ = 1, at_edge_ = 0;
 };
 
 /// Lookups that go through the file in order are served better by the kernel, which reads around what is
@@ -106,6 +115,7 @@ class Lookups {
   bool is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
                         const cache::WindowView& view) const noexcept;
   bool there(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept;
+  bool is_edge(const cache::WindowView& view, std::uint64_t at) noexcept;
   Extent around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept;
   bool bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes);
   bool open_file(const cache::WindowView& view) noexcept;
@@ -117,6 +127,8 @@ class Lookups {
   LookupSensor sensor_;
   LookupWalk walk_;
   unsigned covered_ = 0;  ///< lookups after this one that need not ask, if they go on as a walk
+  unsigned within_ = 0;   ///< the next one asks after so many lookups at most; 0: no such limit
+  bool edge_ = false;     ///< this one is at an edge (LookupSensor)
   LookupOrder leaves_, values_;
   bool around_ = false;                     ///< the file is far away, is looked up all over and is not loaded
   bool off_ = false;                        ///< nothing can be done for this environment's lookups

@@ -132,6 +132,33 @@ TEST(LookupSequence, LookupsThatAreNotToldOf) {
   }
 }
 
+// In memory few lookups ask: they are many leaf pages apart.
+TEST(LookupSequence, FarApart) {
+  for (const int by : {1, -1}) {
+    LookupSequence s;
+    std::int64_t at = by > 0 ? 0 : kRecords - 1;
+    for (unsigned i = 0; i < 6; ++i, at += by) get(s, static_cast<std::uint64_t>(at));
+    ASSERT_TRUE(s.is_walk());
+    for (unsigned i = 0; i < 5; ++i, at += by) {
+      s.skip(3 * kLeaf);
+      at += by * 3 * static_cast<std::int64_t>(kLeaf);
+      get(s, static_cast<std::uint64_t>(at));
+      EXPECT_TRUE(s.is_walk());
+      EXPECT_EQ(s.step(), by);
+    }
+    EXPECT_EQ(s.left_in_run(), 0u) << "no jump was seen";
+  }
+}
+
+TEST(LookupSequence, TheStepOfLookupsThatDoNotAllAsk) {
+  LookupSequence s;
+  for (std::uint64_t i = 0; i < 12; i += 4) {
+    get(s, i);
+    s.skip(1);
+  }
+  EXPECT_EQ(s.step(), 2);
+}
+
 TEST(LookupSequence, EachKeyTwice) {
   LookupSequence s;
   for (unsigned i = 0; i < 20; ++i) {

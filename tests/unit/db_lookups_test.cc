@@ -40,6 +40,24 @@ TEST(LookupSensor, AMissMakesEachAsk) {
   EXPECT_EQ(s.asked(true), 1u);
 }
 
+// What is used often is scattered over a file of which little is in memory: each question finds an edge.
+TEST(LookupSensor, AtAnEdgeAFewInARowAsk) {
+  LookupSensor s;
+  EXPECT_EQ(s.asked(false, true), 1u);
+  for (unsigned i = 1; i < LookupSensor::kAtEdge; ++i) {
+    EXPECT_FALSE(s.wants_edge());
+    EXPECT_EQ(s.asked(false), 1u);
+  }
+  EXPECT_FALSE(s.wants_edge());
+  EXPECT_EQ(s.asked(false), 4u) << "it is no walk";
+  EXPECT_TRUE(s.wants_edge());
+  unsigned asked = 0, lookups = 0;
+  for (; lookups < 100'000; ++asked) lookups += s.asked(false, s.wants_edge());
+  EXPECT_LT(asked, lookups / 100);
+  EXPECT_EQ(s.asked(true), 1u);
+  EXPECT_FALSE(s.wants_edge());
+}
+
 TEST(LookupOrder, NearAndFar) {
   LookupOrder o;
   constexpr std::uint64_t kGap = 1000;
