@@ -64,14 +64,18 @@ class Cgroup(shimtest.Case):
             while p.poll() is None:
                 most = max(most, group.unreclaimable())
                 time.sleep(0.01)
+            self.end(p)  # workers whose program was killed keep its pipes open
             out, err = p.communicate()
             return (out.split("\n")[0] if p.returncode == 0 else f"status {p.returncode} {err[-300:]}"), most // MIB
         finally:
-            try:
-                os.killpg(p.pid, 9)
-            except ProcessLookupError:
-                pass
+            self.end(p)
             group.__exit__()
+
+    def end(self, p):
+        try:
+            os.killpg(p.pid, 9)
+        except ProcessLookupError:
+            pass
 
     # The workers' limits add up to all of the memory, 60 MiB of which the program has itself; some of it later.
     def test_workers(self):
