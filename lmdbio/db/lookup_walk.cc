@@ -6,6 +6,13 @@
 
 namespace lmdbio::db {
 
+namespace {
+
+/// In memory a walk looks again after so many bytes.
+constexpr std::uint64_t kLook = std::uint64_t{4} << 20;
+
+}  // namespace
+
 bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) noexcept {
   const bool value = place.leaf.bytes() != nullptr;
   if (run_.covers(need.first, need.pages - 1) || (!value && need.first == leaf_)) return true;
@@ -16,6 +23,12 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const cache:
   const Readahead::Step kind = value ? Readahead::Step::value : Readahead::Step::leaf;
   bool each_leaf;
   const bool there = readahead_.step(kind, place, need, view, run_, each_leaf).ok();
+  if (!readahead_.is_streaming()) {  // it is granted far more where the program goes on fast
+    const std::uint64_t around = kLook >> view.shift();
+    const std::uint64_t from = std::max(run_.first, need.first - std::min(need.first, around));
+    const std::uint64_t end = need.first + std::max(need.pages, around);
+    run_ = {from, std::min(run_.pages, end - from)};
+  }
   if (!value) leaf_ = there ? need.first : 0;
   return there;
 }
@@ -41,11 +54,11 @@ unsigned LookupWalk::covered(const WalkPlace& place, const cache::WindowView& vi
 // The kernel reads ahead of lookups in order, and what it is reading looks like data in memory.  So a walk
 // asks again before it has come much further than one look at memory says (Readahead).
 unsigned LookupWalk::ask_within(const WalkPlace& place, const cache::WindowView& view) const noexcept {
-  constexpr std::uint64_t kBytes = std::uint64_t{4} << 20, kLeast = 16, kMost = 1024;
+  constexpr std::uint64_t kLeast = 16, kMost = 1024;
   const std::uint64_t values = std::min(place.value_pages, view.pages()) << view.shift();
   const std::uint64_t leaf = view.page_size() / std::max(place.leaf.count(), 1u);
   return static_cast<unsigned>(
-      std::clamp(kBytes / std::max<std::uint64_t>((values + leaf) * width(), 1), kLeast, kMost));
+      std::clamp(kLook / std::max<std::uint64_t>((values + leaf) * width(), 1), kLeast, kMost));
 }
 
 }  // namespace lmdbio::db
