@@ -14,7 +14,6 @@
 #include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
 #include "lmdbio/cache/late_use.h"
-#include "lmdbio/cache/load_pace.h"
 #include "lmdbio/cache/memory_budget.h"
 #include "lmdbio/cache/node_share.h"
 #include "lmdbio/cache/window.h"
@@ -108,9 +107,6 @@ struct WholeLoad {
   std::uint32_t next = 0, end = 0;  ///< chunks
   unsigned reading = 0;             ///< chunks
   unsigned begun = 0;               ///< times
-  LoadPace pace;
-  bool follows = false;  ///< another process of the node is reading the next chunk
-  unsigned looks = 0;    ///< times in a row that it was
 };
 
 /// What a layer above keeps with a file, for all who read it.  Under the Prefetcher's lock, as is its making;

@@ -26,8 +26,6 @@ constexpr std::size_t kMostFills = 128;
 constexpr std::size_t kJobsAtOnce = 4;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
-/// A load that waits for another process's looks so often whether that has gone on, nanoseconds.
-constexpr std::int64_t kFollow = 2'000'000;
 
 /// How often a process that keeps chunk files looks at /dev/shm: in this time a program takes less than half of it.
 constexpr std::int64_t kLookAtShared = 50'000'000;
@@ -99,12 +97,6 @@ void IoWorker::loop() noexcept {
   for (;;) {
     const std::uint32_t seen = work_.now();
     bool worked = false;
-    if (follows_ns_ != 0 && now_ns() >= follows_ns_) {
-      follows_ns_ = 0;
-      may_have_jobs_ = true;
-      const std::lock_guard lock(owner_.mutex_);
-      resume_loads(owner_.chunks_);
-    }
     try {
       worked = take_jobs(seen);
     } catch (...) {  // out of memory: those who wait are not kept
@@ -201,13 +193,7 @@ void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   if (c->publishes) owner_.chunks_.return_memory(file);
   if (outcome == Outcome::cached) ++file.stats.chunks_cached;
   if (outcome == Outcome::claimed) ++file.stats.chunks_claimed;
-  if (c->load != 0) {
-    if (outcome == Outcome::cached) file.load.looks = 0;
-    if (outcome == Outcome::claimed && whole_load_follows(file, *c))
-      follows_ns_ = now_ns() + kFollow;
-    else
-      whole_load_went_on(file, *c, outcome == Outcome::cached || outcome == Outcome::claimed);
-  }
+  if (c->load != 0) whole_load_went_on(file, *c, outcome == Outcome::cached || outcome == Outcome::claimed);
   owner_.schedule_.settle(file, c->chunk, outcome, 0);
 }
 
@@ -339,8 +325,6 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
     file.least_latency_ns = ns;
   if (job.load != 0) {
     if (resident) file.residents.back().used = true;  // by lookups, which are not asked
-    file.load.looks = 0;
-    file.load.pace.read();
     whole_load_went_on(file, job, good && (resident || !job.publishes));
   }
   // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
@@ -410,8 +394,8 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   if (idle()) {
     constexpr std::int64_t kLong = 3'600'000'000'000;
     const std::int64_t memory = owner_.look_at_memory();
-    work_.wait(seen, std::min({follows_ns_ != 0 ? kFollow : kLong, looks ? LateUse::kEvery : kLong,
-                               keeps_shared_ ? kLookAtShared : kLong, memory != 0 ? memory : kLong}));
+    work_.wait(seen, std::min({looks ? LateUse::kEvery : kLong, keeps_shared_ ? kLookAtShared : kLong,
+                               memory != 0 ? memory : kLong}));
     return;
   }
   constexpr std::size_t kMost = 32;
@@ -419,7 +403,7 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   pollfd fds[kMost];
   fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
-  int timeout = follows_ns_ != 0 ? kFollow / 1'000'000 : bell_ && !looks && !keeps_shared_ ? -1 : kLookMs;
+  int timeout = bell_ && !looks && !keeps_shared_ ? -1 : kLookMs;
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->queue->in_flight() == 0) continue;
     const int wait = l->queue->poll_timeout_ms();

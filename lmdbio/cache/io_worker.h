@@ -104,7 +104,6 @@ class IoWorker {
   std::size_t in_flight_ = 0;    ///< fills
   std::uint32_t asked_for_ = 0;  ///< count of work_ when no job was left
   bool may_have_jobs_ = true;    ///< something has changed since that work_ does not count
-  std::int64_t follows_ns_ = 0;  ///< when loads that follow other processes' look again; 0: there are none
   std::atomic<bool> watches_late_use_{false};
   std::optional<TouchedPages> touched_;
   std::int64_t late_looked_ns_ = 0;  ///< when late use was looked for last

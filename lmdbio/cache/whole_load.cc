@@ -9,13 +9,11 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Of a load, in flight, bytes, at most: enough for storage that is far away.  How many of them, LoadPace
-/// tells.
+/// Of a load, in flight, bytes: enough for storage that is far away, little enough not to keep a program's
+/// own reads waiting.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// A load into the page cache looks at the memory that is left once in so many chunks.
 constexpr std::uint32_t kLookEvery = 16;
-/// A load that follows another process's looks so often for one chunk.
-constexpr unsigned kMostLooks = 64;
 
 void end_if_done(FileCache& file) noexcept {
   WholeLoad& load = file.load;
@@ -44,9 +42,6 @@ void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) 
   file.load.path = path;
   file.load.next = 0;
   file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
-  file.load.pace.begin();
-  file.load.follows = false;
-  file.load.looks = 0;
   ++file.load.begun;
   ++file.stats.loads_begun;
   file.comes_around = true;  // chunks are kept: all of them were wanted
@@ -57,11 +52,10 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
   for (FileCache* const f : cache.files()) {
     FileCache& file = *f;
     WholeLoad& load = file.load;
-    if (load.path == ReadPath::none || load.follows) continue;
-    const std::uint64_t ahead =
-        std::max<std::uint64_t>((file.local ? kLocalLoadAhead : kLoadAhead) / file.chunk_bytes, 1);
+    if (load.path == ReadPath::none) continue;
+    const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
     const bool publishes = load.path == ReadPath::direct;
-    for (; load.next < load.end && load.reading < std::min<std::uint64_t>(ahead, load.pace.depth());
+    for (; load.next < load.end && load.reading < std::max<std::uint64_t>(ahead / file.chunk_bytes, 1);
          ++load.next) {
       const ChunkIndex c{load.next};
       if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
@@ -95,21 +89,6 @@ void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcep
     load.path = ReadPath::none;
   else
     end_if_done(file);
-}
-
-bool whole_load_follows(FileCache& file, const ChunkJob& job) noexcept {
-  WholeLoad& load = file.load;
-  if (load.path == ReadPath::none || job.load != load.begun || load.looks >= kMostLooks) return false;
-  if (load.reading > 0) --load.reading;
-  ++load.looks;
-  load.next = std::min(load.next, raw(job.chunk));
-  load.follows = true;
-  load.pace.follow();
-  return true;
-}
-
-void resume_loads(ChunkCache& chunks) noexcept {
-  for (FileCache* const f : chunks.files()) f->load.follows = false;
 }
 
 }  // namespace lmdbio::cache

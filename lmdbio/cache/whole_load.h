@@ -14,12 +14,6 @@ ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
 void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept;
 /// Its next chunk, of any file's load.  As Schedule::next().
 bool next_of_loads(ChunkCache& chunks, ReadJob& job, bool idle);
-/// Another process of the node is reading that chunk, and loads the file for all: this load goes on once that
-/// is there, by resume_loads().  So one process loads at a time, and reads that programs wait for queue
-/// behind few chunks. False: that has taken long, and it goes on with the next chunk at once.
-bool whole_load_follows(FileCache& file, const ChunkJob& job) noexcept;
-/// Loads that follow look again.
-void resume_loads(ChunkCache& chunks) noexcept;
 /// A chunk of a load is done with.  `good`: it is where it was to be.
 void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcept;
 

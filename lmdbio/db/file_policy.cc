@@ -61,7 +61,6 @@ void FilePolicy::note_exact(FileCache& file, std::uint64_t bytes, std::uint64_t 
   ++file.access.exact_reads;
   file.access.exact_bytes += bytes;
   file.access.exact_ns += ns;
-  file.load.pace.waited(static_cast<std::int64_t>(ns), Prefetcher::existing()->is_loading(file));
   if (FilePolicy* const p = of(file); p != nullptr) p->missed_ns_ += ns;
 }
 

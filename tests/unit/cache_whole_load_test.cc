@@ -3,16 +3,12 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
-#include <memory>
 #include <mutex>
 
 #include "lmdbio/cache/io_worker.h"
-#include "lmdbio/cache/load_pace.h"
 #include "tests/support/ahead_file.h"
 #include "tests/support/scripted_engine.h"
-#include "tests/support/scripted_source.h"
 
 extern "C" const char* __tsan_default_options();
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
@@ -157,91 +153,6 @@ TEST_F(WholeLoadTest, AForkedChildHasNone) {
   testing::expect_success(child);
   finish(file);
   EXPECT_TRUE(file.all_right());
-}
-
-// Another process of the node loads the file: this one reads no other chunk meanwhile, and what that one has
-// read it does not read again.
-TEST_F(WholeLoadTest, OneProcessLoadsForAll) {
-  std::atomic<unsigned> waits{0}, early{0};
-  testing::SourceScript script;
-  script.answer = [&](std::uint32_t c, unsigned n) {
-    if (c > 2 && waits < 5) ++early;
-    if (c != 2) return ChunkSource::Answer::yours;
-    ++waits;
-    return n < 5 ? ChunkSource::Answer::wait : ChunkSource::Answer::ready;
-  };
-  AheadFile file(9 * kAheadChunk);
-  file.cache()->source = std::make_unique<testing::ScriptedSource>(script);
-  file.cache()->load.pace.waited(1000, false);
-  EXPECT_TRUE(begin(file));
-  finish(file);
-  EXPECT_EQ(early, 0u);
-  EXPECT_EQ(file.stats().chunks_claimed, 5u);
-  EXPECT_EQ(file.stats().chunks_read, 8u);
-  file.close();
-}
-
-// It has stopped for good: the chunk is not waited for, and all others are read.
-TEST_F(WholeLoadTest, AProcessThatLoadsNoMore) {
-  testing::SourceScript script;
-  script.answer = [](std::uint32_t c, unsigned) {
-    return c == 2 || c == 3 ? ChunkSource::Answer::wait : ChunkSource::Answer::yours;
-  };
-  AheadFile file(9 * kAheadChunk);
-  file.cache()->source = std::make_unique<testing::ScriptedSource>(script);
-  EXPECT_TRUE(begin(file));
-  finish(file);
-  EXPECT_EQ(file.stats().chunks_read, 7u);
-  file.close();
-}
-
-TEST_F(WholeLoadTest, TheProgramWaitsForAReadMeanwhile) {
-  AheadFile file(9 * kAheadChunk);
-  file.cache()->load.pace.waited(1000, false);
-  engine_script().hold();
-  EXPECT_TRUE(begin(file));
-  engine_script().wait_for_held();
-  const auto reading = [&file] {
-    const std::lock_guard lock(prefetcher());
-    return file.cache()->load.reading;
-  };
-  EXPECT_EQ(reading(), 1u) << "until it is known what that costs";
-  engine_script().release();
-  finish(file);
-}
-
-TEST(LoadPace, AsMuchAsCostsLittle) {
-  LoadPace pace;
-  for (int i = 0; i < 20; ++i) pace.waited(1000, false);
-  pace.begin();
-  EXPECT_EQ(pace.depth(), 1u);
-  for (unsigned i = 0; i < 5; ++i) pace.waited(1100, true);
-  EXPECT_EQ(pace.depth(), 6u);
-  pace.waited(1800, true);
-  EXPECT_EQ(pace.depth(), 6u) << "slower, but not by much";
-  for (unsigned i = 0; i < 3; ++i) pace.waited(2500, true);
-  EXPECT_EQ(pace.depth(), 3u);
-  for (unsigned i = 0; i < 9; ++i) pace.waited(2500, true);
-  EXPECT_EQ(pace.depth(), 1u);
-  pace.begin();
-  EXPECT_EQ(pace.depth(), 1u);
-}
-
-TEST(LoadPace, NobodyWaits) {
-  LoadPace pace;
-  pace.begin();
-  EXPECT_GT(pace.depth(), 64u) << "nothing that it could slow down is known";
-  pace.waited(1000, false);
-  pace.begin();
-  for (unsigned i = 0; i < LoadPace::kUnwatched; ++i) pace.read();
-  EXPECT_EQ(pace.depth(), 1u);
-  for (unsigned i = 0; i < 4; ++i) pace.read();
-  EXPECT_EQ(pace.depth(), 5u);
-  pace.waited(3000, true);
-  pace.read();
-  EXPECT_EQ(pace.depth(), 4u);
-  pace.follow();
-  EXPECT_EQ(pace.depth(), 1u);
 }
 
 }  // namespace
