@@ -68,13 +68,17 @@ void after_fork_in_child() {
 // Before the program has threads.  A fork while another thread makes the first use of the library would run
 // without handlers that are registered then, and the child may need what that thread has locked.  A program
 // may bind threads later, and the one that happens to start ours.
-[[gnu::constructor]] void loaded() noexcept {
+[[gnu::constructor]] void loaded(int, char**, char** environment) noexcept {
   first_use();
   remember_affinity();
+  stats_loaded(environment);
 }
 
 // Most programs close nothing.
-[[gnu::destructor]] void ends() noexcept { node::Table::leave_all(); }
+[[gnu::destructor]] void ends() noexcept {
+  node::Table::leave_all();
+  stats_ends();
+}
 
 }  // namespace
 

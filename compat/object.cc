@@ -122,6 +122,7 @@ bool find_unreached(char* path, std::size_t bytes) noexcept {
                  if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
                    dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
                const LoadedObject object(info->dlpi_addr, dynamic);
+               if (object.defines("lmdbio_", "version")) return 0;  // ours, under another name
                for (const char* const prefix : {"mdb_", "mdb09_"}) {
                  if (!object.defines(prefix, "env_create")) continue;
                  if (object.calls(prefix, "env_create") && !has_inlined_calls(object, prefix)) continue;

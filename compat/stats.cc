@@ -6,13 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "compat/handle.h"
+#include "compat/object.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/base/fork_safe_mutex.h"
@@ -57,6 +60,7 @@ constinit SignalSafeMutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;             ///< of the atexit handler; 0: not registered
+constinit bool asked_at_load = false;           ///< LMDBIO_STATS was set
 constinit bool forked = false;  ///< environments may be the parent's: only used ones are told of
 
 template <std::size_t n>
@@ -324,6 +328,22 @@ void stats_environment_gone(EnvHandle& env) noexcept {
     }
     if (registry->open.empty() && ::getpid() == registered_pid) write_statistics();
   } catch (...) {
+  }
+}
+
+void stats_loaded(const char* const* environment) noexcept {
+  constexpr std::string_view kSetting = "LMDBIO_STATS=";
+  for (; environment != nullptr && *environment != nullptr && !asked_at_load; ++environment)
+    asked_at_load = std::strncmp(*environment, kSetting.data(), kSetting.size()) == 0;
+}
+
+void stats_ends() noexcept {
+  char module[PATH_MAX];
+  // The configuration last: it is read from the environment, which few programs without LMDB expect here.
+  if (!asked_at_load || !find_unreached(module, sizeof module) || !wanted() || config().disable) return;
+  try {
+    stats_write(stats::process_line(static_cast<std::uint32_t>(::getpid()), {}, {}, module));
+  } catch (...) {  // out of memory
   }
 }
 

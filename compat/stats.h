@@ -73,6 +73,13 @@ void stats_environment_gone(EnvHandle& env) noexcept;
 void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept;
 void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept;
 
+/// At load: notes whether the environment asks for statistics.  Calls nothing: most processes that load the
+/// library have nothing to do with LMDB.
+void stats_loaded(const char* const* environment) noexcept;
+/// When the process ends: if it was started with statistics, writes a line that names a module whose LMDB is
+/// not reached.  Nothing else would tell why no environment was seen.
+void stats_ends() noexcept;
+
 /// In a forked child: what it writes is its own, and only of environments that it used.  With the lock held.
 void stats_after_fork() noexcept;
 /// Appends a line, with its end, to where statistics go, if there is such a place.  May throw bad_alloc.

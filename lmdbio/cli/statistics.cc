@@ -61,6 +61,11 @@ std::string state_text(const Json& process) {
   return state.empty() ? "" : state == "running" ? " (still running)" : " (counted from shared memory)";
 }
 
+std::string unreached_text(const Json& module) {
+  return printable(module.is_string() ? module.get<std::string>() : "") +
+         " contains an LMDB of its own, which LMDBIO does not reach: see docs/faq.md";
+}
+
 using Lines = std::vector<std::string>;
 
 unsigned long long count(const Json& j, const char* key) { return number(j, key); }
@@ -272,10 +277,13 @@ Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
 
 Json total_of(const Json& processes, const std::optional<JobUse>& job) {
   std::set<std::pair<std::string, std::uint64_t>> pids;  ///< hosts of a job have the same numbers
-  std::set<std::string> paths;
+  std::set<std::string> paths, unreached;
   std::uint64_t environments = 0, served = 0, untold = 0, running = 0;
   Json sums = Json::object(), sums_io = Json::object(), idle_io = Json::object();
   for (const Json& p : processes) {
+    if (const auto module = p.find("unreached"); module != p.end() && module->is_string())
+      unreached.insert(module->get<std::string>());
+    if (p["environments"].empty()) continue;
     pids.emplace(p.value("host", ""), number(p, "pid"));
     const std::string state = p.value("state", "");
     untold += state == "ended" ? 1u : 0u;
@@ -303,6 +311,7 @@ Json total_of(const Json& processes, const std::optional<JobUse>& job) {
   Json total = {{"processes", pids.size()}, {"ended_without_telling", untold},
                 {"running", running},       {"environments", environments},
                 {"served", served},         {"paths", paths}};
+  if (!unreached.empty()) total["unreached"] = unreached;
   total.update(sums);
   if (job && untold + running != 0) {
     total["major_faults"] = job->major_faults;
@@ -313,11 +322,16 @@ Json total_of(const Json& processes, const std::optional<JobUse>& job) {
 }
 
 Lines total_lines(const Json& total, const std::optional<JobUse>& job) {
-  if (number(total, "environments") == 0)
+  Lines unreached;
+  if (const auto modules = total.find("unreached"); modules != total.end())
+    for (const Json& module : *modules) unreached.push_back("warning: " + unreached_text(module));
+  if (number(total, "environments") == 0) {
+    if (!unreached.empty()) return unreached;
     return {
         "warning: no LMDB environment was seen: the program opened none, or its calls do not reach LMDBIO (a "
         "static "
         "executable, or LMDB linked into it)"};
+  }
   Lines out{answer(total, job)};
   std::string processes = counted(count(total, "processes"), "process", "processes");
   const unsigned long long ended = count(total, "ended_without_telling"), running = count(total, "running");
@@ -335,12 +349,15 @@ Lines total_lines(const Json& total, const std::optional<JobUse>& job) {
                               static_cast<unsigned long long>(all)) +
                   printable(total.value("reason", "")) + ")");
   add_details(total, out);
+  out.insert(out.end(), unreached.begin(), unreached.end());
   return out;
 }
 
 Lines process_lines(const Json& processes) {
   Lines out;
   for (const Json& p : processes) {
+    if (const auto module = p.find("unreached"); module != p.end())
+      out.push_back(format_text("process %llu: ", count(p, "pid")) + unreached_text(*module));
     for (const Json& e : p["environments"]) {
       if (!e.is_object()) continue;
       const bool ours = e.value("ours", false);

@@ -91,8 +91,9 @@ struct EnvironmentReport {
 /// Appends it as a JSON object.  May throw bad_alloc, as the others here.
 void append_json(std::string& out, const EnvironmentReport& report);
 /// A line, with its end.  `environments`: objects as append_json makes them, with commas between them.
-/// `state`: see docs/operations.md; empty: none is told.
-std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments);
+/// `state`, `unreached`: see docs/operations.md; empty, null: not part of the line.
+std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments,
+                         const char* unreached = nullptr);
 
 /// The environments of a process, as its board has them; those that it did not use are left out.
 std::vector<EnvironmentReport> environments_on(const node::ShownBoard& board);

@@ -220,7 +220,8 @@ std::optional<std::uint64_t> process_storage_bytes() noexcept {
   return std::strtoull(found + sizeof kName - 1, nullptr, 10);
 }
 
-std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments) {
+std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments,
+                         const char* unreached) {
   std::string line = "{\"lmdbio\":\"" LMDBIO_VERSION "\",";
   char host[65] = "";
   (void)::gethostname(host, sizeof host - 1);
@@ -231,7 +232,12 @@ std::string process_line(std::uint32_t pid, std::string_view state, std::string_
   if (!state.empty()) line += "\"state\":\"" + std::string(state) + "\",";
   line += "\"environments\":[";
   line += environments;
-  return line += "]}\n";
+  line += ']';
+  if (unreached != nullptr) {
+    line += ",\"unreached\":";
+    append_string(line, unreached);
+  }
+  return line += "}\n";
 }
 
 std::string expand(const std::string& pattern, std::uint32_t pid) {

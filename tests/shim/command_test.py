@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -722,6 +723,23 @@ class Run(Case):
         self.assertIn("LMDB linked into it", self.lmdbio("run", self.script(f"#!{text}\n")).stderr)
         self.assertIn("LMDB linked into it", self.lmdbio("run", self.script(f"#!/usr/bin/env {text}\n")).stderr)
         self.assertEqual(self.lmdbio("run", self.script("#!/bin/sh\nexit 0\n")).stderr, "")
+
+    def test_a_module_that_is_not_reached(self):
+        module, linked = (shimtest.CONFIG["modules"][name] for name in ("symbolic", "linked"))
+        if not module:
+            self.skipTest("no static liblmdb to bundle")
+        host = shimtest.program("dlopen_host")
+        told = f"{module} contains an LMDB of its own, which LMDBIO does not reach: see docs/faq.md\n"
+        done = self.lmdbio("run", "--stats", "--processes", "--", host, module, self.fresh("a"))
+        self.assertRegex(done.stderr, rf"\Almdbio: warning: {re.escape(told)}lmdbio: process \d+: {re.escape(told)}\Z")
+        done = self.lmdbio("run", "--stats", "--", host, module, self.fresh("a"), linked, self.fresh("b"))
+        self.assertRegex(done.stderr, r"\Almdbio: \d+ reads served")
+        self.assertIn("\nlmdbio: 1 process: ", done.stderr)
+        self.assertTrue(done.stderr.endswith(f"\nlmdbio: warning: {told}"), done.stderr)
+        # A process that tells nothing at exit, and one that has no LMDB at all.
+        done = self.lmdbio("run", "--stats", "--", "/usr/bin/python3", "-c",
+                           "import ctypes, os, sys; ctypes.CDLL(sys.argv[1]); os._exit(0)", module)
+        self.assertIn("no LMDB environment was seen", done.stderr)
 
     def test_setuid(self):
         if os.geteuid() != 0:

@@ -86,6 +86,21 @@ class Routing(shimtest.Case):
                 _, got = self.compare([name, "linked"], ours=1000)
                 self.assertLess(got.calls_ours(), 3000, "LMDBIO served the module")
 
+    # The statistics name them.
+    def test_not_reached(self):
+        for name in ("symbolic", "inlined"):
+            with self.subTest(module=name):
+                _, got = self.compare([name], ours=0)
+                self.assertEqual([(line["environments"], line["unreached"]) for line in got.stats],
+                                 [([], self.module(name))])
+        _, got = self.compare(["symbolic", "bundled"])
+        self.assertEqual([line["unreached"] for line in got.stats if "unreached" in line], [self.module("symbolic")])
+        _, got = self.compare(["bundled", "renamed", "stand_in", "linked"])
+        self.assertEqual([line for line in got.stats if "unreached" in line], [])
+        argv = ["dlopen_host", self.module("symbolic"), self.fresh()]
+        self.assertEqual(shimtest.run("disabled", argv).stats, [])
+        self.assertEqual(shimtest.run("preload", argv, {"LMDBIO_STATS": ""}).err, "")
+
     def test_bundled_with_disable(self):
         argv = ["dlopen_host", self.module("bundled")]
         stock = shimtest.run("stock", argv + [self.fresh()])
