@@ -1,5 +1,6 @@
 #include "lmdbio/io/engine_threads.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <new>
@@ -14,11 +16,15 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/io/file_system.h"
 
 namespace lmdbio {
 namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
+/// A read through the page cache of so many bytes asks for all of them before it waits for the first.
+constexpr std::size_t kWorthAsking = 32 * 1024;
+constexpr std::uint64_t kNotKnown = ~std::uint64_t{0};
 
 // Reads that only bring data into the page cache leave their bytes in one place, where nobody looks at them:
 // the thread sanitizer is not to take that for writes of several threads.
@@ -59,8 +65,10 @@ class Ring {
 // forked child, where their state is undefined, they are dropped as the bytes that they are.
 struct ThreadsEngine::Pool {
   int fd = -1;
-  std::unique_ptr<PageFiller> filler;  // null: they read
-  UniqueFd ready;                      // an eventfd, above 0 exactly while there are results
+  bool direct = false;
+  std::unique_ptr<PageFiller> filler;               // null: they read
+  std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, bytes
+  UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
 
   // The engine's thread only.
   std::unique_ptr<pthread_t[]> threads;
@@ -77,6 +85,7 @@ struct ThreadsEngine::Pool {
 
   static void* run(void* pool) noexcept;
   void serve() noexcept;
+  void ask_for(const RawRead& r) noexcept;
   int add_thread() noexcept;
   void stop() noexcept;
 };
@@ -85,6 +94,23 @@ void* ThreadsEngine::Pool::run(void* pool) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-read");
   static_cast<Pool*>(pool)->serve();
   return nullptr;
+}
+
+// A read through the page cache asks storage for read_ahead_kb at a time, one request after the other, and
+// wakes its thread for each page that comes.  So all of it is requested at once, and the thread waits for the
+// last page of each request only.  The read itself finds the rest, and errors.
+void ThreadsEngine::Pool::ask_for(const RawRead& r) noexcept {
+  std::uint64_t step = readahead.load(std::memory_order_relaxed);
+  if (step == kNotKnown) readahead.store(step = kernel_readahead(fd), std::memory_order_relaxed);
+  if (step == 0) return;  // the kernel requests nothing that nobody waits for
+  const std::uint64_t end = r.offset + r.dst.size();
+  for (std::uint64_t at = r.offset; at < end; at += step)
+    (void)::posix_fadvise(fd, static_cast<off_t>(at), static_cast<off_t>(std::min(step, end - at)),
+                          POSIX_FADV_WILLNEED);
+  for (std::uint64_t at = r.offset; at < end; at += step) {
+    const std::uint64_t last = std::min(step, end - at) - 1;
+    (void)read_at(fd, r.dst.subspan(at - r.offset + last, 1), at + last);
+  }
 }
 
 void ThreadsEngine::Pool::serve() noexcept {
@@ -102,6 +128,7 @@ void ThreadsEngine::Pool::serve() noexcept {
     if (filler != nullptr) {
       result.res = filler->fill(r.offset, r.dst);
     } else {
+      if (!direct && r.dst.size() >= kWorthAsking) ask_for(r);
       const ssize_t n = read_at(fd, r.dst, r.offset);
       result.res = n < 0 ? -static_cast<long>(errno) : static_cast<long>(n);
     }
@@ -164,6 +191,7 @@ Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<Pag
   pool->ready.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!pool->ready) return Status::from_errno(errno);
   pool->fd = file.fd();
+  pool->direct = file.direct();
   pool->most = most;
   pool->filler = std::move(filler);
   if (const int rc = pool->add_thread(); rc != 0) return Status::from_errno(rc);
