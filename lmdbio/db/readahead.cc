@@ -1,6 +1,7 @@
 #include "lmdbio/db/readahead.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <mutex>
@@ -25,6 +26,8 @@ constexpr std::uint64_t kLookBytes = std::uint64_t{1} << 20, kFarBytes = std::ui
                         kFar = std::uint64_t{32} << 20;
 /// What is granted around a place that was found in memory: at first, at most.
 constexpr std::uint64_t kFree = std::uint64_t{4} << 20, kMostFree = std::uint64_t{64} << 20;
+/// A walk whose values may be unused looks so seldom, in steps.
+constexpr unsigned kAskedAgain = 64;
 /// A look that found everything there is good for so long; it costs about 10 us.
 constexpr std::int64_t kLookNs = 2'000'000;
 /// Where no call tells what is in memory, the time of a read of one byte does: it takes longer if it is not.
@@ -33,6 +36,9 @@ constexpr std::int64_t kFaultNs = 40'000;
 constexpr std::uint64_t kReadingSpeed = 50;
 constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< values of fewer bytes say nothing
 constexpr unsigned kUnread = 2, kAllCached = 4;
+/// Of a chunk, pages that are looked at: one touch in 64 KiB shows (cache/touched.h).  So many chunks in a
+/// row untouched, and the values are not read.
+constexpr unsigned kSamples = 3, kUntouched = 4;
 /// Of a sparse walk: needs between two plans, at most; half of what is planned is to be left.
 constexpr unsigned kSparseSteps = 16;
 /// An extent is a value at most so large; what follows is the mapping's.
@@ -47,6 +53,12 @@ constexpr unsigned kFresh = 8;
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
 /// Needs in a row that are read by themselves after a read ahead has failed, at most.
 constexpr unsigned kMostAlone = 64;
+
+StrideWalk::Arrival arrival(Readahead::Step kind) noexcept {
+  return kind == Readahead::Step::edge   ? StrideWalk::Arrival::edge
+         : kind == Readahead::Step::leaf ? StrideWalk::Arrival::leaf
+                                         : StrideWalk::Arrival::value;
+}
 
 }  // namespace
 
@@ -183,8 +195,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   const std::int64_t now = now_ns();
   if (state_ == State::watching) {
     if (in_memory(need, place.forward, now, view)) {
-      const std::uint64_t from = need.first > wide_ ? need.first - wide_ : 0;
-      run = {from, need.first - from + std::max(wide_, need.pages)};
+      run = around(need);
       return {};
     }
     if (!start_stream(kind, place, need, view)) {
@@ -192,7 +203,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
       return {};
     }
     if (state_ != State::picking) (void)pick(place, view);
-  } else if (kind == Step::edge && state_ == State::stream) {
+  } else if (kind == Step::edge && state_ == State::stream && StrideWalk::tells_each(place, view)) {
     (void)pick(place, view);  // another turn may use other values
   }
   passed_ += need.pages << view.shift();
@@ -202,14 +213,21 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   }
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
+    // In memory nothing has to be found out, and the walk goes on without asking.
+    if (!StrideWalk::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
+        in_memory(need, place.forward, now, view)) {
+      const std::uint64_t wide = wide_;
+      forget();
+      wide_ = wide;
+      run = around(need);
+      return {};
+    }
     leaves = true;
-    const StrideWalk::Arrival at = kind == Step::edge   ? StrideWalk::Arrival::edge
-                                   : kind == Step::leaf ? StrideWalk::Arrival::leaf
-                                                        : StrideWalk::Arrival::value;
-    const Result<bool> goes_on = picking_->step(at, place, need, view, run);
+    const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
     if (!goes_on) return goes_on.error();
     if (goes_on.value()) return {};
     used_ = picking_->share();
+    reads_late_ = reads_late_ || picking_->reads_late();
     picking_.reset();
     leaves = false;
     if (walk_->file().path() == ReadPath::page_faults) {
@@ -232,6 +250,12 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   const Status st = go_on(kind, place, need, view, now, run);
   leaves = state_ == State::keys || state_ == State::picking;
   return st;
+}
+
+// What is granted around a place that is in memory.
+FreeRun Readahead::around(const PageRun& need) const noexcept {
+  const std::uint64_t before = std::min(need.first, wide_);
+  return {need.first - before, before + std::max(wide_, need.pages)};
 }
 
 // MDB_FIRST or LAST: the walk starts, or starts over.
@@ -316,6 +340,7 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
   left_ns_ = 0;
   given_before_ = 0;
   unread_ = cached_ = replan_in_ = 0;
+  samples_.clear();
   return true;
 }
 
@@ -324,6 +349,35 @@ bool Readahead::reads_values(std::int64_t now, std::uint64_t given) noexcept {
   const std::uint64_t bytes = given - given_before_;
   const auto passed = static_cast<std::uint64_t>(std::max<std::int64_t>(now - left_ns_, 1));
   return bytes < kJudged || passed >= bytes / kReadingSpeed;
+}
+
+// Whether the program has read none of the values that it passed since it was let go, or was given none.
+bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& place) noexcept {
+  const std::uint64_t bytes = place.given_bytes - given_before_;
+  if (samples_.empty()) return kind == Step::value && !reads_values(now, place.given_bytes);
+  if (bytes == 0) return kind == Step::leaf;
+  if (bytes < kJudged) return false;
+  std::array<cache::TouchedPages::Page, kSamples> pages;
+  touched_->look(samples_, {pages.data(), samples_.size()});
+  return std::all_of(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(samples_.size()),
+                     [](auto p) { return p == cache::TouchedPages::Page::absent; });
+}
+
+// Private memory does not show what is read; nor do pages that were touched before.
+void Readahead::sample(const FreeRun& chunk, const cache::WindowView& view) noexcept {
+  samples_.clear();
+  if (reads_late_ || walk_->file().path() != ReadPath::page_cache || uses_ == Uses::all) return;
+  if (!touched_) touched_.emplace(cache::TouchedPages::open());
+  std::array<const std::byte*, kSamples> at;
+  std::array<cache::TouchedPages::Page, kSamples> pages;
+  for (unsigned i = 0; i < kSamples; ++i) {
+    const std::uint64_t page = chunk.first + chunk.pages * (2 * i + 1) / (2 * kSamples);
+    at[i] = page < view.pages() ? view.hint(format::Pgno{page}) : nullptr;
+  }
+  touched_->look(at, pages);
+  if (std::any_of(pages.begin(), pages.end(), [](auto p) { return p != cache::TouchedPages::Page::absent; }))
+    return;
+  samples_.assign(at.begin(), at.end());
 }
 
 Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
@@ -335,15 +389,14 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
     run = {need.first, need.pages};
     return read_exactly(need, view);
   }
-  // A value given means that bytes are skipped only if values have pages of their own.
-  if (kind == Step::value && left_ns_ != 0 && uses_ == Uses::unknown) {
-    unread_ = reads_values(now, place.given_bytes) ? 0 : unread_ + 1;
-    if (unread_ >= kUnread && file.has_page_cache() &&
+  if (left_ns_ != 0 && uses_ == Uses::unknown && place.values) {
+    unread_ = leaves_values(kind, now, place) ? unread_ + 1 : 0;
+    if (unread_ >= (samples_.empty() ? kUnread : kUntouched) && file.has_page_cache() &&
         !StrideWalk::is_shared(file, file.chunk_at(need.first << view.shift()), used_)) {
       unread_ = 0;
       FilePolicy::count(file, {.key_walks = 1});
       if (pick(place, view)) {
-        const Result<bool> goes_on = picking_->step(StrideWalk::Arrival::value, place, need, view, run);
+        const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
         if (!goes_on) return goes_on.error();
         if (goes_on.value()) return {};
         picking_.reset();
@@ -420,6 +473,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   const std::uint64_t per_chunk = geometry.pages_a_chunk();
   const std::uint64_t from = std::uint64_t{raw(a)} * per_chunk, end = (std::uint64_t{raw(b)} + 1) * per_chunk;
   run = {from, end - from};
+  sample(run, view);
   given_before_ = place.given_bytes;
   cached_ = file.decision.uses_resident && ticket.all_cached() ? cached_ + 1 : 0;
   if (cached_ >= kAllCached) forget();

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lmdbio/base/status.h"
 #include "lmdbio/cache/need_reads.h"
+#include "lmdbio/cache/touched.h"
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/planner.h"
@@ -78,6 +80,7 @@ class Readahead {
   Status step_now(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view,
                   FreeRun& run, bool& leaves);
   bool in_memory(const PageRun& need, bool forward, std::int64_t now, const cache::WindowView& view) noexcept;
+  FreeRun around(const PageRun& need) const noexcept;
   bool read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept;
   Status read_exactly(const PageRun& need, const cache::WindowView& view) noexcept;
   Status read_need(const PageRun& need, const cache::WindowView& view) noexcept;
@@ -90,6 +93,8 @@ class Readahead {
                std::int64_t now, FreeRun& run);
   Status go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view);
   bool reads_values(std::int64_t now, std::uint64_t given) noexcept;
+  bool leaves_values(Step kind, std::int64_t now, const WalkPlace& place) noexcept;
+  void sample(const FreeRun& chunk, const cache::WindowView& view) noexcept;
 
   Env* env_;
   const Uses uses_;
@@ -101,6 +106,7 @@ class Readahead {
   std::int64_t looked_ns_ = 0;
   std::uint64_t wide_ = 0;               ///< pages granted around a place that was in memory
   std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
+  unsigned asked_ = 0;                   ///< steps of it
   static constexpr std::uint32_t kAllUsed = 1000;
   std::uint32_t used_ = kAllUsed;  ///< of the values, in 1/1000
   // stream
@@ -108,11 +114,15 @@ class Readahead {
   std::uint64_t bytes_left_ = 0;  ///< see limit_bytes()
   WalkHistory history_;
   Trail trail_;
-  std::uint64_t passed_ = 0;             ///< bytes of needs since extents were last to be looked for anew
-  unsigned fresh_ = 0;                   ///< chunks in a row to which it came for the first time
-  std::int64_t left_ns_ = 0;             ///< when the walker was let go last
-  std::uint64_t given_before_ = 0;       ///< bytes of values, then
-  unsigned unread_ = 0, cached_ = 0;     ///< steps in a row: too fast to have read; all in the page cache
+  std::uint64_t passed_ = 0;          ///< bytes of needs since extents were last to be looked for anew
+  unsigned fresh_ = 0;                ///< chunks in a row to which it came for the first time
+  std::int64_t left_ns_ = 0;          ///< when the walker was let go last
+  std::uint64_t given_before_ = 0;    ///< bytes of values, then
+  unsigned unread_ = 0, cached_ = 0;  ///< steps in a row: values were not read; all in the page cache
+  bool reads_late_ = false;           ///< whether values are read shows only after the walk has left them
+  std::optional<cache::TouchedPages> touched_;
+  /// Pages of the chunk that was granted last, none of them touched then; or none at all.
+  std::vector<const std::byte*> samples_;
   unsigned replan_in_ = 0;               ///< steps of a sparse walk until the next plan
   unsigned alone_ = 0, alone_next_ = 0;  ///< after a failed read: needs to be read by themselves; at the next
   Plan plan_;

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
@@ -36,8 +37,13 @@ constexpr std::size_t kLate = 16, kReadLate = 8;
 constexpr std::uint64_t kKeys = 256;
 /// So many, and what follows may be read later.
 constexpr std::uint64_t kPassedBy = 16;
-/// Leaf pages ahead; leaf pages that a plan may look at.
-constexpr std::size_t kLeaves = 32;
+/// Where values cannot be told apart: no more bytes of values a leaf, or each value is asked about; values of
+/// a leaf that are looked at; of those asked about, one in so many is looked at again later.
+constexpr std::uint64_t kMostUnasked = std::uint64_t{1} << 20;
+constexpr unsigned kOfLeaf = 8, kLookedAtAgain = 8;
+/// Leaf pages ahead; of a walk that reads leaf pages alone, at first and at most; leaf pages that a plan may
+/// look at.
+constexpr std::size_t kLeaves = 32, kFirstLeaves = 8, kMostLeaves = 64;
 constexpr unsigned kMostProbes = 48;
 /// Bytes ahead, at most; values, the surer the more.
 constexpr std::uint64_t kMostAhead = std::uint64_t{64} << 20;
@@ -56,25 +62,51 @@ ReadFacts facts_of(const cache::FileCache& file) noexcept {
   return facts;
 }
 
+// The pages of a value of a leaf; none: it has none of its own.
+PageRun pages_of(const format::PageView& leaf, unsigned entry, const cache::WindowView& view) noexcept {
+  format::Node node;
+  if (entry >= leaf.count() || !leaf.node(entry, node) || (node.flags() & format::kBigData) == 0) return {};
+  const PageRun run = {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())};
+  return run.first < view.pages() && run.pages <= view.pages() - run.first ? run : PageRun{};
+}
+
+// The walk jumped to a place near here; the program reads the values that it has come to since.  A page near
+// the leaf may be present because of that.
+bool has_read_before(const TouchedPages& touched, const WalkPlace& place,
+                     const cache::WindowView& view) noexcept {
+  const PageRun value = pages_of(place.leaf, place.forward ? place.index - 1 : place.index + 1, view);
+  if (value.pages == 0) return false;
+  const std::byte* const page = view.hint(format::Pgno{value.first});
+  const auto away = static_cast<std::uint64_t>(std::abs(page - place.leaf.bytes()));
+  return away > TouchedPages::kAround && touched.look(page) == TouchedPages::Page::touched;
+}
+
 }  // namespace
 
-StrideWalk::StrideWalk(cache::Walk& walk, TouchedPages touched) noexcept
-    : walk_(walk), touched_(std::move(touched)) {}
+bool StrideWalk::tells_each(const WalkPlace& place, const cache::WindowView& view) noexcept {
+  return place.value_pages << view.shift() >= 2 * kAround;
+}
+
+StrideWalk::StrideWalk(cache::Walk& walk, TouchedPages touched, bool tells_each) noexcept
+    : walk_(walk), touched_(std::move(touched)), tells_each_(tells_each) {}
 
 StrideWalk::~StrideWalk() { report(); }
 
 std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace& place,
                                               const cache::WindowView& view) noexcept {
   cache::FileCache& file = walk.file();
-  if (place.value_pages << view.shift() < 2 * kAround) return nullptr;
+  const bool each = tells_each(place, view);
+  // Where page faults do it, leaf pages alone are read by them as well.
+  if (!place.values || (!each && file.path() == ReadPath::page_faults)) return nullptr;
   if (choose_read_path(Access::stride, facts_of(file)) == ReadPath::none) return nullptr;
   const std::byte* const leaf = place.leaf.bytes();
   if (leaf != nullptr && is_shared(file, file.chunk_at(static_cast<std::uint64_t>(leaf - view.base())), 0))
     return nullptr;
   TouchedPages touched = TouchedPages::open();
   if (!touched) return nullptr;
+  if (!each && leaf != nullptr && has_read_before(touched, place, view)) return nullptr;
   Prefetcher::existing()->forget_extents(walk);
-  return std::unique_ptr<StrideWalk>(new (std::nothrow) StrideWalk(walk, std::move(touched)));
+  return std::unique_ptr<StrideWalk>(new (std::nothrow) StrideWalk(walk, std::move(touched), each));
 }
 
 bool StrideWalk::is_shared(cache::FileCache& file, ChunkIndex chunk, std::uint32_t share) noexcept {
@@ -102,23 +134,30 @@ void StrideWalk::anew(const WalkPlace& place) noexcept {
   given_.clear();
   late_.clear();
   base_ = entries_ = next_ = 0;
+  leaves_ = leaves_ahead_ = 0;
   unseen_ = unseen_faults_ = unseen_in_a_row_ = probed_ = 0;
   forward_ = place.forward;
 }
 
-bool StrideWalk::probes() const noexcept { return !stride_.seen_unused() && stride_.period() == 0; }
+bool StrideWalk::probes() const noexcept {
+  return tells_each_ && !stride_.seen_unused() && stride_.period() == 0;
+}
 bool StrideWalk::is_fast() const noexcept {
-  return stride_.period() == 0 && stride_.unused_in_a_row() >= kKeys;
+  return stride_.period() == 0 && stride_.unused_in_a_row() >= kKeys &&
+         (tells_each_ || leaf_bytes_ <= kMostUnasked);
+}
+bool StrideWalk::goes_on() const noexcept {
+  const Stride::Verdict verdict = stride_.verdict();
+  return apart_ && verdict != Stride::Verdict::dense && verdict != Stride::Verdict::irregular &&
+         (tells_each_ || !stride_.seen_used());
 }
 
 Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& need,
                               const cache::WindowView& view, FreeRun& run) {
   if (!touched_) return false;  // a forked child
-  const std::byte* const next = at == Arrival::value ? sample_of(need, view) : nullptr;
-  look_back(next);
-  const Stride::Verdict verdict = stride_.verdict();
-  if (!apart_ || verdict == Stride::Verdict::dense || verdict == Stride::Verdict::irregular) return false;
-  if (verdict == Stride::Verdict::stride) {
+  look_back(at == Arrival::value ? &here : nullptr, view);
+  if (!goes_on()) return false;
+  if (stride_.verdict() == Stride::Verdict::stride) {
     if (is_shared(walk_.file(), walk_.file().chunk_at(need.first << view.shift()), share())) return false;
     if (!std::exchange(counted_, true)) ++counters_.stride_walks;
   }
@@ -140,10 +179,15 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
       if (predicted || probes()) {
         if (const Status st = fetch(place, number, &need, view); !st.ok()) return st;
       }
-      if (number >= next_) give(number, next, next_page_, predicted);
+      if (number >= next_) {
+        const TouchedPages::Page* const page = upcoming(here);
+        give(number, sample_of(here.leaf, here.index, view),
+             page != nullptr ? *page : TouchedPages::Page::unknown, predicted);
+      }
       run = {need.first, need.pages};
     }
   } else {
+    upcoming_.count = 0;  // of an earlier turn, if the tree has one leaf
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (stride_.period() == 0 && stride_.unused_in_a_row() >= kPassedBy)
       FilePolicy::pass_by(walk_.file(), place.leaf, view);
@@ -161,20 +205,32 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
 
 // --- what was used ----------------------------------------------------------------------------------------
 
-// `next`: the sample of the value that is given next, or null.
-void StrideWalk::look_back(const std::byte* next) {
+// At the value that is given next, or null.  Each look costs two changes of threads.  So values whose reading
+// would have shown in a page fault wait for one, or for others to be looked at with.
+void StrideWalk::look_back(const WalkPlace* value, const cache::WindowView& view) {
   const Faults now = given_.empty() ? before_ : faults();
-  const bool fast = is_fast() && now.all == before_.all;  // nothing was touched at all
+  const bool quiet = now.all == before_.all, asks = value != nullptr && upcoming(*value) == nullptr;
+  if (tells_each_ && quiet && !asks && !is_fast() && !probes() && given_.size() < Upcoming::kMost) return;
+  // Nothing was touched at all, or nothing that was not there; the first values may be in the page cache since
+  // the file was opened.
+  const bool minor = !tells_each_ && now.major == before_.major;
+  const bool fast = tells_each_ ? is_fast() && quiet : minor && (quiet || stride_.unused_in_a_row() >= kLate);
   looks_.clear();
   if (!fast)
     for (const Given& g : given_) looks_.push_back(g.sample);
-  looks_.push_back(next);
+  const std::size_t before = looks_.size();
+  if (asks) {
+    const unsigned n = value->leaf.count(), step = value->forward ? 1u : ~0u;
+    for (unsigned i = value->index; i < n && looks_.size() < before + Upcoming::kMost; i += step)
+      looks_.push_back(sample_of(value->leaf, i, view));
+  }
   looked_.resize(looks_.size());
-  if (looks_.size() > 1 || next != nullptr)
-    touched_.look(looks_, looked_);
-  else
-    looked_[0] = TouchedPages::Page::unknown;
-  next_page_ = looked_.back();
+  if (!looks_.empty()) touched_.look(looks_, looked_);
+  if (asks) {
+    upcoming_ = {
+        value->leaf.bytes(), value->forward, value->index, static_cast<unsigned>(looks_.size() - before), {}};
+    std::copy(looked_.begin() + static_cast<std::ptrdiff_t>(before), looked_.end(), upcoming_.pages.begin());
+  }
   if (given_.empty()) return;
   unsigned used = 0, unseen = 0;
   for (std::size_t i = 0; i < given_.size(); ++i) {
@@ -182,8 +238,9 @@ void StrideWalk::look_back(const std::byte* next) {
     Stride::Seen seen = Stride::Seen::unknown;
     if (g.sample != nullptr) {
       const TouchedPages::Page page = fast ? TouchedPages::Page::absent : looked_[i];
+      const bool tells = !minor || g.absent;  // without a wait, what was present before tells nothing
       if (page != TouchedPages::Page::unknown)
-        seen = page == TouchedPages::Page::touched ? Stride::Seen::used : Stride::Seen::unused;
+        seen = page == TouchedPages::Page::touched && tells ? Stride::Seen::used : Stride::Seen::unused;
     }
     if (g.predicted) {
       ++counters_.predicted;
@@ -194,7 +251,10 @@ void StrideWalk::look_back(const std::byte* next) {
       ++used;
     else
       ++unseen;
-    if (seen == Stride::Seen::unused && !fast && read_late(g.sample)) apart_ = false;
+    const bool again = tells_each_ ? !fast
+                                   : g.absent && (stride_.unused_in_a_row() < kLate || is_fast() ||
+                                                  g.number % kLookedAtAgain == 0);
+    if (seen == Stride::Seen::unused && again && read_late(g.sample)) apart_ = false;
     stride_.observe(g.number, seen);
     unseen_in_a_row_ = seen == Stride::Seen::unknown && !stride_.seen_used() && !stride_.seen_unused()
                            ? unseen_in_a_row_ + 1
@@ -225,33 +285,38 @@ bool StrideWalk::read_late(const std::byte* sample) {
   return static_cast<std::size_t>(used) >= kReadLate;
 }
 
-const std::byte* StrideWalk::sample_of(const PageRun& value, const cache::WindowView& view) const noexcept {
+// Of those that were looked at last; null: it is not among them.
+const TouchedPages::Page* StrideWalk::upcoming(const WalkPlace& value) const noexcept {
+  if (value.leaf.bytes() != upcoming_.leaf || value.forward != upcoming_.forward) return nullptr;
+  const unsigned i = value.forward ? value.index - upcoming_.first : upcoming_.first - value.index;
+  return i < upcoming_.count ? &upcoming_.pages[i] : nullptr;
+}
+
+const std::byte* StrideWalk::sample_of(const format::PageView& leaf, unsigned entry,
+                                       const cache::WindowView& view) const noexcept {
+  const PageRun value = pages_of(leaf, entry, view);
+  if (value.pages == 0) return nullptr;
+  if (!tells_each_) return view.hint(format::Pgno{value.first});
   const std::uint64_t before = value.pages / 2;
   if (before << view.shift() < kAround || (value.pages - before - 1) << view.shift() < kAround)
     return nullptr;
-  if (value.first >= view.pages() || value.pages > view.pages() - value.first) return nullptr;
   return view.hint(format::Pgno{value.first + before});
 }
 
 // `now`: of the sample's page.
 void StrideWalk::give(std::uint64_t number, const std::byte* sample, TouchedPages::Page now, bool predicted) {
-  given_.push_back({number, now == TouchedPages::Page::absent ? sample : nullptr, predicted});
+  const bool absent = now == TouchedPages::Page::absent;
+  given_.push_back({number, absent || !tells_each_ ? sample : nullptr, predicted, absent});
   next_ = number + 1;
 }
 
 // All values of a leaf, none of which is likely to be used.
 void StrideWalk::give_leaf(const format::PageView& leaf, const cache::WindowView& view) {
-  const unsigned n = leaf.count();
+  const unsigned n = leaf.count(), apart = tells_each_ ? 1 : std::max(1u, n / kOfLeaf);
   looks_.assign(n, nullptr);
-  for (unsigned i = 0; i < n; ++i) {
-    format::Node node;
-    if (!leaf.node(forward_ ? i : n - 1 - i, node)) break;
-    if ((node.flags() & format::kBigData) == 0) continue;
-    looks_[i] = sample_of(
-        {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())}, view);
-  }
-  looked_.resize(n);
-  touched_.look(looks_, looked_);
+  for (unsigned i = 0; i < n; i += apart) looks_[i] = sample_of(leaf, forward_ ? i : n - 1 - i, view);
+  looked_.assign(n, TouchedPages::Page::unknown);
+  if (tells_each_ || fast_leaves_++ % kLookedAtAgain == 0) touched_.look(looks_, looked_);
   for (unsigned i = 0; i < n; ++i)
     if (looks_[i] != nullptr) give(base_ + i, looks_[i], looked_[i], false);
 }
@@ -279,6 +344,7 @@ Status StrideWalk::arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& n
   }
   if (!leaf.is_leaf() || leaf.count() == 0) return {};
   entries_ = leaf.count();
+  leaf_bytes_ = entries_ * place.value_pages << view.shift();
   next_ = base_;
   place.leaf = leaf;
   place.index = place.forward ? 0 : leaf.count() - 1u;
@@ -321,8 +387,18 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   PlanLimits limits{kLeaves, kLeaves};
   place.apart = true;
   place.values = false;
-  if (place.leaf.bytes() != nullptr && (stride_.period() != 0 || probes())) {
-    place.values = true;
+  if (stride_.period() != 0 || probes()) {
+    leaves_ahead_ = 0;
+    place.values = place.leaf.bytes() != nullptr;
+  } else {  // leaf pages alone: half of them are still ahead when more are fetched
+    if (!waits && leaves_ahead_ > leaves_ / 2) {
+      --leaves_ahead_;
+      return {};
+    }
+    leaves_ = std::clamp(2 * leaves_, kFirstLeaves, kMostLeaves);
+    limits = {leaves_, leaves_};
+  }
+  if (place.values) {
     std::uint64_t values = kProbed;
     if (stride_.period() != 0) {
       place.period = stride_.period();
@@ -334,14 +410,19 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   }
   PagesThere there(file, view, kMostProbes);
   plan_walk(place, there, limits, view.shift(), plan_);
+  if (!place.values) leaves_ahead_ = plan_.runs.size();
+  const bool looks = !place.values && !file.read_failed.load(std::memory_order_relaxed);
   for (const PageRun& r : plan_.runs) {
     if (r.first >= view.pages() || r.pages > view.pages() - r.first)
       continue;  // damage: the walk itself will tell
     const Extent e = extent_of(r);
-    if (!is_resident(e.offset, e.bytes) && (!waits || !(e == extents_.front()))) extents_.push_back(e);
+    if (is_resident(e.offset, e.bytes) || (waits && e == extents_.front())) continue;
+    if (looks && file.residency.share(e.offset, e.bytes, view.base()) == 1.0) continue;
+    extents_.push_back(e);
   }
-  cache::Ticket ticket = prefetcher.submit(walk_, {{}, extents_, {}, waits ? extents_.front() : Extent()});
   report();
+  if (extents_.empty()) return {};
+  cache::Ticket ticket = prefetcher.submit(walk_, {{}, extents_, {}, waits ? extents_.front() : Extent()});
   return prefetcher.wait(ticket);
 }
 

@@ -22,6 +22,7 @@
 //   K-th; from the
 //                               first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
 //   stride-back SLOT K R        from the last on, one turn
+//   keys SLOT                   from first to last, without values
 //   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their
 //   first 4 KiB
 //                               alone, - not, over and over
@@ -245,6 +246,16 @@ static long walk_by_list(struct Slot* s, size_t n, const char* list) {
     done += use;
   }
   return done;
+}
+
+// Values are not asked for.
+static long walk_keys(struct Slot* s) {
+  MDB_val key;
+  for (s->at = 0; s->at < known.records; ++s->at) {
+    const int rc = get(s->cursor, &key, NULL, s->at == 0 ? MDB_FIRST : MDB_NEXT);
+    if (rc != 0 || number_of(&key) != s->at) return failed_at(s->at, rc);
+  }
+  return (long)known.records;
 }
 
 // EIO is counted, and the call made again.
@@ -691,6 +702,7 @@ static void run(const char* command) {
     if (IS("stride"))
       got = walk_stride(s, n[1], n[2], numbers > 3 ? n[3] : (known.records - n[2] + n[1] - 1) / n[1]);
     if (IS("stride-back")) got = walk_stride_back(s, n[1], n[2]);
+    if (IS("keys")) got = walk_keys(s);
     if (IS("use-at")) got = walk_by_list(s, n[1], strpbrk(rest, "uh-"));
     if (IS("gets")) got = look_up_all(s, n[1], n[2], 0);
     if (IS("sets")) got = look_up_all(s, n[1], n[2], 1);

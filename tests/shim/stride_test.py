@@ -1,5 +1,5 @@
-"""Walks that use each k-th value, of an unmodified program on a slow file system: right bytes, and how many of them the
-file system was asked for.
+"""Walks that use each k-th value, or none, of an unmodified program on a slow file system: right bytes, and how many of
+them the file system was asked for.
 
     stride_test.py CONFIG [unittest arguments]
 
@@ -19,6 +19,25 @@ MIB = 1 << 20
 PAGE = 4096
 RECORDS, LARGE = 1200, 196608  # 225 MiB
 SMALLER = 112640               # 110 KiB: not told apart
+# Values, and in how many commits they were written again: 0 is in the order of keys.
+OF_KEYS = (("known 20000 3000 0", 0), ("known 20000 3000 0", 20), ("known 1200 112640 0", 0), ("known 1200 112640 0", 30))
+
+PYTHON = "/usr/bin/python3"
+# Of all keys, how many there are and their digest.
+KEYS = """
+import hashlib, lmdb, sys
+found, digest = 0, hashlib.sha256()
+with lmdb.open(sys.argv[1], readonly=True).begin() as txn, txn.cursor() as cursor:
+    if sys.argv[2] == "iternext":
+        for key in cursor.iternext(values=False):
+            found += 1
+            digest.update(key)
+    else:
+        while cursor.next():
+            found += 1
+            digest.update(cursor.key())
+print(found, digest.hexdigest())
+"""
 
 
 class Strides(cold_test.Walks):
@@ -33,17 +52,19 @@ class Strides(cold_test.Walks):
             fs.__exit__()
         super().tearDownClass()
 
-    def mount(self, known):
-        if known not in self.mounts:
-            source = self.db(known)
-            self.mounts[known] = cold_test.missing_part(
+    def mount(self, known, parts=0):
+        if (known, parts) not in self.mounts:
+            source = self.db(known, f"{parts}")
+            if parts:
+                shimtest.run("stock", ["cold", known, f"scatter {source} {parts}"])
+            self.mounts[known, parts] = cold_test.missing_part(
                 self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], source, delay_us=1000).__enter__())
-        return self.mounts[known]
+        return self.mounts[known, parts]
 
-    def used_on(self, commands, known=None, extra=None, prefix=(), after=("end 0", "close 0"), before=()):
+    def used_on(self, commands, known=None, extra=None, prefix=(), after=("end 0", "close 0"), before=(), parts=0):
         """Answers, `io`, and the bytes that the file system was asked for."""
         known = known or f"known {RECORDS} {LARGE} 0"
-        fs = self.mount(known)
+        fs = self.mount(known, parts)
         got = None
         variables = {"LMDBIO_IO": "auto", "LMDBIO_MEMORY": "64M", **(extra or {})}
         # What opening reads is not the walk's.
@@ -78,6 +99,8 @@ class Strides(cold_test.Walks):
                 self.assertGreaterEqual(io["predicted"], used - 3)
                 self.assertEqual((io["predicted_right"], io["predicted_wrong"]), (io["predicted"], 0))
                 self.assertEqual(io["chunks_read"], 0)
+                if io["engine"] == "threads":  # a wait for each of its 49 pages would be more
+                    self.assertLessEqual(got.stats[0]["environments"][0]["voluntary_switches"], 15 * used)
 
     def test_other_periods(self):
         for period in (2, 3, 5, 16, 64, 300):
@@ -155,6 +178,96 @@ class Strides(cold_test.Walks):
         self.right(got, "use-at", 0)
         self.assertLessEqual(read, self.needed(0) + 2 * MIB)
         self.assertEqual((io["key_walks"], io["chunks_read"]), (1, 0))
+
+    # -- keys alone, of values that are not told apart
+
+    def test_keys_alone_of_small_values(self):
+        for known, parts in OF_KEYS:
+            records = int(known.split()[1])
+            # By MDB_NEXT without and with values that nobody reads, and by MDB_PREV; then the next turn.
+            for walks in (["keys 0", "keys 0"], [f"use-at 0 {records} -"], [f"stride-back 0 1 {records}"]):
+                with self.subTest(known=known, parts=parts, walks=walks):
+                    got, io, read = self.used_on(walks, known=known, parts=parts)
+                    self.assertNotIn("wrong", got.out)
+                    self.assertEqual(len(got.answers), len(walks) + 6, got.out)
+                    self.assertEqual(io["chunks_read"], 0)
+                    self.assertLessEqual(read, self.needed(0, records) + MIB, io)
+
+    # py-lmdb, stock and preloaded: iternext(values=False) and next() with key().
+    def test_keys_alone_by_python(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("Python has no sanitizer's runtime")
+        if shimtest.run("stock", [PYTHON, "-c", "import lmdb.cpython"]).returncode != 0:
+            self.skipTest("no python3-lmdb")
+        for known, parts in OF_KEYS:
+            records = int(known.split()[1])
+            fs = self.mount(known, parts)
+            for how in ("iternext", "next"):
+                keys = {}
+                for mode in ("stock", "preload"):
+                    with self.subTest(known=known, parts=parts, how=how, mode=mode):
+                        self.assertEqual(self.run_cold([f"evict {fs.path}"], known=known)["evict"], ["0"])
+                        fs.set(reset=1)
+                        got = shimtest.run(mode, [PYTHON, "-c", KEYS, fs.path, how])
+                        read = fs.counters()["read"]["bytes"]
+                        self.assertEqual((got.returncode, got.err), (0, ""))
+                        keys[mode] = got.out
+                        self.assertEqual(got.out.split()[0], str(records))
+                        if mode == "preload":
+                            self.assertGreaterEqual(got.calls_ours(), records)
+                            self.assertLessEqual(read, self.needed(0, records) + MIB)
+                self.assertEqual(keys["stock"], keys["preload"])
+
+    def test_keys_then_values(self):
+        for known, parts in OF_KEYS:
+            records = int(known.split()[1])
+            half = records // 2
+            with self.subTest(known=known, parts=parts):
+                got, io, read = self.used_on([f"use-at 0 {half} -", f"use-at 0 {half} u"], known=known, parts=parts)
+                self.assertEqual(got["use-at"], ["right 0", f"right {half}"], got.out)
+                # No more than a few values come by page faults of the program.
+                self.assertGreaterEqual(io["read"], 0.9 * half * self.pages(int(known.split()[2])) * PAGE, io)
+
+    # The first value comes by a page fault; what follows is a stream as if nothing had been asked.
+    def test_values_of_small_size(self):
+        for known, parts in OF_KEYS:
+            records = int(known.split()[1])
+            size = os.path.getsize(self.mount(known, parts).path + "/data.mdb")
+            with self.subTest(known=known, parts=parts):
+                got, io, read = self.used_on(["walk 0"], known=known, parts=parts)
+                self.right(got, "walk", records)
+                self.assertLessEqual(read, size + 2 * MIB, io)
+                self.assertGreaterEqual(io["read"], 0.97 * records * self.pages(int(known.split()[2])) * PAGE, io)
+
+    def test_keys_in_processes(self):
+        known, parts = OF_KEYS[1]
+        fs = self.mount(known, parts)
+        for processes in (2, 8):
+            with self.subTest(processes=processes):
+                self.assertEqual(self.run_cold([f"evict {fs.path}"], known=known)["evict"], ["0"])
+                fs.set(reset=1)
+                argv = [shimtest.program("cold"), known, f"open {fs.path}", "begin 0", "use-at 0 20000 -", "end 0", "close 0"]
+                env = shimtest.environment("preload")
+                all_of_them = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+                for process in all_of_them:
+                    self.assertIn("use-at = right 0", process.communicate()[0])
+                self.assertLessEqual(fs.counters()["read"]["bytes"], self.needed(0, 20000) + MIB)
+
+    def test_keys_and_failing_reads(self):
+        known, parts = OF_KEYS[1]
+        fs = self.mount(known, parts)
+        program = cold_test.Program(self, "preload")
+        for command in (known, f"evict {fs.path}", f"open {fs.path}", "begin 0"):
+            self.assertEqual(program.do(command), "0")
+        self.assertEqual(program.do("use-at 0 3000 -"), "right 0")
+        fs.set(reset=1, fail_from=1)
+        try:
+            self.assertEqual(program.do("use-at 0 17000 -"), "wrong")
+        finally:
+            fs.set(fail_from=0)
+        self.assertRegex(program.do("keys 0"), r"^right 20000( errors \d+)?$")
+        self.assertRegex(program.do("walk 0"), r"^right 20000( errors \d+)?$")
+        self.assertEqual(program.do("end 0") + program.do("close 0"), "00")
 
     # What is read of each value does not reach its middle: that it is read shows in the page faults.
     def test_heads_alone(self):
@@ -244,9 +357,9 @@ class Strides(cold_test.Walks):
     def test_random_programs(self):
         rng = random.Random(cold_test.SEED)
         print(f"  --seed {cold_test.SEED}", flush=True)
-        known = f"known {RECORDS} {LARGE} 0"
-        fs = self.mount(known)
-        for _ in range(cold_test.ROUNDS):
+        for turn in range(cold_test.ROUNDS):
+            known, parts = [(f"known {RECORDS} {LARGE} 0", 0), OF_KEYS[3], ("known 1200 9000 0", 10)][turn % 3]
+            fs = self.mount(known, parts)
             commands = [f"evict {fs.path}"] * rng.randrange(2)
             for i in range(2):
                 commands += [f"open {fs.path}", f"begin {i}"]
@@ -255,7 +368,7 @@ class Strides(cold_test.Walks):
                 pattern = "".join(rng.choice("u---") for _ in range(rng.randrange(1, 20)))
                 commands.append(rng.choice([
                     f"stride {i} {k} {rng.randrange(2 * k)}", f"stride-back {i} {k} {rng.randrange(2 * k)}", f"part {i} {rng.randrange(1, 300)}",
-                    f"use-at {i} {rng.randrange(1, 500)} u{'-' * (k - 1)}", f"use-at {i} {rng.randrange(1, 500)} {pattern}",
+                    f"keys {i}", f"use-at {i} {rng.randrange(1, 500)} u{'-' * (k - 1)}", f"use-at {i} {rng.randrange(1, 500)} {pattern}",
                     f"more {i} {rng.randrange(1, 200)}", f"stride {i} {k} 0 {rng.randrange(1, 2 * RECORDS // k)}",
                     f"pair {i}", f"fork {i} 1", f"evict {fs.path}", "turns"]))
             commands += ["end 0", "close 0", "end 1", "close 1"]

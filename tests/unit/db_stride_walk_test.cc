@@ -2,6 +2,8 @@
 // none.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/stride_walk.h"
 #include "tests/support/walk_env.h"
@@ -18,6 +20,8 @@ constexpr std::uint64_t kPagesEach = 40, kValueBytes = kPagesEach * WalkEnv::kPa
 
 class StrideWalkTest : public ::testing::Test {
  protected:
+  explicit StrideWalkTest(unsigned values = kValues, std::uint64_t pages_each = kPagesEach)
+      : values_(values), pages_each_(pages_each), env_(values, pages_each, true) {}
   void SetUp() override {
     file_ = env_.env().read_ahead(env_.view());
     ASSERT_NE(file_, nullptr);
@@ -34,16 +38,16 @@ class StrideWalkTest : public ::testing::Test {
   /// Values 0, 1, .. until the walk is a stream, or all: how many it came to.
   template <class Reads>
   unsigned walk(Reads&& reads) {
-    for (unsigned i = 0; i < kValues; ++i) {
+    for (unsigned i = 0; i < values_; ++i) {
       const Result<bool> goes_on =
           picking_->step(Arrival::value, env_.at(i), env_.value(i), env_.view(), run_);
       EXPECT_TRUE(goes_on);
       if (!goes_on || !goes_on.value()) return i;
-      EXPECT_TRUE(run_.covers(env_.value(i).first, kPagesEach - 1));
-      EXPECT_FALSE(run_.covers(env_.value(i + 1).first, kPagesEach - 1)) << "it asks at each value";
+      EXPECT_TRUE(run_.covers(env_.value(i).first, pages_each_ - 1));
+      EXPECT_FALSE(run_.covers(env_.value(i + 1).first, pages_each_ - 1)) << "it asks at each value";
       if (reads(i)) env_.read(i);
     }
-    return kValues;
+    return values_;
   }
   AccessCounters counters() {
     picking_.reset();  // its counts go into the file's then
@@ -51,7 +55,9 @@ class StrideWalkTest : public ::testing::Test {
   }
   std::uint64_t read_bytes() { return env_.stats().read; }
 
-  WalkEnv env_{kValues, kPagesEach, true};
+  const unsigned values_;
+  const std::uint64_t pages_each_;
+  WalkEnv env_;
   std::shared_ptr<cache::FileCache> file_;
   std::unique_ptr<cache::Walk> walk_;
   std::unique_ptr<StrideWalk> picking_;
@@ -90,14 +96,40 @@ TEST_F(StrideWalkTest, NoRuleIsAStream) {
             kValues);
 }
 
-TEST(StrideWalkStart, SmallValuesTellNothing) {
-  WalkEnv env(20, 30, true);
-  const auto file = env.env().read_ahead(env.view());
-  ASSERT_NE(file, nullptr);
-  cache::Walk walk(file);
-  cache::Prefetcher::existing()->add(walk);
-  EXPECT_EQ(StrideWalk::start(walk, env.at(0), env.view()), nullptr);
-  cache::Prefetcher::existing()->remove(walk);
+/// Page tables do not tell these apart.
+class StrideWalkOfSmallValues : public StrideWalkTest {
+ protected:
+  static constexpr unsigned kMany = 140;
+  StrideWalkOfSmallValues() : StrideWalkTest(kMany, 4) {}
+};
+
+TEST_F(StrideWalkOfSmallValues, TheFirstThatIsReadMakesAStream) {
+  EXPECT_EQ(walk([](unsigned) { return true; }), 1u);
+  EXPECT_EQ(read_bytes(), 0u) << "it came by a page fault";
+}
+
+TEST_F(StrideWalkOfSmallValues, NothingIsFetchedForKeys) {
+  EXPECT_EQ(walk([](unsigned) { return false; }), kMany);
+  EXPECT_EQ(read_bytes(), 0u);
+}
+
+TEST_F(StrideWalkOfSmallValues, KeysFirstValuesLater) {
+  EXPECT_EQ(walk([](unsigned i) { return i >= 100; }), 101u);
+}
+
+// Page faults of other threads are not counted: a few values are looked at again.
+TEST_F(StrideWalkOfSmallValues, ValuesThatAnotherThreadReads) {
+  EXPECT_LT(walk([this](unsigned i) {
+              std::thread([this, i] { env_.read(i); }).join();
+              return false;
+            }),
+            kMany);
+}
+
+TEST_F(StrideWalkOfSmallValues, AfterAJumpThePreviousValueTells) {
+  env_.read(4);
+  EXPECT_EQ(StrideWalk::start(*walk_, env_.at(5), env_.view()), nullptr);
+  EXPECT_NE(StrideWalk::start(*walk_, env_.at(50), env_.view()), nullptr);
 }
 
 }  // namespace
