@@ -110,7 +110,7 @@ class Lookups(cold_test.Walks):
         prefix = cold_test.missing_part(self, lambda: confined.in_mounts("umount -l /proc"))
         got, io = self.looked_up(self.db(LARGE), LARGE, ["gets 0 600 77"], {"LMDBIO_IO": "auto"}, prefix)
         self.assertEqual(got["gets"], ["right 600"])
-        self.assertEqual(io.get("exact_reads", 0), 0)
+        self.assertGreater(io["exact_reads"], 0)  # the file is opened by its path
 
     def test_fork(self):
         path = self.db(LARGE)
