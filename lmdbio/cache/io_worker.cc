@@ -392,6 +392,7 @@ void IoWorker::look_at_shared_memory() noexcept {
 void IoWorker::sleep(std::uint32_t seen) noexcept {
   const bool looks = watches_late_use_.load(std::memory_order_relaxed);
   if (idle()) {
+    if (scratch_ && owner_.memory_is_nearly_full()) scratch_.reset();
     constexpr std::int64_t kLong = 3'600'000'000'000;
     const std::int64_t memory = owner_.look_at_memory();
     work_.wait(seen, std::min({looks ? LateUse::kEvery : kLong, keeps_shared_ ? kLookAtShared : kLong,

@@ -21,8 +21,10 @@ constexpr std::uint64_t kUnchecked = 256 * kMiB;
 constexpr std::int64_t kLeastPause = 10'000'000;
 constexpr std::int64_t kPauseForLook = 50;
 /// What was allowed is good for so long: a program takes memory at 4 bytes a ns, at most.
-constexpr std::int64_t kLeastGood = 50'000'000, kMostGood = 2'000'000'000;
+constexpr std::int64_t kLeastGood = 10'000'000, kMostGood = 2'000'000'000;
 constexpr std::uint64_t kTakenPerNs = 4;
+/// Nothing is read ahead if less than an eighth of the memory is available, and less than this.
+constexpr std::uint64_t kNearlyFull = 64 * kMiB;
 /// So many processes may be there that are not seen.
 constexpr std::uint64_t kUnseen = 16;
 
@@ -99,6 +101,16 @@ void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
   tell();
 }
 
+bool MemoryBudget::nearly_full() noexcept {
+  const std::int64_t now = now_ns();
+  if (now < full_until_ns_) return nearly_full_;
+  const MemoryFacts memory = facts_();
+  nearly_full_ = memory.available < std::min(memory.total / 8, kNearlyFull);
+  full_until_ns_ =
+      now + std::clamp(static_cast<std::int64_t>(memory.available / kTakenPerNs), kLeastPause, kMostGood);
+  return nearly_full_;
+}
+
 // A process that has nothing and wants nothing does not count.  When it wants something again it looks soon.
 void MemoryBudget::tell() noexcept {
   if (note_ == nullptr || looked_ns_ == 0) return;
@@ -109,7 +121,7 @@ void MemoryBudget::tell() noexcept {
 
 void MemoryBudget::forget_all() noexcept {
   used_ = vmas_ = 0;
-  looked_ns_ = 0;
+  looked_ns_ = full_until_ns_ = 0;
   limit_.store(most_, std::memory_order_relaxed);
   if (note_ != nullptr) note_->forget();
   by_use_ = {};

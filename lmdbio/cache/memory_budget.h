@@ -169,6 +169,9 @@ class MemoryBudget {
     vmas_by_use_[index(use)] -= vmas;
     tell();
   }
+  /// The machine, or the cgroup, has so little memory left that nothing may be read ahead, wherever it would
+  /// go: pages that are being read cannot be reclaimed.  Looks by itself, at most once in 10 ms.
+  bool nearly_full() noexcept;
   /// In a forked child.
   void forget_all() noexcept;
 
@@ -194,6 +197,9 @@ class MemoryBudget {
   std::int64_t pause_ns_ = 0;     ///< it is good for so long
   std::int64_t took_ns_ = 0;
   std::uint64_t grow_to_ = 0;
+  // Of nearly_full(): when it is to be looked at again, and the last answer.
+  std::int64_t full_until_ns_ = 0;
+  bool nearly_full_ = false;
 };
 
 /// A quarter of the VMAs that the kernel lets a process map and that it has not mapped yet: /proc/self/maps

@@ -465,6 +465,11 @@ std::int64_t Prefetcher::look_at_memory() noexcept {
   return chunks_.budget().look_again_ns();
 }
 
+bool Prefetcher::memory_is_nearly_full() noexcept {
+  const std::lock_guard lock(mutex_);
+  return chunks_.budget().nearly_full();
+}
+
 void Prefetcher::after_fork_in_child() noexcept {
   worker_ = nullptr;  // leaked: what it holds, threads and descriptors, is the parent's
   for (FileCache* const f : chunks_.files()) {

@@ -149,6 +149,7 @@ class Prefetcher final : public MemorySource {
   /// Without the lock: gives memory back if others need it.  After so many ns it is to be called again; 0: it
   /// need not be.
   std::int64_t look_at_memory() noexcept;
+  bool memory_is_nearly_full() noexcept;
 
   SignalSafeMutex mutex_;  // guards all below
   Schedule schedule_;

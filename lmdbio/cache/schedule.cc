@@ -156,7 +156,7 @@ bool Schedule::all_cached(const Walk& walk) const noexcept {
 }
 
 bool Schedule::next(ChunkCache& chunks, ReadJob& job, bool idle) {
-  return next_chunk(chunks, job, idle) || next_extent(job);
+  return next_chunk(chunks, job, idle) || next_extent(chunks, job);
 }
 
 bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
@@ -173,6 +173,11 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
       }
       if (state == ChunkState::resident || file.bytes_in(e.chunk) == 0) {
         e.outcome = state == ChunkState::resident ? Outcome::ready : Outcome::mapped;
+        if (e.awaited && walk.waiting_) walk.settled_.notify();
+        continue;
+      }
+      if (file.has_page_cache() && chunks.budget().nearly_full()) {
+        e.outcome = Outcome::mapped;
         if (e.awaited && walk.waiting_) walk.settled_.notify();
         continue;
       }
@@ -203,10 +208,15 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
   return false;
 }
 
-bool Schedule::next_extent(ReadJob& job) {
+bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
   for (std::size_t k = 0; k < walks_.size(); ++k) {
     const std::size_t at = (next_walk_ + k) % walks_.size();
     Walk& walk = *walks_[at];
+    if (walk.next_extent_ < walk.extents_.size() && walk.file().has_page_cache() &&
+        chunks.budget().nearly_full()) {  // they are the mapping's to give
+      walk.next_extent_ = walk.extents_.size();
+      if (walk.waiting_) walk.settled_.notify();
+    }
     while (walk.next_extent_ < walk.extents_.size()) {
       // Other plans had other bounds: what is asked for is what none of them has asked for.
       const Extent e = walk.asked_.first_missing(walk.extents_[walk.next_extent_]);

@@ -65,7 +65,7 @@ class Schedule final : public ChunkPlans {
 
  private:
   bool next_chunk(ChunkCache& chunks, ReadJob& job, bool idle);
-  bool next_extent(ReadJob& job);
+  bool next_extent(ChunkCache& chunks, ReadJob& job);
   bool goes_on(const Walk& walk) const noexcept;
   void count_going() noexcept;
   void drop_behind(FileCache& file, ChunkIndex chunk) noexcept;

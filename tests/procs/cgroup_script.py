@@ -54,7 +54,7 @@ def fork(path, access, workers, ballast, growth):
             try:
                 grown, n = [], 0
                 for n, _ in enumerate(read(path, access, w, workers), 1):
-                    if len(grown) < growth and n % 8 == 0:
+                    if len(grown) < growth and n % 32 == 0:
                         grown.append(b"%d" % n * (1 << 20))
                 os.write(puts, b"%d\n" % n)
                 status = 0

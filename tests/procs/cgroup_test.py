@@ -21,6 +21,7 @@ LIMITS = list(map(int, shimtest.option("--limits", "150").split()))
 WORKERS = list(map(int, shimtest.option("--workers", "4").split()))
 LOADER = shimtest.option("--loader", "fork")
 SCRIPT, PYTHON = os.path.join(HERE, "cgroup_script.py"), "/usr/bin/python3"
+MARGIN = int(shimtest.option("--margin", "8"))  # MiB: the kernel's own memory of the processes, and some
 VALUE, MIB = 110 << 10, 1 << 20
 NO_SHARED_MEMORY = ["unshare", "-i", "sh", "-c", 'echo 0 >/proc/sys/kernel/shmmni && exec "$@"', "sh"]
 
@@ -90,6 +91,19 @@ class Cgroup(shimtest.Case):
                 self.assertEqual(said, f"records {records} killed 0 failed 0")
                 # Half of the limit, and 4 MiB in each process that are not in the budget.
                 self.assertLessEqual(with_us, most + limit // 2 + 4 * workers)
+
+    # What the program and its workers have themselves leaves nothing to read ahead with, as time goes on.
+    def test_nearly_full(self):
+        workers, own = WORKERS[0], (30, 10)
+        db, records = self.make(LIMITS[0])
+        _, most = self.read(db, 4 * LIMITS[0], workers, mode="stock", own=own)
+        limit = most + MARGIN
+        for mode, extra in (("stock", {}), ("preload", {}), ("preload", {"LMDBIO_MEMORY": "0"})):
+            with self.subTest(limit=limit, mode=mode, **extra):
+                said, _ = self.read(db, limit, workers, mode=mode, extra=extra, own=own)
+                if mode == "stock" and "killed 0" not in said:
+                    self.skipTest("stock is killed")
+                self.assertEqual(said, f"records {records} killed 0 failed 0")
 
     def matrix(self):
         for limit in LIMITS:

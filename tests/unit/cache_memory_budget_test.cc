@@ -294,6 +294,22 @@ TEST(MemoryBudget, BuildsHaveAShare) {
   EXPECT_TRUE(b.within_share(Use::readers, 64 * kMiB));
 }
 
+TEST(MemoryBudget, NothingIsReadAheadIfMemoryIsNearlyFull) {
+  looks = 0;
+  machine_left = 64 * kMiB - 1;
+  MemoryBudget b({64 * kMiB, false, 100}, machine);
+  EXPECT_TRUE(b.nearly_full());
+  machine_left = 64 * kMiB;
+  for (int i = 0; i < 100; ++i) (void)b.nearly_full();
+  EXPECT_LE(looks, 100u / 2) << "the answer holds for a while";
+  EXPECT_FALSE(MemoryBudget({64 * kMiB, false, 100}, machine).nearly_full());
+  const auto group = []() noexcept -> MemoryFacts { return {160 * kMiB, machine_left, 1}; };
+  machine_left = 20 * kMiB;
+  EXPECT_FALSE(MemoryBudget({40 * kMiB, true, 100}, group).nearly_full());
+  machine_left = 20 * kMiB - 1;
+  EXPECT_TRUE(MemoryBudget({40 * kMiB, true, 100}, group).nearly_full());
+}
+
 TEST(MemoryBudget, VmasOfThisProcess) {
   const std::uint64_t n = vmas_to_use();
   EXPECT_GT(n, 0u);
