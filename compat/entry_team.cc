@@ -182,6 +182,8 @@ int init(dist::Network* network, const dist::TeamOptions& options, void** team) 
   });
 }
 
+unsigned nodes(void* team) noexcept { return static_cast<unsigned>(team_of(team)->nodes()); }
+
 int reader_open(void* handle, const char* path, const lmdbio_reader_options* given,
                 lmdbio_reader** reader) noexcept {
   return told([&](std::string& why) {
@@ -275,7 +277,7 @@ void set_error(const char* text) noexcept {
 
 bool together() noexcept { return config().mpi; }
 
-constexpr dist::TeamFunctions kFunctions{set_error, together, init,  reader_open,
+constexpr dist::TeamFunctions kFunctions{set_error, together, init,  nodes,    reader_open,
                                          wait,      poll,     close, free_team};
 
 }  // namespace

@@ -162,6 +162,10 @@ __attribute__((visibility("default"))) int lmdbio_mpi_wait(lmdbio_reader* reader
   return functions() != nullptr ? functions()->wait(reader) : ENOTSUP;
 }
 
+__attribute__((visibility("default"))) unsigned lmdbio_mpi_nodes(const lmdbio_mpi* mpi) {
+  return mpi != nullptr ? functions()->nodes(mpi->team) : 0;
+}
+
 __attribute__((visibility("default"))) int lmdbio_mpi_poll(lmdbio_mpi* mpi) {
   return mpi != nullptr ? functions()->poll(mpi->team) : fail(EINVAL, "lmdbio_mpi_poll: null argument");
 }

@@ -23,6 +23,8 @@ struct TeamFunctions {
   bool (*together)();
   /// Owns the network from now on, also if it fails.
   int (*init)(Network* network, const TeamOptions& options, void** team);
+  /// Nodes that its ranks run on.
+  unsigned (*nodes)(void* team);
   int (*reader_open)(void* team, const char* path, const lmdbio_reader_options* options,
                      lmdbio_reader** reader);
   int (*wait)(lmdbio_reader* reader);

@@ -4,7 +4,7 @@
 //   backend_ranks --seed N [--rounds N] [--level N] [--direct 1] [--alone 1]
 //
 // --direct: reads without the page cache, so that ranks send each other what they read.  --alone: the ranks
-// must not read together, for lack of MPI_THREAD_MULTIPLE.
+// must not read together, for lack of MPI_THREAD_MULTIPLE or because they run on one node.
 //
 // Each round has two databases and, on each rank, a thread that trains and one that tests.  They open cursors
 // in an order of their own, read until they stop somewhere, and shuffle in some rounds.  Meanwhile the main

@@ -62,6 +62,10 @@ int lmdbio_mpi_init(MPI_Comm comm, const lmdbio_mpi_options* options, lmdbio_mpi
  * child. */
 int lmdbio_mpi_world(lmdbio_mpi** mpi, int* rank, int* ranks);
 
+/* The number of nodes that the ranks run on; 0 for NULL.  With one node, processes that read by LMDB's calls
+ * share what they read without MPI (docs/operations.md).  Any thread. */
+unsigned lmdbio_mpi_nodes(const lmdbio_mpi* mpi);
+
 /* Opens a reader as lmdbio_reader_open does.  All ranks open the same database: the same path, the same
  * `database` of the options, and a file with the same size, modification time and meta pages.  All ranks then
  * read the same snapshot.
