@@ -134,8 +134,8 @@ bool lock_file_has_room(const char* path, unsigned flags) {
 
 void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
   // Images (squashfs and others) have no free block, but need not say that they are read-only.
-  const char* const why = rc == ENOSPC ? "No space left on device, as on a full disk or a read-only image"
-                                       : describe(stock, rc);
+  const char* const why =
+      rc == ENOSPC ? "No space left on device, as on a full disk or a read-only image" : describe(stock, rc);
   log_line(lockless_level(),
            "%s: cannot be locked (%s): reading without locks; writers may change pages while they are being "
            "read",

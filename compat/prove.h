@@ -46,8 +46,8 @@ class KeptFd {
 
 /// Before a read-only open.  Not ok (MDB_INVALID, MDB_CORRUPTED; logged): stock would die of the file's metas
 /// (db::prove_metas) or wait for ever (a pipe).  All else that may be wrong stock finds itself.  `local`: the
-/// file is known to be on a local file system.  A local file that was proven before, and has not changed since,
-/// is not opened.  Any thread; allocates nothing.
+/// file is known to be on a local file system.  A local file that was proven before, and has not changed
+/// since, is not opened.  Any thread; allocates nothing.
 ///
 /// Closing the file drops locks that the program has on it (fcntl(2)).  If there may be any, it stays open in
 /// `keep`.

@@ -141,9 +141,12 @@ stats::EnvironmentReport report_of(EnvHandle& env) {
   const auto since = [](long later, long earlier) {
     return static_cast<std::uint64_t>(std::max(0L, later - earlier));
   };
-  out.use = {since(now.ru_minflt, s.usage.ru_minflt), since(now.ru_majflt, s.usage.ru_majflt),
-             since(now.ru_nvcsw, s.usage.ru_nvcsw), since(now.ru_nivcsw, s.usage.ru_nivcsw),
-             static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000), std::nullopt};
+  out.use = {since(now.ru_minflt, s.usage.ru_minflt),
+             since(now.ru_majflt, s.usage.ru_majflt),
+             since(now.ru_nvcsw, s.usage.ru_nvcsw),
+             since(now.ru_nivcsw, s.usage.ru_nivcsw),
+             static_cast<std::uint64_t>((now_ns() - s.opened_ns) / 1000),
+             std::nullopt};
   if (const auto bytes = stats::process_storage_bytes(); bytes && s.storage_bytes)
     out.use->storage_bytes = *bytes - std::min(*bytes, *s.storage_bytes);
   return out;

@@ -9,8 +9,8 @@
 
 namespace lmdbio {
 
-/// While it lives, calls of this thread that would make a file larger than RLIMIT_FSIZE allows fail with EFBIG.
-/// Without it, the kernel also sends SIGXFSZ, which ends the program.  errno preserved.
+/// While it lives, calls of this thread that would make a file larger than RLIMIT_FSIZE allows fail with
+/// EFBIG. Without it, the kernel also sends SIGXFSZ, which ends the program.  errno preserved.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() noexcept {

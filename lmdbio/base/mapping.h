@@ -109,8 +109,8 @@ class Mapping {
 
   /// `length` bytes of the file from its start, PROT_READ and MAP_SHARED, at a multiple of `alignment`, a
   /// power of two. May reach beyond the end of the file: an access there is SIGBUS until the file has grown.
-  /// `fd` may be closed afterwards.  `hint`: tried first.  One system call where the kernel puts it at such an
-  /// address.  Errors as mmap(2).
+  /// `fd` may be closed afterwards.  `hint`: tried first.  One system call where the kernel puts it at such
+  /// an address.  Errors as mmap(2).
   static Result<Mapping> map_file(int fd, std::size_t length, std::size_t alignment,
                                   void* hint = nullptr) noexcept {
     if (length > SIZE_MAX / 2) return Status::from_errno(ENOMEM);
@@ -119,8 +119,8 @@ class Mapping {
     if (anywhere == MAP_FAILED) return Status::from_errno(errno);
     Mapping first(anywhere, bytes);
     if (reinterpret_cast<std::uintptr_t>(anywhere) % alignment == 0) return first;
-    // The file can be mapped: where a MAP_FIXED fails late, the kernel has emptied the range already, and what
-    // another thread puts there is not ours to unmap.
+    // The file can be mapped: where a MAP_FIXED fails late, the kernel has emptied the range already, and
+    // what another thread puts there is not ours to unmap.
     first.reset();
     Result<Mapping> range = reserve(length, alignment);
     if (!range) return range;

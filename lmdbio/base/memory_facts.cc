@@ -85,7 +85,8 @@ void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::
     // Also of a group whose limit is not the tightest: it may be fuller.
     auto limit = number_in(directory, limit_name);
     if (throttle_name != nullptr) {
-      if (const auto high = number_in(directory, throttle_name); high) limit = std::min(*high, limit.value_or(*high));
+      if (const auto high = number_in(directory, throttle_name); high)
+        limit = std::min(*high, limit.value_or(*high));
     }
     if (limit) {
       // Of groups with the same limit the outermost: it is where processes meet that limit together.
@@ -126,8 +127,7 @@ MemoryFacts memory_facts(const char* root) noexcept {
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string_view group = line.substr(second + 1);
     if (controllers.empty())
-      apply_groups(facts, root, "/sys/fs/cgroup", group, "/memory.max", "/memory.high",
-                   "/memory.current");
+      apply_groups(facts, root, "/sys/fs/cgroup", group, "/memory.max", "/memory.high", "/memory.current");
     else if (controllers.find("memory") != std::string_view::npos)
       apply_groups(facts, root, "/sys/fs/cgroup/memory", group, "/memory.limit_in_bytes", nullptr,
                    "/memory.usage_in_bytes");

@@ -13,7 +13,8 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
-/// With less memory than this for a process, chunks are small; with so little for all processes together, too.
+/// With less memory than this for a process, chunks are small; with so little for all processes together,
+/// too.
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
 /// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
 /// and the rest is not.
@@ -43,7 +44,7 @@ ChunkCache::ChunkCache(ChunkPlans& plans) noexcept
 ChunkCache::ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept
     : plans_(plans),
       chunk_bytes_(limit < (config().memory_is_agreed ? kLittleForAll : kLittleMemory) ? kSmallChunk
-                                                                                         : kUsualChunk),
+                                                                                       : kUsualChunk),
       budget_({limit < 2 * chunk_bytes_ ? 0 : limit, config().memory_percent != 0, vmas_to_use(),
                config().memory_is_agreed ? &note_ : nullptr}) {}
 

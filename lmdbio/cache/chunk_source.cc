@@ -61,7 +61,8 @@ class FileSource final : public ChunkSource {
     if (at == claims_.end()) return {good};
     std::optional<node::ChunkName> name;
     if (at->file && good) {
-      if (const Status st = node::link_chunk_file(at->file, at->name, {at->memory, file_.chunk_bytes}); st.ok()) {
+      if (const Status st = node::link_chunk_file(at->file, at->name, {at->memory, file_.chunk_bytes});
+          st.ok()) {
         name = at->name;
         files_.fetch_add(1, std::memory_order_relaxed);
       } else {
@@ -210,7 +211,8 @@ class FileSource final : public ChunkSource {
     const bool is_damaged = why.raw() == EBADMSG;
     share_again_ns_ = is_damaged ? INT64_MAX : std::max(share_again_ns_, now_ns() + kTryAgain);
     if (std::exchange(complained_, true) && !is_damaged) return;
-    const char* const text = is_damaged ? "one had other bytes than were written to it" : ::strerrordesc_np(why.raw());
+    const char* const text =
+        is_damaged ? "one had other bytes than were written to it" : ::strerrordesc_np(why.raw());
     log_line(is_damaged ? LogLevel::warn : LogLevel::info,
              "%s: each process reads the file itself, because chunk files in /dev/shm are not available: %s",
              file_.name.c_str(), text != nullptr ? text : "unknown error");

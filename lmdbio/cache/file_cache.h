@@ -151,7 +151,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         page_shift(window->page_shift()),
         name(std::move(n)),
         counters({node::CellKind::file, 0, file->identity().dev, file->identity().ino}),
-        node(file->identity(), chunk, window->capacity(), config().node != NodeMode::off && window->has_file()),
+        node(file->identity(), chunk, window->capacity(),
+             config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
 
   std::shared_ptr<Window> window;  ///< null once it is closed
@@ -171,12 +172,12 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
   /// Of these, what the database uses: the rest of a file that was written with MDB_WRITEMAP has no data.
   std::uint64_t used_bytes = 0;
-  std::atomic<const char*> engine{""};       ///< name of the engine in use
-  std::vector<Resident> residents;           ///< as table.residents()
-  std::vector<Extent> reading;               ///< extents that are being read
-  std::atomic<bool> reads_extents{false};    ///< there are any; any thread, without the lock
-  std::vector<Extent> dropping;              ///< pieces that the page cache is to drop
-  std::atomic<bool> has_dropping{false};     ///< there are any; any thread, without the lock
+  std::atomic<const char*> engine{""};     ///< name of the engine in use
+  std::vector<Resident> residents;         ///< as table.residents()
+  std::vector<Extent> reading;             ///< extents that are being read
+  std::atomic<bool> reads_extents{false};  ///< there are any; any thread, without the lock
+  std::vector<Extent> dropping;            ///< pieces that the page cache is to drop
+  std::atomic<bool> has_dropping{false};   ///< there are any; any thread, without the lock
   /// A read has failed.  Since then pages may be in the page cache without their bytes: what counts pages
   /// takes them to be there, and a touch may end in a signal.  Any thread.
   std::atomic<bool> read_failed{false};

@@ -27,7 +27,8 @@ constexpr std::size_t kJobsAtOnce = 4;
 /// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
-/// How often a process that keeps chunk files looks at /dev/shm: in this time a program takes less than half of it.
+/// How often a process that keeps chunk files looks at /dev/shm: in this time a program takes less than half
+/// of it.
 constexpr std::int64_t kLookAtShared = 50'000'000;
 
 /// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
@@ -280,7 +281,8 @@ void IoWorker::finished(std::size_t at) noexcept {
   if (const ChunkJob* const c = f.job.chunk(); c != nullptr) {
     const ChunkSource::Filled filled = f.job.file->source->filled(c->chunk, f.group.status.ok());
     f.name = filled.name;
-    if (!filled.good && f.group.status.ok()) f.group.status = Status::from_errno(EAGAIN);  // by page faults, then
+    if (!filled.good && f.group.status.ok())
+      f.group.status = Status::from_errno(EAGAIN);  // by page faults, then
   }
   {
     const std::lock_guard lock(owner_.mutex_);

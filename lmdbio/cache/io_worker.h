@@ -106,9 +106,9 @@ class IoWorker {
   bool may_have_jobs_ = true;    ///< something has changed since that work_ does not count
   std::atomic<bool> watches_late_use_{false};
   std::optional<TouchedPages> touched_;
-  std::int64_t late_looked_ns_ = 0;  ///< when late use was looked for last
-  long major_faults_ = 0;            ///< of the process, then
-  bool keeps_shared_ = false;        ///< chunks may be resident whose memory is a chunk file's
+  std::int64_t late_looked_ns_ = 0;    ///< when late use was looked for last
+  long major_faults_ = 0;              ///< of the process, then
+  bool keeps_shared_ = false;          ///< chunks may be resident whose memory is a chunk file's
   std::int64_t shared_looked_ns_ = 0;  ///< when it was last looked whether they may be
   Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
 };

@@ -49,8 +49,10 @@ Agreement agree(const AgreementFacts& f) noexcept {
   Agreement a;
   if (excess != 0) {
     // Each gives back its part of it.
-    const double part = static_cast<double>(f.used) / static_cast<double>(std::max<std::uint64_t>(used_by_all, 1));
-    a.limit = std::min(most, less(f.used, static_cast<std::uint64_t>(static_cast<double>(excess) * part) + 1));
+    const double part =
+        static_cast<double>(f.used) / static_cast<double>(std::max<std::uint64_t>(used_by_all, 1));
+    a.limit =
+        std::min(most, less(f.used, static_cast<std::uint64_t>(static_cast<double>(excess) * part) + 1));
     a.grow_to = a.limit;
     return a;
   }
@@ -80,8 +82,8 @@ void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
   if (looked_ns_ != 0) {
     const bool fits = used_ + more <= grow_to_;
     const std::int64_t pause = std::max(kLeastPause, kPauseForLook * took_ns_);
-    // A step is used up, and there was room for more: it looks at once.  Refused, it waits; who makes room for
-    // something large piece by piece is not told less after each piece.
+    // A step is used up, and there was room for more: it looks at once.  Refused, it waits; who makes room
+    // for something large piece by piece is not told less after each piece.
     const bool may_grow = grow_to_ < limit_now();
     if (now - looked_ns_ < (fits ? std::max(pause_ns_, pause) : may_grow ? 0 : pause)) return;
   }
@@ -114,7 +116,8 @@ bool MemoryBudget::nearly_full() noexcept {
 // A process that has nothing and wants nothing does not count.  When it wants something again it looks soon.
 void MemoryBudget::tell() noexcept {
   if (note_ == nullptr || looked_ns_ == 0) return;
-  const bool counts = used_ != 0 || std::any_of(users_.begin(), users_.end(), [](unsigned n) { return n != 0; });
+  const bool counts =
+      used_ != 0 || std::any_of(users_.begin(), users_.end(), [](unsigned n) { return n != 0; });
   note_->set(used_, counts ? std::max(used_, grow_to_) : 0);
   if (!counts) pause_ns_ = 0;
 }

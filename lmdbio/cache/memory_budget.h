@@ -36,8 +36,8 @@ struct AgreementFacts {
   std::uint64_t used = 0;
   std::uint64_t more = 0;  ///< that is asked for
   MemoryFacts memory;
-  bool is_agreed = false;     ///< with other processes; else the limit is in percent, and set by the user
-  bool sees_others = false;   ///< `others` is known
+  bool is_agreed = false;    ///< with other processes; else the limit is in percent, and set by the user
+  bool sees_others = false;  ///< `others` is known
   node::MemoryOfOthers others;
 };
 struct Agreement {
@@ -52,9 +52,9 @@ Agreement agree(const AgreementFacts& f) noexcept;
 class MemoryBudget {
  public:
   struct Settings {
-    std::uint64_t limit = 0;      ///< bytes
-    bool limit_is_share = false;  ///< of the machine's memory, not a number that somebody has set
-    std::uint64_t vmas = 0;       ///< that may be made
+    std::uint64_t limit = 0;           ///< bytes
+    bool limit_is_share = false;       ///< of the machine's memory, not a number that somebody has set
+    std::uint64_t vmas = 0;            ///< that may be made
     node::MemoryNote* note = nullptr;  ///< null: the limit is not agreed on with other processes
   };
   /// Of memory_facts(), replaced by tests.
@@ -186,15 +186,15 @@ class MemoryBudget {
   const std::uint64_t most_, most_vmas_;
   const bool limit_is_share_;
   node::MemoryNote* const note_;
-  const std::uint64_t unchecked_;  ///< so much may be used without a look
+  const std::uint64_t unchecked_;     ///< so much may be used without a look
   std::atomic<std::uint64_t> limit_;  ///< limit_now(); others than the holder of the lock only read it
   std::uint64_t used_ = 0, vmas_ = 0;
   std::array<std::uint64_t, kMemoryUses> by_use_{}, vmas_by_use_{};
   std::array<unsigned, kMemoryUses> users_{};
   unsigned waiting_ = 0;
   // Of the last look:
-  std::int64_t looked_ns_ = 0;    ///< when; 0: never
-  std::int64_t pause_ns_ = 0;     ///< it is good for so long
+  std::int64_t looked_ns_ = 0;  ///< when; 0: never
+  std::int64_t pause_ns_ = 0;   ///< it is good for so long
   std::int64_t took_ns_ = 0;
   std::uint64_t grow_to_ = 0;
   // Of nearly_full(): when it is to be looked at again, and the last answer.

@@ -214,8 +214,8 @@ bool Window::shrink_locked() noexcept {
   return false;
 }
 
-// Takes no lock: callers may have that of the prefetcher, which comes later.  So while shrink_locked() runs the
-// result may be too small; grow() knows better.
+// Takes no lock: callers may have that of the prefetcher, which comes later.  So while shrink_locked() runs
+// the result may be too small; grow() knows better.
 std::uint64_t Window::hold(std::uint64_t bytes) const noexcept {
   std::uint64_t held = __atomic_load_n(&held_, __ATOMIC_SEQ_CST);
   while (held < bytes &&

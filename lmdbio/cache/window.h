@@ -138,8 +138,9 @@ class Window {
   /// The same addresses without the file: nothing may be read before it was published.
   static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
   /// As map(), or the window that another environment of this process has of the same file, `id`, made alike.
-  /// `length` is the map size.  The window is shorter where address space is scarce: under RLIMIT_AS, and when
-  /// the windows of the process take terabytes.  Then it covers the first `used` bytes, with room to grow.
+  /// `length` is the map size.  The window is shorter where address space is scarce: under RLIMIT_AS, and
+  /// when the windows of the process take terabytes.  Then it covers the first `used` bytes, with room to
+  /// grow.
   static Result<std::shared_ptr<Window>> shared(int fd, const FileIdentity& id, std::uint64_t length,
                                                 std::size_t page_size, bool no_readahead,
                                                 std::uint64_t used) noexcept;
@@ -154,13 +155,14 @@ class Window {
   std::uint64_t length() const noexcept { return __atomic_load_n(&length_, __ATOMIC_SEQ_CST); }
   /// What length() may become, bytes.
   std::uint64_t capacity() const noexcept { return capacity_; }
-  /// Makes the window at least `bytes` long, at the same addresses.  False: it is shorter, as before.  Any thread.
+  /// Makes the window at least `bytes` long, at the same addresses.  False: it is shorter, as before.  Any
+  /// thread.
   bool grow(std::uint64_t bytes) noexcept;
   /// The first `bytes`, or as many of them as the result says, are never given up.  Any thread.
   std::uint64_t hold(std::uint64_t bytes) const noexcept;
   const std::byte* base() const noexcept { return base_; }
-  /// The two meta pages as the file has them now, whatever is published.  Who has read them asks again: the address
-  /// changes once, before anything is published.  Null: the window has no file.
+  /// The two meta pages as the file has them now, whatever is published.  Who has read them asks again: the
+  /// address changes once, before anything is published.  Null: the window has no file.
   const std::byte* metas() const noexcept { return __atomic_load_n(&metas_, __ATOMIC_ACQUIRE); }
   unsigned page_shift() const noexcept { return shift_; }
   /// False if reserve() made it.
@@ -186,8 +188,8 @@ class Window {
   bool shrink_locked() noexcept;
   std::byte* at(std::uint64_t offset) const noexcept { return const_cast<std::byte*>(base_) + offset; }
   Mapping mapping_;  ///< changes its size under the lock of lock_shared_windows()
-  Mapping twin_;  ///< of prepare_restore(): the start of the file as mapping_ maps it
-  Mapping apart_;  ///< likewise: the meta pages
+  Mapping twin_;     ///< of prepare_restore(): the start of the file as mapping_ maps it
+  Mapping apart_;    ///< likewise: the meta pages
   const std::byte* base_ = nullptr;
   const std::byte* metas_ = nullptr;
   std::uint64_t length_ = 0, capacity_ = 0;

@@ -258,9 +258,12 @@ int run(const Options& options, const std::vector<std::string>& command) {
   const int status = run_child(file, argv.data());
   rusage used{};  // of the program and all its descendants that were waited for
   (void)::getrusage(RUSAGE_CHILDREN, &used);
-  const auto seconds_of = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
-  const JobUse job{static_cast<double>(now_ns() - begun) / 1e9, seconds_of(used.ru_utime) + seconds_of(used.ru_stime),
-                   static_cast<std::uint64_t>(used.ru_majflt), static_cast<std::uint64_t>(used.ru_inblock) * 512};
+  const auto seconds_of = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  const JobUse job{
+      static_cast<double>(now_ns() - begun) / 1e9, seconds_of(used.ru_utime) + seconds_of(used.ru_stime),
+      static_cast<std::uint64_t>(used.ru_majflt), static_cast<std::uint64_t>(used.ru_inblock) * 512};
   const Json processes = told(scratch.path(), stats::topic_of(pattern));
   const Json total = total_of(processes, job);
   const auto print = [](const std::vector<std::string>& lines) {

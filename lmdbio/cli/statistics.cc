@@ -101,9 +101,9 @@ void add_reading(const Json& io, Lines& out) {
   out.push_back("walks over data not in memory: " + how + " (" + printable(io.value("reason", "")) + ")");
   if (number(io, "read") == 0) return;
   if (count(io, "asked") != 0)
-    out.push_back(format_text(
-        "walks needed %s; evicted before use: %s; chunks found in the page cache: %llu",
-        bytes(io, "asked").c_str(), bytes(io, "wasted").c_str(), count(io, "chunks_cached")));
+    out.push_back(format_text("walks needed %s; evicted before use: %s; chunks found in the page cache: %llu",
+                              bytes(io, "asked").c_str(), bytes(io, "wasted").c_str(),
+                              count(io, "chunks_cached")));
   out.push_back("read for walks and lookups: " + bytes(io, "read") +
                 (engine.empty() ? "" : " (by " + printable(engine) + ")"));
   out.push_back(format_text("waits for read-ahead: %llu, %.3f s in total; requests by size: %s",
@@ -179,9 +179,9 @@ void add_details(const Json& j, Lines& out) {
   if (has_readers) add_readers(*r, out);
   if (!has_readers || number(j, "calls", "get") + number(j, "calls", "cursor_get") != 0)
     out.push_back("calls served: " + calls("calls") +
-                counted(number(j, "calls", "txn_begin") + number(j, "calls", "txn_renew"), "transaction") +
-                "; passed through to stock LMDB: " + calls("forwarded") +
-                counted(number(j, "forwarded", "write"), "write"));
+                  counted(number(j, "calls", "txn_begin") + number(j, "calls", "txn_renew"), "transaction") +
+                  "; passed through to stock LMDB: " + calls("forwarded") +
+                  counted(number(j, "forwarded", "write"), "write"));
   if (const auto io = j.find("io"); io != j.end() && io->is_object()) add_reading(*io, out);
   if (has_readers) add_exchange(*r, out);
   if (!j.value("locks", true)) out.push_back("read without locks, because locking failed");
@@ -192,8 +192,8 @@ void add_details(const Json& j, Lines& out) {
         "a writer changed the file while it was being read without locks; the data read may be inconsistent");
 }
 
-/// Was LMDBIO used, and was reading the bottleneck?  What LMDBIO has not read, the kernel has: for page faults,
-/// with its own read-ahead, and for other files of the process.
+/// Was LMDBIO used, and was reading the bottleneck?  What LMDBIO has not read, the kernel has: for page
+/// faults, with its own read-ahead, and for other files of the process.
 std::string answer(const Json& total, const std::optional<JobUse>& job) {
   const std::uint64_t served = number(total, "records") + number(total, "reader", "records");
   if (served == 0) {
@@ -211,22 +211,26 @@ std::string answer(const Json& total, const std::optional<JobUse>& job) {
       static_cast<double>(number(total, "io", "stall_us") + number(total, "io", "exact_us") +
                           number(total, "reader", "wait_us")) /
       1e6;
-  std::string out = format_text(
-      "%s served, %s; read from storage: %s by LMDBIO in %s", counted(served, "read").c_str(),
-      bytes_text(static_cast<double>(given)).c_str(), bytes_text(static_cast<double>(read)).c_str(),
-      counted(requests, "request").c_str());
+  std::string out =
+      format_text("%s served, %s; read from storage: %s by LMDBIO in %s", counted(served, "read").c_str(),
+                  bytes_text(static_cast<double>(given)).c_str(),
+                  bytes_text(static_cast<double>(read)).c_str(), counted(requests, "request").c_str());
   const std::uint64_t all = number(total, "storage_bytes"), faults = number(total, "major_faults");
   if (all > read)
-    out += format_text(", %s by the kernel for page faults and other files", bytes_text(static_cast<double>(all - read)).c_str());
+    out += format_text(", %s by the kernel for page faults and other files",
+                       bytes_text(static_cast<double>(all - read)).c_str());
   out += format_text("; total wait for LMDBIO's reads: %.3f s", waited);
-  if (const std::uint64_t open_us = number(total, "open_us"); open_us != 0 && number(total, "ended_without_telling") == 0)
-    out += format_text(" (%.0f %% of the time that databases were open)", 100 * std::min(1.0, waited * 1e6 / static_cast<double>(open_us)));
+  if (const std::uint64_t open_us = number(total, "open_us");
+      open_us != 0 && number(total, "ended_without_telling") == 0)
+    out += format_text(" (%.0f %% of the time that databases were open)",
+                       100 * std::min(1.0, waited * 1e6 / static_cast<double>(open_us)));
   if (all > read || faults != 0)
     out += "; waits for the kernel's reads are not measured (" + counted(faults, "major page fault") + ")";
   const std::uint64_t silent = number(total, "ended_without_telling") + number(total, "running");
   if (!job && silent != 0)
     out += "; page faults of " + counted(silent, "process", "processes") + " are not counted";
-  if (job) out += format_text("; the job took %.3f s, with %.3f s of CPU time", job->seconds, job->cpu_seconds);
+  if (job)
+    out += format_text("; the job took %.3f s, with %.3f s of CPU time", job->seconds, job->cpu_seconds);
   return out;
 }
 

@@ -51,12 +51,14 @@ void tell(const Options& options) {
         for (const std::string& f : options.files) {
           const std::size_t before = lines.size();
           std::error_code error;
-          if (add_lines(f, lines) && lines.size() == before && fs::file_size(f, error) != 0) without.insert(f);
+          if (add_lines(f, lines) && lines.size() == before && fs::file_size(f, error) != 0)
+            without.insert(f);
         }
         return lines;
       });
   for (const std::string& f : options.files) {
-    if (processes.empty() && ::access(f.c_str(), R_OK) != 0) throw Failure(f + ": " + ::strerrordesc_np(errno));
+    if (processes.empty() && ::access(f.c_str(), R_OK) != 0)
+      throw Failure(f + ": " + ::strerrordesc_np(errno));
     // The processes that write to an empty file may still run.
     if (processes.empty() || without.contains(f)) throw Failure(f + ": no statistics of LMDBIO");
   }

@@ -211,8 +211,8 @@ void StrideWalk::look_back(const WalkPlace* value, const cache::WindowView& view
   const Faults now = given_.empty() ? before_ : faults();
   const bool quiet = now.all == before_.all, asks = value != nullptr && upcoming(*value) == nullptr;
   if (tells_each_ && quiet && !asks && !is_fast() && !probes() && given_.size() < Upcoming::kMost) return;
-  // Nothing was touched at all, or nothing that was not there; the first values may be in the page cache since
-  // the file was opened.
+  // Nothing was touched at all, or nothing that was not there; the first values may be in the page cache
+  // since the file was opened.
   const bool minor = !tells_each_ && now.major == before_.major;
   const bool fast = tells_each_ ? is_fast() && quiet : minor && (quiet || stride_.unused_in_a_row() >= kLate);
   looks_.clear();

@@ -22,8 +22,8 @@ struct Counters {
   static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op, and the last for anything else
   std::uint64_t get = 0, get_missed = 0;
   std::uint64_t cursor_op[kCursorOps + 1]{};
-  std::uint64_t cursor_failed = 0;  ///< of cursor_op, those that gave no record
-  std::uint64_t bytes = 0;          ///< sum of the sizes of the values given out
+  std::uint64_t cursor_failed = 0;       ///< of cursor_op, those that gave no record
+  std::uint64_t bytes = 0;               ///< sum of the sizes of the values given out
   std::uint64_t begun = 0, renewed = 0;  ///< transactions
   PrefetchCounters prefetch;
 
@@ -56,7 +56,8 @@ class Txn {
     Env::Metas metas;
     do {  // again where they were in the window, and a chunk has taken their place meanwhile
       metas = env_->metas();
-      if (const Status st = read_snapshot(metas.pages, source, snapshot_); !st.ok() && metas.pages[0] == env_->metas().pages[0]) {
+      if (const Status st = read_snapshot(metas.pages, source, snapshot_);
+          !st.ok() && metas.pages[0] == env_->metas().pages[0]) {
         block(kFinished);
         return st;
       }

@@ -102,7 +102,8 @@ __attribute__((visibility("default"))) int lmdbio_mpi_init(MPI_Comm comm, const 
       return fail_mpi("lmdbio_mpi_init", rc);
     if (network == nullptr) {
       char text[128];
-      (void)std::snprintf(text, sizeof text, "lmdbio_mpi_init: not all ranks of the communicator called it within %u s",
+      (void)std::snprintf(text, sizeof text,
+                          "lmdbio_mpi_init: not all ranks of the communicator called it within %u s",
                           team.timeout_seconds);
       return fail(ETIMEDOUT, text);
     }

@@ -47,7 +47,8 @@ class MpiNetwork::Port final : public MpiTransport {
   const std::uint32_t row_;
 };
 
-int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out, int most_tags) {
+int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out,
+                     int most_tags) {
   std::unique_ptr<MpiNetwork> made(new MpiNetwork);
   MPI_Request request = MPI_REQUEST_NULL;
   bool done = false;

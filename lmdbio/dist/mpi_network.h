@@ -15,10 +15,11 @@ namespace lmdbio::dist {
 
 class MpiNetwork final : public Network {
  public:
-  /// Collective; duplicates `comm`.  Returns an error of MPI's.  Without one, `out` stays null if a rank did not
-  /// come within about `timeout_ns`; no other collective call may use `comm` then.  `most_tags`: for tests; 0: as
-  /// many as MPI has.  May throw bad_alloc.
-  static int make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out, int most_tags = 0);
+  /// Collective; duplicates `comm`.  Returns an error of MPI's.  Without one, `out` stays null if a rank did
+  /// not come within about `timeout_ns`; no other collective call may use `comm` then.  `most_tags`: for
+  /// tests; 0: as many as MPI has.  May throw bad_alloc.
+  static int make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out,
+                  int most_tags = 0);
   MpiNetwork(const MpiNetwork&) = delete;
   MpiNetwork& operator=(const MpiNetwork&) = delete;
   ~MpiNetwork() override = default;

@@ -86,7 +86,9 @@ void remove_directory() noexcept { (void)::rmdir(directory_name().c_str()); }
 struct Room {
   std::uint64_t total = 0, used = 0;  ///< bytes, of everybody; total 0: there is no limit
   bool is_small() const noexcept { return total != 0 && total < kLeastSharedMemory; }
-  bool has(std::uint64_t more) const noexcept { return total == 0 || (!is_small() && used + more <= total / 4); }
+  bool has(std::uint64_t more) const noexcept {
+    return total == 0 || (!is_small() && used + more <= total / 4);
+  }
 };
 Room room_of(const struct statfs& fs) noexcept {
   const auto block = static_cast<std::uint64_t>(fs.f_bsize);
@@ -101,10 +103,10 @@ bool has_room(int directory, std::uint64_t more) noexcept {
 Status allocate(int fd, const Mapping& memory) noexcept {
   const std::size_t bytes = memory.size();
   bool huge = true;
-  // An empty range cannot be collapsed.  The kernel does not clear memory that fallocate(2) gives until a page
-  // fault does; on a tmpfs with huge=always or within_size, MADV_COLLAPSE maps such memory as it is, and a
-  // later fault of any mapping clears it, data included (Linux 6.18).  write(2) clears all of it at once, and
-  // does not end in a signal where a store through the mapping would.
+  // An empty range cannot be collapsed.  The kernel does not clear memory that fallocate(2) gives until a
+  // page fault does; on a tmpfs with huge=always or within_size, MADV_COLLAPSE maps such memory as it is, and
+  // a later fault of any mapping clears it, data included (Linux 6.18).  write(2) clears all of it at once,
+  // and does not end in a signal where a store through the mapping would.
   for (std::size_t at = 0; at < bytes && huge; at += kHugePage)
     huge = ::pwrite(fd, "", 1, static_cast<off_t>(at)) == 1;
   huge = huge && ::madvise(memory.data(), bytes, MADV_COLLAPSE) == 0;
@@ -113,8 +115,8 @@ Status allocate(int fd, const Mapping& memory) noexcept {
   return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? Status() : Status::from_errno(errno);
 }
 
-// The checksum of a chunk file, as its time of modification.  It covers 64 bytes of each 4 KiB, at a place that
-// differs from page to page: it finds pages that have other bytes, at 1/64 of the cost of reading all.
+// The checksum of a chunk file, as its time of modification.  It covers 64 bytes of each 4 KiB, at a place
+// that differs from page to page: it finds pages that have other bytes, at 1/64 of the cost of reading all.
 timespec checksum(const std::byte* data, std::size_t bytes) noexcept {
   constexpr std::size_t kPage = 4096, kPiece = 64;
   std::array<std::byte, kPage> pieces;
@@ -223,7 +225,8 @@ Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexce
   Result<Mapping> mapped = map(fd.get(), bytes, PROT_READ);
   if (!mapped) return mapped;
   const timespec sum = checksum(mapped.value().data(), bytes);
-  if (sum.tv_sec != st.st_mtim.tv_sec || sum.tv_nsec != st.st_mtim.tv_nsec) return Status::from_errno(EBADMSG);
+  if (sum.tv_sec != st.st_mtim.tv_sec || sum.tv_nsec != st.st_mtim.tv_nsec)
+    return Status::from_errno(EBADMSG);
   return mapped;
 }
 

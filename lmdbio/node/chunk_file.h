@@ -38,8 +38,8 @@ struct UnnamedChunk {
   Mapping memory;  ///< of all its bytes, for reading and writing, at a multiple of 2 MiB
 };
 
-/// /dev/shm is the programs': a program that finds it full gets SIGBUS.  If it is smaller than this, bytes, no
-/// chunk file is made; elsewhere none is made if a quarter of it would be in use then, by anybody.
+/// /dev/shm is the programs': a program that finds it full gets SIGBUS.  If it is smaller than this, bytes,
+/// no chunk file is made; elsewhere none is made if a quarter of it would be in use then, by anybody.
 inline constexpr std::uint64_t kLeastSharedMemory = std::uint64_t{256} << 20;
 struct ChunkRoom {
   std::uint64_t left = 0;  ///< bytes that chunk files may take before they are needed: up to 3/16 in use
@@ -49,15 +49,15 @@ struct ChunkRoom {
 ChunkRoom chunk_room() noexcept;
 
 /// Of `bytes`, a multiple of 2 MiB; has all its memory already, in huge pages where they can be had.
-/// ENOSPC: /dev/shm has no room for it, see above.  ENOENT, EROFS, EACCES: no directory can be made in /dev/shm.
-/// EPERM: /dev/shm/lmdbio-UID is not a directory of this user's alone.  EMEDIUMTYPE: not in memory.
+/// ENOSPC: /dev/shm has no room for it, see above.  ENOENT, EROFS, EACCES: no directory can be made in
+/// /dev/shm. EPERM: /dev/shm/lmdbio-UID is not a directory of this user's alone.  EMEDIUMTYPE: not in memory.
 Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept;
 /// Gives it its checksum and its name; nobody writes to it any more.  `memory`: all of its bytes, as
-/// UnnamedChunk::memory has them.  EEXIST: there is one of that name.  EBADMSG: a second mapping, which a process
-/// makes of some of its files, has other bytes, and the first one may have; it has no name then.
+/// UnnamedChunk::memory has them.  EEXIST: there is one of that name.  EBADMSG: a second mapping, which a
+/// process makes of some of its files, has other bytes, and the first one may have; it has no name then.
 Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) noexcept;
-/// Its bytes, for reading, at a multiple of 2 MiB.  ENOENT: there is none.  EBADMSG: they are not those that its
-/// maker had.  Errors also as make_chunk_file().
+/// Its bytes, for reading, at a multiple of 2 MiB.  ENOENT: there is none.  EBADMSG: they are not those that
+/// its maker had.  Errors also as make_chunk_file().
 Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexcept;
 /// Whoever has it mapped keeps it.  Any thread; the others are for threads whose descriptors no program
 /// closes.

@@ -60,7 +60,9 @@ Entry* entry_of(const void* cell) noexcept {
 }
 
 // An entry of `own` has changed.
-void copy_to_board(const Entry& e) noexcept { board->entries[static_cast<std::size_t>(&e - own.entries.data())] = e; }
+void copy_to_board(const Entry& e) noexcept {
+  board->entries[static_cast<std::size_t>(&e - own.entries.data())] = e;
+}
 
 // The memory at `board` becomes a segment's, with the same bytes.
 bool move_to_segment() noexcept {

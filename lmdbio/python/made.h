@@ -14,9 +14,9 @@ inline bool is_made(pybind11::handle object) {
   return instance->get_value_and_holder().value_ptr() != nullptr;
 }
 
-/// Converts a Python object to the C++ object in it.  Raises RuntimeError if it has none; pybind11 alone would
-/// pass memory in which nothing was constructed.  Each class that is given to py::class_ uses it, by the member
-/// `using PythonClass = void`.
+/// Converts a Python object to the C++ object in it.  Raises RuntimeError if it has none; pybind11 alone
+/// would pass memory in which nothing was constructed.  Each class that is given to py::class_ uses it, by
+/// the member `using PythonClass = void`.
 template <class T>
 class MadeCaster : public pybind11::detail::type_caster_base<T> {
  public:
@@ -26,17 +26,19 @@ class MadeCaster : public pybind11::detail::type_caster_base<T> {
   // Called by load_impl().
   void load_value(pybind11::detail::value_and_holder&& object) {
     if (object.value_ptr() == nullptr) {
-      PyErr_Format(PyExc_RuntimeError, "%s: its __init__ was not called, or failed", Py_TYPE(object.inst)->tp_name);
+      PyErr_Format(PyExc_RuntimeError, "%s: its __init__ was not called, or failed",
+                   Py_TYPE(object.inst)->tp_name);
       throw pybind11::error_already_set();
     }
     pybind11::detail::type_caster_base<T>::load_value(std::move(object));
   }
 };
 
-/// pickle's protocols 0 and 1 end the process for objects of pybind11's classes (version 2.10) unless these refuse
-/// it themselves.  Use: class.def("__reduce__", cannot_be_pickled).
+/// pickle's protocols 0 and 1 end the process for objects of pybind11's classes (version 2.10) unless these
+/// refuse it themselves.  Use: class.def("__reduce__", cannot_be_pickled).
 inline pybind11::object cannot_be_pickled(const pybind11::object& self) {
-  PyErr_Format(PyExc_TypeError, "a %s cannot be pickled: open a Reader in each process", Py_TYPE(self.ptr())->tp_name);
+  PyErr_Format(PyExc_TypeError, "a %s cannot be pickled: open a Reader in each process",
+               Py_TYPE(self.ptr())->tp_name);
   throw pybind11::error_already_set();
 }
 

@@ -48,9 +48,9 @@ std::uint64_t most_records(std::size_t page_size) noexcept {
 
 Status cancelled() noexcept { return Status::from_errno(ECANCELED); }
 
-/// Leaf pages of a tree with `entries` duplicates: sets the number of records of damaged ones, whose records are
-/// on page `no_page` afterwards, where none can be.  Between two damaged pages, all others count as damaged.  False:
-/// there are too many entries, or too few.
+/// Leaf pages of a tree with `entries` duplicates: sets the number of records of damaged ones, whose records
+/// are on page `no_page` afterwards, where none can be.  Between two damaged pages, all others count as
+/// damaged.  False: there are too many entries, or too few.
 bool place_damaged_dups(std::span<BlockRow> leaves, std::uint64_t entries, std::uint64_t no_page) noexcept {
   const auto is_damaged = [](const BlockRow& r) { return r.damaged; };
   const auto first = std::find_if(leaves.begin(), leaves.end(), is_damaged);
@@ -158,8 +158,9 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
       facts_.dupsort ? UINT64_MAX : packer_.damaged_pages() * most_records(facts_.page_size);
   if (packer_.damaged_pages() != 0 &&
       (r.entries - packer_.totals.records > most_damaged || !packer_.place_damaged(r.entries))) {
-    return corrupted(root, "number of entries: %" PRIu64 " in the record, %" PRIu64 " in undamaged pages of the tree",
-                     r.entries, packer_.totals.records);
+    return corrupted(
+        root, "number of entries: %" PRIu64 " in the record, %" PRIu64 " in undamaged pages of the tree",
+        r.entries, packer_.totals.records);
   }
   problem_ = damage_;
   if (whole ? packer_.totals.records != r.entries : packer_.totals.records > r.entries)

@@ -32,8 +32,8 @@ struct IndexRequest {
   /// Of the leaf pages, in the order of the tree, only part `part` of `parts` equal ones.  The ordinals of
   /// its records count from 0, and branch pages are counted in part 0 alone.
   std::uint64_t part = 0, parts = 1;
-  /// Leaf pages that are damaged, but not branch pages, leave an index in which their records are damaged.  Only
-  /// with parts = 1.
+  /// Leaf pages that are damaged, but not branch pages, leave an index in which their records are damaged.
+  /// Only with parts = 1.
   bool tolerant = false;
   /// What it takes is counted there; null: nowhere.  Where that is short, fewer threads read in smaller
   /// buffers, down to one thread and one buffer of 256 KiB.
@@ -49,7 +49,7 @@ struct IndexRequest {
 /// Why a tree cannot be indexed.
 struct IndexProblem {
   std::uint64_t page = 0;
-  char reason[160] = "";  ///< one line without its end; empty: none to tell
+  char reason[160] = "";      ///< one line without its end; empty: none to tell
   std::uint64_t damaged = 0;  ///< leaf pages that a tolerant build left out; the page above is one of them
 };
 
@@ -65,11 +65,11 @@ struct IndexReads {
 /// starts threads if there are many pages, and ends them; where no more can be had, fewer do.  Memory: the
 /// index, 24 bytes a leaf page while they are found and 8 while they are read, and up to 25 MiB a thread.
 ///
-/// With IndexRequest::tolerant, the answer is ok if only leaf pages are damaged, and `problem` names one of them.
-/// MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record says
-/// (a part: if it has more). ECANCELED: progress() said so.  ENOMEM: also the limit of request.memory.  What
-/// reads answer, as an errno. `taken`: set to what the index takes of request.memory; null: that is given
-/// back.
+/// With IndexRequest::tolerant, the answer is ok if only leaf pages are damaged, and `problem` names one of
+/// them. MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record
+/// says (a part: if it has more). ECANCELED: progress() said so.  ENOMEM: also the limit of request.memory.
+/// What reads answer, as an errno. `taken`: set to what the index takes of request.memory; null: that is
+/// given back.
 Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
                    IndexReads* reads = nullptr, TakenMemory* taken = nullptr) noexcept;
 

@@ -222,15 +222,16 @@ void sync_directory(const std::string& path) {
 
 /// Temporary names are the index file's name, a point, and so many letters or digits.
 constexpr std::size_t kRandom = 6;
-/// Older than so many seconds, a temporary file belongs to a process that was killed: they are written at once.
+/// Older than so many seconds, a temporary file belongs to a process that was killed: they are written at
+/// once.
 constexpr ::time_t kAbandoned = 3600;
 
 struct CloseDirectory {
   void operator()(DIR* d) const noexcept { (void)::closedir(d); }
 };
 
-/// Removes temporary files of `path` that killed processes have left.  `now`: the time of the file system, whose
-/// clock may be another machine's.
+/// Removes temporary files of `path` that killed processes have left.  `now`: the time of the file system,
+/// whose clock may be another machine's.
 void remove_abandoned(const std::string& path, ::time_t now) {
   const std::string name = path.substr(path.rfind('/') + 1) + ".";
   const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(directory_of(path).c_str()));
@@ -275,7 +276,8 @@ class NewFile {
   int fd() const noexcept { return fd_.get(); }
   bool named() const noexcept { return !name_.empty(); }
 
-  /// Takes the place of the file at `path`, if there is one.  An error, and not named(): no name can be given to it.
+  /// Takes the place of the file at `path`, if there is one.  An error, and not named(): no name can be given
+  /// to it.
   Status move_to(const std::string& path) {
     if (name_.empty()) {
       if (link(path)) return {};
@@ -312,7 +314,8 @@ Status fill(const RecordIndex& index, const IndexTag& tag, const struct ::stat& 
             std::uint64_t& bytes) noexcept {
   if (const Status st = save(index, tag, fd, bytes); !st.ok()) return st;
   ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
-  if (::fchown(fd, static_cast<::uid_t>(-1), data.st_gid) != 0) mode &= ~::mode_t{S_IRGRP};  // another group's
+  if (::fchown(fd, static_cast<::uid_t>(-1), data.st_gid) != 0)
+    mode &= ~::mode_t{S_IRGRP};  // another group's
   if (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0) return Status::from_errno(errno);
   return {};
 }
@@ -323,8 +326,8 @@ Status damaged(std::span<char> why, const char* what) noexcept {
 }
 
 /// Another file with the size and modification time of the one that the index was built from, and of the same
-/// transaction (judge() compares that): a copy that kept the time (cp -a, rsync -a).  Times in whole seconds tell
-/// nothing: archives have them, and may have the same one for all files.
+/// transaction (judge() compares that): a copy that kept the time (cp -a, rsync -a).  Times in whole seconds
+/// tell nothing: archives have them, and may have the same one for all files.
 bool may_be_copy(const Header& h, const IndexTag& tag) noexcept {
   constexpr std::int64_t kSecond = 1'000'000'000;
   if (h.mtime_ns % kSecond == 0) return false;
@@ -382,8 +385,8 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
     say(why, "%s", errno_text(e));
     return Status::from_errno(e);
   }
-  // Anybody may write to a directory that all use, such as /tmp; the owner of the database and root could change
-  // the database itself.
+  // Anybody may write to a directory that all use, such as /tmp; the owner of the database and root could
+  // change the database itself.
   if (st.st_uid != ::geteuid() && st.st_uid != 0 && st.st_uid != tag.owner) {
     say(why, "belongs to user %u, not to this user, root or the owner of the database", unsigned{st.st_uid});
     return Status::from_errno(EPERM);

@@ -35,19 +35,19 @@ struct IndexTag {
 Result<std::string> index_path(const std::string& data_path, std::string_view database, std::uint64_t inode,
                                const std::string& directory) noexcept;
 
-/// Writes a new file, then puts it in the place of the old one: at any time there is the old one or the new one,
-/// whole.  The new one has no name until then if the file system supports that (O_TMPFILE), else a temporary
-/// name.  Removes temporary files that processes left when they were killed more than an hour ago.  Who may read
-/// the data file may read it, `data` being that one's, but for its group if the caller may not give files to
-/// that.  `bytes`, if not null, becomes its size.  ENOMEM, or as open(2), write(2), fsync(2), rename(2); EFBIG
-/// instead of SIGXFSZ.
+/// Writes a new file, then puts it in the place of the old one: at any time there is the old one or the new
+/// one, whole.  The new one has no name until then if the file system supports that (O_TMPFILE), else a
+/// temporary name.  Removes temporary files that processes left when they were killed more than an hour ago.
+/// Who may read the data file may read it, `data` being that one's, but for its group if the caller may not
+/// give files to that.  `bytes`, if not null, becomes its size.  ENOMEM, or as open(2), write(2), fsync(2),
+/// rename(2); EFBIG instead of SIGXFSZ.
 Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
                   const struct ::stat& data, std::uint64_t* bytes = nullptr) noexcept;
 
 /// `out` is set if the answer is ok: an index of that state, and every number in it is checked.  `why`, if
-/// not empty, becomes one line.  ENOENT: none; ESTALE: of another state or file; EPERM: it belongs neither to this
-/// user, nor to root, nor to the owner of the database; MDB_CORRUPTED: not an index,
-/// damaged; MDB_VERSION_MISMATCH; what open(2) and read(2) answer; ENOMEM.
+/// not empty, becomes one line.  ENOENT: none; ESTALE: of another state or file; EPERM: it belongs neither to
+/// this user, nor to root, nor to the owner of the database; MDB_CORRUPTED: not an index, damaged;
+/// MDB_VERSION_MISMATCH; what open(2) and read(2) answer; ENOMEM.
 Status load_index(const std::string& path, const IndexTag& tag, RecordIndex& out,
                   std::span<char> why = {}) noexcept;
 

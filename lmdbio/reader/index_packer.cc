@@ -54,8 +54,8 @@ std::size_t IndexPacker::memory_bytes() const noexcept {
   return sum;
 }
 
-// The first damaged page gets all but one record for each of the others.  If they follow each other, or there is
-// one only, the ordinals of all other records are right.
+// The first damaged page gets all but one record for each of the others.  If they follow each other, or there
+// is one only, the ordinals of all other records are right.
 bool IndexPacker::place_damaged(std::uint64_t records) {
   const std::uint64_t pages = damaged_.size();
   if (pages == 0) return records == totals.records;

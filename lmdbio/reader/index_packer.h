@@ -31,8 +31,8 @@ class IndexPacker {
   /// Chunks in the order of the tree.  Throw bad_alloc.
   void append(const Chunk& chunk);
   std::uint64_t damaged_pages() const noexcept { return damaged_.size(); }
-  /// Sets the number of records of damaged leaf pages, so that there are `records` of them in all.  False: that
-  /// cannot be.  After all append().  Throws bad_alloc.
+  /// Sets the number of records of damaged leaf pages, so that there are `records` of them in all.  False:
+  /// that cannot be.  After all append().  Throws bad_alloc.
   bool place_damaged(std::uint64_t records);
   RecordIndex finish();
   std::size_t memory_bytes() const noexcept;

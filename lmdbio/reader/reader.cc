@@ -153,8 +153,7 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
                     bool by_key) {
   if (!ours(why)) return Status::from_errno(EINVAL);
   const auto fetch = std::make_shared<Fetch>();
-  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why, by_key);
-      !st.ok())
+  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why, by_key); !st.ok())
     return st;
   fetch->plan(*shared_, shared_->share_of_one(1) / 2);
   Borrowed queues(*this);

@@ -51,8 +51,8 @@ class Reader {
 
   // Any thread.  On failure `why` says what was wrong, in one line that names the file.
 
-  /// lmdbio_reader_read; kNoRecord among the ordinals: no such record.  `by_key`: find() gave them.  May throw
-  /// bad_alloc.
+  /// lmdbio_reader_read; kNoRecord among the ordinals: no such record.  `by_key`: find() gave them.  May
+  /// throw bad_alloc.
   Status read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why,
               bool by_key = false);
   /// The ordinals of `keys`, kNoRecord for those that do not exist.  May throw bad_alloc.
@@ -76,7 +76,7 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
                   std::unique_ptr<Batch>& out, std::string& why);
 
 /// Adds records, kNoRecord among them, to `fetch`; waits until it is known where they are.  Once they take
-/// more memory than there can be: ENOMEM.  An ordinal is too large: EINVAL.  Else as Places::await.  `by_key`:
+/// more memory than there can be: ENOMEM.  An ordinal is too large: EINVAL.  Else as Places::await. `by_key`:
 /// as in Reader::read; otherwise, records with unknown ordinals are those of a damaged page.  May throw
 /// bad_alloc.
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,

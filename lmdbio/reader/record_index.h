@@ -67,9 +67,9 @@ struct IndexTotals {
   friend bool operator==(const IndexTotals&, const IndexTotals&) = default;
 };
 
-/// Ordinals of records that nobody knows: more than one leaf page is damaged, and of each page it is not known
-/// how many records it has, only how many they have together.  An index numbers the records in that range
-/// nevertheless, so that they can be found by key, but these numbers are not their ordinals.
+/// Ordinals of records that nobody knows: more than one leaf page is damaged, and of each page it is not
+/// known how many records it has, only how many they have together.  An index numbers the records in that
+/// range nevertheless, so that they can be found by key, but these numbers are not their ordinals.
 struct UnknownOrdinals {
   std::uint64_t begin = 0, end = 0;
   std::uint64_t leaf = 0;  ///< one of the damaged pages

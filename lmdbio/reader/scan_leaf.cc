@@ -179,14 +179,17 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
       const auto record = load<format::DbRecord>(data);
       if (!in_file(tree, format::raw(record.root))) {
         tell_problem(problem, p,
-                     "entry %u: the root of its duplicates is page %" PRIu64 "; the file has %" PRIu64 " pages", i,
-                     format::raw(record.root), tree.file_pages);
+                     "entry %u: the root of its duplicates is page %" PRIu64 "; the file has %" PRIu64
+                     " pages",
+                     i, format::raw(record.root), tree.file_pages);
         return false;
       }
-      if (record.depth == 0 || record.depth > format::kMaxDepth || record.entries >> PackedColumn::kBits != 0) {
+      if (record.depth == 0 || record.depth > format::kMaxDepth ||
+          record.entries >> PackedColumn::kBits != 0) {
         tell_problem(problem, p,
-                     "entry %u: the record gives its tree of duplicates a depth of %u and %" PRIu64 " entries", i,
-                     unsigned{record.depth}, record.entries);
+                     "entry %u: the record gives its tree of duplicates a depth of %u and %" PRIu64
+                     " entries",
+                     i, unsigned{record.depth}, record.entries);
         return false;
       }
       blocks.tree(i, record);

@@ -173,7 +173,8 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
       std::uint64_t some[64];
       std::size_t n = 0;
       while (n < std::size(some) && i < b->count) some[n++] = sequence_.ordinal(*b, i++);
-      const Status st = add_records(reader_.places(), shared_, {some, n}, cancelled_, fetch, why, sequence_.by_key());
+      const Status st =
+          add_records(reader_.places(), shared_, {some, n}, cancelled_, fetch, why, sequence_.by_key());
       if (st.ok()) continue;
       // The batches before are not to blame.
       if (made->batches.empty()) return st;

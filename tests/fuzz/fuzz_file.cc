@@ -55,8 +55,9 @@ class Reader {
   // A damaged tree blocks the transaction: another one goes on.
   void check(Status st) {
     const int rc = st.raw();
-    FUZZ_REQUIRE(rc == 0 || rc == MDB_NOTFOUND || rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND || rc == EINVAL ||
-                 rc == MDB_BAD_TXN || rc == MDB_INCOMPATIBLE || rc == MDB_BAD_VALSIZE || rc == MDB_BAD_DBI);
+    FUZZ_REQUIRE(rc == 0 || rc == MDB_NOTFOUND || rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND ||
+                 rc == EINVAL || rc == MDB_BAD_TXN || rc == MDB_INCOMPATIBLE || rc == MDB_BAD_VALSIZE ||
+                 rc == MDB_BAD_DBI);
     const bool damaged = rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND || rc == MDB_BAD_TXN;
     FUZZ_REQUIRE(damaged == txn_->blocked());
     if (!damaged) return;
@@ -72,12 +73,14 @@ class Reader {
   void touch(const MDB_val& v) {
     FUZZ_REQUIRE(v.mv_size == 0 || file_.holds(v.mv_data, v.mv_size));
     unsigned sum = 0;
-    for (std::size_t i = 0; i < std::min(v.mv_size, kMostTouched); ++i) sum += static_cast<const unsigned char*>(v.mv_data)[i];
+    for (std::size_t i = 0; i < std::min(v.mv_size, kMostTouched); ++i)
+      sum += static_cast<const unsigned char*>(v.mv_data)[i];
     sink = sum;
     if (v.mv_size != 0) sink = static_cast<const unsigned char*>(v.mv_data)[v.mv_size - 1];
   }
   void remember(const MDB_val& v, std::vector<std::string>& in) {
-    if (in.size() < 24) in.emplace_back(static_cast<const char*>(v.mv_data), std::min<std::size_t>(v.mv_size, 600));
+    if (in.size() < 24)
+      in.emplace_back(static_cast<const char*>(v.mv_data), std::min<std::size_t>(v.mv_size, 600));
   }
 
   // To both ends and to every key found.
@@ -193,6 +196,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t file_size = size / page_size * page_size;
   const ExactBytes file(input.first(file_size));
   const Bytes program = input.subspan(file_size);
-  for (const int release : {24, 90}) Reader(file, page_size, program, db::Behaviour::of_release(release)).run();
+  for (const int release : {24, 90})
+    Reader(file, page_size, program, db::Behaviour::of_release(release)).run();
   return 0;
 }

@@ -167,7 +167,8 @@ void check_ports() {
   };
   check(MpiNetwork::make(MPI_COMM_WORLD, kMinute, network, 4 * kChannels) == MPI_SUCCESS, "no network");
   {
-    const auto agreement = network->open_port(0), first = network->open_port(1);  // ports have two rows of tags
+    const auto agreement = network->open_port(0),
+               first = network->open_port(1);  // ports have two rows of tags
     check(agreement != nullptr && first != nullptr, "cannot be opened");
     check(network->port_in_use(3) && network->open_port(3) == nullptr, "3 has the tags of 1");
     check(!network->port_in_use(2) && network->open_port(2) != nullptr, "2");

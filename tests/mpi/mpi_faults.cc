@@ -321,8 +321,8 @@ void unwinds() {
   }
 }
 
-/// An exception on one rank unwinds through all, while the others wait for that rank in a collective call: it is
-/// caught, and the program can end the job.
+/// An exception on one rank unwinds through all, while the others wait for that rank in a collective call: it
+/// is caught, and the program can end the job.
 void throws() {
   database("db");
   try {
@@ -355,7 +355,8 @@ void throws_everywhere() {
   }
 }
 
-/// One rank comes too late to lmdbio_mpi_init: an error after `timeout` for the others, and then for this one.
+/// One rank comes too late to lmdbio_mpi_init: an error after `timeout` for the others, and then for this
+/// one.
 void absent_at_init() {
   MPI_Comm all = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &all);

@@ -171,7 +171,8 @@ static long walk_from(struct Slot* s, uint64_t from) {
   return (long)(known.records - from);
 }
 
-// One cursor: to a record, and a few steps from there, forward or back.  Where a call fails it is made again (get).
+// One cursor: to a record, and a few steps from there, forward or back.  Where a call fails it is made again
+// (get).
 static long wander(struct Slot* s, size_t moves, uint64_t seed) {
   uint64_t x = seed;
   size_t at = 0, steps = 0;

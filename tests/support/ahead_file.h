@@ -29,8 +29,8 @@ class AheadFile {
     if (anonymous) {
       window_ = std::make_shared<cache::Window>(cache::Window::reserve(map_bytes, kAheadPage).value());
     } else {
-      window_ = cache::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes, kAheadPage, false,
-                                      map_bytes)
+      window_ = cache::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes, kAheadPage,
+                                      false, map_bytes)
                     .value();
     }
     open();

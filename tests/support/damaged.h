@@ -23,7 +23,8 @@ class Damaged {
  public:
   Damaged(const FileImage& image, db::Behaviour behaviour = {})
       : bytes(image.bytes()), page_size_(image.page_size()), behaviour_(behaviour) {
-    env = std::move(db::Env::over(bytes.bytes(), {page_size_, bytes.bytes().size(), 4, false, behaviour_}).value());
+    env = std::move(
+        db::Env::over(bytes.bytes(), {page_size_, bytes.bytes().size(), 4, false, behaviour_}).value());
     txn = std::make_unique<db::Txn>(*env);
     begin();
   }
@@ -38,10 +39,10 @@ class Damaged {
   unsigned read_all(const std::vector<std::string>& keys) {
     unsigned seen = 0;
     constexpr MDB_cursor_op kWalks[][2] = {
-        {MDB_FIRST, MDB_NEXT},        {MDB_LAST, MDB_PREV},          {MDB_FIRST, MDB_NEXT_NODUP},
-        {MDB_LAST, MDB_PREV_NODUP},   {MDB_FIRST, MDB_NEXT_DUP},     {MDB_LAST, MDB_PREV_DUP},
+        {MDB_FIRST, MDB_NEXT},        {MDB_LAST, MDB_PREV},           {MDB_FIRST, MDB_NEXT_NODUP},
+        {MDB_LAST, MDB_PREV_NODUP},   {MDB_FIRST, MDB_NEXT_DUP},      {MDB_LAST, MDB_PREV_DUP},
         {MDB_FIRST, MDB_GET_CURRENT}, {MDB_FIRST, MDB_NEXT_MULTIPLE}, {MDB_LAST, MDB_PREV_MULTIPLE},
-        {MDB_FIRST, MDB_LAST_DUP},    {MDB_LAST, MDB_FIRST_DUP},     {MDB_FIRST, MDB_GET_MULTIPLE},
+        {MDB_FIRST, MDB_LAST_DUP},    {MDB_LAST, MDB_FIRST_DUP},      {MDB_FIRST, MDB_GET_MULTIPLE},
     };
     for (const auto& w : kWalks) {
       db::Cursor c(*txn, db::kMainDbi);
@@ -54,14 +55,16 @@ class Damaged {
     }
     {  // back from the end, and forth again
       db::Cursor c(*txn, db::kMainDbi);
-      for (const MDB_cursor_op op : {MDB_LAST, MDB_PREV, MDB_PREV, MDB_NEXT, MDB_GET_CURRENT, MDB_NEXT, MDB_NEXT})
+      for (const MDB_cursor_op op :
+           {MDB_LAST, MDB_PREV, MDB_PREV, MDB_NEXT, MDB_GET_CURRENT, MDB_NEXT, MDB_NEXT})
         step(c, nullptr, op, seen);
     }
     for (const std::string& key : keys) {
       for (const MDB_cursor_op op : {MDB_SET, MDB_SET_KEY, MDB_SET_RANGE, MDB_GET_BOTH, MDB_GET_BOTH_RANGE}) {
         db::Cursor c(*txn, db::kMainDbi);
         if (!step(c, &key, op, seen)) continue;
-        for (const MDB_cursor_op after : {MDB_NEXT, MDB_GET_CURRENT, MDB_SET_RANGE, MDB_PREV}) step(c, &key, after, seen);
+        for (const MDB_cursor_op after : {MDB_NEXT, MDB_GET_CURRENT, MDB_SET_RANGE, MDB_PREV})
+          step(c, &key, after, seen);
       }
       MDB_val v{};
       const Status st = txn->get(db::kMainDbi, as_val(key), v);
@@ -93,8 +96,8 @@ class Damaged {
   // Damage is reported once and blocks the transaction; the next one sees it anew.
   void note(Status st, unsigned& seen) {
     const int rc = st.raw();
-    EXPECT_TRUE(rc == 0 || rc == MDB_NOTFOUND || rc == EINVAL || rc == MDB_INCOMPATIBLE || rc == MDB_BAD_VALSIZE ||
-                rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND || rc == MDB_BAD_TXN)
+    EXPECT_TRUE(rc == 0 || rc == MDB_NOTFOUND || rc == EINVAL || rc == MDB_INCOMPATIBLE ||
+                rc == MDB_BAD_VALSIZE || rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND || rc == MDB_BAD_TXN)
         << rc;
     const bool damage = rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND;
     seen |= rc == MDB_CORRUPTED ? 1u : rc == MDB_PAGE_NOTFOUND ? 2u : 0u;

@@ -203,7 +203,8 @@ TEST(MemoryAgreement, ProcessesThatComeOneByOne) {
       }
     }
     EXPECT_LE(most, 512 * kMiB) << processes;
-    for (const std::uint64_t u : used) EXPECT_GE(u, std::min<std::uint64_t>(256, 512 / processes) * kMiB / 4) << processes;
+    for (const std::uint64_t u : used)
+      EXPECT_GE(u, std::min<std::uint64_t>(256, 512 / processes) * kMiB / 4) << processes;
   }
 }
 

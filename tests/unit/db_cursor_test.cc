@@ -1,4 +1,5 @@
-// Cursors over damaged trees: an error code once, MDB_BAD_TXN from then on, and no read beside the file's bytes.
+// Cursors over damaged trees: an error code once, MDB_BAD_TXN from then on, and no read beside the file's
+// bytes.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -68,7 +69,8 @@ TEST(Cursor, HealthyTreesAreReadToTheEnd) {
   EXPECT_EQ(e.read_all(kDupKeys), 0u);
   Cursor c2(*e.txn, kMainDbi);
   seen.clear();
-  for (MDB_cursor_op op = MDB_FIRST; c2.get(&k, &v, op).ok(); op = MDB_NEXT) seen += std::string(static_cast<char*>(v.mv_data), 1);
+  for (MDB_cursor_op op = MDB_FIRST; c2.get(&k, &v, op).ok(); op = MDB_NEXT)
+    seen += std::string(static_cast<char*>(v.mv_data), 1);
   EXPECT_EQ(seen, "1123abcd");
   std::size_t n = 0;
   ASSERT_TRUE(c2.get(&k, &v, MDB_LAST).ok());
@@ -96,7 +98,8 @@ TEST(Cursor, EachWrongFieldOfAPlainTree) {
     EXPECT_EQ(plain_with(page, format::kAtUpper, std::uint16_t{0xffff}), kCorrupted);
     EXPECT_EQ(plain_with(page, format::kPageHeader, std::uint16_t{0}), kCorrupted);
     EXPECT_EQ(plain_with(page, format::kPageHeader + 2, std::uint16_t{0xffff}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtLower, std::uint16_t{format::kPageHeader}) & kCorrupted, kCorrupted) << "no entries";
+    EXPECT_EQ(plain_with(page, format::kAtLower, std::uint16_t{format::kPageHeader}) & kCorrupted, kCorrupted)
+        << "no entries";
   }
   EXPECT_EQ(plain_with(2, first + 6, std::uint16_t{0xffff}), kCorrupted) << "key size";
   EXPECT_EQ(plain_with(2, first, std::uint32_t{0xffffffff}), kCorrupted) << "data size";
@@ -121,15 +124,19 @@ unsigned dups_with(std::uint64_t page, std::size_t at, T value) {
 
 TEST(Cursor, EachWrongFieldBelowDuplicates) {
   Dups p;
-  const std::size_t sub = node_at(p.f, 5, 1) + format::kNodeHeader + 1, rec = node_at(p.f, 5, 2) + format::kNodeHeader + 1;
+  const std::size_t sub = node_at(p.f, 5, 1) + format::kNodeHeader + 1,
+                    rec = node_at(p.f, 5, 2) + format::kNodeHeader + 1;
   EXPECT_EQ(dups_with(5, sub + format::kAtFlags, std::uint16_t{format::kBranch}), kCorrupted);
   EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{0}), kCorrupted);
-  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{0xfff0}), kCorrupted) << "items beyond the sub-page";
-  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{format::kPageHeader}), kCorrupted) << "no items";
+  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{0xfff0}), kCorrupted)
+      << "items beyond the sub-page";
+  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{format::kPageHeader}), kCorrupted)
+      << "no items";
   EXPECT_EQ(dups_with(5, sub + format::kAtPad, std::uint16_t{0xffff}), kCorrupted) << "item size";
   EXPECT_EQ(dups_with(5, node_at(p.f, 5, 1), std::uint32_t{15}), kCorrupted) << "sub-page without a header";
   EXPECT_EQ(dups_with(5, node_at(p.f, 5, 2), std::uint32_t{47}), kCorrupted) << "record cut short";
-  EXPECT_EQ(dups_with(5, node_at(p.f, 5, 1) + 4, std::uint16_t{format::kDupData | format::kBigData}), kCorrupted);
+  EXPECT_EQ(dups_with(5, node_at(p.f, 5, 1) + 4, std::uint16_t{format::kDupData | format::kBigData}),
+            kCorrupted);
   EXPECT_EQ(dups_with(5, rec + offsetof(format::DbRecord, root), std::uint64_t{99}), kPageNotFound);
   EXPECT_EQ(dups_with(5, rec + offsetof(format::DbRecord, root), std::uint64_t{1} << 63), kPageNotFound);
   EXPECT_EQ(dups_with(5, rec + offsetof(format::DbRecord, root), std::uint64_t{0}), kCorrupted);
@@ -138,7 +145,9 @@ TEST(Cursor, EachWrongFieldBelowDuplicates) {
     SCOPED_TRACE(page);
     EXPECT_EQ(dups_with(page, 0, std::uint64_t{99}), kCorrupted);
     EXPECT_EQ(dups_with(page, format::kAtFlags, std::uint16_t{0}), kCorrupted);
-    EXPECT_EQ(dups_with(page, format::kAtFlags, std::uint16_t{format::kBranch | format::kLeaf | format::kLeaf2}), kCorrupted);
+    EXPECT_EQ(
+        dups_with(page, format::kAtFlags, std::uint16_t{format::kBranch | format::kLeaf | format::kLeaf2}),
+        kCorrupted);
     EXPECT_EQ(dups_with(page, format::kAtLower, std::uint16_t{0}), kCorrupted);
     EXPECT_EQ(dups_with(page, format::kAtLower, std::uint16_t{0xfff0}), kCorrupted);
   }
@@ -188,7 +197,8 @@ TEST(Cursor, RandomGraphsOfPagesEnd) {
         f.leaf({{"a", "1"}, {"n", "2"}});
       }
     }
-    f.metas(FileImage::record(rng.percent(50) ? MDB_DUPSORT : 0, 1 + rng.below(40), 2 + rng.below(pages), 9), 3);
+    f.metas(FileImage::record(rng.percent(50) ? MDB_DUPSORT : 0, 1 + rng.below(40), 2 + rng.below(pages), 9),
+            3);
     found += Damaged(f).read_all(kKeys) != 0;
   }
   EXPECT_GT(found, 20u);
@@ -214,15 +224,15 @@ TEST(Cursor, DepthOfALookupIsBounded) {
     f.metas(FileImage::record(0, depth, f.pages() - 1, 2), 3);
     Damaged d(f);
     MDB_val v{};
-    EXPECT_EQ(d.txn->get(kMainDbi, as_val("a"), v).raw(), depth <= format::kMaxDepth ? 0 : MDB_CORRUPTED) << depth;
+    EXPECT_EQ(d.txn->get(kMainDbi, as_val("a"), v).raw(), depth <= format::kMaxDepth ? 0 : MDB_CORRUPTED)
+        << depth;
   }
 }
 
 // Pages that the file has and the snapshot has not.
 TEST(Cursor, NoPageBehindTheSnapshotsLast) {
   Plain p;
-  for (const unsigned meta : {0u, 1u})
-    put(p.f.page(meta) + detail::kAtLastPg, std::uint64_t{3});
+  for (const unsigned meta : {0u, 1u}) put(p.f.page(meta) + detail::kAtLastPg, std::uint64_t{3});
   EXPECT_EQ(Damaged(p.f).read_all(kKeys), kPageNotFound);
 }
 

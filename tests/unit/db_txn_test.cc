@@ -172,7 +172,8 @@ TEST_F(TxnTest, AClosedHandleIsGoneForLaterTransactions) {
     ASSERT_TRUE(begin(running).ok());
     env_->close_dbi(kFirst);
     EXPECT_TRUE(running.has_dbi(kFirst)) << "it began before";
-    EXPECT_EQ(get(running, kFirst, "k"), std::to_string(release < 32 ? MDB_NOTFOUND : MDB_BAD_DBI)) << release;
+    EXPECT_EQ(get(running, kFirst, "k"), std::to_string(release < 32 ? MDB_NOTFOUND : MDB_BAD_DBI))
+        << release;
     EXPECT_FALSE(running.blocked());
     ASSERT_TRUE(begin(txn).ok());
     EXPECT_FALSE(txn.has_dbi(kFirst));
@@ -200,7 +201,8 @@ TEST_F(TxnTest, AStaleHandleWhoseDatabaseIsGoneOrChanged) {
     const std::uint64_t none = n.f.leaf({{"text", "x"}});
     const std::uint64_t text = n.f.leaf({{"one", "plain"}});
     const std::uint64_t shorter = n.f.leaf({{"one", "short", format::kSubData}});
-    const std::uint64_t other = n.f.leaf({{"one", FileImage::as_data(FileImage::record(MDB_REVERSEKEY, 1, 2, 1)), format::kSubData}});
+    const std::uint64_t other =
+        n.f.leaf({{"one", FileImage::as_data(FileImage::record(MDB_REVERSEKEY, 1, 2, 1)), format::kSubData}});
     n.f.metas(FileImage::record(0, 1, before, 3), 7);
     open(n.f, Behaviour::of_release(release));
     Txn txn(*env_);
@@ -379,7 +381,8 @@ TEST(EnvFile, WindowsOfTheSameAddressAreToldApart) {
   Txn txn(*env);
   const auto begin = [&] { return txn.begin(7, MetaSource(env->metas().pages)); };
   ASSERT_TRUE(begin().ok());
-  // Two changes of the map while nothing runs: memory and addresses of the first window are free for the third.
+  // Two changes of the map while nothing runs: memory and addresses of the first window are free for the
+  // third.
   for (const int mib : {8, 16}) {
     txn.end(false);
     env->retire_window(true);

@@ -272,7 +272,8 @@ TEST_F(NodeChunkFile, NoRoom) {
   remove_chunk_files_of(life_of(life_));
 }
 
-// Each byte that is written to it stays, in whatever mapping it is looked at, and before it is written to it is 0.
+// Each byte that is written to it stays, in whatever mapping it is looked at, and before it is written to it
+// is 0.
 TEST_F(NodeChunkFile, HugePages) {
   for (const char* const huge : {"never", "always", "within_size", "advise"}) {
     const Mounted own((std::string("mode=1777,huge=") + huge).c_str());
@@ -286,7 +287,8 @@ TEST_F(NodeChunkFile, HugePages) {
       EXPECT_TRUE(link_chunk_file(made.value().fd, name(i), {at, kBytes}).ok()) << huge;
       const Result<Mapping> found = open_chunk_file(name(i), kBytes);
       ASSERT_TRUE(found) << huge;
-      for (const Mapping* const m : std::initializer_list<const Mapping*>{&made.value().memory, &found.value()})
+      for (const Mapping* const m :
+           std::initializer_list<const Mapping*>{&made.value().memory, &found.value()})
         EXPECT_EQ(std::count(m->data(), m->data() + kBytes, static_cast<std::byte>(i + 1)), kBytes) << huge;
     }
     remove_chunk_files_of(life_of(life_));

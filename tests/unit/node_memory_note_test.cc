@@ -9,7 +9,8 @@
 namespace lmdbio::node {
 namespace {
 
-const std::uint64_t kGroup = (std::uint64_t{1} << 48) + static_cast<std::uint64_t>(::getpid());  // no cgroup's
+const std::uint64_t kGroup =
+    (std::uint64_t{1} << 48) + static_cast<std::uint64_t>(::getpid());  // no cgroup's
 
 /// A process with a note, until it is killed.
 class Process {

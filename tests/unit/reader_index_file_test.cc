@@ -249,10 +249,13 @@ TEST_F(SmallTree, RoundTrip) {
 TEST_F(SmallTree, StaleOnesAreRefused) {
   (void)saved();
   const std::function<void(IndexTag&)> changes[] = {
-      [](IndexTag& t) { t.txnid += 2; },       [](IndexTag& t) { ++t.identity.mtime_ns; },
+      [](IndexTag& t) { t.txnid += 2; },
+      [](IndexTag& t) { ++t.identity.mtime_ns; },
       [](IndexTag& t) { t.identity.size += 512; },
-      [](IndexTag& t) { ++t.record.entries; }, [](IndexTag& t) { t.record.root = format::Pgno{3}; },
-      [](IndexTag& t) { t.record.flags = 0; }, [](IndexTag& t) { t.page_size = 1024; },
+      [](IndexTag& t) { ++t.record.entries; },
+      [](IndexTag& t) { t.record.root = format::Pgno{3}; },
+      [](IndexTag& t) { t.record.flags = 0; },
+      [](IndexTag& t) { t.page_size = 1024; },
       [](IndexTag& t) { ++t.record.depth; },
   };
   for (std::size_t i = 0; i < std::size(changes); ++i) {
@@ -295,7 +298,8 @@ TEST_F(SmallTree, FilesOfOtherUsersAreRefused) {
   EXPECT_EQ(load(tag), 0) << why;
 }
 
-/// In a child, `body` runs without what the kernel refuses: fsync(2) kills it, and O_TMPFILE is not supported.
+/// In a child, `body` runs without what the kernel refuses: fsync(2) kills it, and O_TMPFILE is not
+/// supported.
 template <class Body>
 int killed_at_fsync(bool unnamed, Body&& body) {
   const pid_t child = ::fork();
@@ -311,7 +315,8 @@ int killed_at_fsync(bool unnamed, Body&& body) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     const sock_fprog filter{std::size(program), program};
-    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
       ::_exit(77);
     body();
     ::_exit(1);

@@ -31,8 +31,8 @@ extern "C" {
 LMDBIO_API const char* lmdbio_version(void);
 
 /* Returns 1 if a module of this process contains an LMDB 0.9 that LMDBIO does not serve, because of how the
- * module was linked, and copies the module's path, with a null byte, into the `bytes` at `path`.  Returns 0 if
- * there is none.  Modules that hide the functions of their LMDB are not found.  Any thread. */
+ * module was linked, and copies the module's path, with a null byte, into the `bytes` at `path`.  Returns 0
+ * if there is none.  Modules that hide the functions of their LMDB are not found.  Any thread. */
 LMDBIO_API int lmdbio_unreached(char* path, size_t bytes);
 
 /* Describes the last failed lmdbio_ call of this thread in one line that names the file.  Returns "" if no
@@ -148,8 +148,8 @@ typedef struct lmdbio_batch {
  * not less than lmdbio_reader_count. */
 LMDBIO_API int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinals, size_t n,
                                   const lmdbio_batch** batch);
-/* Sets ordinals[i] to the ordinal of the record with keys[i], without reading values; with MDB_DUPSORT, of the
- * first value of the key.  UINT64_MAX: the key does not exist.  Errors as lmdbio_reader_read_keys. */
+/* Sets ordinals[i] to the ordinal of the record with keys[i], without reading values; with MDB_DUPSORT, of
+ * the first value of the key.  UINT64_MAX: the key does not exist.  Errors as lmdbio_reader_read_keys. */
 LMDBIO_API int lmdbio_reader_find(lmdbio_reader* reader, const MDB_val* keys, size_t n, uint64_t* ordinals);
 /* Returns a batch of the records with these keys; with MDB_DUPSORT, the first value of each key.  ENOTSUP:
  * the program set its own key order (mdb_set_compare). */

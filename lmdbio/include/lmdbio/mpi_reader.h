@@ -12,8 +12,8 @@ namespace lmdbio {
 
 /// The ranks of a communicator that read together.  Must outlive its readers, and end before MPI_Finalize.
 ///
-/// The destructor is collective: it waits for all ranks.  If an exception leaves its scope, it does not wait, as
-/// the other ranks may never come; MPI_Finalize then ends what is left.
+/// The destructor is collective: it waits for all ranks.  If an exception leaves its scope, it does not wait,
+/// as the other ranks may never come; MPI_Finalize then ends what is left.
 class MpiRanks {
  public:
   /// Collective over `comm`.  Throws Error.
