@@ -169,8 +169,9 @@ class MemoryBudget {
     vmas_by_use_[index(use)] -= vmas;
     tell();
   }
-  /// The machine, or the cgroup, has so little memory left that nothing may be read ahead, wherever it would
-  /// go: pages that are being read cannot be reclaimed.  Looks by itself, at most once in 10 ms.
+  /// The machine, or the cgroup, has so little memory left that nothing may be read ahead for walks and no
+  /// whole file loaded, also not into the page cache: pages that are being read cannot be reclaimed.  Looks by
+  /// itself, at most once in 10 ms.
   bool nearly_full() noexcept;
   /// In a forked child.
   void forget_all() noexcept;

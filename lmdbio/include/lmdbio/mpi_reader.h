@@ -32,9 +32,9 @@ class MpiRanks {
   }
   /// Waits until all ranks have opened the same database.  Throws Error.
   static void wait(const Reader& reader) { detail::check(lmdbio_mpi_wait(reader.handle())); }
-  /// Makes progress if the library has no thread of its own.  Throws Error.
   /// Nodes that the ranks run on.
   unsigned nodes() const noexcept { return lmdbio_mpi_nodes(mpi_.get()); }
+  /// Makes progress if the library has no thread of its own.  Throws Error.
   void poll() const { detail::check(lmdbio_mpi_poll(mpi_.get())); }
 
  private:
