@@ -57,13 +57,14 @@ std::optional<std::uint64_t> field_of(std::string_view stat, std::string_view na
 
 /// Page cache that is charged to a group: it counts as used there, but can be had, the often used part (a
 /// file that is read a second time) like the rest.  With those below it: version 1 tells both, version 2
-/// this.
-std::uint64_t page_cache_in(const char* directory) noexcept {
+/// this, and which memory of the kernel's own (names of files) can be had.
+std::uint64_t reclaimable_in(const char* directory) noexcept {
   char text[4096];
   const std::string_view stat = read_start(directory, "/memory.stat", text);
   const auto inactive = field_of(stat, "total_inactive_file "), active = field_of(stat, "total_active_file ");
   if (inactive || active) return inactive.value_or(0) + active.value_or(0);
-  return field_of(stat, "inactive_file ").value_or(0) + field_of(stat, "active_file ").value_or(0);
+  return field_of(stat, "inactive_file ").value_or(0) + field_of(stat, "active_file ").value_or(0) +
+         field_of(stat, "slab_reclaimable ").value_or(0);
 }
 
 std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view field) noexcept {
@@ -93,7 +94,7 @@ void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::
       if (struct stat st; *limit <= facts.total && ::stat(directory, &st) == 0) facts.group = st.st_ino;
       facts.total = std::min(facts.total, *limit);
       const std::uint64_t used = number_in(directory, usage_name).value_or(0);
-      const std::uint64_t cached = std::min(used, page_cache_in(directory));
+      const std::uint64_t cached = std::min(used, reclaimable_in(directory));
       facts.available = std::min(facts.available, *limit - std::min(used - cached, *limit));
     }
     const std::size_t slash = group.rfind('/');
@@ -111,10 +112,12 @@ MemoryFacts memory_facts(const char* root) noexcept {
   const std::string_view info = read_start(root, "/proc/meminfo", text);
   const auto total = meminfo(info, "MemTotal:"), available = meminfo(info, "MemAvailable:");
   if (total && available) {
-    facts = {*total, *available, 0};
+    facts.total = *total;
+    facts.available = *available;
   } else {
     struct sysinfo s {};
     if (::sysinfo(&s) == 0) facts = {s.totalram * s.mem_unit, s.freeram * s.mem_unit, 0};
+    facts.known = false;
   }
   std::string_view groups = read_start(root, "/proc/self/cgroup", text);
   while (!groups.empty()) {

@@ -92,6 +92,11 @@ void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
   f.used = used_;
   f.more = more;
   f.memory = facts_();
+  if (!f.memory.known && memory_was_known_) {  // no descriptor now: the last answer holds
+    looked_ns_ = now;
+    return;
+  }
+  memory_was_known_ = f.memory.known;
   f.is_agreed = note_ != nullptr;
   f.sees_others = note_ != nullptr && note_->look(f.memory.group, f.others);
   const Agreement a = agree(f);
@@ -107,7 +112,7 @@ bool MemoryBudget::nearly_full() noexcept {
   const std::int64_t now = now_ns();
   if (now < full_until_ns_) return nearly_full_;
   const MemoryFacts memory = facts_();
-  nearly_full_ = memory.available < std::min(memory.total / 8, kNearlyFull);
+  nearly_full_ = memory.known && memory.available < std::min(memory.total / 8, kNearlyFull);
   full_until_ns_ =
       now + std::clamp(static_cast<std::int64_t>(memory.available / kTakenPerNs), kLeastPause, kMostGood);
   return nearly_full_;

@@ -140,7 +140,8 @@ class MemoryBudget {
   /// After so many ns memory is to be looked at again, though nobody asks for any: there is some that could
   /// go.  0: it need not be.
   std::int64_t look_again_ns() const noexcept {
-    return limit_is_share_ && used_ > unchecked_ ? pause_ns_ : 0;
+    constexpr std::int64_t kLeast = 1'000'000;
+    return limit_is_share_ && used_ > unchecked_ ? std::max(pause_ns_, kLeast) : 0;
   }
   /// What is used beyond what may be used now.
   std::uint64_t excess() const noexcept {
@@ -170,8 +171,8 @@ class MemoryBudget {
     tell();
   }
   /// The machine, or the cgroup, has so little memory left that nothing may be read ahead for walks and no
-  /// whole file loaded, also not into the page cache: pages that are being read cannot be reclaimed.  Looks by
-  /// itself, at most once in 10 ms.
+  /// whole file loaded, also not into the page cache: pages that are being read cannot be reclaimed.  Looks
+  /// by itself, at most once in 10 ms.
   bool nearly_full() noexcept;
   /// In a forked child.
   void forget_all() noexcept;
@@ -198,6 +199,7 @@ class MemoryBudget {
   std::int64_t pause_ns_ = 0;   ///< it is good for so long
   std::int64_t took_ns_ = 0;
   std::uint64_t grow_to_ = 0;
+  bool memory_was_known_ = false;
   // Of nearly_full(): when it is to be looked at again, and the last answer.
   std::int64_t full_until_ns_ = 0;
   bool nearly_full_ = false;

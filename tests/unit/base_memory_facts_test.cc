@@ -54,6 +54,7 @@ TEST(MemoryFacts, WithoutProc) {
   const MemoryFacts f = memory_facts("/nonexistent");
   EXPECT_GT(f.total, 16 * kMiB);
   EXPECT_GT(f.available, 0u);
+  EXPECT_FALSE(f.known) << "page cache does not count";
   EXPECT_GT(memory_facts(std::string(10'000, 'x').c_str()).total, 16 * kMiB);
 }
 
@@ -91,6 +92,10 @@ TEST(MemoryFacts, PageCacheThatIsOftenUsedCountsAsFree) {
   EXPECT_EQ(m.facts().available, 1948 * kMiB);
   m.write("sys/fs/cgroup/a/memory.stat", "active_file " + mib(1500));
   EXPECT_EQ(m.facts().available, 1648 * kMiB);
+  m.write("sys/fs/cgroup/a/memory.stat",
+          "active_file " + mib(1500) + "slab_reclaimable " + mib(100) + "slab_unreclaimable " + mib(50));
+  EXPECT_EQ(m.facts().available, 1748 * kMiB);
+  EXPECT_TRUE(m.facts().known);
   m.write("proc/self/cgroup", "3:memory:/b\n");
   m.write("sys/fs/cgroup/memory/b/memory.limit_in_bytes", mib(1024));
   m.write("sys/fs/cgroup/memory/b/memory.usage_in_bytes", mib(1000));

@@ -295,6 +295,25 @@ TEST(MemoryBudget, BuildsHaveAShare) {
   EXPECT_TRUE(b.within_share(Use::readers, 64 * kMiB));
 }
 
+// Without a descriptor, say, nothing can be known for a while.
+TEST(MemoryBudget, MemoryThatIsNotKnownChangesNothing) {
+  static bool known;
+  const auto facts = []() noexcept -> MemoryFacts {
+    return {8192 * kMiB, known ? 4096 * kMiB : 0, 0, known};
+  };
+  known = true;
+  MemoryBudget b({4096 * kMiB, true, 100}, facts);
+  EXPECT_TRUE(b.has_room(Use::chunks, 600 * kMiB, 0));
+  const std::uint64_t limit = b.limit_now();
+  EXPECT_GT(limit, 0u);
+  known = false;
+  b.take(Use::chunks, 600 * kMiB, 2);
+  EXPECT_FALSE(b.has_room(Use::chunks, 900 * kMiB, 0)) << "it looks again, in vain";
+  EXPECT_EQ(b.limit_now(), limit);
+  EXPECT_EQ(b.excess(), 0u);
+  EXPECT_FALSE(b.nearly_full());
+}
+
 TEST(MemoryBudget, NothingIsReadAheadIfMemoryIsNearlyFull) {
   looks = 0;
   machine_left = 64 * kMiB - 1;
