@@ -16,6 +16,8 @@ constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window:
 /// With less memory than this for a process, chunks are small; with so little for all processes together,
 /// too.
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
+/// Chunks that are evicted under one hold of the lock, when others need the memory.
+constexpr unsigned kEvictedAtOnce = 16;
 /// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
 /// and the rest is not.
 constexpr std::uint64_t kChunkVmas = 2;
@@ -98,10 +100,10 @@ bool ChunkCache::keeps_shared(bool give_back) noexcept {
   return keeps;
 }
 
-std::uint64_t ChunkCache::shrink() noexcept {
-  while (budget_.excess() != 0 && (evict_one(false) || evict_one(true))) {
-  }
-  return budget_.excess();
+bool ChunkCache::shrink() noexcept {
+  for (unsigned i = 0; i < kEvictedAtOnce; ++i)
+    if (budget_.excess() == 0 || !(evict_one(false) || (may_shrink() && evict_one(true)))) return false;
+  return budget_.excess() != 0;
 }
 
 void ChunkCache::return_memory(const FileCache& file) noexcept {

@@ -49,9 +49,9 @@ class ChunkCache {
   bool take_memory(FileCache& file, bool urgent) noexcept;
   /// Chunks are resident whose memory is a chunk file's.  `give_back`: these go first, also planned ones.
   bool keeps_shared(bool give_back) noexcept;
-  /// Evicts chunks until this process has no more than it may have now, planned ones last.  What is still too
-  /// much, bytes.
-  std::uint64_t shrink() noexcept;
+  /// Evicts some chunks if this process has more than it may have now, planned ones last.  True: more are to
+  /// go, and the lock may be left before.
+  bool shrink() noexcept;
   /// Of take_memory(), for a chunk that is not published.
   void return_memory(const FileCache& file) noexcept;
   /// For what is not a chunk; chunks give way as `urgency` says.  False: no room, or more than the use's

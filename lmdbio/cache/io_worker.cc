@@ -31,6 +31,9 @@ constexpr std::uint64_t kWorthLooking = 64 << 10;
 /// of it.
 constexpr std::int64_t kLookAtShared = 50'000'000;
 
+/// Where memory was nearly full, a load of a whole file is tried again after so long.
+constexpr std::int64_t kLoadAgain = 100'000'000;
+
 /// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kScratches = 4 * kMostFills;
@@ -393,12 +396,14 @@ void IoWorker::look_at_shared_memory() noexcept {
 // `seen`: count of work_ before it was looked for.
 void IoWorker::sleep(std::uint32_t seen) noexcept {
   const bool looks = watches_late_use_.load(std::memory_order_relaxed);
+  const std::int64_t memory = owner_.look_at_memory();
   if (idle()) {
     if (scratch_ && owner_.memory_is_nearly_full()) scratch_.reset();
     constexpr std::int64_t kLong = 3'600'000'000'000;
-    const std::int64_t memory = owner_.look_at_memory();
+    const bool loads_wait = owner_.loads_wait();
     work_.wait(seen, std::min({looks ? LateUse::kEvery : kLong, keeps_shared_ ? kLookAtShared : kLong,
-                               memory != 0 ? memory : kLong}));
+                               memory != 0 ? memory : kLong, loads_wait ? kLoadAgain : kLong}));
+    may_have_jobs_ = may_have_jobs_ || loads_wait;
     return;
   }
   constexpr std::size_t kMost = 32;
@@ -407,6 +412,10 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
   fds[0] = {bell_.get(), POLLIN, 0};
   std::size_t n = 1;
   int timeout = bell_ && !looks && !keeps_shared_ ? -1 : kLookMs;
+  if (memory != 0) {
+    const int ms = static_cast<int>(memory / 1'000'000);
+    timeout = timeout < 0 ? ms : std::min(timeout, ms);
+  }
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->queue->in_flight() == 0) continue;
     const int wait = l->queue->poll_timeout_ms();

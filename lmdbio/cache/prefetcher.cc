@@ -453,12 +453,13 @@ std::uint64_t Prefetcher::memory_used() noexcept {
 
 std::int64_t Prefetcher::look_at_memory() noexcept {
   std::uint64_t excess = 0;
-  {
+  for (bool more = true; more;) {
     const std::lock_guard lock(mutex_);
     MemoryBudget& budget = chunks_.budget();
     if (budget.look_again_ns() == 0) return 0;
     budget.look_if_needed(0);
-    excess = chunks_.shrink();
+    more = chunks_.shrink();
+    excess = budget.excess();
   }
   if (excess != 0) reclaim(excess);
   const std::lock_guard lock(mutex_);
@@ -468,6 +469,12 @@ std::int64_t Prefetcher::look_at_memory() noexcept {
 bool Prefetcher::memory_is_nearly_full() noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.budget().nearly_full();
+}
+
+bool Prefetcher::loads_wait() noexcept {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(chunks_.files().begin(), chunks_.files().end(),
+                     [this](const FileCache* f) { return is_loading(*f) && f->load.reading == 0; });
 }
 
 void Prefetcher::after_fork_in_child() noexcept {

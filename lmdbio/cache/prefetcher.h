@@ -150,6 +150,8 @@ class Prefetcher final : public MemorySource {
   /// need not be.
   std::int64_t look_at_memory() noexcept;
   bool memory_is_nearly_full() noexcept;
+  /// A load of a whole file waits until memory is not nearly full any more.
+  bool loads_wait() noexcept;
 
   SignalSafeMutex mutex_;  // guards all below
   Schedule schedule_;

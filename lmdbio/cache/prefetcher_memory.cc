@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/cache/io_worker.h"
 #include "lmdbio/cache/prefetcher.h"
 
 namespace lmdbio::cache {
@@ -20,7 +21,10 @@ void Prefetcher::leave(MemoryUse use) noexcept {
 bool Prefetcher::take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (chunks_.reserve(use, bytes, urgency)) return true;
+    const bool looked = chunks_.budget().look_again_ns() != 0;
+    const bool taken = chunks_.reserve(use, bytes, urgency);
+    if (!looked && chunks_.budget().look_again_ns() != 0 && worker_ != nullptr) worker_->wake();
+    if (taken) return true;
   }
   if (use != MemoryUse::prefetch) return false;  // readers ask each other
   reclaim(bytes);

@@ -33,8 +33,8 @@ class [[nodiscard]] Ticket {
   Ticket() = default;
   /// All that is needed is there, or is the mapping's to give: wait() does not wait.
   bool ready() const noexcept { return !pending_; }
-  /// After wait(): the chunks that are needed were found in the page cache, and so was whatever of the plan has
-  /// been looked at: the walk may need no reads.
+  /// After wait(): the chunks that are needed were found in the page cache, and so was whatever of the plan
+  /// has been looked at: the walk may need no reads.
   bool all_cached() const noexcept { return all_cached_; }
 
  private:
