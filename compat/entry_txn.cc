@@ -50,10 +50,15 @@ Status bad_metas(ReadTxn& t) noexcept {
 
 /// On the newest snapshot that the metas show.
 Status start_by_metas(ReadTxn& t) {
-  const db::MetaSource source(t.env->engine->metas().pages);
-  std::uint64_t txnid = 0;
-  if (const Status st = source.renew(txnid); !st.ok()) return st;
-  return t.txn.begin(txnid, source);
+  for (;;) {
+    const std::byte* const first = t.env->engine->metas().pages[0];
+    const db::MetaSource source(t.env->engine->metas().pages);
+    std::uint64_t txnid = 0;
+    Status st = source.renew(txnid);
+    if (st.ok()) st = t.txn.begin(txnid, source);
+    // Again if a chunk took their place meanwhile: what is there now is not changed by writers.
+    if (st.ok() || t.env->engine->metas().pages[0] == first) return st;
+  }
 }
 
 /// The engine on the snapshot that the companion has just taken, or on the newest one without it.

@@ -135,6 +135,14 @@ class Env {
 
   /// Null after a remap that failed.
   const cache::Window* window() const noexcept { return window_.get(); }
+  /// The first `pages` pages of the window, which was found to be long enough (outgrown()).
+  cache::WindowView view(std::uint64_t pages) const noexcept {
+    const cache::WindowView seen = window_->view(pages);
+    // Another thread was trying whether it can be shorter; grow() waits for that.
+    if (seen.pages() >= pages || !window_->grow(pages << page_shift())) [[likely]]
+      return seen;
+    return window_->view(pages);
+  }
   /// Another number for each window of the process, also for one that environments share; never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
   struct Metas {

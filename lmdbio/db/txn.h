@@ -72,7 +72,7 @@ class Txn {
       return st;
     }
     start(env_->window_number(),
-          env_->window()->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
+          env_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
     return {};
   }
   /// The same for a file that cannot be mapped, whose metas are read; the transaction has ended.
