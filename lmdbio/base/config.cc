@@ -189,8 +189,9 @@ constexpr ConfigEntry kTable[] = {
      "if it fits into the page cache, and share it in /dev/shm. off: each process reads the file itself.",
      parse_node},
     {"LMDBIO_MPI", "0, 1", "0",
-     "1: the backend for Caffe reads together with the other ranks of MPI_COMM_WORLD: one rank reads each "
-     "record and sends it to the rank that uses it. All ranks have to read the same databases, and MPI has "
+     "1: the backend for Caffe reads together with the other ranks of MPI_COMM_WORLD, if they run on several "
+     "nodes: one rank reads each record and sends it to the rank that uses it. All ranks have to read the "
+     "same databases, and MPI has "
      "to provide MPI_THREAD_MULTIPLE. 0: each process reads for itself.",
      parse_mpi},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30",
