@@ -39,6 +39,8 @@ constexpr unsigned kUnread = 2, kAllCached = 4;
 /// Of a chunk, pages that are looked at: one touch in 64 KiB shows (cache/touched.h).  So many chunks in a
 /// row untouched, and the values are not read.
 constexpr unsigned kSamples = 3, kUntouched = 4;
+/// As long as values are read, so few chunks are looked at: one in this many.
+constexpr unsigned kSampledAgain = 8;
 /// Of a sparse walk: needs between two plans, at most; half of what is planned is to be left.
 constexpr unsigned kSparseSteps = 16;
 /// An extent is a value at most so large; what follows is the mapping's.
@@ -366,6 +368,7 @@ bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& plac
 // Private memory does not show what is read; nor do pages that were touched before.
 void Readahead::sample(const FreeRun& chunk, const cache::WindowView& view) noexcept {
   samples_.clear();
+  if (unread_ == 0 && ++chunks_given_ % kSampledAgain != 0) return;
   if (reads_late_ || walk_->file().path() != ReadPath::page_cache || uses_ == Uses::all) return;
   if (!touched_) touched_.emplace(cache::TouchedPages::open());
   std::array<const std::byte*, kSamples> at;

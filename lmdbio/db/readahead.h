@@ -122,6 +122,7 @@ class Readahead {
   bool reads_late_ = false;           ///< whether values are read shows only after the walk has left them
   std::optional<cache::TouchedPages> touched_;
   /// Pages of the chunk that was granted last, none of them touched then; or none at all.
+  unsigned chunks_given_ = 0;  ///< while all values seem to be read
   std::vector<const std::byte*> samples_;
   unsigned replan_in_ = 0;               ///< steps of a sparse walk until the next plan
   unsigned alone_ = 0, alone_next_ = 0;  ///< after a failed read: needs to be read by themselves; at the next
