@@ -8,8 +8,8 @@ string(REGEX REPLACE "/$" "" LMDBIO_PC_PREFIX "${LMDBIO_PC_PREFIX}")
 
 target_include_directories(lmdbio INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lmdbio/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# Of C++: lmdbio/reader.h.  lmdbio/lmdbio.h is C99.
-target_compile_features(lmdbio INTERFACE cxx_std_20)
+# No standard of C++: lmdbio/lmdbio.h is C99, and programs that use it may not compile with C++20 (Caffe).
+# lmdbio/reader.h says which one it needs.
 install(TARGETS lmdbio EXPORT lmdbioTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
 install(TARGETS lmdbio_soname LIBRARY DESTINATION ${LMDBIO_SONAME_DIR} COMPONENT runtime)
 lmdbio_split_debug(lmdbio ${CMAKE_INSTALL_LIBDIR})

@@ -80,12 +80,17 @@ class Install(shimtest.Case):
         self.call(shimtest.CONFIG["cmake"], "--build", build)
         self.check_consumers(build + "/consumer_c", build + "/consumer_cxx")
 
-    def test_find_package_in_a_project_with_policies_of_cmake_2(self):
+    # As Caffe: policies of CMake 2, and C++11 that is no C++20.
+    def test_find_package_in_an_old_project(self):
         folder, build = os.path.join(self.dir, "old_consumer"), os.path.join(self.dir, "old_build")
         os.mkdir(folder)
         with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as f:
             f.write("cmake_minimum_required(VERSION 2.8.7)\nproject(consumer C CXX)\nfind_package(lmdbio REQUIRED)\n"
-                    f"add_executable(consumer_c {CONSUMER}/consumer.c)\ntarget_link_libraries(consumer_c lmdbio::lmdbio lmdb)\n")
+                    'set(CMAKE_CXX_FLAGS "${CMAKE_CXX_FLAGS} -std=c++11")\n'
+                    f"add_executable(consumer_c {CONSUMER}/consumer.c old.cc)\n"
+                    "target_link_libraries(consumer_c lmdbio::lmdbio lmdb)\n")
+        with open(os.path.join(folder, "old.cc"), "w", encoding="utf-8") as f:
+            f.write("#include <lmdbio/lmdbio.h>\ntemplate <class T> struct Layer { ~Layer<T>() {} };\ntemplate struct Layer<int>;\n")
         done = subprocess.run([shimtest.CONFIG["cmake"], "-S", folder, "-B", build, "-DCMAKE_PREFIX_PATH=" + self.prefix,
                                "-DCMAKE_C_COMPILER=" + shimtest.CONFIG["cc"], "-DCMAKE_CXX_COMPILER=" + shimtest.CONFIG["cxx"]],
                               env=shimtest.environment("stock"), capture_output=True, text=True)
@@ -104,7 +109,7 @@ class Install(shimtest.Case):
         folder = os.path.join(self.dir, "mpi_consumer")
         os.mkdir(folder)
         with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as f:
-            f.write("cmake_minimum_required(VERSION 3.16)\nproject(consumer C CXX)\n"
+            f.write("cmake_minimum_required(VERSION 3.16)\nproject(consumer C CXX)\nset(CMAKE_CXX_STANDARD 20)\n"
                     "find_package(lmdbio REQUIRED COMPONENTS mpi)\n"
                     f"add_executable(consumer {example})\ntarget_link_libraries(consumer lmdbio::mpi lmdb)\n"
                     "add_executable(consumer_cc main.cc)\ntarget_link_libraries(consumer_cc lmdbio::mpi lmdb)\n")
