@@ -105,7 +105,7 @@ struct Ranks {
     } else if (ranks > 1) {
       Nodes* const nodes = reinterpret_cast<Nodes*>(dlsym(library, "lmdbio_mpi_nodes"));
       // The processes of one node share what they read without messages, which is faster.
-      if (nodes == NULL || nodes(all) > 1) mpi = all;
+      if (nodes(all) > 1) mpi = all;
     }
   }
 

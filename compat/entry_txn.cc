@@ -51,13 +51,13 @@ Status bad_metas(ReadTxn& t) noexcept {
 /// On the newest snapshot that the metas show.
 Status start_by_metas(ReadTxn& t) {
   for (;;) {
-    const std::byte* const first = t.env->engine->metas().pages[0];
-    const db::MetaSource source(t.env->engine->metas().pages);
+    const db::Env::Metas metas = t.env->engine->metas();
+    const db::MetaSource source(metas.pages);
     std::uint64_t txnid = 0;
     Status st = source.renew(txnid);
     if (st.ok()) st = t.txn.begin(txnid, source);
-    // Again if a chunk took their place meanwhile: what is there now is not changed by writers.
-    if (st.ok() || t.env->engine->metas().pages[0] == first) return st;
+    // If a chunk has replaced these pages, writers do not change them any more: again, with the new ones.
+    if (st.ok() || t.env->engine->metas().pages[0] == metas.pages[0]) return st;
   }
 }
 

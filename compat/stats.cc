@@ -34,7 +34,7 @@ namespace {
 using node::CellKind;
 using node::CounterBoard;
 
-/// What is told of a closed environment, for as long as it is told by its board alone.
+/// Statistics of a closed environment, until the process writes its line.
 struct ClosedCells {
   explicit ClosedCells(const stats::EnvironmentReport& report) noexcept;
   ClosedCells* next = nullptr;
@@ -50,7 +50,7 @@ struct Registry {
   std::string closed;                   ///< JSON objects, comma-separated, not yet written
   ClosedCells* closed_cells = nullptr;  ///< a list
 };
-/// Nobody has asked for so many seconds what a process did that ended without telling: nobody will.
+/// Seconds after which statistics of a process that ended without writing them are removed.
 constexpr std::int64_t kForgotten = 24 * 60 * 60;
 /// So many may have ended without telling before a process that starts tells of them.  The kernel has 4096
 /// segments, and who looks for any of ours looks at all of them.
@@ -61,7 +61,7 @@ constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line a process
 constinit pid_t registered_pid = 0;             ///< of the atexit handler; 0: not registered
 constinit bool asked_at_load = false;           ///< LMDBIO_STATS was set
-constinit bool forked = false;  ///< environments may be the parent's: only used ones are told of
+constinit bool forked = false;  ///< environments may be the parent's: only those used since are reported
 
 template <std::size_t n>
 void set_text(char (&to)[n], std::string_view from) noexcept {
@@ -94,7 +94,7 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
   set_text(f.residency, r.io->residency);
 }
 
-// What reading ahead came to.  Of the file: environments that share a window share it.
+// Statistics of read-ahead.  They belong to the file: environments that share a window share them.
 std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   if (env.engine == nullptr) return std::nullopt;
   stats::IoReport out;
@@ -185,7 +185,8 @@ void write_line(const std::string& line, const std::string& path) {
 }
 
 bool wanted() noexcept { return !config().stats.empty(); }
-/// Others may see the counters: what goes to standard error is this process's alone.
+/// Statistics go to a file, so other processes may see the counters, in shared memory.  Standard error is this
+/// process's alone.
 bool is_shown() noexcept { return wanted() && config().stats != "1"; }
 
 // Under the mutex.
@@ -219,8 +220,7 @@ void tell_of_others() {
   tell_of(node::take_boards([&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; }));
 }
 
-// Of any: a job may start thousands of processes that end without telling, and nobody may ever ask for those
-// of another one.
+// Of any job: thousands of processes may end without writing statistics, and their job may never read them.
 void tell_of_many() {
   if (node::dead_boards() <= kManyLeft) return;
   tell_of(node::take_boards([](const node::ShownBoard& b) { return !b.lives; }));

@@ -191,8 +191,7 @@ constexpr ConfigEntry kTable[] = {
     {"LMDBIO_MPI", "0, 1", "0",
      "1: the backend for Caffe reads together with the other ranks of MPI_COMM_WORLD, if they run on several "
      "nodes: one rank reads each record and sends it to the rank that uses it. All ranks have to read the "
-     "same databases, and MPI has "
-     "to provide MPI_THREAD_MULTIPLE. 0: each process reads for itself.",
+     "same databases, and MPI has to provide MPI_THREAD_MULTIPLE. 0: each process reads for itself.",
      parse_mpi},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30",
      "Log one warning when a read takes longer than this many seconds. 0: no warning.", parse_stall_seconds},

@@ -18,8 +18,8 @@ constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window:
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
 /// Chunks that are evicted under one hold of the lock, when others need the memory.
 constexpr unsigned kEvictedAtOnce = 16;
-/// Of a chunk in the midst of its file's mapping; of what is prefetched: a part of it is inherited by forks,
-/// and the rest is not.
+/// A chunk splits the mapping of its file in two.  Forks inherit a part of the memory of prefetched values, so
+/// it has two VMAs as well.
 constexpr std::uint64_t kChunkVmas = 2;
 constexpr std::uint64_t reserved_vmas(MemoryUse use) noexcept { return use == MemoryUse::prefetch ? 2 : 0; }
 
@@ -79,8 +79,8 @@ bool ChunkCache::is_to_stay(const FileCache& file, const FileCache::Resident& r)
   return r.name && file.source->is_to_come(r.chunk);
 }
 
-// The oldest chunk that this process keeps for others, and that nobody seems to come to; `urgent`: also one
-// that somebody does.
+// Evicts the oldest chunk that this process keeps for other processes and that none of them will reach.
+// `urgent`: if there is none, the oldest that another process will reach.
 void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
   const auto weight = [&](const FileCache::Resident& r) { return std::pair(is_to_stay(file, r), r.left); };
   std::size_t least = file.residents.size();
@@ -254,7 +254,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
   return true;
 }
 
-// All of them are the file's mapping again.
+// The mapping of the file has replaced all chunks.
 void ChunkCache::forget_residents(FileCache& file) noexcept {
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());

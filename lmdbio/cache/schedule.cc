@@ -11,7 +11,7 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// A walk that has stood still while others came to so many chunks has no claim to what it had planned.
+/// After other walks have come to this many chunks, a walk that did not move loses its plan.
 constexpr std::uint64_t kAbandoned = 64;
 
 }  // namespace
@@ -52,7 +52,7 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
       e.chunk = c;
       if (old != walk.plan_.end() && old->outcome != Outcome::failed) e = *old;
       e.awaited = needed.contains(c);
-      // What another process has read meanwhile is published before the walk comes to it.
+      // The other process may have finished: asked again, the chunk can be published ahead of the walk.
       if (e.outcome == Outcome::claimed && !e.awaited && file.path() == ReadPath::direct)
         e.outcome = Outcome::wanted;
       const ChunkState state = file.table.state(c);
@@ -88,7 +88,7 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
   return true;
 }
 
-// Also where nothing new is wanted, but what is needed now is still being read.
+// True also if the plan adds nothing, but a chunk that the walk needs now is still being read.
 bool Schedule::has_work(const Walk& walk) const noexcept {
   return !walk.extents_.empty() ||
          std::any_of(walk.plan_.begin(), walk.plan_.end(), [](const Walk::Entry& e) {
@@ -218,7 +218,7 @@ bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
       if (walk.waiting_) walk.settled_.notify();
     }
     while (walk.next_extent_ < walk.extents_.size()) {
-      // Other plans had other bounds: what is asked for is what none of them has asked for.
+      // Extents of earlier plans may overlap this one: only the bytes that no plan has requested are read.
       const Extent e = walk.asked_.first_missing(walk.extents_[walk.next_extent_]);
       if (e.bytes == 0) {
         ++walk.next_extent_;
@@ -295,7 +295,7 @@ void Schedule::after_fork() noexcept {
     w->has_asked_ = false;
     w->waiting_ = false;
   }
-  // Those of threads that are not there end with nobody; those that go on come back by their next plan.
+  // The walks of the parent's other threads never end here.  Walks that go on are added by their next plan.
   walks_.clear();
 }
 

@@ -53,7 +53,7 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
     FileCache& file = *f;
     WholeLoad& load = file.load;
     if (load.path == ReadPath::none) continue;
-    if (file.has_page_cache() && budget.nearly_full()) continue;
+    if (file.has_page_cache() && budget.nearly_full()) continue;  // the load waits: IoWorker tries again
     const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
     const bool publishes = load.path == ReadPath::direct;
     for (; load.next < load.end && load.reading < std::max<std::uint64_t>(ahead / file.chunk_bytes, 1);

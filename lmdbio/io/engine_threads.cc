@@ -26,8 +26,8 @@ constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr std::size_t kWorthAsking = 32 * 1024;
 constexpr std::uint64_t kNotKnown = ~std::uint64_t{0};
 
-// Reads that only bring data into the page cache leave their bytes in one place, where nobody looks at them:
-// the thread sanitizer is not to take that for writes of several threads.
+// Reads that only fill the page cache share one buffer, which is never read.  ThreadSanitizer must not report
+// this as a race.
 ssize_t read_at(int fd, MutableBytes dst, std::uint64_t offset) noexcept {
 #ifdef __SANITIZE_THREAD__
   return ::syscall(SYS_pread64, fd, dst.data(), dst.size(), static_cast<off_t>(offset));
@@ -36,7 +36,7 @@ ssize_t read_at(int fd, MutableBytes dst, std::uint64_t offset) noexcept {
 #endif
 }
 
-// First in, first out; as many as it was made for.
+// A queue of fixed capacity.
 template <class T>
 class Ring {
  public:

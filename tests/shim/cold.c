@@ -19,17 +19,14 @@
 //   twice SLOT                  to the end, and from the first again after MDB_NOTFOUND
 //   pair SLOT                   by a second cursor half a database behind
 //   stride SLOT K R [N]         uses N values (default: all there are in a turn), the R-th and then each
-//   K-th; from the
-//                               first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
+//                               K-th; from the first again after MDB_NOTFOUND, as Intel-Caffe's ranks do
 //   stride-back SLOT K R        from the last on, one turn
 //   keys SLOT                   from first to last, without values
 //   use-at SLOT N LIST          N records from where it is; LIST: of the values in turn, u used, h their
-//   first 4 KiB
-//                               alone, - not, over and over
+//                               first 4 KiB alone, - not, over and over
 //   turns, threads              all slots at once: one record each in turn; a thread each
 //   gets SLOT N STEP            N lookups by mdb_get, each STEP records after the last one, around the end;
-//   the key
-//                               after the last record now and then
+//                               the key after the last record now and then
 //   sets SLOT N STEP            likewise by MDB_SET, SET_KEY and SET_RANGE in turn
 //   hold SLOT N STEP            as gets, and remembers where the values are
 //   held SLOT                   which of these are as they were given

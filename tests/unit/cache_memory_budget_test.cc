@@ -72,7 +72,7 @@ TEST(MemoryBudget, SharesOfUses) {
   EXPECT_TRUE(b.within_share(Use::prefetch, 8 * kMiB));
 }
 
-// A limit in percent gives way where others need the memory; one in bytes holds.
+// If other programs need the memory, a limit in percent shrinks, and one in bytes does not.
 TEST(MemoryBudget, AMachineThatIsFull) {
   machine_left = 1024 * kMiB;  // which is kept free
   looks = 0;
