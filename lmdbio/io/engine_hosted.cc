@@ -69,13 +69,14 @@ class HostedEngine::Host {
 
   const std::shared_ptr<PrivateTable> table_;
   std::unique_ptr<IoEngine> engine_;  // the host thread's
-  UniqueFd bell_fd_;                  // likewise: an eventfd of the private table
-  std::size_t below_ = 0;             // likewise: reads that the engine has
-  std::vector<RawRead> taken_;        // likewise: reads that the engine has not yet
+  UniqueFd bell_fd_;            // likewise: an eventfd of the private table, for an engine with ready_fd()
+  std::size_t below_ = 0;       // likewise: reads that the engine has
+  std::vector<RawRead> taken_;  // likewise: reads that the engine has not yet
   PrivateTable::Job ringing_{&ring, this};
   pthread_t thread_{};
 
-  EventCount work_, done_;
+  EventCount work_;  ///< there is something to do, or an engine without ready_fd() has results
+  EventCount done_;
   std::atomic<bool> polling_{false};  ///< the host thread is in poll(2): a futex does not wake it
   std::mutex mutex_;                  // guards what follows; held for no wait and no read
   std::vector<RawRead> reads_;
@@ -87,13 +88,15 @@ Status HostedEngine::Host::start(const File& file, unsigned depth, EngineKind wa
                                  const char** name) noexcept {
   Status st;
   const bool ran = table_->call([&]() noexcept {
-    Result<std::unique_ptr<IoEngine>> made = select_engine(file, depth, wanted, name);
+    Result<std::unique_ptr<IoEngine>> made = select_engine_here(file, depth, wanted, name, &work_);
+    if (made && made.value()->ready_fd() >= 0) {
+      bell_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!bell_fd_) made = select_engine_here(file, depth, EngineKind::threads, name, &work_);
+    }
     if (made)
       engine_ = std::move(made).value();
     else
       st = made.error();
-    bell_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!bell_fd_ && st.ok()) st = Status::from_errno(errno);
     if (st.ok())
       if (const int rc = table_->start(thread_, nullptr, run, this); rc != 0) st = Status::from_errno(rc);
     if (st.ok()) return;
@@ -172,12 +175,11 @@ void HostedEngine::Host::put(std::span<const RawResult> results) noexcept {
 }
 
 void HostedEngine::Host::sleep(std::uint32_t seen) noexcept {
-  if (below_ == 0) {
+  const int ready = engine_->ready_fd();
+  if (below_ == 0 || ready < 0) {
     work_.wait(seen, kLong);
     return;
   }
-  const int ready = engine_->ready_fd();
-  if (ready < 0) return;  // it reads within the calls
   polling_.store(true);
   if (work_.now() == seen) {
     pollfd fds[2] = {{bell_fd_.get(), POLLIN, 0}, {ready, POLLIN, 0}};

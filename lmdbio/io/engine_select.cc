@@ -24,14 +24,18 @@ using Made = Result<std::unique_ptr<IoEngine>>;
 struct Entry {
   EngineKind kind;
   const char* name;
-  Made (*make)(const File&, unsigned depth) noexcept;
+  Made (*make)(const File&, unsigned depth, EventCount* results) noexcept;
 };
 
 constexpr Entry kEngines[] = {
-    {EngineKind::uring, "io_uring", [](const File& f, unsigned d) noexcept { return uring_engine(f, d); }},
-    {EngineKind::threads, "threads", [](const File& f, unsigned d) noexcept { return threads_engine(f, d); }},
+    {EngineKind::uring, "io_uring",
+     [](const File& f, unsigned d, EventCount*) noexcept { return uring_engine(f, d); }},
+    {EngineKind::threads, "threads",
+     [](const File& f, unsigned d, EventCount* results) noexcept {
+       return threads_engine(f, d, 0, nullptr, results);
+     }},
     {EngineKind::pread, "pread",
-     [](const File& f, unsigned) noexcept -> Made {
+     [](const File& f, unsigned, EventCount*) noexcept -> Made {
        std::unique_ptr<IoEngine> e(new (std::nothrow) PreadEngine(f));
        if (e == nullptr) return Status::from_errno(ENOMEM);
        return e;
@@ -56,7 +60,6 @@ EngineKind engine_kind(IoEngineChoice choice) noexcept {
 
 Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept {
-  static std::atomic<bool> told{false};
   if (depth == 0) return Status::from_errno(EINVAL);
   if (wanted == EngineKind::single || wanted == EngineKind::single_unread) {
     if (name != nullptr) *name = "single";
@@ -64,19 +67,25 @@ Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth
         file, wanted == EngineKind::single ? SingleEngine::Bytes::copied : SingleEngine::Bytes::unwanted);
   }
   if (file.kept() && !PrivateTable::inside()) return hosted_engine(file, depth, wanted, name);
+  return select_engine_here(file, depth, wanted, name, nullptr);
+}
+
+Result<std::unique_ptr<IoEngine>> select_engine_here(const File& file, unsigned depth, EngineKind wanted,
+                                                     const char** name, EventCount* results) noexcept {
+  static std::atomic<bool> told{false};
   if (file.fd() < 0) return Status::from_errno(EBADF);
   if (wanted == EngineKind::populate || wanted == EngineKind::populate_copied) {
     if (name != nullptr) *name = "populate";
     return populate_engine(
-        file, depth,
-        wanted == EngineKind::populate ? PageFiller::Bytes::unwanted : PageFiller::Bytes::copied);
+        file, depth, wanted == EngineKind::populate ? PageFiller::Bytes::unwanted : PageFiller::Bytes::copied,
+        results);
   }
   char why[160] = "";
   std::size_t used = 0;
   Status last;
   for (const Entry& e : kEngines) {
     if (wanted != EngineKind::automatic && e.kind < wanted) continue;
-    Made made = e.make(file, depth);
+    Made made = e.make(file, depth, results);
     if (made) {
       if (name != nullptr) *name = e.name;
       if (log_enabled(LogLevel::info) && !told.exchange(true, std::memory_order_relaxed))

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/io_engine.h"
 
@@ -29,5 +30,9 @@ EngineKind engine_kind(IoEngineChoice choice) noexcept;
 /// is and why not a better one.  Errors: ENOMEM; EINVAL for depth 0.  Any thread.
 Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept;
+/// The same in a thread that can use the file's descriptor.  `results`: not null if the caller waits for it
+/// to change: threads count there when something has come, and have no ready_fd().
+Result<std::unique_ptr<IoEngine>> select_engine_here(const File& file, unsigned depth, EngineKind wanted,
+                                                     const char** name, EventCount* results) noexcept;
 
 }  // namespace lmdbio

@@ -68,6 +68,7 @@ struct ThreadsEngine::Pool {
   bool direct = false;
   std::unique_ptr<PageFiller> filler;               // null: they read
   std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, bytes
+  EventCount* told = nullptr;                       // counts when results come; null: `ready` does
   UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
 
   // The engine's thread only.
@@ -134,7 +135,9 @@ void ThreadsEngine::Pool::serve() noexcept {
     }
     ::pthread_mutex_lock(&mutex);
     results.push(result);
-    if (results.count() == 1) {
+    if (results.count() == 1 && told != nullptr) {
+      told->notify();
+    } else if (results.count() == 1) {
       const std::uint64_t one = 1;
       [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // 0 until now
     }
@@ -182,14 +185,18 @@ int ThreadsEngine::ready_fd() const noexcept { return pool_ != nullptr ? pool_->
 // The threads' stacks stay allocated: they are not ours to unmap.
 void ThreadsEngine::forget() noexcept { pool_.reset(); }
 
-Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler) noexcept {
+Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler,
+                            EventCount* told) noexcept {
   std::unique_ptr<Pool> pool(new (std::nothrow) Pool);
   if (pool == nullptr || !pool->reads.make(caps().depth) || !pool->results.make(caps().depth))
     return Status::from_errno(ENOMEM);
   pool->threads.reset(new (std::nothrow) pthread_t[most]);
   if (pool->threads == nullptr) return Status::from_errno(ENOMEM);
-  pool->ready.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!pool->ready) return Status::from_errno(errno);
+  pool->told = told;
+  if (told == nullptr) {
+    pool->ready.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!pool->ready) return Status::from_errno(errno);
+  }
   pool->fd = file.fd();
   pool->direct = file.direct();
   pool->most = most;
@@ -221,7 +228,7 @@ Result<std::size_t> ThreadsEngine::do_reap(std::span<RawResult> out, std::size_t
   p.waited_for = 0;
   const std::size_t n = std::min<std::size_t>(out.size(), p.results.count());
   for (std::size_t i = 0; i < n; ++i) out[i] = p.results.pop();
-  if (n != 0 && p.results.count() == 0) {
+  if (n != 0 && p.results.count() == 0 && p.told == nullptr) {
     std::uint64_t count;
     [[maybe_unused]] const ssize_t got = ::read(p.ready.get(), &count, sizeof count);
   }
@@ -230,12 +237,14 @@ Result<std::size_t> ThreadsEngine::do_reap(std::span<RawResult> out, std::size_t
 }
 
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads,
-                                                 std::unique_ptr<PageFiller> filler) noexcept {
+                                                 std::unique_ptr<PageFiller> filler,
+                                                 EventCount* results) noexcept {
   if (depth == 0) return Status::from_errno(EINVAL);
   std::unique_ptr<ThreadsEngine> engine(new (std::nothrow) ThreadsEngine(file, depth));
   if (engine == nullptr) return Status::from_errno(ENOMEM);
   const unsigned most = threads != 0 ? threads : std::min(depth, ThreadsEngine::kMostThreads);
-  if (const Status s = engine->start(file, std::min(most, depth), std::move(filler)); !s.ok()) return s;
+  if (const Status s = engine->start(file, std::min(most, depth), std::move(filler), results); !s.ok())
+    return s;
   return std::unique_ptr<IoEngine>(std::move(engine));
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "lmdbio/base/futex.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/io_engine.h"
 #include "lmdbio/io/page_filler.h"
@@ -22,11 +23,12 @@ class ThreadsEngine final : public IoEngine {
 
  private:
   friend Result<std::unique_ptr<IoEngine>> threads_engine(const File&, unsigned, unsigned,
-                                                          std::unique_ptr<PageFiller>) noexcept;
+                                                          std::unique_ptr<PageFiller>, EventCount*) noexcept;
   struct Pool;
 
   ThreadsEngine(const File& file, unsigned depth) noexcept;
-  Status start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler) noexcept;
+  Status start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler,
+               EventCount* told) noexcept;
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
 
@@ -34,9 +36,11 @@ class ThreadsEngine final : public IoEngine {
 };
 
 /// `depth` reads in flight by at most `threads` threads (0: as many as the depth, kMostThreads at most). With
-/// a `filler` they fill instead, as many at once as it wants.
+/// a `filler` they fill instead, as many at once as it wants.  With `results` there is no ready_fd(), which
+/// takes a descriptor: that counts when something has come for reap().
 /// Errors: EINVAL for depth 0, ENOMEM, EAGAIN if there is not even one thread to be had, as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
-                                                 std::unique_ptr<PageFiller> filler = nullptr) noexcept;
+                                                 std::unique_ptr<PageFiller> filler = nullptr,
+                                                 EventCount* results = nullptr) noexcept;
 
 }  // namespace lmdbio

@@ -117,11 +117,11 @@ long PageFiller::fill(std::uint64_t offset, MutableBytes to) noexcept {
   return n < 0 ? -static_cast<long>(errno) : n;
 }
 
-Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth,
-                                                  PageFiller::Bytes bytes) noexcept {
+Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth, PageFiller::Bytes bytes,
+                                                  EventCount* results) noexcept {
   Result<std::unique_ptr<PageFiller>> filler = PageFiller::make(file, bytes);
   if (!filler) return filler.error();
-  return threads_engine(file, depth, 0, std::move(filler).value());
+  return threads_engine(file, depth, 0, std::move(filler).value(), results);
 }
 
 void fault_pages_in(std::byte* at, std::size_t bytes) noexcept {

@@ -58,8 +58,8 @@ class PageFiller {
 };
 
 /// An engine whose reads are fills, `depth` of them at once.  Errors: as PageFiller::make and threads_engine.
-Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth,
-                                                  PageFiller::Bytes bytes) noexcept;
+Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth, PageFiller::Bytes bytes,
+                                                  EventCount* results = nullptr) noexcept;
 
 /// Brings the page table entries of a mapping's pages, which are in the page cache, in one system call. Where
 /// that cannot be had, page faults do it.
