@@ -111,7 +111,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
     const reader::Source& source = reader_.core->shared().source;
     db::MetaCopies metas;
     Status st = env.read_metas(metas);
-    const auto identity = source.buffered().identity();
+    const auto identity = source.base().identity();
     if (st.ok() && !identity) st = identity.error();
     if (!st.ok()) {
       why = source.name + ": " + mdb_strerror(st.raw());

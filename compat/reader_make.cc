@@ -120,7 +120,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
   const Origin origin = env.engine->origin();
-  const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::direct);
+  const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::exact_alone);
   if (!file) {
     if (PrivateTable::get() == nullptr) {
       why =
@@ -151,6 +151,15 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes =
+      static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * part.of_file);
+  facts.available = source.available;
+  const ReadDecision read = choose_read_path(Access::reader, facts);
+  // It drops what the page cache has of the file: before anything is read.
+  if (read == ReadPath::direct && source.file->opens_drop_cache()) (void)source.direct();
+
   Progress progress{options.progress, options.progress_context};
   ReaderMemory memory;
   if (const Status st = reader_memory(name, options, memory, why); !st.ok()) return st;
@@ -166,12 +175,6 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   std::unique_ptr<reader::Places> places;
   bool loaded = false;
   if (const Status st = reader::open_places(source, request, places, loaded, why); !st.ok()) return st;
-  ReadFacts facts;
-  facts.setting = config().io;
-  facts.file_bytes =
-      static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * part.of_file);
-  facts.available = source.available;
-  const ReadDecision read = choose_read_path(Access::reader, facts);
   auto made =
       std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
                                        part.reads_around ? make_engine : make_exact_engine, memory.process);

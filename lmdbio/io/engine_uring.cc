@@ -24,6 +24,7 @@ Result<std::unique_ptr<IoEngine>> uring_engine(const File&, unsigned) noexcept {
 #include <utility>
 
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio {
 namespace {
@@ -65,6 +66,7 @@ Status UringEngine::start() noexcept {
   // as long, cannot overflow.
   if (const int rc = ::io_uring_queue_init(caps().depth, &ring_, 0); rc < 0) return Status::from_kernel(rc);
   made_ = true;
+  if (PrivateTable::inside() && PrivateTable::crowded(ring_.ring_fd)) return Status::from_errno(EMFILE);
   // Else a child would have a copy of the ring's memory that the kernel does not write to.
   if (const int rc = ::io_uring_ring_dontfork(&ring_); rc < 0) return Status::from_kernel(rc);
   if (const Status s = try_nothing(); !s.ok()) return s;

@@ -128,20 +128,21 @@ void OpenFile::unlock_registry() noexcept {
   registry_mutex.unlock();
 }
 
-OpenFile::OpenFile(File buffered) noexcept : buffered_(std::move(buffered)), residency_(-1) {}
+OpenFile::OpenFile(File base) noexcept : base_(std::move(base)), residency_(-1) {}
 
 OpenFile::~OpenFile() {
+  delete buffered_.file.load();
   delete direct_.file.load();
   delete exact_.file.load();
 }
 
 // What a thread finds out that can use the descriptor.
 void OpenFile::learn() noexcept {
-  (void)buffered_.with_fd([this](int fd) noexcept {
+  (void)base_.with_fd([this](int fd) noexcept {
     local_ = is_local_file_system(fd);
     readahead_ = kernel_readahead(fd);
   });
-  residency_ = Residency(buffered_, -1);
+  residency_ = Residency(base_, -1);
 }
 
 Result<std::shared_ptr<const OpenFile>> OpenFile::open(const char* path) noexcept {
@@ -155,7 +156,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open(const char* path) noexcep
 std::shared_ptr<const OpenFile> OpenFile::adopt(File buffered) noexcept {
   try {
     std::shared_ptr<OpenFile> made(new OpenFile(std::move(buffered)));
-    if (const Result<FileIdentity> id = made->buffered_.identity(); id) made->id_ = id.value();
+    if (const Result<FileIdentity> id = made->base_.identity(); id) made->id_ = id.value();
     made->learn();
     return made;
   } catch (...) {
@@ -165,10 +166,12 @@ std::shared_ptr<const OpenFile> OpenFile::adopt(File buffered) noexcept {
 
 // In a thread of the private table.
 Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin, With with) noexcept {
+  const bool exact = with == With::exact_alone;
+  const File::Kind kind = exact ? File::Kind::exact : File::Kind::buffered;
   // A duplicate costs no open.  Where the system does not give one, the first open finds nothing out.
   Result<File> first = File::keep(origin, File::Kind::shared);
   const bool duplicated = first.has_value();
-  if (!duplicated) first = File::keep(origin, File::Kind::buffered);
+  if (!duplicated) first = File::keep(origin, kind);
   if (!first) return first.error();
   std::shared_ptr<OpenFile> out;
   try {
@@ -176,22 +179,23 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
+  out->base_is_exact_ = exact && !duplicated;
   AtOpen known = AtOpen::keeps;
-  const int fd = out->buffered_.fd();
+  const int fd = out->base_.fd();
   if (on_fuse(fd)) known = memory.find(origin.id);
   std::optional<Witness> witness;
   if (known == AtOpen::unknown) witness.emplace(fd);
   const bool direct = with == With::direct && out->direct() != nullptr;
-  bool own = false;
-  if (duplicated && known != AtOpen::drops && !(witness && witness->is_gone())) {
-    if (Result<File> anew = out->buffered_.again(File::Kind::buffered); anew) {
-      out->buffered_ = std::move(anew).value();
-      own = true;
-    }
-  }
-  if (witness && *witness && (direct || own)) {
+  Result<File> anew = Status::from_errno(EBADF);
+  if (duplicated && known != AtOpen::drops && !(witness && witness->is_gone())) anew = out->base_.again(kind);
+  if (witness && *witness && (direct || anew)) {
     known = witness->is_gone() ? AtOpen::drops : AtOpen::keeps;
     memory.keep(origin.id, known);
+  }
+  // One without read-ahead is not enough where no other can be opened.
+  if (anew && !(exact && known == AtOpen::drops)) {
+    out->base_ = std::move(anew).value();
+    out->base_is_exact_ = exact;
   }
   out->id_ = origin.id;
   out->opens_drop_cache_ = known == AtOpen::drops;
@@ -207,7 +211,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With
     there = find_registered(origin.id);
   }
   if (there != nullptr) {
-    there->buffered_.add_origin(origin);
+    there->base_.add_origin(origin);
     return there;
   }
   Opened made = Status::from_errno(EBADF);
@@ -243,19 +247,23 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
-  if (there != nullptr) there->buffered_.add_origin(origin);
+  if (there != nullptr) there->base_.add_origin(origin);
   return faster;
 }
 
 const File* OpenFile::get_or_open(Later& later, File::Kind kind) const noexcept {
   if (const File* const there = later.file.load(std::memory_order_acquire); there != nullptr) return there;
   if (later.impossible.load(std::memory_order_relaxed)) return nullptr;
-  Result<File> made = buffered_.again(kind);
+  Result<File> made = base_.again(kind);
   if (!made) {
     const int error = made.error().raw();
     if (error == ENOTSUP || error == EINVAL) later.impossible.store(true, std::memory_order_relaxed);
     return later.file.load(std::memory_order_acquire);
   }
+  bool crowded = false;
+  if (made.value().kept())
+    (void)made.value().with_fd([&](int fd) noexcept { crowded = PrivateTable::crowded(fd); });
+  if (crowded) return later.file.load(std::memory_order_acquire);
   std::unique_ptr<const File> mine(new (std::nothrow) File(std::move(made).value()));
   const File* before = nullptr;
   if (mine == nullptr) return nullptr;

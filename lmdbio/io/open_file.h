@@ -19,12 +19,16 @@ namespace lmdbio {
 /// which may wait for another thread: no SignalSafeMutex may be held then.
 class OpenFile {
  public:
-  /// What is opened at once, beside buffered().
-  enum class With : bool { buffered_alone, direct };
+  /// What is opened at once.  The others are opened when they are first asked for.
+  enum class With : unsigned char {
+    buffered_alone,
+    direct,       ///< buffered() and direct()
+    exact_alone,  ///< for readers, which need one descriptor if they read through the page cache
+  };
 
   /// The process's one for the inode of `origin`, opened if nobody has it.  An open of a file in user space
   /// may drop what the page cache has of it: that is found out by the first open that is made anyway, and
-  /// where it does, buffered() is a duplicate of the program's descriptor.  With asynchronous
+  /// where it does, base() is a duplicate of the program's descriptor.  With asynchronous
   /// signals blocked, if a handler may fork.  Errors: as File::keep.
   static Result<std::shared_ptr<const OpenFile>> get(const Origin& origin, With with) noexcept;
   /// For a process without a program's descriptors, in the table of the calling thread: nobody else shares
@@ -37,13 +41,23 @@ class OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  /// Through the page cache, with the kernel's read-ahead.
-  const File& buffered() const noexcept { return buffered_; }
-  /// Past the page cache; opened at the first call.  Null: it cannot be had.
+  /// The descriptor that was opened first, through the page cache: for what does not depend on the kernel's
+  /// read-ahead, such as a mapping or the file's length.
+  const File& base() const noexcept { return base_; }
+  /// Through the page cache, with the kernel's read-ahead.  base(), if another descriptor cannot be had.
+  const File& buffered() const noexcept {
+    if (!base_is_exact_ || opens_drop_cache_) return base_;
+    const File* const own = get_or_open(buffered_, File::Kind::buffered);
+    return own != nullptr ? *own : base_;
+  }
+  /// Past the page cache; opened at the first call.  Null: it cannot be had.  This one, and exact() unless it
+  /// is base(), are not opened if half of the numbers that descriptors may have (RLIMIT_NOFILE) are in use:
+  /// the others are left to files that have no descriptor yet.
   const File* direct() const noexcept { return get_or_open(direct_, File::Kind::direct); }
   /// Through the page cache, without read-ahead; opened at the first call.  Null: it cannot be had, or its
   /// open would drop the page cache.
   const File* exact() const noexcept {
+    if (base_is_exact_) return &base_;
     return opens_drop_cache_ ? nullptr : get_or_open(exact_, File::Kind::exact);
   }
 
@@ -73,17 +87,18 @@ class OpenFile {
     std::atomic<bool> impossible{false};
   };
 
-  explicit OpenFile(File buffered) noexcept;
+  explicit OpenFile(File base) noexcept;
   static Result<std::shared_ptr<const OpenFile>> open_here(const Origin& origin, With with) noexcept;
   const File* get_or_open(Later& later, File::Kind kind) const noexcept;
   void learn() noexcept;
 
-  File buffered_;  // constant once it is shared, as what follows but for the files that are opened later
+  File base_;  // constant once it is shared, as what follows but for the files that are opened later
+  bool base_is_exact_ = false;
   FileIdentity id_;
   bool opens_drop_cache_ = false, local_ = true;
   std::uint64_t readahead_ = 0;
   Residency residency_;
-  mutable Later direct_, exact_;
+  mutable Later buffered_, direct_, exact_;
 };
 
 }  // namespace lmdbio

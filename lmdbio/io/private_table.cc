@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -252,6 +253,11 @@ bool PrivateTable::inside() noexcept { return in_table; }
 int PrivateTable::duplicate_of_programs(int fd) noexcept {
   const UniqueFd process(static_cast<int>(::syscall(kSysPidfdOpen, ::getpid(), 0)));
   return process ? static_cast<int>(::syscall(kSysPidfdGetfd, process.get(), fd, 0)) : -1;
+}
+
+bool PrivateTable::crowded(int fd) noexcept {
+  rlimit most{};
+  return ::getrlimit(RLIMIT_NOFILE, &most) == 0 && static_cast<rlim_t>(fd) >= most.rlim_cur / 2;
 }
 
 bool PrivateTable::watch_forks() noexcept {

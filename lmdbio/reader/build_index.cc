@@ -303,7 +303,7 @@ Status Build::read_leaves(PageReads& own) {
   helpers.reserve(most);  // none may be lost
   while (helpers.size() + 1 < std::min(most, chunks)) {
     pthread_t thread;
-    if (request_.file->buffered().start_thread(thread, helper, this) != 0) break;  // fewer do
+    if (request_.file->base().start_thread(thread, helper, this) != 0) break;  // fewer do
     helpers.push_back(thread);
   }
   work(own, true);

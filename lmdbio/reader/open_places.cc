@@ -46,8 +46,8 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
   RecordIndex index;
   loaded = false;
   if (request.sidecar) {
-    const Result<FileIdentity> identity = source.buffered().identity();
-    const Result<std::uint64_t> size = source.buffered().size();
+    const Result<FileIdentity> identity = source.base().identity();
+    const Result<std::uint64_t> size = source.base().size();
     if (identity && size) {
       IndexTag tag;
       tag.database = request.database;
@@ -56,7 +56,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
       tag.file_pages = size.value() / source.page_size;
       tag.record = source.db;
       tag.identity = identity.value();
-      (void)source.buffered().with_fd([&tag](int fd) noexcept {
+      (void)source.base().with_fd([&tag](int fd) noexcept {
         if (struct stat st; ::fstat(fd, &st) == 0) tag.owner = st.st_uid;
       });
       loaded = find_index(source.path, tag, index);

@@ -29,7 +29,7 @@ constexpr std::size_t kLargeRun = 64 << 10;
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
   bool there = false;
   // All questions in one change of threads.
-  (void)request_.file->buffered().with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
+  (void)request_.file->base().with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
   return there;
 }
 
@@ -86,7 +86,7 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   before_ = reads();
   queue_.reset();
   slots_.clear();
-  const File* const file = direct ? request_.file->direct() : &request_.file->buffered();
+  const File* const file = direct ? request_.file->direct() : &request_.file->base();
   if (file == nullptr) return Status::from_errno(ENOTSUP);
   Result<std::unique_ptr<IoEngine>> engine = request_.make_engine(*file, depth, kind, nullptr);
   if (!engine) return engine.error();

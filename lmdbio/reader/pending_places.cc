@@ -40,7 +40,7 @@ std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEn
   made->request_.tolerant = tolerant;
   made->request_.part = part;
   made->request_.parts = parts;
-  if (made->file_->buffered().start_thread(made->thread_, run, made.get()) == 0) return made;
+  if (made->file_->base().start_thread(made->thread_, run, made.get()) == 0) return made;
   made->ended_ = true;  // nobody to wait for
   made->thread_ = {};
   return nullptr;
@@ -93,7 +93,7 @@ void PendingPlaces::make_again() const noexcept {
   if (thread_ != pthread_t{}) (void)::pthread_join(thread_, nullptr);
   thread_ = {};
   // None was made as a const object.
-  if (file_->buffered().start_thread(thread_, run, const_cast<PendingPlaces*>(this)) != 0) {
+  if (file_->base().start_thread(thread_, run, const_cast<PendingPlaces*>(this)) != 0) {
     thread_ = {};
     return;
   }

@@ -44,13 +44,13 @@ std::uint64_t Shared::share_of_one(unsigned n) const noexcept {
 std::uint64_t Shared::file_bytes() const noexcept {
   if (const auto known = size_if_inode(source.programs_fd, id_); known) return *known;
   std::uint64_t bytes = 0;
-  (void)source.buffered().with_fd([&bytes](int fd) noexcept { bytes = size_known_here(fd); });
+  (void)source.base().with_fd([&bytes](int fd) noexcept { bytes = size_known_here(fd); });
   return bytes;
 }
 
 const std::byte* Shared::mapped() noexcept {
   std::call_once(map_once_, [this]() noexcept {
-    (void)source.buffered().with_fd([this](int fd) noexcept {
+    (void)source.base().with_fd([this](int fd) noexcept {
       Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
       if (made) map_ = std::move(made).value();
     });
@@ -86,7 +86,7 @@ Result<ReadQueue*> Queues::get(bool direct) noexcept {
     // The kernel does not read ahead: what follows a record is another rank's, as a rule, and reads that
     // overlap wait for each other.
     const File* const exact = past == nullptr ? shared_.source.file->exact() : nullptr;
-    const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.buffered();
+    const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.file->buffered();
     Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
     if (!engine) return engine.error();
     one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));

@@ -30,7 +30,7 @@ struct Source {
   /// The program's descriptor of the file; -1: none.  It may be another file's by now.
   int programs_fd = -1;
 
-  const File& buffered() const noexcept { return file->buffered(); }
+  const File& base() const noexcept { return file->base(); }
   /// Null: direct reads do not work, or not with these buffers.
   const File* direct() const noexcept {
     const File* const f = file->direct();

@@ -431,7 +431,7 @@ TEST_F(OfOne, WhatIsInThePageCacheIsReadFromThere) {
   const auto r = db->reader();
   const std::string warm(std::filesystem::file_size(db->file()), '\0');
   std::string bytes = warm;
-  ASSERT_EQ(::pread(r->shared().source.buffered().fd(), bytes.data(), bytes.size(), 0),
+  ASSERT_EQ(::pread(r->shared().source.base().fd(), bytes.data(), bytes.size(), 0),
             static_cast<ssize_t>(bytes.size()));
   if (*r->shared().residency.how() == '\0') GTEST_SKIP() << "nothing tells what is in the page cache";
   EXPECT_EQ(read_all(*r, order_of(LMDBIO_ORDER_SHUFFLE, 16), *all).size(), kRecords);

@@ -619,6 +619,92 @@ assert more > 0
 """, mixed.path)
 
 
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """64 databases, more than can be opened with 64 descriptors."""
+    top = tmp_path_factory.mktemp("shards")
+    return [conftest.Database(top / str(i), conftest.made_records(4, [9000], i)) for i in range(64)]
+
+
+# The threads engine takes no descriptor; io_uring would take two for each open stream with direct reads.
+@pytest.mark.parametrize("how", ["auto", "buffered", "direct"])
+def test_descriptors_of_a_reader(shards, script, how):
+    few = shards[:8]
+    for shard in few:
+        shard.drop_cache()
+    script("""
+import os, sys, lmdb, lmdbio
+
+def tables():
+    \"\"\"The program's descriptors, and those of LMDBIO's own table.\"\"\"
+    own = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name:
+            if name.read().startswith("lmdbio-fd"):
+                own = os.listdir(f"/proc/self/task/{task}/fd")
+    return len(os.listdir("/proc/self/fd")), len(own)
+
+most, *paths = sys.argv[1:]
+for lock in (False, True):
+    before = tables()[0]
+    stock = [lmdb.open(path, readonly=True, lock=lock) for path in paths]
+    each = (tables()[0] - before) // len(paths)
+    assert each == 1 + lock, each
+    for env in stock:
+        env.close()
+    kept = [lmdbio.Reader(paths[0], lock=lock)]
+    first = tables()
+    for path in paths[1:]:
+        kept.append(lmdbio.Reader(path, lock=lock))
+    opened = tables()
+    streams = [reader.stream(lmdbio.Order.shuffled(1, batch=2)) for reader in kept]
+    for stream in streams:
+        assert len(next(stream)) == 2
+    for reader in kept:
+        assert len(reader[3].value) == 9000
+    read = tables()
+    more = len(paths) - 1
+    assert opened[0] - first[0] == read[0] - first[0] == more * each, (first, opened, read)
+    assert more <= opened[1] - first[1] <= read[1] - first[1] <= more * int(most), (first, opened, read)
+    del reader, stream
+    streams.clear()
+    kept.clear()
+""", {"direct": 2}.get(how, 1), *(shard.path for shard in few), LMDBIO_IO=how, LMDBIO_ENGINE="threads")
+
+
+@pytest.mark.parametrize("lock", [False, True])
+def test_as_many_readers_as_environments(shards, script, lock):
+    """With few descriptors: as many as stock opens, all of them read, and an error that names the file."""
+    script("""
+import errno, os, resource, sys, lmdb, lmdbio
+lock, *paths = sys.argv[1:]
+lock = lock == "True"
+lmdbio.Reader(paths[0], lock=lock)[0]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+def fill(make, error):
+    made = []
+    try:
+        for path in paths:
+            made.append(make(path))
+    except error as why:
+        return made, path, why
+    raise AssertionError("all could be opened")
+
+stock = len(fill(lambda path: lmdb.open(path, readonly=True, lock=lock), lmdb.Error)[0])
+assert stock > 20
+for _ in range(3):  # what failed leaves nothing behind
+    readers, path, why = fill(lambda path: lmdbio.Reader(path, lock=lock), OSError)
+    assert why.errno == errno.EMFILE and path in str(why), why
+    assert len(readers) == stock, (len(readers), stock)
+    streams = [reader.stream(lmdbio.Order.shuffled(1, batch=2)) for reader in readers]
+    assert all(len(next(stream)) == 2 for stream in streams)
+    assert all(len(reader[3].value) == 9000 for reader in readers)
+    streams.clear()
+    readers.clear()
+""", lock, *(shard.path for shard in shards))
+
+
 def test_whether_a_key_exists_reads_no_value(large, slow):
     fs = slow(large, delay_us=0)
     with lmdbio.Reader(fs.path, lock=False) as reader:

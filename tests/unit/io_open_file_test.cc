@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,6 +70,39 @@ TEST(OpenFile, OnceAFile) {
   if (direct != nullptr) {
     EXPECT_TRUE(direct->direct());
   }
+}
+
+TEST(OpenFile, OneDescriptorForExactReads) {
+  const auto bytes = testing::pattern(5000);
+  const TempFile f(bytes);
+  const Shared a = get(f, OpenFile::With::exact_alone);
+  EXPECT_EQ(a->exact(), &a->base());
+  EXPECT_EQ(descriptors_of(f), 1u);
+  EXPECT_EQ(byte_at(a->base(), 4321), bytes[4321]);
+  const File& buffered = a->buffered();
+  EXPECT_NE(&buffered, a->exact());
+  EXPECT_EQ(&buffered, &a->buffered());
+  EXPECT_EQ(descriptors_of(f), 2u);
+  EXPECT_EQ(byte_at(buffered, 4321), bytes[4321]);
+}
+
+// Files that are opened later have half of the numbers: they do without the descriptors that they need not.
+TEST(OpenFile, FewDescriptors) {
+  const auto bytes = testing::pattern(5000);
+  const TempFile f(bytes);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const Shared a = get(f, OpenFile::With::exact_alone);
+  const rlimit few{8, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const File* const direct = a->direct();
+  const File* const buffered = &a->buffered();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(direct, nullptr);
+  EXPECT_EQ(buffered, &a->base());
+  EXPECT_EQ(descriptors_of(f), 1u);
+  EXPECT_EQ(byte_at(*buffered, 4321), bytes[4321]);
+  EXPECT_NE(&a->buffered(), &a->base()) << "not for good";
 }
 
 TEST(OpenFile, ClosedWithTheLastOwner) {
