@@ -110,7 +110,8 @@ LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
     if (t == nullptr || !t->txn.has_dbi(c->cursor.dbi(), true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
     if (!c->cursor.renew(t->txn)) return ENOMEM;
-    c->handle = t;
+    c->detach();
+    c->attach(*t);
     return 0;
   }
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {

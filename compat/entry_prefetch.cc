@@ -66,7 +66,7 @@ LMDBIO_ABI MDB_txn* lmdbio_txn_in(const void* object, size_t bytes) {
   if (object == nullptr || reinterpret_cast<std::uintptr_t>(object) % alignof(std::uintptr_t) != 0)
     return nullptr;
   const std::span words(static_cast<const std::uintptr_t*>(object), bytes / sizeof(std::uintptr_t));
-  ReadTxn* found = nullptr;
+  TxnHandle* found = nullptr;
   lock_handles();
   for_each_served([&](EnvHandle& e) {
     if (found == nullptr) found = e.live_among(words);

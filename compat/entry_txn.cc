@@ -186,8 +186,7 @@ void end_read(ReadTxn* t, bool keep) noexcept {
   EnvHandle* const e = t->env;
   if (e == nullptr) {  // its environment was closed under it
     t->txn.recycle();
-    t->tag = 0;
-    delete t;
+    if (t->handle != nullptr) delete t;
     return;
   }
   if (t->unprotected) [[unlikely]]
@@ -195,10 +194,53 @@ void end_read(ReadTxn* t, bool keep) noexcept {
   t->txn.end(keep);
   t->txn.recycle();
   end_companion(*t);
+  e->note_end();
   e->give_back(t);
 }
 
+/// The transaction gets back the slot that it had until it was parked.  False: there have been commits since.
+bool protect_again(ReadTxn& t, std::uint64_t txnid) noexcept {
+  const Stock& stock = *t.env->stock;
+  if ((t.companion != nullptr ? stock.txn_renew(t.companion) : begin_companion(t)) != 0) return false;
+  if (stock.txn_id(t.companion) == txnid) return true;
+  end_companion(t);
+  return false;
+}
+
 }  // namespace
+
+ReadTxn* compat::unpark(TxnHandle& h) noexcept {
+  const int saved = errno;
+  const Uncancelled wait;
+  const AsyncSignalsBlocked fork_safe;
+  EnvHandle& e = *h.env;
+  ReadTxn* const t = e.unparked(h);
+  t->txn.restore(h.saved);
+  if (h.saved.runs) {
+    const std::uint64_t txnid = h.saved.snapshot.txnid;
+    const bool locks = (e.flags & MDB_NOLOCK) == 0 && !h.by_metas;
+    t->by_metas = !locks || !protect_again(*t, txnid);
+    if (t->by_metas || e.lockless) {
+      t->unprotect();
+      t->used_before = ~std::uint64_t{0};  // it was used
+    }
+    MDB_env* const real = e.real.load(std::memory_order_relaxed);
+    db::MetaCopies metas;
+    if (locks && t->by_metas && !e.lockless &&
+        (!e.engine->read_metas(metas).ok() || db::overtaken(metas.pages(), txnid)) &&
+        (real == nullptr || !slot_holds(*e.stock, real, txnid))) {
+      t->txn.lose();
+      t->used_before = t->used();
+      if (!e.lost.exchange(true))
+        log_line(LogLevel::warn,
+                 "%s: an old transaction of a forked process, which had lost its reader slot to newer ones, was "
+                 "used after writers had changed its pages: MDB_BAD_TXN",
+                 e.stats.path.c_str());
+    }
+  }
+  errno = saved;
+  return t;
+}
 
 extern "C" {
 

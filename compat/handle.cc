@@ -1,6 +1,7 @@
 #include "compat/handle.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <mutex>
 #include <new>
@@ -8,12 +9,27 @@
 
 #include "compat/companion.h"
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/log.h"
 
 namespace lmdbio::compat {
 
 namespace {
 constinit SignalSafeMutex mutex;
+
+template <class T>
+void link(T*& first, T& t) noexcept {
+  t.next = first;
+  if (first != nullptr) first->prev = &t;
+  first = &t;
 }
+template <class T>
+void unlink(T*& first, T& t) noexcept {
+  (t.prev != nullptr ? t.prev->next : first) = t.next;
+  if (t.next != nullptr) t.next->prev = t.prev;
+  t.next = t.prev = nullptr;
+}
+
+}  // namespace
 
 constinit EnvHandle* served_environments = nullptr;
 
@@ -64,43 +80,133 @@ std::size_t EnvHandle::spare_index() noexcept {
 
 ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
     : env(&e),
+      handle(nullptr),
       counters({node::CellKind::calls, node::CounterBoard::number_of(e.stats.counters.on_board())}),
       txn(engine) {
   txn.count_in(*counters);
+  handle = new TxnHandle(&e, this);
 }
 
-ReadTxn* EnvHandle::take() noexcept {
-  EnvStats::show();
+ReadTxn::~ReadTxn() {
+  handle->tag = 0;  // a call with it would be the real library's
+  handle->drop();
+}
+
+ReadTxn* EnvHandle::take_spare() noexcept {
   const std::size_t home = spare_index();
   for (unsigned i = 0; i < kProbes; ++i) {
     std::atomic<ReadTxn*>& place = spare_[(home + i) % kPlaces].txn;
     if (place.load(std::memory_order_relaxed) == nullptr) continue;
-    if (ReadTxn* const t = place.exchange(nullptr, std::memory_order_acquire); t != nullptr) [[likely]] {
-      t->live.store(true, std::memory_order_relaxed);
+    if (ReadTxn* const t = place.exchange(nullptr, std::memory_order_acquire); t != nullptr) [[likely]]
       return t;
-    }
   }
   if (any_more_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex);
     if (ReadTxn* const t = more_spare_; t != nullptr) {
       more_spare_ = t->next_spare;
       any_more_.store(more_spare_ != nullptr, std::memory_order_relaxed);
-      t->live.store(true, std::memory_order_relaxed);
       return t;
     }
   }
+  return nullptr;
+}
+
+ReadTxn* EnvHandle::take() noexcept {
+  EnvStats::show();
+  ReadTxn* t = take_spare();
+  if (t == nullptr) [[unlikely]]
+    t = make();
+  if (t == nullptr) [[unlikely]]
+    return nullptr;
+  t->owner.store(this_thread(), std::memory_order_relaxed);
+  t->live.store(true, std::memory_order_relaxed);
+  return t;
+}
+
+// Another one, or that of a handle which the program seems to have abandoned.
+ReadTxn* EnvHandle::make() noexcept {
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
   try {
-    const AsyncSignalsBlocked fork_safe(has_own_threads());
+    if (inherited) {
+      auto handle = std::make_unique<TxnHandle>(this, nullptr);
+      const std::lock_guard lock(mutex);
+      const bool ends = ended_.load(std::memory_order_relaxed) >= kFewEnded;
+      if (ReadTxn* const t = oldest_of_thread(ends ? kMostHeld : kMostAbandoned); t != nullptr) {
+        park(*t);
+        handle->txn = t;
+        t->handle = handle.release();
+        unlink(all_, *t);
+        link(all_, *t);
+        return t;
+      }
+    }
     auto* const t = new ReadTxn(*this, *engine);
-    t->live.store(true, std::memory_order_relaxed);
     const std::lock_guard lock(mutex);
-    t->next = all_;
-    if (all_ != nullptr) all_->prev = t;
-    all_ = t;
+    link(all_, *t);
     return t;
   } catch (...) {
     return nullptr;
   }
+}
+
+// Of those that the calling thread began and that can be parked, if there are `most`, else null.
+ReadTxn* EnvHandle::oldest_of_thread(unsigned most) noexcept {
+  const std::uintptr_t thread = this_thread();
+  ReadTxn* oldest = nullptr;
+  unsigned found = 0, looked = 0;
+  for (ReadTxn* t = all_; t != nullptr && looked != kLook; t = t->next, ++looked) {
+    if (!t->live.load(std::memory_order_relaxed) || t->owner.load(std::memory_order_relaxed) != thread ||
+        !t->parkable())
+      continue;
+    oldest = t;
+    ++found;
+  }
+  return found >= most ? oldest : nullptr;
+}
+
+// Its slot is another's then.
+void EnvHandle::park(ReadTxn& t) noexcept {
+  TxnHandle& h = *t.handle;
+  h.saved = t.txn.save();
+  h.by_metas = t.by_metas;
+  h.tag = kParkedTxnTag;
+  h.txn = nullptr;
+  link(parked_, h);
+  t.by_metas = t.unprotected = false;
+  t.txn.end(true);
+  t.txn.recycle();
+  if (t.companion != nullptr) stock->txn_reset(t.companion);
+}
+
+ReadTxn* EnvHandle::unparked(TxnHandle& h) noexcept {
+  ReadTxn* t = take_spare();
+  if (t == nullptr) {
+    try {
+      t = new ReadTxn(*this, *engine);
+      const std::lock_guard lock(mutex);
+      link(all_, *t);
+    } catch (...) {  // out of memory: another one is parked instead
+    }
+  }
+  const std::lock_guard lock(mutex);
+  if (t == nullptr) {
+    t = oldest_of_thread(1);
+    if (t == nullptr) {
+      log_line(LogLevel::error, "%s: out of memory for a transaction", stats.path.c_str());
+      std::abort();
+    }
+    park(*t);
+  } else {
+    t->handle->tag = 0;
+    t->handle->drop();
+  }
+  unlink(parked_, h);
+  h.tag = TxnHandle::kTag;
+  h.txn = t;
+  t->handle = &h;
+  t->owner.store(this_thread(), std::memory_order_relaxed);
+  t->live.store(true, std::memory_order_relaxed);
+  return t;
 }
 
 void EnvHandle::give_back(ReadTxn* t) noexcept {
@@ -124,12 +230,7 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
 void EnvHandle::forget(ReadTxn* t) noexcept {
   const std::lock_guard lock(mutex);
   stats.counters->ended.add(t->txn.counters());
-  if (t->prev != nullptr)
-    t->prev->next = t->next;
-  else
-    all_ = t->next;
-  if (t->next != nullptr) t->next->prev = t->prev;
-  t->next = t->prev = nullptr;
+  unlink(all_, *t);
 }
 
 void EnvHandle::close_transactions() noexcept {
@@ -143,18 +244,26 @@ void EnvHandle::close_transactions() noexcept {
     next_served = prev_served = nullptr;
   }
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
+  // One that stands for all handles that are parked: calls with them find it ended.
+  ReadTxn* const ended = parked_ != nullptr ? all_ : nullptr;
+  for (; parked_ != nullptr; unlink(parked_, *parked_)) {
+    parked_->tag = TxnHandle::kTag;
+    parked_->txn = ended;
+  }
   while (all_ != nullptr) {
     ReadTxn* const t = all_;
     const bool live = t->live.load(std::memory_order_relaxed);
     forget(t);
-    if (live) {
+    if (live || t == ended) {
       if (t->unprotected) look_back(*t);
+      if (!live && t->companion != nullptr) stock->txn_abort(t->companion);
       // Stock leaves its memory behind too; abort and close find it harmless.
       t->txn.end(false);
       t->txn.recycle();
       t->counters.leave();
       t->txn.count_in(*t->counters);
       t->env = nullptr;
+      if (t == ended) t->handle = nullptr;
     } else {
       if (t->companion != nullptr) stock->txn_abort(t->companion);
       delete t;
@@ -171,7 +280,10 @@ void EnvHandle::serve() noexcept {
 
 // Called with the mutex held, by the only thread of a forked child.
 void EnvHandle::forget_companions() noexcept {
+  inherited = true;
+  ended_.store(0, std::memory_order_relaxed);
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
+    t->owner.store(0, std::memory_order_relaxed);  // the parent may have opened cursors, which nobody counted
     t->companion = nullptr;
     t->by_metas = t->live.load(std::memory_order_relaxed) && !t->txn.finished();
     if (t->by_metas)
@@ -200,20 +312,25 @@ bool EnvHandle::idle() noexcept {
   for (const ReadTxn* t = all_; t != nullptr; t = t->next) {
     if (!t->txn.finished()) return false;
   }
+  for (const TxnHandle* h = parked_; h != nullptr; h = h->next) {
+    if (h->saved.runs) return false;
+  }
   return true;
 }
 
-ReadTxn* EnvHandle::live_among(std::span<const std::uintptr_t> words) noexcept {
-  for (ReadTxn* t = all_; t != nullptr; t = t->next) {
-    const auto handle = reinterpret_cast<std::uintptr_t>(t);
-    if (t->live.load(std::memory_order_relaxed) &&
-        std::find(words.begin(), words.end(), handle) != words.end())
-      return t;
-  }
+TxnHandle* EnvHandle::live_among(std::span<const std::uintptr_t> words) noexcept {
+  const auto among = [words](const TxnHandle* h) {
+    return std::find(words.begin(), words.end(), reinterpret_cast<std::uintptr_t>(h)) != words.end();
+  };
+  for (ReadTxn* t = all_; t != nullptr; t = t->next)
+    if (t->live.load(std::memory_order_relaxed) && among(t->handle)) return t->handle;
+  for (TxnHandle* h = parked_; h != nullptr; h = h->next)
+    if (among(h)) return h;
   return nullptr;
 }
 
 bool EnvHandle::has_live() const noexcept {
+  if (parked_ != nullptr) return true;
   for (const ReadTxn* t = all_; t != nullptr; t = t->next)
     if (t->live.load(std::memory_order_relaxed)) return true;
   return false;

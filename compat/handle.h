@@ -25,7 +25,7 @@ namespace lmdbio::compat {
 // A stock handle starts with a pointer or with two descriptors: none of these.
 inline constexpr std::uint64_t kEnvTag = 0xD1EC0DE5'4C4D4201, kReadTxnTag = 0xD1EC0DE5'4C4D4202,
                                kForwardTxnTag = 0xD1EC0DE5'4C4D4203, kReadCursorTag = 0xD1EC0DE5'4C4D4204,
-                               kForwardCursorTag = 0xD1EC0DE5'4C4D4205;
+                               kForwardCursorTag = 0xD1EC0DE5'4C4D4205, kParkedTxnTag = 0xD1EC0DE5'4C4D4206;
 
 inline std::uint64_t tag_of(const void* handle) noexcept {
   std::uint64_t tag;
@@ -42,16 +42,41 @@ inline T* as(const void* handle) noexcept {
 
 struct EnvHandle;
 
+struct ReadTxn;
+
+/// What the program holds of a transaction that the engine serves.  In a forked child, programs may abandon
+/// transactions without number (py-lmdb 1.7 and later end none that began in an inherited environment).  So
+/// the handle of one that has not been used for long is parked: its ReadTxn serves another one, and a call
+/// with the handle gives it a ReadTxn again.  docs/concurrency.md.
+struct TxnHandle {
+  static constexpr std::uint64_t kTag = kReadTxnTag;
+  TxnHandle(EnvHandle* e, ReadTxn* t) noexcept : txn(t), env(e) {}
+
+  std::uint64_t tag = kTag;  ///< kParkedTxnTag: parked
+  ReadTxn* txn;              ///< null: parked
+  EnvHandle* env;
+  std::atomic<unsigned> refs{1};  ///< one, and one for each of its cursors that is counted
+  bool by_metas = false;          ///< this and what follows: while it is parked
+  TxnHandle *next = nullptr, *prev = nullptr;
+  db::Txn::Saved saved;
+
+  /// Frees it with the last reference.
+  void drop() noexcept {
+    if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
 /// A transaction that the engine serves, beside its companion in the real library.  Pooled: begin and end of
 /// a transaction cost no allocation, and its counters stay where they are until someone asks.
 struct ReadTxn {
-  static constexpr std::uint64_t kTag = kReadTxnTag;
   ReadTxn(EnvHandle& e, db::Env& engine);
+  ~ReadTxn();
 
-  std::uint64_t tag = kTag;
   EnvHandle* env;                 ///< null: the environment was closed under it
+  TxnHandle* handle;              ///< null: of several handles, whose environment was closed while they were parked
   MDB_txn* companion = nullptr;   ///< reset while the handle is spare, or null
   std::atomic<bool> live{false};  ///< the program holds it
+  std::atomic<std::uintptr_t> owner{0};  ///< the thread that began it; 0: it must not be parked
   bool by_metas = false;     ///< runs without a reader slot: the companion, if there is one, is not begun
   bool unprotected = false;  ///< runs without locks: at its end it is seen whether a writer overtook it
   std::uint64_t used_before = 0;  ///< used() when it began to be that
@@ -62,11 +87,28 @@ struct ReadTxn {
     unprotected = true;
     used_before = used();
   }
+  /// The handle can be parked: no cursor or reader depends on it.
+  bool parkable() const noexcept {
+    return handle->refs.load(std::memory_order_relaxed) == 1 && txn.savable();
+  }
   ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
   node::Cell<db::Counters> counters;
   db::Txn txn;
 };
+
+/// A parked handle's transaction from now on.  Never null.
+[[gnu::cold, gnu::noinline]] ReadTxn* unpark(TxnHandle& h) noexcept;
+
+template <>
+inline ReadTxn* as<ReadTxn>(const void* handle) noexcept {
+  if (handle == nullptr) return nullptr;
+  auto* const h = static_cast<TxnHandle*>(const_cast<void*>(handle));
+  const std::uint64_t tag = tag_of(handle);
+  if (tag == kReadTxnTag) [[likely]]
+    return h->txn;
+  return tag == kParkedTxnTag ? unpark(*h) : nullptr;
+}
 
 /// A transaction of the real library: writable environments, and what the engine does not serve.
 struct ForwardCursor;
@@ -87,11 +129,22 @@ struct ForwardTxn {
 struct ReadCursor {
   static constexpr std::uint64_t kTag = kReadCursorTag;
   ReadCursor(ReadTxn& t, MDB_dbi dbi, std::unique_ptr<db::Walker> dups) noexcept
-      : handle(&t), cursor(t.txn, dbi, std::move(dups)) {}
+      : cursor(t.txn, dbi, std::move(dups)) {
+    attach(t);
+  }
+  ~ReadCursor() { detach(); }
 
   std::uint64_t tag = kTag;
-  ReadTxn* handle;  ///< for mdb_cursor_txn; may dangle, as in stock
+  TxnHandle* handle = nullptr;  ///< for mdb_cursor_txn; unless it is counted it may dangle, as in stock
+  bool counted = false;         ///< in the handle's references: in a forked child
   db::Cursor cursor;
+
+  void attach(ReadTxn& t) noexcept;
+  void detach() noexcept {
+    if (counted) [[unlikely]]
+      handle->drop();
+    counted = false;
+  }
 };
 
 struct ForwardCursor {
@@ -142,6 +195,7 @@ struct EnvHandle {
   bool unmapped = false;  ///< the file cannot be mapped: there never is a real environment
   bool local = false;     ///< the file was known to be on a local file system before the open
   bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
+  bool inherited = false;  ///< in a forked child, by which the program may abandon transactions
   unsigned max_dbs = 0;
   Setup setup;
   std::atomic<Reopening> reopening{Reopening::none};
@@ -151,6 +205,7 @@ struct EnvHandle {
   int max_key = 0;       ///< mdb_env_get_maxkeysize
   unsigned max_readers = 0;
   std::atomic<bool> overtaken{false};  ///< it was told that a writer overtook a reader without locks
+  std::atomic<bool> lost{false};       ///< it was told that a parked transaction lost its snapshot
   EnvHandle *next_served = nullptr, *prev_served = nullptr;  ///< see lock_handles
   EnvStats stats;
 
@@ -168,6 +223,13 @@ struct EnvHandle {
   /// The program gave it back; its companion is reset or null.  Its memory stays until the environment is
   /// closed: cursors that were not renewed may still ask it.
   void give_back(ReadTxn* t) noexcept;
+  /// A program that ends transactions here does not abandon them, or few.
+  void note_end() noexcept {
+    if (inherited && ended_.load(std::memory_order_relaxed) < kFewEnded) [[unlikely]]
+      ended_.fetch_add(1, std::memory_order_relaxed);
+  }
+  /// For unpark().
+  ReadTxn* unparked(TxnHandle& h) noexcept;
   /// Spare handles' companions end; handles that the program still holds are orphaned.  Their counters go
   /// into `stats`.  Before mdb_env_close of the real environment.
   void close_transactions() noexcept;
@@ -175,7 +237,7 @@ struct EnvHandle {
   bool idle() noexcept;
   /// With the lock of lock_handles() held: the transaction that the program holds whose handle is one of
   /// `words`, or null.
-  ReadTxn* live_among(std::span<const std::uintptr_t> words) noexcept;
+  TxnHandle* live_among(std::span<const std::uintptr_t> words) noexcept;
   /// Counters of all transactions so far.
   db::Counters read_counters() noexcept;
   /// There is a transaction that the program holds.  With the lock of lock_handles() held.
@@ -186,14 +248,30 @@ struct EnvHandle {
   struct alignas(64) Spare {
     std::atomic<ReadTxn*> txn{nullptr};
   };
+  static std::uintptr_t this_thread() noexcept {
+    return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
+  }
   static std::size_t spare_index() noexcept;
+  ReadTxn* take_spare() noexcept;
+  ReadTxn* make() noexcept;
   void forget(ReadTxn* t) noexcept;
+  ReadTxn* oldest_of_thread(unsigned most) noexcept;
+  void park(ReadTxn& t) noexcept;
+
+  /// Handles of a thread that are not parked: at most so many in a process that ends few transactions, and in
+  /// one that does end them.  The first is small, since each has a reader slot.
+  static constexpr unsigned kMostAbandoned = 4, kMostHeld = 64, kFewEnded = 16;
+  /// So many transactions are looked at for one that can be parked.
+  static constexpr unsigned kLook = 256;
 
   static constexpr unsigned kPlaces = 64, kProbes = 8;
   std::array<Spare, kPlaces> spare_;
   ReadTxn* more_spare_ = nullptr;  ///< beyond one in its place; likewise
   std::atomic<bool> any_more_{false};
-  ReadTxn* all_ = nullptr;  ///< under the mutex of lock_handles()
+  std::atomic<unsigned> ended_{0};  ///< in a forked child, up to kFewEnded
+  // Under the mutex of lock_handles():
+  ReadTxn* all_ = nullptr;  ///< newest handle first
+  TxnHandle* parked_ = nullptr;
 };
 
 /// Environments with an engine.  Under the mutex of lock_handles().
@@ -240,8 +318,17 @@ inline void fill(MDB_stat& out, std::size_t page_size, const format::DbRecord& d
   out.ms_entries = db.entries;
 }
 
+inline void ReadCursor::attach(ReadTxn& t) noexcept {
+  handle = t.handle;
+  if (t.env != nullptr && t.env->inherited) [[unlikely]] {
+    handle->refs.fetch_add(1, std::memory_order_relaxed);
+    counted = true;
+  }
+}
+
 inline MDB_env* give(EnvHandle* e) noexcept { return reinterpret_cast<MDB_env*>(e); }
-inline MDB_txn* give(ReadTxn* t) noexcept { return reinterpret_cast<MDB_txn*>(t); }
+inline MDB_txn* give(TxnHandle* h) noexcept { return reinterpret_cast<MDB_txn*>(h); }
+inline MDB_txn* give(ReadTxn* t) noexcept { return give(t->handle); }
 inline MDB_txn* give(ForwardTxn* t) noexcept { return reinterpret_cast<MDB_txn*>(t); }
 inline MDB_cursor* give(ReadCursor* c) noexcept { return reinterpret_cast<MDB_cursor*>(c); }
 inline MDB_cursor* give(ForwardCursor* c) noexcept { return reinterpret_cast<MDB_cursor*>(c); }

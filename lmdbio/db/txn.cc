@@ -147,6 +147,30 @@ void Txn::recycle() noexcept {
   stamp_.next_use();
 }
 
+bool Txn::savable() const noexcept {
+  if (finished()) return true;
+  if (blocked() || prefetch_ != nullptr || entered_ != nullptr ||
+      dbs_[kMainDbi].flags != snapshot_.dbs[kMainDbi].flags)
+    return false;
+  for (unsigned i = kCoreDbs; i < num_dbs_; ++i)
+    if ((dbi_state_[i] & kNew) != 0) return false;
+  return true;
+}
+
+void Txn::restore(const Saved& saved) noexcept {
+  snapshot_ = saved.snapshot;
+  stamp_.set_window(0);
+  if (!saved.runs) return;
+  if (env_->window() == nullptr) {
+    block(kError);
+    blocked_ &= ~unsigned{kFinished};
+    return;
+  }
+  start(env_->window_number(),
+        env_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
+  num_dbs_ = std::min(num_dbs_, saved.num_dbs);
+}
+
 Status Txn::corrupted(const char* what, const std::byte* at) noexcept {
   block(kError);
   env_->report_damage(view_, what, at);

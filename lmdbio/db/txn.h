@@ -79,6 +79,19 @@ class Txn {
   Status begin_unmapped() noexcept;
   /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
   void end(bool keep) noexcept;
+  /// What a transaction that no cursor uses needs to go on in other memory, or to be renewed there.
+  struct Saved {
+    Snapshot snapshot;
+    unsigned num_dbs = 0;
+    bool runs = false;
+  };
+  /// save() forgets nothing that a program could miss.
+  bool savable() const noexcept;
+  Saved save() const noexcept { return {snapshot_, num_dbs_, !finished()}; }
+  /// Of a finished transaction.
+  void restore(const Saved& saved) noexcept;
+  /// Its snapshot is not to be read any more: calls get MDB_BAD_TXN.
+  void lose() noexcept { block(kError); }
   /// The transaction's memory goes to another user: its cursors answer MDB_BAD_TXN from now on, and records
   /// of named databases are forgotten (an unknown one is all zeros in a new transaction).
   void recycle() noexcept;

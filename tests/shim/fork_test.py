@@ -8,6 +8,7 @@ import shimtest
 SCENARIOS = ["inherit", "inherit-exit", "reopen", "begin-after", "begin-after-first", "end-in-child", "busy"]
 
 NOTLS = "0x200000"
+NOTLS_NOLOCK = "0x600000"
 FLAGS = ["0", NOTLS]
 FILE = "inherited_file"
 
@@ -46,10 +47,10 @@ class Fork(shimtest.Case):
 class Inherited(shimtest.Case):
     """What stock does not promise.  The program checks itself; the lines that it causes are counted here."""
 
-    def each(self, scenarios, check, program="inherited", extra=None):
+    def each(self, scenarios, check, program="inherited", extra=None, flags_of=FLAGS):
         for mode in shimtest.modes():
             for scenario in scenarios:
-                for flags in FLAGS:
+                for flags in flags_of:
                     with self.subTest(mode=mode, scenario=scenario, flags=flags):
                         if scenario == "thread-exit":
                             shimtest.skip_under_tsan(self, "dies where a child of a process with threads makes one")
@@ -94,6 +95,14 @@ class Inherited(shimtest.Case):
 
     def test_snapshot_that_the_parent_holds_is_not_overtaken(self):
         self.each(["overtaken-held"], self.silent)
+
+    def test_abandoned_transactions(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("the sanitizers have heaps of their own")
+        self.each(["abandoned:20000"], self.silent, flags_of=[NOTLS, NOTLS_NOLOCK])
+
+    def test_abandoned_transaction_is_overtaken(self):
+        self.each(["abandoned-overtaken"], self.one_line("MDB_BAD_TXN"), flags_of=[NOTLS])
 
     def test_file_taken_away(self):
         kinds = ["removed", "renamed", "replaced", "zero-page-size", "garbage", "empty", "pipe", "directory"]

@@ -73,14 +73,17 @@ __attribute__((unused)) static int walk_dups(MDB_cursor* cursor, unsigned from, 
   return 1;
 }
 
+static int get_one(MDB_txn* txn, MDB_dbi dbi, unsigned n) {
+  const unsigned i = n * 7919 % kRecords;
+  char name[16];
+  snprintf(name, sizeof name, "k%05u", i);
+  MDB_val key = text(name), data;
+  return mdb_get(txn, dbi, &key, &data) == 0 && right(i, &data);
+}
+
 static int get_some(MDB_txn* txn, MDB_dbi dbi) {
-  for (unsigned n = 0; n < 300; ++n) {
-    const unsigned i = n * 7919 % kRecords;
-    char name[16];
-    snprintf(name, sizeof name, "k%05u", i);
-    MDB_val key = text(name), data;
-    if (mdb_get(txn, dbi, &key, &data) != 0 || !right(i, &data)) return 0;
-  }
+  for (unsigned n = 0; n < 300; ++n)
+    if (!get_one(txn, dbi, n)) return 0;
   return 1;
 }
 
