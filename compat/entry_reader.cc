@@ -83,7 +83,7 @@ LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
     if (t->env == nullptr || !t->txn.has_dbi(dbi)) return invalid(why, "no such transaction or database");
     if (t->txn.blocked()) return Status::from_mdb(MDB_BAD_TXN);
     if (!known.ok()) return known;
-    t->owner.store(0, std::memory_order_relaxed);  // the reader needs its slot
+    t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);  // the reader needs its slot
     lmdbio_reader_options options;
     if (const Status st = read_options(given, false, options, why); !st.ok()) return st;
     const char* const name = dbi == db::kMainDbi ? nullptr : t->env->engine->dbx(dbi).name;

@@ -209,14 +209,18 @@ bool protect_again(ReadTxn& t, std::uint64_t txnid) noexcept {
 
 }  // namespace
 
-ReadTxn* compat::unpark(TxnHandle& h) noexcept {
+ReadTxn* compat::txn_of_child(TxnHandle& h) noexcept {
+  const std::uintptr_t owner = h.owner.load(std::memory_order_acquire);
+  if (owner == TxnHandle::kNever || owner == this_thread()) [[likely]]
+    return h.txn;
   const int saved = errno;
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;
   EnvHandle& e = *h.env;
-  ReadTxn* const t = e.unparked(h);
-  t->txn.restore(h.saved);
-  if (h.saved.runs) {
+  bool was_parked = false;
+  ReadTxn* const t = e.use_elsewhere(h, was_parked);
+  if (was_parked) t->txn.restore(h.saved);
+  if (was_parked && h.saved.runs) {
     const std::uint64_t txnid = h.saved.snapshot.txnid;
     const bool locks = (e.flags & MDB_NOLOCK) == 0 && !h.by_metas;
     t->by_metas = !locks || !protect_again(*t, txnid);
@@ -232,10 +236,11 @@ ReadTxn* compat::unpark(TxnHandle& h) noexcept {
       t->txn.lose();
       t->used_before = t->used();
       if (!e.lost.exchange(true))
-        log_line(LogLevel::warn,
-                 "%s: an old transaction of a forked process, which had lost its reader slot to newer ones, was "
-                 "used after writers had changed its pages: MDB_BAD_TXN",
-                 e.stats.path.c_str());
+        log_line(
+            LogLevel::warn,
+            "%s: an old transaction of a forked process, which had lost its reader slot to newer ones, was "
+            "used after writers had changed its pages: MDB_BAD_TXN",
+            e.stats.path.c_str());
     }
   }
   errno = saved;

@@ -1,7 +1,6 @@
 #include "compat/handle.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <mutex>
 #include <new>
@@ -9,7 +8,6 @@
 
 #include "compat/companion.h"
 #include "lmdbio/base/fork_safe_mutex.h"
-#include "lmdbio/base/log.h"
 
 namespace lmdbio::compat {
 
@@ -88,6 +86,7 @@ ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
 }
 
 ReadTxn::~ReadTxn() {
+  if (handle == nullptr) return;
   handle->tag = 0;  // a call with it would be the real library's
   handle->drop();
 }
@@ -118,7 +117,10 @@ ReadTxn* EnvHandle::take() noexcept {
     t = make();
   if (t == nullptr) [[unlikely]]
     return nullptr;
-  t->owner.store(this_thread(), std::memory_order_relaxed);
+  if (inherited) [[unlikely]] {
+    t->handle->tag = kChildTxnTag;
+    t->handle->owner.store(this_thread(), std::memory_order_relaxed);
+  }
   t->live.store(true, std::memory_order_relaxed);
   return t;
 }
@@ -129,6 +131,7 @@ ReadTxn* EnvHandle::make() noexcept {
   try {
     if (inherited) {
       auto handle = std::make_unique<TxnHandle>(this, nullptr);
+      make_stand_in();
       const std::lock_guard lock(mutex);
       const bool ends = ended_.load(std::memory_order_relaxed) >= kFewEnded;
       if (ReadTxn* const t = oldest_of_thread(ends ? kMostHeld : kMostAbandoned); t != nullptr) {
@@ -155,8 +158,8 @@ ReadTxn* EnvHandle::oldest_of_thread(unsigned most) noexcept {
   ReadTxn* oldest = nullptr;
   unsigned found = 0, looked = 0;
   for (ReadTxn* t = all_; t != nullptr && looked != kLook; t = t->next, ++looked) {
-    if (!t->live.load(std::memory_order_relaxed) || t->owner.load(std::memory_order_relaxed) != thread ||
-        !t->parkable())
+    if (!t->live.load(std::memory_order_relaxed) ||
+        t->handle->owner.load(std::memory_order_relaxed) != thread || !t->parkable())
       continue;
     oldest = t;
     ++found;
@@ -169,7 +172,7 @@ void EnvHandle::park(ReadTxn& t) noexcept {
   TxnHandle& h = *t.handle;
   h.saved = t.txn.save();
   h.by_metas = t.by_metas;
-  h.tag = kParkedTxnTag;
+  h.owner.store(TxnHandle::kParked, std::memory_order_release);
   h.txn = nullptr;
   link(parked_, h);
   t.by_metas = t.unprotected = false;
@@ -178,33 +181,46 @@ void EnvHandle::park(ReadTxn& t) noexcept {
   if (t.companion != nullptr) stock->txn_reset(t.companion);
 }
 
-ReadTxn* EnvHandle::unparked(TxnHandle& h) noexcept {
+// May throw bad_alloc.
+void EnvHandle::make_stand_in() {
+  if (stand_in_.load() != nullptr) return;
+  auto t = std::make_unique<ReadTxn>(*this, *engine);
+  t->txn.recycle();
+  t->counters.leave();
+  t->txn.count_in(*t->counters);
+  t->env = nullptr;
+  t->handle->drop();
+  t->handle = nullptr;
+  if (ReadTxn* none = nullptr; stand_in_.compare_exchange_strong(none, t.get())) (void)t.release();
+}
+
+ReadTxn* EnvHandle::use_elsewhere(TxnHandle& h, bool& was_parked) noexcept {
+  {
+    const std::lock_guard lock(mutex);
+    was_parked = h.owner.load(std::memory_order_relaxed) == TxnHandle::kParked;
+    if (!was_parked) {
+      h.owner.store(TxnHandle::kNever, std::memory_order_relaxed);
+      return h.txn;
+    }
+  }
   ReadTxn* t = take_spare();
-  if (t == nullptr) {
-    try {
+  try {
+    if (t == nullptr) {
       t = new ReadTxn(*this, *engine);
       const std::lock_guard lock(mutex);
       link(all_, *t);
-    } catch (...) {  // out of memory: another one is parked instead
     }
+  } catch (...) {
+    was_parked = false;
+    return stand_in_.load();
   }
+  t->handle->tag = 0;
+  t->handle->drop();
   const std::lock_guard lock(mutex);
-  if (t == nullptr) {
-    t = oldest_of_thread(1);
-    if (t == nullptr) {
-      log_line(LogLevel::error, "%s: out of memory for a transaction", stats.path.c_str());
-      std::abort();
-    }
-    park(*t);
-  } else {
-    t->handle->tag = 0;
-    t->handle->drop();
-  }
   unlink(parked_, h);
-  h.tag = TxnHandle::kTag;
   h.txn = t;
+  h.owner.store(this_thread(), std::memory_order_relaxed);
   t->handle = &h;
-  t->owner.store(this_thread(), std::memory_order_relaxed);
   t->live.store(true, std::memory_order_relaxed);
   return t;
 }
@@ -244,26 +260,25 @@ void EnvHandle::close_transactions() noexcept {
     next_served = prev_served = nullptr;
   }
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
-  // One that stands for all handles that are parked: calls with them find it ended.
-  ReadTxn* const ended = parked_ != nullptr ? all_ : nullptr;
+  ReadTxn* const stand_in = stand_in_.exchange(nullptr);
+  if (parked_ == nullptr) delete stand_in;
   for (; parked_ != nullptr; unlink(parked_, *parked_)) {
-    parked_->tag = TxnHandle::kTag;
-    parked_->txn = ended;
+    parked_->txn = stand_in;
+    parked_->owner.store(TxnHandle::kNever, std::memory_order_release);
   }
   while (all_ != nullptr) {
     ReadTxn* const t = all_;
     const bool live = t->live.load(std::memory_order_relaxed);
     forget(t);
-    if (live || t == ended) {
+    if (live) {
       if (t->unprotected) look_back(*t);
-      if (!live && t->companion != nullptr) stock->txn_abort(t->companion);
       // Stock leaves its memory behind too; abort and close find it harmless.
       t->txn.end(false);
       t->txn.recycle();
       t->counters.leave();
       t->txn.count_in(*t->counters);
       t->env = nullptr;
-      if (t == ended) t->handle = nullptr;
+      t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);
     } else {
       if (t->companion != nullptr) stock->txn_abort(t->companion);
       delete t;
@@ -283,7 +298,8 @@ void EnvHandle::forget_companions() noexcept {
   inherited = true;
   ended_.store(0, std::memory_order_relaxed);
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
-    t->owner.store(0, std::memory_order_relaxed);  // the parent may have opened cursors, which nobody counted
+    // The parent may have opened cursors, which nobody counted.
+    t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);
     t->companion = nullptr;
     t->by_metas = t->live.load(std::memory_order_relaxed) && !t->txn.finished();
     if (t->by_metas)

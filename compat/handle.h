@@ -25,7 +25,7 @@ namespace lmdbio::compat {
 // A stock handle starts with a pointer or with two descriptors: none of these.
 inline constexpr std::uint64_t kEnvTag = 0xD1EC0DE5'4C4D4201, kReadTxnTag = 0xD1EC0DE5'4C4D4202,
                                kForwardTxnTag = 0xD1EC0DE5'4C4D4203, kReadCursorTag = 0xD1EC0DE5'4C4D4204,
-                               kForwardCursorTag = 0xD1EC0DE5'4C4D4205, kParkedTxnTag = 0xD1EC0DE5'4C4D4206;
+                               kForwardCursorTag = 0xD1EC0DE5'4C4D4205, kChildTxnTag = 0xD1EC0DE5'4C4D4206;
 
 inline std::uint64_t tag_of(const void* handle) noexcept {
   std::uint64_t tag;
@@ -41,20 +41,24 @@ inline T* as(const void* handle) noexcept {
 }
 
 struct EnvHandle;
-
 struct ReadTxn;
 
-/// What the program holds of a transaction that the engine serves.  In a forked child, programs may abandon
-/// transactions without number (py-lmdb 1.7 and later end none that began in an inherited environment).  So
-/// the handle of one that has not been used for long is parked: its ReadTxn serves another one, and a call
-/// with the handle gives it a ReadTxn again.  docs/concurrency.md.
+/// What the program holds of a transaction that the engine serves.  A forked child may abandon any number of
+/// transactions (py-lmdb 1.7 and later end none that began in an inherited environment).  So the handle of
+/// one that is old is parked: its ReadTxn serves another handle, and the next call with the parked one gives
+/// it a ReadTxn again.  docs/concurrency.md.
 struct TxnHandle {
   static constexpr std::uint64_t kTag = kReadTxnTag;
+  /// Of `owner`, beside a thread's pointer: it is never parked; it is parked.
+  static constexpr std::uintptr_t kNever = 0, kParked = 1;
   TxnHandle(EnvHandle* e, ReadTxn* t) noexcept : txn(t), env(e) {}
 
-  std::uint64_t tag = kTag;  ///< kParkedTxnTag: parked
+  std::uint64_t tag = kTag;  ///< kChildTxnTag: began in a forked child, and may be parked
   ReadTxn* txn;              ///< null: parked
   EnvHandle* env;
+  /// The thread that began it, and that alone may park it, as long as no other thread uses it.  Changed under
+  /// the mutex of lock_handles().
+  std::atomic<std::uintptr_t> owner{kNever};
   std::atomic<unsigned> refs{1};  ///< one, and one for each of its cursors that is counted
   bool by_metas = false;          ///< this and what follows: while it is parked
   TxnHandle *next = nullptr, *prev = nullptr;
@@ -73,10 +77,9 @@ struct ReadTxn {
   ~ReadTxn();
 
   EnvHandle* env;                 ///< null: the environment was closed under it
-  TxnHandle* handle;              ///< null: of several handles, whose environment was closed while they were parked
+  TxnHandle* handle;              ///< null: of any number of handles, whose transactions have ended
   MDB_txn* companion = nullptr;   ///< reset while the handle is spare, or null
   std::atomic<bool> live{false};  ///< the program holds it
-  std::atomic<std::uintptr_t> owner{0};  ///< the thread that began it; 0: it must not be parked
   bool by_metas = false;     ///< runs without a reader slot: the companion, if there is one, is not begun
   bool unprotected = false;  ///< runs without locks: at its end it is seen whether a writer overtook it
   std::uint64_t used_before = 0;  ///< used() when it began to be that
@@ -97,8 +100,13 @@ struct ReadTxn {
   db::Txn txn;
 };
 
-/// A parked handle's transaction from now on.  Never null.
-[[gnu::cold, gnu::noinline]] ReadTxn* unpark(TxnHandle& h) noexcept;
+inline std::uintptr_t this_thread() noexcept {
+  return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
+}
+
+/// The transaction of a handle with kChildTxnTag; a parked one is not parked any more.  Never null: out of
+/// memory, it is one that has ended.
+[[gnu::noinline]] ReadTxn* txn_of_child(TxnHandle& h) noexcept;
 
 template <>
 inline ReadTxn* as<ReadTxn>(const void* handle) noexcept {
@@ -107,7 +115,7 @@ inline ReadTxn* as<ReadTxn>(const void* handle) noexcept {
   const std::uint64_t tag = tag_of(handle);
   if (tag == kReadTxnTag) [[likely]]
     return h->txn;
-  return tag == kParkedTxnTag ? unpark(*h) : nullptr;
+  return tag == kChildTxnTag ? txn_of_child(*h) : nullptr;
 }
 
 /// A transaction of the real library: writable environments, and what the engine does not serve.
@@ -190,11 +198,11 @@ struct EnvHandle {
   int fd = -1;  ///< of the data file; the real environment's that was open when the engine began
   bool keep_companions = false;  ///< a reset companion is not seen in the reader table
   bool opened = false;
-  bool tried = false;     ///< an open failed in the real library
-  bool refused = false;   ///< one was refused before that
-  bool unmapped = false;  ///< the file cannot be mapped: there never is a real environment
-  bool local = false;     ///< the file was known to be on a local file system before the open
-  bool lockless = false;  ///< the real environment has no locks, though the program did not ask for that
+  bool tried = false;      ///< an open failed in the real library
+  bool refused = false;    ///< one was refused before that
+  bool unmapped = false;   ///< the file cannot be mapped: there never is a real environment
+  bool local = false;      ///< the file was known to be on a local file system before the open
+  bool lockless = false;   ///< the real environment has no locks, though the program did not ask for that
   bool inherited = false;  ///< in a forked child, by which the program may abandon transactions
   unsigned max_dbs = 0;
   Setup setup;
@@ -228,8 +236,9 @@ struct EnvHandle {
     if (inherited && ended_.load(std::memory_order_relaxed) < kFewEnded) [[unlikely]]
       ended_.fetch_add(1, std::memory_order_relaxed);
   }
-  /// For unpark().
-  ReadTxn* unparked(TxnHandle& h) noexcept;
+  /// For txn_of_child(): the transaction of `h` in another thread than its owner; `was_parked`: it has yet to
+  /// be restored.
+  ReadTxn* use_elsewhere(TxnHandle& h, bool& was_parked) noexcept;
   /// Spare handles' companions end; handles that the program still holds are orphaned.  Their counters go
   /// into `stats`.  Before mdb_env_close of the real environment.
   void close_transactions() noexcept;
@@ -248,12 +257,10 @@ struct EnvHandle {
   struct alignas(64) Spare {
     std::atomic<ReadTxn*> txn{nullptr};
   };
-  static std::uintptr_t this_thread() noexcept {
-    return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
-  }
   static std::size_t spare_index() noexcept;
   ReadTxn* take_spare() noexcept;
   ReadTxn* make() noexcept;
+  void make_stand_in();
   void forget(ReadTxn* t) noexcept;
   ReadTxn* oldest_of_thread(unsigned most) noexcept;
   void park(ReadTxn& t) noexcept;
@@ -269,6 +276,9 @@ struct EnvHandle {
   ReadTxn* more_spare_ = nullptr;  ///< beyond one in its place; likewise
   std::atomic<bool> any_more_{false};
   std::atomic<unsigned> ended_{0};  ///< in a forked child, up to kFewEnded
+  /// Has ended; what parked handles get out of memory, or when the environment is closed.  Null: none is
+  /// parked.
+  std::atomic<ReadTxn*> stand_in_{nullptr};
   // Under the mutex of lock_handles():
   ReadTxn* all_ = nullptr;  ///< newest handle first
   TxnHandle* parked_ = nullptr;

@@ -101,6 +101,10 @@ class Inherited(shimtest.Case):
             self.skipTest("the sanitizers have heaps of their own")
         self.each(["abandoned:20000"], self.silent, flags_of=[NOTLS, NOTLS_NOLOCK])
 
+    def test_abandoned_transactions_of_other_threads(self):
+        shimtest.skip_under_tsan(self, "dies where a child of a process with threads makes one")
+        self.each(["abandoned-handed"], self.silent, flags_of=[NOTLS, NOTLS_NOLOCK])
+
     def test_abandoned_transaction_is_overtaken(self):
         self.each(["abandoned-overtaken"], self.one_line("MDB_BAD_TXN"), flags_of=[NOTLS])
 

@@ -446,6 +446,47 @@ static void abandoned(unsigned n) {
   close_reader(&r);
 }
 
+enum { kHanded = 8 };
+
+struct Handed {
+  const struct Reader* reader;
+  MDB_txn* txn;
+  pthread_t thread;
+};
+
+static void* use_handed(void* arg) {
+  const struct Handed* const h = arg;
+  for (int i = 0; i < 20; ++i) CHECK(get_some(h->txn, h->reader->dbi));
+  return NULL;
+}
+
+// Other threads use transactions while the thread that began them abandons more.
+static void abandoned_handed(void) {
+  struct Turn turn;
+  struct Reader r = open_reader(dir, flags);
+  end_reader(&r);
+  if (fork_turn(&turn)) {
+    for (int round = 0; round < 8; ++round) {
+      struct Handed handed[kHanded];
+      for (int i = 0; i < kHanded; ++i) {
+        handed[i].reader = &r;
+        MUST(mdb_txn_begin(r.env, NULL, MDB_RDONLY, &handed[i].txn));
+        CHECK(pthread_create(&handed[i].thread, NULL, use_handed, &handed[i]) == 0);
+      }
+      for (unsigned n = 0; n < 100; ++n) (void)abandon(&r, n);
+      for (int i = 0; i < kHanded; ++i) CHECK(pthread_join(handed[i].thread, NULL) == 0);
+      for (int i = 0; i < kHanded; ++i) {
+        CHECK(get_some(handed[i].txn, r.dbi));
+        if (round % 2) mdb_txn_abort(handed[i].txn);
+      }
+    }
+    mdb_env_close(r.env);
+    leave();
+  }
+  reap(&turn);
+  mdb_env_close(r.env);
+}
+
 // An old one is used after writers have changed its pages: an error, and no wrong record.
 static void abandoned_overtaken(void) {
   struct Turn writer, turn;
@@ -590,6 +631,8 @@ int main(int argc, char** argv) {
     overtaken(1);
   else if (strncmp(what, "abandoned:", 10) == 0)
     abandoned((unsigned)atoi(of));
+  else if (strcmp(what, "abandoned-handed") == 0)
+    abandoned_handed();
   else if (strcmp(what, "abandoned-overtaken") == 0)
     abandoned_overtaken();
   else if (strncmp(what, "busy:", 5) == 0)
