@@ -49,6 +49,7 @@ class FileSource final : public ChunkSource {
     const bool is_for_all =
         wanted.target == Target::page_cache || (wanted.target == Target::memory && file_.shares_chunks);
     const std::shared_ptr<node::Table> table = is_for_all ? file_.node.table() : nullptr;
+    if (table == nullptr) processes_.store(1, std::memory_order_relaxed);
     if (table == nullptr || !has_room()) return is_there(chunk) ? Answer::ready : Answer::yours;
     return wanted.target == Target::page_cache ? claim_pages(table, chunk)
                                                : claim_memory(table, wanted, memory);
@@ -82,13 +83,12 @@ class FileSource final : public ChunkSource {
       (void)node::unlink_chunk_file(name);
     files_.fetch_sub(1, std::memory_order_relaxed);
   }
-  void leave() noexcept override {
-    is_leaving_.store(processes_.load(std::memory_order_relaxed) != 0, std::memory_order_relaxed);
-  }
+  void leave() noexcept override { is_leaving_.store(processes() > 1, std::memory_order_relaxed); }
   bool is_to_come(ChunkIndex chunk) const noexcept override {
     const std::uint64_t range = to_come_.load(std::memory_order_relaxed);
     return raw(chunk) >= static_cast<std::uint32_t>(range) && raw(chunk) <= range >> 32;
   }
+  unsigned processes() const noexcept override { return processes_.load(std::memory_order_relaxed); }
   bool is_full() const noexcept override { return is_full_.load(std::memory_order_relaxed); }
 
   Waited wait(ChunkIndex chunk) noexcept override {
@@ -112,6 +112,7 @@ class FileSource final : public ChunkSource {
   };
 
   Answer claim_pages(const Table& table, ChunkIndex chunk) noexcept {
+    processes_.store(table->others(false).processes + 1, std::memory_order_relaxed);
     // Claimed before it is looked for: a chunk that another process is bringing counts as there before all of
     // it is, and what it has brought meanwhile is not brought again.
     node::ClaimValue value;
@@ -174,8 +175,8 @@ class FileSource final : public ChunkSource {
     table.note_memory(limit_, own);
     has_noted_ = true;
     const node::Table::Others others = table.others(is_full());
-    const unsigned before = processes_.exchange(others.processes, std::memory_order_relaxed);
-    if (others.processes > before && now - first_ns_ >= kApart) late_start_ns_ = now;
+    const unsigned before = processes_.exchange(others.processes + 1, std::memory_order_relaxed);
+    if (others.processes + 1 > before && before != 0 && now - first_ns_ >= kApart) late_start_ns_ = now;
     // Those that are still to start begin with the first chunk.
     const std::uint64_t files = others.files + own;
     const bool keeps_all =
@@ -261,6 +262,7 @@ class FileSource final : public ChunkSource {
     if (std::exchange(born_, PrivateTable::generation()) == PrivateTable::generation()) return;
     new (&claims_) std::vector<Claim>;
     files_ = 0;
+    processes_ = 0;
     left_ = 0;
     has_noted_ = false;
   }
@@ -282,7 +284,7 @@ class FileSource final : public ChunkSource {
   std::atomic<std::uint32_t> files_{0};    ///< chunk files that this process keeps
   std::atomic<std::uint64_t> to_come_{1};  ///< chunks that others come to: the last one, the first one
   std::atomic<bool> is_full_{false};
-  std::atomic<unsigned> processes_{0};  ///< that there were beside this one
+  std::atomic<unsigned> processes_{0};  ///< see processes()
   std::atomic<bool> is_leaving_{false};
   std::atomic<std::uint32_t> left_{0};  ///< chunk files that this process has left to others
 };

@@ -62,6 +62,9 @@ class ChunkSource {
   /// What is kept by a name, as of the last claim().  Any thread, with any lock held.
   /// Walks of other processes are about to come to the chunk.
   virtual bool is_to_come(ChunkIndex chunk) const noexcept = 0;
+  /// Processes of the node that claim chunks of the file, as of the last claim(), this one included; 0: there
+  /// was no claim.  Any thread, with any lock held.
+  virtual unsigned processes() const noexcept = 0;
   /// The processes of the node may not keep more chunks.
   virtual bool is_full() const noexcept = 0;
   /// After `wait`: until the other process has read the chunk, or does not seem to come to it any more; for a

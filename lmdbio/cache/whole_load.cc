@@ -9,11 +9,19 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Of a load, in flight, bytes: enough for storage that is far away, little enough not to keep a program's
-/// own reads waiting.
+/// Of the loads of a file, in flight in all processes of the node, bytes: enough for storage that is far
+/// away, little enough not to keep the programs' own reads waiting.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// A load into the page cache looks at the memory that is left once in so many chunks.
 constexpr std::uint32_t kLookEvery = 16;
+
+/// In flight in this process: its part, and one until it is known how many processes there are.
+std::uint64_t most_reading(const FileCache& file) noexcept {
+  const unsigned processes = file.source->processes();
+  if (processes == 0) return 1;
+  const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
+  return std::max<std::uint64_t>(ahead / file.chunk_bytes / processes, 1);
+}
 
 void end_if_done(FileCache& file) noexcept {
   WholeLoad& load = file.load;
@@ -54,10 +62,9 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
     WholeLoad& load = file.load;
     if (load.path == ReadPath::none) continue;
     if (file.has_page_cache() && budget.nearly_full()) continue;  // the load waits: IoWorker tries again
-    const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
+    const std::uint64_t most = most_reading(file);
     const bool publishes = load.path == ReadPath::direct;
-    for (; load.next < load.end && load.reading < std::max<std::uint64_t>(ahead / file.chunk_bytes, 1);
-         ++load.next) {
+    for (; load.next < load.end && load.reading < most; ++load.next) {
       const ChunkIndex c{load.next};
       if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
       if (publishes) {  // for what walks hold there is no claim

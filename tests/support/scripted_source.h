@@ -18,6 +18,8 @@ struct SourceScript {
   /// Of the `n`-th claim of a chunk, from 0.
   std::function<Answer(std::uint32_t chunk, unsigned n)> answer;
 
+  std::atomic<unsigned> processes{1};
+
   /// Of the `n`-th wait for a chunk, from 0; may take its time.
   std::function<Waited(std::uint32_t chunk, unsigned n)> wait;
 
@@ -49,6 +51,7 @@ class ScriptedSource final : public cache::ChunkSource {
   void drop(const node::ChunkName&) noexcept override {}
   void leave() noexcept override {}
   bool is_to_come(cache::ChunkIndex) const noexcept override { return false; }
+  unsigned processes() const noexcept override { return script_.processes; }
   bool is_full() const noexcept override { return false; }
   Waited wait(cache::ChunkIndex chunk) noexcept override {
     unsigned n;

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "lmdbio/cache/io_worker.h"
@@ -64,6 +66,34 @@ TEST_F(Source, WhatIsReadyIsNotRead) {
   EXPECT_EQ(file.stats().chunks_read, 3u);
   EXPECT_EQ(file.stats().chunks_cached, 3u);
   for (std::uint32_t c = 1; c < file.chunks(); c += 2) EXPECT_EQ(script_.of(c).good, 0u) << c;
+}
+
+TEST_F(Source, ALoadLeavesItsPartToOtherProcesses) {
+  constexpr unsigned kAlone = 4;  // chunks that one process reads at once from a local file
+  for (const unsigned processes : {1u, 2u, 3u, 100u}) {
+    AheadFile file(12 * kAheadChunk);  // more than may be kept: into the page cache
+    use(file);
+    WholeLoad& load = file.cache()->load;
+    Prefetcher& prefetcher = AheadFile::prefetcher();
+    unsigned first = 0, most = 0;
+    script_.processes = 0;
+    script_.answer = [&](std::uint32_t, unsigned) {
+      const std::lock_guard lock(prefetcher);
+      if (first == 0) first = load.reading;
+      most = std::max(most, load.reading);
+      script_.processes = processes;
+      return Answer::yours;
+    };
+    {
+      const std::lock_guard lock(prefetcher);
+      ASSERT_TRUE(prefetcher.begin_whole_load(*file.cache(), file.bytes()));
+    }
+    while (file.stats().loads_finished == 0) ::sched_yield();
+    EXPECT_EQ(first, 1u) << "it is not known yet";
+    EXPECT_EQ(most, std::max(kAlone / processes, 1u)) << processes;
+    EXPECT_EQ(file.stats().chunks_read, file.chunks());
+    file.close();
+  }
 }
 
 TEST_F(Source, WhatOthersReadIsWaitedFor) {
