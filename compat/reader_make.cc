@@ -156,9 +156,11 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   facts.file_bytes =
       static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * part.of_file);
   facts.available = source.available;
+  facts.direct_works = true;
+  // Opened before anything is read, since the open may drop what the page cache has of the file.
+  if (choose_read_path(Access::reader, facts) == ReadPath::direct)
+    facts.direct_works = source.direct() != nullptr;
   const ReadDecision read = choose_read_path(Access::reader, facts);
-  // It drops what the page cache has of the file: before anything is read.
-  if (read == ReadPath::direct && source.file->opens_drop_cache()) (void)source.direct();
 
   Progress progress{options.progress, options.progress_context};
   ReaderMemory memory;

@@ -1,5 +1,5 @@
-// Where the bytes of a file's chunks come from: the seam below which other processes of a node, and other
-// nodes, plug in.  Walks cannot tell one from another.
+// Where the bytes of a file's chunks come from: the file, its page cache, or other processes of the node.
+// Walks cannot tell one from another.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ class ChunkSource {
   /// The file is being closed: chunks that drop() is told of until the next claim() may be left to the
   /// processes that come to them.  Any thread, with any lock held.
   virtual void leave() noexcept = 0;
-  /// What is kept by a name, as of the last claim().  Any thread, with any lock held.
-  /// Walks of other processes are about to come to the chunk.
+  /// Walks of other processes are about to come to the chunk, as of the last claim().  Any thread, with any
+  /// lock held.
   virtual bool is_to_come(ChunkIndex chunk) const noexcept = 0;
   /// Processes of the node that claim chunks of the file, as of the last claim(), this one included; 0: there
   /// was no claim.  Any thread, with any lock held.

@@ -20,7 +20,7 @@
 // |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits and is not local  |
 // |          | direct      | LMDBIO_IO=direct; does not fit; opens drop its page cache                  |
 // |          | direct once | fits and is local                                                          |
-// | reader,  | page cache  | LMDBIO_IO=buffered or mmap; fits                                           |
+// | reader,  | page cache  | LMDBIO_IO=buffered or mmap; no O_DIRECT; fits                              |
 // | index    | direct      | LMDBIO_IO=direct; does not fit                                             |
 //
 // What fits the memory that is free goes through the page cache, since other processes, later epochs and
@@ -213,6 +213,7 @@ constexpr ReadDecision prefetch_path(const ReadFacts& f) noexcept {
 }
 
 constexpr ReadDecision reader_path(const ReadFacts& f) noexcept {
+  if (!f.direct_works) return {ReadPath::page_cache, true, false, "direct I/O is not available"};
   if (f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
   if (f.setting != IoMode::automatic) return {ReadPath::page_cache, true, false, "LMDBIO_IO"};
   if (fits_page_cache(f.file_bytes, f.available))

@@ -63,6 +63,7 @@ Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   facts.setting = config().io;
   facts.file_bytes = request_.file_pages * request_.page_size;
   facts.available = request_.available;
+  facts.direct_works = true;  // else open() fails below
   const ReadDecision decision = choose_read_path(Access::index, facts);
   const EngineKind kind = engine_kind(config().engine);
   const bool automatic = kind == EngineKind::automatic;

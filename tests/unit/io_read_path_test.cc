@@ -124,6 +124,8 @@ constexpr Row kRows[] = {
     {Access::reader, kDirect, kAsIs, direct},
     {Access::reader, kBuffered, kLarge, page_cache},
     {Access::reader, kMmap, kLarge, page_cache},
+    {Access::reader, kAuto, kLarge | kNoDirect, page_cache},
+    {Access::reader, kDirect, kNoDirect, page_cache},
     {Access::index, kAuto, kAsIs, page_cache},
     {Access::index, kAuto, kLarge, direct},
     {Access::index, kDirect, kAsIs, direct},
