@@ -316,6 +316,10 @@ void tell_without_slot(const EnvHandle& env, int rc) noexcept {
            env.stats.path.c_str(), describe(*env.stock, rc));
 }
 
+namespace {
+
+/// Some reader holds transaction `txnid` or an older one, and has since that was the newest: no page of it
+/// was written over.  A parent's slot does so for its forked children.
 bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept {
   struct Oldest {
     std::uint64_t id = ~std::uint64_t{0};
@@ -334,6 +338,8 @@ bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept
       &oldest);
   return oldest.id <= txnid;
 }
+
+}  // namespace
 
 void look_back(ReadTxn& t) noexcept {
   t.by_metas = t.unprotected = false;

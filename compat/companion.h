@@ -30,10 +30,6 @@ void forget_companions() noexcept;
 bool may_read_without_slot(const EnvHandle& env, int rc) noexcept;
 void tell_without_slot(const EnvHandle& env, int rc) noexcept;
 
-/// Some reader holds transaction `txnid` or an older one, and has since that was the newest: no page of it
-/// was written over.  A parent's slot does so for its forked children.
-bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept;
-
 /// A transaction without locks ends: tells, once an environment, if a writer may have changed what it read.
 void look_back(ReadTxn& t) noexcept;
 

@@ -110,8 +110,7 @@ LMDBIO_ABI int mdb_cursor_renew(MDB_txn* txn, MDB_cursor* cursor) {
     if (t == nullptr || !t->txn.has_dbi(c->cursor.dbi(), true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
     if (!c->cursor.renew(t->txn)) return ENOMEM;
-    c->detach();
-    c->attach(*t);
+    c->handle.replace(*t);
     return 0;
   }
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
@@ -147,7 +146,7 @@ LMDBIO_ABI void mdb_cursor_close(MDB_cursor* cursor) {
 }
 
 LMDBIO_ABI MDB_txn* mdb_cursor_txn(MDB_cursor* cursor) {
-  if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) return give(c->handle);
+  if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) return give(c->handle.get());
   if (const ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
     if (c->owner == nullptr) return c->owner_handle;
     ForwardTxn* t = c->owner;  // a shadowed cursor is the innermost transaction's

@@ -157,9 +157,13 @@ int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** re
 
 int begin_read(EnvHandle& e, MDB_txn** ret) {
   if (e.engine->window() == nullptr) return ENOMEM;  // a map size for which there are no addresses
-  ReadTxn* const t = e.take();
+  ReadTxn* t = e.take();
   if (t == nullptr) return ENOMEM;
   int rc = t->companion != nullptr ? e.stock->txn_renew(t->companion) : begin_companion(*t);
+  if (rc == MDB_READERS_FULL && e.inherited) [[unlikely]] {
+    t = e.with_slot_of_oldest(t);
+    if (t->companion != nullptr) rc = e.stock->txn_renew(t->companion);
+  }
   if (rc != 0) [[unlikely]] {
     rc = without_slot(*t, rc);
     if (rc != 0) {
@@ -194,17 +198,32 @@ void end_read(ReadTxn* t, bool keep) noexcept {
   t->txn.end(keep);
   t->txn.recycle();
   end_companion(*t);
-  e->note_end();
   e->give_back(t);
 }
 
-/// The transaction gets back the slot that it had until it was parked.  False: there have been commits since.
-bool protect_again(ReadTxn& t, std::uint64_t txnid) noexcept {
-  const Stock& stock = *t.env->stock;
-  if ((t.companion != nullptr ? stock.txn_renew(t.companion) : begin_companion(t)) != 0) return false;
-  if (stock.txn_id(t.companion) == txnid) return true;
-  end_companion(t);
-  return false;
+/// A transaction that was parked goes on with its snapshot, if it gets its reader slot back before a commit.
+void go_on(ReadTxn& t, const TxnHandle& h) noexcept {
+  t.txn.restore(h.saved);
+  if (!h.saved.runs) return;
+  EnvHandle& e = *t.env;
+  if ((e.flags & MDB_NOLOCK) != 0 || h.by_metas || e.lockless) {
+    t.by_metas = true;
+    if ((e.flags & MDB_NOLOCK) != 0) return;
+    t.unprotect();
+    t.used_before = ~std::uint64_t{0};  // it was used
+    return;
+  }
+  const int rc = t.companion != nullptr ? e.stock->txn_renew(t.companion) : begin_companion(t);
+  if (rc == 0 && e.stock->txn_id(t.companion) == h.saved.snapshot.txnid) return;
+  if (rc == 0) end_companion(t);
+  t.by_metas = true;
+  t.txn.lose();
+  if (!e.lost.exchange(true))
+    log_line(
+        LogLevel::warn,
+        "%s: a forked process used an old transaction, which had given its reader slot to a newer one, after "
+        "a commit: MDB_BAD_TXN",
+        e.stats.path.c_str());
 }
 
 }  // namespace
@@ -216,33 +235,9 @@ ReadTxn* compat::txn_of_child(TxnHandle& h) noexcept {
   const int saved = errno;
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;
-  EnvHandle& e = *h.env;
   bool was_parked = false;
-  ReadTxn* const t = e.use_elsewhere(h, was_parked);
-  if (was_parked) t->txn.restore(h.saved);
-  if (was_parked && h.saved.runs) {
-    const std::uint64_t txnid = h.saved.snapshot.txnid;
-    const bool locks = (e.flags & MDB_NOLOCK) == 0 && !h.by_metas;
-    t->by_metas = !locks || !protect_again(*t, txnid);
-    if (t->by_metas || e.lockless) {
-      t->unprotect();
-      t->used_before = ~std::uint64_t{0};  // it was used
-    }
-    MDB_env* const real = e.real.load(std::memory_order_relaxed);
-    db::MetaCopies metas;
-    if (locks && t->by_metas && !e.lockless &&
-        (!e.engine->read_metas(metas).ok() || db::overtaken(metas.pages(), txnid)) &&
-        (real == nullptr || !slot_holds(*e.stock, real, txnid))) {
-      t->txn.lose();
-      t->used_before = t->used();
-      if (!e.lost.exchange(true))
-        log_line(
-            LogLevel::warn,
-            "%s: an old transaction of a forked process, which had lost its reader slot to newer ones, was "
-            "used after writers had changed its pages: MDB_BAD_TXN",
-            e.stats.path.c_str());
-    }
-  }
+  ReadTxn* const t = h.env->adopt(h, was_parked);
+  if (was_parked) go_on(*t, h);
   errno = saved;
   return t;
 }
@@ -293,6 +288,8 @@ LMDBIO_ABI int mdb_txn_renew(MDB_txn* txn) {
 }
 
 LMDBIO_ABI void mdb_txn_reset(MDB_txn* txn) {
+  if (end_parked(txn, true)) [[unlikely]]
+    return;
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) [[likely]] {
     if (t->env == nullptr) return;
     if (t->unprotected) [[unlikely]]
@@ -307,6 +304,8 @@ LMDBIO_ABI void mdb_txn_reset(MDB_txn* txn) {
 }
 
 LMDBIO_ABI void mdb_txn_abort(MDB_txn* txn) {
+  if (end_parked(txn, false)) [[unlikely]]
+    return;
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) [[likely]]
     return end_read(t, false);
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
@@ -317,6 +316,8 @@ LMDBIO_ABI void mdb_txn_abort(MDB_txn* txn) {
 }
 
 LMDBIO_ABI int mdb_txn_commit(MDB_txn* txn) {
+  if (end_parked(txn, false)) [[unlikely]]
+    return 0;
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
     end_read(t, true);
     return 0;

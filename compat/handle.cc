@@ -78,11 +78,9 @@ std::size_t EnvHandle::spare_index() noexcept {
 
 ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
     : env(&e),
-      handle(nullptr),
       counters({node::CellKind::calls, node::CounterBoard::number_of(e.stats.counters.on_board())}),
       txn(engine) {
   txn.count_in(*counters);
-  handle = new TxnHandle(&e, this);
 }
 
 ReadTxn::~ReadTxn() {
@@ -113,72 +111,83 @@ ReadTxn* EnvHandle::take_spare() noexcept {
 ReadTxn* EnvHandle::take() noexcept {
   EnvStats::show();
   ReadTxn* t = take_spare();
-  if (t == nullptr) [[unlikely]]
-    t = make();
-  if (t == nullptr) [[unlikely]]
-    return nullptr;
+  if (t == nullptr || t->handle == nullptr) [[unlikely]] {
+    t = with_handle(t);
+    if (t == nullptr) return nullptr;
+  }
   if (inherited) [[unlikely]] {
     t->handle->tag = kChildTxnTag;
+    t->handle->began = begun_.fetch_add(1, std::memory_order_relaxed);
     t->handle->owner.store(this_thread(), std::memory_order_relaxed);
   }
-  t->live.store(true, std::memory_order_relaxed);
+  t->live.store(true, std::memory_order_release);  // oldest_of_thread() sees its owner then
   return t;
 }
 
-// Another one, or that of a handle which the program seems to have abandoned.
-ReadTxn* EnvHandle::make() noexcept {
+// `t`, or another one, has a handle then.  Null: out of memory.
+ReadTxn* EnvHandle::with_handle(ReadTxn* t) noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   try {
-    if (inherited) {
-      auto handle = std::make_unique<TxnHandle>(this, nullptr);
-      make_stand_in();
-      const std::lock_guard lock(mutex);
-      const bool ends = ended_.load(std::memory_order_relaxed) >= kFewEnded;
-      if (ReadTxn* const t = oldest_of_thread(ends ? kMostHeld : kMostAbandoned); t != nullptr) {
-        park(*t);
-        handle->txn = t;
-        t->handle = handle.release();
-        unlink(all_, *t);
-        link(all_, *t);
-        return t;
-      }
-    }
-    auto* const t = new ReadTxn(*this, *engine);
-    const std::lock_guard lock(mutex);
-    link(all_, *t);
+    if (t == nullptr) t = make();
+    if (t->handle == nullptr) t->handle = new TxnHandle(this, t);
     return t;
   } catch (...) {
+    if (t != nullptr) give_back(t);
     return nullptr;
   }
 }
 
-// Of those that the calling thread began and that can be parked, if there are `most`, else null.
-ReadTxn* EnvHandle::oldest_of_thread(unsigned most) noexcept {
+// One without a handle: that of a parked handle, or a new one.  May throw bad_alloc.
+ReadTxn* EnvHandle::make() {
+  if (inherited)
+    if (ReadTxn* const t = park_oldest(kMostHeld); t != nullptr) return t;
+  auto* const t = new ReadTxn(*this, *engine);
+  const std::lock_guard lock(mutex);
+  link(all_, *t);
+  return t;
+}
+
+// Parks the oldest of the calling thread's transactions, if there are `least`, else the result is null.  May
+// throw bad_alloc.
+ReadTxn* EnvHandle::park_oldest(unsigned least) {
+  make_stand_in();
+  ReadTxn* t = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    t = oldest_of_thread(least);
+    if (t == nullptr) return nullptr;
+    park(*t);
+  }
+  if (t->companion != nullptr) stock->txn_reset(t->companion);
+  return t;
+}
+
+// Of those that can be parked.
+ReadTxn* EnvHandle::oldest_of_thread(unsigned least) noexcept {
   const std::uintptr_t thread = this_thread();
   ReadTxn* oldest = nullptr;
   unsigned found = 0, looked = 0;
   for (ReadTxn* t = all_; t != nullptr && looked != kLook; t = t->next, ++looked) {
-    if (!t->live.load(std::memory_order_relaxed) ||
+    if (!t->live.load(std::memory_order_acquire) ||
         t->handle->owner.load(std::memory_order_relaxed) != thread || !t->parkable())
       continue;
-    oldest = t;
+    if (oldest == nullptr || t->handle->began < oldest->handle->began) oldest = t;
     ++found;
   }
-  return found >= most ? oldest : nullptr;
+  return found >= least ? oldest : nullptr;
 }
 
-// Its slot is another's then.
 void EnvHandle::park(ReadTxn& t) noexcept {
-  TxnHandle& h = *t.handle;
+  TxnHandle& h = *std::exchange(t.handle, nullptr);
   h.saved = t.txn.save();
   h.by_metas = t.by_metas;
-  h.owner.store(TxnHandle::kParked, std::memory_order_release);
   h.txn = nullptr;
+  h.owner.store(TxnHandle::kParked, std::memory_order_release);
   link(parked_, h);
+  t.live.store(false, std::memory_order_relaxed);
   t.by_metas = t.unprotected = false;
   t.txn.end(true);
   t.txn.recycle();
-  if (t.companion != nullptr) stock->txn_reset(t.companion);
 }
 
 // May throw bad_alloc.
@@ -189,12 +198,10 @@ void EnvHandle::make_stand_in() {
   t->counters.leave();
   t->txn.count_in(*t->counters);
   t->env = nullptr;
-  t->handle->drop();
-  t->handle = nullptr;
   if (ReadTxn* none = nullptr; stand_in_.compare_exchange_strong(none, t.get())) (void)t.release();
 }
 
-ReadTxn* EnvHandle::use_elsewhere(TxnHandle& h, bool& was_parked) noexcept {
+ReadTxn* EnvHandle::adopt(TxnHandle& h, bool& was_parked) noexcept {
   {
     const std::lock_guard lock(mutex);
     was_parked = h.owner.load(std::memory_order_relaxed) == TxnHandle::kParked;
@@ -203,26 +210,68 @@ ReadTxn* EnvHandle::use_elsewhere(TxnHandle& h, bool& was_parked) noexcept {
       return h.txn;
     }
   }
-  ReadTxn* t = take_spare();
+  ReadTxn* t = nullptr;
   try {
-    if (t == nullptr) {
-      t = new ReadTxn(*this, *engine);
-      const std::lock_guard lock(mutex);
-      link(all_, *t);
-    }
+    t = park_oldest(kLeastHeld);  // which has a reader slot, as a rule
+    if (t == nullptr) t = take_spare();
+    if (t == nullptr) t = make();
   } catch (...) {
     was_parked = false;
     return stand_in_.load();
   }
-  t->handle->tag = 0;
-  t->handle->drop();
-  const std::lock_guard lock(mutex);
-  unlink(parked_, h);
-  h.txn = t;
-  h.owner.store(this_thread(), std::memory_order_relaxed);
-  t->handle = &h;
-  t->live.store(true, std::memory_order_relaxed);
+  TxnHandle* spare = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    unlink(parked_, h);
+    spare = std::exchange(t->handle, &h);
+    h.txn = t;
+    h.began = begun_.fetch_add(1, std::memory_order_relaxed);
+    h.owner.store(this_thread(), std::memory_order_relaxed);
+    t->live.store(true, std::memory_order_release);
+  }
+  if (spare != nullptr) {
+    spare->tag = 0;
+    spare->drop();
+  }
   return t;
+}
+
+ReadTxn* EnvHandle::with_slot_of_oldest(ReadTxn* t) noexcept {
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
+  ReadTxn* of_oldest = nullptr;
+  try {
+    of_oldest = park_oldest(kLeastHeld + 1);  // `t` is one of them, and the newest
+  } catch (...) {
+  }
+  if (of_oldest == nullptr) return t;
+  {
+    const std::lock_guard lock(mutex);
+    t->live.store(false, std::memory_order_relaxed);
+    of_oldest->handle = std::exchange(t->handle, nullptr);
+    of_oldest->handle->txn = of_oldest;
+    of_oldest->live.store(true, std::memory_order_release);
+  }
+  give_back(t);
+  return of_oldest;
+}
+
+bool EnvHandle::end_parked(TxnHandle& h, bool reset) noexcept {
+  const std::lock_guard lock(mutex);
+  if (h.owner.load(std::memory_order_relaxed) != TxnHandle::kParked) return false;
+  h.saved.runs = false;
+  if (!reset) unlink(parked_, h);
+  return true;
+}
+
+bool end_parked(TxnHandle& h, bool reset) noexcept {
+  const std::uintptr_t owner = h.owner.load(std::memory_order_acquire);
+  const bool was_closed = owner == TxnHandle::kNever && h.txn->handle != &h;  // its environment
+  if (!was_closed && (owner != TxnHandle::kParked || !h.env->end_parked(h, reset))) return false;
+  if (reset) return true;
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
+  h.tag = 0;
+  h.drop();
+  return true;
 }
 
 void EnvHandle::give_back(ReadTxn* t) noexcept {
@@ -296,10 +345,9 @@ void EnvHandle::serve() noexcept {
 // Called with the mutex held, by the only thread of a forked child.
 void EnvHandle::forget_companions() noexcept {
   inherited = true;
-  ended_.store(0, std::memory_order_relaxed);
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
     // The parent may have opened cursors, which nobody counted.
-    t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);
+    if (t->handle != nullptr) t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);
     t->companion = nullptr;
     t->by_metas = t->live.load(std::memory_order_relaxed) && !t->txn.finished();
     if (t->by_metas)

@@ -44,23 +44,24 @@ struct EnvHandle;
 struct ReadTxn;
 
 /// What the program holds of a transaction that the engine serves.  A forked child may abandon any number of
-/// transactions (py-lmdb 1.7 and later end none that began in an inherited environment).  So the handle of
-/// one that is old is parked: its ReadTxn serves another handle, and the next call with the parked one gives
+/// transactions (py-lmdb 1.7 and later end none that began in an inherited environment).  So old ones are
+/// parked: the ReadTxn of a parked handle serves another handle, and the next call with the parked one gives
 /// it a ReadTxn again.  docs/concurrency.md.
 struct TxnHandle {
   static constexpr std::uint64_t kTag = kReadTxnTag;
-  /// Of `owner`, beside a thread's pointer: it is never parked; it is parked.
+  /// `owner`: kNever, the handle is never parked; kParked, it is parked; else a thread (this_thread()).
   static constexpr std::uintptr_t kNever = 0, kParked = 1;
   TxnHandle(EnvHandle* e, ReadTxn* t) noexcept : txn(t), env(e) {}
 
   std::uint64_t tag = kTag;  ///< kChildTxnTag: began in a forked child, and may be parked
   ReadTxn* txn;              ///< null: parked
   EnvHandle* env;
-  /// The thread that began it, and that alone may park it, as long as no other thread uses it.  Changed under
-  /// the mutex of lock_handles().
+  /// The thread that began it.  This thread alone parks it, until another thread uses it.
   std::atomic<std::uintptr_t> owner{kNever};
-  std::atomic<unsigned> refs{1};  ///< one, and one for each of its cursors that is counted
-  bool by_metas = false;          ///< this and what follows: while it is parked
+  std::atomic<unsigned> refs{1};  ///< one, and one for each cursor that was opened in a forked child
+  bool by_metas = false;          ///< the transaction's, while it is parked
+  std::uint64_t began = 0;        ///< order of begins in a forked child
+  // While it is parked, under the mutex of lock_handles():
   TxnHandle *next = nullptr, *prev = nullptr;
   db::Txn::Saved saved;
 
@@ -77,7 +78,7 @@ struct ReadTxn {
   ~ReadTxn();
 
   EnvHandle* env;                 ///< null: the environment was closed under it
-  TxnHandle* handle;              ///< null: of any number of handles, whose transactions have ended
+  TxnHandle* handle = nullptr;    ///< null: spare without one, or the stand-in for parked ones
   MDB_txn* companion = nullptr;   ///< reset while the handle is spare, or null
   std::atomic<bool> live{false};  ///< the program holds it
   bool by_metas = false;     ///< runs without a reader slot: the companion, if there is one, is not begun
@@ -92,7 +93,7 @@ struct ReadTxn {
   }
   /// The handle can be parked: no cursor or reader depends on it.
   bool parkable() const noexcept {
-    return handle->refs.load(std::memory_order_relaxed) == 1 && txn.savable();
+    return handle->refs.load(std::memory_order_acquire) == 1 && txn.savable();
   }
   ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
@@ -104,8 +105,8 @@ inline std::uintptr_t this_thread() noexcept {
   return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
 }
 
-/// The transaction of a handle with kChildTxnTag; a parked one is not parked any more.  Never null: out of
-/// memory, it is one that has ended.
+/// The transaction of a handle with kChildTxnTag, which is not parked any more.  Never null: out of memory,
+/// it is a transaction that has ended.
 [[gnu::noinline]] ReadTxn* txn_of_child(TxnHandle& h) noexcept;
 
 template <>
@@ -116,6 +117,13 @@ inline ReadTxn* as<ReadTxn>(const void* handle) noexcept {
   if (tag == kReadTxnTag) [[likely]]
     return h->txn;
   return tag == kChildTxnTag ? txn_of_child(*h) : nullptr;
+}
+
+/// Ends a parked transaction, and frees its handle; `reset`: only ends it.  False: `txn` is not parked.
+bool end_parked(TxnHandle& h, bool reset) noexcept;
+inline bool end_parked(MDB_txn* txn, bool reset) noexcept {
+  return txn != nullptr && tag_of(txn) == kChildTxnTag &&
+         end_parked(*reinterpret_cast<TxnHandle*>(txn), reset);
 }
 
 /// A transaction of the real library: writable environments, and what the engine does not serve.
@@ -137,22 +145,35 @@ struct ForwardTxn {
 struct ReadCursor {
   static constexpr std::uint64_t kTag = kReadCursorTag;
   ReadCursor(ReadTxn& t, MDB_dbi dbi, std::unique_ptr<db::Walker> dups) noexcept
-      : cursor(t.txn, dbi, std::move(dups)) {
-    attach(t);
-  }
-  ~ReadCursor() { detach(); }
+      : handle(t), cursor(t.txn, dbi, std::move(dups)) {}
+
+  /// The handle of its transaction.  It may dangle, as in stock; in a forked child it is counted, and does
+  /// not.
+  class Ref {
+   public:
+    explicit Ref(const ReadTxn& t) noexcept { set(t); }
+    ~Ref() { drop(); }
+    Ref(const Ref&) = delete;
+    Ref& operator=(const Ref&) = delete;
+    TxnHandle* get() const noexcept { return handle_; }
+    void replace(const ReadTxn& t) noexcept {
+      drop();
+      set(t);
+    }
+
+   private:
+    void set(const ReadTxn& t) noexcept;
+    void drop() noexcept {
+      if (counted_) [[unlikely]]
+        handle_->drop();
+    }
+    TxnHandle* handle_ = nullptr;
+    bool counted_ = false;
+  };
 
   std::uint64_t tag = kTag;
-  TxnHandle* handle = nullptr;  ///< for mdb_cursor_txn; unless it is counted it may dangle, as in stock
-  bool counted = false;         ///< in the handle's references: in a forked child
+  Ref handle;  ///< dropped after the cursor, which uses the transaction
   db::Cursor cursor;
-
-  void attach(ReadTxn& t) noexcept;
-  void detach() noexcept {
-    if (counted) [[unlikely]]
-      handle->drop();
-    counted = false;
-  }
 };
 
 struct ForwardCursor {
@@ -203,7 +224,7 @@ struct EnvHandle {
   bool unmapped = false;   ///< the file cannot be mapped: there never is a real environment
   bool local = false;      ///< the file was known to be on a local file system before the open
   bool lockless = false;   ///< the real environment has no locks, though the program did not ask for that
-  bool inherited = false;  ///< in a forked child, by which the program may abandon transactions
+  bool inherited = false;  ///< opened before a fork, of which this process is the child
   unsigned max_dbs = 0;
   Setup setup;
   std::atomic<Reopening> reopening{Reopening::none};
@@ -231,14 +252,14 @@ struct EnvHandle {
   /// The program gave it back; its companion is reset or null.  Its memory stays until the environment is
   /// closed: cursors that were not renewed may still ask it.
   void give_back(ReadTxn* t) noexcept;
-  /// A program that ends transactions here does not abandon them, or few.
-  void note_end() noexcept {
-    if (inherited && ended_.load(std::memory_order_relaxed) < kFewEnded) [[unlikely]]
-      ended_.fetch_add(1, std::memory_order_relaxed);
-  }
-  /// For txn_of_child(): the transaction of `h` in another thread than its owner; `was_parked`: it has yet to
-  /// be restored.
-  ReadTxn* use_elsewhere(TxnHandle& h, bool& was_parked) noexcept;
+  /// For txn_of_child(): the transaction of `h`, if it is parked or another thread owns it.  `was_parked`:
+  /// the caller has to restore it.
+  ReadTxn* adopt(TxnHandle& h, bool& was_parked) noexcept;
+  /// `t` just got no reader slot.  If the calling thread has several transactions, the oldest is parked, and
+  /// the result is its ReadTxn, in the place of `t`.  Else it is `t`.
+  ReadTxn* with_slot_of_oldest(ReadTxn* t) noexcept;
+  /// As compat::end_parked(), of a parked one.
+  bool end_parked(TxnHandle& h, bool reset) noexcept;
   /// Spare handles' companions end; handles that the program still holds are orphaned.  Their counters go
   /// into `stats`.  Before mdb_env_close of the real environment.
   void close_transactions() noexcept;
@@ -259,15 +280,19 @@ struct EnvHandle {
   };
   static std::size_t spare_index() noexcept;
   ReadTxn* take_spare() noexcept;
-  ReadTxn* make() noexcept;
+  ReadTxn* with_handle(ReadTxn* t) noexcept;
+  ReadTxn* make();
   void make_stand_in();
   void forget(ReadTxn* t) noexcept;
-  ReadTxn* oldest_of_thread(unsigned most) noexcept;
+  ReadTxn* park_oldest(unsigned least);
+  ReadTxn* oldest_of_thread(unsigned least) noexcept;
   void park(ReadTxn& t) noexcept;
 
-  /// Handles of a thread that are not parked: at most so many in a process that ends few transactions, and in
-  /// one that does end them.  The first is small, since each has a reader slot.
-  static constexpr unsigned kMostAbandoned = 4, kMostHeld = 64, kFewEnded = 16;
+  /// A thread of a forked child has at most so many transactions that are not parked, each with a reader
+  /// slot.
+  static constexpr unsigned kMostHeld = 16;
+  /// If there is no slot for another one, it keeps so many.
+  static constexpr unsigned kLeastHeld = 4;
   /// So many transactions are looked at for one that can be parked.
   static constexpr unsigned kLook = 256;
 
@@ -275,12 +300,12 @@ struct EnvHandle {
   std::array<Spare, kPlaces> spare_;
   ReadTxn* more_spare_ = nullptr;  ///< beyond one in its place; likewise
   std::atomic<bool> any_more_{false};
-  std::atomic<unsigned> ended_{0};  ///< in a forked child, up to kFewEnded
-  /// Has ended; what parked handles get out of memory, or when the environment is closed.  Null: none is
-  /// parked.
+  std::atomic<std::uint64_t> begun_{0};  ///< transactions, in a forked child
+  /// A transaction that has ended.  Parked handles get it if there is no memory, and when the environment is
+  /// closed.  Null: none was parked.
   std::atomic<ReadTxn*> stand_in_{nullptr};
   // Under the mutex of lock_handles():
-  ReadTxn* all_ = nullptr;  ///< newest handle first
+  ReadTxn* all_ = nullptr;
   TxnHandle* parked_ = nullptr;
 };
 
@@ -328,12 +353,11 @@ inline void fill(MDB_stat& out, std::size_t page_size, const format::DbRecord& d
   out.ms_entries = db.entries;
 }
 
-inline void ReadCursor::attach(ReadTxn& t) noexcept {
-  handle = t.handle;
-  if (t.env != nullptr && t.env->inherited) [[unlikely]] {
-    handle->refs.fetch_add(1, std::memory_order_relaxed);
-    counted = true;
-  }
+inline void ReadCursor::Ref::set(const ReadTxn& t) noexcept {
+  handle_ = t.handle;
+  counted_ = t.env != nullptr && t.env->inherited;
+  if (counted_) [[unlikely]]
+    handle_->refs.fetch_add(1, std::memory_order_relaxed);
 }
 
 inline MDB_env* give(EnvHandle* e) noexcept { return reinterpret_cast<MDB_env*>(e); }

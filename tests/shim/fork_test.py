@@ -101,6 +101,9 @@ class Inherited(shimtest.Case):
             self.skipTest("the sanitizers have heaps of their own")
         self.each(["abandoned:20000"], self.silent, flags_of=[NOTLS, NOTLS_NOLOCK])
 
+    def test_abandoned_transactions_in_a_full_table(self):
+        self.each(["abandoned-full"], self.silent, flags_of=[NOTLS])
+
     def test_abandoned_transactions_of_other_threads(self):
         shimtest.skip_under_tsan(self, "dies where a child of a process with threads makes one")
         self.each(["abandoned-handed"], self.silent, flags_of=[NOTLS, NOTLS_NOLOCK])

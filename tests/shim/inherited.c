@@ -423,8 +423,8 @@ static void abandoned(unsigned n) {
     if (first > 200 || second > 200) say("bytes each: %ld, then %ld", first, second);
     CHECK(first <= 200 && second <= 200);
     const int slots = slots_of(r.env).mine;
-    if (slots > 8) say("%d slots", slots);
-    CHECK(slots <= 8);
+    if (slots > 20) say("%d slots", slots);
+    CHECK(slots <= 20);
     CHECK(walk_on(cursor, 100, 200) && walk_on(r.cursor, 100, 200));  // those of older transactions
     use_again(&r, kept, n);
     for (unsigned i = 0; i < n; ++i) mdb_txn_abort(kept[i]);
@@ -432,7 +432,7 @@ static void abandoned(unsigned n) {
     mdb_cursor_close(cursor);
     mdb_txn_abort(own);
     end_reader(&r);
-    CHECK(slots_of(r.env).mine <= 8);
+    CHECK(slots_of(r.env).mine <= 20);
     // Those that are left when the environment is closed have ended.
     for (unsigned i = 0; i < 100; ++i) kept[i] = abandon(&r, i);
     mdb_env_close(r.env);
@@ -444,6 +444,33 @@ static void abandoned(unsigned n) {
   reap(&turn);
   CHECK(strcmp(slots_of(r.env).own, before.own) == 0);
   close_reader(&r);
+}
+
+// The reader table has six slots: the newest transactions have them.
+static void abandoned_full(void) {
+  struct Turn turn;
+  struct Reader r;
+  char lock[4096];
+  snprintf(lock, sizeof lock, "%s/lock.mdb", dir);
+  CHECK(unlink(lock) == 0);  // a lock file keeps its number of slots
+  MUST(mdb_env_create(&r.env));
+  MUST(mdb_env_set_maxdbs(r.env, 4));
+  MUST(mdb_env_set_maxreaders(r.env, 6));
+  MUST(mdb_env_open(r.env, dir, MDB_RDONLY | flags, 0644));
+  begin_reader(&r);
+  end_reader(&r);
+  if (fork_turn(&turn)) {
+    enum { kKept = 40 };
+    MDB_txn* kept[kKept];
+    for (unsigned i = 0; i < kKept; ++i) kept[i] = abandon(&r, 2 * i);
+    CHECK(slots_of(r.env).mine <= 6);
+    for (unsigned i = 0; i < kKept; ++i) CHECK(get_some(kept[i], r.dbi));
+    for (unsigned i = 0; i < kKept; ++i) mdb_txn_abort(kept[i]);
+    mdb_env_close(r.env);
+    leave();
+  }
+  reap(&turn);
+  mdb_env_close(r.env);
 }
 
 enum { kHanded = 8 };
@@ -498,19 +525,24 @@ static void abandoned_overtaken(void) {
   struct Reader r = open_reader(dir, flags);
   end_reader(&r);
   if (fork_turn(&turn)) {
-    enum { kKept = 13 };
+    enum { kKept = 22 };
     MDB_txn* kept[kKept];
     close(writer.to_child[1]);
-    for (unsigned i = 0; i < kKept; ++i) kept[i] = abandon(&r, 2 * i);
+    for (unsigned i = 0; i < kKept; ++i) {
+      if (i == 16) mdb_txn_abort(kept[0]);  // the next one takes its place in memory, and is not old
+      kept[i] = abandon(&r, 2 * i);
+    }
     for (unsigned i = kKept - 4; i < kKept; ++i) mdb_txn_abort(kept[i]);
     hand(turn.to_parent[1]);
     await(turn.to_child[0]);
     MDB_val key = text("k00007"), data;
-    CHECK(mdb_get(kept[0], r.dbi, &key, &data) == MDB_BAD_TXN);
-    mdb_txn_reset(kept[0]);
-    MUST(mdb_txn_renew(kept[0]));
-    CHECK(get_some(kept[0], r.dbi));
-    mdb_txn_abort(kept[0]), mdb_txn_abort(kept[1]);
+    mdb_txn_abort(kept[2]);  // which says nothing
+    CHECK(get_some(kept[16], r.dbi) && get_some(kept[kKept - 5], r.dbi));
+    CHECK(mdb_get(kept[1], r.dbi, &key, &data) == MDB_BAD_TXN);
+    mdb_txn_reset(kept[1]);
+    MUST(mdb_txn_renew(kept[1]));
+    CHECK(get_some(kept[1], r.dbi));
+    mdb_txn_abort(kept[1]);
     begin_reader(&r);
     CHECK(walk_on(r.cursor, 0, kRecords));
     close_reader(&r);
@@ -631,6 +663,8 @@ int main(int argc, char** argv) {
     overtaken(1);
   else if (strncmp(what, "abandoned:", 10) == 0)
     abandoned((unsigned)atoi(of));
+  else if (strcmp(what, "abandoned-full") == 0)
+    abandoned_full();
   else if (strcmp(what, "abandoned-handed") == 0)
     abandoned_handed();
   else if (strcmp(what, "abandoned-overtaken") == 0)
