@@ -48,8 +48,9 @@ class FileSource final : public ChunkSource {
     const ChunkIndex chunk = wanted.chunk;
     const bool is_for_all =
         wanted.target == Target::page_cache || (wanted.target == Target::memory && file_.shares_chunks);
-    const std::shared_ptr<node::Table> table = is_for_all ? file_.node.table() : nullptr;
-    if (table == nullptr) processes_.store(1, std::memory_order_relaxed);
+    std::shared_ptr<node::Table> table = file_.node.table();
+    claiming_ = table != nullptr ? table->others(false).processes + 1 : 1;
+    if (!is_for_all) table.reset();
     if (table == nullptr || !has_room()) return is_there(chunk) ? Answer::ready : Answer::yours;
     return wanted.target == Target::page_cache ? claim_pages(table, chunk)
                                                : claim_memory(table, wanted, memory);
@@ -83,12 +84,14 @@ class FileSource final : public ChunkSource {
       (void)node::unlink_chunk_file(name);
     files_.fetch_sub(1, std::memory_order_relaxed);
   }
-  void leave() noexcept override { is_leaving_.store(processes() > 1, std::memory_order_relaxed); }
+  void leave() noexcept override {
+    is_leaving_.store(processes_.load(std::memory_order_relaxed) != 0, std::memory_order_relaxed);
+  }
   bool is_to_come(ChunkIndex chunk) const noexcept override {
     const std::uint64_t range = to_come_.load(std::memory_order_relaxed);
     return raw(chunk) >= static_cast<std::uint32_t>(range) && raw(chunk) <= range >> 32;
   }
-  unsigned processes() const noexcept override { return processes_.load(std::memory_order_relaxed); }
+  unsigned processes() const noexcept override { return born_ == PrivateTable::generation() ? claiming_ : 0; }
   bool is_full() const noexcept override { return is_full_.load(std::memory_order_relaxed); }
 
   Waited wait(ChunkIndex chunk) noexcept override {
@@ -112,7 +115,6 @@ class FileSource final : public ChunkSource {
   };
 
   Answer claim_pages(const Table& table, ChunkIndex chunk) noexcept {
-    processes_.store(table->others(false).processes + 1, std::memory_order_relaxed);
     // Claimed before it is looked for: a chunk that another process is bringing counts as there before all of
     // it is, and what it has brought meanwhile is not brought again.
     node::ClaimValue value;
@@ -175,8 +177,8 @@ class FileSource final : public ChunkSource {
     table.note_memory(limit_, own);
     has_noted_ = true;
     const node::Table::Others others = table.others(is_full());
-    const unsigned before = processes_.exchange(others.processes + 1, std::memory_order_relaxed);
-    if (others.processes + 1 > before && before != 0 && now - first_ns_ >= kApart) late_start_ns_ = now;
+    const unsigned before = processes_.exchange(others.processes, std::memory_order_relaxed);
+    if (others.processes > before && now - first_ns_ >= kApart) late_start_ns_ = now;
     // Those that are still to start begin with the first chunk.
     const std::uint64_t files = others.files + own;
     const bool keeps_all =
@@ -262,7 +264,7 @@ class FileSource final : public ChunkSource {
     if (std::exchange(born_, PrivateTable::generation()) == PrivateTable::generation()) return;
     new (&claims_) std::vector<Claim>;
     files_ = 0;
-    processes_ = 0;
+    claiming_ = 0;
     left_ = 0;
     has_noted_ = false;
   }
@@ -277,6 +279,7 @@ class FileSource final : public ChunkSource {
   std::int64_t first_ns_ = 0;             ///< of claims
   std::int64_t late_start_ns_ = 0;        ///< when the last one was seen to come that came late; 0: none
   std::int64_t share_again_ns_ = 0;
+  unsigned claiming_ = 0;  ///< see processes()
   bool complained_ = false;
   bool has_noted_ = false;  ///< in the table, how many files it keeps
   // Which other threads look at:
@@ -284,7 +287,7 @@ class FileSource final : public ChunkSource {
   std::atomic<std::uint32_t> files_{0};    ///< chunk files that this process keeps
   std::atomic<std::uint64_t> to_come_{1};  ///< chunks that others come to: the last one, the first one
   std::atomic<bool> is_full_{false};
-  std::atomic<unsigned> processes_{0};  ///< see processes()
+  std::atomic<unsigned> processes_{0};  ///< that there were beside this one
   std::atomic<bool> is_leaving_{false};
   std::atomic<std::uint32_t> left_{0};  ///< chunk files that this process has left to others
 };

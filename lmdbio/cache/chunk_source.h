@@ -62,8 +62,8 @@ class ChunkSource {
   /// Walks of other processes are about to come to the chunk, as of the last claim().  Any thread, with any
   /// lock held.
   virtual bool is_to_come(ChunkIndex chunk) const noexcept = 0;
-  /// Processes of the node that claim chunks of the file, as of the last claim(), this one included; 0: there
-  /// was no claim.  Any thread, with any lock held.
+  /// How many processes have a row in the file's node table, this one included, as of the last claim(); 0:
+  /// this process has claimed nothing yet.  By the I/O thread alone, with any lock held.
   virtual unsigned processes() const noexcept = 0;
   /// The processes of the node may not keep more chunks.
   virtual bool is_full() const noexcept = 0;

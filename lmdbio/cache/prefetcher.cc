@@ -72,7 +72,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
         OpenFile::get(origin, wants_direct ? OpenFile::With::direct : OpenFile::With::buffered_alone);
     if (!opened) return opened.error();
     const OpenFile& on = *opened.value();
-    const Result<std::uint64_t> size = on.buffered().size();
+    const Result<std::uint64_t> size = on.base().size();
     if (!size) return size.error();
     const File* const direct = wants_direct ? on.direct() : nullptr;
     ReadFacts facts;

@@ -9,13 +9,14 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Of the loads of a file, in flight in all processes of the node, bytes: enough for storage that is far
-/// away, little enough not to keep the programs' own reads waiting.
+/// How many bytes all processes of the node together have in flight for the load of one file, apart from the
+/// one chunk that each may read: enough for storage that is far away, few enough that the programs' own reads
+/// do not wait long.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// A load into the page cache looks at the memory that is left once in so many chunks.
 constexpr std::uint32_t kLookEvery = 16;
 
-/// In flight in this process: its part, and one until it is known how many processes there are.
+/// The part of this process in chunks.  One, until it is known how many processes there are.
 std::uint64_t most_reading(const FileCache& file) noexcept {
   const unsigned processes = file.source->processes();
   if (processes == 0) return 1;

@@ -181,7 +181,7 @@ Status Env::read_metas(MetaCopies& out) const noexcept {
   out.pages_[1] = out.bytes_.get() + page_size_;
   const Uncancelled wait;
   Status st = Status::from_errno(EBADF);
-  const File& file = opened_->buffered();
+  const File& file = opened_->base();
   (void)file.with_fd([&](int) noexcept {
     PreadEngine engine(file);
     st = read_fully(engine, 0, {out.bytes_.get(), bytes});
@@ -315,7 +315,7 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   const AsyncSignalsBlocked allocates;
   const std::uint64_t known = seen_.load(std::memory_order_relaxed) & kPageMask;
   if (opened_ != nullptr)
-    if (const Result<std::uint64_t> size = opened_->buffered().size(); size) return size.value();
+    if (const Result<std::uint64_t> size = opened_->base().size(); size) return size.value();
   if (const auto file = read_ahead(std::max(known, format::kMetaPages)); file != nullptr)
     if (const Result<std::uint64_t> size = file->buffered.size(); size) return size.value();
   const std::byte* const meta = metas().pages[txnid & 1];

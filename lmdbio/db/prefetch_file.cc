@@ -35,7 +35,7 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint
       OpenFile::get(origin, wants_direct ? OpenFile::With::direct : OpenFile::With::buffered_alone);
   if (!opened) return nullptr;
   const OpenFile& file = *opened.value();
-  const Result<std::uint64_t> size = file.buffered().size();
+  const Result<std::uint64_t> size = file.base().size();
   if (!size) return nullptr;
   const File* direct = wants_direct ? file.direct() : nullptr;
   if (direct != nullptr && direct->alignment() > cache::ValueArena::kUnit) direct = nullptr;

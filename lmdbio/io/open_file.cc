@@ -166,12 +166,17 @@ std::shared_ptr<const OpenFile> OpenFile::adopt(File buffered) noexcept {
 
 // In a thread of the private table.
 Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin, With with) noexcept {
-  const bool exact = with == With::exact_alone;
+  const bool exact = with == With::exact_alone && memory.find(origin.id) != AtOpen::drops;
   const File::Kind kind = exact ? File::Kind::exact : File::Kind::buffered;
   // A duplicate costs no open.  Where the system does not give one, the first open finds nothing out.
   Result<File> first = File::keep(origin, File::Kind::shared);
   const bool duplicated = first.has_value();
   if (!duplicated) first = File::keep(origin, kind);
+  bool is_exact = exact && !duplicated;
+  if (!first && is_exact) {
+    first = File::keep(origin, File::Kind::buffered);
+    is_exact = false;
+  }
   if (!first) return first.error();
   std::shared_ptr<OpenFile> out;
   try {
@@ -179,7 +184,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
-  out->base_is_exact_ = exact && !duplicated;
+  out->base_is_exact_ = is_exact;
   AtOpen known = AtOpen::keeps;
   const int fd = out->base_.fd();
   if (on_fuse(fd)) known = memory.find(origin.id);

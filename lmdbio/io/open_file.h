@@ -50,9 +50,9 @@ class OpenFile {
     const File* const own = get_or_open(buffered_, File::Kind::buffered);
     return own != nullptr ? *own : base_;
   }
-  /// Past the page cache; opened at the first call.  Null: it cannot be had.  This one, and exact() unless it
-  /// is base(), are not opened if half of the numbers that descriptors may have (RLIMIT_NOFILE) are in use:
-  /// the others are left to files that have no descriptor yet.
+  /// Past the page cache; opened at the first call.  Null: it cannot be had.  Once half of the numbers that
+  /// RLIMIT_NOFILE allows are in use, direct(), buffered() and exact() open no further descriptor: the other
+  /// half is for files that have none yet.
   const File* direct() const noexcept { return get_or_open(direct_, File::Kind::direct); }
   /// Through the page cache, without read-ahead; opened at the first call.  Null: it cannot be had, or its
   /// open would drop the page cache.

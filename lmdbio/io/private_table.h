@@ -50,8 +50,8 @@ class PrivateTable {
   /// the parent's: its number means nothing here.
   static unsigned generation() noexcept;
 
-  /// Descriptors that work could do without are closed again if they have so high a number: half of what
-  /// RLIMIT_NOFILE allows.
+  /// True if the number of `fd` is in the upper half of what RLIMIT_NOFILE allows.  The caller then closes
+  /// it, and does without.
   static bool crowded(int fd) noexcept;
   /// In a thread of the table: a duplicate of the program's descriptor, close-on-exec.  -1 and errno: there
   /// is none, or the system does not allow it (before Linux 5.6, seccomp).
