@@ -16,7 +16,7 @@
 #include "compat/handle.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/mix.h"
-#include "lmdbio/db/check.h"
+#include "lmdbio/check/check.h"
 #include "lmdbio/db/env.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
@@ -228,9 +228,9 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
       if (!st.ok()) return st;
     }
     if (engine.outgrown(now.last_pg)) return Status::from_mdb(MDB_MAP_RESIZED);
-    db::CopyHazard hazard;
+    check::CopyHazard hazard;
     const Status st =
-        db::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
+        check::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
     if (db::overtaken(engine.metas().pages, now.txnid))
       continue;  // without locks: the writer may have done it

@@ -1,6 +1,6 @@
 // lmdbio check: is a database whole?
 
-#include "lmdbio/db/check.h"
+#include "lmdbio/check/check.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -27,17 +27,17 @@ struct Options {
 };
 
 struct Found {
-  db::Severity severity;
+  check::Severity severity;
   std::uint64_t page, pages;
   std::string database, reason;
 };
 
 /// Keeps the first findings, counts all, shows progress.
-class Collector : public db::CheckVisitor {
+class Collector : public check::Visitor {
  public:
   explicit Collector(std::size_t limit) : limit_(limit) {}
 
-  bool finding(const db::Finding& f) override {
+  bool finding(const check::Finding& f) override {
     if (found.size() < limit_)
       found.push_back({f.severity, f.page, f.pages, std::string(f.database), f.reason});
     else
@@ -58,11 +58,11 @@ class Collector : public db::CheckVisitor {
   Progress progress_{"checking"};
 };
 
-const char* name_of(db::Severity s) { return s == db::Severity::error ? "error" : "warning"; }
+const char* name_of(check::Severity s) { return s == check::Severity::error ? "error" : "warning"; }
 
 struct Report {
   db::Snapshot snapshot;
-  db::CheckTotals totals;
+  check::Totals totals;
   std::vector<Found> metas, found;
   std::uint64_t left_out = 0;
   std::uint64_t seen = 0;  ///< pages
@@ -94,7 +94,7 @@ void show_text(const Database& database, const Report& r, const Options& options
   }
   if (r.left_out != 0)
     std::printf("... and %llu more (--limit)\n", static_cast<unsigned long long>(r.left_out));
-  const db::CheckTotals& t = r.totals;
+  const check::Totals& t = r.totals;
   if (t.stopped)
     std::printf("INTERRUPTED after %llu of %llu pages; the results cover these pages only\n",
                 static_cast<unsigned long long>(r.seen),
@@ -146,7 +146,7 @@ std::vector<Found> judge(const Database& database) {
   std::vector<Found> out;
   for (unsigned i = 0; i < 2; ++i)
     if (const Meta& m = database.meta(i); !m.problem.empty())
-      out.push_back({db::Severity::error, i, 1, "", "meta page: " + m.problem});
+      out.push_back({check::Severity::error, i, 1, "", "meta page: " + m.problem});
   return out;
 }
 
@@ -160,13 +160,13 @@ int check(const Options& options) {
   for (int attempt = 1;; ++attempt) {
     r.snapshot = database.snapshot(which);
     const cache::WindowView file = database.view();
-    db::CheckOptions what;
+    check::Options what;
     what.order = !options.any_order;
     what.file = &database.file().buffered();
     what.cancelled = &interrupted();
     {
       Collector collector(options.limit);
-      if (!db::check_snapshot(file, r.snapshot, what, collector, r.totals).ok()) throw std::bad_alloc();
+      if (!check::check_snapshot(file, r.snapshot, what, collector, r.totals).ok()) throw std::bad_alloc();
       r.found = std::move(collector.found);
       r.left_out = collector.left_out;
       r.seen = collector.seen;

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/check/check.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
 #include "lmdbio/cli/progress.h"
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
-#include "lmdbio/db/check.h"
 #include "lmdbio/io/residency.h"
 #include "lmdbio/reader/index_file.h"
 
@@ -70,23 +70,23 @@ struct Layout {
 };
 
 struct Row {
-  db::DatabaseTotals totals;
+  check::DatabaseTotals totals;
   std::string name;
 };
 
-class Survey : public db::CheckVisitor {
+class Survey : public check::Visitor {
  public:
   explicit Survey(unsigned page_shift) noexcept : shift_(page_shift) {}
-  bool finding(const db::Finding&) override { return true; }
+  bool finding(const check::Finding&) override { return true; }
   void progress(std::uint64_t done, std::uint64_t total) override {
     seen = done;
     if (bar != nullptr) bar->set(done, total);
   }
-  void database(const db::DatabaseTotals& d) override {
+  void database(const check::DatabaseTotals& d) override {
     rows.push_back({d, std::string(d.name)});
     layout.restart();
   }
-  void record(const db::RecordPlace& r) override {
+  void record(const check::RecordPlace& r) override {
     keys.add(r.key_bytes);
     values.add(r.value_bytes);
     layout.overflow += r.overflow;
@@ -170,7 +170,7 @@ void show_histogram(const char* what, const Histogram& h) {
   }
 }
 
-double fill_of(const db::DatabaseTotals& d, std::size_t page_size) {
+double fill_of(const check::DatabaseTotals& d, std::size_t page_size) {
   const std::uint64_t pages = d.branch_pages + d.leaf_pages + d.leaf2_pages;
   return pages == 0 ? 0
                     : static_cast<double>(d.tree_bytes) /
@@ -181,8 +181,8 @@ void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
   std::printf("\n%-20s %-20s %5s %12s %12s %8s %10s %10s %10s %6s\n", "database", "flags", "depth", "keys",
               "entries", "branch", "leaf", "leaf2", "overflow", "fill");
   for (const Row& r : rows) {
-    const db::DatabaseTotals& d = r.totals;
-    const bool free = d.kind == db::DatabaseTotals::Kind::free;
+    const check::DatabaseTotals& d = r.totals;
+    const bool free = d.kind == check::DatabaseTotals::Kind::free;
     std::printf("%-20s %-20s %5u %12llu %12llu %8llu %10llu %10llu %10llu %5.0f%%\n",
                 printable(r.name).c_str(), free ? "-" : flags_text(d.record.flags).c_str(), d.depth,
                 ull(d.keys), ull(d.entries), ull(d.branch_pages), ull(d.leaf_pages), ull(d.leaf2_pages),
@@ -198,7 +198,7 @@ struct Facts {
   std::string index_file;        ///< where the main database's record index is, or would be
   std::string index_state;       ///< "none", "valid" or why it is ignored
   bool walked = false;
-  db::CheckTotals totals;
+  check::Totals totals;
   std::uint64_t newest = 0;  ///< after the walk
 
   bool damaged() const { return totals.errors != 0 && newest <= snapshot.txnid + 1; }
@@ -224,7 +224,7 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
                                  : "unknown (the kernel does not show it to this user)");
   line("record index", f.index_state == "none" ? f.index_state : f.index_file + ": " + f.index_state);
   if (f.walked) {
-    const db::CheckTotals& t = f.totals;
+    const check::Totals& t = f.totals;
     const auto all = static_cast<double>(f.snapshot.last_pg + 1);
     if (t.stopped)
       line("INTERRUPTED", format_text("after %llu of %llu pages; the results cover these pages only",
@@ -298,7 +298,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
     j["entries"] = f.totals.entries;
     j["databases"] = Json::array();
     for (const Row& r : survey.rows) {
-      const db::DatabaseTotals& d = r.totals;
+      const check::DatabaseTotals& d = r.totals;
       constexpr const char* kKinds[] = {"free", "main", "named"};
       j["databases"].push_back({{"name", r.name},
                                 {"kind", kKinds[static_cast<int>(d.kind)]},
@@ -366,7 +366,7 @@ int info(const Options& options) {
   const cache::WindowView file = database.view();
   Survey survey(file.shift());
   if (!options.fast) {
-    db::CheckOptions what;
+    check::Options what;
     what.order = false;
     what.records = true;
     what.overflow_headers = false;
@@ -376,7 +376,7 @@ int info(const Options& options) {
     {
       Progress bar("reading");
       survey.bar = &bar;
-      if (!db::check_snapshot(file, f.snapshot, what, survey, f.totals).ok()) throw std::bad_alloc();
+      if (!check::check_snapshot(file, f.snapshot, what, survey, f.totals).ok()) throw std::bad_alloc();
       survey.bar = nullptr;
     }
     f.walked = true;

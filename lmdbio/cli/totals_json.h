@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "lmdbio/db/check.h"
+#include "lmdbio/check/check.h"
 
 namespace lmdbio::cli {
 
@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 /// One document, names with bytes that are not UTF-8 included.
 inline std::string dump(const Json& j) { return j.dump(2, ' ', false, Json::error_handler_t::replace); }
 
-inline Json pages_json(const db::CheckTotals& t) {
+inline Json pages_json(const check::Totals& t) {
   return {{"meta", t.meta_pages},   {"branch", t.branch_pages},     {"leaf", t.leaf_pages},
           {"leaf2", t.leaf2_pages}, {"overflow", t.overflow_pages}, {"free", t.free_pages},
           {"lost", t.lost_pages}};

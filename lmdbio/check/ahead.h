@@ -20,18 +20,18 @@
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 
 /// One thread.
-class CheckAhead {
+class ReadAhead {
  public:
   /// What is brought of the overflow runs that leaf pages name.
   enum class Runs : unsigned char { none, headers, whole };
 
   /// `file`: what `view` maps, opened for reads through the page cache; null: nothing is brought.  Both, and
   /// `cancelled` (may be null; ends waits), outlive it.
-  CheckAhead(const File* file, const cache::WindowView& view, const std::atomic<bool>* cancelled) noexcept;
-  ~CheckAhead();
+  ReadAhead(const File* file, const cache::WindowView& view, const std::atomic<bool>* cancelled) noexcept;
+  ~ReadAhead();
 
   bool on() const noexcept { return on_; }
   /// The check begins to walk a tree of `depth` levels, those of the trees before it to be gone on with after
@@ -84,4 +84,4 @@ class CheckAhead {
   std::unique_ptr<ReadQueue> queue_;
 };
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

@@ -1,7 +1,7 @@
 // What the leaf pages hold: values, overflow runs, duplicates.
-#include "lmdbio/db/check_walk.h"
+#include "lmdbio/check/walk.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 
 using format::DbRecord;
 using format::Pgno;
@@ -188,4 +188,4 @@ void Checker::place(const Tree& tree, std::size_t key_bytes, const std::byte* va
                      static_cast<std::uint64_t>(value - file_.base()), overflow});
 }
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

@@ -14,7 +14,9 @@ namespace lmdbio {
 class File;
 }
 
-namespace lmdbio::db {
+namespace lmdbio::check {
+
+using db::Snapshot;
 
 enum class Severity : unsigned char {
   error,    ///< LMDB never writes this
@@ -43,16 +45,15 @@ struct DatabaseTotals {
   unsigned depth = 0;            ///< of its own tree, as found
 };
 
-struct CheckTotals {
+struct Totals {
   std::uint64_t meta_pages = 2, branch_pages = 0, leaf_pages = 0, leaf2_pages = 0, overflow_pages = 0;
   std::uint64_t free_pages = 0;  ///< listed in the free database
   std::uint64_t lost_pages = 0;  ///< neither used nor listed; means nothing where errors were found
   std::uint64_t entries = 0;     ///< of all databases but the free one; the records of named ones not counted
   std::uint64_t named = 0;
   std::uint64_t errors = 0, warnings = 0;
-  unsigned depth = 0;  ///< of the deepest tree
-  bool stopped =
-      false;  ///< the visitor ended the walk, or CheckOptions::cancelled did: sums are of what was seen
+  unsigned depth = 0;    ///< of the deepest tree
+  bool stopped = false;  ///< the visitor ended the walk, or Options::cancelled did: sums are of what was seen
 };
 
 /// A record of a database other than the free one and of a key without duplicates, or one duplicate.
@@ -63,29 +64,29 @@ struct RecordPlace {
 };
 
 /// Told what is found, in the order of the walk.  May throw: nothing is lost but the walk.
-class CheckVisitor {
+class Visitor {
  public:
-  virtual ~CheckVisitor() = default;
+  virtual ~Visitor() = default;
   /// False ends the walk.
   virtual bool finding(const Finding& f) = 0;
   /// At the end of each database.
   virtual void database(const DatabaseTotals&) {}
-  /// With CheckOptions::records only.
+  /// With Options::records only.
   virtual void record(const RecordPlace&) {}
   /// Now and then.  Pages seen, pages that there are.
   virtual void progress(std::uint64_t /*done*/, std::uint64_t /*total*/) {}
 };
 
-struct CheckOptions {
+struct Options {
   bool order = true;     ///< keys by the default comparators of their databases' flags
-  bool records = false;  ///< call CheckVisitor::record
+  bool records = false;  ///< call Visitor::record
   /// Look at the headers of overflow runs.  Else a run has as many pages as its value needs, and the record
   /// of its database is believed where it counts more.
   bool overflow_headers = true;
   /// What the view maps, opened for reads through the page cache: pages are read ahead of the walk, many at
   /// once. Null: they come by page faults.
   const File* file = nullptr;
-  /// May be null.  Ends the walk soon after it is set: CheckTotals::stopped.
+  /// May be null.  Ends the walk soon after it is set: Totals::stopped.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -97,8 +98,8 @@ struct CheckOptions {
 /// file that is truncated while it is mapped is SIGBUS.
 ///
 /// ENOMEM: no memory for two bits a page.  Any thread; different walks are independent.
-Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
-                      CheckVisitor& visitor, CheckTotals& totals);
+Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const Options& options,
+                      Visitor& visitor, Totals& totals);
 
 /// Why stock must not be asked for a compacting copy.
 struct CopyHazard {
@@ -116,4 +117,4 @@ struct CopyHazard {
 /// memory for one bit a page.
 Status check_compact_copy(const cache::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
 
-}  // namespace lmdbio::db
+}  // namespace lmdbio::check

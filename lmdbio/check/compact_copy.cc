@@ -2,11 +2,11 @@
 
 #include <cerrno>
 
-#include "lmdbio/db/check.h"
-#include "lmdbio/db/check_sets.h"
+#include "lmdbio/check/check.h"
+#include "lmdbio/check/sets.h"
 #include "lmdbio/format/page_view.h"
 
-namespace lmdbio::db {
+namespace lmdbio::check {
 namespace {
 
 using format::DbRecord;
@@ -181,4 +181,4 @@ Status check_compact_copy(const cache::WindowView& file, const Snapshot& snapsho
   return CopyChecker(file, snapshot, why).run();
 }
 
-}  // namespace lmdbio::db
+}  // namespace lmdbio::check

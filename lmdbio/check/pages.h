@@ -4,17 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lmdbio/db/check_report.h"
-#include "lmdbio/db/check_sets.h"
+#include "lmdbio/check/report.h"
+#include "lmdbio/check/sets.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 
 /// Each page of a file has one use: by a tree, or in the free list.
 class PageAccounts {
  public:
   /// Of a file of `file_pages` whole pages and a snapshot up to `last_pg`.  Sums go into `totals`.
-  PageAccounts(std::uint64_t file_pages, std::uint64_t last_pg, CheckReport& report,
-               CheckTotals& totals) noexcept
+  PageAccounts(std::uint64_t file_pages, std::uint64_t last_pg, Report& report, Totals& totals) noexcept
       : file_pages_(file_pages),
         last_pg_(last_pg),
         limit_(last_pg < file_pages ? last_pg + 1 : file_pages),
@@ -37,10 +36,10 @@ class PageAccounts {
 
  private:
   const std::uint64_t file_pages_, last_pg_, limit_;
-  CheckReport& report_;
-  CheckTotals& totals_;
+  Report& report_;
+  Totals& totals_;
   std::uint64_t free_beyond_ = 0;  ///< free pages that the file does not have
   PageSet used_, free_;
 };
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

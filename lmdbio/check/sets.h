@@ -8,7 +8,7 @@
 #include "lmdbio/base/zeroed_array.h"
 #include "lmdbio/format/layout.h"
 
-namespace lmdbio::db {
+namespace lmdbio::check {
 
 /// Numbers below a bound, one bit each; pages of the kernel that hold no bit are not there.
 class PageSet {
@@ -65,4 +65,4 @@ class NodeBytes {
   std::uint64_t pairs_[format::kMaxPageSize / 128];
 };
 
-}  // namespace lmdbio::db
+}  // namespace lmdbio::check

@@ -1,8 +1,8 @@
-#include "lmdbio/db/check_pages.h"
+#include "lmdbio/check/pages.h"
 
 #include "lmdbio/base/bytes.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 
 bool PageAccounts::reachable(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from,
                              const char* what) {
@@ -96,4 +96,4 @@ void PageAccounts::lost(bool which) {
   }
 }
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

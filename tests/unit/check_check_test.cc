@@ -1,4 +1,6 @@
 // The check of a whole snapshot: silent on what LMDB writes, and each kind of damage named with its page.
+#include "lmdbio/check/check.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/db/check.h"
 #include "lmdbio/io/file.h"
 #include "tests/support/dbgen.h"
 #include "tests/support/file_image.h"
@@ -23,7 +24,7 @@
 #include "tests/support/rng.h"
 #include "tests/support/temp_file.h"
 
-namespace lmdbio::db {
+namespace lmdbio::check {
 namespace {
 
 using format::DbRecord;
@@ -47,7 +48,7 @@ std::ostream& operator<<(std::ostream& out, const Seen& s) {
              << " " << s.database << ": " << s.reason;
 }
 
-class Recorder : public CheckVisitor {
+class Recorder : public Visitor {
  public:
   bool finding(const Finding& f) override {
     findings.push_back({f.severity, f.page, f.pages, std::string(f.database), f.reason});
@@ -74,10 +75,10 @@ class Recorder : public CheckVisitor {
 
 struct Outcome {
   Recorder seen;
-  CheckTotals totals;
+  Totals totals;
 };
 
-Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const CheckOptions& options = {},
+Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const Options& options = {},
               std::size_t limit = 1000) {
   const cache::Window window = cache::Window::over(file, page_size);
   Outcome out;
@@ -91,7 +92,7 @@ Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const CheckO
 }
 
 /// The same of a file that is not in memory, whose pages are read ahead.
-Outcome check_ahead(Bytes file, std::size_t page_size, const Snapshot& s, CheckOptions options = {}) {
+Outcome check_ahead(Bytes file, std::size_t page_size, const Snapshot& s, Options options = {}) {
   const testing::TempFile temp(file);
   EXPECT_EQ(::fdatasync(temp.fd()), 0);
   EXPECT_EQ(::posix_fadvise(temp.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
@@ -187,9 +188,9 @@ struct Zoo {
   }
   std::byte* slot(std::uint64_t p, unsigned i) { return f.page(p) + format::kPageHeader + 2 * i; }
 
-  Outcome check(const CheckOptions& options = {}, std::size_t limit = 1000) const {
+  Outcome check(const Options& options = {}, std::size_t limit = 1000) const {
     const ExactBytes bytes(f.bytes());
-    return db::check(bytes.bytes(), kPage, s, options, limit);
+    return lmdbio::check::check(bytes.bytes(), kPage, s, options, limit);
   }
 
   FileImage f{kPage};
@@ -203,7 +204,7 @@ TEST(Check, NothingIsWrongWithAHealthyFile) {
   const Outcome out = zoo.check();
   EXPECT_THAT(out.seen.findings, IsEmpty());
   EXPECT_THAT(out.seen.databases, ElementsAre("(free)", "dup", "empty", "fixed", "(main)"));
-  const CheckTotals& t = out.totals;
+  const Totals& t = out.totals;
   EXPECT_EQ(t.meta_pages, 2u);
   EXPECT_EQ(t.branch_pages, 2u);
   EXPECT_EQ(t.leaf_pages, 1u + 2 + 1 + 1 + 3);
@@ -229,7 +230,7 @@ TEST(Check, NothingIsWrongWithAHealthyFile) {
 
 TEST(Check, RecordsAreToldWithTheirPlaces) {
   const Zoo zoo;
-  CheckOptions options;
+  Options options;
   options.records = true;
   const Outcome out = zoo.check(options);
   ASSERT_EQ(out.seen.places.size(), out.totals.entries);
@@ -247,14 +248,14 @@ TEST(Check, RecordsAreToldWithTheirPlaces) {
 
 TEST(Check, TheSameWherePagesAreReadAhead) {
   const Zoo zoo;
-  CheckOptions options;
+  Options options;
   options.records = true;
   expect_same(check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s, options), zoo.check(options));
 }
 
 TEST(Check, WithoutHeadersTheRecordsTellHowManyPagesRunsHave) {
   Zoo zoo;
-  CheckOptions options;
+  Options options;
   options.overflow_headers = false;
   const Outcome whole = zoo.check(options);
   EXPECT_THAT(whole.seen.findings, IsEmpty());
@@ -280,7 +281,7 @@ TEST(Check, WithoutHeadersTheRecordsTellHowManyPagesRunsHave) {
 TEST(Check, EndsWhenItIsCancelled) {
   const Zoo zoo;
   const std::atomic<bool> cancelled{true};
-  CheckOptions options;
+  Options options;
   options.cancelled = &cancelled;
   for (const Outcome& out : {zoo.check(options), check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s, options)}) {
     EXPECT_TRUE(out.totals.stopped);
@@ -564,7 +565,7 @@ TEST(Check, OrderMayBeLeftOut) {
   Zoo zoo;
   put(zoo.node(zoo.leaf[2], 0) + format::kNodeHeader, 'p');
   put(zoo.node(zoo.root, 1) + format::kNodeHeader, 'q');
-  CheckOptions options;
+  Options options;
   options.order = false;
   EXPECT_THAT(zoo.check(options).seen.findings, IsEmpty());
 }
@@ -644,13 +645,13 @@ class Stock : public ::testing::Test {
     const std::size_t size = page_size_of(file);
     for (const bool newer : {true, false}) {
       const Snapshot s = snapshot_of(file, newer);
-      CheckOptions options;
+      Options options;
       options.order = !own_order;
       options.records = true;
       const Outcome out = check(bytes, size, s, options);
       EXPECT_THAT(out.seen.findings, IsEmpty()) << path << " " << newer;
       EXPECT_EQ(out.seen.places.size(), out.totals.entries);
-      const CheckTotals& t = out.totals;
+      const Totals& t = out.totals;
       EXPECT_EQ(t.meta_pages + t.branch_pages + t.leaf_pages + t.leaf2_pages + t.overflow_pages +
                     t.free_pages + t.lost_pages,
                 s.last_pg + 1);
@@ -835,4 +836,4 @@ TEST_F(Stock, SurvivesTheCopiesThatAreAllowed) {
 }
 
 }  // namespace
-}  // namespace lmdbio::db
+}  // namespace lmdbio::check

@@ -1,4 +1,4 @@
-#include "lmdbio/db/check_ahead.h"
+#include "lmdbio/check/ahead.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "lmdbio/format/page_view.h"
 #include "lmdbio/io/engine_select.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 namespace {
 
 using format::Pgno;
@@ -29,19 +29,19 @@ constexpr unsigned kStrangers = 16;
 
 }  // namespace
 
-CheckAhead::CheckAhead(const File* file, const cache::WindowView& view,
-                       const std::atomic<bool>* cancelled) noexcept
+ReadAhead::ReadAhead(const File* file, const cache::WindowView& view,
+                     const std::atomic<bool>* cancelled) noexcept
     : file_(file),
       view_(view),
       cancelled_(cancelled),
       on_(file != nullptr),
       residency_(file == nullptr ? -1 : file->fd(), Residency::Sampling::no) {}
 
-CheckAhead::~CheckAhead() {
+ReadAhead::~ReadAhead() {
   if (queue_ != nullptr) queue_->drop_all();
 }
 
-bool CheckAhead::open() noexcept {
+bool ReadAhead::open() noexcept {
   if (queue_ != nullptr) return true;
   const EngineKind wanted = engine_kind(config().engine);
   Result<std::unique_ptr<IoEngine>> engine =
@@ -59,7 +59,7 @@ bool CheckAhead::open() noexcept {
   return true;
 }
 
-void CheckAhead::enter(std::uint64_t root, unsigned depth, Runs runs) noexcept {
+void ReadAhead::enter(std::uint64_t root, unsigned depth, Runs runs) noexcept {
   try {
     Tree& tree = trees_.emplace_back();
     tree.levels.resize(std::clamp(depth, 1u, unsigned{format::kMaxDepth}));
@@ -71,13 +71,13 @@ void CheckAhead::enter(std::uint64_t root, unsigned depth, Runs runs) noexcept {
   }
 }
 
-void CheckAhead::leave() noexcept {
+void ReadAhead::leave() noexcept {
   if (trees_.empty()) return;
   while (!trees_.back().waves.empty()) drop_first(trees_.back());
   trees_.pop_back();
 }
 
-void CheckAhead::drop_first(Tree& tree) noexcept {
+void ReadAhead::drop_first(Tree& tree) noexcept {
   Wave& wave = *tree.waves.front();
   if (queue_ != nullptr) {
     queue_->drop(wave.leaf_reads);
@@ -86,7 +86,7 @@ void CheckAhead::drop_first(Tree& tree) noexcept {
   tree.waves.pop_front();
 }
 
-void CheckAhead::reach(std::uint64_t leaf) noexcept {
+void ReadAhead::reach(std::uint64_t leaf) noexcept {
   if (!on_ || trees_.empty()) return;
   Tree& tree = trees_.back();
   try {
@@ -120,7 +120,7 @@ void CheckAhead::reach(std::uint64_t leaf) noexcept {
 }
 
 /// At least `wanted` pages of the level, if there are so many.
-void CheckAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
+void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
   if (level == 0) return;
   std::deque<std::uint64_t>& found = tree.levels[level];
   std::deque<std::uint64_t>& above = tree.levels[level - 1];
@@ -152,7 +152,7 @@ void CheckAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
 }
 
 /// False: all of the tree is in waves.
-bool CheckAhead::add_wave(Tree& tree) {
+bool ReadAhead::add_wave(Tree& tree) {
   const std::size_t last = tree.levels.size() - 1;
   find(tree, last, tree.wave_leaves);
   std::deque<std::uint64_t>& leaves = tree.levels[last];
@@ -168,7 +168,7 @@ bool CheckAhead::add_wave(Tree& tree) {
   return true;
 }
 
-void CheckAhead::follow(Tree& tree, Wave& wave) {
+void ReadAhead::follow(Tree& tree, Wave& wave) {
   if (std::exchange(wave.followed, true)) return;
   if (!wait(wave.leaf_reads)) return;
   std::vector<PageRun> pages;
@@ -181,7 +181,7 @@ void CheckAhead::follow(Tree& tree, Wave& wave) {
 }
 
 /// What a check reads next for the records of a leaf page.
-void CheckAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const {
+void ReadAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const {
   const std::byte* const at = view_.at(Pgno{leaf});
   format::PageView page;
   if (at == nullptr || !format::PageView::open(at, view_.page_size(), Pgno{leaf}, page) || !page.is_leaf() ||
@@ -206,7 +206,7 @@ void CheckAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<Pa
   }
 }
 
-bool CheckAhead::is_there(const PageRun& run) const noexcept {
+bool ReadAhead::is_there(const PageRun& run) const noexcept {
   const std::size_t size = view_.page_size();
   const std::optional<double> share = residency_.share(run.first * size, run.pages * size, view_.base());
   return share.has_value() && *share == 1;
@@ -214,7 +214,7 @@ bool CheckAhead::is_there(const PageRun& run) const noexcept {
 
 /// Pages that lie together in one request; how many, those for resident pages included.  `pages`: in any
 /// order, more than once, anywhere.
-std::size_t CheckAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
+std::size_t ReadAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
   const std::uint64_t end_of_file = view_.pages();
   std::sort(pages.begin(), pages.end(), [](const PageRun& a, const PageRun& b) { return a.first < b.first; });
   const std::size_t size = view_.page_size();
@@ -241,7 +241,7 @@ std::size_t CheckAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
 
 /// False: nothing is brought any more.  Pages that cannot be read are left to the check, which finds out by
 /// itself.
-bool CheckAhead::wait(ReadGroup& group) noexcept {
+bool ReadAhead::wait(ReadGroup& group) noexcept {
   if (queue_ == nullptr || group.done()) return on_;
   if (cancelled_ == nullptr)
     (void)queue_->wait(group);
@@ -254,4 +254,4 @@ bool CheckAhead::wait(ReadGroup& group) noexcept {
   return on_;
 }
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <string_view>
 
-#include "lmdbio/db/check.h"
+#include "lmdbio/check/check.h"
 #include "lmdbio/db/compare.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
+
+using db::Comparator;
+using db::Order;
 
 inline unsigned long long ull(std::uint64_t v) noexcept { return v; }
 
@@ -48,10 +51,10 @@ struct Tree {
 
 /// Hands findings to the visitor and counts them.  Once the visitor has ended the walk it is told nothing
 /// more.
-class CheckReport {
+class Report {
  public:
-  /// `cancelled`: as CheckOptions has it.
-  CheckReport(CheckVisitor& visitor, CheckTotals& totals, const std::atomic<bool>* cancelled) noexcept
+  /// `cancelled`: as Options has it.
+  Report(Visitor& visitor, Totals& totals, const std::atomic<bool>* cancelled) noexcept
       : visitor_(visitor), totals_(totals), cancelled_(cancelled) {}
 
   /// The walk is to end.
@@ -75,8 +78,8 @@ class CheckReport {
   void tell_text(Severity severity, const Database* db, std::uint64_t page, std::uint64_t pages,
                  const char* text);
 
-  CheckVisitor& visitor_;
-  CheckTotals& totals_;
+  Visitor& visitor_;
+  Totals& totals_;
   const std::atomic<bool>* const cancelled_;
   std::uint64_t seen_ = 2, steps_ = 0;  ///< pages, the metas among them; calls of seen()
   bool stopped_ = false;
@@ -85,10 +88,10 @@ class CheckReport {
 /// By the order of the tree's keys, which are the values of a tree of duplicates.
 bool before_by_rule(const Tree& tree, const Key& a, const Key& b);
 inline bool before(const Tree& tree, const Key& a, const Key& b) {
-  return tree.order().order == Order::memn ? compare_memn(a.at, a.size, b.at, b.size) < 0
+  return tree.order().order == Order::memn ? db::compare_memn(a.at, a.size, b.at, b.size) < 0
                                            : before_by_rule(tree, a, b);
 }
 /// Counts a place on page `p` where they are not in order.
 void bad_order(const Tree& tree, std::uint64_t p) noexcept;
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

@@ -1,9 +1,9 @@
-#include "lmdbio/db/check_report.h"
+#include "lmdbio/check/report.h"
 
 #include <cstdarg>
 #include <cstdio>
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 namespace {
 
 constexpr std::size_t kLongestReason = 256;
@@ -11,8 +11,8 @@ constexpr std::uint64_t kProgressEvery = 64;  // calls of seen()
 
 }  // namespace
 
-void CheckReport::tell(Severity severity, const Database* db, std::uint64_t page, std::uint64_t pages,
-                       const char* format, ...) {
+void Report::tell(Severity severity, const Database* db, std::uint64_t page, std::uint64_t pages,
+                  const char* format, ...) {
   char text[kLongestReason];
   va_list args;
   va_start(args, format);
@@ -21,7 +21,7 @@ void CheckReport::tell(Severity severity, const Database* db, std::uint64_t page
   tell_text(severity, db, page, pages, text);
 }
 
-void CheckReport::wrong(Tree& tree, std::uint64_t page, const char* format, ...) {
+void Report::wrong(Tree& tree, std::uint64_t page, const char* format, ...) {
   tree.broken = true;
   char text[kLongestReason];
   va_list args;
@@ -31,21 +31,21 @@ void CheckReport::wrong(Tree& tree, std::uint64_t page, const char* format, ...)
   tell_text(Severity::error, &tree.db, page, 1, text);
 }
 
-void CheckReport::tell_text(Severity severity, const Database* db, std::uint64_t page, std::uint64_t pages,
-                            const char* text) {
+void Report::tell_text(Severity severity, const Database* db, std::uint64_t page, std::uint64_t pages,
+                       const char* text) {
   if (stopped_) return;
   ++(severity == Severity::error ? totals_.errors : totals_.warnings);
   if (!visitor_.finding({severity, page, pages, db == nullptr ? std::string_view() : db->label, text}))
     stopped_ = true;
 }
 
-void CheckReport::seen(std::uint64_t pages, std::uint64_t all) {
+void Report::seen(std::uint64_t pages, std::uint64_t all) {
   seen_ += pages;
   if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed)) stopped_ = true;
   if (++steps_ % kProgressEvery == 0) visitor_.progress(seen_, all);
 }
 
-void CheckReport::end_of(const Database& db) {
+void Report::end_of(const Database& db) {
   tell_order(db);
   const DatabaseTotals& of = db.totals;
   totals_.branch_pages += of.branch_pages;
@@ -60,7 +60,7 @@ void CheckReport::end_of(const Database& db) {
   if (!stopped_) visitor_.database(of);
 }
 
-void CheckReport::tell_order(const Database& db) {
+void Report::tell_order(const Database& db) {
   const bool free = db.totals.kind == DatabaseTotals::Kind::free;
   const char* const hint = free ? "" : " for LMDB's default comparators (the program may set its own)";
   if (db.bad_keys != 0)
@@ -84,4 +84,4 @@ void bad_order(const Tree& tree, std::uint64_t p) noexcept {
   if (count++ == 0) (tree.dup ? db.first_bad_dup : db.first_bad_key) = p;
 }
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check

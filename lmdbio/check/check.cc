@@ -1,15 +1,18 @@
-#include "lmdbio/db/check.h"
+#include "lmdbio/check/check.h"
 
 #include <algorithm>
 #include <cerrno>
 
-#include "lmdbio/db/check_walk.h"
+#include "lmdbio/check/walk.h"
 #include "lmdbio/db/compare.h"
 #include "lmdbio/db/env.h"
 
-namespace lmdbio::db {
-namespace detail {
+namespace lmdbio::check {
 
+using db::default_dup_order;
+using db::default_key_order;
+using db::kFreeDbi;
+using db::kMainDbi;
 using format::DbRecord;
 using format::Pgno;
 
@@ -105,7 +108,7 @@ void Checker::walk_pages(Tree& tree) {
   const bool single = tree.dup && tree.record.depth <= 1;
   tree.read_ahead = ahead_.on() && !single;
   if (tree.read_ahead) {
-    using Runs = CheckAhead::Runs;
+    using Runs = ReadAhead::Runs;
     const bool free = tree.db.totals.kind == DatabaseTotals::Kind::free;
     ahead_.enter(format::raw(tree.record.root), tree.record.depth,
                  free                        ? Runs::whole
@@ -268,11 +271,9 @@ void Checker::leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned co
   if (options_.order && !first && high.at != nullptr && !before(tree, tree.last, high)) bad_order(tree, p);
 }
 
-}  // namespace detail
-
-Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
-                      CheckVisitor& visitor, CheckTotals& totals) {
-  return detail::Checker(file, snapshot, options, visitor, totals).run();
+Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const Options& options,
+                      Visitor& visitor, Totals& totals) {
+  return Checker(file, snapshot, options, visitor, totals).run();
 }
 
-}  // namespace lmdbio::db
+}  // namespace lmdbio::check

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <string_view>
 
-#include "lmdbio/db/check.h"
-#include "lmdbio/db/check_ahead.h"
-#include "lmdbio/db/check_pages.h"
-#include "lmdbio/db/check_report.h"
-#include "lmdbio/db/check_sets.h"
+#include "lmdbio/check/ahead.h"
+#include "lmdbio/check/check.h"
+#include "lmdbio/check/pages.h"
+#include "lmdbio/check/report.h"
+#include "lmdbio/check/sets.h"
 
-namespace lmdbio::db::detail {
+namespace lmdbio::check {
 
 /// Flags of a page that say what it is.
 inline constexpr unsigned kKinds =
@@ -20,8 +20,8 @@ inline constexpr unsigned kKinds =
 /// Parameters as of check_snapshot().  `at`: the bytes of page `p`, or of a sub-page in it.
 class Checker {
  public:
-  Checker(const cache::WindowView& file, const Snapshot& snapshot, const CheckOptions& options,
-          CheckVisitor& visitor, CheckTotals& totals) noexcept
+  Checker(const cache::WindowView& file, const Snapshot& snapshot, const Options& options, Visitor& visitor,
+          Totals& totals) noexcept
       : file_(file),
         snapshot_(snapshot),
         options_(options),
@@ -50,7 +50,7 @@ class Checker {
   static bool branch_key(const std::byte* at, std::size_t size, unsigned i, Key& out) noexcept;
   void leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
             const Key& low, const Key& high);
-  // check_values.cc
+  // values.cc
   void value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, const Key& key, const std::byte* data,
              std::uint32_t data_size);
   void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
@@ -66,15 +66,15 @@ class Checker {
 
   const cache::WindowView file_;
   const Snapshot& snapshot_;
-  const CheckOptions options_;
-  CheckVisitor& visitor_;
-  CheckTotals& totals_;
-  CheckReport report_;
+  const Options options_;
+  Visitor& visitor_;
+  Totals& totals_;
+  Report report_;
   PageAccounts accounts_;
-  CheckAhead ahead_;
+  ReadAhead ahead_;
   std::uint64_t unseen_ = 0;  ///< pages of overflow runs that only the records of databases tell of
   std::size_t dup_key_bytes_ = 0;
   NodeBytes scratch_{0};  ///< of one branch page or sub-page: not across calls
 };
 
-}  // namespace lmdbio::db::detail
+}  // namespace lmdbio::check
