@@ -18,8 +18,8 @@ constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window:
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
 /// Chunks that are evicted under one hold of the lock, when others need the memory.
 constexpr unsigned kEvictedAtOnce = 16;
-/// A chunk splits the mapping of its file in two.  Forks inherit a part of the memory of prefetched values, so
-/// it has two VMAs as well.
+/// A chunk splits the mapping of its file in two.  Forks inherit a part of the memory of prefetched values,
+/// so it has two VMAs as well.
 constexpr std::uint64_t kChunkVmas = 2;
 constexpr std::uint64_t reserved_vmas(MemoryUse use) noexcept { return use == MemoryUse::prefetch ? 2 : 0; }
 
@@ -53,11 +53,10 @@ ChunkCache::ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept
 bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
   if (file.keeps_chunks()) return true;  // counted when it is published
   if (evicts_behind(file.used_bytes, file.comes_around, budget_.limit_now())) {
-    const auto oldest = std::min_element(file.residents.begin(), file.residents.end(),
-                                         [](const auto& x, const auto& y) { return x.left < y.left; });
-    if (oldest != file.residents.end() && plans_.clock() - oldest->left >= kKeptBehind &&
-        !is_to_stay(file, *oldest) && !plans_.is_planned(file, oldest->chunk))
-      (void)evict(file, static_cast<std::size_t>(oldest - file.residents.begin()));
+    const Resident* const oldest = file.residents.oldest();
+    if (oldest != nullptr && plans_.clock() - oldest->left >= kKeptBehind && !is_to_stay(file, *oldest) &&
+        !plans_.is_planned(file, oldest->chunk))
+      (void)evict(file, *oldest);
   }
   if (file.shares_chunks && file.source->is_full()) make_room_for_others(file, urgent);
   if (!std::exchange(joined_, true)) budget_.join(MemoryUse::chunks);
@@ -75,28 +74,31 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
 }
 
 // What other processes are about to come to.
-bool ChunkCache::is_to_stay(const FileCache& file, const FileCache::Resident& r) const noexcept {
+bool ChunkCache::is_to_stay(const FileCache& file, const Resident& r) const noexcept {
   return r.name && file.source->is_to_come(r.chunk);
 }
 
 // Evicts the oldest chunk that this process keeps for other processes and that none of them will reach.
 // `urgent`: if there is none, the oldest that another process will reach.
 void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
-  const auto weight = [&](const FileCache::Resident& r) { return std::pair(is_to_stay(file, r), r.left); };
-  std::size_t least = file.residents.size();
-  for (std::size_t i = 0; i < file.residents.size(); ++i) {
-    const FileCache::Resident& r = file.residents[i];
-    if (!r.name || plans_.is_planned(file, r.chunk) || (!urgent && is_to_stay(file, r))) continue;
-    if (least == file.residents.size() || weight(r) < weight(file.residents[least])) least = i;
-  }
-  if (least != file.residents.size()) (void)evict(file, least);
+  const Resident *least = nullptr, *least_to_stay = nullptr;
+  for (const Residents::List* const list : {&file.residents.unused(), &file.residents.used()})
+    for (const Resident& r : *list) {
+      if (!r.name || plans_.is_planned(file, r.chunk)) continue;
+      const Resident*& oldest = is_to_stay(file, r) ? least_to_stay : least;
+      if (oldest == nullptr || r.left < oldest->left) oldest = &r;
+      if (oldest == least) break;  // those that follow left later
+    }
+  if (least == nullptr && urgent) least = least_to_stay;
+  if (least != nullptr) (void)evict(file, *least);
 }
 
 bool ChunkCache::keeps_shared(bool give_back) noexcept {
   bool keeps = false;
   for (FileCache* const f : files_)
-    for (std::size_t i = f->residents.size(); i-- != 0;)
-      if (f->residents[i].is_shared && !(give_back && evict(*f, i))) keeps = true;
+    f->residents.for_each([&](const Resident& r) {
+      if (r.is_shared && !(give_back && evict(*f, r))) keeps = true;
+    });
   return keeps;
 }
 
@@ -152,37 +154,43 @@ void ChunkCache::give_back(MemoryUse use, std::uint64_t bytes) noexcept {
   budget_.give_back(use, bytes, reserved_vmas(use));
 }
 
+EvictionRank ChunkCache::rank_of(const FileCache& file, const Resident& r) const noexcept {
+  EvictionFacts facts;
+  facts.used = r.used;
+  facts.age = plans_.clock() - r.left;
+  facts.published = r.left;
+  facts.of_others = is_to_stay(file, r);
+  plans_.look_up(file, r.chunk, facts);
+  return eviction_rank(facts);
+}
+
 bool ChunkCache::evict_one(bool even_planned) noexcept {
   FileCache* best_file = nullptr;
-  std::size_t best = 0;
+  const Resident* best = nullptr;
   EvictionRank best_rank;
   for (FileCache* const f : files_) {
     if (f->keeps_chunks()) continue;
-    for (std::size_t i = 0; i < f->residents.size(); ++i) {
-      const FileCache::Resident& r = f->residents[i];
-      EvictionFacts facts;
-      facts.used = r.used;
-      facts.age = plans_.clock() - r.left;
-      facts.published = r.left;
-      facts.of_others = is_to_stay(*f, r);
-      plans_.look_up(*f, r.chunk, facts);
-      const EvictionRank rank = eviction_rank(facts);
-      if (rank.rank < kLeastUnplanned && !even_planned) continue;
-      if (best_file != nullptr && rank <= best_rank) continue;
-      best_rank = rank;
-      best_file = f;
-      best = i;
-    }
+    const Resident* const r = first_to_go(
+        f->residents, plans_.clock(), even_planned,
+        [&](const Resident& c) { return plans_.is_planned(*f, c.chunk); },
+        [&](const Resident& c) { return is_to_stay(*f, c); },
+        [&](const Resident& c) { return rank_of(*f, c); });
+    if (r == nullptr) continue;
+    const EvictionRank rank = rank_of(*f, *r);
+    if (best != nullptr && rank <= best_rank) continue;
+    best_rank = rank;
+    best_file = f;
+    best = r;
   }
-  if (best_file == nullptr) return false;
+  if (best == nullptr) return false;
   if (best_rank.rank < kLeastUnplanned) ++best_file->stats.stole;
-  return evict(*best_file, best);
+  return evict(*best_file, *best);
 }
 
-bool ChunkCache::evict(FileCache& file, std::size_t resident) noexcept {
-  const FileCache::Resident r = file.residents[resident];
+bool ChunkCache::evict(FileCache& file, const Resident& resident) noexcept {
+  const Resident r = resident;
   if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
-  file.residents.erase(file.residents.begin() + static_cast<std::ptrdiff_t>(resident));
+  file.residents.erase(r.chunk);
   budget_.give_back(file.memory_use(), file.chunk_bytes, kChunkVmas);
   went(file, r);
   ++file.stats.reclaimed;
@@ -191,20 +199,21 @@ bool ChunkCache::evict(FileCache& file, std::size_t resident) noexcept {
   return true;
 }
 
-void ChunkCache::went(FileCache& file, const FileCache::Resident& r) noexcept {
+void ChunkCache::went(FileCache& file, const Resident& r) noexcept {
   if (r.name) file.source->drop(*r.name);
 }
 
 bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
                         Staging& staging, const std::optional<node::ChunkName>& name) noexcept {
   try {
-    file.residents.reserve(file.residents.size() + 1);
+    file.residents.prepare(chunk);
   } catch (...) {
     good = false;
   }
   const bool open = file.users != 0, is_shared = staging.is_shared();
   if (!file.table.finish(chunk, generation, good && open, Places{file, &staging})) {
     if (name) file.source->drop(*name);
+    file.residents.cancel(chunk);
     staging = Staging();
     return_memory(file);
     return false;
@@ -213,7 +222,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   if (file.keeps_chunks()) complain_if_full(file);
   EvictionFacts facts;
   plans_.look_up(file, chunk, facts);
-  file.residents.push_back({chunk, facts.awaited, plans_.clock(), name, is_shared});
+  file.residents.add({chunk, facts.awaited, plans_.clock(), name, is_shared});
   ++file.stats.published;
   file.stats.most_vmas = std::max(file.stats.most_vmas, budget_.vmas());
   file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());
@@ -237,7 +246,7 @@ Result<std::size_t> ChunkCache::advance(FileCache& file, std::uint64_t snapshot)
 
 bool ChunkCache::give_all_back(FileCache& file) noexcept {
   if (file.keeps_chunks()) (void)empty(file);
-  while (!file.residents.empty() && evict(file, file.residents.size() - 1)) {
+  while (!file.residents.empty() && evict(file, *file.residents.oldest())) {
   }
   if (file.residents.empty()) return true;
   if (!file.table.drop_all(Places{file, nullptr}).ok()) return false;
@@ -249,7 +258,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
   if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
-  for (const FileCache::Resident& r : file.residents) went(file, r);
+  file.residents.for_each([&](const Resident& r) { went(file, r); });
   file.residents.clear();
   return true;
 }
@@ -259,7 +268,7 @@ void ChunkCache::forget_residents(FileCache& file) noexcept {
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.stats.reclaimed += file.residents.size();
-  for (const FileCache::Resident& r : file.residents) went(file, r);
+  file.residents.for_each([&](const Resident& r) { went(file, r); });
   file.residents.clear();
 }
 
@@ -270,7 +279,7 @@ void ChunkCache::after_fork() noexcept {
     f->table.forget_fills();
     // Also where a piece could not be told from the file: one call for all.
     if (!f->keeps_chunks() && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
-    for (FileCache::Resident& r : f->residents) r.name.reset();  // the parent's
+    f->residents.for_each([](Resident& r) { r.name.reset(); });  // the parent's
     // Inherited: of files that cannot be mapped, or that could not be restored.
     budget_.take(f->memory_use(), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
   }

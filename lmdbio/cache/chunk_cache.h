@@ -70,9 +70,13 @@ class ChunkCache {
   void walks_ended() noexcept;
 
   /// Of a chunk whose memory was taken: published, or its memory is given back with the staging.
-  /// `name`: see FileCache::Resident.
+  /// `name`: see Resident.
   bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
               Staging& staging, const std::optional<node::ChunkName>& name = {}) noexcept;
+  /// Lookups, which are not asked, came to a resident chunk.
+  void note_lookups(FileCache& file, ChunkIndex chunk) noexcept {
+    file.residents.touch(chunk, plans_.clock(), true);
+  }
   /// A transaction of `snapshot` begins; it has read nothing yet.  ENOMEM: it must not.  How many chunks
   /// went.
   Result<std::size_t> advance(FileCache& file, std::uint64_t snapshot) noexcept;
@@ -87,10 +91,11 @@ class ChunkCache {
   ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept;
   bool evict_one(bool even_planned) noexcept;
   bool may_shrink() const noexcept;
-  bool evict(FileCache& file, std::size_t resident) noexcept;
+  bool evict(FileCache& file, const Resident& resident) noexcept;
+  EvictionRank rank_of(const FileCache& file, const Resident& r) const noexcept;
   void make_room_for_others(FileCache& file, bool urgent) noexcept;
-  bool is_to_stay(const FileCache& file, const FileCache::Resident& r) const noexcept;
-  void went(FileCache& file, const FileCache::Resident& r) noexcept;
+  bool is_to_stay(const FileCache& file, const Resident& r) const noexcept;
+  void went(FileCache& file, const Resident& r) noexcept;
   void forget_residents(FileCache& file) noexcept;
   void complain_if_full(const FileCache& file) noexcept;
 

@@ -16,6 +16,7 @@
 #include "lmdbio/cache/late_use.h"
 #include "lmdbio/cache/memory_budget.h"
 #include "lmdbio/cache/node_share.h"
+#include "lmdbio/cache/residents.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -126,15 +127,6 @@ class FileExtension {
 /// The file is mapped: where no chunk is resident the window gives its bytes, by page faults.  Of a file that
 /// cannot be mapped: UnmappedFileCache.
 struct FileCache : std::enable_shared_from_this<FileCache> {
-  struct Resident {
-    ChunkIndex chunk;
-    bool used = false;       ///< a walk came to it
-    std::uint64_t left = 0;  ///< when it was last in a plan, on the Prefetcher's count of plans
-    /// Other processes find it by this name, as long as it is resident.
-    std::optional<node::ChunkName> name;
-    bool is_shared = false;  ///< its memory is a chunk file's, of this process or of another one
-  };
-
   FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
             int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
       : window(std::move(w)),
@@ -173,7 +165,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// Of these, what the database uses: the rest of a file that was written with MDB_WRITEMAP has no data.
   std::uint64_t used_bytes = 0;
   std::atomic<const char*> engine{""};     ///< name of the engine in use
-  std::vector<Resident> residents;         ///< as table.residents()
+  Residents residents;                     ///< as table.residents()
   std::vector<Extent> reading;             ///< extents that are being read
   std::atomic<bool> reads_extents{false};  ///< there are any; any thread, without the lock
   std::vector<Extent> dropping;            ///< pieces that the page cache is to drop

@@ -329,7 +329,7 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
       (file.least_latency_ns == 0 || ns < file.least_latency_ns))
     file.least_latency_ns = ns;
   if (job.load != 0) {
-    if (resident) file.residents.back().used = true;  // by lookups, which are not asked
+    if (resident) owner_.chunks_.note_lookups(file, job.chunk);
     whole_load_went_on(file, job, good && (resident || !job.publishes));
   }
   // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.

@@ -78,13 +78,7 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
     walk.clear_plan();
     return false;
   }
-  for (FileCache::Resident& r : file.residents) {
-    const auto e = std::find_if(walk.plan_.begin(), walk.plan_.end(),
-                                [&r](const Walk::Entry& w) { return w.chunk == r.chunk; });
-    if (e == walk.plan_.end()) continue;
-    r.left = plans_;
-    if (e->awaited) r.used = true;
-  }
+  for (const Walk::Entry& e : walk.plan_) file.residents.touch(e.chunk, plans_, e.awaited);
   return true;
 }
 
