@@ -22,12 +22,17 @@ constexpr std::uint64_t kLeastHomes = 16;
 /// Of an epoch that has rounds: their numbers do not overflow for ages.
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;
 
+/// Elements of the order that a rank has one after the other.
+std::uint64_t block_of(const Job& job) noexcept {
+  return job.assignment == Assignment::contiguous ? std::max<std::uint64_t>(job.order.batch, 1) : 1;
+}
+
 lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
   lmdbio_order o = job.order;
   o.size = sizeof o;
   o.offset = rank;
   o.step = job.ranks;
-  o.block = job.assignment == Assignment::contiguous ? std::max<std::uint64_t>(o.batch, 1) : 1;
+  o.block = block_of(job);
   return o;
 }
 
@@ -138,7 +143,7 @@ Range Deal::home_block(std::uint32_t reader, std::uint64_t i) const noexcept {
 }
 
 std::uint64_t Deal::most_positions() const noexcept {
-  const Wide block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
+  const Wide block = block_of(job_);
   return static_cast<std::uint64_t>(
       std::min<Wide>((round_records_ / (block * job_.ranks) + 2) * block, round_records_));
 }
@@ -196,13 +201,12 @@ bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noex
   return i < (o.last == LMDBIO_LAST_DROP && all != UINT64_MAX ? all / batch * batch : all);
 }
 
-void Deal::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal,
+void Deal::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal, Order& share,
                 std::vector<Need>& out) const {
   const std::uint64_t epoch = epoch_of(round);
-  const std::uint64_t block = std::max<std::uint64_t>(share_of(job_, 0).block, 1);
   const Wide i = (whole_.across_epochs() ? Wide{epoch} * whole_.elements() : 0) + element;
-  const auto rank = static_cast<std::uint32_t>(i / block % job_.ranks);
-  const Order share = share_.with_offset(rank);
+  const auto rank = static_cast<std::uint32_t>(i / block_of(job_) % job_.ranks);
+  share.set_offset(rank);
   if (!was_sent(rank, round) && is_needed(rank, share, *share.position_of(epoch, element)))
     out.push_back({ordinal, rank});
 }
@@ -210,17 +214,29 @@ void Deal::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordina
 void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Need>& out) const {
   out.clear();
   const std::uint64_t epoch = epoch_of(round);
+  Order share = share_;
   if (!is_scattered()) {
     const Range part = this->part(round, part_number);
     out.reserve(static_cast<std::size_t>(part.size()));
     for (std::uint64_t ordinal = part.begin; ordinal < part.end; ++ordinal)
-      need(round, *whole_.element_of(epoch, ordinal), ordinal, out);
+      need(round, *whole_.element_of(epoch, ordinal), ordinal, share, out);
     return;
   }
   const Range all = elements(round);
+  if (has_all_records() && records_ / job_.readers < all.size()) {  // fewer than the round has
+    for (std::uint64_t i = 0, blocks = home_blocks(part_number); i < blocks; ++i) {
+      const Range block = home_block(part_number, i);
+      for (std::uint64_t ordinal = block.begin; ordinal < block.end; ++ordinal)
+        if (const std::uint64_t element = *whole_.element_of(epoch, ordinal);
+            element >= all.begin && element < all.end)
+          need(round, element, ordinal, share, out);
+    }
+    return;
+  }
   for (std::uint64_t element = all.begin; element < all.end; ++element) {
     const std::uint64_t ordinal = whole_.record(epoch, element);
-    if (is_record(ordinal) && part_of(round, ordinal) == part_number) need(round, element, ordinal, out);
+    if (is_record(ordinal) && part_of(round, ordinal) == part_number)
+      need(round, element, ordinal, share, out);
   }
   std::sort(out.begin(), out.end(), [](const Need& a, const Need& b) { return a.ordinal < b.ordinal; });
 }

@@ -117,8 +117,9 @@ class Deal {
   };
   /// The records of a part that are sent, by ordinal; those that several ranks, or batches, have are there as
   /// often.  Records that only fill a batch up (LMDBIO_LAST_PAD) are not sent: each rank reads these itself.
-  /// Nor are ordinals that a function must not return.  In a scattered order the time it takes is
-  /// proportional to the whole round.  May throw bad_alloc.
+  /// Nor are ordinals that a function must not return.  The time it takes is proportional to the part; in a
+  /// scattered order to the whole round, or to the records of one reader if these are fewer.  May throw
+  /// bad_alloc.
   void needs(std::uint64_t round, std::uint32_t part, std::vector<Need>& out) const;
   /// Of a rank's share in the epoch of a round, the positions that are in the round, also of records that are
   /// not sent.
@@ -155,7 +156,9 @@ class Deal {
     return is_scattered() ? 0 : round % rounds_per_epoch();
   }
   void keep_rounds() noexcept;
-  void need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal, std::vector<Need>& out) const;
+  /// `share`: the order of any rank.
+  void need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal, reader::Order& share,
+            std::vector<Need>& out) const;
 
   Job job_;
   std::uint64_t records_;

@@ -64,11 +64,15 @@ class Order {
   std::optional<std::uint64_t> distance(Spot from, Spot to) const noexcept;
   /// Positions of an epoch's sequence that are elements below `elements`.
   std::uint64_t positions_below(std::uint64_t epoch, std::uint64_t elements) const noexcept;
+  /// Becomes the share of another rank.
+  void set_offset(std::uint64_t offset) noexcept {
+    offset_ = offset;
+    length_ = static_cast<std::uint64_t>(chosen(all_));
+  }
   /// The share of another rank.
   Order with_offset(std::uint64_t offset) const noexcept {
     Order other = *this;
-    other.offset_ = offset;
-    other.length_ = static_cast<std::uint64_t>(other.chosen(other.all_));
+    other.set_offset(offset);
     return other;
   }
   /// Epoch follows epoch in one sequence, from which offset, step and block choose.
