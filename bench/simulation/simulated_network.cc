@@ -62,16 +62,53 @@ void Movers::work(Mover& mover) {
   }
 }
 
-SimulatedNetwork::Lane& SimulatedNetwork::lane(std::uint32_t from, std::uint32_t to, unsigned channel) {
-  return lanes_[(std::uint64_t{from} << 36) + (std::uint64_t{to} << 8) + channel];
+void SimulatedNetwork::send(std::uint32_t to, unsigned channel, const End& end) {
+  if (const auto any = from_any_.find(key(0, to, channel)); any != from_any_.end()) {
+    any->second.sends.push_back(end);
+    begin_transfers(any->second.sends, any->second.receives);
+    return;
+  }
+  Lane& lane = lanes_[key(end.transport->rank_, to, channel)];
+  lane.sends.push_back(end);
+  begin_transfers(lane.sends, lane.receives);
 }
 
-void SimulatedNetwork::begin_transfers(Lane& lane) {
-  while (!lane.sends.empty() && !lane.receives.empty()) {
-    const End from = lane.sends.front(), to = lane.receives.front();
-    lane.sends.erase(lane.sends.begin());
-    lane.receives.erase(lane.receives.begin());
+void SimulatedNetwork::receive(std::uint32_t from, unsigned channel, const End& end) {
+  SimulatedTransport& to = *end.transport;
+  if (from == dist::kAnyRank) {
+    FromAny& any = from_any(to.rank_, channel, to.ranks_);
+    any.receives.push_back(end);
+    to.receives_[end.operation] = &any.receives;
+    begin_transfers(any.sends, any.receives);
+    return;
+  }
+  Lane& lane = lanes_[key(from, to.rank_, channel)];
+  lane.receives.push_back(end);
+  to.receives_[end.operation] = &lane.receives;
+  begin_transfers(lane.sends, lane.receives);
+}
+
+// Made with what was sent before.
+SimulatedNetwork::FromAny& SimulatedNetwork::from_any(std::uint32_t to, unsigned channel,
+                                                      std::uint32_t ranks) {
+  const auto [at, made] = from_any_.try_emplace(key(0, to, channel));
+  for (std::uint32_t from = 0; made && from < ranks; ++from) {
+    const auto lane = lanes_.find(key(from, to, channel));
+    if (lane == lanes_.end()) continue;
+    at->second.sends.insert(at->second.sends.end(), lane->second.sends.begin(), lane->second.sends.end());
+    lanes_.erase(lane);
+  }
+  return at->second;
+}
+
+template <class Sends>
+void SimulatedNetwork::begin_transfers(Sends& sends, std::vector<End>& receives) {
+  while (!sends.empty() && !receives.empty()) {
+    const End from = sends.front(), to = receives.front();
+    sends.erase(sends.begin());
+    receives.erase(receives.begin());
     to.transport->receives_.erase(to.operation);
+    to.operation->from = from.transport->rank_;
     movers_.move(from.transport->host_, to.transport->host_, from.bytes.size(), [from, to] {
       const bool fits = from.bytes.size() <= to.bytes.size();
       // Records have no bytes, and are all at one address.
@@ -84,26 +121,19 @@ void SimulatedNetwork::begin_transfers(Lane& lane) {
   }
 }
 
-void SimulatedTransport::begin(SimulatedNetwork::Lane& lane, std::vector<SimulatedNetwork::End>& ends,
-                               std::span<std::byte> bytes, dist::Operation& op) {
-  op = {};
-  op.under_way = true;
-  ends.push_back({this, &op, bytes});
-  network_.begin_transfers(lane);
-}
-
 Status SimulatedTransport::send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
                                 dist::Operation& op) {
-  SimulatedNetwork::Lane& lane = network_.lane(rank_, to, channel_of(channel));
-  begin(lane, lane.sends, {const_cast<std::byte*>(bytes.data()), bytes.size()}, op);
+  op = {};
+  op.under_way = true;
+  network_.send(to, channel_of(channel), {this, &op, {const_cast<std::byte*>(bytes.data()), bytes.size()}});
   return {};
 }
 
 Status SimulatedTransport::receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
                                    dist::Operation& op) {
-  SimulatedNetwork::Lane& lane = network_.lane(from, rank_, channel_of(channel));
-  receives_[&op] = &lane;
-  begin(lane, lane.receives, room, op);
+  op = {};
+  op.under_way = true;
+  network_.receive(from, channel_of(channel), {this, &op, room});
   return {};
 }
 
@@ -125,7 +155,7 @@ Status SimulatedTransport::poll() {
 void SimulatedTransport::cancel(dist::Operation& op) {
   const auto found = receives_.find(&op);
   if (found == receives_.end()) return;  // poll() finds its end
-  std::vector<SimulatedNetwork::End>& receives = found->second->receives;
+  std::vector<SimulatedNetwork::End>& receives = *found->second;
   std::erase_if(receives, [&](const SimulatedNetwork::End& end) { return end.operation == &op; });
   receives_.erase(found);
   op.status = Status::from_errno(ECANCELED);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -81,11 +82,23 @@ class SimulatedNetwork {
   struct Lane {
     std::vector<End> sends, receives;  ///< few; a deque takes more memory
   };
-  Lane& lane(std::uint32_t from, std::uint32_t to, unsigned channel);
-  void begin_transfers(Lane& lane);
+  /// Of one channel to one rank, on which it receives from any rank.
+  struct FromAny {
+    std::vector<End> receives;
+    std::deque<End> sends;  ///< of all ranks, in the order in which they were asked for
+  };
+  static std::uint64_t key(std::uint32_t from, std::uint32_t to, unsigned channel) noexcept {
+    return (std::uint64_t{from} << 36) + (std::uint64_t{to} << 8) + channel;
+  }
+  void send(std::uint32_t to, unsigned channel, const End& end);
+  void receive(std::uint32_t from, unsigned channel, const End& end);
+  FromAny& from_any(std::uint32_t to, unsigned channel, std::uint32_t ranks);
+  template <class Sends>
+  void begin_transfers(Sends& sends, std::vector<End>& receives);
 
   Movers movers_;
   std::unordered_map<std::uint64_t, Lane> lanes_;
+  std::unordered_map<std::uint64_t, FromAny> from_any_;
 };
 
 class SimulatedTransport final : public dist::Transport {
@@ -123,8 +136,6 @@ class SimulatedTransport final : public dist::Transport {
     Status status;
   };
   void end(const Ended& ended);
-  void begin(SimulatedNetwork::Lane& lane, std::vector<SimulatedNetwork::End>& ends,
-             std::span<std::byte> bytes, dist::Operation& op);
 
   unsigned channel_of(unsigned channel) const noexcept { return port_ * dist::kChannels + channel; }
 
@@ -134,7 +145,8 @@ class SimulatedTransport final : public dist::Transport {
   Waker& waker_;
   simgrid::s4u::Host* const host_;
   std::vector<Ended> ended_;
-  std::unordered_map<dist::Operation*, SimulatedNetwork::Lane*> receives_;  ///< that have not begun
+  /// Those that have not begun, and the list that each is in.
+  std::unordered_map<dist::Operation*, std::vector<SimulatedNetwork::End>*> receives_;
 };
 
 }  // namespace lmdbio::bench

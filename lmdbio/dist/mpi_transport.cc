@@ -94,7 +94,8 @@ Status MpiTransport::send(std::uint32_t to, unsigned channel, std::span<const st
 Status MpiTransport::receive(std::uint32_t from, unsigned channel, std::span<std::byte> room, Operation& op) {
   if (const Status st = make_room(); !st.ok()) return st;
   MPI_Request request = MPI_REQUEST_NULL;
-  const int peer = static_cast<int>(from), tag = first_tag_ + static_cast<int>(channel);
+  const int peer = from == kAnyRank ? MPI_ANY_SOURCE : static_cast<int>(from);
+  const int tag = first_tag_ + static_cast<int>(channel);
   int rc;
   if (room.size() < kLarge) {
     rc = MPI_Irecv(room.data(), static_cast<int>(room.size()), MPI_BYTE, peer, tag, comm_, &request);
@@ -116,6 +117,7 @@ void MpiTransport::end(std::size_t i, const MPI_Status& status) {
   MPI_Count bytes = 0;
   if (MPI_Get_elements_x(&status, MPI_BYTE, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED)
     op.bytes = static_cast<std::size_t>(bytes);
+  op.from = static_cast<std::uint32_t>(status.MPI_SOURCE);
   op.under_way = false;
   ++events;
   operations_[i] = nullptr;

@@ -19,6 +19,11 @@ namespace {
 /// Rounds, most of which may have nothing for this rank, in an order that may have no end.
 constexpr unsigned kOpenedInACall = 64;
 
+std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) noexcept {
+  return static_cast<std::uint32_t>(
+      std::count_if(ranks.begin(), ranks.end(), [rank](std::uint32_t r) { return r != rank; }));
+}
+
 }  // namespace
 
 Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
@@ -34,38 +39,38 @@ Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, un
       share_(deal.order_of(transport.rank())),
       next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
       keeps_(keeps),
-      farewells_(reader_ranks_.size()) {
+      farewells_(reader_ranks_.size()),
+      heard_(others(reader_ranks_, transport.rank()), kFarewellFromReader) {
   for (std::size_t r = 0; r < reader_ranks_.size(); ++r)
     if (reader_ranks_[r] == transport.rank()) farewells_[r].heard = farewells_[r].sent = true;
 }
 
+void Receiver::heard_farewell(std::uint32_t rank, std::uint64_t messages) noexcept {
+  const auto reader = static_cast<std::uint32_t>(std::find(reader_ranks_.begin(), reader_ranks_.end(), rank) -
+                                                 reader_ranks_.begin());
+  Farewell& f = farewells_[reader];
+  f.heard = true;
+  f.messages = messages;
+  // What does not come any more.
+  for (const std::deque<Round>* const rounds : {&late_, &rounds_})
+    for (const Round& round : *rounds)
+      for (const std::shared_ptr<Part>& part : round.parts) {
+        if (part->reader != reader || part->own || part->sequence < messages || !part->is_due()) continue;
+        if (!part->op.done()) transport_.cancel(part->op);
+        part->state = Part::State::failed;
+      }
+}
+
 Status Receiver::hear_farewells() {
+  const Status st =
+      heard_.progress(transport_, [this](std::uint32_t rank, std::uint64_t n) { heard_farewell(rank, n); });
+  if (!st.ok() || !left_) return st;
   for (std::size_t r = 0; r < farewells_.size(); ++r) {
     Farewell& f = farewells_[r];
-    if (!expected_ && !f.heard) {
-      const Status st = transport_.receive(reader_ranks_[r], kFarewellFromReader,
-                                           std::as_writable_bytes(std::span(&f.said, 1)), f.in);
-      if (!st.ok()) return st;
-    }
-    if (left_ && !f.sent) {
-      f.sent = true;
-      if (const Status st = transport_.send(reader_ranks_[r], kFarewellToReader, {}, f.out); !st.ok())
-        return st;
-    }
-    if (f.heard || !f.in.done()) continue;
-    if (!f.in.status.ok()) return f.in.status;
-    f.heard = true;
-    f.messages = f.said;
-    // What does not come any more.
-    for (const std::deque<Round>* const rounds : {&late_, &rounds_})
-      for (const Round& round : *rounds)
-        for (const std::shared_ptr<Part>& part : round.parts) {
-          if (part->reader != r || part->own || part->sequence < f.messages || !part->is_due()) continue;
-          if (!part->op.done()) transport_.cancel(part->op);
-          part->state = Part::State::failed;
-        }
+    if (std::exchange(f.sent, true)) continue;
+    if (const Status sent = transport_.send(reader_ranks_[r], kFarewellToReader, {}, f.out); !sent.ok())
+      return sent;
   }
-  expected_ = true;
   return {};
 }
 

@@ -11,6 +11,7 @@
 
 #include "lmdbio/dist/deal.h"
 #include "lmdbio/dist/drain.h"
+#include "lmdbio/dist/farewell_receives.h"
 #include "lmdbio/dist/kept_records.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/sender.h"
@@ -112,10 +113,9 @@ class Receiver {
   /// Of a reader.
   struct Farewell {
     std::uint64_t messages = UINT64_MAX;  ///< that it has sent to this rank, once that is known
-    std::uint64_t said = 0;               ///< what comes in
     std::uint64_t expected = 0;  ///< messages of rounds that were opened, and those that were dropped
     Drain drain;                 ///< of further ones
-    Operation in, out;
+    Operation out;
     bool heard = false, sent = false;
     bool late = false;  ///< what it sends is not waited for
     bool all_came() const noexcept { return heard && expected >= messages && drain.idle(); }
@@ -131,6 +131,7 @@ class Receiver {
   bool is_to_be_kept(const Round& round) const noexcept;
   void keep(Round& round);
   Status hear_farewells();
+  void heard_farewell(std::uint32_t rank, std::uint64_t messages) noexcept;
   Status move_on(const Round& round, Part& part, bool dropped, std::string& why);
   Status move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind, std::string& why);
   bool over(const Round& round) const noexcept;
@@ -155,7 +156,8 @@ class Receiver {
   std::deque<Round> rounds_;
   std::deque<Round> late_;           ///< before rounds_, with messages that are still to come
   std::vector<Farewell> farewells_;  ///< of each reader; of this rank's not used
-  bool expected_ = false, left_ = false;
+  FarewellReceives heard_;
+  bool left_ = false;
 };
 
 }  // namespace lmdbio::dist

@@ -41,6 +41,7 @@ Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::ui
       source_(source),
       memory_(std::move(memory)),
       farewells_(transport.ranks()),
+      heard_(transport.ranks() - 1, kFarewellToReader),
       turns_(turns, reader_ranks, reader, transport) {
   farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
   if (deal.is_scattered() && deal.has_all_records() && turns.group == 0 && source.caches())
@@ -54,30 +55,26 @@ void Sender::use_page_cache(double share) noexcept {
   cached_ = {kept, kept + std::min(room, rounds - kept)};
 }
 
+Status Sender::say_farewell(std::uint32_t rank) {
+  Farewell& f = farewells_[rank];
+  if (std::exchange(f.sent, true)) return {};
+  return transport_.send(rank, kFarewellFromReader, std::as_bytes(std::span(&f.messages, 1)), f.out);
+}
+
 Status Sender::hear_farewells() {
-  const auto ranks = static_cast<std::uint32_t>(farewells_.size());
-  if (!std::exchange(expected_, true))
-    for (std::uint32_t r = 0; r < ranks; ++r)
-      if (r != transport_.rank())
-        if (const Status st = transport_.receive(r, kFarewellToReader, {}, farewells_[r].in); !st.ok())
-          return st;
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    Farewell& f = farewells_[r];
-    if (!f.heard && f.in.done()) {
-      if (!f.in.status.ok()) return f.in.status;
-      f.heard = true;
-    }
-    // Without rounds to come there is no need to wait for the other side's.
-    if (f.sent || !(f.heard || ended_)) continue;
-    const auto first =
-        std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; });
-    if (!f.heard && first != rounds_.end()) continue;
-    f.sent = true;
-    if (const Status st =
-            transport_.send(r, kFarewellFromReader, std::as_bytes(std::span(&f.messages, 1)), f.out);
-        !st.ok())
-      return st;
-  }
+  Status said;
+  const Status st = heard_.progress(transport_, [&](std::uint32_t rank, std::uint64_t) {
+    farewells_[rank].heard = true;
+    if (const Status sent = say_farewell(rank); said.ok()) said = sent;
+  });
+  if (!st.ok()) return st;
+  if (!said.ok() || !ended_ || said_all_farewells_) return said;
+  // Without rounds to come there is no need to wait for the other side's.
+  if (std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; }))
+    return {};
+  said_all_farewells_ = true;
+  for (std::uint32_t r = 0; r < farewells_.size(); ++r)
+    if (const Status sent = say_farewell(r); !sent.ok()) return sent;
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lmdbio/dist/deal.h"
+#include "lmdbio/dist/farewell_receives.h"
 #include "lmdbio/dist/home_load.h"
 #include "lmdbio/dist/message.h"
 #include "lmdbio/dist/part_source.h"
@@ -75,7 +76,7 @@ class Sender {
  private:
   struct Farewell {
     std::uint64_t messages = 0;  ///< that were sent to the rank
-    Operation in, out;
+    Operation out;
     bool heard = false, sent = false;
   };
   struct Message {
@@ -109,6 +110,7 @@ class Sender {
     return round - deal_.first_round(deal_.epoch_of(round));
   }
   Status hear_farewells();
+  Status say_farewell(std::uint32_t rank);
   Status take_turns();
   void plan_round();
   bool start_round(std::uint64_t near);
@@ -124,7 +126,7 @@ class Sender {
   bool ended_ = false;  ///< no further round is read
   bool own_unwanted_ = false;
   Range cached_;  ///< rounds of each epoch that go through the page cache
-  bool expected_ = false, left_ = false;
+  bool said_all_farewells_ = false, left_ = false;
   std::uint64_t packed_ = 0, messages_ = 0, bytes_ = 0;
   Transport& transport_;
   PartSource& source_;
@@ -134,6 +136,7 @@ class Sender {
   std::uint64_t used_ = 0;          ///< records that were read
   std::deque<std::unique_ptr<Round>> rounds_;
   std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
+  FarewellReceives heard_;
   Turns turns_;
 };
 

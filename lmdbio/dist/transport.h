@@ -10,12 +10,16 @@
 
 namespace lmdbio::dist {
 
+/// Of a receive: whichever rank sends first.
+inline constexpr std::uint32_t kAnyRank = UINT32_MAX;
+
 /// A send or a receive.  Stays where it is, with its bytes, from the call that starts it until done().
 struct Operation {
   bool under_way = false;
-  Status status;          ///< once it is done
-  std::size_t bytes = 0;  ///< that were received
-  std::uint64_t tag = 0;  ///< the transport's
+  Status status;           ///< once it is done
+  std::size_t bytes = 0;   ///< that were received
+  std::uint32_t from = 0;  ///< the rank whose message was received
+  std::uint64_t tag = 0;   ///< the transport's
   bool done() const noexcept { return !under_way; }
 };
 
@@ -38,7 +42,8 @@ class Transport {
   /// size, 0 too.  Neither waits.  ENOMEM, or what the transport says: nothing was started.
   virtual Status send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
                       Operation& op) = 0;
-  /// A message of at most room.size() bytes.  A longer one is an error of the operation.
+  /// A message of at most room.size() bytes.  A longer one is an error of the operation.  `from`: a rank or
+  /// kAnyRank, but not both on one channel.
   virtual Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room, Operation& op) = 0;
   /// Moves on what is under way, never waits.
   virtual Status poll() = 0;

@@ -28,11 +28,14 @@ class FakeNetwork {
   std::size_t open() const {
     std::size_t n = 2 * landing_.size();
     for (const auto& [key, row] : rows_) n += row.sends.size() + row.receives.size();
+    for (const auto& [key, receives] : from_any_) n += receives.size();
     return n;
   }
   std::uint64_t messages = 0, bytes = 0;
   /// Of sends to one rank that were not received, at most.
   std::size_t most_waiting = 0;
+  /// Receives of one rank that were under way, at most.
+  std::size_t most_receives = 0;
 
  private:
   struct Send {
@@ -65,7 +68,8 @@ class FakeNetwork {
     }
     Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
                    dist::Operation& op) override {
-      net_.rows_[{from, rank_, channel}].receives.push_back({room, &op});
+      net_.receives_of(from, rank_, channel).push_back({room, &op});
+      net_.most_receives = std::max(net_.most_receives, ++net_.receives_[rank_]);
       op = {};
       op.under_way = true;
       return {};
@@ -79,6 +83,7 @@ class FakeNetwork {
       for (auto& [key, row] : net_.rows_)
         ended += std::erase_if(row.receives, [&](const Receive& r) { return r.op == &op; });
       if (ended == 0) return;  // it has begun
+      --net_.receives_[rank_];
       op.under_way = false;
       op.status = Status::from_errno(ECANCELED);
     }
@@ -88,14 +93,23 @@ class FakeNetwork {
     const std::uint32_t rank_;
   };
 
+  std::deque<Receive>& receives_of(std::uint32_t from, std::uint32_t to, unsigned channel) {
+    return from == dist::kAnyRank ? from_any_[{to, channel}] : rows_[{from, to, channel}].receives;
+  }
+
   void deliver() {
     for (auto& [key, row] : rows_) {
-      while (!row.sends.empty() && !row.receives.empty() && rng_.below(2) == 0) {
+      const auto [from, to, channel] = key;
+      const auto any = from_any_.find({to, channel});
+      std::deque<Receive>& receives = any != from_any_.end() ? any->second : row.receives;
+      while (!row.sends.empty() && !receives.empty() && rng_.below(2) == 0) {
         const Send s = row.sends.front();
-        const Receive r = row.receives.front();
+        const Receive r = receives.front();
         row.sends.pop_front();
-        row.receives.pop_front();
+        receives.pop_front();
         if (s.bytes.size() > r.room.size()) throw std::logic_error("a message that is longer than its room");
+        r.op->from = from;
+        --receives_[to];
         landing_.emplace_back(s, r);
       }
     }
@@ -116,6 +130,8 @@ class FakeNetwork {
   Rng rng_;
   std::vector<std::unique_ptr<End>> ends_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, unsigned>, Row> rows_;
+  std::map<std::pair<std::uint32_t, unsigned>, std::deque<Receive>> from_any_;
+  std::map<std::uint32_t, std::size_t> receives_;  ///< of each rank, that have not begun
   std::vector<std::pair<Send, Receive>> landing_;  ///< begun
 };
 

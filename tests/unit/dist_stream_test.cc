@@ -540,6 +540,25 @@ TEST(RankStream, RanksWithoutReaders) {
   }
 }
 
+// A reader hears each of many ranks, also those that leave early, with few receives under way.
+TEST(RankStream, ManyRanks) {
+  for (const unsigned leaves : {0u, 20u}) {
+    Job job;
+    job.order.size = sizeof job.order;
+    job.order.batch = 2;
+    job.order.last = LMDBIO_LAST_PAD;
+    job.order.epochs = 1;
+    job.ranks = 100;
+    job.readers = 1;
+    job.round_records = 200;
+    Ranks ranks(job, 400, 5, {}, 2, {});
+    ranks.leaves_of_1000 = leaves;
+    ranks.run();
+    if (HasFatalFailure()) return;
+    EXPECT_LE(ranks.network.most_receives, 16u);
+  }
+}
+
 // What a reader cannot read the ranks try themselves, and again, until it comes.
 TEST(RankStream, ReadsThatFail) {
   std::uint64_t failed = 0, errors = 0;
