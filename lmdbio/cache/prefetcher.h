@@ -1,9 +1,10 @@
 // Reads ahead for all walks of the process: plans in, chunks and page cache out, within one limit of memory.
 //
 // One lock guards what the parts below have: the walks and their plans (Schedule), chunks and memory
-// (ChunkCache), what files have been read.  It is held for no read and no wait, only for the system calls
-// that publish and give back.  One thread does the reading (IoWorker), from the first file that needs it to
-// the last that is closed.
+// (ChunkCache), what files have been read.  No thread reads a database file or waits while it holds the lock.
+// It does make system calls: those that publish and evict chunks, and reads of /proc and of cgroup files that
+// tell how much memory is left.  One thread reads (IoWorker), from the first file that needs it to the last
+// that is closed.
 #pragma once
 
 #include <atomic>
