@@ -6,12 +6,15 @@
 
 #include "compat/abi.h"
 #include "compat/object.h"
+#include "lmdbio/base/config.h"
 
 using namespace lmdbio::compat;
 
 extern "C" {
 
 LMDBIO_ABI const char* lmdbio_version(void) { return LMDBIO_VERSION; }
+
+LMDBIO_ABI int lmdbio_disabled(void) { return lmdbio::config().disable ? 1 : 0; }
 
 LMDBIO_ABI int lmdbio_unreached(char* path, size_t bytes) { return find_unreached(path, bytes) ? 1 : 0; }
 

@@ -36,7 +36,7 @@ bool is_active() {
   if (all == nullptr) return false;
   const bool found = ::dlsym(all, "lmdbio_version") != nullptr;
   (void)::dlclose(all);
-  return found && unreached().empty();
+  return found && lmdbio_disabled() == 0 && unreached().empty();
 }
 
 /// Where the library is that this process uses.

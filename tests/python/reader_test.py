@@ -1026,6 +1026,11 @@ print(before, lmdbio.is_active(), lmdbio._lmdbio._unreached() == sys.argv[1])
     assert out == "True False True\n"
 
 
+def test_a_library_that_is_disabled(script):
+    out = script("import lmdbio; print(lmdbio.is_active())", LD_PRELOAD=lmdbio.library(), LMDBIO_DISABLE="1")
+    assert out == "False\n"
+
+
 def test_prefetch(script, large, slow):
     """Values that were announced are read with more than one request in flight; what is read is the same."""
     fs = slow(large, delay_us=2000)

@@ -30,6 +30,9 @@ extern "C" {
 /* Returns the library's version, "major.minor.patch"; a constant string.  Any thread. */
 LMDBIO_API const char* lmdbio_version(void);
 
+/* Returns 1 if LMDBIO_DISABLE is set, so that all calls of LMDB go to the real library; else 0.  Any thread. */
+LMDBIO_API int lmdbio_disabled(void);
+
 /* Returns 1 if a module of this process contains an LMDB 0.9 that LMDBIO does not serve, because of how the
  * module was linked, and copies the module's path, with a null byte, into the `bytes` at `path`.  Returns 0
  * if there is none.  Modules that hide the functions of their LMDB are not found.  Any thread. */
