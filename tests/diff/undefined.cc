@@ -66,6 +66,9 @@ Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch
   // cursor.
   if (c.dbi >= 2 && c.xcursor == nullptr && dupsort(c) && op_column(call.op) < kOps - 1)
     return Undefined::kNoXcursor;
+  // The handle was closed by the reset of its transaction: the record has lost its flags, but not its root.
+  if (c.dbi >= 2 && c.xcursor != nullptr && !dupsort(c) && op_column(call.op) < kOps - 1)
+    return Undefined::kNoSubDb;
   switch (call.op) {
     case MDB_NEXT:
     case MDB_NEXT_DUP:

@@ -56,7 +56,7 @@ struct More {
   std::uint64_t memory = UINT64_MAX, keeps = UINT64_MAX;
   bool has_cache = false;
   double in_page_cache = 0;
-  std::uint32_t take_nothing = 0;  ///< a bit for each rank
+  std::uint64_t take_nothing = 0;  ///< a bit for each rank
   bool no_readers = false;
 };
 
@@ -548,7 +548,7 @@ TEST(RankStream, ManyRanks) {
     job.order.batch = 2;
     job.order.last = LMDBIO_LAST_PAD;
     job.order.epochs = 1;
-    job.ranks = 100;
+    job.ranks = 60;
     job.readers = 1;
     job.round_records = 200;
     Ranks ranks(job, 400, 5, {}, 2, {});
