@@ -73,9 +73,9 @@ class ChunkSource {
   virtual Waited wait(ChunkIndex chunk) noexcept = 0;
 };
 
-/// The file itself: chunks that are mostly in the page cache are ready, those that another process of the
-/// node has in a chunk file are given, one that another process is bringing is waited for, all others are the
-/// caller's to read.  Goes before `file`.  Null: out of memory.
+/// The source for a file.  A chunk that is mostly in the page cache is ready.  A chunk that another process
+/// of the node has in a chunk file is given.  A chunk that another process is reading is waited for.  The
+/// caller reads all others.  Goes before `file`.  Null: out of memory.
 std::unique_ptr<ChunkSource> file_source(FileCache& file) noexcept;
 
 }  // namespace lmdbio::cache

@@ -17,7 +17,7 @@ namespace lmdbio::cache {
 /// A resident chunk.
 struct Resident {
   ChunkIndex chunk{};
-  bool used = false;       ///< a walk came to it
+  bool used = false;       ///< a walk has reached it
   std::uint64_t left = 0;  ///< when it was last in a plan, on the clock of eviction (ChunkPlans::clock())
   /// Other processes find it by this name, as long as it is resident.
   std::optional<node::ChunkName> name{};
@@ -109,13 +109,13 @@ class Residents {
   std::unordered_map<std::uint32_t, List::iterator> places_;
 };
 
-/// The resident chunk that goes first according to eviction_rank(); null: none may go.  `even_planned`: one
-/// that is in a plan, if there is no other.  is_planned(), is_to_stay() and rank_of() take a Resident:
-/// whether it is in the plan of a walk that goes on, whether other processes are about to come to it, and its
-/// rank.
+/// Returns the resident chunk that eviction_rank() puts first, or null if none may be evicted.
+/// `even_planned`: if all are in plans, one of them may be evicted.  The functions take a Resident.
+/// is_planned(): a walk that goes on has it in its plan.  is_to_stay(): walks of other processes will reach
+/// it soon.  rank_of(): its rank.
 ///
-/// Looks at the lists from that end where the order begins, and passes over chunks that are planned or to
-/// stay: not at all chunks, of which there may be thousands.
+/// There may be thousands of resident chunks.  So the search starts at the end of a list where the order
+/// begins, and skips only chunks that are planned or are to stay.
 template <class IsPlanned, class IsToStay, class RankOf>
 const Resident* first_to_go(const Residents& residents, std::uint64_t now, bool even_planned,
                             IsPlanned&& is_planned, IsToStay&& is_to_stay, RankOf&& rank_of) {

@@ -9,9 +9,9 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// How many bytes all processes of the node together have in flight for the load of one file, apart from the
-/// one chunk that each may read: enough for storage that is far away, few enough that the programs' own reads
-/// do not wait long.
+/// How many bytes all processes of the node together have in flight for the load of one file.  Each process
+/// may always read one chunk.  This is enough for storage that is far away, and the programs' own reads do
+/// not wait long.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// A load into the page cache looks at the memory that is left once in so many chunks.
 constexpr std::uint32_t kLookEvery = 16;

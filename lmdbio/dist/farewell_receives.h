@@ -1,6 +1,7 @@
-// Receives one farewell of each of many ranks.  A receive for each rank would be under way for the life of a
-// stream, and MPI would look at all of them whenever anything moves: thousands of ranks, thousands of times a
-// second.  So few receives are under way, each of which takes the farewell of whichever rank comes first.
+// Receives one farewell from each of many ranks.
+//
+// With a receive for each rank, MPI would look at thousands of receives, thousands of times a second, for the
+// life of a stream.  So at most 16 receives are posted.  Each takes a farewell from any rank.
 #pragma once
 
 #include <array>

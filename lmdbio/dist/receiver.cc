@@ -16,7 +16,7 @@ using reader::Spot;
 
 namespace {
 
-/// Rounds, most of which may have nothing for this rank, in an order that may have no end.
+/// Rounds that are opened in one call.  An order may have no end, and most rounds nothing for this rank.
 constexpr unsigned kOpenedInACall = 64;
 
 std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) noexcept {
@@ -119,7 +119,7 @@ std::shared_ptr<Receiver::Part> Receiver::failed_part(const Part& part) const {
   return failed;
 }
 
-// Of an epoch whose records nobody sends, as this rank has kept them; what it has not kept it reads itself.
+// Opens a round of which no records are sent, since this rank has kept them; it reads what it has not kept.
 // False: not now.
 bool Receiver::open_kept_round() {
   const auto kept = kept_.find(next_ % deal_.rounds_per_epoch());
@@ -145,7 +145,7 @@ bool Receiver::open_kept_round() {
   return true;
 }
 
-// It comes again in the next epoch, and nobody sends it then.
+// The round's records come again in the next epoch, and are not sent then.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
   const std::uint64_t epoch = deal_.epoch_of(round.number);
   return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && !round.kept &&
@@ -153,7 +153,7 @@ bool Receiver::is_to_be_kept(const Round& round) const noexcept {
          deal_.was_sent(transport_.rank(), round.number + deal_.rounds_per_epoch());
 }
 
-// A round of which nothing is due any more.
+// Keeps a round of which everything has arrived.
 void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
   for (std::shared_ptr<Part>& part : round.parts) {
@@ -282,7 +282,7 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
   return Status::from_errno(EPROTO);
 }
 
-// `dropped`: nobody waits for it, so that there is spare memory for what has to be received.
+// `dropped`: the records are received only to be dropped, for which there is spare memory.
 Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::string& why) {
   if (part.state == Part::State::failed) return {};
   if (part.own) {

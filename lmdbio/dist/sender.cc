@@ -20,11 +20,12 @@ std::byte* put(std::byte* to, const MDB_val& v) noexcept {
   return to + v.mv_size;
 }
 
-/// Own records are copied if they are at most one in so many of those that were read together: batches of the
-/// program would keep the others' memory too.  Always, if this rank keeps them, or if they were lent.
+/// This rank copies its own records if they are at most one in so many of the records that were read
+/// together. Otherwise the program's batches would keep the memory of the others as well.  It always copies
+/// records that it keeps, and records that were lent.
 constexpr std::size_t kCopiedBelow = 2;
-/// Rounds without anything to read that are passed over in one call, and beyond what this rank uses: an order
-/// may have no end, and a reader never anything to read of it.
+/// How many rounds without anything to read are skipped in one call, and how far beyond the round that this
+/// rank uses.  In an order without an end, a reader may never have anything to read.
 constexpr unsigned kPassedInACall = 16;
 constexpr std::uint64_t kPassedAhead = 256;
 
@@ -184,7 +185,7 @@ bool Sender::start_round(std::uint64_t near) {
   const bool comes_again = cached_.begin <= at_of_epoch(next_) && at_of_epoch(next_) < cached_.end;
   const Status st =
       source_.start(planned_.ordinals, {.may_lend = true, .comes_again = comes_again}, read, why);
-  // Without memory now there may be some when what is under way is done.
+  // There may be memory when the reads and messages under way have ended.
   if (st.raw() == ENOMEM && (!rounds_.empty() || (load_ != nullptr && load_->reads()))) return false;
   used_ += planned_.ordinals.size();
   planned_.round->read = std::move(read);  // null: nobody gets it, each reads for itself
