@@ -219,11 +219,10 @@ void go_on(ReadTxn& t, const TxnHandle& h) noexcept {
   t.by_metas = true;
   t.txn.lose();
   if (!e.lost.exchange(true))
-    log_line(
-        LogLevel::warn,
-        "%s: a forked process used an old transaction, which had given its reader slot to a newer one, after "
-        "a commit: MDB_BAD_TXN",
-        e.stats.path.c_str());
+    log_line(LogLevel::warn,
+             "%s: a forked process used an old transaction, which had given its reader slot to a newer one, "
+             "and %s: MDB_BAD_TXN",
+             e.stats.path.c_str(), rc == 0 ? "a writer has committed since" : "no slot is to be had now");
 }
 
 }  // namespace

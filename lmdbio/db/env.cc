@@ -130,7 +130,7 @@ namespace {
 // Of an unmapped file.
 constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40;
 
-/// A window for a map of `map_bytes`, of which the pages up to `last_pg` are in use.
+/// A window for a map of `map_bytes`; the pages up to `last_pg` are in use.
 Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes,
                                                   std::uint64_t last_pg, std::size_t page_size,
                                                   bool no_readahead) {
@@ -308,8 +308,8 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   return pages;
 }
 
-// The program has closed the descriptor.  The file that is open for reading ahead knows the length; where
-// there can be none, as much is there as was, or as the snapshot says, if the kernel can read its last page.
+// The program has closed the descriptor.  If the file is open for read-ahead, that descriptor tells the
+// length. Otherwise the length is the last known one, or the snapshot's if the kernel can read its last page.
 std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   const Uncancelled wait;
   const AsyncSignalsBlocked allocates;

@@ -1,5 +1,6 @@
-// Walks whose chunks come from somewhere else: what a source says is ready is not read, what is its caller's
-// to read is read once and reported, and what others read is waited for, until they have or never will.
+// Walks over a source of chunks.  A chunk that the source calls ready is not read.  A chunk that the caller
+// is to read is read once and reported.  A chunk that another process reads is waited for until that process
+// ends.
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -197,7 +198,7 @@ TEST_F(Source, ClosedWhileOthersRead) {
   }
 }
 
-// A new snapshot: what was claimed before it is not shown as what is in the file now.
+// A chunk that was claimed before a new snapshot is not taken for the file's present content.
 TEST_F(Source, ANewSnapshotMeanwhile) {
   script_.answer = [](std::uint32_t, unsigned n) { return n == 0 ? Answer::wait : Answer::yours; };
   script_.wait = [](std::uint32_t, unsigned) { return Waited::not_read; };

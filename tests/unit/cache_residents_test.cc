@@ -80,7 +80,7 @@ TEST(Residents, EachMayBeErasedOnTheWay) {
   EXPECT_EQ(chunks(all.unused()), (std::vector<std::uint32_t>{1, 5, 7}));
 }
 
-// A process with some walks: what is chosen has the highest rank of all that may go.
+// The chosen chunk has the highest rank of all chunks that may be evicted.
 TEST(Residents, FirstToGo) {
   test::Rng rng(20261127);
   for (int round = 0; round < 200; ++round) {

@@ -1,5 +1,5 @@
-// Ranks that read for each other get what each of them would read alone: any order, assignment, number of
-// ranks, readers and rounds, over a network and a file system that keep nobody's time.
+// Ranks that read for each other get what each of them would read alone.  Orders, assignments and the numbers
+// of ranks, readers and rounds are random, and so are the times of the network and of the file system.
 #include <gtest/gtest.h>
 
 #include <algorithm>
