@@ -28,7 +28,7 @@ Status wait_for_team(const lmdbio_reader& reader, std::string& why) {
 }
 
 /// The batch as a program holds it.
-const lmdbio_batch* give(std::unique_ptr<reader::Batch> b) noexcept { return b.release(); }
+const lmdbio_batch* give(std::unique_ptr<records::Batch> b) noexcept { return b.release(); }
 
 }  // namespace
 
@@ -119,9 +119,9 @@ LMDBIO_ABI int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinal
     if (reader == nullptr || batch == nullptr || (ordinals == nullptr && n != 0))
       return invalid(why, "lmdbio_reader_read: null argument");
     for (std::size_t i = 0; i < n; ++i)
-      if (ordinals[i] == reader::kNoRecord) return invalid(why, "lmdbio_reader_read: no such record");
+      if (ordinals[i] == records::kNoRecord) return invalid(why, "lmdbio_reader_read: no such record");
     if (const Status st = wait_for_team(*reader, why); !st.ok()) return st;
-    std::unique_ptr<reader::Batch> b;
+    std::unique_ptr<records::Batch> b;
     const Status st = reader->core->read({ordinals, n}, b, why);
     if (st.ok()) *batch = give(std::move(b));
     return st;
@@ -134,7 +134,7 @@ LMDBIO_ABI int lmdbio_reader_read_keys(lmdbio_reader* reader, const MDB_val* key
     if (reader == nullptr || batch == nullptr || (keys == nullptr && n != 0))
       return invalid(why, "lmdbio_reader_read_keys: null argument");
     std::vector<std::uint64_t> ordinals;
-    std::unique_ptr<reader::Batch> b;
+    std::unique_ptr<records::Batch> b;
     Status st = wait_for_team(*reader, why);
     if (st.ok()) st = reader->core->find({keys, n}, ordinals, why);
     if (st.ok()) st = reader->core->read(ordinals, b, why, true);
@@ -158,7 +158,7 @@ LMDBIO_ABI int lmdbio_reader_find(lmdbio_reader* reader, const MDB_val* keys, si
 LMDBIO_ABI void lmdbio_batch_release(const lmdbio_batch* batch) {
   if (batch == nullptr) return;
   (void)guarded([&] {
-    delete static_cast<const reader::Batch*>(batch);
+    delete static_cast<const records::Batch*>(batch);
     return Status();
   });
 }
@@ -181,8 +181,8 @@ LMDBIO_ABI int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* giv
     if (reader->team != nullptr) {
       st = reader->team->open_stream(order, made->core, why);
     } else {
-      std::unique_ptr<reader::Stream> core;
-      st = reader::Stream::open(*reader->core, order, core, why);
+      std::unique_ptr<records::Stream> core;
+      st = records::Stream::open(*reader->core, order, core, why);
       made->core = std::move(core);
     }
     if (st.ok()) *stream = made.release();
@@ -193,7 +193,7 @@ LMDBIO_ABI int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* giv
 LMDBIO_ABI int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** batch) {
   return told([&](std::string& why) {
     if (stream == nullptr || batch == nullptr) return invalid(why, "lmdbio_stream_next: null argument");
-    std::unique_ptr<reader::Batch> b;
+    std::unique_ptr<records::Batch> b;
     const Status st = stream->core->next(b, why);
     if (st.ok()) *batch = give(std::move(b));
     return st;
@@ -201,7 +201,7 @@ LMDBIO_ABI int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** ba
 }
 
 LMDBIO_ABI void lmdbio_stream_position(const lmdbio_stream* stream, uint64_t* epoch, uint64_t* position) {
-  const reader::Spot at = stream != nullptr ? stream->core->position() : reader::Spot();
+  const records::Spot at = stream != nullptr ? stream->core->position() : records::Spot();
   if (epoch != nullptr) *epoch = at.epoch;
   if (position != nullptr) *position = at.position;
 }
@@ -221,7 +221,7 @@ LMDBIO_ABI void lmdbio_stream_close(lmdbio_stream* stream) {
 }
 
 LMDBIO_ABI uint64_t lmdbio_shuffle(uint64_t seed, uint64_t epoch, uint64_t count, uint64_t i) {
-  return reader::shuffle(seed, epoch, count, i);
+  return records::shuffle(seed, epoch, count, i);
 }
 
 }  // extern "C"

@@ -13,16 +13,16 @@
 #include "compat/stats.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/mix.h"
-#include "lmdbio/dist/file_index.h"
-#include "lmdbio/dist/team_functions.h"
-#include "lmdbio/dist/team_stream.h"
+#include "lmdbio/ranks/file_index.h"
+#include "lmdbio/ranks/team_functions.h"
+#include "lmdbio/ranks/team_stream.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
 
 namespace {
 
-using SharedTeam = std::shared_ptr<dist::Team>;
+using SharedTeam = std::shared_ptr<ranks::Team>;
 
 SharedTeam& team_of(void* handle) noexcept { return *static_cast<SharedTeam*>(handle); }
 
@@ -33,7 +33,7 @@ std::uint64_t hash(const std::byte* bytes, std::size_t n, std::uint64_t seed) no
 }
 
 /// A reader as this rank has it.
-class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
+class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
  public:
   LocalReader(lmdbio_reader& reader, const lmdbio_reader_options& options, std::shared_ptr<Opened> opened,
               const ReaderPart& part)
@@ -52,19 +52,19 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
   }
 
   Status open(const SharedTeam& team, const char* path, std::string& why) {
-    dist::FileState state;
+    ranks::FileState state;
     if (const Status st = look(state, why); !st.ok()) return st;
-    dist::TeamReader::open(team, path, database_, state, *this, shared_);
+    ranks::TeamReader::open(team, path, database_, state, *this, shared_);
     return {};
   }
 
   Status wait(std::string& why) override { return shared_->wait(never_, why); }
-  Status open_stream(const lmdbio_order& order, std::unique_ptr<reader::BatchStream>& out,
+  Status open_stream(const lmdbio_order& order, std::unique_ptr<records::BatchStream>& out,
                      std::string& why) override {
-    return dist::TeamStream::open(shared_, order, out, why);
+    return ranks::TeamStream::open(shared_, order, out, why);
   }
 
-  Status renew(dist::FileState& state, std::string& why) override {
+  Status renew(ranks::FileState& state, std::string& why) override {
     const std::shared_ptr<Opened> opened = opened_.lock();
     if (opened == nullptr) return Status::from_errno(EINVAL);
     mdb_txn_reset(opened->txn);
@@ -75,7 +75,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
     ReadTxn* const t = as<ReadTxn>(opened->txn);
     if (t->txn.stale(opened->dbi))
       if (const auto record = t->txn.record(opened->dbi); !record) return record.error();
-    std::unique_ptr<reader::Reader> core;
+    std::unique_ptr<records::Reader> core;
     if (const Status st = make_reader(*t, opened->dbi, options_, database_, opened, part_, core, why);
         !st.ok())
       return st;
@@ -85,7 +85,7 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
   }
 
   Status check(std::string& why) override {
-    dist::FileState now;
+    ranks::FileState now;
     if (const Status st = look(now, why); !st.ok()) return st;
     if (now.metas == state_.metas) return {};
     why = reader_.env->stats.path +
@@ -93,22 +93,22 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
     return Status::from_errno(ESTALE);
   }
 
-  reader::Reader& reader() noexcept override { return *reader_.core; }
-  reader::IndexParts* missing_index() noexcept override {
+  records::Reader& reader() noexcept override { return *reader_.core; }
+  records::IndexParts* missing_index() noexcept override {
     return part_.deferred_index && !reader_.core->shared().counters.index_read
-               ? static_cast<reader::IndexParts*>(&reader_.core->places())
+               ? static_cast<records::IndexParts*>(&reader_.core->places())
                : nullptr;
   }
-  std::unique_ptr<dist::IndexWork> start_index(std::uint64_t part, std::uint64_t parts) override {
-    const reader::Shared& shared = reader_.core->shared();
-    return dist::start_index(shared.source, shared.pool->memory(), part, parts);
+  std::unique_ptr<ranks::IndexWork> start_index(std::uint64_t part, std::uint64_t parts) override {
+    const records::Shared& shared = reader_.core->shared();
+    return ranks::start_index(shared.source, shared.pool->memory(), part, parts);
   }
 
  private:
   /// The file as it is now, with the transaction id of the reader's snapshot.
-  Status look(dist::FileState& state, std::string& why) {
+  Status look(ranks::FileState& state, std::string& why) {
     db::Env& env = *reader_.env->engine;
-    const reader::Source& source = reader_.core->shared().source;
+    const records::Source& source = reader_.core->shared().source;
     db::MetaCopies metas;
     Status st = env.read_metas(metas);
     const auto identity = source.base().identity();
@@ -132,8 +132,8 @@ class LocalReader final : public ReaderTeam, public dist::TeamReader::Local {
   const std::weak_ptr<Opened> opened_;  // the reader's snapshot has it
   const ReaderPart part_;
   const std::atomic<bool> never_{false};
-  std::shared_ptr<dist::TeamReader> shared_;
-  dist::FileState state_;
+  std::shared_ptr<ranks::TeamReader> shared_;
+  ranks::FileState state_;
 };
 
 /// Everything but the other ranks.
@@ -165,10 +165,10 @@ Status open_local(const SharedTeam& team, const char* path, const lmdbio_reader_
   return {};
 }
 
-int init(dist::Network* network, const dist::TeamOptions& options, void** team) noexcept {
-  std::unique_ptr<dist::Network> owned(network);
+int init(ranks::Network* network, const ranks::TeamOptions& options, void** team) noexcept {
+  std::unique_ptr<ranks::Network> owned(network);
   return told([&](std::string&) {
-    dist::Team::Settings settings;
+    ranks::Team::Settings settings;
     char host[256] = "";
     (void)::gethostname(host, sizeof host - 1);
     settings.host = host;
@@ -176,7 +176,7 @@ int init(dist::Network* network, const dist::TeamOptions& options, void** team) 
     settings.readers_per_node = options.readers_per_node;
     settings.own_thread = options.own_thread;
     settings.turns = {options.stagger_group, options.stagger_reads};
-    auto made = std::make_unique<SharedTeam>(std::make_shared<dist::Team>(std::move(owned), settings));
+    auto made = std::make_unique<SharedTeam>(std::make_shared<ranks::Team>(std::move(owned), settings));
     *team = made.release();
     return Status();
   });
@@ -199,8 +199,8 @@ int reader_open(void* handle, const char* path, const lmdbio_reader_options* giv
     const Status st = open_local(team, path, options, made, why);
     if (!st.ok()) {
       if (why.empty()) why = std::string(path) + ": " + mdb_strerror(st.raw());
-      dist::TeamReader::report_failure(*team, path, options.database != nullptr ? options.database : "",
-                                       st.raw(), why);
+      ranks::TeamReader::report_failure(*team, path, options.database != nullptr ? options.database : "",
+                                        st.raw(), why);
       return st;
     }
     team->poll();
@@ -228,8 +228,8 @@ int poll(void* handle) noexcept {
 }
 
 /// One line of JSON about the whole job.
-std::string job_line(dist::Team& team) {
-  const dist::JobTotals& t = team.job_totals();
+std::string job_line(ranks::Team& team) {
+  const ranks::JobTotals& t = team.job_totals();
   std::string out = "{\"lmdbio\":\"" LMDBIO_VERSION "\",\"job\":{";
   const auto add = [&out](const char* name, std::uint64_t n) {
     out += (out.back() == '{' ? "\"" : ",\"") + std::string(name) + "\":" + std::to_string(n);
@@ -252,7 +252,7 @@ std::string job_line(dist::Team& team) {
 
 int close(void* handle) noexcept {
   return told([&](std::string& why) {
-    dist::Team& team = *team_of(handle);
+    ranks::Team& team = *team_of(handle);
     if (!team.ours() || team.closed()) return Status();
     if (team.close()) {
       if (team.rank() == 0) stats_write(job_line(team));
@@ -277,11 +277,11 @@ void set_error(const char* text) noexcept {
 
 bool together() noexcept { return config().mpi; }
 
-constexpr dist::TeamFunctions kFunctions{set_error, together, init,  nodes,    reader_open,
-                                         wait,      poll,     close, free_team};
+constexpr ranks::TeamFunctions kFunctions{set_error, together, init,  nodes,    reader_open,
+                                          wait,      poll,     close, free_team};
 
 }  // namespace
 
-extern "C" LMDBIO_ABI const dist::TeamFunctions* lmdbio_team_functions(const char* version) {
+extern "C" LMDBIO_ABI const ranks::TeamFunctions* lmdbio_team_functions(const char* version) {
   return version != nullptr && std::strcmp(version, LMDBIO_VERSION) == 0 ? &kFunctions : nullptr;
 }

@@ -14,21 +14,21 @@
 #include "compat/guard.h"
 #include "compat/handle.h"
 #include "lmdbio/base/interrupt.h"
-#include "lmdbio/reader/reader.h"
-#include "lmdbio/reader/stream.h"
+#include "lmdbio/records/reader.h"
+#include "lmdbio/records/stream.h"
 
 namespace lmdbio::compat {
 class ReaderTeam;
 }
 
 struct lmdbio_reader {
-  std::unique_ptr<lmdbio::reader::Reader> core;
+  std::unique_ptr<lmdbio::records::Reader> core;
   lmdbio::compat::EnvHandle* env = nullptr;
   /// Of a reader that the ranks of an MPI job share (compat/entry_team.cc); null: this process's alone.
   std::shared_ptr<lmdbio::compat::ReaderTeam> team;
 };
 struct lmdbio_stream {
-  std::unique_ptr<lmdbio::reader::BatchStream> core;
+  std::unique_ptr<lmdbio::records::BatchStream> core;
 };
 
 namespace lmdbio::compat {
@@ -88,7 +88,7 @@ Status open_environment(const char* path, const lmdbio_reader_options& options, 
 /// What a reader is to this process.
 struct ReaderPart {
   double of_file = 1;           ///< the part of the file that this node reads
-  bool deferred_index = false;  ///< as of reader::PlacesRequest
+  bool deferred_index = false;  ///< as of records::PlacesRequest
   /// Through the page cache, more than was asked for may be read where that is faster: huge pages, and the
   /// kernel's read-ahead.  Not where other nodes read what is beside it.
   bool reads_around = true;
@@ -96,7 +96,7 @@ struct ReaderPart {
 /// A reader of the snapshot of `t`; `opened` may be null.  May throw bad_alloc.
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
                    const std::shared_ptr<Opened>& opened, const ReaderPart& part,
-                   std::unique_ptr<reader::Reader>& out, std::string& why);
+                   std::unique_ptr<records::Reader>& out, std::string& why);
 /// Options as given, or the defaults.  `opens`: flags are looked at.
 Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,
                     std::string& why);
@@ -109,7 +109,7 @@ class ReaderTeam {
   virtual ~ReaderTeam() = default;
   /// Waits until all ranks have one snapshot.  Otherwise their common error.
   virtual Status wait(std::string& why) = 0;
-  virtual Status open_stream(const lmdbio_order& order, std::unique_ptr<reader::BatchStream>& out,
+  virtual Status open_stream(const lmdbio_order& order, std::unique_ptr<records::BatchStream>& out,
                              std::string& why) = 0;
 };
 

@@ -16,7 +16,7 @@
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/page_filler.h"
-#include "lmdbio/reader/open_places.h"
+#include "lmdbio/records/open_places.h"
 
 namespace lmdbio::compat {
 
@@ -43,7 +43,7 @@ unsigned kind_of(std::string& path, unsigned flags) {
 /// What a reader may have: `limit` bytes, of the process's or, where LMDBIO_MEMORY allows nothing, its own.
 struct ReaderMemory {
   std::uint64_t limit = 0;
-  std::shared_ptr<reader::Memory> process;  ///< null: its own
+  std::shared_ptr<records::Memory> process;  ///< null: its own
 };
 
 Status reader_memory(const std::string& name, const lmdbio_reader_options& options, ReaderMemory& out,
@@ -54,8 +54,8 @@ Status reader_memory(const std::string& name, const lmdbio_reader_options& optio
   out.limit = options.memory != 0 ? options.memory : all;
   if (all != 0) {
     out.limit = std::min(out.limit, all);
-    out.process = reader::Memory::of_process(*prefetcher);
-    prefetcher->set_reclaim(reader::Memory::reclaim);
+    out.process = records::Memory::of_process(*prefetcher);
+    prefetcher->set_reclaim(records::Memory::reclaim);
     return {};
   }
   if (out.limit != 0) return {};
@@ -116,7 +116,7 @@ Status served(const char* path, const Opened& o, ReadTxn*& out, std::string& why
 
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
                    const std::shared_ptr<Opened>& opened, const ReaderPart& part,
-                   std::unique_ptr<reader::Reader>& out, std::string& why) {
+                   std::unique_ptr<records::Reader>& out, std::string& why) {
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
   const Origin origin = env.engine->origin();
@@ -132,18 +132,18 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
     why = name + ": " + mdb_strerror(file.error().raw());
     return file.error();
   }
-  reader::Source source{file.value(),
-                        name,
-                        data_file(env.setup.path.c_str(), env.setup.open_flags),
-                        0,
-                        0,
-                        0,
-                        {},
-                        {},
-                        {},
-                        opened,
-                        origin.fd,
-                        memory_facts().available};
+  records::Source source{file.value(),
+                         name,
+                         data_file(env.setup.path.c_str(), env.setup.open_flags),
+                         0,
+                         0,
+                         0,
+                         {},
+                         {},
+                         {},
+                         opened,
+                         origin.fd,
+                         memory_facts().available};
   source.page_size = env.engine->page_size();
   source.txnid = t.txn.id();
   source.pages = std::min(t.txn.snapshot().last_pg + 1, env.engine->file_pages(source.txnid));
@@ -165,7 +165,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   Progress progress{options.progress, options.progress_context};
   ReaderMemory memory;
   if (const Status st = reader_memory(name, options, memory, why); !st.ok()) return st;
-  reader::PlacesRequest request;
+  records::PlacesRequest request;
   request.database = database;
   request.memory = memory.process;
   request.sidecar = options.no_sidecar == 0;
@@ -174,13 +174,13 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
     request.progress = Progress::on;
     request.context = &progress;
   }
-  std::unique_ptr<reader::Places> places;
+  std::unique_ptr<records::Places> places;
   bool loaded = false;
-  if (const Status st = reader::open_places(source, request, places, loaded, why); !st.ok()) return st;
+  if (const Status st = records::open_places(source, request, places, loaded, why); !st.ok()) return st;
   auto made =
-      std::make_unique<reader::Reader>(std::move(source), std::move(places), memory.limit, read,
-                                       part.reads_around ? make_engine : make_exact_engine, memory.process);
-  if (!reader::take_least(made->shared())) {
+      std::make_unique<records::Reader>(std::move(source), std::move(places), memory.limit, read,
+                                        part.reads_around ? make_engine : make_exact_engine, memory.process);
+  if (!records::take_least(made->shared())) {
     why = name + ": not enough memory for a reader, which needs 1 MiB" + made->shared().memory().reason();
     return Status::from_errno(ENOMEM);
   }

@@ -25,7 +25,7 @@
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/db/file_policy.h"
 #include "lmdbio/node/counter_board.h"
-#include "lmdbio/reader/shared.h"
+#include "lmdbio/records/shared.h"
 
 namespace lmdbio::compat {
 
@@ -134,7 +134,7 @@ stats::EnvironmentReport report_of(EnvHandle& env) {
   out.forward_write = get(s.counters->forwarded.write);
   out.io = io_report(env);
   out.readers = s.counters->closed_readers;
-  for (const reader::Shared* const r : s.readers) out.readers.add(*r);
+  for (const records::Shared* const r : s.readers) out.readers.add(*r);
   if (s.opened_ns == 0) return out;
   rusage now{};
   (void)::getrusage(RUSAGE_SELF, &now);
@@ -185,8 +185,8 @@ void write_line(const std::string& line, const std::string& path) {
 }
 
 bool wanted() noexcept { return !config().stats.empty(); }
-/// Statistics go to a file, so other processes may see the counters, in shared memory.  Standard error is this
-/// process's alone.
+/// Statistics go to a file, so other processes may see the counters, in shared memory.  Standard error is
+/// this process's alone.
 bool is_shown() noexcept { return wanted() && config().stats != "1"; }
 
 // Under the mutex.
@@ -257,7 +257,7 @@ EnvStats::EnvStats() noexcept
     : counters(first_on_board({CellKind::environment})),
       text_({CellKind::text, CounterBoard::number_of(counters.on_board())}) {}
 
-void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept {
+void stats_reader_made(EnvHandle& env, const records::Shared& reader) noexcept {
   if (!wanted()) return;
   EnvStats::show();
   const std::lock_guard lock(mutex);
@@ -267,7 +267,7 @@ void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept {
   }
 }
 
-void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept {
+void stats_reader_gone(EnvHandle& env, const records::Shared& reader) noexcept {
   if (!wanted()) return;
   const std::lock_guard lock(mutex);
   if (std::erase(env.stats.readers, &reader) != 0) env.stats.counters->closed_readers.add(reader);

@@ -13,7 +13,7 @@
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/stats/report.h"
 
-namespace lmdbio::reader {
+namespace lmdbio::records {
 struct Shared;
 }
 
@@ -38,10 +38,10 @@ struct EnvStats {
   const char* reason = "not opened";  ///< why it is not ours; null if it is
   /// `ended`: see lock_handles.  `closed_readers`: under the mutex of lock_stats(), as `readers`.
   node::Cell<stats::EnvironmentCounters> counters;
-  std::int64_t opened_ns = 0;                  ///< CLOCK_MONOTONIC
-  rusage usage{};                              ///< of the process, at the open
-  std::optional<std::uint64_t> storage_bytes;  ///< likewise: stats::process_storage_bytes()
-  std::vector<const reader::Shared*> readers;  ///< open ones
+  std::int64_t opened_ns = 0;                   ///< CLOCK_MONOTONIC
+  rusage usage{};                               ///< of the process, at the open
+  std::optional<std::uint64_t> storage_bytes;   ///< likewise: stats::process_storage_bytes()
+  std::vector<const records::Shared*> readers;  ///< open ones
 
   void add(const ForwardCounters& c) noexcept;
   /// Counts one in `c`, and what is there once in a while where others see it.
@@ -70,8 +70,8 @@ void stats_environment_made(EnvHandle& env) noexcept;
 void stats_environment_gone(EnvHandle& env) noexcept;
 
 /// A reader of the environment was opened, and is being closed.  Out of memory: it is not counted.
-void stats_reader_made(EnvHandle& env, const reader::Shared& reader) noexcept;
-void stats_reader_gone(EnvHandle& env, const reader::Shared& reader) noexcept;
+void stats_reader_made(EnvHandle& env, const records::Shared& reader) noexcept;
+void stats_reader_gone(EnvHandle& env, const records::Shared& reader) noexcept;
 
 /// At load: notes whether the environment asks for statistics.  Calls nothing: most processes that load the
 /// library have nothing to do with LMDB.

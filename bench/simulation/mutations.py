@@ -22,15 +22,15 @@ from scaling.simulated_campaign import job_words  # noqa: E402
 # What: the file, what stands there, what replaces it, and the count that is to differ by a factor of 1.5 at least.
 MUTANTS = {
     "each part is read twice": (
-        "lmdbio/dist/sender.cc", "  const Status st =\n      source_.start(planned_.ordinals,",
+        "lmdbio/ranks/sender.cc", "  const Status st =\n      source_.start(planned_.ordinals,",
         "  std::unique_ptr<PartRead> again;\n  (void)source_.start(planned_.ordinals, {}, again, why);\n  (void)again.release();\n"
         "  const Status st =\n      source_.start(planned_.ordinals,", "file_bytes"),
     # Messages of one record take so long that ranks lose their patience, and read for themselves.
     "parts have one record": (
-        "lmdbio/dist/stream_sizes.cc", "std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) * readers",
+        "lmdbio/ranks/stream_sizes.cc", "std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) * readers",
         "offer + record_bytes != 0 ? readers : readers", "messages"),
     "readers take no turns": (
-        "lmdbio/dist/turns.cc", "  if (at_once_ == 0) return true;\n", "  if (at_once_ + n != UINT64_MAX) return true;\n", "in_flight"),
+        "lmdbio/ranks/turns.cc", "  if (at_once_ == 0) return true;\n", "  if (at_once_ + n != UINT64_MAX) return true;\n", "in_flight"),
 }
 SEEN, SEEN_IN_TIME = 1.5, 1.02  # factors, either way
 

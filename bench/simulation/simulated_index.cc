@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "bench/common.h"
-#include "lmdbio/dist/index_exchange.h"
 #include "lmdbio/format/meta_view.h"
-#include "lmdbio/reader/build_index.h"
+#include "lmdbio/ranks/index_exchange.h"
+#include "lmdbio/records/build_index.h"
 
 namespace lmdbio::bench {
 
@@ -105,12 +105,12 @@ format::DbRecord main_database(const SyntheticTree& tree) {
 }
 
 /// Done when it is made.
-class ModelWork final : public dist::IndexWork {
+class ModelWork final : public ranks::IndexWork {
  public:
   ModelWork(Machine& machine, std::uint32_t part, std::uint32_t parts) {
     static const std::shared_ptr<const OpenFile> file = empty_file();
     engines_machine = &machine;
-    reader::IndexRequest request;
+    records::IndexRequest request;
     request.file = file.get();
     request.file_pages = machine.tree().pages();
     request.page_size = machine.tree().page_bytes();
@@ -120,19 +120,19 @@ class ModelWork final : public dist::IndexWork {
     request.threads = 1;
     request.part = part;
     request.parts = parts;
-    reader::IndexProblem problem;
-    status_ = reader::build_index(request, index_, problem);
+    records::IndexProblem problem;
+    status_ = records::build_index(request, index_, problem);
     if (!status_.ok()) why_ = "page " + std::to_string(problem.page) + ": " + problem.reason;
   }
   bool done() noexcept override { return true; }
-  const reader::RecordIndex* made(Status& st, std::string& why) override {
+  const records::RecordIndex* made(Status& st, std::string& why) override {
     st = status_;
     why = why_;
     return st.ok() ? &index_ : nullptr;
   }
 
  private:
-  reader::RecordIndex index_;
+  records::RecordIndex index_;
   Status status_;
   std::string why_;
 };
@@ -143,18 +143,18 @@ void make_simulated_index(Machine& machine, std::span<const std::uint32_t> nodes
   Waker waker;
   SimulatedTransport transport(machine.network(), rank, static_cast<std::uint32_t>(nodes.size()), waker,
                                kPort);
-  dist::IndexExchange::Settings settings;
+  ranks::IndexExchange::Settings settings;
   settings.nodes = nodes;
   settings.records = machine.records().count();
   settings.name = "the simulated database";
-  dist::IndexExchange exchange(settings, transport);
+  ranks::IndexExchange exchange(settings, transport);
   std::unique_ptr<ModelWork> work;
   if (exchange.makes_part()) work = std::make_unique<ModelWork>(machine, exchange.part(), exchange.parts());
   while (!exchange.closed()) {
     if (!transport.poll().ok() || !exchange.progress(work.get()).ok()) die("the index cannot be exchanged");
     if (!exchange.closed()) (void)waker.wait(Waker::kForever);
   }
-  if (exchange.outcome() != dist::IndexExchange::Outcome::whole) die("%s", exchange.why().c_str());
+  if (exchange.outcome() != ranks::IndexExchange::Outcome::whole) die("%s", exchange.why().c_str());
 }
 
 }  // namespace lmdbio::bench

@@ -1,5 +1,5 @@
-// The record index that simulated ranks make when they open a database for `full`: lmdbio/reader reads the
-// tree, lmdbio/dist exchanges the parts.
+// The record index that simulated ranks make when they open a database for `full`: lmdbio/records reads the
+// tree, lmdbio/ranks exchanges the parts.
 #pragma once
 
 #include <cstdint>

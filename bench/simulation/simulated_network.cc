@@ -75,7 +75,7 @@ void SimulatedNetwork::send(std::uint32_t to, unsigned channel, const End& end) 
 
 void SimulatedNetwork::receive(std::uint32_t from, unsigned channel, const End& end) {
   SimulatedTransport& to = *end.transport;
-  if (from == dist::kAnyRank) {
+  if (from == ranks::kAnyRank) {
     FromAny& any = from_any(to.rank_, channel, to.ranks_);
     any.receives.push_back(end);
     to.receives_[end.operation] = &any.receives;
@@ -122,7 +122,7 @@ void SimulatedNetwork::begin_transfers(Sends& sends, std::vector<End>& receives)
 }
 
 Status SimulatedTransport::send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
-                                dist::Operation& op) {
+                                ranks::Operation& op) {
   op = {};
   op.under_way = true;
   network_.send(to, channel_of(channel), {this, &op, {const_cast<std::byte*>(bytes.data()), bytes.size()}});
@@ -130,7 +130,7 @@ Status SimulatedTransport::send(std::uint32_t to, unsigned channel, std::span<co
 }
 
 Status SimulatedTransport::receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
-                                   dist::Operation& op) {
+                                   ranks::Operation& op) {
   op = {};
   op.under_way = true;
   network_.receive(from, channel_of(channel), {this, &op, room});
@@ -152,7 +152,7 @@ Status SimulatedTransport::poll() {
   return {};
 }
 
-void SimulatedTransport::cancel(dist::Operation& op) {
+void SimulatedTransport::cancel(ranks::Operation& op) {
   const auto found = receives_.find(&op);
   if (found == receives_.end()) return;  // poll() finds its end
   std::vector<SimulatedNetwork::End>& receives = *found->second;

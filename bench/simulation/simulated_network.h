@@ -1,7 +1,7 @@
 // Messages of LMDBIO's streams between simulated ranks.
 //
-// lmdbio/dist/mpi_transport.h does the same with MPI.  There a rank has to ask whether a message has come, as
-// MPI cannot tell; to ask some thousand times a second takes long to simulate.  Here it is told.
+// lmdbio/ranks/mpi_transport.h does the same with MPI.  There a rank has to ask whether a message has come,
+// as MPI cannot tell; to ask some thousand times a second takes long to simulate.  Here it is told.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lmdbio/dist/message.h"
-#include "lmdbio/dist/transport.h"
+#include "lmdbio/ranks/message.h"
+#include "lmdbio/ranks/transport.h"
 
 namespace lmdbio::bench {
 
@@ -75,7 +75,7 @@ class SimulatedNetwork {
   friend class SimulatedTransport;
   struct End {
     SimulatedTransport* transport = nullptr;
-    dist::Operation* operation = nullptr;
+    ranks::Operation* operation = nullptr;
     std::span<std::byte> bytes;  ///< that a send only reads
   };
   /// Of one channel from one rank to another, in the order in which they were asked for.
@@ -101,7 +101,7 @@ class SimulatedNetwork {
   std::unordered_map<std::uint64_t, FromAny> from_any_;
 };
 
-class SimulatedTransport final : public dist::Transport {
+class SimulatedTransport final : public ranks::Transport {
  public:
   /// Of the calling rank.  `network` and `waker` outlive it; the latter is told of operations that have
   /// ended.  `port`: only transports with the same one hear each other.
@@ -121,23 +121,23 @@ class SimulatedTransport final : public dist::Transport {
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t ranks() const noexcept override { return ranks_; }
   Status send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
-              dist::Operation& op) override;
+              ranks::Operation& op) override;
   Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
-                 dist::Operation& op) override;
+                 ranks::Operation& op) override;
   /// Operations are done() from here on, as with MPI.
   Status poll() override;
-  void cancel(dist::Operation& op) override;
+  void cancel(ranks::Operation& op) override;
 
  private:
   friend class SimulatedNetwork;
   struct Ended {
-    dist::Operation* operation;
+    ranks::Operation* operation;
     std::size_t bytes;
     Status status;
   };
   void end(const Ended& ended);
 
-  unsigned channel_of(unsigned channel) const noexcept { return port_ * dist::kChannels + channel; }
+  unsigned channel_of(unsigned channel) const noexcept { return port_ * ranks::kChannels + channel; }
 
   SimulatedNetwork& network_;
   const unsigned port_;
@@ -146,7 +146,7 @@ class SimulatedTransport final : public dist::Transport {
   simgrid::s4u::Host* const host_;
   std::vector<Ended> ended_;
   /// Those that have not begun, and the list that each is in.
-  std::unordered_map<dist::Operation*, std::vector<SimulatedNetwork::End>*> receives_;
+  std::unordered_map<ranks::Operation*, std::vector<SimulatedNetwork::End>*> receives_;
 };
 
 }  // namespace lmdbio::bench

@@ -12,24 +12,24 @@
 #include "bench/common.h"
 #include "bench/simulation/simulated_index.h"
 #include "bench/simulation/simulated_lmdb.h"
-#include "lmdbio/dist/pauses.h"
-#include "lmdbio/dist/rank_stream.h"
-#include "lmdbio/dist/stream_sizes.h"
-#include "lmdbio/dist/stream_terms.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/read_queue.h"
+#include "lmdbio/ranks/pauses.h"
+#include "lmdbio/ranks/rank_stream.h"
+#include "lmdbio/ranks/stream_sizes.h"
+#include "lmdbio/ranks/stream_terms.h"
 
 namespace lmdbio::bench {
 
 namespace {
 
-using namespace dist;
+using namespace ranks;
 
 constexpr std::size_t kAlignment = 4096;
 /// Of a node's memory, what a rank's readers may have by default (LMDBIO_MEMORY), and of that, messages.
 constexpr std::uint64_t kReadersShare = 4, kMessagesShare = 2;
 
-/// Nodes have the numbers in which ranks meet them, as lmdbio/dist numbers them.
+/// Nodes have the numbers in which ranks meet them, as lmdbio/ranks numbers them.
 void number_by_rank(std::vector<std::uint32_t>& nodes) {
   std::unordered_map<std::uint32_t, std::uint32_t> numbers;
   for (std::uint32_t& node : nodes)
@@ -186,7 +186,7 @@ class SimulatedStreams::Stream final : public Background {
 
     Job job;
     job.order = whole_order(order);
-    job.assignment = order.block > 1 ? dist::Assignment::contiguous : dist::Assignment::strided;
+    job.assignment = order.block > 1 ? ranks::Assignment::contiguous : ranks::Assignment::strided;
     job.ranks = ranks;
     job.readers = facts.readers;
     job.round_records = round_records(facts.offer, facts.record_bytes, job.readers);

@@ -1,5 +1,5 @@
-// LMDBIO's distributed streams among simulated ranks: the planning, sending and receiving of lmdbio/dist over
-// SMPI's messages, reads of the model.
+// LMDBIO's distributed streams among simulated ranks: the planning, sending and receiving of lmdbio/ranks
+// over SMPI's messages, reads of the model.
 #pragma once
 
 #include <memory>

@@ -19,8 +19,8 @@
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/format/page_view.h"
-#include "lmdbio/reader/build_index.h"
-#include "lmdbio/reader/index_file.h"
+#include "lmdbio/records/build_index.h"
+#include "lmdbio/records/index_file.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -49,8 +49,8 @@ bool show_progress(void* progress, std::uint64_t done, std::uint64_t total) noex
 struct Made {
   std::string name;
   format::DbRecord record;
-  reader::RecordIndex index;
-  reader::IndexReads reads;
+  records::RecordIndex index;
+  records::IndexReads reads;
   double seconds = 0;
   std::string path;  ///< empty: not written
   std::uint64_t file_bytes = 0;
@@ -75,16 +75,16 @@ Made make(const Database& database, const State& state, const std::string& name,
   m.name = name;
   m.record = record;
   Progress progress("indexing " + shown(name));
-  reader::IndexRequest request;
+  records::IndexRequest request;
   request.file = &database.file();
   request.file_pages = std::min(state.view.pages(), state.snapshot.last_pg + 1);
   request.page_size = database.page_size();
   request.record = record;
   request.progress = show_progress;
   request.context = &progress;
-  reader::IndexProblem problem;
+  records::IndexProblem problem;
   const auto begin = std::chrono::steady_clock::now();
-  const Status st = reader::build_index(request, m.index, problem, &m.reads);
+  const Status st = records::build_index(request, m.index, problem, &m.reads);
   m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (st.raw() == ENOMEM) throw std::bad_alloc();
   if (st.raw() == MDB_CORRUPTED)
@@ -98,10 +98,10 @@ Made make(const Database& database, const State& state, const std::string& name,
 
 /// The named databases: entries of the main one.
 std::vector<std::pair<std::string, format::DbRecord>> named(const State& state,
-                                                            const reader::RecordIndex& main) {
+                                                            const records::RecordIndex& main) {
   std::vector<std::pair<std::string, format::DbRecord>> out;
   for (std::uint64_t i = 0; i < main.records(); ++i) {
-    const reader::RecordPlace at = main.place(i);
+    const records::RecordPlace at = main.place(i);
     if (at.nth != 0 || at.overflow != 0 || at.dup_leaf != 0) continue;
     const std::byte* const bytes = state.view.at(format::Pgno{at.leaf});
     format::PageView page;
@@ -137,7 +137,7 @@ std::vector<Made> make_all(const Database& database, const State& state, const O
 }
 
 void write(const Database& database, const State& state, Made& m) {
-  reader::IndexTag tag;
+  records::IndexTag tag;
   tag.database = m.name;
   tag.txnid = state.snapshot.txnid;
   tag.page_size = database.page_size();
@@ -145,9 +145,9 @@ void write(const Database& database, const State& state, Made& m) {
   tag.record = m.record;
   tag.identity = state.identity;
   const Result<std::string> path =
-      reader::index_path(database.path(), m.name, state.identity.ino, config().index_dir);
+      records::index_path(database.path(), m.name, state.identity.ino, config().index_dir);
   if (!path) throw Failure(database.path() + ": " + errno_text(path.error().raw()));
-  const Status st = reader::save_index(m.index, tag, path.value(), database.status(), &m.file_bytes);
+  const Status st = records::save_index(m.index, tag, path.value(), database.status(), &m.file_bytes);
   if (!st.ok())
     throw Failure(path.value() + ": cannot be written: " + errno_text(st.raw()) +
                   (config().index_dir.empty() ? " (LMDBIO_INDEX_DIR selects another directory)" : ""));
@@ -174,7 +174,7 @@ void show_json(const Database& database, const State& state, const std::vector<M
   Json j{{"path", database.path()}, {"transaction", state.snapshot.txnid}};
   j["indexes"] = Json::array();
   for (const Made& m : all) {
-    const reader::IndexTotals& t = m.index.totals();
+    const records::IndexTotals& t = m.index.totals();
     Json one{{"database", m.name},
              {"records", t.records},
              {"branch_pages", t.branch_pages},

@@ -19,7 +19,7 @@
 #include "lmdbio/cli/text.h"
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/io/residency.h"
-#include "lmdbio/reader/index_file.h"
+#include "lmdbio/records/index_file.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -329,7 +329,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
 
 /// Of the main database.
 void look_for_index(const Database& database, Facts& f) {
-  reader::IndexTag tag;
+  records::IndexTag tag;
   tag.txnid = f.snapshot.txnid;
   tag.page_size = database.page_size();
   tag.record = f.snapshot.dbs[1];
@@ -340,13 +340,13 @@ void look_for_index(const Database& database, Facts& f) {
   tag.identity.mtime_ns = std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
   tag.file_pages = tag.identity.size / tag.page_size;
   const Result<std::string> path =
-      reader::index_path(database.path(), "", tag.identity.ino, config().index_dir);
+      records::index_path(database.path(), "", tag.identity.ino, config().index_dir);
   f.index_state = "none";
   if (!path) return;
   f.index_file = path.value();
   char why[128] = "";
-  reader::RecordIndex index;
-  const Status found = reader::load_index(f.index_file, tag, index, why);
+  records::RecordIndex index;
+  const Status found = records::load_index(f.index_file, tag, index, why);
   if (found.raw() != ENOENT) f.index_state = found.ok() ? "valid" : std::string("ignored: ") + why;
 }
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "lmdbio/reader/shared.h"
+#include "lmdbio/records/shared.h"
 #include "lmdbio/stats/report.h"
 
 namespace lmdbio::stats {
@@ -74,7 +74,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
         add_file(out, cell);
         break;
       case CellKind::reader: {
-        reader::Counters counters;
+        records::Counters counters;
         std::memcpy(static_cast<void*>(&counters), cell.bytes.data(),
                     std::min(cell.bytes.size(), sizeof counters));
         out.readers.add(counters);
@@ -96,7 +96,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
 
 }  // namespace
 
-void ReaderTotals::add(const reader::Counters& c) noexcept {
+void ReaderTotals::add(const records::Counters& c) noexcept {
   ++readers;
   index_read += c.index_read.load(std::memory_order_relaxed) ? 1u : 0u;
   batches += now(c.batches);
@@ -119,7 +119,7 @@ void ReaderTotals::add(const reader::Counters& c) noexcept {
   failed += now(c.failed);
 }
 
-void ReaderTotals::add(const reader::Shared& s) noexcept {
+void ReaderTotals::add(const records::Shared& s) noexcept {
   add(s.counters);
   most_bytes = std::max(most_bytes, s.pool->counters().most_bytes);
 }

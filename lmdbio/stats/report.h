@@ -12,10 +12,10 @@
 #include "lmdbio/db/txn.h"
 #include "lmdbio/node/counter_board.h"
 
-namespace lmdbio::reader {
+namespace lmdbio::records {
 struct Shared;
 struct Counters;
-}  // namespace lmdbio::reader
+}  // namespace lmdbio::records
 
 namespace lmdbio::stats {
 
@@ -28,9 +28,9 @@ struct ReaderTotals {
   std::uint64_t messages_sent = 0, bytes_sent = 0, bytes_received = 0, bytes_from_nodes = 0,
                 records_alone = 0;
   std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
-  void add(const reader::Shared& s) noexcept;
+  void add(const records::Shared& s) noexcept;
   /// What a board tells of one.
-  void add(const reader::Counters& c) noexcept;
+  void add(const records::Counters& c) noexcept;
 };
 
 /// Calls that went to the real library.

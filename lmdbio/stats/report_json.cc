@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "lmdbio/base/unique_fd.h"
-#include "lmdbio/reader/shared.h"
+#include "lmdbio/records/shared.h"
 #include "lmdbio/stats/report.h"
 
 namespace lmdbio::stats {

@@ -10,7 +10,7 @@
 #include "tests/support/fixed_source.h"
 #include "tests/support/reader_db.h"
 
-namespace lmdbio::reader {
+namespace lmdbio::records {
 namespace {
 
 using testing::expect_record;
@@ -192,7 +192,7 @@ TEST(StreamMemory, ReadersOfAProcess) {
     std::vector<std::unique_ptr<Batch>> held(4);
     std::string why;
     for (std::size_t i = 0; i < held.size(); ++i) {
-      reader::Source s = db.source();
+      records::Source s = db.source();
       auto p = ReaderDb::places(s);
       readers.push_back(std::make_unique<Reader>(std::move(s), std::move(p), kLimit, kDirectly,
                                                  ReaderDb::engines(), memory));
@@ -359,4 +359,4 @@ TEST(StreamMemory, WhatTheSystemRefusesIsNotKept) {
 }
 
 }  // namespace
-}  // namespace lmdbio::reader
+}  // namespace lmdbio::records

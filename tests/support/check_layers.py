@@ -21,24 +21,24 @@ LAYERS = {
     "lmdbio/cache": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node"],
     "lmdbio/db": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache"],
     "lmdbio/check": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/db"],
-    "lmdbio/reader": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node/counter_board.h", "lmdbio/cache", "lmdbio/db", PUBLIC],
-    "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/reader"],
-    "lmdbio/dist": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/reader", PUBLIC],
+    "lmdbio/records": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node/counter_board.h", "lmdbio/cache", "lmdbio/db", PUBLIC],
+    "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/records"],
+    "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
     "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db",
-                   "lmdbio/check", "lmdbio/reader", "lmdbio/stats", "lmdbio/dist", PUBLIC],
+                   "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/check",
-               "lmdbio/reader", "lmdbio/stats", "lmdbio/dist", PUBLIC],
+               "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
     "lmdbio/python": [PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
-    "bench/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/reader/build_index.h", "lmdbio/dist", PUBLIC],
+    "bench/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/records/build_index.h", "lmdbio/ranks", PUBLIC],
     "tests": ["lmdbio", "compat", "bench", "caffe_patch"],
 }
 # System headers that only these folders may include.
 RESTRICTED = [
-    (re.compile(r"mpi\.h$"), ["lmdbio/dist", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
+    (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
-    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/reader", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
+    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/records", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
                                "compat", "caffe_patch", "bench", "tests"]),
 ]
 # Calls that only one file of the product makes.
@@ -50,7 +50,7 @@ OWNED = [
 ONLY = [
     (re.compile(r"::preadv?2?\s*\(|\bSYS_preadv?\w*|\bMADV_POPULATE_READ\b"),
      ["lmdbio/io", "lmdbio/cli",       # a command reads the file that it is given
-      "lmdbio/reader/index_file.cc",   # a sidecar file
+      "lmdbio/records/index_file.cc",   # a sidecar file
       "lmdbio/cache/touched.cc"],      # /proc/self/pagemap
      "reads a file outside lmdbio/io"),
     (re.compile(r"\bIoMode::\w+|[=<>]\s*0\.9\d?(?![\w.])"),

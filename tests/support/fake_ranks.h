@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "lmdbio/dist/part_source.h"
-#include "lmdbio/dist/transport.h"
+#include "lmdbio/ranks/part_source.h"
+#include "lmdbio/ranks/transport.h"
 #include "tests/support/rng.h"
 
 namespace lmdbio::test {
@@ -23,7 +23,7 @@ class FakeNetwork {
   explicit FakeNetwork(std::uint32_t ranks, std::uint64_t seed) : rng_(seed) {
     for (std::uint32_t r = 0; r < ranks; ++r) ends_.push_back(std::make_unique<End>(*this, r));
   }
-  dist::Transport& rank(std::uint32_t r) { return *ends_[r]; }
+  ranks::Transport& rank(std::uint32_t r) { return *ends_[r]; }
   /// Sends and receives that are under way.
   std::size_t open() const {
     std::size_t n = 2 * landing_.size();
@@ -40,24 +40,24 @@ class FakeNetwork {
  private:
   struct Send {
     std::span<const std::byte> bytes;
-    dist::Operation* op;
+    ranks::Operation* op;
   };
   struct Receive {
     std::span<std::byte> room;
-    dist::Operation* op;
+    ranks::Operation* op;
   };
   struct Row {
     std::deque<Send> sends;
     std::deque<Receive> receives;
   };
 
-  class End final : public dist::Transport {
+  class End final : public ranks::Transport {
    public:
     End(FakeNetwork& net, std::uint32_t rank) : net_(net), rank_(rank) {}
     std::uint32_t rank() const noexcept override { return rank_; }
     std::uint32_t ranks() const noexcept override { return static_cast<std::uint32_t>(net_.ends_.size()); }
     Status send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
-                dist::Operation& op) override {
+                ranks::Operation& op) override {
       if (to == rank_) throw std::logic_error("a message to itself");
       Row& row = net_.rows_[{rank_, to, channel}];
       row.sends.push_back({bytes, &op});
@@ -67,7 +67,7 @@ class FakeNetwork {
       return {};
     }
     Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
-                   dist::Operation& op) override {
+                   ranks::Operation& op) override {
       net_.receives_of(from, rank_, channel).push_back({room, &op});
       net_.most_receives = std::max(net_.most_receives, ++net_.receives_[rank_]);
       op = {};
@@ -78,7 +78,7 @@ class FakeNetwork {
       net_.deliver();
       return {};
     }
-    void cancel(dist::Operation& op) override {
+    void cancel(ranks::Operation& op) override {
       std::size_t ended = 0;
       for (auto& [key, row] : net_.rows_)
         ended += std::erase_if(row.receives, [&](const Receive& r) { return r.op == &op; });
@@ -94,7 +94,7 @@ class FakeNetwork {
   };
 
   std::deque<Receive>& receives_of(std::uint32_t from, std::uint32_t to, unsigned channel) {
-    return from == dist::kAnyRank ? from_any_[{to, channel}] : rows_[{from, to, channel}].receives;
+    return from == ranks::kAnyRank ? from_any_[{to, channel}] : rows_[{from, to, channel}].receives;
   }
 
   void deliver() {
@@ -149,7 +149,7 @@ struct FakeRecords {
   }
 };
 
-class FakeSource final : public dist::PartSource {
+class FakeSource final : public ranks::PartSource {
  public:
   /// Of each 100 reads so many fail, so many starts find no memory.
   struct Faults {
@@ -158,8 +158,8 @@ class FakeSource final : public dist::PartSource {
   FakeSource(FakeRecords records, std::uint64_t seed, Faults faults)
       : records_(records), rng_(seed), faults_(faults) {}
 
-  Status start(std::span<const std::uint64_t> ordinals, dist::PartUse use,
-               std::unique_ptr<dist::PartRead>& out, std::string& why) override {
+  Status start(std::span<const std::uint64_t> ordinals, ranks::PartUse use,
+               std::unique_ptr<ranks::PartRead>& out, std::string& why) override {
     why = "no memory";
     if (rng_.percent(faults_.starts)) return Status::from_errno(ENOMEM);
     auto read = std::make_unique<Read>();
@@ -194,7 +194,7 @@ class FakeSource final : public dist::PartSource {
   unsigned failed = 0;
 
  private:
-  struct Read final : dist::PartRead {
+  struct Read final : ranks::PartRead {
     struct One {
       std::uint64_t ordinal;
       std::string key, value;

@@ -15,7 +15,7 @@
 #include "lmdbio/db/snapshot.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/file.h"
-#include "lmdbio/reader/build_index.h"
+#include "lmdbio/records/build_index.h"
 
 namespace lmdbio::testing {
 
@@ -52,8 +52,8 @@ class IndexedFile {
   const db::Snapshot& snapshot() const { return snapshot_; }
   const std::byte* page(std::uint64_t p) const { return map_.data() + p * page_size_; }
 
-  reader::IndexRequest request(const format::DbRecord& record) const {
-    reader::IndexRequest r;
+  records::IndexRequest request(const format::DbRecord& record) const {
+    records::IndexRequest r;
     r.file = file_.get();
     r.file_pages = pages_;
     r.page_size = page_size_;
@@ -61,14 +61,14 @@ class IndexedFile {
     return r;
   }
   /// Key and value of a place; nothing if the pages do not hold it.
-  std::optional<std::pair<std::string, std::string>> record(const reader::RecordPlace& at) const {
+  std::optional<std::pair<std::string, std::string>> record(const records::RecordPlace& at) const {
     format::PageView leaf, dups;
     if (!format::PageView::open(page(at.leaf), page_size_, format::Pgno{at.leaf}, leaf)) return {};
     if (at.dup_leaf != 0 &&
         !format::PageView::open(page(at.dup_leaf), page_size_, format::Pgno{at.dup_leaf}, dups))
       return {};
     Bytes key, value;
-    if (!reader::extract_record(at, leaf, at.dup_leaf != 0 ? &dups : nullptr, key, value).ok()) return {};
+    if (!records::extract_record(at, leaf, at.dup_leaf != 0 ? &dups : nullptr, key, value).ok()) return {};
     if (at.overflow != 0) value = {page(at.overflow) + format::kPageHeader, at.value_bytes};
     return std::pair(text(key), text(value));
   }
@@ -83,10 +83,10 @@ class IndexedFile {
 };
 
 /// An index of `record`; fails the test if there is none.
-inline reader::RecordIndex built_index(const reader::IndexRequest& request) {
-  reader::RecordIndex index;
-  reader::IndexProblem problem;
-  const Status st = reader::build_index(request, index, problem);
+inline records::RecordIndex built_index(const records::IndexRequest& request) {
+  records::RecordIndex index;
+  records::IndexProblem problem;
+  const Status st = records::build_index(request, index, problem);
   EXPECT_EQ(st.raw(), 0) << "page " << problem.page << ": " << problem.reason;
   return index;
 }

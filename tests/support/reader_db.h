@@ -16,9 +16,9 @@
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/io_engine.h"
-#include "lmdbio/reader/build_index.h"
-#include "lmdbio/reader/reader.h"
-#include "lmdbio/reader/stream.h"
+#include "lmdbio/records/build_index.h"
+#include "lmdbio/records/reader.h"
+#include "lmdbio/records/stream.h"
 #include "tests/support/dbgen.h"
 #include "tests/support/lmdb_api.h"
 #include "tests/support/rng.h"
@@ -152,7 +152,7 @@ class ReaderDb {
   }
 
   /// The newest snapshot's main database.
-  reader::Source source() const {
+  records::Source source() const {
     File buffered = File::open(file().c_str(), File::Mode::buffered).value();
     const std::uint64_t size = buffered.size().value();
     std::byte page[format::kMetaBytes];
@@ -165,7 +165,7 @@ class ReaderDb {
       page_size = format::page_size(m);
       if (i == 0 || m.txnid > newest.txnid) newest = m;
     }
-    reader::Source s{
+    records::Source s{
         OpenFile::adopt(std::move(buffered)), file(), file(), 0, 0, 0, {}, {}, {}, nullptr, -1, false};
     s.page_size = page_size;
     s.pages = std::min<std::uint64_t>(newest.last_pg + 1, size / page_size);
@@ -176,46 +176,46 @@ class ReaderDb {
     return s;
   }
 
-  static std::unique_ptr<reader::Places> places(const reader::Source& s) {
-    reader::IndexRequest request;
+  static std::unique_ptr<records::Places> places(const records::Source& s) {
+    records::IndexRequest request;
     request.file = s.file.get();
     request.file_pages = s.pages;
     request.page_size = s.page_size;
     request.record = s.db;
-    reader::RecordIndex index;
-    reader::IndexProblem problem;
-    const Status st = reader::build_index(request, index, problem);
+    records::RecordIndex index;
+    records::IndexProblem problem;
+    const Status st = records::build_index(request, index, problem);
     if (!st.ok()) throw std::runtime_error(problem.reason);
-    return std::make_unique<reader::IndexPlaces>(std::move(index));
+    return std::make_unique<records::IndexPlaces>(std::move(index));
   }
 
   /// The same places again; `p` outlives them.
-  static std::unique_ptr<reader::Places> places_of(const reader::Places& p) {
-    struct Same final : reader::Places {
-      explicit Same(const reader::Places& of) : of_(of) {}
+  static std::unique_ptr<records::Places> places_of(const records::Places& p) {
+    struct Same final : records::Places {
+      explicit Same(const records::Places& of) : of_(of) {}
       std::uint64_t records() const noexcept override { return of_.records(); }
-      void places(std::uint64_t first, std::span<reader::RecordPlace> out) const noexcept override {
+      void places(std::uint64_t first, std::span<records::RecordPlace> out) const noexcept override {
         of_.places(first, out);
       }
       Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                         std::uint64_t& out) const override {
         return of_.ordinal_of(leaf, slot, page, out);
       }
-      const reader::Places& of_;
+      const records::Places& of_;
     };
     return std::make_unique<Same>(p);
   }
 
-  static reader::EngineMaker engines(EngineKind kind = EngineKind::automatic) {
+  static records::EngineMaker engines(EngineKind kind = EngineKind::automatic) {
     return [kind](const File& f, unsigned depth) { return select_engine(f, depth, kind, nullptr); };
   }
 
-  std::unique_ptr<reader::Reader> reader(std::uint64_t memory = std::uint64_t{64} << 20,
-                                         ReadDecision read = kAsResident,
-                                         reader::EngineMaker maker = engines()) const {
-    reader::Source s = source();
-    std::unique_ptr<reader::Places> p = places(s);
-    return std::make_unique<reader::Reader>(std::move(s), std::move(p), memory, read, std::move(maker));
+  std::unique_ptr<records::Reader> reader(std::uint64_t memory = std::uint64_t{64} << 20,
+                                          ReadDecision read = kAsResident,
+                                          records::EngineMaker maker = engines()) const {
+    records::Source s = source();
+    std::unique_ptr<records::Places> p = places(s);
+    return std::make_unique<records::Reader>(std::move(s), std::move(p), memory, read, std::move(maker));
   }
 
  private:
@@ -247,10 +247,10 @@ inline lmdbio_order order_of(lmdbio_order_kind kind, std::uint64_t batch, std::u
   return o;
 }
 
-inline std::unique_ptr<reader::Stream> stream_of(reader::Reader& r, const lmdbio_order& o) {
-  std::unique_ptr<reader::Stream> s;
+inline std::unique_ptr<records::Stream> stream_of(records::Reader& r, const lmdbio_order& o) {
+  std::unique_ptr<records::Stream> s;
   std::string why;
-  const Status st = reader::Stream::open(r, o, s, why);
+  const Status st = records::Stream::open(r, o, s, why);
   EXPECT_EQ(st.raw(), 0) << why;
   return s;
 }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lmdbio/io/engine_select.h"
-#include "lmdbio/reader/reader.h"
+#include "lmdbio/records/reader.h"
 #include "tests/support/file_image.h"
 #include "tests/support/temp_file.h"
 
@@ -74,28 +74,28 @@ class ReaderFile {
     ASSERT_EQ(::pread(file_.fd(), all.data(), all.size(), 0), static_cast<ssize_t>(all.size()));
   }
 
-  reader::RecordPlace place(std::uint64_t i) const {
-    reader::RecordPlace p;
+  records::RecordPlace place(std::uint64_t i) const {
+    records::RecordPlace p;
     p.leaf = kLeaf;
     p.slot = static_cast<std::uint32_t>(i);
     p.overflow = first_page_[i];
     p.value_bytes = static_cast<std::uint32_t>(value_bytes_);
     return p;
   }
-  reader::Source source() const {
+  records::Source source() const {
     File buffered = File::open(file_.path(), File::Mode::buffered).value();
-    reader::Source s{OpenFile::adopt(std::move(buffered)),
-                     file_.path(),
-                     file_.path(),
-                     0,
-                     0,
-                     0,
-                     {},
-                     {},
-                     {},
-                     nullptr,
-                     -1,
-                     false};
+    records::Source s{OpenFile::adopt(std::move(buffered)),
+                      file_.path(),
+                      file_.path(),
+                      0,
+                      0,
+                      0,
+                      {},
+                      {},
+                      {},
+                      nullptr,
+                      -1,
+                      false};
     s.page_size = kPage;
     s.pages = image_.pages();
     s.txnid = 7;
@@ -103,11 +103,11 @@ class ReaderFile {
     s.db.leaf_pages = std::uint64_t{1} << 30;  // so that leaf pages which hold values are not kept
     return s;
   }
-  std::unique_ptr<reader::Places> places() const {
-    struct Known final : reader::Places {
+  std::unique_ptr<records::Places> places() const {
+    struct Known final : records::Places {
       explicit Known(const ReaderFile& of) : of_(of) {}
       std::uint64_t records() const noexcept override { return of_.first_page_.size(); }
-      void places(std::uint64_t first, std::span<reader::RecordPlace> out) const noexcept override {
+      void places(std::uint64_t first, std::span<records::RecordPlace> out) const noexcept override {
         for (std::size_t i = 0; i < out.size(); ++i) out[i] = of_.place(first + i);
       }
       Status ordinal_of(std::uint64_t, unsigned slot, const format::PageView&,
@@ -119,13 +119,13 @@ class ReaderFile {
     };
     return std::make_unique<Known>(*this);
   }
-  static reader::EngineMaker engines() {
+  static records::EngineMaker engines() {
     return
         [](const File& f, unsigned depth) { return select_engine(f, depth, EngineKind::automatic, nullptr); };
   }
   /// The file outlives it.
-  std::unique_ptr<reader::Reader> reader(std::uint64_t memory, ReadDecision read) const {
-    return std::make_unique<reader::Reader>(source(), places(), memory, read, engines());
+  std::unique_ptr<records::Reader> reader(std::uint64_t memory, ReadDecision read) const {
+    return std::make_unique<records::Reader>(source(), places(), memory, read, engines());
   }
 
  private:

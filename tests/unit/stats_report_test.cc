@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lmdbio/reader/shared.h"
+#include "lmdbio/records/shared.h"
 #include "lmdbio/stats/report.h"
 #include "tests/support/rng.h"
 
@@ -69,7 +69,7 @@ ShownBoard board() {
   file.access.exact_reads = 3;
   file.path = ReadPath::direct;
   std::strncpy(file.reason, "why", sizeof file.reason - 1);
-  reader::Counters reader;
+  records::Counters reader;
   reader.batches = 6;
   b.cells.push_back(cell(1, {CellKind::environment, 0, 8, 9}, first));
   b.cells.push_back(cell(2, {CellKind::text, 1}, text("/a\"b", true)));

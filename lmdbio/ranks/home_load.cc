@@ -1,0 +1,39 @@
+#include "lmdbio/ranks/home_load.h"
+
+#include <cerrno>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace lmdbio::ranks {
+
+namespace {
+
+/// Records that are loaded for each one that was used.
+constexpr std::uint64_t kLoadedForUsed = 8;
+/// Blocks at a time.
+constexpr std::size_t kReads = 4;
+
+}  // namespace
+
+HomeLoad::HomeLoad(const Deal& deal, std::uint32_t reader, PartSource& source) noexcept
+    : deal_(deal), reader_(reader), source_(source), blocks_(deal.home_blocks(reader)) {}
+
+void HomeLoad::progress(std::uint64_t used) {
+  std::erase_if(reads_, [](const std::unique_ptr<PartRead>& read) { return read->done(); });
+  reads_.reserve(kReads);
+  while (next_ < blocks_ && reads_.size() < kReads && records_ < used * kLoadedForUsed) {
+    const Range block = deal_.home_block(reader_, next_);
+    std::vector<std::uint64_t> ordinals(static_cast<std::size_t>(block.size()));
+    std::iota(ordinals.begin(), ordinals.end(), block.begin);
+    std::string why;
+    std::unique_ptr<PartRead> read;
+    const Status st = source_.start(ordinals, {}, read, why);
+    if (st.raw() == ENOMEM) return;  // later
+    ++next_;
+    records_ += block.size();
+    if (st.ok()) reads_.push_back(std::move(read));  // else rounds find out why
+  }
+}
+
+}  // namespace lmdbio::ranks

@@ -1,0 +1,61 @@
+// Memory of the messages of one reader.
+#pragma once
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "lmdbio/ranks/payload.h"
+#include "lmdbio/records/memory.h"
+
+namespace lmdbio::ranks {
+
+/// Counted as buffers of readers are.  Some buffers that are not in use wait for the next messages, since the
+/// first use of fresh memory costs more than a copy into it.  Any thread.  In a forked child memory can only
+/// be released.
+class MessageMemory final : public PayloadMemory, public records::MemoryHolder {
+ public:
+  /// At most `limit` bytes of `memory`.  May throw bad_alloc.
+  MessageMemory(std::shared_ptr<records::Memory> memory, std::uint64_t limit);
+  ~MessageMemory() override;
+  MessageMemory(const MessageMemory&) = delete;
+  MessageMemory& operator=(const MessageMemory&) = delete;
+
+  bool take(std::uint64_t bytes) noexcept override;
+  void give_back(std::uint64_t bytes) noexcept override;
+  std::byte* allocate(std::size_t size) noexcept override;
+  void release(std::byte* bytes, std::size_t size) noexcept override;
+  std::size_t counted(std::size_t size) const noexcept override;
+  /// Bytes of buffers, those that wait included.
+  std::uint64_t used() const noexcept { return used_.load(); }
+
+  std::uint64_t releasable_bytes() const noexcept override;
+  std::uint64_t ahead_bytes() const noexcept override { return 0; }
+  /// All buffers that wait.
+  std::uint64_t unmap_free(std::uint64_t bytes) noexcept override;
+
+ private:
+  struct Idle {
+    std::byte* bytes = nullptr;
+    std::size_t size = 0;
+  };
+  using Ring = std::array<Idle, 8>;
+  bool ours() const noexcept { return ::getpid() == pid_; }
+  void free(const Ring& buffers) noexcept;
+
+  const std::shared_ptr<records::Memory> memory_;
+  const std::uint64_t limit_;
+  const pid_t pid_;
+  std::atomic<std::uint64_t> used_{0};
+  mutable std::mutex mutex_;  ///< guards what follows; nothing is allocated, freed or counted under it
+  Ring idle_{};
+  std::size_t oldest_ = 0;        ///< of idle_, if it is full
+  std::uint64_t idle_bytes_ = 0;  ///< in it
+};
+
+}  // namespace lmdbio::ranks

@@ -1,0 +1,52 @@
+// The ranks of an MPI communicator.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "lmdbio/ranks/network.h"
+
+namespace lmdbio::ranks {
+
+class MpiNetwork final : public Network {
+ public:
+  /// Collective; duplicates `comm`.  Returns an error of MPI's.  Without one, `out` stays null if a rank did
+  /// not come within about `timeout_ns`; no other collective call may use `comm` then.  `most_tags`: for
+  /// tests; 0: as many as MPI has.  May throw bad_alloc.
+  static int make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out,
+                  int most_tags = 0);
+  MpiNetwork(const MpiNetwork&) = delete;
+  MpiNetwork& operator=(const MpiNetwork&) = delete;
+  ~MpiNetwork() override = default;
+  /// Collective, once all transports are gone: the communicator is freed.
+  void free() noexcept;
+
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t ranks() const noexcept override { return static_cast<std::uint32_t>(nodes_.size()); }
+  std::span<const std::uint32_t> nodes() const noexcept override { return nodes_; }
+  Threads threads() const noexcept override { return threads_; }
+  bool in_main_thread() const noexcept override;
+  std::unique_ptr<Transport> open_port(std::uint32_t port) noexcept override;
+  bool port_in_use(std::uint32_t port) const noexcept override;
+
+ private:
+  MpiNetwork() = default;
+  class Port;
+  int find_nodes();
+  std::uint32_t row_of(std::uint32_t port) const noexcept;
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int largest_tag_ = 32767;  // what MPI promises
+  std::uint32_t rank_ = 0;
+  std::vector<std::uint32_t> nodes_;
+  Threads threads_ = Threads::main_only;
+  mutable std::mutex mutex_;
+  std::set<std::uint32_t> rows_;  ///< of tags, of the ports that are open; guarded by mutex_
+};
+
+}  // namespace lmdbio::ranks

@@ -1,0 +1,86 @@
+// Memory for the records of messages: every byte of it is taken by one function, so that it can be limited,
+// or left out by a model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace lmdbio::ranks {
+
+/// Any thread.
+class PayloadMemory {
+ public:
+  virtual ~PayloadMemory() = default;
+  /// False: there is no room now.
+  virtual bool take(std::uint64_t) noexcept { return true; }
+  virtual void give_back(std::uint64_t) noexcept {}
+  /// Null: there is no room now.  Their content is undefined.
+  virtual std::byte* allocate(std::size_t size) noexcept;
+  virtual void release(std::byte* bytes, std::size_t size) noexcept;
+  /// Of an allocation of so many bytes, what take() was asked for.
+  virtual std::size_t counted(std::size_t size) const noexcept { return size; }
+};
+
+/// For one payload at a time, beyond every limit.  One thread.
+class SpareMemory final : public PayloadMemory {
+ public:
+  bool take(std::uint64_t) noexcept override { return !std::exchange(used_, true); }
+  void give_back(std::uint64_t) noexcept override { used_ = false; }
+
+ private:
+  bool used_ = false;
+};
+
+/// Bytes whose content is at first undefined.  Empty: no bytes.
+class Payload {
+ public:
+  Payload() noexcept = default;
+  Payload(Payload&& other) noexcept
+      : memory_(std::move(other.memory_)),
+        bytes_(std::exchange(other.bytes_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  Payload& operator=(Payload&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    memory_ = std::move(other.memory_);
+    bytes_ = std::exchange(other.bytes_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+  ~Payload() { clear(); }
+
+  /// So many bytes, instead of what it had.  False: there is no room; it is empty then.
+  bool make(const std::shared_ptr<PayloadMemory>& memory, std::size_t size) noexcept {
+    clear();
+    if (size == 0) return true;
+    bytes_ = memory->allocate(size);
+    if (bytes_ == nullptr) return false;
+    memory_ = memory;
+    size_ = size;
+    return true;
+  }
+  void clear() noexcept {
+    if (bytes_ == nullptr) return;
+    memory_->release(bytes_, size_);
+    memory_.reset();
+    bytes_ = nullptr;
+    size_ = 0;
+  }
+
+  bool empty() const noexcept { return size_ == 0; }
+  std::size_t size() const noexcept { return size_; }
+  /// Bytes of memory that it counts as.
+  std::size_t counted() const noexcept { return bytes_ != nullptr ? memory_->counted(size_) : 0; }
+  std::byte* data() const noexcept { return bytes_; }
+  std::span<std::byte> span() const noexcept { return {bytes_, size_}; }
+
+ private:
+  std::shared_ptr<PayloadMemory> memory_;
+  std::byte* bytes_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace lmdbio::ranks

@@ -1,0 +1,319 @@
+#include "lmdbio/ranks/sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+namespace lmdbio::ranks {
+
+namespace {
+
+template <class T>
+void put(std::vector<std::byte>& to, const T& value) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+  to.insert(to.end(), bytes, bytes + sizeof value);
+}
+
+std::byte* put(std::byte* to, const MDB_val& v) noexcept {
+  if (v.mv_size != 0) std::memcpy(to, v.mv_data, v.mv_size);
+  return to + v.mv_size;
+}
+
+/// This rank copies its own records if they are at most one in so many of the records that were read
+/// together. Otherwise the program's batches would keep the memory of the others as well.  It always copies
+/// records that it keeps, and records that were lent.
+constexpr std::size_t kCopiedBelow = 2;
+/// How many rounds without anything to read are skipped in one call, and how far beyond the round that this
+/// rank uses.  In an order without an end, a reader may never have anything to read.
+constexpr unsigned kPassedInACall = 16;
+constexpr std::uint64_t kPassedAhead = 256;
+
+}  // namespace
+
+Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
+               unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
+               std::shared_ptr<PayloadMemory> memory)
+    : deal_(deal),
+      reader_(reader),
+      ahead_(ahead),
+      first_(deal.first_round(deal.first_epoch())),
+      transport_(transport),
+      source_(source),
+      memory_(std::move(memory)),
+      farewells_(transport.ranks()),
+      heard_(transport.ranks() - 1, kFarewellToReader),
+      turns_(turns, reader_ranks, reader, transport) {
+  farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
+  if (deal.is_scattered() && deal.has_all_records() && turns.group == 0 && source.caches())
+    load_ = std::make_unique<HomeLoad>(deal, reader, source);
+}
+
+void Sender::use_page_cache(double share) noexcept {
+  if (deal_.is_scattered() || deal_.last_epoch() == deal_.first_epoch()) return;
+  const std::uint64_t rounds = deal_.rounds_per_epoch(), kept = deal_.kept_rounds();
+  const auto room = static_cast<std::uint64_t>(static_cast<double>(rounds) * share);
+  cached_ = {kept, kept + std::min(room, rounds - kept)};
+}
+
+Status Sender::say_farewell(std::uint32_t rank) {
+  Farewell& f = farewells_[rank];
+  if (std::exchange(f.sent, true)) return {};
+  return transport_.send(rank, kFarewellFromReader, std::as_bytes(std::span(&f.messages, 1)), f.out);
+}
+
+Status Sender::hear_farewells() {
+  Status said;
+  const Status st = heard_.progress(transport_, [&](std::uint32_t rank, std::uint64_t) {
+    farewells_[rank].heard = true;
+    if (const Status sent = say_farewell(rank); said.ok()) said = sent;
+  });
+  if (!st.ok()) return st;
+  if (!said.ok() || !ended_ || said_all_farewells_) return said;
+  // Without rounds to come there is no need to wait for the other side's.
+  if (std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; }))
+    return {};
+  said_all_farewells_ = true;
+  for (std::uint32_t r = 0; r < farewells_.size(); ++r)
+    if (const Status sent = say_farewell(r); !sent.ok()) return sent;
+  return {};
+}
+
+void Sender::leave() noexcept {
+  ended_ = left_ = true;
+  planned_ = {};
+  load_.reset();
+  for (const auto& round : rounds_)
+    if (!round->packed) next_ = std::min(next_, round->number);
+  std::erase_if(rounds_, [](const auto& round) { return !round->packed; });
+  for (const auto& round : rounds_) {
+    round->own_taken = true;
+    round->own_copy.reset();
+    round->read.reset();
+  }
+}
+
+bool Sender::closed() const noexcept {
+  return ended_ && rounds_.empty() && turns_.closed() &&
+         std::all_of(farewells_.begin(), farewells_.end(),
+                     [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
+}
+
+// The turn of a round has ended once it is read, or if there is nothing to read.
+Status Sender::take_turns() {
+  const auto reading =
+      std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->is_read(); });
+  turns_.ended((reading != rounds_.end() ? (*reading)->number : next_) - first_);
+  if (ended_ && reading == rounds_.end()) turns_.leave();
+  return turns_.progress();
+}
+
+// Round next_; else next_ has moved on, or all has ended.
+void Sender::plan_round() {
+  const std::uint64_t epoch = deal_.epoch_of(next_);
+  if (next_ == deal_.first_round(epoch)) {
+    const std::uint64_t sent = deal_.next_sent(next_);
+    if (sent == UINT64_MAX) {
+      ended_ = true;
+      return;
+    }
+    if (sent != next_) {
+      next_ = sent;
+      return;
+    }
+  }
+  std::vector<Deal::Need> needs;
+  deal_.needs(next_, deal_.part_read_by(next_, reader_), needs);
+  std::erase_if(needs, [&](const Deal::Need& need) {
+    return need.rank == transport_.rank() ? own_unwanted_ : farewells_[need.rank].heard;
+  });
+  if (needs.empty()) {
+    ++next_;
+    return;
+  }
+  auto round = std::make_unique<Round>();
+  round->number = next_;
+  std::vector<std::uint64_t> ordinals;
+  ordinals.reserve(needs.size());
+  std::map<std::uint32_t, Message*> messages;
+  for (const Deal::Need& need : needs) {
+    if (ordinals.empty() || ordinals.back() != need.ordinal) ordinals.push_back(need.ordinal);
+    const std::size_t i = ordinals.size() - 1;
+    if (need.rank == transport_.rank()) {
+      round->own.push_back(i);
+      round->own_hash = ordinals_hash(round->own_hash, need.ordinal);
+      round->own_taken = false;
+      continue;
+    }
+    Message*& message = messages[need.rank];
+    if (message == nullptr) {
+      round->messages.push_back(std::make_unique<Message>());
+      message = round->messages.back().get();
+      message->to = need.rank;
+    }
+    message->which.push_back(i);
+    message->hash = ordinals_hash(message->hash, need.ordinal);
+  }
+  round->records = ordinals.size();
+  // Not all readers to the same rank first.
+  const std::uint32_t ranks = transport_.ranks(), self = transport_.rank();
+  std::sort(round->messages.begin(), round->messages.end(), [&](const auto& a, const auto& b) {
+    return (a->to + ranks - self) % ranks < (b->to + ranks - self) % ranks;
+  });
+  planned_ = {std::move(round), std::move(ordinals)};
+}
+
+bool Sender::busy() const noexcept {
+  return (load_ != nullptr && load_->reads()) ||
+         std::any_of(rounds_.begin(), rounds_.end(), [](const std::unique_ptr<Round>& round) {
+           return !round->is_read() ||
+                  std::any_of(round->messages.begin(), round->messages.end(), [&](const auto& message) {
+                    return round->packed && message->header_op.done() && !message->bytes_op.done();
+                  });
+         });
+}
+
+// False: there is nothing to start now.
+bool Sender::start_round(std::uint64_t near) {
+  for (unsigned passed = 0; planned_.round == nullptr; ++passed) {
+    if (ended_ || rounds_.size() >= ahead_ || !turns_.may_begin(next_ - first_)) return false;
+    if (passed == kPassedInACall || (next_ > near && next_ - near > kPassedAhead)) return false;
+    plan_round();
+  }
+  std::unique_ptr<PartRead> read;
+  std::string why;
+  const bool comes_again = cached_.begin <= at_of_epoch(next_) && at_of_epoch(next_) < cached_.end;
+  const Status st =
+      source_.start(planned_.ordinals, {.may_lend = true, .comes_again = comes_again}, read, why);
+  // There may be memory when the reads and messages under way have ended.
+  if (st.raw() == ENOMEM && (!rounds_.empty() || (load_ != nullptr && load_->reads()))) return false;
+  used_ += planned_.ordinals.size();
+  planned_.round->read = std::move(read);  // null: nobody gets it, each reads for itself
+  rounds_.push_back(std::move(planned_.round));
+  planned_ = {};
+  ++next_;
+  return true;
+}
+
+// False: there is no room for the bytes now.  `empty`: the rank is to read its records itself.
+bool Sender::pack(Round& round, Message& message, bool empty) {
+  if (!message.header.empty()) return true;
+  std::vector<lmdbio_record> records(message.which.size());
+  std::size_t bytes = 0;
+  std::vector<RecordSizes> sizes(records.size(), RecordSizes{RecordSizes::kFailed, 0});
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    std::string why;
+    if (empty || round.read == nullptr || !round.read->record(message.which[i], records[i], why).ok())
+      continue;
+    sizes[i] = {static_cast<std::uint32_t>(records[i].key.mv_size),
+                static_cast<std::uint32_t>(records[i].value.mv_size)};
+    bytes += records[i].key.mv_size + records[i].value.mv_size;
+  }
+  if (!message.bytes.make(memory_, bytes)) return false;
+  message.header.reserve(header_bytes(records.size()));
+  put(message.header, MessageHeader{static_cast<std::uint32_t>(records.size()),
+                                    static_cast<std::uint32_t>(round.number), bytes, message.hash});
+  for (const RecordSizes& s : sizes) put(message.header, s);
+  std::byte* to = message.bytes.data();
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (sizes[i].key == RecordSizes::kFailed) continue;
+    to = put(to, records[i].key);
+    to = put(to, records[i].value);
+  }
+  return true;
+}
+
+// All its messages; the read is not needed any more then, unless this rank's own records stay in it.
+bool Sender::pack(Round& round, bool empty) {
+  std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
+  if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // each rank finds out why
+  for (const std::unique_ptr<Message>& message : round.messages)
+    if (!pack(round, *message, empty)) return false;
+  const bool lends = round.read != nullptr && round.read->lends();
+  if (empty) {  // there was no room for it: its records stay in what was read, or are read again
+    round.own_copy.reset();
+    if (lends) round.read.reset();
+  }
+  if (empty || round.own_taken) return true;
+  if (!deal_.keeps(round.number) && !lends && round.own.size() * kCopiedBelow > round.records) return true;
+  if (round.own_copy == nullptr) {
+    auto copy = std::make_unique<Message>();
+    copy->which = round.own;
+    copy->hash = round.own_hash;
+    round.own_copy = std::move(copy);
+  }
+  return pack(round, *round.own_copy);
+}
+
+Status Sender::send(Round& round) {
+  for (const std::unique_ptr<Message>& message : round.messages) {
+    if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
+        !st.ok())
+      return st;
+    ++farewells_[message->to].messages;
+    ++messages_;
+    bytes_ += message->bytes.size();
+    if (message->bytes.empty()) continue;
+    if (const Status st = transport_.send(message->to, kBytes, message->bytes.span(), message->bytes_op);
+        !st.ok())
+      return st;
+  }
+  round.packed = true;
+  if (round.own_taken || round.own_copy != nullptr) round.read.reset();
+  ++packed_;
+  return {};
+}
+
+Status Sender::progress(std::uint64_t near) {
+  if (const Status st = hear_farewells(); !st.ok()) return st;
+  if (const Status st = take_turns(); !st.ok()) return st;
+  while (start_round(near)) {
+  }
+  if (load_ != nullptr) {
+    load_->progress(used_);
+    if (load_->done()) load_.reset();
+  }
+  // In the order of the rounds: a message has no other sign of its round than its place in the row.
+  for (const std::unique_ptr<Round>& round : rounds_) {
+    if (round->packed) continue;
+    if (!round->is_read()) break;
+    // Without memory now there may be some when earlier rounds are sent.  Nobody waits for the program to
+    // give some back.
+    if (!pack(*round) && (round != rounds_.front() || !pack(*round, true))) break;
+    if (const Status st = send(*round); !st.ok()) return st;
+  }
+  Status failed;
+  for (auto at = rounds_.begin(); at != rounds_.end();) {
+    Round& round = **at;
+    if (round.packed)
+      std::erase_if(round.messages, [&](const std::unique_ptr<Message>& m) {
+        if (!m->header_op.done() || !m->bytes_op.done()) return false;
+        if (!m->header_op.status.ok()) failed = m->header_op.status;
+        if (!m->bytes_op.status.ok()) failed = m->bytes_op.status;
+        return true;
+      });
+    at = round.packed && round.messages.empty() && round.own_taken ? rounds_.erase(at) : at + 1;
+  }
+  return failed;
+}
+
+bool Sender::take_own(std::uint64_t number, OwnRecords& out) {
+  for (const std::unique_ptr<Round>& round : rounds_) {
+    if (round->number != number || round->own_taken) continue;
+    if (!round->packed) return false;
+    out.read = std::move(round->read);
+    out.which = std::move(round->own);
+    out.hash = round->own_hash;
+    out.copied = round->own_copy != nullptr;
+    if (out.copied) {
+      out.header = std::move(round->own_copy->header);
+      out.bytes = std::move(round->own_copy->bytes);
+      round->own_copy.reset();
+    }
+    round->own_taken = true;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace lmdbio::ranks

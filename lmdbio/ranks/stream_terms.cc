@@ -1,0 +1,89 @@
+#include "lmdbio/ranks/stream_terms.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/mix.h"
+#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/stream_sizes.h"
+
+namespace lmdbio::ranks {
+
+namespace {
+
+/// Records that are looked for in the page cache.
+constexpr std::uint64_t kSamples = 64;
+
+constexpr std::uint32_t kDealScattered = 1, kReadAlone = 2;
+constexpr unsigned kAtKeptParts = 8;  ///< as many bits from there on as parts are kept
+static_assert(kAtKeptParts + kKeptParts < 32);
+constexpr std::uint32_t bits_of_parts(unsigned parts) noexcept { return ((1u << parts) - 1) << kAtKeptParts; }
+
+}  // namespace
+
+lmdbio_order whole_order(const lmdbio_order& share) noexcept {
+  lmdbio_order whole = share;
+  whole.offset = 0;
+  whole.step = 0;
+  whole.block = 0;
+  return whole;
+}
+
+FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_t records) noexcept {
+  const lmdbio_order o = whole_order(share);
+  FileState s;
+  s.size = records;
+  s.txnid = reader;
+  std::uint64_t h = 1;
+  for (const std::uint64_t field :
+       {std::uint64_t{o.kind}, std::uint64_t{o.last}, std::max<std::uint64_t>(o.batch, 1), o.seed, o.window,
+        o.epochs == 0 ? 0 : o.epoch + o.epochs, std::uint64_t{o.across_epochs != 0},
+        std::max<std::uint64_t>(share.block, 1), share.step, has_length(o) ? o.length : 0})
+    h = mix(h ^ field);
+  if (o.kind == LMDBIO_ORDER_LIST)
+    for (std::size_t i = 0; i < o.length; ++i) h = mix(h ^ o.list[i]);
+  s.metas[0] = h;
+  return s;
+}
+
+std::uint32_t votes_of(const Votes& votes) noexcept {
+  return (votes.deals_scattered ? kDealScattered : 0) | (votes.reads_alone ? kReadAlone : 0) |
+         bits_of_parts(std::min(votes.kept_parts, kKeptParts));
+}
+
+Votes votes_in(std::uint32_t bits) noexcept {
+  return {(bits & kDealScattered) != 0, (bits & kReadAlone) != 0,
+          static_cast<unsigned>(std::popcount(bits & bits_of_parts(kKeptParts)))};
+}
+
+bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
+                       records::Order::List list) noexcept {
+  const records::Places& places = reader.places();
+  const records::Shared& shared = *reader.keep_shared();
+  if (!ranks_use_resident(config().io, shared.read) || shared.residency.samples()) return false;
+  const std::uint64_t records = places.records();
+  const Result<records::Order> order = records::Order::make(share, records, nullptr, std::move(list));
+  if (!order) return false;
+  const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // which is not called for this
+  const std::uint64_t all = whole ? records : order.value().length(share.epoch);
+  const std::uint64_t samples = std::min(all, kSamples);
+  std::uint64_t bytes = 0;
+  double there = 0;
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    const std::uint64_t at = all / samples * i + all / samples / 2;
+    const std::uint64_t ordinal = whole ? at : order.value().at(share.epoch, at);
+    if (ordinal >= records) return false;
+    records::RecordPlace place;
+    places.places(ordinal, {&place, 1});
+    const std::uint64_t page = place.overflow != 0 ? place.overflow : place.leaf;
+    const std::uint64_t size = place.overflow != 0 ? format::kPageHeader + std::uint64_t{place.value_bytes}
+                                                   : shared.source.page_size;
+    bytes += size;
+    there += shared.residency.share(shared.offset(page), size).value_or(0) * static_cast<double>(size);
+  }
+  return there >= kMostlyResident * static_cast<double>(bytes);
+}
+
+}  // namespace lmdbio::ranks

@@ -1,0 +1,56 @@
+// A stream whose records the ranks of a team read for each other.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lmdbio/ranks/team_reader.h"
+#include "lmdbio/records/stream.h"
+
+namespace lmdbio::ranks {
+
+/// One thread at a time, but for cancel().  The batches are those of a records::Stream of the same order.
+///
+/// All ranks open a stream together if its order is this rank's share of an order of all ranks, and not by
+/// keys.  They read for each other if that order has rounds (Deal::has_rounds).  Otherwise this rank reads
+/// alone, once all ranks have one snapshot.
+class TeamStream final : public records::BatchStream {
+ public:
+  /// EINVAL: a field of the order; this may also turn out at the first next().  Takes the team's lock.  May
+  /// throw bad_alloc.
+  static Status open(std::shared_ptr<TeamReader> reader, const lmdbio_order& order,
+                     std::unique_ptr<records::BatchStream>& out, std::string& why);
+  /// Ranks that would have got records from this one read them for themselves.
+  ~TeamStream() override;
+  TeamStream(const TeamStream&) = delete;
+  TeamStream& operator=(const TeamStream&) = delete;
+
+  Status next(std::unique_ptr<records::Batch>& out, std::string& why) override;
+  records::Spot position() const noexcept override { return at_; }
+  void cancel() noexcept override;
+
+ private:
+  class Core;
+
+  TeamStream(std::shared_ptr<TeamReader> reader, const lmdbio_order& order) noexcept
+      : team_(*reader->team()), reader_(std::move(reader)), order_(order), at_{order.epoch, order.position} {}
+  Status next_alone(std::unique_ptr<records::Batch>& out, std::string& why);
+  void give_up_core() noexcept;
+  void copy_lists();
+
+  Team& team_;
+  const std::shared_ptr<TeamReader> reader_;
+  lmdbio_order order_;
+  records::Order::List list_;  ///< of order_
+  std::vector<MDB_val> keys_;  ///< of order_, in key_bytes_
+  std::string key_bytes_;
+  std::shared_ptr<Core> core_;  ///< null: this rank reads alone
+  records::Spot at_;
+  std::unique_ptr<records::Stream> alone_;
+  std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for other threads
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace lmdbio::ranks

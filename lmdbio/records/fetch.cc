@@ -1,0 +1,273 @@
+#include "lmdbio/records/fetch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace lmdbio::records {
+
+namespace {
+
+/// Extents that are asked about, and bytes of each: is it in the page cache?
+constexpr std::size_t kSamples = 4;
+constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
+
+}  // namespace
+
+void Fetch::add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared) {
+  places_.push_back(place);
+  ordinals_.push_back(ordinal);
+  const std::size_t page = shared.source.page_size;
+  if (place.overflow != 0) bytes_ += align_up(format::kPageHeader + std::uint64_t{place.value_bytes}, page);
+  if (place.dup_leaf != 0) bytes_ += page;
+  if (!keeps_leaf(shared, place) && place.leaf != last_leaf_) bytes_ += page;
+  last_leaf_ = place.leaf;
+}
+
+void Fetch::add_missing() {
+  places_.emplace_back();
+  ordinals_.push_back(kNoRecord);
+}
+
+// What lies outside the snapshot is not read: give() finds it missing.
+void Fetch::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
+  const std::uint64_t pages = (bytes + shared.source.page_size - 1) >> shared.page_shift;
+  if (shared.inside(page, pages)) wanted_.push_back({shared.offset(page), bytes});
+}
+
+void Fetch::plan(Shared& shared, std::uint64_t most) {
+  const std::size_t page = shared.source.page_size;
+  std::vector<std::uint64_t> leaves;
+  std::uint64_t last_kept = 0, last_read = 0, last_dup = 0;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (ordinals_[i] == kNoRecord) continue;
+    const RecordPlace& p = places_[i];
+    if (keeps_leaf(shared, p)) {
+      if (p.leaf != last_kept) leaves.push_back(p.leaf);
+      last_kept = p.leaf;
+    } else {
+      if (p.leaf != last_read) want(shared, p.leaf, page);
+      last_read = p.leaf;
+    }
+    if (p.overflow != 0) want(shared, p.overflow, format::kPageHeader + std::uint64_t{p.value_bytes});
+    if (p.dup_leaf != 0 && p.dup_leaf != last_dup) want(shared, p.dup_leaf, page);
+    if (p.dup_leaf != 0) last_dup = p.dup_leaf;
+  }
+  std::sort(leaves.begin(), leaves.end());
+  leaves.erase(std::unique(leaves.begin(), leaves.end()), leaves.end());
+  held_.reserve(leaves.size());
+  std::vector<bool> here(leaves.size());
+  shared.leaves.find(leaves, [&](std::size_t i, const LeafCache::Page& bytes) {
+    held_.push_back({leaves[i], bytes});
+    here[i] = true;
+  });
+  shared.counters.leaf_hits.fetch_add(held_.size(), std::memory_order_relaxed);
+  shared.counters.leaf_misses.fetch_add(leaves.size() - held_.size(), std::memory_order_relaxed);
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    if (here[i]) continue;
+    want(shared, leaves[i], page);
+    new_leaves_.push_back(leaves[i]);
+  }
+  cached_ = wanted_.empty() || (shared.read.uses_resident && in_page_cache(shared));
+  wanted_.resize(merge(wanted_, 0));
+  gap_ = cached_ ? page : std::max<std::uint64_t>(largest_gap(wanted_, kSmallGap, most), page);
+  exact_ = wanted_;
+  wanted_.resize(merge(wanted_, gap_));
+  if (wanted_.size() == exact_.size()) exact_ = {};
+}
+
+bool Fetch::plan_less() noexcept {
+  if (exact_.empty() || wanted_.empty() || buffer_.size() != 0) return false;
+  std::uint64_t now = 0;
+  for (const Extent& e : wanted_) now += e.bytes;
+  wanted_.assign(exact_.begin(), exact_.end());  // as many as it has had: takes no memory
+  gap_ = largest_gap(wanted_, gap_ / 2, now / 2);
+  wanted_.resize(merge(wanted_, gap_));
+  if (gap_ == 0) exact_ = {};
+  return true;
+}
+
+// As far as can be told from a few places.
+bool Fetch::in_page_cache(const Shared& shared) const noexcept {
+  double least = 1;
+  const std::size_t n = std::min(wanted_.size(), kSamples);
+  for (std::size_t i = 0; i < n && least >= kMostlyResident; ++i) {
+    const Extent& e = wanted_[(wanted_.size() - 1) * i / std::max<std::size_t>(n - 1, 1)];
+    const auto share = shared.residency.share(e.offset, std::min(e.bytes, kSampleBytes));
+    least = std::min(least, share.value_or(0));
+  }
+  return least >= kMostlyResident;
+}
+
+Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
+  memory.ahead_in_the_way = memory.others_in_the_way = false;
+  own_memory_.count(shared.pool->memory(), MemoryUse::readers, counted_apart(own_bytes()));
+  if (wanted_.empty()) return {};
+  const bool copies = cached_ && shared.mapped() != nullptr;
+  if (copies && may_lend_) {
+    if (take_mapped(shared)) return {};
+    cached_ = false;  // reads will tell what is wrong
+    return start(shared, queues, memory);
+  }
+  ReadQueue* queue = nullptr;
+  if (!copies) {
+    const Result<ReadQueue*> got =
+        queues.get(!cached_ && !to_page_cache_ && shared.read.path == ReadPath::direct);
+    if (!got) return got.error();
+    queue = got.value();
+  }
+  const std::size_t align = copies ? 1 : queue->alignment();
+  try {
+    stretches_.clear();
+    stretches_.reserve(wanted_.size());
+    std::size_t room = 0;
+    for (const Extent& e : wanted_) {
+      // The byte at the extent's offset comes to where the alignment leaves it.
+      stretches_.push_back({e, room + static_cast<std::size_t>(e.offset & (align - 1))});
+      room += copies ? static_cast<std::size_t>(e.bytes) : queue->room(e);
+    }
+    Result<Buffer> taken = shared.pool->take(room, memory);
+    if (!taken) return taken.error();
+    buffer_ = std::move(taken).value();
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+  if (copies) {
+    if (copy(shared)) return {};
+    cached_ = false;  // reads will tell what is wrong
+    buffer_ = {};
+    return start(shared, queues, memory);
+  }
+  for (const Stretch& s : stretches_) {
+    const Status st = queue->add(group_, s.extent, buffer_.data() + align_down(s.at, align));
+    if (st.ok()) continue;
+    queue->drop(group_);
+    group_ = {};
+    buffer_ = {};
+    return st;
+  }
+  queue_ = queue;
+  exact_ = {};
+  return {};
+}
+
+bool Fetch::still_lent(const Shared& shared) const noexcept {
+  const Extent& last = stretches_.back().extent;
+  return last.offset + last.bytes <= shared.file_bytes();
+}
+
+// False: the file has become shorter, or there is no memory.
+bool Fetch::take_mapped(Shared& shared) noexcept {
+  std::uint64_t bytes = 0;
+  try {
+    stretches_.clear();
+    stretches_.reserve(wanted_.size());
+    for (const Extent& e : wanted_) {
+      stretches_.push_back({e, static_cast<std::size_t>(e.offset)});
+      bytes += e.bytes;
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (!still_lent(shared)) return false;
+  lent_ = shared.mapped();
+  for (const Stretch& s : stretches_) shared.fault_in(s.extent);
+  shared.counters.bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+// Out of the mapping: where small pieces lie all over the file that takes half the time of reads.  False: the
+// file has become shorter.
+bool Fetch::copy(Shared& shared) noexcept {
+  const Extent& last = stretches_.back().extent;
+  if (last.offset + last.bytes > shared.file_bytes()) return false;
+  const std::byte* const file = shared.mapped();
+  std::uint64_t bytes = 0;
+  for (const Stretch& s : stretches_) {
+    shared.fault_in(s.extent);
+    std::memcpy(buffer_.data() + s.at, file + s.extent.offset, static_cast<std::size_t>(s.extent.bytes));
+    bytes += s.extent.bytes;
+  }
+  shared.counters.bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+void Fetch::finish(Shared& shared) noexcept {
+  for (const std::uint64_t page : new_leaves_)
+    if (const std::byte* const bytes = find(shared.offset(page), shared.source.page_size); bytes != nullptr)
+      shared.leaves.keep(page, bytes);
+  new_leaves_ = {};
+  wanted_ = {};
+  exact_ = {};
+}
+
+// The bytes of the file from `offset` on, in the buffer.  Null: they were not read.
+const std::byte* Fetch::find(std::uint64_t offset, std::uint64_t bytes) noexcept {
+  const auto holds = [&](std::size_t i) {
+    const Extent& e = stretches_[i].extent;
+    return offset >= e.offset && offset - e.offset <= e.bytes && bytes <= e.bytes - (offset - e.offset);
+  };
+  if (stretches_.empty()) return nullptr;
+  if (!holds(last_stretch_)) {
+    const auto after =
+        std::upper_bound(stretches_.begin(), stretches_.end(), offset,
+                         [](std::uint64_t o, const Stretch& s) { return o < s.extent.offset; });
+    if (after == stretches_.begin()) return nullptr;
+    last_stretch_ = static_cast<std::size_t>(after - stretches_.begin()) - 1;
+    if (!holds(last_stretch_)) return nullptr;
+  }
+  const Stretch& s = stretches_[last_stretch_];
+  return (lent_ != nullptr ? lent_ : buffer_.data()) + s.at + (offset - s.extent.offset);
+}
+
+const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page) noexcept {
+  const auto held = std::lower_bound(held_.begin(), held_.end(), page,
+                                     [](const Held& h, std::uint64_t p) { return h.page < p; });
+  if (held != held_.end() && held->page == page) return held->bytes.get();
+  return shared.inside(page, 1) ? find(shared.offset(page), shared.source.page_size) : nullptr;
+}
+
+bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept {
+  const std::byte* const bytes = leaf_bytes(shared, page);
+  return bytes != nullptr &&
+         format::PageView::open(bytes, shared.source.page_size, format::Pgno{page}, view) && view.is_leaf();
+}
+
+Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
+                   std::uint64_t& bad_page) noexcept {
+  const auto corrupted = [&](std::uint64_t page) {
+    bad_page = page;
+    return Status::from_mdb(MDB_CORRUPTED);
+  };
+  out.ordinal = ordinals_[i];
+  out.key = out.value = {0, nullptr};
+  if (out.ordinal == kNoRecord) return {};
+  const RecordPlace& p = places_[i];
+  if (p.leaf != open_page_ || open_page_ == 0) {
+    open_page_ = 0;
+    if (!open_leaf(shared, p.leaf, leaf_)) return corrupted(p.leaf);
+    open_page_ = p.leaf;
+  }
+  format::PageView dup = format::PageView::none();
+  if (p.dup_leaf != 0 && !open_leaf(shared, p.dup_leaf, dup))
+    return corrupted(shared.inside(p.dup_leaf, 1) ? p.dup_leaf : p.leaf);
+  Bytes key, value;
+  if (const Status st = extract_record(p, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value); !st.ok())
+    return corrupted(p.leaf);
+  if (p.overflow != 0) {
+    const std::uint64_t bytes = format::kPageHeader + std::uint64_t{p.value_bytes};
+    const std::uint64_t pages = format::overflow_pages(p.value_bytes, shared.page_shift);
+    const std::byte* const run =
+        shared.inside(p.overflow, pages) ? find(shared.offset(p.overflow), bytes) : nullptr;
+    if (run == nullptr || load<std::uint64_t>(run) != p.overflow ||
+        (load<std::uint16_t>(run + format::kAtFlags) & format::kOverflow) == 0 ||
+        load<std::uint32_t>(run + format::kAtPages) < pages)
+      return corrupted(p.overflow);
+    value = {run + format::kPageHeader, p.value_bytes};
+  }
+  out.key = {key.size(), const_cast<std::byte*>(key.data())};
+  out.value = {value.size(), const_cast<std::byte*>(value.data())};
+  return {};
+}
+
+}  // namespace lmdbio::records

@@ -1,0 +1,103 @@
+#include "lmdbio/records/open_places.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <utility>
+
+#include "lmdbio/base/log.h"
+#include "lmdbio/records/build_index.h"
+#include "lmdbio/records/index_file.h"
+#include "lmdbio/records/index_parts.h"
+#include "lmdbio/records/pending_places.h"
+
+namespace lmdbio::records {
+
+namespace {
+
+/// Of a tree with fewer leaf pages the index is there at once.
+constexpr std::uint64_t kManyLeaves = 128;
+
+}  // namespace
+
+std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
+                          const Memory* memory) {
+  std::string why = name + ": the record index cannot be built: ";
+  const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
+  if (problem.reason[0] != '\0')
+    why += "page " + std::to_string(problem.page) + ": " + problem.reason;
+  else
+    why += text != nullptr ? text : "a damaged page";
+  if (st.raw() == ENOMEM && memory != nullptr) why += memory->reason();
+  return why;
+}
+
+void warn_of_damage(const std::string& name, const IndexProblem& problem) noexcept {
+  if (problem.damaged != 0)
+    log_line(LogLevel::warn,
+             "%s: damaged leaf pages: %" PRIu64 "; their records cannot be read; one is page %" PRIu64 ": %s",
+             name.c_str(), problem.damaged, problem.page, problem.reason);
+}
+
+Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
+                   bool& loaded, std::string& why) {
+  RecordIndex index;
+  loaded = false;
+  if (request.sidecar) {
+    const Result<FileIdentity> identity = source.base().identity();
+    const Result<std::uint64_t> size = source.base().size();
+    if (identity && size) {
+      IndexTag tag;
+      tag.database = request.database;
+      tag.txnid = source.txnid;
+      tag.page_size = source.page_size;
+      tag.file_pages = size.value() / source.page_size;
+      tag.record = source.db;
+      tag.identity = identity.value();
+      (void)source.base().with_fd([&tag](int fd) noexcept {
+        if (struct stat st; ::fstat(fd, &st) == 0) tag.owner = st.st_uid;
+      });
+      loaded = find_index(source.path, tag, index);
+    }
+  }
+  TakenMemory taken;
+  if (loaded) {
+    if (!taken.take(request.memory, MemoryUse::index, index.memory_bytes(), Urgency::last)) {
+      why = source.name + ": the record index needs " + std::to_string(index.memory_bytes()) + " bytes" +
+            request.memory->reason();
+      return Status::from_errno(ENOMEM);
+    }
+    out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
+    return {};
+  }
+  if (request.deferred) {
+    out = std::make_unique<IndexParts>(source.db.entries);
+    return {};
+  }
+  if (request.progress == nullptr && source.db.leaf_pages >= kManyLeaves) {
+    out = PendingPlaces::start(source, select_engine, request.memory);
+    if (out != nullptr) return {};
+  }
+  IndexRequest build;
+  build.file = source.file.get();
+  build.file_pages = source.pages;
+  build.page_size = source.page_size;
+  build.record = source.db;
+  build.available = source.available;
+  build.memory = request.memory;
+  build.tolerant = true;
+  build.progress = request.progress;
+  build.context = request.context;
+  IndexProblem problem;
+  if (const Status st = build_index(build, index, problem, nullptr, &taken); !st.ok()) {
+    why = index_failure(source.name, st, problem, request.memory.get());
+    return st;
+  }
+  warn_of_damage(source.name, problem);
+  out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
+  return {};
+}
+
+}  // namespace lmdbio::records

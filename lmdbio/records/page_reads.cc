@@ -1,0 +1,157 @@
+#include "lmdbio/records/page_reads.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/io/read_path.h"
+#include "lmdbio/io/residency.h"
+
+namespace lmdbio::records {
+namespace {
+
+constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
+/// Pages that are asked about, where the question reads nothing and where it starts read-ahead.
+constexpr std::size_t kSamples = 32, kDearSamples = 4;
+/// Buffers without which another thread is of no use, unless the engine takes fewer.
+constexpr std::size_t kLeastSlots = 4;
+/// Bytes that lie together, on average, for which memory in huge pages pays.
+constexpr std::size_t kLargeRun = 64 << 10;
+
+}  // namespace
+
+bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
+  bool there = false;
+  // All questions in one change of threads.
+  (void)request_.file->base().with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
+  return there;
+}
+
+bool PageReads::samples_are_cached(std::span<const WantedPage> wanted) noexcept {
+  const Residency residency = request_.file->residency(-1);
+  const bool dear = std::strcmp(residency.how(), "preadv2") == 0;
+  const std::size_t samples = std::min(wanted.size(), dear ? kDearSamples : kSamples);
+  double cached = 0;
+  for (std::size_t i = 0; i < samples; ++i) {
+    const std::uint64_t page = wanted[i * wanted.size() / samples].page;
+    const std::optional<double> share =
+        residency.share(page * request_.page_size, dear ? 1 : request_.page_size);
+    if (!share) return false;
+    cached += *share;
+  }
+  return cached >= kMostlyResident * static_cast<double>(samples);
+}
+
+Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
+  if (const Status st = choose(wanted); !st.ok()) return st;
+  // A single page in a buffer of its own makes, and zeroes, a huge one there.
+  std::size_t runs = 1;
+  for (std::size_t i = 1; i < wanted.size(); ++i) runs += !joins(wanted, i);
+  const bool large = wanted.size() / runs * request_.page_size >= kLargeRun;
+  (void)::madvise(buffers_.data(), buffers_.size(), large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  return {};
+}
+
+Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes = request_.file_pages * request_.page_size;
+  facts.available = request_.available;
+  facts.direct_works = true;  // else open() fails below
+  const ReadDecision decision = choose_read_path(Access::index, facts);
+  const EngineKind kind = engine_kind(config().engine);
+  const bool automatic = kind == EngineKind::automatic;
+  Mode mode = Mode::direct;
+  if (decision.uses_resident && in_page_cache(wanted))
+    mode = Mode::cached;
+  else if (decision == ReadPath::page_cache)
+    mode = Mode::buffered;
+  if (queue_ != nullptr && (mode == mode_ || (mode == Mode::direct && mode_ == Mode::buffered))) return {};
+  // What is in memory is copied by the call itself; what is not, and goes through the page cache, blocks.
+  if (mode == Mode::direct && open(true, kind, kDirectDepth).ok()) {
+    mode_ = mode;
+    return {};
+  }
+  mode_ = mode == Mode::direct ? Mode::buffered : mode;
+  if (mode_ == Mode::cached) return open(false, automatic ? EngineKind::pread : kind, kBufferedDepth);
+  return open(false, automatic ? EngineKind::threads : kind, kBufferedDepth);
+}
+
+Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
+  before_ = reads();
+  queue_.reset();
+  slots_.clear();
+  const File* const file = direct ? request_.file->direct() : &request_.file->base();
+  if (file == nullptr) return Status::from_errno(ENOTSUP);
+  Result<std::unique_ptr<IoEngine>> engine = request_.make_engine(*file, depth, kind, nullptr);
+  if (!engine) return engine.error();
+  const std::size_t align = engine.value()->caps().align;
+  // A page at least, and what alignment adds at both ends.
+  const std::size_t room = align_up(std::max(kRequest, request_.page_size), align) + 2 * align;
+  std::size_t count = std::max(1u, std::min(depth, engine.value()->caps().depth));
+  const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page
+  buffers_.reset();
+  const std::size_t least = needed_ ? 1 : std::min(count, kLeastSlots);
+  for (;; count /= 2) {
+    if (count < least) return Status::from_errno(ENOMEM);
+    const Urgency urgency = count == 1 ? Urgency::last : Urgency::ahead;
+    if (!taken_.take(request_.memory, MemoryUse::index, count * room + spare, urgency, request_.cancelled))
+      continue;
+    if (Result<Mapping> m = Mapping::zeroed(count * room + spare); m) {
+      buffers_ = std::move(m).value();
+      break;
+    }
+  }
+  try {
+    slots_.resize(count);
+    queue_ = std::make_unique<ReadQueue>(std::move(engine).value(), request_.file_pages * request_.page_size);
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+  std::byte* at = buffers_.data();
+  at += align_up(reinterpret_cast<std::uintptr_t>(at), align) - reinterpret_cast<std::uintptr_t>(at);
+  for (Slot& s : slots_) {
+    s.buffer = at;
+    at += room;
+  }
+  return {};
+}
+
+Status PageReads::start(Slot& slot, std::span<const WantedPage> wanted, std::size_t begin) noexcept {
+  const std::size_t page_size = request_.page_size;
+  const std::uint64_t first = wanted[begin].page, most = std::max(kRequest / page_size, std::size_t{1});
+  std::size_t end = begin + 1;
+  while (end < wanted.size() && joins(wanted, end) && wanted[end].page - first < most) ++end;
+  const Extent extent{first * page_size, (wanted[end - 1].page - first + 1) * page_size};
+  slot.group = {};
+  if (const Status st = queue_->add(slot.group, extent, slot.buffer); !st.ok()) return st;
+  slot.begin = begin;
+  slot.end = end;
+  slot.at = slot.buffer + (extent.offset - align_down(extent.offset, queue_->alignment()));
+  slot.busy = true;
+  return {};
+}
+
+void PageReads::drop_all() noexcept {
+  for (Slot& s : slots_) {
+    if (s.busy) queue_->drop(s.group);
+    s.busy = false;
+  }
+}
+
+IndexReads PageReads::reads() const noexcept {
+  IndexReads out = before_;
+  if (queue_ == nullptr) return out;
+  out.requests += queue_->counters().requests;
+  out.bytes += queue_->counters().bytes;
+  out.direct = out.direct || queue_->direct();
+  return out;
+}
+
+}  // namespace lmdbio::records

@@ -1,0 +1,133 @@
+#include "lmdbio/records/pending_places.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/interrupt.h"
+#include "lmdbio/records/open_places.h"
+
+namespace lmdbio::records {
+
+namespace {
+
+/// How often one who waits looks whether it was cancelled.
+constexpr std::chrono::milliseconds kPoll{20};
+
+}  // namespace
+
+PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine, std::shared_ptr<Memory> memory)
+    : file_(source.file), name_(source.name), pid_(::getpid()) {
+  request_.file = file_.get();
+  request_.file_pages = source.pages;
+  request_.page_size = source.page_size;
+  request_.record = source.db;
+  request_.available = source.available;
+  request_.make_engine = make_engine;
+  request_.memory = std::move(memory);
+  request_.progress = go_on;
+  request_.context = this;
+  request_.cancelled = &ending_;
+}
+
+std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine,
+                                                    std::shared_ptr<Memory> memory, bool tolerant,
+                                                    std::uint64_t part, std::uint64_t parts) {
+  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine, std::move(memory)));
+  made->request_.tolerant = tolerant;
+  made->request_.part = part;
+  made->request_.parts = parts;
+  if (made->file_->base().start_thread(made->thread_, run, made.get()) == 0) return made;
+  made->ended_ = true;  // nobody to wait for
+  made->thread_ = {};
+  return nullptr;
+}
+
+PendingPlaces::~PendingPlaces() {
+  if (thread_ == pthread_t{} || ::getpid() != pid_) return;  // in a forked child there is no such thread
+  ending_.store(true, std::memory_order_relaxed);
+  (void)::pthread_join(thread_, nullptr);
+}
+
+void* PendingPlaces::run(void* self) noexcept {
+  (void)::pthread_setname_np(::pthread_self(), "lmdbio-index");
+  static_cast<PendingPlaces*>(self)->make();
+  return nullptr;
+}
+
+bool PendingPlaces::go_on(void* self, std::uint64_t, std::uint64_t) noexcept {
+  return !static_cast<PendingPlaces*>(self)->ending_.load(std::memory_order_relaxed);
+}
+
+void PendingPlaces::make() noexcept {
+  RecordIndex index;
+  IndexProblem problem;
+  TakenMemory taken;
+  Status st = build_index(request_, index, problem, nullptr, &taken);
+  std::string why;
+  try {
+    if (st.ok()) {
+      warn_of_damage(name_, problem);
+      made_ = std::make_unique<IndexPlaces>(std::move(index), request_.memory, std::move(taken));
+    } else {
+      why = index_failure(name_, st, problem, request_.memory.get());
+    }
+  } catch (...) {
+    st = Status::from_errno(ENOMEM);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    status_ = st;
+    why_ = std::move(why);
+    ended_ = true;
+    index_.store(made_.get(), std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+// The mutex is held, and the thread, which has no use for it any more, has ended or is about to.
+void PendingPlaces::make_again() const noexcept {
+  if (thread_ != pthread_t{}) (void)::pthread_join(thread_, nullptr);
+  thread_ = {};
+  // None was made as a const object.
+  if (file_->base().start_thread(thread_, run, const_cast<PendingPlaces*>(this)) != 0) {
+    thread_ = {};
+    return;
+  }
+  ended_ = false;
+  status_ = {};
+}
+
+bool PendingPlaces::done() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+const RecordIndex* PendingPlaces::made(Status& st, std::string& why) const {
+  const std::lock_guard lock(mutex_);
+  st = status_;
+  why = why_;
+  return made_ != nullptr ? &made_->index() : nullptr;
+}
+
+Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why) const {
+  if (index_.load(std::memory_order_acquire) != nullptr) return {};
+  std::unique_lock lock(mutex_);
+  if (ended_ && status_.raw() == ENOMEM && ::getpid() == pid_) make_again();
+  while (!ended_) {
+    lock.unlock();
+    // Where a handler has forked, and this is the child, the mutex may be another thread's for ever.
+    if (wait_ended(cancelled) || ::getpid() != pid_) return Status::from_errno(ECANCELED);
+    lock.lock();
+    if (ended_) break;
+    const AsyncSignalsAllowed program;  // no fork handler takes the mutex
+    changed_.wait_for(lock, kPoll);
+  }
+  if (!status_.ok()) why = why_;
+  return status_;
+}
+
+}  // namespace lmdbio::records

@@ -1,0 +1,72 @@
+// The record index while a thread of its own makes it, so that opening a reader does not wait for it.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lmdbio/records/build_index.h"
+#include "lmdbio/records/places.h"
+#include "lmdbio/records/source.h"
+
+namespace lmdbio::records {
+
+/// Ends its thread when it is destroyed, in which the source's snapshot must be held.  Where memory was short
+/// the next await() tries again.
+class PendingPlaces final : public Places {
+ public:
+  /// Starts the thread.  Null: there is none to be had, or no descriptor.  `tolerant`, `part`, `parts`: as of
+  /// IndexRequest; of a part only made() is of use.  May throw bad_alloc.
+  static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine,
+                                              std::shared_ptr<Memory> memory = nullptr, bool tolerant = true,
+                                              std::uint64_t part = 0, std::uint64_t parts = 1);
+  ~PendingPlaces() override;
+  PendingPlaces(const PendingPlaces&) = delete;
+  PendingPlaces& operator=(const PendingPlaces&) = delete;
+
+  /// The thread's work has ended.
+  bool done() const noexcept;
+  /// Once done(): the index; null: `st` and `why` say what is wrong.  May throw bad_alloc.
+  const RecordIndex* made(Status& st, std::string& why) const;
+
+  std::uint64_t records() const noexcept override { return request_.record.entries; }
+  Status await(const std::atomic<bool>& cancelled, std::string& why) const override;
+  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
+    index_.load(std::memory_order_acquire)->places(first, out);
+  }
+  UnknownOrdinals unknown() const noexcept override {
+    return index_.load(std::memory_order_acquire)->unknown();
+  }
+  Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
+                    std::uint64_t& out) const override {
+    return index_.load(std::memory_order_acquire)->ordinal_of(leaf, slot, page, out);
+  }
+
+ private:
+  PendingPlaces(const Source& source, MakeEngine make_engine, std::shared_ptr<Memory> memory);
+  static void* run(void* self) noexcept;
+  static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
+  void make() noexcept;
+  void make_again() const noexcept;
+
+  const std::shared_ptr<const OpenFile> file_;
+  const std::string name_;
+  IndexRequest request_;
+  const pid_t pid_;
+  mutable pthread_t thread_{};
+  std::atomic<bool> ending_{false};
+  std::unique_ptr<IndexPlaces> made_;
+  std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it is there
+  mutable std::mutex mutex_;                        ///< guards all below
+  mutable std::condition_variable changed_;
+  mutable bool ended_ = false;  ///< the thread's work
+  mutable Status status_;
+  std::string why_;
+};
+
+}  // namespace lmdbio::records

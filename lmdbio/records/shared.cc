@@ -1,0 +1,120 @@
+#include "lmdbio/records/shared.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/io/page_filler.h"
+
+namespace lmdbio::records {
+
+namespace {
+
+/// The part of the memory that leaf pages may take.
+constexpr std::uint64_t kLeafShare = 16;
+/// Of fault_in(), bytes.  What is larger brings its own entries: the kernel maps the pages around each page
+/// fault.  What is smaller lies all over the file.
+constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
+
+}  // namespace
+
+Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker maker,
+               std::shared_ptr<Memory> process)
+    : source(std::move(from)),
+      page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
+      read(how),
+      make_engine(std::move(maker)),
+      residency(source.file->residency(source.programs_fd)),
+      pool(std::make_shared<BufferPool>(memory - memory / kLeafShare, std::move(process))),
+      keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / LeafCache::cost(source.page_size)),
+      leaves(source.page_size,
+             static_cast<std::size_t>(memory / kLeafShare / LeafCache::cost(source.page_size)),
+             pool->memory()),
+      shown({node::CellKind::reader, 0, source.file->identity().dev, source.file->identity().ino}),
+      id_(source.file->identity()) {}
+
+std::uint64_t Shared::share_of_one(unsigned n) const noexcept {
+  const auto own = streams.load(std::memory_order_relaxed) + n;
+  const auto all = memory().streams.load(std::memory_order_relaxed) + n;
+  return std::min(pool->limit() / std::max(own, 1u), memory().limit() / std::max(all, 1u));
+}
+
+std::uint64_t Shared::file_bytes() const noexcept {
+  if (const auto known = size_if_inode(source.programs_fd, id_); known) return *known;
+  std::uint64_t bytes = 0;
+  (void)source.base().with_fd([&bytes](int fd) noexcept { bytes = size_known_here(fd); });
+  return bytes;
+}
+
+const std::byte* Shared::mapped() noexcept {
+  std::call_once(map_once_, [this]() noexcept {
+    (void)source.base().with_fd([this](int fd) noexcept {
+      Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
+      if (made) map_ = std::move(made).value();
+    });
+    try {
+      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
+    } catch (const std::bad_alloc&) {
+    }
+  });
+  return map_.data();
+}
+
+void Shared::fault_in(const Extent& extent) noexcept {
+  if (faulted_in_ == nullptr || extent.bytes == 0 || extent.bytes >= kLarge) return;
+  const std::uint64_t last = (extent.offset + extent.bytes - 1) / kRegion;
+  for (std::uint64_t r = extent.offset / kRegion; r <= last && r * kRegion < map_.size(); ++r) {
+    const std::atomic_ref bits(faulted_in_[r / 64]);
+    const std::uint64_t bit = std::uint64_t{1} << r % 64;
+    if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
+    const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
+    if (residency.share(r * kRegion, bytes) != 1.0) continue;
+    fault_pages_in(map_.data() + r * kRegion, bytes);
+    bits.fetch_or(bit, std::memory_order_relaxed);
+  }
+}
+
+Queues::~Queues() { count(); }
+
+Result<ReadQueue*> Queues::get(bool direct) noexcept {
+  const File* const past = direct ? shared_.source.direct() : nullptr;
+  One& one = past != nullptr ? direct_ : buffered_;
+  if (one.queue != nullptr) return one.queue.get();
+  try {
+    // The kernel does not read ahead: what follows a record is another rank's, as a rule, and reads that
+    // overlap wait for each other.
+    const File* const exact = past == nullptr ? shared_.source.file->exact() : nullptr;
+    const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.file->buffered();
+    Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
+    if (!engine) return engine.error();
+    one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));
+    return one.queue.get();
+  } catch (...) {
+    return Status::from_errno(ENOMEM);
+  }
+}
+
+void Queues::pump() noexcept {
+  for (One* const one : {&direct_, &buffered_})
+    if (one->queue != nullptr) one->queue->pump();
+}
+
+void Queues::count() noexcept {
+  for (One* const one : {&direct_, &buffered_}) {
+    if (one->queue == nullptr) continue;
+    const IoEngine::Counters& now = one->queue->counters();
+    shared_.counters.bytes_read.fetch_add(now.bytes - std::exchange(one->bytes, now.bytes),
+                                          std::memory_order_relaxed);
+    shared_.counters.requests.fetch_add(now.requests - std::exchange(one->requests, now.requests),
+                                        std::memory_order_relaxed);
+  }
+}
+
+void Queues::forget() noexcept {
+  for (One* const one : {&direct_, &buffered_})
+    if (one->queue != nullptr) one->queue->forget();
+}
+
+}  // namespace lmdbio::records
