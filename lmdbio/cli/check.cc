@@ -1,4 +1,4 @@
-// lmdbio check: is a database whole?
+// lmdbio check: checks the structure of a database.
 
 #include "lmdbio/check/check.h"
 
@@ -16,7 +16,8 @@
 namespace lmdbio::cli {
 namespace {
 
-// A writer that commits twice during a walk voids it; so often is it begun anew.
+// If a writer commits twice during a walk, the findings are not reliable.  The check then starts again, up
+// to this many walks in total.
 constexpr int kTries = 3;
 
 struct Options {
@@ -32,7 +33,7 @@ struct Found {
   std::string database, reason;
 };
 
-/// Keeps the first findings, counts all, shows progress.
+/// Keeps the first findings, counts the others, and shows the progress.
 class Collector : public check::Visitor {
  public:
   explicit Collector(std::size_t limit) : limit_(limit) {}
@@ -51,7 +52,7 @@ class Collector : public check::Visitor {
 
   std::vector<Found> found;
   std::uint64_t left_out = 0;
-  std::uint64_t seen = 0;  ///< pages
+  std::uint64_t seen = 0;  ///< pages walked
 
  private:
   std::size_t limit_;
@@ -65,7 +66,7 @@ struct Report {
   check::Totals totals;
   std::vector<Found> metas, found;
   std::uint64_t left_out = 0;
-  std::uint64_t seen = 0;  ///< pages
+  std::uint64_t seen = 0;  ///< pages walked
 
   std::uint64_t errors() const { return metas.size() + totals.errors; }
   bool clean() const { return errors() + totals.warnings == 0; }
@@ -141,7 +142,7 @@ void show_json(const Database& database, const Report& r) {
   std::printf("%s\n", dump(j).c_str());
 }
 
-/// What the metas say of each other.
+/// Returns the problems of the two meta pages as findings.
 std::vector<Found> judge(const Database& database) {
   std::vector<Found> out;
   for (unsigned i = 0; i < 2; ++i)
@@ -171,7 +172,7 @@ int check(const Options& options) {
       r.left_out = collector.left_out;
       r.seen = collector.seen;
     }
-    // Until then no writer has begun to write over pages of this snapshot.
+    // After at most one commit, no writer has begun to overwrite pages of this snapshot.
     const std::uint64_t newest = database.newest();
     if (r.totals.stopped || r.totals.errors + r.totals.warnings == 0 || newest <= r.snapshot.txnid + 1) break;
     if (attempt == kTries || which)

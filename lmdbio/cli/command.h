@@ -1,4 +1,4 @@
-// What the subcommands of `lmdbio` share: how they are added, how they fail, exit statuses.
+// Declarations that the subcommands of `lmdbio` share: how to add them, how they fail, and exit statuses.
 #pragma once
 
 #include <stdexcept>
@@ -14,12 +14,12 @@ namespace lmdbio::cli {
 enum ExitStatus : int {
   kClean = 0,
   kFindings = 1,  ///< of `check`
-  kUnusable = 2,  ///< usage, or a file that cannot be read
+  kUnusable = 2,  ///< usage error, or a file that cannot be read
   kNotExecutable = 126,
-  kNotFound = 127,  ///< these two as a shell has them
+  kNotFound = 127,  ///< 126 and 127 have the same meaning as in a shell
 };
 
-/// Ends the command: one line on standard error, and the status.
+/// Ends the command with one line on standard error and an exit status.
 class Failure : public std::runtime_error {
  public:
   explicit Failure(const std::string& what, int status = kUnusable)
@@ -30,17 +30,18 @@ class Failure : public std::runtime_error {
   int status_;
 };
 
-/// Each adds one subcommand to `app`.  When it has run, `status` is the exit status; it may throw Failure and
-/// bad_alloc.
+/// Each function adds one subcommand to `app`.  After the subcommand has run, `status` is the exit status.
+/// A subcommand may throw Failure and bad_alloc.
 void add_info(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_index(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);
 void add_ps(CLI::App& app, int& status);
 void add_stats(CLI::App& app, int& status);
-/// `command`: the program and its arguments, which are not for CLI11.  Lives as long as `app`.
+/// `command`: the program and its arguments, which CLI11 does not parse.  It lives as long as `app`.
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status);
-/// Where in `argv` the options of `run` end and "--" or the program stands; argc for other subcommands.
+/// Returns the index in `argv` where the options of `run` end: that of "--" or of the program.  Returns
+/// argc for other subcommands.
 int run_options_end(int argc, char** argv);
 
 }  // namespace lmdbio::cli

@@ -1,4 +1,4 @@
-// lmdbio config: the settings, as a program started from here would take them.
+// lmdbio config: prints the settings that a program started from here would use.
 
 #include "lmdbio/base/config.h"
 
@@ -20,7 +20,7 @@ namespace {
 struct Setting {
   const ConfigEntry* entry;
   std::string value, source;
-  const char* refused = nullptr;  ///< what the environment has instead
+  const char* refused = nullptr;  ///< the invalid value in the environment
 };
 
 Setting setting(const ConfigEntry& e) {
@@ -35,7 +35,7 @@ void show(bool json) {
   Json out = Json::array();
   std::vector<Setting> settings;
   for (const ConfigEntry& e : config_table()) settings.push_back(setting(e));
-  // People look for what is not as usual.
+  // List settings that differ from the default first.
   if (!json)
     std::stable_partition(settings.begin(), settings.end(),
                           [](const Setting& s) { return s.source != "default"; });

@@ -36,7 +36,7 @@ const char* kind_of(const struct stat& st) {
   }
 }
 
-/// Up to `size` bytes from `at`; fewer at the end of the file.
+/// Reads up to `size` bytes at offset `at`; fewer at the end of the file.
 std::vector<std::byte> read_at(int fd, std::uint64_t at, std::size_t size, const std::string& path) {
   std::vector<std::byte> out(size);
   std::size_t have = 0;
@@ -51,7 +51,7 @@ std::vector<std::byte> read_at(int fd, std::uint64_t at, std::size_t size, const
   return out;
 }
 
-// Pages beyond the end of a file that was truncated under its mapping.
+// For SIGBUS: a page is beyond the end of a file that was truncated while it was mapped.
 char truncated_message[512];
 std::size_t truncated_length;
 extern "C" void on_sigbus(int) {
@@ -97,7 +97,8 @@ void Database::judge_metas() {
   const auto size = static_cast<std::uint64_t>(status_.st_size);
   if (size == 0) throw Failure(path_ + ": empty (0 bytes): nothing has been committed to it yet");
   const std::vector<std::byte> head = read_at(fd(), 0, 4096, path_);
-  // Where the second meta is, the first says; if that is damaged, every page size is tried.
+  // The first meta page gives the page size, and so the offset of the second one.  If it is damaged, try
+  // every page size.
   if (format::judge_meta(head) == format::MetaKind::good) {
     page_size_ = format::page_size(load<MetaRecord>(head, format::kPageHeader));
   } else {
@@ -202,7 +203,7 @@ db::Snapshot Database::snapshot(std::optional<unsigned> which) {
     from = 1;
   if (!metas_[from].usable)
     throw Failure(format_text("%s: meta page %u: %s", path_.c_str(), from, metas_[from].problem.c_str()));
-  // A commit may tear a copy: read until two agree.
+  // A commit during a read may tear the copy: read until two reads agree.
   const auto read = [&] { return read_at(fd(), from * page_size_, format::kMetaBytes, path_); };
   std::vector<std::byte> page = read();
   for (std::vector<std::byte> again = read(); again != page; again = read()) page = std::move(again);

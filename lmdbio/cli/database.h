@@ -1,4 +1,4 @@
-// A data file, opened for looking into it: never its lock file, never for writing.
+// Opens a data file for inspection.  It never opens the lock file, and never writes.
 #pragma once
 
 #include <sys/stat.h>
@@ -15,38 +15,40 @@
 
 namespace lmdbio::cli {
 
-/// One of the two meta pages, and what is wrong with it.
+/// One of the two meta pages, and its problem if it has one.
 struct Meta {
-  bool usable = false;  ///< its record can be believed so far that a walk may start from it
-  std::string problem;  ///< empty: none
+  bool usable = false;  ///< its record is valid enough to start a walk from it
+  std::string problem;  ///< empty: no problem
   format::MetaRecord record{};
 };
 
+/// An open data file.  One thread at a time.
 class Database {
  public:
-  /// `path`: a directory with data.mdb in it, or the file.  Throws Failure, saying what the path is instead.
+  /// Opens `path`, a data file or a directory that contains data.mdb.  Throws Failure if it is neither.
   explicit Database(const std::string& path);
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
   const std::string& path() const noexcept { return path_; }    ///< of the file
-  bool in_directory() const noexcept { return in_directory_; }  ///< else opened as with MDB_NOSUBDIR
+  bool in_directory() const noexcept { return in_directory_; }  ///< false: opened as with MDB_NOSUBDIR
   int fd() const noexcept { return file_->buffered().fd(); }
   const OpenFile& file() const noexcept { return *file_; }
   const struct stat& status() const noexcept { return status_; }
   std::size_t page_size() const noexcept { return page_size_; }
-  /// As they were read at the open.
+  /// Returns a meta page as it was when the file was opened.
   const Meta& meta(unsigned which) const noexcept { return metas_[which]; }
 
-  /// The newest snapshot, or (0, 1) that of one meta page; throws Failure if there is none.
+  /// Returns the newest snapshot, or the snapshot of meta page `which` (0 or 1).  Throws Failure if there
+  /// is none.
   db::Snapshot snapshot(std::optional<unsigned> which = {});
-  /// The newest transaction, now.
+  /// Returns the current newest transaction.
   std::uint64_t newest() const noexcept;
-  /// Before the first view: the kernel reads nothing beyond what is asked for.  For who goes through the tree
-  /// and reads ahead by itself.
+  /// Disables the kernel's read-ahead.  Call it before the first view(), for a walk that does its own
+  /// read-ahead.
   void read_exactly() noexcept;
-  /// The pages that the file has now; the view before ends.  A file that is truncated while they are read
-  /// ends the process with a message.
+  /// Returns a view of the pages that the file has now.  The previous view becomes invalid.  If the file is
+  /// truncated while its pages are read, the process ends with a message.
   cache::WindowView view();
 
  private:

@@ -12,10 +12,10 @@
 namespace lmdbio::cli {
 namespace {
 
-constexpr std::uint64_t kSymbolBytes = std::uint64_t{256} << 20;  // of one table; others count as empty
+constexpr std::uint64_t kSymbolBytes = std::uint64_t{256} << 20;  // of one table; larger ones count as empty
 constexpr std::uint64_t kTextBytes = std::uint64_t{64} << 20;     // searched for a message
 
-/// False: not there.
+/// Returns false if the file does not have these bytes.
 bool read_at(int fd, std::uint64_t at, void* to, std::size_t size) {
   auto* p = static_cast<char*>(to);
   while (size != 0) {
@@ -52,7 +52,7 @@ bool defines(int fd, const std::vector<Elf64_Shdr>& sections, std::string_view n
   return false;
 }
 
-/// The text that mdb_strerror has for MDB_NOTFOUND.
+/// Returns true if the file contains mdb_strerror()'s text for MDB_NOTFOUND.
 bool has_messages(int fd) {
   constexpr std::string_view kMessage = "MDB_NOTFOUND: No matching key/data pair found";
   const auto end = static_cast<std::uint64_t>(::lseek(fd, 0, SEEK_END));

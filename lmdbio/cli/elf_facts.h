@@ -1,17 +1,17 @@
-// What an ELF file says of whether a preloaded library can reach it.
+// Facts about an ELF file that decide whether a preloaded library can reach it.
 #pragma once
 
 namespace lmdbio::cli {
 
 struct ElfFacts {
-  bool elf = false;          ///< an ELF file at all; the rest is false if not, or if it is damaged
-  bool native = false;       ///< of this word size, byte order and machine
+  bool elf = false;          ///< an ELF file; the rest is false if it is not, or if it is damaged
+  bool native = false;       ///< for this word size, byte order and machine
   bool interpreter = false;  ///< loaded by a dynamic loader
   bool defines_lmdb =
-      false;  ///< LMDB is part of it: its symbol tables say so, or, stripped, LMDB's messages in it
+      false;  ///< LMDB is linked into it: found in its symbol tables, or, if stripped, by LMDB's messages
 };
 
-/// Of an open file.
+/// Reads the facts from the open file `fd`.
 ElfFacts read_elf(int fd);
 
 }  // namespace lmdbio::cli

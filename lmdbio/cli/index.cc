@@ -1,4 +1,4 @@
-// lmdbio index: makes the record index of a database and keeps it in a file.
+// lmdbio index: builds the record index of a database and writes it to a file.
 
 #include <lmdb.h>
 #include <string.h>
@@ -25,7 +25,8 @@
 namespace lmdbio::cli {
 namespace {
 
-// An index is of one transaction: a commit while it is made voids it.
+// An index describes one transaction: a commit during the build makes it stale.  The build starts again, up
+// to this many builds in total.
 constexpr int kTries = 3;
 
 struct Options {
@@ -56,7 +57,7 @@ struct Made {
   std::uint64_t file_bytes = 0;
 };
 
-/// What is indexed: a state of the file.
+/// The state of the file that is indexed.
 struct State {
   db::Snapshot snapshot;
   FileIdentity identity;
@@ -96,7 +97,7 @@ Made make(const Database& database, const State& state, const std::string& name,
   return m;
 }
 
-/// The named databases: entries of the main one.
+/// Returns the named databases, which are entries of the main database.
 std::vector<std::pair<std::string, format::DbRecord>> named(const State& state,
                                                             const records::RecordIndex& main) {
   std::vector<std::pair<std::string, format::DbRecord>> out;
@@ -200,7 +201,7 @@ int index(const Options& options) {
     state.identity = identity_of(database);
     state.snapshot = database.snapshot();
     state.view = database.view();
-    // Without a lock: what was read counts only if nobody has committed meanwhile.
+    // The build takes no lock: its results are valid only if no writer has committed meanwhile.
     const auto undisturbed = [&] {
       return database.newest() == state.snapshot.txnid && identity_of(database) == state.identity;
     };

@@ -1,4 +1,4 @@
-// lmdbio info: what a database is like, and what LMDBIO does with it.
+// lmdbio info: describes a database, and how LMDBIO serves it.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ struct Options {
   bool json = false, fast = false;
 };
 
-/// Sizes by power of two: bucket b holds 2^(b-1) to 2^b - 1, bucket 0 holds 0.
+/// Counts sizes by power of two: bucket b holds 2^(b-1) to 2^b - 1, bucket 0 holds 0.
 struct Histogram {
   std::uint64_t count[33]{};
   std::uint64_t records = 0, bytes = 0, most = 0;
@@ -42,13 +42,14 @@ struct Histogram {
   }
 };
 
-/// How values lie in the file, in the order of the keys.  By pages: inside a leaf LMDB fills from the end.
+/// The order of values in the file when they are visited in key order.  It compares pages, because LMDB
+/// fills a leaf page from its end.
 struct Layout {
   std::uint64_t steps = 0;      ///< from a value to the next one
   std::uint64_t forward = 0;    ///< to the same page or a later one
-  std::uint64_t adjacent = 0;   ///< of these: to the same page or the one that follows
-  std::uint64_t gap_pages = 0;  ///< pages left out by forward steps
-  std::uint64_t overflow = 0;   ///< values on pages of their own
+  std::uint64_t adjacent = 0;   ///< of these: to the same page or the next one
+  std::uint64_t gap_pages = 0;  ///< pages skipped by forward steps
+  std::uint64_t overflow = 0;   ///< values on overflow pages
 
   void add(std::uint64_t first, std::uint64_t last) noexcept {
     if (before_ != kNone) {
@@ -97,7 +98,7 @@ class Survey : public check::Visitor {
   std::vector<Row> rows;
   Histogram keys, values;
   Layout layout;
-  std::uint64_t seen = 0;  ///< pages
+  std::uint64_t seen = 0;  ///< pages walked
   Progress* bar = nullptr;
 
  private:
@@ -109,7 +110,7 @@ struct Verdict {
   std::string text;
 };
 
-/// Of a program that opens it read-only: after docs/design.md, Routing.
+/// Returns how LMDBIO treats a program that opens the database, as docs/design.md (Routing) describes.
 std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes) {
   std::vector<Verdict> out;
   for (unsigned i = 0; i < 2; ++i)
@@ -117,7 +118,7 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
       return {
           {false, format_text("cannot be opened: meta page %u is damaged, and LMDB returns MDB_INVALID", i)}};
   rlimit space{};
-  // Stock's mapping and ours.
+  // The address space must have room for stock LMDB's mapping and for LMDBIO's.
   const bool fits = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY ||
                     map_bytes < space.rlim_cur / 2;
   if (fits)
@@ -164,7 +165,7 @@ void show_histogram(const char* what, const Histogram& h) {
     if (h.count[b] == 0) continue;
     const std::uint64_t from = b == 0 ? 0 : std::uint64_t{1} << (b - 1);
     const auto width = static_cast<int>((h.count[b] * 40 + peak - 1) / peak);
-    // Exact: both ends are in it.
+    // Print exact numbers, because both ends belong to the bucket.
     std::printf("  %10llu to %10llu  %12llu  %.*s\n", ull(from), ull(b == 0 ? 0 : 2 * from - 1),
                 ull(h.count[b]), width, "########################################");
   }
@@ -193,13 +194,13 @@ void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
 struct Facts {
   db::Snapshot snapshot;
   std::uint64_t map_bytes;
-  std::optional<double> cached;  ///< share of the file in the page cache
+  std::optional<double> cached;  ///< share of the file in the page cache, 0 to 1
   const char* cached_how = "";   ///< the system call that reported it
-  std::string index_file;        ///< where the main database's record index is, or would be
+  std::string index_file;        ///< path of the main database's index file, whether it exists or not
   std::string index_state;       ///< "none", "valid" or why it is ignored
   bool walked = false;
   check::Totals totals;
-  std::uint64_t newest = 0;  ///< after the walk
+  std::uint64_t newest = 0;  ///< newest transaction after the walk
 
   bool damaged() const { return totals.errors != 0 && newest <= snapshot.txnid + 1; }
   bool moving() const { return totals.errors != 0 && !damaged(); }
@@ -327,7 +328,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
   std::printf("%s\n", dump(j).c_str());
 }
 
-/// Of the main database.
+/// Sets the index file and its state, for the main database.
 void look_for_index(const Database& database, Facts& f) {
   records::IndexTag tag;
   tag.txnid = f.snapshot.txnid;
@@ -355,7 +356,7 @@ int info(const Options& options) {
   database.read_exactly();
   Facts f{};
   f.snapshot = database.snapshot();
-  // Before the walk, which reads all of it.
+  // Measure this before the walk, which reads the whole file.
   const Residency cache(database.fd(), Residency::Sampling::no);
   f.cached = cache.share(0, static_cast<std::uint64_t>(database.status().st_size));
   if (f.cached) f.cached_how = cache.how();

@@ -1,4 +1,4 @@
-// lmdbio: runs programs with LMDBIO, and looks into databases.
+// lmdbio: runs programs with LMDBIO, and inspects databases.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>

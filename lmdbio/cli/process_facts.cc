@@ -29,7 +29,7 @@ std::optional<ProcessFacts> ProcessFacts::find(std::uint32_t pid, int segment) {
   bool has_segment = false;
   std::ifstream maps(found.folder_ + "/maps");
   for (std::string line; std::getline(maps, line);) {
-    // Addresses, access, offset, device: not needed.  The inode of a segment is its number.
+    // Skip addresses, access, offset and device.  For a segment, the inode is its number.
     unsigned long long ino = 0;
     int at = -1;
     if (std::sscanf(line.c_str(), "%*s %*s %*s %*s %llu %n", &ino, &at) != 1 || at < 0) continue;
@@ -50,7 +50,7 @@ std::optional<ProcessFacts> ProcessFacts::find(std::uint32_t pid, int segment) {
 std::string ProcessFacts::path_of(std::uint64_t dev, std::uint64_t ino) const {
   for (const Mapped& m : mapped_)
     if (m.ino == ino && is_file(m.path.c_str(), dev, ino)) return m.path;
-  // Mappings of some file systems (overlayfs) show other inodes than stat(2).
+  // On some file systems (overlayfs), mappings show other inodes than stat(2) does.
   std::error_code failed;
   for (fs::directory_iterator at(folder_ + "/fd", failed), end; !failed && at != end; at.increment(failed)) {
     if (!is_file(at->path().c_str(), dev, ino)) continue;

@@ -1,4 +1,4 @@
-// What /proc tells of another process.
+// Reads facts about another process from /proc.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,19 @@
 
 namespace lmdbio::cli {
 
+/// Facts about one process.
 class ProcessFacts {
  public:
-  /// The process `pid`, if it has the System V segment `segment` attached.  nullopt: it has not, since `pid`
-  /// is of another PID namespace; or /proc does not tell.  May throw bad_alloc.
+  /// Returns the facts about process `pid` if it has the System V segment `segment` attached.  Returns
+  /// nullopt otherwise: `pid` belongs to another PID namespace, or /proc does not show the process.  May
+  /// throw bad_alloc.
   static std::optional<ProcessFacts> find(std::uint32_t pid, int segment);
 
-  /// As in /proc/PID/comm: any bytes.
+  /// Returns the text of /proc/PID/comm, which may contain any bytes.
   const std::string& command() const noexcept { return command_; }
-  /// A path of the file with that device and inode, which the process has mapped or open.  Empty: none that
-  /// leads to this file from here.  May throw bad_alloc.
+  /// Returns a path of the file with that device and inode, if the process has mapped or opened it.
+  /// Returns an empty string if no such path leads to this file in the calling process.  May throw
+  /// bad_alloc.
   std::string path_of(std::uint64_t dev, std::uint64_t ino) const;
 
  private:

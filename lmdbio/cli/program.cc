@@ -17,7 +17,7 @@
 namespace lmdbio::cli {
 namespace {
 
-constexpr int kInterpreters = 4;  // as the kernel
+constexpr int kInterpreters = 4;  // the kernel's limit
 
 bool executable(const std::string& path) {
   struct stat st {};
@@ -34,7 +34,7 @@ std::vector<std::string> words(std::string_view line) {
   return out;
 }
 
-/// The words of a "#!" line.
+/// Returns the words of a "#!" line.
 std::vector<std::string> interpreter(int fd) {
   char head[256];
   const ssize_t n = ::pread(fd, head, sizeof head, 0);
@@ -43,7 +43,7 @@ std::vector<std::string> interpreter(int fd) {
   return words(text.substr(0, text.find('\n')));
 }
 
-/// What env(1) would start, or empty.
+/// Returns the program that env(1) would start, or an empty string.
 std::string started_by_env(const std::vector<std::string>& args) {
   for (const std::string& a : args) {
     if (a.empty() || a.find('=') != std::string::npos || a == "-S" || a == "-i" || a == "--") continue;
@@ -57,7 +57,7 @@ std::string started_by_env(const std::vector<std::string>& args) {
   return "";
 }
 
-/// Of a script that lacks its x bit.
+/// Returns a hint for a script that is not executable.
 std::string how_to_start(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   const std::string end = dot == std::string::npos ? "" : name.substr(dot);

@@ -1,4 +1,4 @@
-// Programs to be run: where they are, and why a preloaded library might not reach them.
+// Finds programs to run, and the reasons why a preloaded library might not reach them.
 #pragma once
 
 #include <string>
@@ -6,12 +6,13 @@
 
 namespace lmdbio::cli {
 
-/// The file that execvp(3) would execute, with a slash in it.  Throws Failure: kNotFound or kNotExecutable.
+/// Returns the file that execvp(3) would execute, as a path with a slash.  Throws Failure with kNotFound or
+/// kNotExecutable.
 std::string find_program(const std::string& name);
 
-/// One line for each reason for which LD_PRELOAD, or LMDBIO in it, would not do what is expected in `file`
-/// run with `args` (without the program's name).  Scripts are judged by their interpreters, "env" by what it
-/// starts.
+/// Returns one line for each reason why LD_PRELOAD, or LMDBIO in it, would not work as expected in `file`
+/// when it runs with `args` (without the program's name).  For a script it checks the interpreter, for
+/// "env" the program that env starts.
 std::vector<std::string> obstacles(const std::string& file, const std::vector<std::string>& args);
 
 }  // namespace lmdbio::cli

@@ -21,7 +21,7 @@ extern "C" void on_interrupt(int signal) {
   is_interrupted.store(true, std::memory_order_relaxed);
 }
 
-/// "4:07", "1:02:03".
+/// Returns a duration, such as "4:07" or "1:02:03".
 std::string time_text(double seconds) {
   const auto s = static_cast<unsigned long long>(seconds + 0.5);
   return s < 3600 ? format_text("%llu:%02llu", s / 60, s % 60)
@@ -34,7 +34,7 @@ Progress::Progress(std::string what) : what_(std::move(what)) {
   if (::isatty(STDERR_FILENO) != 1) return;
   try {
     thread_ = std::thread([this] { draw_until_end(); });
-  } catch (const std::system_error&) {  // no thread: nothing is drawn
+  } catch (const std::system_error&) {  // without a thread, nothing is drawn
   }
 }
 
@@ -52,7 +52,7 @@ void Progress::draw_until_end() noexcept {
   using namespace std::chrono_literals;
   bool drawn = false;
   std::unique_lock lock(mutex_);
-  // What is done at once shows nothing.
+  // A command that ends before the first timeout draws nothing.
   while (!changed_.wait_for(lock, 250ms, [this] { return ends_; })) {
     draw();
     drawn = true;
@@ -71,7 +71,7 @@ void Progress::draw() noexcept {
                     "##############################", time_text(seconds).c_str());
     if (part >= 0.01) line += ", " + time_text(seconds / part - seconds) + " left";
     std::fprintf(stderr, "\r%s\033[K", line.c_str());
-  } catch (...) {  // out of memory: not this time
+  } catch (...) {  // out of memory: skip this drawing
   }
 }
 

@@ -1,4 +1,4 @@
-// How far a long command has come, and the signal that ends it early.
+// Shows the progress of a long command, and handles the signals that end it early.
 #pragma once
 
 #include <atomic>
@@ -11,17 +11,17 @@
 
 namespace lmdbio::cli {
 
-/// A line on standard error, if that is a terminal, drawn anew four times a second by a thread of its own:
-/// also while nothing comes.  Erased with the object.
+/// A progress line on standard error, if that is a terminal.  A thread draws it four times a second, even
+/// if set() is not called.  The destructor erases it.
 class Progress {
  public:
-  /// `what`: what is done, printable.  Throws bad_alloc.
+  /// `what`: the printable name of the activity.  Throws bad_alloc.
   explicit Progress(std::string what);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` of `total` parts.  Any thread.
+  /// Sets the progress to `done` of `total` parts.  Any thread.
   void set(std::uint64_t done, std::uint64_t total) noexcept {
     total_.store(total, std::memory_order_relaxed);
     done_.store(done, std::memory_order_relaxed);
@@ -40,10 +40,11 @@ class Progress {
   std::thread thread_;
 };
 
-/// Set by the first SIGINT or SIGTERM after catch_interrupts(); a second one ends the process.
+/// Returns a flag that the first SIGINT or SIGTERM after catch_interrupts() sets.  A second one ends the
+/// process.
 const std::atomic<bool>& interrupted() noexcept;
 void catch_interrupts() noexcept;
-/// Exit status of a command that was interrupted, as a shell has it.
+/// Returns the exit status of an interrupted command, as a shell reports it.
 int interrupted_status() noexcept;
 
 }  // namespace lmdbio::cli

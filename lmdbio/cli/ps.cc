@@ -1,4 +1,4 @@
-// lmdbio ps: which processes of this user share which files on this node.
+// lmdbio ps: lists the processes of this user that share files on this node.
 
 #include <sys/sysmacros.h>
 
@@ -39,7 +39,8 @@ struct Shared {
 
 unsigned long long ull(std::uint64_t v) { return v; }
 
-/// nullopt: the process is in another time namespace, or its row is damaged.
+/// Returns the time since `then_ns`, or nullopt if the process is in another time namespace or its row is
+/// damaged.
 std::optional<double> age_s(std::int64_t then_ns) noexcept {
   const std::int64_t now = now_ns();
   if (then_ns <= 0 || then_ns > now) return std::nullopt;
@@ -71,7 +72,7 @@ std::string walk_text(const Process& p) {
   return text;
 }
 
-/// What it keeps in /dev/shm for the others.
+/// Returns how much memory the process keeps in /dev/shm for other processes.
 std::string memory_text(const Shared& s, const Process& p) {
   if (p.row.files == 0 || !s.table.file) return "-";
   return format_text("%llu MiB", ull(p.row.files * (s.table.file->chunk_bytes >> 20)));

@@ -1,4 +1,4 @@
-// lmdbio run: a program with liblmdbio.so preloaded.
+// lmdbio run: runs a program with liblmdbio.so preloaded.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -74,7 +74,7 @@ std::string find_library(const std::string& asked) {
                     : asked + ": no such library, or it is not readable");
 }
 
-/// NAME=VALUE into the environment, NAME with LMDBIO_ or without it.
+/// Sets a setting in the environment.  `text` is NAME=VALUE; NAME may omit the prefix LMDBIO_.
 void set(const std::string& text, bool stats) {
   const std::size_t eq = text.find('=');
   if (eq == std::string::npos || eq == 0) throw Failure("--set " + text + ": expected NAME=VALUE");
@@ -89,7 +89,7 @@ void set(const std::string& text, bool stats) {
     Config scratch;
     if (!value.empty() && !e.parse(scratch, value.c_str()))
       throw Failure("--set " + text + ": not valid; allowed: " + e.range);
-    // Empty: as if not set.
+    // An empty value unsets the setting.
     if ((value.empty() ? ::unsetenv(e.name) : ::setenv(e.name, value.c_str(), 1)) != 0)
       throw std::bad_alloc();
     return;
@@ -104,7 +104,8 @@ void set(const std::string& text, bool stats) {
 
 std::atomic<pid_t> child{0};
 
-// The terminal's own signals reach the child by themselves; what somebody sent to us alone does not.
+// Forwards a signal that a process other than the child sent to this one.  Signals of the terminal reach
+// the child directly.
 extern "C" void forward(int signal, siginfo_t* info, void*) {
   const int saved = errno;
   if (info->si_code <= 0 && info->si_pid != child) (void)::kill(child, signal);
@@ -114,16 +115,16 @@ extern "C" void forward(int signal, siginfo_t* info, void*) {
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH, SIGCONT};
 
 [[noreturn]] void execute(const std::string& file, char** argv) {
-  ::execvp(file.c_str(), argv);  // has a slash: no search, but a script without #! is run
+  ::execvp(file.c_str(), argv);  // the path has a slash, so PATH is not searched; scripts without #! run, too
   throw Failure(file + ": cannot be executed: " + ::strerrordesc_np(errno),
                 errno == ENOENT ? kNotFound : kNotExecutable);
 }
 
-/// Runs it to its end; the status as a shell has it.
+/// Runs the program until it ends.  Returns its status as a shell reports it.
 int run_child(const std::string& file, char** argv) {
   struct sigaction on_child {
   }, by_default{};
-  by_default.sa_handler = SIG_DFL;  // ignored, it would take the status away
+  by_default.sa_handler = SIG_DFL;  // if SIGCHLD were ignored, the exit status would be lost
   (void)::sigaction(SIGCHLD, &by_default, &on_child);
   sigset_t block, before;
   sigemptyset(&block);
@@ -149,12 +150,13 @@ int run_child(const std::string& file, char** argv) {
     act.sa_sigaction = forward;
     act.sa_flags = SA_SIGINFO | SA_RESTART;
     (void)::sigaction(s, nullptr, &old);
-    if (old.sa_handler != SIG_IGN) (void)::sigaction(s, &act, nullptr);  // nohup stays
+    if (old.sa_handler != SIG_IGN) (void)::sigaction(s, &act, nullptr);  // keep nohup's ignored signals
   }
   (void)::sigprocmask(SIG_SETMASK, &before, nullptr);
   int status = 0;
   siginfo_t ended{};
-  // Not reaped before no signal can be sent to its number any more.
+  // Reap the child only after forwarding has stopped: a signal must not reach another process with its
+  // number.
   while (::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
   }
   (void)::sigprocmask(SIG_BLOCK, &block, nullptr);
@@ -165,7 +167,7 @@ int run_child(const std::string& file, char** argv) {
 
 // --- statistics ---
 
-/// A directory of our own, gone with the object.
+/// A temporary directory, which the destructor removes.
 class Scratch {
  public:
   Scratch() {
@@ -185,7 +187,8 @@ class Scratch {
   std::string path_;
 };
 
-/// Every process that told, in the order of their files, and those that ended without telling or still run.
+/// Returns each process that wrote statistics, in the order of their files, and then those that ended
+/// without writing or still run.
 Json told(const std::string& dir, const std::string& topic) {
   Json without = Json::array();
   Json processes = collect([&topic](const node::ShownBoard& b) { return b.topic == topic; },
@@ -221,7 +224,7 @@ void write_json(const std::string& where, int status, const JobUse& job, const J
   if (!out) throw Failure(where + ": cannot be written: " + ::strerrordesc_np(errno));
 }
 
-/// The program and its arguments are no options that CLI11 knows of.
+/// Prints the usage line: CLI11 does not know the program and its arguments.
 class Usage : public CLI::Formatter {
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]\n";
@@ -287,7 +290,7 @@ int run_options_end(int argc, char** argv) {
   for (; i < argc && argv[i][0] == '-'; ++i) {
     const std::string_view word = argv[i];
     if (word == "--") break;
-    if (word == "--json" || word == "--set" || word == "--library") ++i;  // its value
+    if (word == "--json" || word == "--set" || word == "--library") ++i;  // skip its value
   }
   return std::min(i, argc);
 }

@@ -22,17 +22,17 @@ std::uint64_t number(const Json& j, const char* group, const char* key) {
   return it != j.end() && it->is_object() ? number(*it, key) : 0;
 }
 
-/// What is no sum.
+/// Returns true if the totals contain the maximum of a number instead of the sum.
 bool is_most(std::string_view name) {
   return name == "chunk_bytes" || name == "memory_limit" || name == "most_resident" || name == "most_vmas" ||
          name == "most_memory" || name == "overtaken";
 }
 
-/// Of the whole process, and so the same in all of its environments.
+/// Figures of the whole process, which are the same in all its environments.
 constexpr const char* kProcessWide[] = {"minor_faults",         "major_faults", "voluntary_switches",
                                         "involuntary_switches", "open_us",      "storage_bytes"};
 
-/// Texts that differ stand beside each other.
+/// Joins texts that differ with "; ".
 void add_text(Json& to, const std::string& text) {
   if (!to.is_string()) to = "";
   const auto before = to.get<std::string>();
@@ -86,7 +86,7 @@ std::string requests_text(const Json& io) {
   return out;
 }
 
-/// How data that was not in memory was read.
+/// Adds lines about reads of data that was not resident.
 void add_reading(const Json& io, Lines& out) {
   const std::string path = io.value("read_path", ""), engine = io.value("engine", "");
   std::string how;
@@ -145,7 +145,7 @@ void add_reading(const Json& io, Lines& out) {
         count(io, "predicted_wrong")));
 }
 
-/// What the ranks of an MPI job sent each other.
+/// Adds a line about data that the ranks of an MPI job sent each other.
 void add_exchange(const Json& reader, Lines& out) {
   if (count(reader, "messages_sent") + count(reader, "bytes_received") + count(reader, "records_alone") == 0)
     return;
@@ -157,7 +157,7 @@ void add_exchange(const Json& reader, Lines& out) {
       counted(count(reader, "records_alone"), "record").c_str()));
 }
 
-/// What readers (lmdbio.h) returned, and where it came from.
+/// Adds a line about the records that readers (lmdbio.h) returned, and where they came from.
 void add_readers(const Json& reader, Lines& out) {
   if (count(reader, "batches") == 0) return;
   out.push_back(format_text(
@@ -168,7 +168,7 @@ void add_readers(const Json& reader, Lines& out) {
       bytes(reader, "copied").c_str(), static_cast<double>(number(reader, "wait_us")) / 1e6));
 }
 
-/// Lines for one environment, or for the sums of all.
+/// Adds lines for one environment, or for the totals of all environments.
 void add_details(const Json& j, Lines& out) {
   const auto calls = [&j](const char* group) {
     return counted(number(j, group, "get"), "lookup") + ", " +
@@ -192,8 +192,8 @@ void add_details(const Json& j, Lines& out) {
         "a writer changed the file while it was being read without locks; the data read may be inconsistent");
 }
 
-/// Was LMDBIO used, and was reading the bottleneck?  What LMDBIO has not read, the kernel has: for page
-/// faults, with its own read-ahead, and for other files of the process.
+/// Says whether LMDBIO was used, and whether reading was the bottleneck.  The kernel has read all data that
+/// LMDBIO has not: for page faults, with the kernel's own read-ahead, and for other files of the process.
 std::string answer(const Json& total, const std::optional<JobUse>& job) {
   const std::uint64_t served = number(total, "records") + number(total, "reader", "records");
   if (served == 0) {
@@ -251,7 +251,8 @@ bool add_lines(const std::string& file, Json& processes) {
 
 Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
              const std::function<void(const node::ShownBoard&)>& ended, const std::function<Json()>& lines) {
-  // A process that runs may tell at any time: until its line, or its board, is surely the only one, again.
+  // A running process may write its line at any time.  Repeat until no process ended meanwhile: each then
+  // counts once, by its line or by its board.
   constexpr unsigned kTries = 10;
   for (unsigned tries = 1;; ++tries) {
     const auto look = [&](Json& running) {
@@ -280,7 +281,7 @@ Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
 }
 
 Json total_of(const Json& processes, const std::optional<JobUse>& job) {
-  std::set<std::pair<std::string, std::uint64_t>> pids;  ///< hosts of a job have the same numbers
+  std::set<std::pair<std::string, std::uint64_t>> pids;  ///< host, pid: hosts may use the same pids
   std::set<std::string> paths, unreached;
   std::uint64_t environments = 0, served = 0, untold = 0, running = 0;
   Json sums = Json::object(), sums_io = Json::object(), idle_io = Json::object();
@@ -306,7 +307,8 @@ Json total_of(const Json& processes, const std::optional<JobUse>& job) {
           counted.erase(name);
         }
       add(sums, counted);
-      // Where nothing was read ahead, how it would have been is of interest only if that was so everywhere.
+      // Without read-ahead, an environment only says how it would have read.  Use that only if all
+      // environments are so.
       if (const auto io = e.find("io"); io != e.end() && io->is_object())
         add(io->contains("engine") ? sums_io : idle_io, *io);
     }

@@ -1,5 +1,5 @@
-// What the processes of a job did, from the lines that they wrote (LMDBIO_STATS) and the boards of those that
-// wrote none: of all together, and of each.
+// Collects the statistics of the processes of a job, from the lines that they wrote (LMDBIO_STATS), and
+// from the boards of processes that wrote none.  Sums them up, and describes each process.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,33 @@
 
 namespace lmdbio::cli {
 
-/// Appends the processes that wrote a line to `file`.  Lines that are none are passed over; false: it cannot
-/// be read.
+/// Appends the processes that wrote a line to `file`.  Skips lines that are not statistics.  Returns false
+/// if the file cannot be read.
 bool add_lines(const std::string& file, Json& processes);
-/// Appends the process that a line tells of; none if it is no such line.
+/// Appends the process that `line` describes.  Appends nothing if the line is not statistics.
 void add_line(const std::string& line, Json& processes);
 
-/// All processes of a job.  `wanted`: theirs are these boards.  `ended`: is given the board of each that has
-/// ended and told nothing, which nobody will find any more.  `lines`: reads what the others have told.
+/// Returns all processes of a job.  `wanted` returns true for the boards of the job.  `ended` gets the
+/// board of each process that has ended without writing a line; that board is removed, so no later call
+/// finds it.  `lines` reads the lines that the other processes wrote.
 Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
              const std::function<void(const node::ShownBoard&)>& ended, const std::function<Json()>& lines);
 
-/// What a whole job used: a program and all of its descendants that were waited for.
+/// What a job used: a program and all its descendants that were waited for.
 struct JobUse {
   double seconds, cpu_seconds;
   std::uint64_t major_faults;
   std::uint64_t storage_bytes;  ///< as stats::process_storage_bytes()
 };
 
-/// Of all processes: numbers are sums, but for what is a limit, a size or a most; of texts, those that are
-/// different.  Figures of whole processes are counted once for each process, not for each environment.
-/// Those of `job`, if it is known, replace them if a process has written none.
+/// Returns the totals of all processes.  Numbers are sums, except for limits, sizes and maxima.  Texts are
+/// joined if they differ.  Figures of whole processes count once per process, not once per environment.  If
+/// `job` is given and a process has written no line, the job's page faults and storage bytes replace the
+/// sums.
 Json total_of(const Json& processes, const std::optional<JobUse>& job = std::nullopt);
 
-/// For people.  The first line says whether LMDBIO was used, and whether reading was the bottleneck.
+/// Return the statistics as lines for people.  The first total line says whether LMDBIO was used, and
+/// whether reading was the bottleneck.
 std::vector<std::string> total_lines(const Json& total, const std::optional<JobUse>& job = std::nullopt);
 std::vector<std::string> process_lines(const Json& processes);
 

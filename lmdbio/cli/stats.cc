@@ -1,4 +1,4 @@
-// lmdbio stats: what the processes of a job did that ran, or runs, with LMDBIO_STATS=PATH.
+// lmdbio stats: prints the statistics of the processes of a job that ran, or runs, with LMDBIO_STATS=PATH.
 
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ struct Options {
   bool processes = false, json = false;
 };
 
-// What nobody else will find any more.
+// Saves the statistics of an ended process, whose board has been removed, to the file.
 void append(const std::string& file, const std::string& line) {
   if (line.empty()) return;
   const NoFileSizeSignal limited;
@@ -40,7 +40,7 @@ void append(const std::string& file, const std::string& line) {
 void tell(const Options& options) {
   std::set<fs::path> files;
   for (const std::string& f : options.files) files.insert(fs::absolute(f).lexically_normal());
-  std::set<std::string> without;  ///< files that have bytes, but no statistics
+  std::set<std::string> without;  ///< files with content, but without statistics
   const Json processes = collect(
       [&files](const node::ShownBoard& b) {
         return files.contains(fs::path(stats::expand(b.topic, b.pid)).lexically_normal());

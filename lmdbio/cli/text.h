@@ -1,4 +1,4 @@
-// Numbers and names as people read them.
+// Formats numbers and names for people.
 #pragma once
 
 #include <cstdarg>
@@ -21,7 +21,7 @@ namespace lmdbio::cli {
   return out;
 }
 
-/// "1.5 MiB".
+/// Returns a size, such as "1.5 MiB".
 inline std::string bytes_text(double bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   unsigned unit = 0;
@@ -29,7 +29,7 @@ inline std::string bytes_text(double bytes) {
   return format_text(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
 }
 
-/// "1 page", "2 pages"; `plural` where it is not the singular with an s.
+/// Returns a count, such as "1 page" or "2 pages".  Give `plural` if it is not the singular with an s.
 inline std::string counted(std::uint64_t n, std::string_view singular, std::string_view plural = {}) {
   std::string out = std::to_string(n) + ' ';
   if (n == 1 || plural.empty())
@@ -40,12 +40,13 @@ inline std::string counted(std::uint64_t n, std::string_view singular, std::stri
   return out;
 }
 
-/// "12.3 %"; of nothing: "-".
+/// Returns a percentage, such as "12.3 %", or "-" if `whole` is 0.
 inline std::string percent_text(double part, double whole) {
   return whole == 0 ? "-" : format_text("%.1f %%", 100 * part / whole);
 }
 
-/// Names hold any bytes: what a terminal would act on, or not show, becomes \xHH.
+/// Returns a name with \xHH in place of a backslash and of bytes that are not printable ASCII, which a
+/// terminal might interpret.  Names may contain any bytes.
 inline std::string printable(std::string_view name) {
   std::string out;
   for (const char c : name) {

@@ -1,4 +1,4 @@
-// What a walk found, as JSON.
+// Converts the results of a walk to JSON.
 #pragma once
 
 #include <lmdb.h>
@@ -13,7 +13,7 @@ namespace lmdbio::cli {
 
 using Json = nlohmann::ordered_json;
 
-/// One document, names with bytes that are not UTF-8 included.
+/// Returns the JSON text of `j`.  Replaces bytes in names that are not valid UTF-8.
 inline std::string dump(const Json& j) { return j.dump(2, ' ', false, Json::error_handler_t::replace); }
 
 inline Json pages_json(const check::Totals& t) {
@@ -22,7 +22,7 @@ inline Json pages_json(const check::Totals& t) {
           {"lost", t.lost_pages}};
 }
 
-/// "DUPSORT|DUPFIXED"; none: "-".
+/// Returns the names of flags, such as "DUPSORT|DUPFIXED", or "-" if there are none.
 inline std::string flags_text(unsigned flags) {
   constexpr struct {
     unsigned bit;

@@ -13,7 +13,8 @@ namespace lmdbio::records {
 namespace {
 
 constexpr std::uint64_t kSmallest = std::uint64_t{64} << 10;
-/// A free buffer that is larger by more is left alone while there is room for a new one.
+/// A free buffer that is larger than needed by more than this factor is not used while there is room for a
+/// new one.
 constexpr std::uint64_t kMuchLarger = 4;
 
 }  // namespace
@@ -30,8 +31,8 @@ Buffer::~Buffer() {
   if (pool_ != nullptr) pool_->give_back(slot_);
 }
 
-// Sequentially consistent, as the count of needs is: either the one who waits sees the change, or the change
-// sees who waits.
+// Sequentially consistent, like the count of needs: either the waiting caller sees the change of `holds`,
+// or this thread sees the Need and notifies it.
 void Buffer::hold() const noexcept {
   if (pool_ == nullptr) return;
   slot_->holds.fetch_add(1);
@@ -53,7 +54,8 @@ BufferPool::BufferPool(std::uint64_t limit, std::shared_ptr<Memory> memory)
   memory_->add(*this);
 }
 
-// In a child whose parent forked while another thread had the lock the lists cannot be walked.
+// In a forked child, the lists may be inconsistent if another thread of the parent held the mutex at the
+// fork.  They are leaked then.
 BufferPool::~BufferPool() {
   if (::getpid() == pid_) {
     memory_->remove(*this);
@@ -81,11 +83,11 @@ Result<Mapping> BufferPool::make(std::size_t bytes) noexcept {
   Result<Mapping> made = Mapping::reserve(bytes, kHugePage);
   if (!made) return made;
   if (::mprotect(made.value().data(), bytes, PROT_READ | PROT_WRITE) != 0) return Status::from_errno(errno);
-  (void)::madvise(made.value().data(), bytes, MADV_HUGEPAGE);  // without: slower, not wrong
+  (void)::madvise(made.value().data(), bytes, MADV_HUGEPAGE);  // a failure costs speed only
   return made;
 }
 
-// The smallest free buffer that has room.
+// Returns the smallest free buffer that is large enough.
 BufferPool::Slots::iterator BufferPool::find_free(std::size_t bytes) noexcept {
   auto fits = free_->end();
   for (auto at = free_->begin(); at != free_->end(); ++at)
@@ -115,7 +117,7 @@ Result<Buffer> BufferPool::give_new(std::size_t size, std::size_t bytes) {
   return give(free_->begin(), bytes);
 }
 
-// What was taken for a buffer that the system does not give goes back.
+// If the system gives no memory for the buffer, the bytes taken from the process's memory go back.
 Result<Buffer> BufferPool::give_new_or_trim(std::size_t size, std::size_t bytes) noexcept {
   try {
     Result<Buffer> given = give_new(size, bytes);
@@ -127,7 +129,8 @@ Result<Buffer> BufferPool::give_new_or_trim(std::size_t size, std::size_t bytes)
   }
 }
 
-// Unmaps free buffers, the largest first, until there is room for `size` more bytes within `limit`.
+// Unmaps free buffers, the largest first, until `size` more bytes fit into `limit`.  Returns whether they
+// fit.
 bool BufferPool::drop_free(std::uint64_t size, std::uint64_t limit) noexcept {
   while (counters_.bytes + size > limit && !free_->empty()) {
     const auto largest = std::max_element(
@@ -139,7 +142,8 @@ bool BufferPool::drop_free(std::uint64_t size, std::uint64_t limit) noexcept {
   return counters_.bytes + size <= limit;
 }
 
-// The same with the ends of buffers in use that nobody asked for: the system gets their memory back.
+// Does the same with the ends of buffers in use beyond the bytes requested: their memory goes back to the
+// system.
 void BufferPool::drop_slack(std::uint64_t size, std::uint64_t limit) noexcept {
   for (auto at = used_->begin(); at != used_->end() && counters_.bytes + size > limit; ++at) {
     if (at->counted <= at->asked) continue;
@@ -166,8 +170,8 @@ bool BufferPool::take_least() noexcept {
   }
 }
 
-// Takes of the process's memory what `size` more bytes need; what is not there: 0: nothing.  This pool's
-// own free buffers make room.
+// Takes the bytes from the process's memory that `size` more bytes need.  Unmaps free buffers of this pool
+// if that makes room.  Returns the bytes that are missing; 0 means success.
 std::uint64_t BufferPool::grant(std::uint64_t size, bool needed, Urgency urgency) noexcept {
   for (const bool again : {false, true}) {
     if (counters_.bytes + size <= granted_) return 0;
@@ -183,7 +187,7 @@ std::uint64_t BufferPool::grant(std::uint64_t size, bool needed, Urgency urgency
   return 0;
 }
 
-// What no buffer needs any more goes back.
+// Gives back the process's memory that no buffer needs any more.
 void BufferPool::trim() noexcept {
   const std::uint64_t keep = std::max(counters_.bytes, least_);
   if (granted_ <= keep) return;
@@ -201,7 +205,7 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
   std::uint64_t size = buffer_bytes(liked);
   if (size > allowed) size = align_up(liked, system_page());
   for (;;) {
-    std::uint64_t missing = 0, missing_then = 0;  // of the process's memory: now, without read-ahead
+    std::uint64_t missing = 0, missing_then = 0;  // of the process's memory: now; without read-ahead
     try {
       const std::lock_guard lock(mutex_);
       if (!request.needed && (needs() != 0 || (granted_ > least_ && memory_->pressed())))
@@ -210,13 +214,13 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
                                               free->memory.size() <= kMuchLarger * size &&
                                               counters_.used_bytes + free->memory.size() <= allowed)
         return give(free, bytes);
-      // Buffers of other sizes make room.
+      // Unmap free buffers of other sizes to make room.
       if (size <= allowed && counters_.used_bytes <= allowed - size && drop_free(size, limit_)) {
         missing = grant(size, false, Urgency::ahead);
         if (missing == 0) return give_new_or_trim(static_cast<std::size_t>(size), bytes);
       }
       if (request.needed) {
-        // What the program waits for gets all memory that holds nothing.
+        // For a buffer that the program waits for, release all memory that holds no data.
         if (!drop_free(exact, limit_)) drop_slack(exact, limit_);
         if (counters_.bytes + exact <= limit_) {
           missing = grant(exact, true, request.urgency);
@@ -241,7 +245,8 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
   }
 }
 
-// In a child another thread of the parent's may have the lock: the memory goes, the slot stays.
+// In a forked child, another thread of the parent may have held the mutex: only unmap the memory and keep
+// the slot.
 void BufferPool::give_back(Slots::iterator slot) noexcept {
   if (::getpid() != pid_) {
     slot->memory.reset();

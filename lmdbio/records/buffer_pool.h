@@ -1,5 +1,5 @@
-// Memory for batches: buffers that are used again and again, within a reader's limit and the process's.  What
-// a program waits for has precedence over what is read ahead.
+// A pool of reusable buffers for batches, limited per reader and per process.  Buffers that a program waits
+// for take precedence over read-ahead.
 #pragma once
 
 #include <sys/types.h>
@@ -22,16 +22,17 @@ class BufferPool;
 /// The pool's record of one buffer.
 struct BufferSlot {
   Mapping memory;
-  std::size_t asked = 0;           ///< bytes that its user may write to, in whole pages
-  std::size_t counted = 0;         ///< bytes that count against the limit: all, or `asked`
-  std::atomic<unsigned> holds{0};  ///< 0 while the buffer is in use: it holds read-ahead
+  std::size_t asked = 0;           ///< bytes that the user of the buffer may write, in whole pages
+  std::size_t counted = 0;         ///< bytes that count against the limit: the whole buffer, or `asked`
+  std::atomic<unsigned> holds{0};  ///< 0 while the buffer is in use: it is read-ahead
 };
 
-/// One buffer, page-aligned; from 2 MiB on 2 MiB-aligned and of huge pages where there are any.  Goes back to
-/// its pool at the end, from any thread.  Bytes are as the last user left them.
+/// One page-aligned buffer.  Buffers of 2 MiB or more are aligned to 2 MiB and use huge pages where the
+/// system has them.  The destructor returns the buffer to its pool, from any thread.  Its bytes are as the
+/// last user left them.
 ///
-/// A buffer is read-ahead, which its owner can drop, unless somebody holds it: a batch that the program has,
-/// or a call that waits for its bytes.
+/// A buffer is held while a batch of the program has it, or while a call waits for its bytes.  A buffer
+/// that is not held is read-ahead, which its owner can drop.
 class Buffer {
  public:
   Buffer() noexcept = default;
@@ -40,10 +41,12 @@ class Buffer {
   ~Buffer();
 
   std::byte* data() const noexcept { return pool_ != nullptr ? slot_->memory.data() : nullptr; }
-  /// At least what was asked for; bytes beyond that are not to be written to.
+  /// Returns the size of the buffer: at least the bytes requested.  Do not write beyond the bytes
+  /// requested.
   std::size_t size() const noexcept { return pool_ != nullptr ? slot_->memory.size() : 0; }
 
-  /// Any thread; each hold() is followed by one unhold().  Without a buffer: nothing.
+  /// Hold and release the buffer.  Call unhold() once for each hold().  Any thread.  Without a buffer, they
+  /// do nothing.
   void hold() const noexcept;
   void unhold() const noexcept;
   bool held() const noexcept { return pool_ != nullptr && slot_->holds.load() != 0; }
@@ -57,59 +60,62 @@ class Buffer {
   Slot slot_;
 };
 
-/// What take() is asked for.
+/// The parameters of BufferPool::take(), and its reasons for a failure.
 struct MemoryRequest {
-  std::uint64_t most = 0;  ///< bytes that may be in use then; the limit if that is less
-  std::size_t least = 0;   ///< bytes; a smaller buffer is given if there is no room for one of that size
-  bool needed = false;     ///< a program waits for it; otherwise it is read-ahead
-  Urgency urgency = Urgency::needed;  ///< of what is needed
-  /// Set by a failed take() of what is needed: it would have succeeded without read-ahead of this pool.
+  std::uint64_t most = 0;  ///< upper limit for bytes in use, this buffer included; at most the pool's limit
+  std::size_t least = 0;   ///< preferred size in bytes; without room for it, the buffer is smaller
+  bool needed = false;     ///< a program waits for the buffer; false: it is for read-ahead
+  Urgency urgency = Urgency::needed;  ///< of a needed buffer
+  /// Set when take() of a needed buffer fails: it would succeed if this pool's read-ahead were dropped.
   bool ahead_in_the_way = false;
-  /// Likewise: without read-ahead of all pools of the process, and without chunks.
+  /// Set when take() of a needed buffer fails: it would succeed if the read-ahead of all pools of the
+  /// process, and cached chunks, were dropped.
   bool others_in_the_way = false;
 };
 
-/// Any thread.  Lives as long as its buffers do.  In a forked child nothing is taken; what an inherited
-/// buffer leaves is unmapped there.
+/// A pool of buffers.  Any thread.  The pool lives as long as its buffers.  In a forked child, take()
+/// fails, and an inherited buffer is unmapped when it is returned.
 class BufferPool final : public MemoryHolder, public std::enable_shared_from_this<BufferPool> {
  public:
   struct Counters {
-    std::uint64_t made = 0;        ///< buffers so far
-    std::uint64_t bytes = 0;       ///< of all that exist
-    std::uint64_t used_bytes = 0;  ///< of those that are in use
-    std::uint64_t most_bytes = 0;  ///< that ever existed at a time
+    std::uint64_t made = 0;        ///< buffers made so far
+    std::uint64_t bytes = 0;       ///< of all buffers
+    std::uint64_t used_bytes = 0;  ///< of buffers in use
+    std::uint64_t most_bytes = 0;  ///< peak of `bytes`
   };
 
-  /// Of the process's memory, what each pool has as long as it lives, bytes.
+  /// The process's memory that is reserved for each pool during its life, in bytes.
   static constexpr std::uint64_t kLeast = std::uint64_t{1} << 20;
 
-  /// `limit`: bytes, for all buffers together.  `memory`: where they come from; by default there is only this
-  /// limit.  May throw bad_alloc.
+  /// `limit`: bytes of all buffers together.  `memory`: the process's memory, which the buffers are taken
+  /// from; by default, only `limit` applies.  May throw bad_alloc.
   explicit BufferPool(std::uint64_t limit, std::shared_ptr<Memory> memory = nullptr);
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
   ~BufferPool();
 
-  /// A free buffer or a new one of at least `bytes` (above 0), held by nobody.  ENOMEM: the system's, or
-  /// those in use would have more than `most` bytes, or the request is read-ahead while somebody waits for
-  /// memory.
+  /// Returns a free or a new buffer of at least `bytes` (above 0), not held.  Errors: ENOMEM if the system
+  /// or the process has no memory, if the buffers in use would exceed `most` bytes, or if the request is
+  /// read-ahead while a caller waits for memory.  EINVAL in a forked child.
   Result<Buffer> take(std::size_t bytes, MemoryRequest& request) noexcept;
-  /// Takes kLeast of the process's memory.  Once, before all else.  False: there is no room.
+  /// Takes kLeast bytes of the process's memory.  Call it once, before everything else.  Returns false if
+  /// there is no room.
   bool take_least() noexcept;
   std::uint64_t limit() const noexcept { return limit_; }
   Counters counters() const noexcept;
-  /// Bytes of buffers that somebody holds.
+  /// Returns the bytes of buffers that are held.
   std::uint64_t held_bytes() const noexcept;
-  /// Bytes of buffers that are in use and that nobody holds.
+  /// Returns the bytes of buffers that are in use and not held.
   std::uint64_t ahead_bytes() const noexcept override;
-  /// Of the process's memory, bytes that come back if nobody holds on to what is held by nobody: read-ahead,
-  /// free buffers, those that are being unmapped.
+  /// Returns how many bytes of the process's memory come back once all buffers that are not held are
+  /// returned: read-ahead, free buffers, and buffers that are being unmapped.
   std::uint64_t releasable_bytes() const noexcept override;
-  /// Unmaps free buffers up to about so many bytes; how many it were.
+  /// Unmaps free buffers of about `bytes` bytes or less in total.  Returns the bytes that were given back.
   std::uint64_t unmap_free(std::uint64_t bytes) noexcept override;
   const std::shared_ptr<Memory>& memory() const noexcept { return memory_; }
 
-  /// While one exists, somebody waits for memory: nothing is given out for read-ahead.
+  /// Marks that a caller waits for memory.  While a Need exists, the pool gives out no buffers for
+  /// read-ahead.
   class Need {
    public:
     explicit Need(BufferPool& pool) noexcept : pool_(pool) { pool_.needs_.fetch_add(1); }
@@ -120,15 +126,16 @@ class BufferPool final : public MemoryHolder, public std::enable_shared_from_thi
    private:
     BufferPool& pool_;
   };
-  /// How many there are, the process's included.
+  /// Returns the number of callers that wait for memory of this pool or of the process.
   unsigned needs() const noexcept { return needs_.load() + memory_->needs(); }
-  /// Notified while there is a Need, when buffers come back or are held or not held any more.
+  /// Notified while there is a Need, whenever a buffer is returned, held or released.
   EventCount& changes() noexcept { return memory_->changes(); }
   void notify_needs() noexcept {
     if (needs() != 0) changes().notify();
   }
 
-  /// The size of a buffer for `bytes`: few different ones, so that they fit again.
+  /// Returns the size of a buffer for `bytes`.  There are only a few sizes, so that free buffers can be
+  /// used again.
   static std::uint64_t buffer_bytes(std::uint64_t bytes) noexcept;
 
  private:
@@ -136,7 +143,7 @@ class BufferPool final : public MemoryHolder, public std::enable_shared_from_thi
   using Slots = std::list<BufferSlot>;
   void give_back(Slots::iterator slot) noexcept;
   Result<Mapping> make(std::size_t bytes) noexcept;
-  // The mutex is held.
+  // The caller of these holds the mutex.
   Slots::iterator find_free(std::size_t bytes) noexcept;
   Buffer give(Slots::iterator slot, std::size_t bytes) noexcept;
   Result<Buffer> give_new(std::size_t size, std::size_t bytes);
@@ -151,10 +158,10 @@ class BufferPool final : public MemoryHolder, public std::enable_shared_from_thi
   const std::shared_ptr<Memory> memory_;
   const pid_t pid_;
   std::atomic<unsigned> needs_{0};
-  mutable std::mutex mutex_;  ///< guards what follows, but for the slots' holds
+  mutable std::mutex mutex_;  ///< guards the members below, but not the slots' `holds`
   std::unique_ptr<Slots> free_, used_;
-  Counters counters_;                      ///< of bytes that count
-  std::uint64_t least_ = 0, granted_ = 0;  ///< of the process's memory: what stays, what was taken
+  Counters counters_;                      ///< bytes: those that count against the limit
+  std::uint64_t least_ = 0, granted_ = 0;  ///< bytes of the process's memory: reserved, taken
 };
 
 }  // namespace lmdbio::records

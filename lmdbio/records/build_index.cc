@@ -23,16 +23,16 @@
 namespace lmdbio::records {
 namespace {
 
-/// Leaf pages are dealt out in chunks of about so many bytes of what is known of them, and so many pages at
-/// most: it waits in memory until the chunks before it are done.
+/// A thread takes leaf pages in chunks of at most kChunkPages pages, about kChunkBytes of rows.  A finished
+/// chunk stays in memory until all chunks before it are finished.
 constexpr std::uint64_t kChunkBytes = 8 << 20, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
-/// Where the order of the keys is not that of the file, each chunk is spread all over the file: few, large
-/// ones.
+/// If leaf pages do not lie in key order, each chunk is spread over the whole file.  The chunks are fewer
+/// and larger then.
 constexpr std::uint64_t kScatteredBytes = 32 << 20, kScatteredPages = 1 << 19;
 constexpr unsigned kMostThreads = 4;
-/// Of the process's memory, the part that a chunk may take.
+/// A chunk takes at most this fraction of the process's memory.
 constexpr std::uint64_t kChunkShare = 32;
-/// Bytes that a leaf page takes while the leaf pages are found.
+/// Bytes per leaf page while the build finds leaf pages.
 constexpr std::uint64_t kFoundBytes = 24;
 
 unsigned processors() noexcept {
@@ -41,16 +41,16 @@ unsigned processors() noexcept {
   return n > 0 ? static_cast<unsigned>(n) : 1;
 }
 
-/// That a leaf page without duplicates has room for.
+/// Returns how many records fit at most into a leaf page without duplicates.
 std::uint64_t most_records(std::size_t page_size) noexcept {
   return page_size / (format::kNodeHeader + sizeof(std::uint16_t));
 }
 
 Status cancelled() noexcept { return Status::from_errno(ECANCELED); }
 
-/// Leaf pages of a tree with `entries` duplicates: sets the number of records of damaged ones, whose records
-/// are on page `no_page` afterwards, where none can be.  Between two damaged pages, all others count as
-/// damaged.  False: there are too many entries, or too few.
+/// Sets the record counts of damaged leaf pages in a tree of `entries` duplicates.  All pages from the
+/// first to the last damaged one count as damaged.  Their records get page `no_page`, which no tree can
+/// have, so that reads of them fail.  Returns false if there are too many entries, or too few.
 bool place_damaged_dups(std::span<BlockRow> leaves, std::uint64_t entries, std::uint64_t no_page) noexcept {
   const auto is_damaged = [](const BlockRow& r) { return r.damaged; };
   const auto first = std::find_if(leaves.begin(), leaves.end(), is_damaged);
@@ -73,6 +73,7 @@ bool place_damaged_dups(std::span<BlockRow> leaves, std::uint64_t entries, std::
   return true;
 }
 
+/// One build: the state that its threads share.
 class Build {
  public:
   Build(const IndexRequest& request, IndexProblem& problem) noexcept : request_(request), problem_(problem) {
@@ -94,7 +95,7 @@ class Build {
   std::uint64_t choose_chunk() noexcept;
   Status read_leaves(PageReads& own);
 
-  // By several threads.
+  // Called by several threads.
   static void* helper(void* self) noexcept;
   void work(PageReads& reads, bool caller) noexcept;
   Status read_chunk(PageReads& reads, std::size_t which, std::unique_ptr<Chunk> chunk, bool caller);
@@ -112,19 +113,19 @@ class Build {
   TreeFacts facts_;
   std::vector<std::uint64_t> leaves_;  ///< of the part
   std::uint64_t chunk_pages_ = 1;
-  std::uint64_t records_each_ = 1;  ///< of a leaf page, about
-  std::uint64_t leaf_bytes_ = 1;    ///< that a leaf page takes in a chunk, about
+  std::uint64_t records_each_ = 1;  ///< records per leaf page, estimated
+  std::uint64_t leaf_bytes_ = 1;    ///< bytes that a leaf page takes in a chunk, estimated
   TakenMemory leaves_taken_;
-  std::atomic<std::uint64_t> pages_{0};  ///< of all trees, so far
-  std::atomic<std::uint64_t> done_{0};   ///< of leaves_
-  std::atomic<std::size_t> next_{0};     ///< chunk that nobody has begun
+  std::atomic<std::uint64_t> pages_{0};  ///< pages of all trees so far
+  std::atomic<std::uint64_t> done_{0};   ///< leaf pages read
+  std::atomic<std::size_t> next_{0};     ///< the next chunk to read
   std::atomic<bool> stop_{false};
 
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   Status status_;
   std::vector<std::unique_ptr<Chunk>> ready_;
   std::size_t appended_ = 0;
-  IndexProblem damage_;  ///< that was tolerated
+  IndexProblem damage_;  ///< damage that was tolerated
   IndexPacker packer_;
   TakenMemory packer_taken_;
   IndexReads reads_;
@@ -142,7 +143,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
     return corrupted(root, "the root is not in the file, which has %" PRIu64 " pages", request_.file_pages);
   if (r.depth == 0 || r.depth > format::kMaxDepth)
     return corrupted(root, "the record gives the tree a depth of %u", unsigned{r.depth});
-  // A record that is damaged has more of them than the file.
+  // A damaged record may give more leaf pages than the file has pages.
   const std::uint64_t leaves = std::min<std::uint64_t>(r.leaf_pages, request_.file_pages);
   if (!leaves_taken_.take(request_.memory, MemoryUse::index, leaves * kFoundBytes, Urgency::last,
                           request_.cancelled))
@@ -153,7 +154,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
   const bool whole = request_.parts == 1;
-  // No more than their pages have room for.
+  // Damaged pages cannot hold more records than they have room for.
   const std::uint64_t most_damaged =
       facts_.dupsort ? UINT64_MAX : packer_.damaged_pages() * most_records(facts_.page_size);
   if (packer_.damaged_pages() != 0 &&
@@ -174,7 +175,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   return {};
 }
 
-// Between requests.  False: it is over.
+// Called between requests.  Returns false if the build has to stop.
 bool Build::go_on(bool caller) noexcept {
   if (caller && request_.progress != nullptr &&
       !request_.progress(request_.context, done_.load(std::memory_order_relaxed), leaves_.size()))
@@ -197,7 +198,7 @@ void Build::note_damage(const IndexProblem& problem) noexcept {
   damage_.damaged = before + 1;
 }
 
-// The answer to a take() that found something is in status_ already.
+// Returns ECANCELED if take() finds damage; status_ then has the error already.
 template <class Take>
 Status Build::read(PageReads& reads, std::vector<WantedPage>& wanted, bool caller, Take&& take) {
   const auto before = [](const WantedPage& a, const WantedPage& b) { return a.page < b.page; };
@@ -221,7 +222,8 @@ Status Build::read(PageReads& reads, std::vector<WantedPage>& wanted, bool calle
       [&] { return go_on(caller); });
 }
 
-// The children of `pages`, in the order of these; by_page: which are whose.
+// Reads the children of `pages` into `children`, in the order of `pages`.  `by_page` gets the range of each
+// page's children.
 Status Build::expand(PageReads& reads, std::span<const std::uint64_t> pages,
                      std::vector<std::uint64_t>& children, std::vector<Range>& by_page, bool caller) {
   std::vector<WantedPage> wanted;
@@ -277,7 +279,7 @@ Status Build::find_leaves(PageReads& reads) {
   return {};
 }
 
-// Sets leaf_bytes_ too.
+// Sets leaf_bytes_, too.
 std::uint64_t Build::choose_chunk() noexcept {
   std::uint64_t back = 0;
   for (std::size_t i = 1; i < leaves_.size(); ++i) back += leaves_[i] < leaves_[i - 1];
@@ -294,16 +296,16 @@ std::uint64_t Build::choose_chunk() noexcept {
 
 Status Build::read_leaves(PageReads& own) {
   const std::uint64_t leaves = leaves_.size();
-  if (leaves == 0) return {};  // a part of a small tree
+  if (leaves == 0) return {};  // a part of a small tree may be empty
   chunk_pages_ = choose_chunk();
   const auto chunks = static_cast<std::size_t>((leaves + chunk_pages_ - 1) / chunk_pages_);
   ready_.resize(chunks);
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);
   std::vector<pthread_t> helpers;
-  helpers.reserve(most);  // none may be lost
+  helpers.reserve(most);  // push_back() must not throw: each thread has to be joined
   while (helpers.size() + 1 < std::min(most, chunks)) {
     pthread_t thread;
-    if (request_.file->base().start_thread(thread, helper, this) != 0) break;  // fewer do
+    if (request_.file->base().start_thread(thread, helper, this) != 0) break;  // go on with fewer threads
     helpers.push_back(thread);
   }
   work(own, true);
@@ -331,10 +333,10 @@ void* Build::helper(void* self) noexcept {
 
 void Build::work(PageReads& reads, bool caller) noexcept {
   try {
-    // Without buffers of its own a helper is of no use, and nothing is lost.
+    // A helper without buffers ends: the other threads read its pages.
     if (const WantedPage first{leaves_[0], 0}; !caller && !reads.prepare({&first, 1}).ok()) return;
     while (go_on(caller)) {
-      // The caller goes on with what there is.
+      // Without memory for the chunk, a helper ends, but the caller's thread goes on.
       auto chunk = std::make_unique<Chunk>();
       const std::uint64_t bytes = std::min<std::uint64_t>(chunk_pages_, leaves_.size()) * leaf_bytes_;
       if (!chunk->taken.take(request_.memory, MemoryUse::index, bytes, Urgency::ahead)) {
@@ -402,12 +404,12 @@ Status Build::read_chunk(PageReads& reads, std::size_t which, std::unique_ptr<Ch
   return Status::from_errno(ENOMEM);
 }
 
-// Level by level, all trees of the chunk together.
+// Reads all trees of duplicates of the chunk together, level by level.
 Status Build::read_dup_trees(PageReads& reads, Chunk& chunk, bool caller) {
   struct Node {
     std::size_t tree;
     std::uint64_t page;
-    unsigned below;  ///< levels of branch pages from here on
+    unsigned below;  ///< levels of branch pages from here down
   };
   const std::vector<DupTree>& trees = chunk.rows.trees;
   const auto wrong = [&](const DupTree& t, const char* format, auto... values) {

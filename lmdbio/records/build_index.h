@@ -1,5 +1,5 @@
-// Makes the record index of a tree: branch pages level by level, then all leaf pages in the order of the
-// file, many at once.
+// Builds the record index of a tree: reads branch pages level by level, then all leaf pages in file order
+// with many requests in flight.
 #pragma once
 
 #include <atomic>
@@ -16,32 +16,33 @@
 
 namespace lmdbio::records {
 
-/// As select_engine, the default.
+/// The type of select_engine(), which is the default.
 using MakeEngine = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsigned depth, EngineKind wanted,
                                                          const char** name) noexcept;
 
+/// What build_index() reads, and with which limits.
 struct IndexRequest {
   const OpenFile* file = nullptr;
-  std::uint64_t file_pages = 0;  ///< whole pages that the file has
+  std::uint64_t file_pages = 0;  ///< whole pages in the file
   std::size_t page_size = 0;     ///< bytes
   format::DbRecord record{};     ///< of the database, in a snapshot that is held
   MakeEngine make_engine = select_engine;
-  std::uint64_t available = 0;    ///< memory that the page cache could grow by, bytes: see choose_read_path
-  unsigned threads = 0;           ///< at most, the caller's included; 0: as many as pay
-  std::uint64_t chunk_pages = 0;  ///< leaf pages that a thread takes at a time; 0: as many as pay
-  /// Of the leaf pages, in the order of the tree, only part `part` of `parts` equal ones.  The ordinals of
-  /// its records count from 0, and branch pages are counted in part 0 alone.
+  std::uint64_t available = 0;  ///< memory that the page cache could grow by, in bytes: see choose_read_path
+  unsigned threads = 0;         ///< upper limit, the caller's thread included; 0: the build decides
+  std::uint64_t chunk_pages = 0;  ///< leaf pages that a thread takes at a time; 0: the build decides
+  /// Indexes only part `part` (from 0) of `parts` equal parts of the leaf pages, in tree order.  The
+  /// ordinals of the part's records count from 0.  Part 0 alone counts the branch pages.
   std::uint64_t part = 0, parts = 1;
-  /// Leaf pages that are damaged, but not branch pages, leave an index in which their records are damaged.
-  /// Only with parts = 1.
+  /// Tolerates damaged leaf pages: the index is built, and reads of their records fail.  Damaged branch
+  /// pages still fail the build.  Only with parts = 1.
   bool tolerant = false;
-  /// What it takes is counted there; null: nowhere.  Where that is short, fewer threads read in smaller
-  /// buffers, down to one thread and one buffer of 256 KiB.
+  /// Where the memory of the build is counted; null: nowhere.  If memory is short, the build uses fewer
+  /// threads and smaller buffers, down to one thread with one buffer of 256 KiB.
   std::shared_ptr<Memory> memory;
-  /// May be null.  Ends waits for memory.
+  /// Ends waits for memory when it becomes true.  May be null.
   const std::atomic<bool>* cancelled = nullptr;
-  /// May be null.  Called now and then in the caller's thread with the leaf pages read and those known; false
-  /// cancels.
+  /// Called from time to time in the caller's thread, with the number of leaf pages read and their total.
+  /// Return false to cancel the build.  May be null.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
   void* context = nullptr;
 };
@@ -49,27 +50,33 @@ struct IndexRequest {
 /// Why a tree cannot be indexed.
 struct IndexProblem {
   std::uint64_t page = 0;
-  char reason[160] = "";      ///< one line without its end; empty: none to tell
-  std::uint64_t damaged = 0;  ///< leaf pages that a tolerant build left out; the page above is one of them
+  char reason[160] = "";      ///< one line without a line end; empty: no reason known
+  std::uint64_t damaged = 0;  ///< leaf pages that a tolerant build left out; `page` is one of them
 };
 
-/// What the build has read, for who wants to know.
+/// What the build has read, for statistics.
 struct IndexReads {
   std::uint64_t requests = 0, bytes = 0;
   unsigned threads = 1;
-  bool direct = false;  ///< leaf pages were read past the page cache
+  bool direct = false;  ///< leaf pages were read with O_DIRECT
 };
 
-/// `out` is set if the answer is ok.  Any bytes may be in the file.  Reads what is cold directly where that
-/// works, what is in the page cache from there (LMDBIO_IO and LMDBIO_ENGINE say otherwise if set).  Blocks;
-/// starts threads if there are many pages, and ends them; where no more can be had, fewer do.  Memory: the
-/// index, 24 bytes a leaf page while they are found and 8 while they are read, and up to 25 MiB a thread.
+/// Builds the record index that `request` describes, and sets `out` if it succeeds.  The file may contain
+/// any bytes.
 ///
-/// With IndexRequest::tolerant, the answer is ok if only leaf pages are damaged, and `problem` names one of
-/// them. MDB_CORRUPTED: `problem` says where and why; also if the tree has not as many entries as its record
-/// says (a part: if it has more). ECANCELED: progress() said so.  ENOMEM: also the limit of request.memory.
-/// What reads answer, as an errno. `taken`: set to what the index takes of request.memory; null: that is
-/// given back.
+/// Pages in the page cache are read from there, other pages with O_DIRECT where that works; LMDBIO_IO and
+/// LMDBIO_ENGINE override this.  Blocks until the index is built.  Starts threads if there are many pages,
+/// and ends them before it returns; if threads cannot be started, the build uses fewer.  Memory: the index
+/// itself, 24 bytes per leaf page while the build finds leaf pages, 8 bytes per leaf page while it reads
+/// them, and up to 25 MiB per thread.
+///
+/// With IndexRequest::tolerant, the build succeeds if only leaf pages are damaged; `problem` then names one
+/// of them.  Errors: MDB_CORRUPTED if a page is damaged (`problem` says where and why), or if the tree does
+/// not have as many entries as its record says (a part: if it has more).  ECANCELED if progress() returned
+/// false.  ENOMEM, also when request.memory is exhausted.  The errno of a failed read.
+///
+/// `taken` is set to the bytes that the index takes from request.memory.  With null, these bytes are given
+/// back.
 Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& problem,
                    IndexReads* reads = nullptr, TakenMemory* taken = nullptr) noexcept;
 

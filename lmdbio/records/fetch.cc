@@ -8,7 +8,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Extents that are asked about, and bytes of each: is it in the page cache?
+/// To estimate residency, so many extents are probed, and so many bytes of each.
 constexpr std::size_t kSamples = 4;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
 
@@ -29,7 +29,7 @@ void Fetch::add_missing() {
   ordinals_.push_back(kNoRecord);
 }
 
-// What lies outside the snapshot is not read: give() finds it missing.
+// Pages outside the snapshot are not read: give() then reports them as damaged.
 void Fetch::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
   const std::uint64_t pages = (bytes + shared.source.page_size - 1) >> shared.page_shift;
   if (shared.inside(page, pages)) wanted_.push_back({shared.offset(page), bytes});
@@ -80,14 +80,14 @@ bool Fetch::plan_less() noexcept {
   if (exact_.empty() || wanted_.empty() || buffer_.size() != 0) return false;
   std::uint64_t now = 0;
   for (const Extent& e : wanted_) now += e.bytes;
-  wanted_.assign(exact_.begin(), exact_.end());  // as many as it has had: takes no memory
+  wanted_.assign(exact_.begin(), exact_.end());  // no more elements than before: allocates nothing
   gap_ = largest_gap(wanted_, gap_ / 2, now / 2);
   wanted_.resize(merge(wanted_, gap_));
   if (gap_ == 0) exact_ = {};
   return true;
 }
 
-// As far as can be told from a few places.
+// Estimates from a few samples whether the pages are in the page cache.
 bool Fetch::in_page_cache(const Shared& shared) const noexcept {
   double least = 1;
   const std::size_t n = std::min(wanted_.size(), kSamples);
@@ -106,7 +106,7 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
   const bool copies = cached_ && shared.mapped() != nullptr;
   if (copies && may_lend_) {
     if (take_mapped(shared)) return {};
-    cached_ = false;  // reads will tell what is wrong
+    cached_ = false;  // the reads will report the error
     return start(shared, queues, memory);
   }
   ReadQueue* queue = nullptr;
@@ -122,7 +122,7 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
     stretches_.reserve(wanted_.size());
     std::size_t room = 0;
     for (const Extent& e : wanted_) {
-      // The byte at the extent's offset comes to where the alignment leaves it.
+      // Reads start at the aligned offset: the extent's first byte lies behind it.
       stretches_.push_back({e, room + static_cast<std::size_t>(e.offset & (align - 1))});
       room += copies ? static_cast<std::size_t>(e.bytes) : queue->room(e);
     }
@@ -134,7 +134,7 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
   }
   if (copies) {
     if (copy(shared)) return {};
-    cached_ = false;  // reads will tell what is wrong
+    cached_ = false;  // the reads will report the error
     buffer_ = {};
     return start(shared, queues, memory);
   }
@@ -156,7 +156,7 @@ bool Fetch::still_lent(const Shared& shared) const noexcept {
   return last.offset + last.bytes <= shared.file_bytes();
 }
 
-// False: the file has become shorter, or there is no memory.
+// Lends the file's mapping.  Returns false if the file has become shorter, or if there is no memory.
 bool Fetch::take_mapped(Shared& shared) noexcept {
   std::uint64_t bytes = 0;
   try {
@@ -176,8 +176,8 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
   return true;
 }
 
-// Out of the mapping: where small pieces lie all over the file that takes half the time of reads.  False: the
-// file has become shorter.
+// Copies the data from the mapping.  For small pieces all over the file, this takes half the time of reads.
+// Returns false if the file has become shorter.
 bool Fetch::copy(Shared& shared) noexcept {
   const Extent& last = stretches_.back().extent;
   if (last.offset + last.bytes > shared.file_bytes()) return false;
@@ -201,7 +201,7 @@ void Fetch::finish(Shared& shared) noexcept {
   exact_ = {};
 }
 
-// The bytes of the file from `offset` on, in the buffer.  Null: they were not read.
+// Returns the address of the file's bytes from `offset` on, or nullptr if they were not read.
 const std::byte* Fetch::find(std::uint64_t offset, std::uint64_t bytes) noexcept {
   const auto holds = [&](std::size_t i) {
     const Extent& e = stretches_[i].extent;

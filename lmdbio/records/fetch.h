@@ -1,4 +1,4 @@
-// Records that are read together: their pages, the reads that fetch them, one buffer.
+// A fetch: records that are read together into one buffer.
 #pragma once
 
 #include <cstdint>
@@ -12,72 +12,79 @@
 
 namespace lmdbio::records {
 
-/// Of a batch's or a fetch's own tables, what is counted against the process's memory: nothing of small ones,
-/// which are part of what any library takes.
+/// Returns how many of the `bytes` of a batch's or fetch's own tables count against the process's memory.
+/// Tables below 16 KiB do not count.
 constexpr std::uint64_t counted_apart(std::uint64_t bytes) noexcept { return bytes < 16384 ? 0 : bytes; }
 
 /// The ordinal of a record that does not exist.
 inline constexpr std::uint64_t kNoRecord = UINT64_MAX;
 
-/// add() for each record; then start(), once or until it succeeds; then, its group done, finish(); then
-/// give() for any of the records.  One thread at a time until it is finished; what was given lives as long as
-/// the Fetch, which any thread may end.  While its reads are in flight it is not ended.
+/// Reads a set of records into one buffer.  Call add() for each record, then plan(), then start() until it
+/// succeeds.  Wait until the group is done, call finish(), then give() for any of the records.
+///
+/// One thread at a time until finish() returns.  The records that give() returns live as long as the Fetch.
+/// Any thread may destroy it, but not while its reads are in flight.
 class Fetch {
  public:
   Fetch() = default;
   Fetch(const Fetch&) = delete;
   Fetch& operator=(const Fetch&) = delete;
 
-  /// The next record.  May throw bad_alloc.
+  /// Adds a record.  May throw bad_alloc.
   void add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared);
+  /// Adds a record that does not exist: give() returns an empty key and value.  May throw bad_alloc.
   void add_missing();
   std::size_t records() const noexcept { return ordinals_.size(); }
   std::uint64_t ordinal(std::size_t i) const noexcept { return ordinals_[i]; }
-  /// Bytes that this takes by itself.
+  /// Returns the bytes of this object's own tables.
   std::uint64_t own_bytes() const noexcept { return ordinals_.size() * kRecordBytes; }
-  /// What the records will take, roughly and at most, in bytes of memory.
+  /// Returns an upper estimate of the memory that the records take, in bytes.
   std::uint64_t bytes() const noexcept { return bytes_ + ordinals_.size() * kRecordBytes; }
 
-  /// Finds out what has to be read, and whether it is in the page cache.  Small gaps are read as well, as
-  /// long as that takes at most `most` bytes.  Once.  May throw bad_alloc.
+  /// Finds out which pages have to be read, and whether they are in the page cache.  Gaps of up to one page
+  /// are read, too.  Larger gaps, up to 64 KiB, are read while the total is at most `most` bytes.  Call it
+  /// once.  May throw bad_alloc.
   void plan(Shared& shared, std::uint64_t most);
-  /// There was no room: fewer gaps are read, so that it takes half as much or as little as it can.  False: it
-  /// does already, or is started.
+  /// Plans to read fewer gaps after start() found no room: about half the bytes, or as few as possible.
+  /// Returns false if there are no gaps left to drop, or if the fetch has started.
   bool plan_less() noexcept;
-  /// There is nothing to wait for: it comes out of the page cache, or was kept.
+  /// Returns true if there is nothing to wait for: as far as samples show, all pages are in the page cache
+  /// or in the leaf cache.
   bool cached() const noexcept { return cached_; }
-  /// Before start(): what is in the page cache need not be copied.  What give() returns then lies in the
-  /// file's mapping, and is to be used soon, after still_lent().
+  /// Allows to lend data from the page cache instead of copying it.  Call it before start(). give() then
+  /// returns pointers into the file's mapping: call still_lent() first, and use the data soon.
   void lend() noexcept { may_lend_ = true; }
-  /// Before start(): what is read stays in the page cache, even if the reader's path is direct.
+  /// Reads through the page cache even if the reader's path is direct.  Call it before start().
   void use_page_cache() noexcept { to_page_cache_ = true; }
-  /// Once started.
+  /// Returns true if the data is lent.  Call it after start().
   bool lends() const noexcept { return lent_ != nullptr; }
-  /// The file is as long as what was lent needs it to be: what has been cut off is SIGBUS.
+  /// Returns true if the file still is long enough for the data that was lent.  Access beyond the end of
+  /// the file raises SIGBUS.
   bool still_lent(const Shared& shared) const noexcept;
-  /// Takes a buffer as `memory` says, and wants the reads of one of the queues; what is in the page cache is
-  /// copied at once.  ENOMEM, or as Queues::get: as it was.
+  /// Takes a buffer as `memory` says, and adds the reads to one of the queues.  Copies data from the page
+  /// cache at once.  Errors: ENOMEM, or as Queues::get(); the fetch is unchanged then.
   Status start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept;
-  /// Where its group is waited for; null: there is nothing to wait for.
+  /// Returns the queue to wait in for the group, or nullptr if there is nothing to wait for.
   ReadQueue* queue() const noexcept { return queue_; }
   ReadGroup& group() noexcept { return group_; }
-  /// Bytes of the buffer; 0: none was needed.
+  /// Returns the bytes of the buffer; 0 if none was needed.
   std::size_t buffer_bytes() const noexcept { return buffer_.size(); }
-  /// Its buffer, once started: see Buffer.
+  /// Hold and release the buffer, as Buffer's functions do.  Call them after start().
   void hold() const noexcept { buffer_.hold(); }
   void unhold() const noexcept { buffer_.unhold(); }
   bool held() const noexcept { return buffer_.held(); }
-  /// All was read: leaf pages are kept for others.
+  /// Copies leaf pages that were read into the leaf cache.  Call it once all reads have succeeded.
   void finish(Shared& shared) noexcept;
 
-  /// Record `i` of those added.  MDB_CORRUPTED, and `what` says in which page: the file does not hold it.
+  /// Sets `out` to record `i`, in the order of add().  Returns MDB_CORRUPTED if the file does not hold it;
+  /// `bad_page` is then the number of the damaged page.
   Status give(const Shared& shared, std::size_t i, lmdbio_record& out, std::uint64_t& bad_page) noexcept;
 
  private:
   static constexpr std::uint64_t kRecordBytes = sizeof(RecordPlace) + sizeof(std::uint64_t);
   struct Stretch {
     Extent extent;
-    std::size_t at;  ///< of its first byte, in the buffer
+    std::size_t at;  ///< position of the extent's first byte in the buffer
   };
   struct Held {
     std::uint64_t page;
@@ -101,11 +108,11 @@ class Fetch {
   std::uint64_t bytes_ = 0, last_leaf_ = 0;
 
   std::vector<Extent> wanted_;
-  std::vector<Extent> exact_;              ///< the same without the gaps; empty: there are none
-  std::uint64_t gap_ = 0;                  ///< the largest that is read
+  std::vector<Extent> exact_;              ///< as wanted_, without gaps; empty: no gap is read
+  std::uint64_t gap_ = 0;                  ///< largest gap that is read, in bytes
   std::vector<Stretch> stretches_;         ///< sorted
   std::vector<Held> held_;                 ///< sorted by page
-  std::vector<std::uint64_t> new_leaves_;  ///< read with the rest, to be kept
+  std::vector<std::uint64_t> new_leaves_;  ///< leaf pages to copy into the leaf cache once they are read
   bool cached_ = false, may_lend_ = false, to_page_cache_ = false;
   const std::byte* lent_ = nullptr;  ///< the file's mapping, instead of a buffer
   ReadQueue* queue_ = nullptr;
@@ -113,11 +120,11 @@ class Fetch {
   ReadGroup group_;
 
   std::size_t last_stretch_ = 0;  ///< where the last find() ended
-  std::uint64_t open_page_ = 0;   ///< of leaf_; 0: none
+  std::uint64_t open_page_ = 0;   ///< page of leaf_; 0: none
   format::PageView leaf_ = format::PageView::none();
 };
 
-/// Holds a fetch while a call needs it.
+/// Holds a fetch's buffer during a call.
 class HeldFetch {
  public:
   explicit HeldFetch(std::shared_ptr<Fetch> fetch) noexcept : fetch_(std::move(fetch)) { fetch_->hold(); }

@@ -39,18 +39,19 @@ namespace {
 constexpr char kMagic[8] = {'L', 'M', 'D', 'B', 'I', 'O', 'i', 'x'};
 constexpr std::uint32_t kFileVersion = 1;
 constexpr const char* kSuffix = ".lmdbio-index";
-/// Longer names of databases are cut, and a hash makes them different.
+/// Longer names of databases are cut, and a hash keeps them distinct.
 constexpr std::size_t kMostName = 120, kMostFileName = 60;
 
 struct ColumnSizes {
   std::uint64_t values, frame_bytes, distance_bytes;
 };
 
-/// The start of the file; the name follows, then the columns, each padded to 8 bytes, then the XXH3 of all.
+/// The header of the file.  The database name and the columns follow, each padded to 8 bytes, and then the
+/// XXH3 of everything before it.
 struct Header {
   char magic[8];
-  std::uint32_t version, header_bytes;  ///< these, the name and its padding
-  std::uint64_t file_bytes;             ///< all
+  std::uint32_t version, header_bytes;  ///< header_bytes: header, name and its padding
+  std::uint64_t file_bytes;             ///< of the whole file
   std::uint32_t page_size, name_bytes;
   std::uint64_t txnid, root, entries;
   std::uint64_t inode, size;
@@ -70,7 +71,7 @@ std::array<PackedColumn*, 6> all(IndexColumns& c) noexcept {
   return {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes};
 }
 
-/// Columns' sizes and totals are still to be set.
+/// Returns a header without the sizes of the columns and the totals, which the caller sets.
 Header header_of(const IndexTag& tag) noexcept {
   Header h{};
   std::memcpy(h.magic, kMagic, sizeof kMagic);
@@ -103,7 +104,7 @@ const char* errno_text(int e) noexcept {
   return text != nullptr ? text : "unknown error";
 }
 
-// Names of databases are any bytes.
+// Encodes the name of a database, which may contain any bytes, for a file name.
 std::string encoded(std::string_view name) {
   constexpr const char* kHex = "0123456789ABCDEF";
   std::string out;
@@ -141,14 +142,14 @@ Status read_all(int fd, std::uint64_t at, MutableBytes to) noexcept {
     const ssize_t n = ::pread(fd, to.data(), to.size(), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Status::from_errno(errno);
-    if (n == 0) return Status::from_mdb(MDB_CORRUPTED);  // shorter than a moment ago
+    if (n == 0) return Status::from_mdb(MDB_CORRUPTED);  // the file was truncated meanwhile
     at += static_cast<std::uint64_t>(n);
     to = to.subspan(static_cast<std::size_t>(n));
   }
   return {};
 }
 
-/// What follows the header, hashed as it goes by.
+/// Writes the parts of the file one after the other, and hashes them.
 class Writer {
  public:
   explicit Writer(int fd) : fd_(fd), state_(XXH3_createState()) {
@@ -214,24 +215,24 @@ std::string directory_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-// The directory's entry is on the disk too; where that cannot be asked for, it comes there in its own time.
+// Makes the directory entry durable.  If fsync(2) fails, the kernel writes the entry at a later time.
 void sync_directory(const std::string& path) {
   const UniqueFd fd(::open(directory_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd) (void)::fsync(fd.get());
 }
 
-/// Temporary names are the index file's name, a point, and so many letters or digits.
+/// A temporary name is the index file's name, a period, and this many letters or digits.
 constexpr std::size_t kRandom = 6;
-/// Older than so many seconds, a temporary file belongs to a process that was killed: they are written at
-/// once.
+/// A temporary file that is older than this, in seconds, belongs to a killed process: the others are
+/// short-lived.
 constexpr ::time_t kAbandoned = 3600;
 
 struct CloseDirectory {
   void operator()(DIR* d) const noexcept { (void)::closedir(d); }
 };
 
-/// Removes temporary files of `path` that killed processes have left.  `now`: the time of the file system,
-/// whose clock may be another machine's.
+/// Removes temporary files of `path` that killed processes have left.  `now`: the file system's time, which
+/// may come from another machine's clock.
 void remove_abandoned(const std::string& path, ::time_t now) {
   const std::string name = path.substr(path.rfind('/') + 1) + ".";
   const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(directory_of(path).c_str()));
@@ -250,7 +251,7 @@ void remove_abandoned(const std::string& path, ::time_t now) {
   }
 }
 
-/// A new file in the directory of an index file, which becomes the index file once it is written.
+/// A new file in the directory of an index file.  It replaces the index file once it is complete.
 class NewFile {
  public:
   NewFile() noexcept = default;
@@ -260,12 +261,13 @@ class NewFile {
     if (!name_.empty()) (void)::unlink(name_.c_str());
   }
 
-  /// Without a name, so that the kernel removes it if the process is killed.  EOPNOTSUPP and others: the file
-  /// system has no such files.
+  /// Makes a file without a name, which the kernel removes if the process is killed.  Fails with EOPNOTSUPP
+  /// and other errors if the file system does not support such files.
   Status make_unnamed(const std::string& path) {
     fd_.reset(::open(directory_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR));
     return fd_ ? Status() : Status::from_errno(errno);
   }
+  /// Makes a file with a temporary name, which the destructor removes.
   Status make_named(const std::string& path) {
     std::string name = path + "." + std::string(kRandom, 'X');
     fd_.reset(::mkostemp(name.data(), O_CLOEXEC));
@@ -276,8 +278,7 @@ class NewFile {
   int fd() const noexcept { return fd_.get(); }
   bool named() const noexcept { return !name_.empty(); }
 
-  /// Takes the place of the file at `path`, if there is one.  An error, and not named(): no name can be given
-  /// to it.
+  /// Replaces the file at `path`.  If it fails and named() is false, the file could not be given a name.
   Status move_to(const std::string& path) {
     if (name_.empty()) {
       if (link(path)) return {};
@@ -306,16 +307,16 @@ class NewFile {
   }
 
   UniqueFd fd_;
-  std::string name_;  ///< empty: none
+  std::string name_;  ///< empty: no name
 };
 
-/// All of save_index() but the last steps.
+/// Writes the file and sets its group and mode: save_index() without the final rename.
 Status fill(const RecordIndex& index, const IndexTag& tag, const struct ::stat& data, int fd,
             std::uint64_t& bytes) noexcept {
   if (const Status st = save(index, tag, fd, bytes); !st.ok()) return st;
   ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
   if (::fchown(fd, static_cast<::uid_t>(-1), data.st_gid) != 0)
-    mode &= ~::mode_t{S_IRGRP};  // another group's
+    mode &= ~::mode_t{S_IRGRP};  // the file has another group
   if (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0) return Status::from_errno(errno);
   return {};
 }
@@ -325,13 +326,13 @@ Status damaged(std::span<char> why, const char* what) noexcept {
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
-/// Another file with the size and modification time of the one that the index was built from, and of the same
-/// transaction (judge() compares that): a copy that kept the time (cp -a, rsync -a).  Times in whole seconds
-/// tell nothing: archives have them, and may have the same one for all files.
+/// Returns true if the data file may be a copy that kept the modification time (cp -a, rsync -a).  The
+/// caller compares size, modification time and transaction.  Times in whole seconds prove nothing: archives
+/// store such times, and may store the same one for all files.
 bool may_be_copy(const Header& h, const IndexTag& tag) noexcept {
   constexpr std::int64_t kSecond = 1'000'000'000;
   if (h.mtime_ns % kSecond == 0) return false;
-  // LMDB's own counts of pages, which contain no trees of duplicates.
+  // LMDB's own page counts do not include trees of duplicates.
   return (tag.record.flags & MDB_DUPSORT) != 0 ||
          (h.branch_pages == tag.record.branch_pages && h.leaf_pages == tag.record.leaf_pages);
 }
@@ -362,15 +363,16 @@ Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span
   }
   if (h.file_bytes != size || h.header_bytes != want.header_bytes) return damaged(why, "wrong size");
   if (h.records != h.entries) return damaged(why, "wrong number of records");
-  // Each block has a record and each run is one: what is read is bounded by what the database holds.
+  // Each block has a record, and each run is a record.  So the database's number of records limits the
+  // bytes read.
   std::uint64_t sum = h.header_bytes + kChecksum;
   for (const ColumnSizes& c : h.columns) {
     const std::uint64_t frames = c.values / PackedColumn::kFrame + (c.values % PackedColumn::kFrame != 0);
     if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) ||
-        c.frame_bytes > size || c.distance_bytes > size)  // else their sum may wrap around
+        c.frame_bytes > size || c.distance_bytes > size)  // otherwise their sum may wrap around
       return damaged(why, "invalid column");
     sum += align_up(c.frame_bytes, 8) + align_up(c.distance_bytes, 8);
-    // A distance has 8 bytes at most.
+    // A distance has at most 8 bytes.
     if (c.distance_bytes / 8 > c.values + 1) return damaged(why, "invalid column");
   }
   if (sum != size) return damaged(why, "wrong column sizes");
@@ -385,8 +387,8 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
     say(why, "%s", errno_text(e));
     return Status::from_errno(e);
   }
-  // Anybody may write to a directory that all use, such as /tmp; the owner of the database and root could
-  // change the database itself.
+  // Everybody may write to a shared directory such as /tmp, so check the owner.  The owner of the database
+  // and root could change the database itself.
   if (st.st_uid != ::geteuid() && st.st_uid != 0 && st.st_uid != tag.owner) {
     say(why, "belongs to user %u, not to this user, root or the owner of the database", unsigned{st.st_uid});
     return Status::from_errno(EPERM);

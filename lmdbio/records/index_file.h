@@ -1,5 +1,5 @@
-// The record index in a file beside the database, or in a directory of the user's: docs/format.md has the
-// bytes.
+// Record indexes in files, beside the database or in a directory that the user has set. docs/format.md
+// describes the format.
 #pragma once
 
 #include <sys/stat.h>
@@ -17,42 +17,47 @@
 
 namespace lmdbio::records {
 
-/// What an index is of: one state of one database of one file.  Devices differ between machines that share a
-/// file: identity.dev is not looked at.
+/// Identifies the state of one database that an index describes. identity.dev is ignored, since machines
+/// that share a file may have different device numbers.
 struct IndexTag {
-  std::string_view database;  ///< the named database's; empty: the main one
+  std::string_view database;  ///< name of the database; empty: the main one
   std::uint64_t txnid = 0;
   std::size_t page_size = 0;     ///< bytes
-  std::uint64_t file_pages = 0;  ///< whole ones
+  std::uint64_t file_pages = 0;  ///< whole pages
   format::DbRecord record{};
   FileIdentity identity;
-  ::uid_t owner = 0;  ///< of the data file; load_index() uses it
+  ::uid_t owner = 0;  ///< of the data file, for load_index()
 };
 
-/// Where the index of a database is kept.  `data_path`: of the data file.  `directory` empty: beside it,
-/// "data.mdb.lmdbio-index", or "data.mdb.NAME.lmdbio-index" of a named database; else there, with inode and a
-/// hash of the file's absolute path in the name.  ENOMEM, or as realpath(3).
+/// Returns the path of the index file of a database.  `data_path`: path of the data file.  If `directory`
+/// is empty, the index lies beside the data file: "data.mdb.lmdbio-index", or "data.mdb.NAME.lmdbio-index"
+/// for a named database.  Otherwise it lies in `directory`, and its name contains the inode and a hash of
+/// the data file's absolute path.  Errors: ENOMEM, or as realpath(3).
 Result<std::string> index_path(const std::string& data_path, std::string_view database, std::uint64_t inode,
                                const std::string& directory) noexcept;
 
-/// Writes a new file, then puts it in the place of the old one: at any time there is the old one or the new
-/// one, whole.  The new one has no name until then if the file system supports that (O_TMPFILE), else a
-/// temporary name.  Removes temporary files that processes left when they were killed more than an hour ago.
-/// Who may read the data file may read it, `data` being that one's, but for its group if the caller may not
-/// give files to that.  `bytes`, if not null, becomes its size.  ENOMEM, or as open(2), write(2), fsync(2),
-/// rename(2); EFBIG instead of SIGXFSZ.
+/// Writes a new index file and replaces the old one atomically.  The new file has no name until it is
+/// complete if the file system supports O_TMPFILE, and a temporary name otherwise.  Removes temporary files
+/// that killed processes left more than an hour ago.
+///
+/// `data`: status of the data file.  Users who may read the data file may read the index file, too.  Its
+/// group cannot if the caller may not give files to that group.  `bytes`, if not null, is set to the size
+/// of the index file.  Errors: ENOMEM, or as open(2), write(2), fsync(2) and rename(2).  EFBIG replaces
+/// SIGXFSZ.
 Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
                   const struct ::stat& data, std::uint64_t* bytes = nullptr) noexcept;
 
-/// `out` is set if the answer is ok: an index of that state, and every number in it is checked.  `why`, if
-/// not empty, becomes one line.  ENOENT: none; ESTALE: of another state or file; EPERM: it belongs neither to
-/// this user, nor to root, nor to the owner of the database; MDB_CORRUPTED: not an index, damaged;
-/// MDB_VERSION_MISMATCH; what open(2) and read(2) answer; ENOMEM.
+/// Loads an index of the state that `tag` describes, and checks every number in it.  Sets `out` if it
+/// succeeds.  `why`, if not empty, gets one line that explains a failure.  Errors: ENOENT if there is no
+/// index file.  ESTALE if the index is of another state or file.  EPERM if the file belongs neither to this
+/// user, nor to root, nor to the owner of the database.  MDB_CORRUPTED if it is damaged or not an index.
+/// MDB_VERSION_MISMATCH.  ENOMEM.  Also those of open(2) and read(2).
 Status load_index(const std::string& path, const IndexTag& tag, RecordIndex& out,
                   std::span<char> why = {}) noexcept;
 
-/// load_index() from LMDBIO_INDEX_DIR, if that is set, else from beside the database.  False: none that can
-/// be used; one line at warning level says so, once in a process, if there is one that cannot.
+/// Calls load_index() for the file in LMDBIO_INDEX_DIR, if that is set, or else for the file beside the
+/// database.  Returns false if there is no usable index.  Logs an index that cannot be used: the first one
+/// in a process as a warning, later ones at debug level.
 bool find_index(const std::string& data_path, const IndexTag& tag, RecordIndex& out) noexcept;
 
 }  // namespace lmdbio::records

@@ -31,7 +31,7 @@ void IndexPacker::append(const Chunk& chunk) {
       if (row.kind != BlockKind::runs) continue;
       for (std::size_t r = 0; r < row.records; ++r) {
         const RunRow& run = chunk.rows.runs[row.where + r];
-        // Any page will do where there is none: the one before packs best.
+        // A value in the leaf page has no run.  Its row repeats the page before, which packs best.
         if (run.bytes != 0) last_run_ = run.page;
         c.run_page.append(last_run_);
         c.run_bytes.append(run.bytes);
@@ -54,8 +54,8 @@ std::size_t IndexPacker::memory_bytes() const noexcept {
   return sum;
 }
 
-// The first damaged page gets all but one record for each of the others.  If they follow each other, or there
-// is one only, the ordinals of all other records are right.
+// The first damaged page gets all records but one for each other damaged page.  If the damaged pages are
+// adjacent, or if there is only one, the ordinals of all other records are right.
 bool IndexPacker::place_damaged(std::uint64_t records) {
   const std::uint64_t pages = damaged_.size();
   if (pages == 0) return records == totals.records;

@@ -1,4 +1,5 @@
-// The last step of a build: what leaf pages gave, in the order of the tree, becomes the columns of an index.
+// The last step of an index build: packs the rows of leaf pages, in tree order, into the columns of an
+// index.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace lmdbio::records {
 
-/// Of a vector: what one page, or one tree, gave.
+/// A range of elements in a vector: the rows of one page, or of one tree.
 struct Range {
   std::size_t begin = 0, end = 0;
 };
@@ -19,25 +20,27 @@ struct Range {
 /// Leaf pages that are read together.
 struct Chunk {
   Rows rows;
-  std::vector<Range> by_leaf;      ///< of rows.blocks, in the order of the tree
+  std::vector<Range> by_leaf;      ///< ranges of rows.blocks, in tree order
   std::vector<BlockRow> dups;      ///< leaf pages of trees of duplicates
-  std::vector<Range> by_tree;      ///< of dups
+  std::vector<Range> by_tree;      ///< ranges of dups
   std::uint64_t branch_pages = 0;  ///< of these trees
   TakenMemory taken;
 };
 
+/// Packs chunks into the columns of an index.  One thread at a time.
 class IndexPacker {
  public:
-  /// Chunks in the order of the tree.  Throw bad_alloc.
+  /// Appends a chunk.  Call it in tree order.  May throw bad_alloc.
   void append(const Chunk& chunk);
   std::uint64_t damaged_pages() const noexcept { return damaged_.size(); }
-  /// Sets the number of records of damaged leaf pages, so that there are `records` of them in all.  False:
-  /// that cannot be.  After all append().  Throws bad_alloc.
+  /// Distributes records over damaged leaf pages so that the index has `records` in all.  Call it after the
+  /// last append().  Returns false if no distribution exists.  May throw bad_alloc.
   bool place_damaged(std::uint64_t records);
+  /// Returns the index.  May throw bad_alloc.
   RecordIndex finish();
   std::size_t memory_bytes() const noexcept;
 
-  IndexTotals totals;  ///< leaf and branch pages of the tree itself are the caller's to count
+  IndexTotals totals;  ///< the caller adds the leaf and branch pages of the tree itself
 
  private:
   void begin(const BlockRow& row, std::uint64_t where);

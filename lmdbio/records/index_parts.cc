@@ -20,7 +20,7 @@ auto all(Columns& c) noexcept {
   return std::array{&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes};
 }
 
-/// Of a file that can exist: sums of these do not overflow.
+/// Upper limit for the bytes of a column, which no file exceeds.  Sums of such sizes do not overflow.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
 
 }  // namespace
@@ -80,7 +80,7 @@ RecordIndex view_of(const RecordIndex& index) noexcept {
   const auto from = all(index.columns());
   for (std::size_t i = 0; i < to.size(); ++i)
     if (!to[i]->view(from[i]->size(), from[i]->frame_bytes(), from[i]->distance_bytes()))
-      assert(false);  // a finished column fits itself
+      assert(false);  // the sizes of a finished column are consistent
   return {std::move(columns), index.totals()};
 }
 

@@ -1,4 +1,4 @@
-// A record index in parts, each made by somebody else: the bytes of a part, and places out of all parts.
+// A record index in parts that several processes build: the bytes of a part, and locations from all parts.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace lmdbio::records {
 
-/// What describes the bytes of a part.  Plain numbers: it can be sent to other processes.
+/// The sizes of a part's columns.  It consists of plain numbers, so that it can be sent to other processes.
 struct IndexPartSizes {
   struct Column {
     std::uint64_t values = 0, frame_bytes = 0, distance_bytes = 0;
@@ -26,35 +26,36 @@ struct IndexPartSizes {
   IndexTotals totals;
   std::array<Column, 6> columns{};  ///< leaf, first, start, where, run_page, run_bytes
 
-  /// Of all columns, a multiple of 8.  UINT64_MAX: too many.
+  /// Returns the bytes of all columns, a multiple of 8.  Returns UINT64_MAX if a size is too large.
   std::uint64_t bytes() const noexcept;
 };
 
 IndexPartSizes sizes_of(const RecordIndex& index) noexcept;
-/// `to`: sizes_of(index).bytes() bytes.
+/// Writes the columns of `index` to `to`, which has room for sizes_of(index).bytes() bytes.
 void write_part(const RecordIndex& index, std::span<std::byte> to) noexcept;
-/// An index over `bytes`, which outlive it and are aligned to 8.  False: they are not what `sizes` says.
-/// Whether the numbers in them are sensible is not checked, as for any index: each use of a place is.
+/// Sets `out` to an index that uses `bytes` in place.  `bytes` is aligned to 8 and outlives the index.
+/// Returns false if it does not match `sizes`.  Does not check the numbers in it: each use of a location
+/// checks that location.
 bool view_part(const IndexPartSizes& sizes, Bytes bytes, RecordIndex& out) noexcept;
-/// An index over the columns of `index`, which outlives it.
+/// Returns an index that uses the columns of `index`, which outlives it.
 RecordIndex view_of(const RecordIndex& index) noexcept;
 
-/// Places of an index that is filled in later, once.
+/// Locations from an index in parts, which set() provides once.
 class IndexParts final : public Places {
  public:
-  /// `records`: of all parts.
+  /// `records`: of all parts together.
   explicit IndexParts(std::uint64_t records) noexcept : records_(records) {}
   IndexParts(const IndexParts&) = delete;
   IndexParts& operator=(const IndexParts&) = delete;
   ~IndexParts() override = default;
 
-  /// Parts in the order of the tree, with records() records together.  `keep` has the bytes that they are
-  /// views of.  Before it nothing but records() can be asked; who asks has to know that it was called.  May
-  /// throw bad_alloc.
+  /// Sets the parts, in tree order, with records() records together.  `keep` owns the bytes that they refer
+  /// to.  Until set() returns, only records() and await() may be called.  The caller has to synchronize
+  /// with the threads that use the parts.  May throw bad_alloc.
   void set(std::vector<RecordIndex> parts, std::shared_ptr<const void> keep);
 
   std::uint64_t records() const noexcept override { return records_; }
-  /// EAGAIN, at once: set() was not called.
+  /// Does not wait.  Returns EAGAIN until set() has been called.
   Status await(const std::atomic<bool>&, std::string& why) const override;
   void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override;
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
@@ -63,10 +64,10 @@ class IndexParts final : public Places {
  private:
   const std::uint64_t records_;
   std::shared_ptr<const void> keep_;
-  std::vector<RecordIndex> parts_;     ///< those with records
-  std::vector<std::uint64_t> firsts_;  ///< ordinal of the first record of each
+  std::vector<RecordIndex> parts_;     ///< parts with records
+  std::vector<std::uint64_t> firsts_;  ///< ordinal of each part's first record
   mutable std::once_flag once_;
-  mutable std::vector<LeafLookup> lookups_;  ///< of each
+  mutable std::vector<LeafLookup> lookups_;  ///< one per part
 };
 
 }  // namespace lmdbio::records

@@ -7,9 +7,10 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Taken of the process's memory at a time, bytes.
+/// Bytes that the cache takes from the process's memory at a time.
 constexpr std::uint64_t kStep = std::uint64_t{64} << 10;
-/// After a refusal the process is not asked again for so many pages: each time readers' buffers would go.
+/// Pages after a refusal until the cache asks for the process's memory again: each request makes readers
+/// unmap their free buffers.
 constexpr unsigned kPause = 256;
 
 }  // namespace
@@ -41,7 +42,7 @@ void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
       }
       return;
     }
-    // A page that somebody holds would not give its memory.
+    // Evicting a page that is held would free no memory.
     for (std::size_t looked = 0;; ++looked) {
       if (looked >= 2 * entries_.size()) return;
       Entry& e = entries_[hand_];

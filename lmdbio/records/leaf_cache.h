@@ -1,4 +1,4 @@
-// Leaf pages that hold keys: kept once they were read, up to a number, as far as the process has memory.
+// A cache of leaf pages that hold keys, limited by a number of pages and by the process's memory.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@
 
 namespace lmdbio::records {
 
-/// Any thread.  A page that was found stays as long as its holder wants it.
+/// Keeps copies of leaf pages.  Any thread.  A page that was found lives until its holder releases it, even
+/// if the cache drops it.
 class LeafCache {
  public:
   using Page = std::shared_ptr<const std::byte[]>;
 
   LeafCache(std::size_t page_size, std::size_t most_pages, std::shared_ptr<Memory> memory) noexcept
       : page_size_(page_size), most_(most_pages), memory_(std::move(memory)) {}
-  /// Bytes that a page takes here.
+  /// Returns the bytes that a page takes in the cache.
   static constexpr std::size_t cost(std::size_t page_size) noexcept { return page_size + 160; }
 
-  /// Calls `take(i, page)` for each of `pages` that is here: i counts from 0.  `take` must not throw.
+  /// Calls `take(i, page)` for each pages[i] that is in the cache.  `take` must not throw.
   template <class Take>
   void find(std::span<const std::uint64_t> pages, Take&& take) noexcept {
     const std::lock_guard lock(mutex_);
@@ -34,8 +35,8 @@ class LeafCache {
       take(i, entries_[at->second].page);
     }
   }
-  /// Keeps a copy of the page at `bytes`; another one that was not looked for lately, and that nobody holds,
-  /// may go.  If there is none, or no memory: it is not kept.
+  /// Copies the page at `bytes` into the cache.  May evict a page that was not found recently and that
+  /// nothing holds.  Keeps no copy if there is no such page, or no memory.
   void keep(std::uint64_t page, const std::byte* bytes) noexcept;
 
  private:
@@ -48,12 +49,12 @@ class LeafCache {
 
   const std::size_t page_size_, most_;
   const std::shared_ptr<Memory> memory_;
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   std::unordered_map<std::uint64_t, std::size_t> places_;
   std::vector<Entry> entries_;
-  std::size_t hand_ = 0;  ///< second chance
+  std::size_t hand_ = 0;  ///< position of the second-chance algorithm
   TakenMemory taken_;
-  unsigned not_asked_ = 0;  ///< pages until the process is asked for memory again
+  unsigned not_asked_ = 0;  ///< pages left until the cache asks for the process's memory again
 };
 
 }  // namespace lmdbio::records

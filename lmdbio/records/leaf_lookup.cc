@@ -28,7 +28,7 @@ Result<LeafLookup> LeafLookup::make(const RecordIndex& index) noexcept {
 std::optional<std::uint64_t> LeafLookup::ordinal_of(std::uint64_t page, const format::PageView& leaf,
                                                     unsigned slot) const noexcept {
   const IndexColumns& c = index_->columns();
-  // The first of the last blocks of the page that begin at the slot or before it: a tree of duplicates has
+  // Find the first of the page's last blocks that begin at or before the slot: a tree of duplicates has
   // several blocks.
   const auto before = [&](std::uint64_t b, unsigned s) {
     const std::uint64_t p = c.leaf[b];

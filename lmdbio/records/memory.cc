@@ -12,13 +12,14 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Never destroyed: what a child has inherited stays, for what it has inherited with it.
+/// An entry for one process.  It is never destroyed: a forked child keeps the parent's entry, since
+/// inherited readers refer to it.
 struct OfProcess {
   pid_t pid;
   std::shared_ptr<Memory> memory;
   OfProcess* before;
 };
-// Without a lock: a fork may happen while another thread is in here.
+// Uses no lock, because a fork may happen while another thread is in of_process().
 constinit std::atomic<OfProcess*> of_process_now{nullptr};
 
 }  // namespace
@@ -53,8 +54,8 @@ void Memory::leave(MemoryUse use) noexcept {
   if (source_ != nullptr && ::getpid() == pid_) source_->leave(use);
 }
 
-// The pools come first: what one gives back meanwhile is counted twice, not never.  Too much is harmless: it
-// is looked again.
+// Sum up the holders first: memory that one of them gives back meanwhile is then counted twice instead of
+// not at all.  An overestimate is harmless, since the caller tries again.
 bool Memory::could_have(MemoryUse use, std::uint64_t bytes) noexcept {
   if (source_ == nullptr) return false;
   std::uint64_t sum = 0;

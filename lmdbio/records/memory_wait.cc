@@ -12,11 +12,12 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Nanoseconds; then it is looked again, also whether the program wants the wait to end.
+/// Longest wait in nanoseconds before a new attempt, and before cancellation is checked.
 constexpr std::int64_t kLongest = 250'000'000;
-/// The same where memory may come back that nobody tells of, and how long at most nothing has.
+/// Nanoseconds: the same where memory may come back without a notification; the longest time without a
+/// change.
 constexpr std::int64_t kPoll = 10'000'000, kMostIdle = 60'000'000'000;
-/// Attempts that are made anew because something changed meanwhile: others may go on all the time.
+/// Limit for retries because of changes: other callers may change things all the time.
 constexpr unsigned kMostChanges = 32;
 
 }  // namespace
@@ -34,7 +35,7 @@ Status MemoryWait::make_way(const Shared* of) noexcept {
     urgency_ = Urgency::last;
     return {};
   }
-  // A stream's call may take as long as its reads do.
+  // A call of a stream may take as long as its reads: do not limit the wait for it.
   const bool limited = any && (dropped != Stream::Dropped::busy || !memory_.is_read_ahead());
   const pid_t self = ::getpid();
   const std::int64_t begun = now_ns();
@@ -42,7 +43,7 @@ Status MemoryWait::make_way(const Shared* of) noexcept {
     const AsyncSignalsAllowed program;
     memory_.changes().wait(seen_, any ? kPoll : kLongest);
   }
-  if (::getpid() != self) return Status::from_errno(ECANCELED);  // a handler has forked
+  if (::getpid() != self) return Status::from_errno(ECANCELED);  // a signal handler has forked
   if (!limited || memory_.changes().now() != seen_)
     idle_ns_ = 0;
   else if ((idle_ns_ += now_ns() - begun) > kMostIdle)
@@ -50,7 +51,7 @@ Status MemoryWait::make_way(const Shared* of) noexcept {
   return {};
 }
 
-// Only while there is a Need does nobody read ahead, and does each change tell of itself.
+// Only while there is a Need does read-ahead stop, and does each change send a notification.
 bool MemoryWait::changed() noexcept {
   if (!need_) {
     need_.emplace(memory_);

@@ -1,4 +1,4 @@
-// Waiting for memory that others will give.
+// Waits for memory that other readers, streams or chunks will release.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace lmdbio::records {
 
-/// What one who cannot do without memory does between two attempts to take it: makes read-ahead of streams
-/// give way, and waits for what cannot give way yet.  begin(), an attempt, then make_way() if something is in
-/// the way, else changed(); and so on.  The caller holds no lock of a reader.
+/// Waits between two attempts to take memory that a caller cannot do without.  It drops read-ahead of
+/// streams, and waits for memory that cannot be dropped yet.  Call begin(), then try to take the memory.
+/// If that fails, call make_way() if memory can be dropped, or else changed(), and start again.  The caller
+/// holds no lock of a reader.
 class MemoryWait {
  public:
   MemoryWait(Memory& memory, const Stream::Caller& caller) noexcept : memory_(memory), caller_(caller) {}
@@ -19,15 +20,16 @@ class MemoryWait {
   MemoryWait& operator=(const MemoryWait&) = delete;
   ~MemoryWait() = default;
 
-  /// Before each attempt.
+  /// Call it before each attempt.
   void begin() noexcept { seen_ = memory_.changes().now(); }
-  /// Of the next attempt.
+  /// Returns the urgency of the next attempt.
   Urgency urgency() const noexcept { return urgency_; }
-  /// An attempt failed, and read-ahead of reader `of` is in the way; null: that of any reader, or chunks. OK:
-  /// the next attempt is due.  ECANCELED.  ENOMEM: for a long time nothing has changed.
+  /// Call it after an attempt that would succeed without the read-ahead of reader `of`; with null, without
+  /// the read-ahead of all readers and without chunks.  OK: try again.  ECANCELED: the wait was cancelled.
+  /// ENOMEM: nothing has changed for a minute.
   Status make_way(const Shared* of) noexcept;
-  /// An attempt failed, and nothing that could give way was in the way.  True: that was found while others
-  /// took memory, or gave some back; the next attempt is due.
+  /// Call it after an attempt for which no memory could be dropped.  Returns true if other callers took or
+  /// gave back memory during the attempt: try again.
   bool changed() noexcept;
 
  private:
@@ -36,8 +38,8 @@ class MemoryWait {
   std::optional<Memory::Need> need_;
   std::uint32_t seen_ = 0;
   Urgency urgency_ = Urgency::needed;
-  std::int64_t idle_ns_ = 0;  ///< without a change
-  unsigned changes_ = 0;      ///< that changed() told of
+  std::int64_t idle_ns_ = 0;  ///< time without a change
+  unsigned changes_ = 0;      ///< number of times that changed() saw a change
 };
 
 }  // namespace lmdbio::records

@@ -17,7 +17,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Of a tree with fewer leaf pages the index is there at once.
+/// The index of a tree with fewer leaf pages is built at once, not in a thread.
 constexpr std::uint64_t kManyLeaves = 128;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The record index of a source: made, or found in a file.
+// Loads the record index of a source from a file, or builds it.
 #pragma once
 
 #include <memory>
@@ -10,27 +10,28 @@
 
 namespace lmdbio::records {
 
+/// Which index open_places() opens, and how.
 struct PlacesRequest {
   std::string database;            ///< its name; empty: the main one
-  bool sidecar = true;             ///< an index file is looked for
-  std::shared_ptr<Memory> memory;  ///< as of IndexRequest
-  /// As of IndexRequest.
+  bool sidecar = true;             ///< look for an index file
+  std::shared_ptr<Memory> memory;  ///< as in IndexRequest
+  /// As in IndexRequest.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
   void* context = nullptr;
-  /// The index is not made: where no file has it, the places are IndexParts, for others to fill in.
+  /// Does not build the index: without an index file, the result is an IndexParts, which others fill in.
   bool deferred = false;
 };
 
-/// "name: the record index cannot be built: ..."  `memory` may be null.  May throw bad_alloc.
+/// Returns "name: the record index cannot be built: ...".  `memory` may be null.  May throw bad_alloc.
 std::string index_failure(const std::string& name, Status st, const IndexProblem& problem,
                           const Memory* memory);
 
-/// Logs the leaf pages that a tolerant build left out, if there are any.
+/// Logs how many leaf pages a tolerant build left out, if any.
 void warn_of_damage(const std::string& name, const IndexProblem& problem) noexcept;
 
-/// `loaded`: it was found in a file.  Where many pages have to be read, and nobody
-/// watches the progress, a thread makes the index: PendingPlaces.  Errors as of build_index; `why` then says
-/// what was wrong.  May throw bad_alloc.
+/// Opens the record index of `source`.  `loaded` is set to whether an index file was used.  If many pages
+/// have to be read and there is no progress callback, a thread builds the index (PendingPlaces).  Errors:
+/// as build_index(); `why` then explains the error.  May throw bad_alloc.
 Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
                    bool& loaded, std::string& why);
 

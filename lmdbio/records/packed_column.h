@@ -1,8 +1,8 @@
-// A column of numbers that grow about evenly, packed: what the record index is made of.
+// A packed column of numbers that grow about evenly.  The record index consists of such columns.
 //
-// Frames of kFrame values: a straight line (base, stride) and each value's distance from it in as few bits as
-// the frame's largest needs.  A value costs 24 / kFrame bytes and these bits; where values lie on the line,
-// no bits.
+// A column consists of frames of kFrame values.  A frame stores a straight line (base, stride) and each
+// value's distance from it.  All distances of a frame have the same number of bits, as few as the largest
+// needs.  A value costs 24 / kFrame bytes and these bits; if all values lie on the line, it costs no bits.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,18 @@
 
 namespace lmdbio::records {
 
+/// A packed column.  Call append() for each value, then finish(), then read.  Any thread may read a
+/// finished column.
 class PackedColumn {
  public:
   static constexpr std::size_t kFrame = 128;
-  /// Values are below 2^kBits.
+  /// Values are less than 2^kBits.
   static constexpr unsigned kBits = 56;
 
   /// Value i of the frame is base + i * stride + distance i, modulo 2^64.
   struct Frame {
     std::uint64_t base, stride;
-    std::uint64_t place;  ///< of distance 0: its bit in the distances, times 64; plus the bits of each
+    std::uint64_t place;  ///< 64 * (first bit of distance 0) + (bits per distance)
   };
   static_assert(sizeof(Frame) == 24);
 
@@ -34,7 +36,8 @@ class PackedColumn {
   PackedColumn& operator=(const PackedColumn&) = delete;
   ~PackedColumn() = default;
 
-  /// Throw bad_alloc.  No value is read before finish(), none is appended after it.
+  /// Append a value; end the column.  Read no value before finish(), and append none after it.  May throw
+  /// bad_alloc.
   void append(std::uint64_t value);
   void finish();
 
@@ -47,30 +50,31 @@ class PackedColumn {
     const std::uint64_t word = load<std::uint64_t>(distances_at_.data() + (bit >> 3)) >> (bit & 7);
     return f.base + in * f.stride + (word & ((std::uint64_t{1} << width) - 1));
   }
-  /// That it owns.
+  /// Returns the bytes of memory that the column owns.
   std::size_t memory_bytes() const noexcept {
     return frames_.capacity() * sizeof(Frame) + distances_.capacity();
   }
 
-  /// As they are kept in files: frames, and distances with kSlack bytes behind them.
+  /// The column's bytes as files store them: the frames, and the distances followed by kSlack bytes.
   static constexpr std::size_t kSlack = 8;
   Bytes frame_bytes() const noexcept { return std::as_bytes(frames_at_); }
   Bytes distance_bytes() const noexcept { return distances_at_; }
-  /// Made of such bytes, copied: false if they are no column of `size` values.  Throws bad_alloc.
+  /// Becomes a column of `size` values from such bytes, which it copies.  Returns false if they do not form
+  /// such a column.  May throw bad_alloc.
   bool adopt(std::uint64_t size, Bytes frames, Bytes distances);
-  /// The same without a copy: the bytes outlive it, and `frames` is aligned as a Frame.
+  /// Does the same without a copy.  The bytes outlive the column, and `frames` has the alignment of Frame.
   bool view(std::uint64_t size, Bytes frames, Bytes distances) noexcept;
 
  private:
   void pack(std::span<const std::uint64_t> values);
 
   std::uint64_t size_ = 0;
-  std::span<const Frame> frames_at_;  ///< frames_, or somebody else's
-  Bytes distances_at_;                ///< likewise
+  std::span<const Frame> frames_at_;  ///< frames_, or memory of another owner
+  Bytes distances_at_;                ///< distances_, or memory of another owner
   std::vector<Frame> frames_;
   std::vector<std::byte> distances_;
-  std::uint64_t bits_ = 0;              ///< of distances_ that are in use
-  std::vector<std::uint64_t> pending_;  ///< of the last frame
+  std::uint64_t bits_ = 0;              ///< bits of distances_ in use
+  std::vector<std::uint64_t> pending_;  ///< values of the last, incomplete frame
 };
 
 }  // namespace lmdbio::records

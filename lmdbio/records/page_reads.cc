@@ -17,18 +17,18 @@ namespace lmdbio::records {
 namespace {
 
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
-/// Pages that are asked about, where the question reads nothing and where it starts read-ahead.
+/// Number of pages to probe: if a probe reads nothing; if a probe may start read-ahead.
 constexpr std::size_t kSamples = 32, kDearSamples = 4;
-/// Buffers without which another thread is of no use, unless the engine takes fewer.
+/// A helper thread needs this many buffers, or the engine's queue depth if that is less.
 constexpr std::size_t kLeastSlots = 4;
-/// Bytes that lie together, on average, for which memory in huge pages pays.
+/// Average bytes of a run of pages from which huge pages pay off for the buffers.
 constexpr std::size_t kLargeRun = 64 << 10;
 
 }  // namespace
 
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
   bool there = false;
-  // All questions in one change of threads.
+  // All probes share one switch to the thread that owns the descriptor.
   (void)request_.file->base().with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
   return there;
 }
@@ -50,7 +50,8 @@ bool PageReads::samples_are_cached(std::span<const WantedPage> wanted) noexcept 
 
 Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
   if (const Status st = choose(wanted); !st.ok()) return st;
-  // A single page in a buffer of its own makes, and zeroes, a huge one there.
+  // A read of a single page into a small part of a buffer would make the kernel allocate and zero a huge
+  // page.
   std::size_t runs = 1;
   for (std::size_t i = 1; i < wanted.size(); ++i) runs += !joins(wanted, i);
   const bool large = wanted.size() / runs * request_.page_size >= kLargeRun;
@@ -63,7 +64,7 @@ Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   facts.setting = config().io;
   facts.file_bytes = request_.file_pages * request_.page_size;
   facts.available = request_.available;
-  facts.direct_works = true;  // else open() fails below
+  facts.direct_works = true;  // if not, open() fails below
   const ReadDecision decision = choose_read_path(Access::index, facts);
   const EngineKind kind = engine_kind(config().engine);
   const bool automatic = kind == EngineKind::automatic;
@@ -73,7 +74,7 @@ Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   else if (decision == ReadPath::page_cache)
     mode = Mode::buffered;
   if (queue_ != nullptr && (mode == mode_ || (mode == Mode::direct && mode_ == Mode::buffered))) return {};
-  // What is in memory is copied by the call itself; what is not, and goes through the page cache, blocks.
+  // pread copies resident pages at once.  Buffered reads of other pages block, so threads make them.
   if (mode == Mode::direct && open(true, kind, kDirectDepth).ok()) {
     mode_ = mode;
     return {};
@@ -92,10 +93,10 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   Result<std::unique_ptr<IoEngine>> engine = request_.make_engine(*file, depth, kind, nullptr);
   if (!engine) return engine.error();
   const std::size_t align = engine.value()->caps().align;
-  // A page at least, and what alignment adds at both ends.
+  // Room for a page at least, and for the alignment at both ends.
   const std::size_t room = align_up(std::max(kRequest, request_.page_size), align) + 2 * align;
   std::size_t count = std::max(1u, std::min(depth, engine.value()->caps().depth));
-  const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page
+  const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page boundary
   buffers_.reset();
   const std::size_t least = needed_ ? 1 : std::min(count, kLeastSlots);
   for (;; count /= 2) {

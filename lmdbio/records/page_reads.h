@@ -1,5 +1,5 @@
-// Reads of many single pages of a file in the order in which they lie there: neighbours in one request, small
-// gaps read over, many requests at once.
+// Reads many single pages of a file in file order, with many requests in flight.  One request reads
+// neighbouring pages and the small gaps between them.
 #pragma once
 
 #include <cstddef>
@@ -14,56 +14,56 @@
 
 namespace lmdbio::records {
 
-/// A wanted page, and the caller's own number for it.
+/// A page to read, and the caller's own number for it.
 struct WantedPage {
   std::uint64_t page = 0;
   std::uint64_t index = 0;
 };
 
-/// One thread at a time; different ones are independent.
+/// Reads pages for an index build.  One thread at a time per object; different objects are independent.
 class PageReads {
  public:
-  /// `request` outlives it; its pages and sizes are good.
-  /// `needed`: it makes do with one buffer; else prepare() fails where there is no memory for some.
+  /// `request` outlives the object; its page counts and sizes are valid.  `needed`: one buffer suffices.
+  /// Otherwise, prepare() fails if there is no memory for several buffers.
   explicit PageReads(const IndexRequest& request, bool needed = true) noexcept
       : request_(request), needed_(needed) {}
 
-  /// An engine and buffers that suit these pages: as prepare() was left if they do already.  `wanted` is
-  /// sorted by page, all in the file, not empty.
+  /// Chooses an engine and buffers that suit these pages, or keeps the current ones if they do.  `wanted`
+  /// is sorted by page, not empty, and all pages are in the file.
   Status prepare(std::span<const WantedPage> wanted) noexcept;
 
-  /// Calls take(wanted, bytes) -> bool for each page as it comes, in any order; the same page may be wanted
-  /// more than once.  tick() -> bool before each wait.  False of either ends it: ECANCELED, and the caller
-  /// knows why.  `wanted` as prepare() had them.  What take() throws goes through; then nothing is read any
-  /// more.
+  /// Reads the pages that were given to prepare(), and calls take(wanted, bytes) -> bool for each page as
+  /// its read ends, in any order.  `wanted` may contain a page several times.  Calls tick() -> bool before
+  /// each wait.  If take() or tick() returns false, the read ends with ECANCELED.  An exception of take()
+  /// is passed on, after all reads in flight have ended.
   template <class Take, class Tick>
   Status read(std::span<const WantedPage> wanted, Take&& take, Tick&& tick);
 
   bool direct() const noexcept { return queue_ != nullptr && queue_->direct(); }
-  /// All that was read so far.
+  /// Returns the counts of all reads so far.
   IndexReads reads() const noexcept;
 
  private:
   struct Slot {
     ReadGroup group;
-    std::size_t begin = 0, end = 0;  ///< of the wanted pages
+    std::size_t begin = 0, end = 0;  ///< range of the wanted pages
     std::byte* at = nullptr;         ///< the first page's bytes
     std::byte* buffer = nullptr;
     bool busy = false;
   };
-  /// Most bytes of a request, and of what is read for nothing between two pages of one.
+  /// Largest size of a request, and largest gap to read between two pages of a request, in bytes.
   static constexpr std::size_t kRequest = 256 << 10, kGap = 16 << 10;
 
   bool in_page_cache(std::span<const WantedPage> wanted) noexcept;
   bool samples_are_cached(std::span<const WantedPage> wanted) noexcept;
   Status choose(std::span<const WantedPage> wanted) noexcept;
   Status open(bool direct, EngineKind kind, unsigned depth) noexcept;
-  /// Page `end` is near enough to the one before it for one request.
+  /// Returns true if page `end` is near enough to the page before it for one request.
   bool joins(std::span<const WantedPage> wanted, std::size_t end) const noexcept {
     return wanted[end].page - wanted[end - 1].page <= kGap / request_.page_size + 1;
   }
   Status start(Slot& slot, std::span<const WantedPage> wanted, std::size_t begin) noexcept;
-  /// Reads in flight are waited for, and of no use.
+  /// Waits for reads in flight, and drops their results.
   void drop_all() noexcept;
 
   const IndexRequest& request_;
@@ -71,9 +71,9 @@ class PageReads {
   TakenMemory taken_;
   Mapping buffers_;
   std::vector<Slot> slots_;
-  std::unique_ptr<ReadQueue> queue_;  ///< goes before what it reads into
+  std::unique_ptr<ReadQueue> queue_;  ///< destroyed before the buffers that it reads into
   enum class Mode : unsigned char { none, cached, direct, buffered } mode_ = Mode::none;
-  IndexReads before_;  ///< of engines that are gone
+  IndexReads before_;  ///< counts of engines that were closed
 };
 
 template <class Take, class Tick>

@@ -14,7 +14,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// How often one who waits looks whether it was cancelled.
+/// How often a waiting caller checks for cancellation.
 constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
@@ -41,13 +41,13 @@ std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEn
   made->request_.part = part;
   made->request_.parts = parts;
   if (made->file_->base().start_thread(made->thread_, run, made.get()) == 0) return made;
-  made->ended_ = true;  // nobody to wait for
+  made->ended_ = true;  // there is no thread to wait for
   made->thread_ = {};
   return nullptr;
 }
 
 PendingPlaces::~PendingPlaces() {
-  if (thread_ == pthread_t{} || ::getpid() != pid_) return;  // in a forked child there is no such thread
+  if (thread_ == pthread_t{} || ::getpid() != pid_) return;  // in a forked child, the thread does not exist
   ending_.store(true, std::memory_order_relaxed);
   (void)::pthread_join(thread_, nullptr);
 }
@@ -88,11 +88,12 @@ void PendingPlaces::make() noexcept {
   changed_.notify_all();
 }
 
-// The mutex is held, and the thread, which has no use for it any more, has ended or is about to.
+// Starts the build again.  The caller holds the mutex.  The old thread has ended, or is about to end and
+// does not take the mutex any more.
 void PendingPlaces::make_again() const noexcept {
   if (thread_ != pthread_t{}) (void)::pthread_join(thread_, nullptr);
   thread_ = {};
-  // None was made as a const object.
+  // The cast is valid: no PendingPlaces object is const.
   if (file_->base().start_thread(thread_, run, const_cast<PendingPlaces*>(this)) != 0) {
     thread_ = {};
     return;
@@ -119,11 +120,12 @@ Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why
   if (ended_ && status_.raw() == ENOMEM && ::getpid() == pid_) make_again();
   while (!ended_) {
     lock.unlock();
-    // Where a handler has forked, and this is the child, the mutex may be another thread's for ever.
+    // If a signal handler has forked and this is the child, another thread may have held the mutex at the
+    // fork.
     if (wait_ended(cancelled) || ::getpid() != pid_) return Status::from_errno(ECANCELED);
     lock.lock();
     if (ended_) break;
-    const AsyncSignalsAllowed program;  // no fork handler takes the mutex
+    const AsyncSignalsAllowed program;  // fork handlers do not take the mutex
     changed_.wait_for(lock, kPoll);
   }
   if (!status_.ok()) why = why_;

@@ -1,4 +1,4 @@
-// The record index while a thread of its own makes it, so that opening a reader does not wait for it.
+// A record index that a thread builds, so that opening a reader does not wait for it.
 #pragma once
 
 #include <pthread.h>
@@ -16,12 +16,13 @@
 
 namespace lmdbio::records {
 
-/// Ends its thread when it is destroyed, in which the source's snapshot must be held.  Where memory was short
-/// the next await() tries again.
+/// Builds a record index in a thread.  The destructor ends the thread; the source's snapshot must be held
+/// until then.  If the build ran out of memory, the next await() starts it again.
 class PendingPlaces final : public Places {
  public:
-  /// Starts the thread.  Null: there is none to be had, or no descriptor.  `tolerant`, `part`, `parts`: as of
-  /// IndexRequest; of a part only made() is of use.  May throw bad_alloc.
+  /// Starts the thread.  Returns nullptr if no thread or descriptor can be had.  `tolerant`, `part` and
+  /// `parts`: as in IndexRequest.  With several parts, only done() and made() are useful.  May throw
+  /// bad_alloc.
   static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine,
                                               std::shared_ptr<Memory> memory = nullptr, bool tolerant = true,
                                               std::uint64_t part = 0, std::uint64_t parts = 1);
@@ -29,9 +30,10 @@ class PendingPlaces final : public Places {
   PendingPlaces(const PendingPlaces&) = delete;
   PendingPlaces& operator=(const PendingPlaces&) = delete;
 
-  /// The thread's work has ended.
+  /// Returns true once the thread's work has ended.
   bool done() const noexcept;
-  /// Once done(): the index; null: `st` and `why` say what is wrong.  May throw bad_alloc.
+  /// Returns the index once done() is true.  If the build failed, returns nullptr and sets `st` and `why`.
+  /// May throw bad_alloc.
   const RecordIndex* made(Status& st, std::string& why) const;
 
   std::uint64_t records() const noexcept override { return request_.record.entries; }
@@ -61,10 +63,10 @@ class PendingPlaces final : public Places {
   mutable pthread_t thread_{};
   std::atomic<bool> ending_{false};
   std::unique_ptr<IndexPlaces> made_;
-  std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it is there
-  mutable std::mutex mutex_;                        ///< guards all below
+  std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it exists
+  mutable std::mutex mutex_;                        ///< guards the members below
   mutable std::condition_variable changed_;
-  mutable bool ended_ = false;  ///< the thread's work
+  mutable bool ended_ = false;  ///< the thread's work has ended
   mutable Status status_;
   std::string why_;
 };

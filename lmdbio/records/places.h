@@ -1,4 +1,4 @@
-// Where records are, as a reader asks for it, and the record index as one that answers.
+// The interface through which readers find records, and its implementation with a record index.
 #pragma once
 
 #include <atomic>
@@ -15,30 +15,33 @@
 
 namespace lmdbio::records {
 
-/// Any number of threads.
+/// Maps ordinals to the locations of records.  Any thread.
 class Places {
  public:
   virtual ~Places() = default;
   virtual std::uint64_t records() const noexcept = 0;
-  /// Until it is known where records are; nothing below can be asked before.  Costs next to nothing once it
-  /// is.  ECANCELED: `cancelled` was set meanwhile.  Another error: it never will be, and `why` says what is
-  /// wrong, in one line that names the file.  May throw bad_alloc.
+  /// Waits until the locations are known; call nothing below before.  Once they are known, a call costs
+  /// almost nothing.  Returns ECANCELED if `cancelled` is set during the wait.  Any other error is
+  /// permanent unless it is ENOMEM or EAGAIN; `why` then explains it in one line that names the file.  May
+  /// throw bad_alloc.
   virtual Status await(const std::atomic<bool>&, std::string&) const { return {}; }
-  /// Of out.size() records from `first` on, all of them below records().  What it says of pages need not be
-  /// true: each use is checked.
+  /// Sets `out` to the locations of out.size() records from `first` on.  All of them are below records().
+  /// A location may be wrong if the index is damaged: each use checks it.
   virtual void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept = 0;
-  /// Ordinals that nobody knows; places() and ordinal_of() number these records differently.
+  /// Returns the range of ordinals that are unknown because of damage. places() and ordinal_of() number the
+  /// records in it arbitrarily.
   virtual UnknownOrdinals unknown() const noexcept { return {}; }
-  /// The ordinal of the first record of entry `slot` of the leaf page number `leaf`, which is `page`.
-  /// MDB_CORRUPTED: no such entry is known.  May throw bad_alloc.
+  /// Sets `out` to the ordinal of the first record of entry `slot` of leaf page number `leaf`, whose bytes
+  /// `page` shows.  Returns MDB_CORRUPTED if there is no such entry.  May throw bad_alloc.
   virtual Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                             std::uint64_t& out) const = 0;
 };
 
+/// Locations from a complete record index.
 class IndexPlaces final : public Places {
  public:
   explicit IndexPlaces(RecordIndex index) noexcept : index_(std::move(index)) {}
-  /// `taken`: of `memory`, for the index.
+  /// `taken`: bytes of `memory` that the index takes.
   IndexPlaces(RecordIndex index, std::shared_ptr<Memory> memory, TakenMemory taken) noexcept
       : index_(std::move(index)), memory_(std::move(memory)), taken_(std::move(taken)) {}
   const RecordIndex& index() const noexcept { return index_; }

@@ -14,10 +14,11 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Pages of the tree that are kept while keys are looked up, bytes: a share of the process's memory.
+/// Bytes of tree pages that are kept during a lookup of keys: a fraction of the process's memory, within
+/// two limits.
 constexpr std::uint64_t kLookupShare = 16, kLookupBytes = std::uint64_t{4} << 20,
                         kLeastLookup = std::uint64_t{128} << 10;
-/// Calls that nobody cancels.
+/// For calls that cannot be cancelled.
 const std::atomic<bool> kNever{false};
 
 }  // namespace
@@ -83,7 +84,7 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
             "; number of records: " + std::to_string(places.records());
       return Status::from_errno(EINVAL);
     }
-    // Those that follow each other are asked for together.
+    // Look up consecutive ordinals together.
     std::size_t n = 1;
     while (n < std::size(some) && i + n < ordinals.size() && ordinals[i + n] == ordinals[i] + n &&
            ordinals[i + n] < places.records())
@@ -113,7 +114,7 @@ Reader::~Reader() {
   if (::getpid() == pid_) return;
   for (const auto& queues : idle_)
     if (queues != nullptr) queues->forget();
-  (void)places_.release();  // another thread may have been in there
+  (void)places_.release();  // another thread may have been using it at the fork
 }
 
 bool Reader::ours(std::string& why) const {
@@ -122,7 +123,7 @@ bool Reader::ours(std::string& why) const {
   return false;
 }
 
-/// Queues for one call.
+/// The queues of one call: an idle set, or new ones.  The destructor returns them to the reader.
 class Reader::Borrowed {
  public:
   explicit Borrowed(Reader& reader) : reader_(reader) {
@@ -165,7 +166,7 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
   }
   if (ReadQueue* const queue = fetch->queue(); queue != nullptr) {
     st = queue->wait(fetch->group(), kNever);
-    if (!fetch->group().done()) {  // the program ends the wait
+    if (!fetch->group().done()) {  // the program has ended the wait
       queue->drop(fetch->group());
       why = shared_->source.name + ": cancelled";
       return Status::from_errno(ECANCELED);

@@ -1,4 +1,5 @@
-// Records by ordinal or key, of one snapshot of one database.  lmdbio.h says what programs may expect.
+// A reader: reads records by ordinal or key, from one snapshot of one database. lmdbio.h documents what
+// programs may rely on.
 #pragma once
 
 #include <lmdb.h>
@@ -16,7 +17,7 @@
 
 namespace lmdbio::records {
 
-/// What a program holds.  Its records' bytes are the Fetch's.
+/// A batch that a program holds.  `fetch` and `keep` own the bytes of its records.
 struct Batch : lmdbio_batch {
   Batch() noexcept : lmdbio_batch{} {}
   Batch(const Batch&) = delete;
@@ -26,15 +27,16 @@ struct Batch : lmdbio_batch {
   }
   std::vector<lmdbio_record> rows;
   std::shared_ptr<Fetch> fetch;  ///< held
-  /// What else has the records' bytes.
+  /// Other owners of the records' bytes.
   std::vector<std::shared_ptr<const void>> keep;
   TakenMemory rows_memory;
 };
 
+/// Reads records of one snapshot.
 class Reader {
  public:
-  /// `memory`: bytes for batches and leaf pages; at least kLeastMemory is taken.  `process`: see Shared.  May
-  /// throw bad_alloc.
+  /// `memory`: bytes for batches and leaf pages; smaller values count as kLeastMemory.  `process`: as in
+  /// Shared.  May throw bad_alloc.
   Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
          EngineMaker make_engine, std::shared_ptr<Memory> process = nullptr);
   Reader(const Reader&) = delete;
@@ -49,16 +51,18 @@ class Reader {
   Shared& shared() noexcept { return *shared_; }
   const std::shared_ptr<Shared>& keep_shared() const noexcept { return shared_; }
 
-  // Any thread.  On failure `why` says what was wrong, in one line that names the file.
+  // Any thread.  On failure, `why` explains the error in one line that names the file.
 
-  /// lmdbio_reader_read; kNoRecord among the ordinals: no such record.  `by_key`: find() gave them.  May
-  /// throw bad_alloc.
+  /// Implements lmdbio_reader_read().  An ordinal may be kNoRecord; its record is empty.  `by_key`: the
+  /// ordinals come from find().  May throw bad_alloc.
   Status read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why,
               bool by_key = false);
-  /// The ordinals of `keys`, kNoRecord for those that do not exist.  May throw bad_alloc.
+  /// Sets `ordinals` to the ordinals of `keys`, or kNoRecord for keys that do not exist.  May throw
+  /// bad_alloc.
   Status find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& ordinals, std::string& why);
 
-  /// False in a child of the process that made it: nothing can be read there.
+  /// Returns true in the process that made the reader.  Returns false in a forked child, where nothing can
+  /// be read.
   bool ours(std::string& why) const;
 
  private:
@@ -71,20 +75,20 @@ class Reader {
   class Borrowed;
 };
 
-/// Record `i` to `i` + `n` - 1 of a finished fetch, as a batch.  May throw bad_alloc.
+/// Makes a batch of the records `i` to `i` + `n` - 1 of a finished fetch.  May throw bad_alloc.
 Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why);
 
-/// Adds records, kNoRecord among them, to `fetch`; waits until it is known where they are.  Once they take
-/// more memory than there can be: ENOMEM.  An ordinal is too large: EINVAL.  Else as Places::await. `by_key`:
-/// as in Reader::read; otherwise, records with unknown ordinals are those of a damaged page.  May throw
-/// bad_alloc.
+/// Adds records to `fetch`, after waiting until their locations are known.  Ordinals may be kNoRecord.
+/// `by_key`: as in Reader::read().  Without it, records with unknown ordinals count as records of a damaged
+/// page.  Errors: ENOMEM if the records take more memory than the reader has.  EINVAL if an ordinal is too
+/// large.  Others as Places::await().  May throw bad_alloc.
 Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key = false);
 
-/// "name: what: reason", for messages.
+/// Returns "name: what: reason" for messages.
 std::string reason(const Shared& shared, const std::string& what, Status st);
-/// For an ENOMEM of Fetch::start.
+/// Returns the message for an ENOMEM of Fetch::start().
 std::string memory_reason(const Shared& shared, const Fetch& fetch);
 
 }  // namespace lmdbio::records

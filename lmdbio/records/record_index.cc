@@ -10,7 +10,7 @@ namespace {
 
 Status corrupted() noexcept { return Status::from_mdb(MDB_CORRUPTED); }
 
-/// Item `i` of a page or sub-page of duplicates.
+/// Extracts item `i` of a page or sub-page of duplicates.
 Status extract_dup(const format::PageView& page, std::uint32_t i, Bytes& value) noexcept {
   if (!page.is_leaf() || i >= page.count()) return corrupted();
   if (page.is_leaf2()) {
@@ -68,7 +68,8 @@ RecordIndex::RecordIndex(IndexColumns columns, const IndexTotals& totals,
     : columns_(std::move(columns)), totals_(totals), unknown_(unknown) {}
 
 std::uint64_t RecordIndex::block_of(std::uint64_t ordinal) const noexcept {
-  // The last block that starts at or before it; first by frames, whose numbers lie together.
+  // Find the last block that starts at or before the ordinal.  Search the first values of frames before
+  // single values, because they are close together in memory.
   const PackedColumn& first = columns_.first;
   constexpr std::uint64_t kFrame = PackedColumn::kFrame;
   std::uint64_t low = 0, high = (first.size() + kFrame - 1) / kFrame;
@@ -153,7 +154,7 @@ bool RecordIndex::consistent(std::uint64_t pages, std::size_t page_size) const n
   for (std::uint64_t b = 0; b < n; ++b) {
     const std::uint64_t first = c.first[b], end = b + 1 < n ? c.first[b + 1] : records();
     if (b == 0 && first != 0) return false;
-    if (end <= first || end - first > page_size) return false;  // an item of one byte is the least
+    if (end <= first || end - first > page_size) return false;  // an item has at least one byte
     const std::uint64_t leaf = c.leaf[b], where = c.where[b];
     if (leaf < format::kMetaPages || leaf >= pages || c.start[b] >> 2 >= slots) return false;
     const auto kind = static_cast<BlockKind>(c.start[b] & 3);

@@ -48,7 +48,7 @@ bool open(const TreeFacts& tree, std::uint64_t p, const std::byte* page, bool br
   return true;
 }
 
-/// Collects the slots of a leaf page into blocks.
+/// Groups the slots of a leaf page into blocks.
 class Blocks {
  public:
   Blocks(std::uint64_t leaf, Rows& out) : leaf_(leaf), out_(out) {}
@@ -61,7 +61,7 @@ class Blocks {
   void run(unsigned slot, std::uint64_t page, std::uint64_t bytes) {
     if (open_ && row().kind == BlockKind::counted) open_ = false;
     if (!open_) begin(slot, BlockKind::plain);
-    if (row().kind == BlockKind::plain) {  // those before it, if any, are in the page
+    if (row().kind == BlockKind::plain) {  // earlier records of the block have their values in the page
       row().kind = BlockKind::runs;
       row().where = out_.runs.size();
       out_.runs.resize(out_.runs.size() + row().records);
@@ -102,7 +102,7 @@ class Blocks {
   bool open_ = false;
 };
 
-/// Items of a page, or sub-page, of duplicates.
+/// Counts and checks the items of a page or sub-page of duplicates.
 bool count_items(const PageView& dups, std::uint32_t& records) noexcept {
   records = dups.count();
   if (records == 0) return false;

@@ -12,10 +12,10 @@ namespace lmdbio::records {
 
 namespace {
 
-/// The part of the memory that leaf pages may take.
+/// Leaf pages may take this fraction of a reader's memory.
 constexpr std::uint64_t kLeafShare = 16;
-/// Of fault_in(), bytes.  What is larger brings its own entries: the kernel maps the pages around each page
-/// fault.  What is smaller lies all over the file.
+/// For fault_in(), in bytes.  An extent of kLarge or more needs no help: at each page fault, the kernel
+/// also maps the resident pages around it.  Smaller extents lie all over the file.
 constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
 
 }  // namespace
@@ -83,8 +83,8 @@ Result<ReadQueue*> Queues::get(bool direct) noexcept {
   One& one = past != nullptr ? direct_ : buffered_;
   if (one.queue != nullptr) return one.queue.get();
   try {
-    // The kernel does not read ahead: what follows a record is another rank's, as a rule, and reads that
-    // overlap wait for each other.
+    // Use a descriptor without the kernel's read-ahead: the data behind a record usually belongs to another
+    // rank, and reads that overlap wait for each other.
     const File* const exact = past == nullptr ? shared_.source.file->exact() : nullptr;
     const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.file->buffered();
     Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);

@@ -1,4 +1,4 @@
-// What all readings of one reader have in common.
+// The state that all streams and calls of a reader share.
 #pragma once
 
 #include <atomic>
@@ -20,51 +20,53 @@
 
 namespace lmdbio::records {
 
-/// An engine for reads of `file`, which outlives it.
+/// Makes an engine for reads of `file`, which outlives it.
 using EngineMaker = std::function<Result<std::unique_ptr<IoEngine>>(const File& file, unsigned depth)>;
 
-/// What readings came to.  Any thread, no order between them.
+/// Counters of a reader.  Any thread; no order between them.
 struct Counters {
   std::atomic<std::uint64_t> batches{0}, records{0};
   std::atomic<std::uint64_t> bytes_given{0};   ///< of keys and values
   std::atomic<std::uint64_t> bytes_read{0};    ///< from the file
-  std::atomic<std::uint64_t> bytes_copied{0};  ///< out of the page cache, by its mapping
+  std::atomic<std::uint64_t> bytes_copied{0};  ///< from the page cache, through the mapping
   std::atomic<std::uint64_t> requests{0};
-  std::atomic<std::uint64_t> fetches{0};         ///< stretches of batches that were read together
-  std::atomic<std::uint64_t> fetches_cached{0};  ///< of those, out of the page cache
+  std::atomic<std::uint64_t> fetches{0};         ///< fetches that have been read
+  std::atomic<std::uint64_t> fetches_cached{0};  ///< of those: from the page cache
   std::atomic<std::uint64_t> waits{0}, wait_ns{0};
-  std::atomic<std::uint64_t> failed{0};                     ///< batches that could not be given
-  std::atomic<std::uint64_t> leaf_hits{0}, leaf_misses{0};  ///< leaf pages for keys: kept ones, others
-  std::atomic<bool> index_read{false};                      ///< from a file
-  // Readers that the ranks of an MPI job share.
-  std::atomic<std::uint64_t> messages_sent{0};  ///< with records
-  std::atomic<std::uint64_t> bytes_sent{0};     ///< in these
+  std::atomic<std::uint64_t> failed{0};                     ///< batches that could not be returned
+  std::atomic<std::uint64_t> leaf_hits{0}, leaf_misses{0};  ///< key leaf pages: cached, not cached
+  std::atomic<bool> index_read{false};                      ///< the record index came from a file
+  // Readers that the ranks of an MPI job share:
+  std::atomic<std::uint64_t> messages_sent{0};  ///< messages with records
+  std::atomic<std::uint64_t> bytes_sent{0};     ///< in these messages
   std::atomic<std::uint64_t> bytes_received{0};
-  std::atomic<std::uint64_t> bytes_from_nodes{0};  ///< of these: from ranks of other nodes
-  std::atomic<std::uint64_t> records_alone{0};     ///< read here, as others were late, failed or had left
+  std::atomic<std::uint64_t> bytes_from_nodes{0};  ///< of those: from ranks on other nodes
+  std::atomic<std::uint64_t> records_alone{0};     ///< read here: others were late, failed or had left
 };
 
+/// The shared state of a reader.
 struct Shared {
-  /// `process`: what the memory is taken from; null: it is this reader's alone.
+  /// `process`: where the memory is taken from; null: the reader has a Memory of its own.
   Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker make_engine,
          std::shared_ptr<Memory> process = nullptr);
 
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
-  /// Run of `pages` pages from `first` on that a tree may have.
+  /// Returns true if the `n` pages from `first` on can belong to a tree of the snapshot.
   bool inside(std::uint64_t first, std::uint64_t n) const noexcept {
     return first >= format::kMetaPages && first < source.pages && n <= source.pages - first;
   }
 
-  /// The snapshot's pages as the file has them; made at the first call.  Null: it cannot be mapped.  Read
-  /// from it what is in the page cache, after a look at the file's length: what has been cut off is SIGBUS.
+  /// Returns the mapping of the snapshot's pages, which the first call makes.  Returns nullptr if the file
+  /// cannot be mapped.  Read only resident pages from it, and check the file's length before: access beyond
+  /// the end of the file raises SIGBUS.
   const std::byte* mapped() noexcept;
-  /// Before a small `extent`, which is mostly in the page cache, is read from the mapping: brings the page
-  /// table entries of the region around it by one system call, where page faults would bring them one after
-  /// the other.  Reads nothing from storage.  Any thread; mapped() is not null.
+  /// Maps the pages of the region around a small `extent` with one system call, so that they need no page
+  /// faults one by one.  Call it before reading a mostly resident extent from the mapping.  Reads nothing
+  /// from storage.  Any thread; mapped() must not be nullptr.
   void fault_in(const Extent& extent) noexcept;
 
-  /// The file's length, as far as this machine knows it: on a network file system nobody is asked.  0: it
-  /// cannot be told.
+  /// Returns the file's length as this machine knows it; it asks no server of a network file system.
+  /// Returns 0 if the length is unknown.
   std::uint64_t file_bytes() const noexcept;
 
   Source source;
@@ -73,27 +75,29 @@ struct Shared {
   const EngineMaker make_engine;
   const Residency residency;
   const std::shared_ptr<BufferPool> pool;
-  /// The tree's leaf pages are so few that all of them are kept, those that hold values too.
+  /// The tree has so few leaf pages that the leaf cache keeps all of them, also those with values.
   const bool keeps_all_leaves;
   LeafCache leaves;
   node::Cell<Counters> shown;
   Counters& counters = *shown;
-  std::atomic<unsigned> streams{0};  ///< that are open
-  /// Of the limit, bytes for the next batches of streams that have nothing read ahead.
+  std::atomic<unsigned> streams{0};  ///< open streams
+  /// Bytes of the limit that are reserved for the next batches of streams without read-ahead.
   std::atomic<std::uint64_t> reserved{0};
   Memory& memory() const noexcept { return *pool->memory(); }
-  /// Bytes that one of `n` streams more than now may have of the reader's memory, and of the process's.
+  /// Returns the bytes that each stream may use if `n` more streams are opened.  It is limited by the
+  /// reader's memory and by the process's.
   std::uint64_t share_of_one(unsigned n) const noexcept;
 
  private:
   const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;
-  /// Of map_, a bit for each region: fault_in() has brought it.  Null: it does nothing.
+  /// One bit for each region of map_: set if fault_in() has mapped the region.  With nullptr, fault_in()
+  /// does nothing.
   ZeroedArray<std::uint64_t> faulted_in_;
 };
 
-/// The queues of one stream, or of one call, made as they are needed.  One thread at a time.
+/// The queues of one stream, or of one call.  They are made when they are needed.  One thread at a time.
 class Queues {
  public:
   explicit Queues(Shared& shared) noexcept : shared_(shared) {}
@@ -101,13 +105,14 @@ class Queues {
   Queues(const Queues&) = delete;
   Queues& operator=(const Queues&) = delete;
 
-  /// For reads past the page cache, or through it.  Errors: as select_engine.
+  /// Returns the queue for direct reads if `direct` is set and the file allows them, or else the queue for
+  /// reads through the page cache.  Errors: ENOMEM, or as select_engine().
   Result<ReadQueue*> get(bool direct) noexcept;
-  /// Never waits.
+  /// Pumps the queues.  Never waits.
   void pump() noexcept;
-  /// Adds what was read since the last call to the reader's counters.
+  /// Adds the reads since the last call to the reader's counters.
   void count() noexcept;
-  /// In a forked child.
+  /// Drops all reads.  Call it in a forked child.
   void forget() noexcept;
 
  private:

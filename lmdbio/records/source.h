@@ -1,4 +1,4 @@
-// What a reader reads: one database in one snapshot of a file.
+// The source of a reader: one database in one snapshot of a file.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,34 @@
 
 namespace lmdbio::records {
 
-/// Of direct reads, bytes: what buffers are aligned to.  Files that ask for more are read through the page
-/// cache.
+/// Alignment of buffers for direct reads, in bytes.  Files that need a larger alignment are read through
+/// the page cache.
 inline constexpr std::size_t kMostAlignment = 4096;
 
+/// What a reader reads.
 struct Source {
   std::shared_ptr<const OpenFile> file;
   std::string name;           ///< for messages
-  std::string path;           ///< of the data file, where its index is looked for
+  std::string path;           ///< of the data file; its index is looked for there
   std::size_t page_size = 0;  ///< bytes, a power of two
-  std::uint64_t pages = 0;    ///< of the snapshot, all of them inside the file; what is beyond is damage
+  std::uint64_t pages = 0;    ///< of the snapshot and inside the file; a page number beyond them is damage
   std::uint64_t txnid = 0;
   format::DbRecord db{};
   db::Comparator key_order{}, dup_order{};
-  /// As long as this lives no writer uses the snapshot's pages for others.  Goes with the Source, before the
-  /// files do.
+  /// While this object lives, no writer reuses the snapshot's pages.  It is destroyed with the Source,
+  /// before the files are closed.
   std::shared_ptr<void> snapshot;
-  /// The program's descriptor of the file; -1: none.  It may be another file's by now.
+  /// The program's descriptor of the file; -1: none.  It may refer to another file by now.
   int programs_fd = -1;
 
   const File& base() const noexcept { return file->base(); }
-  /// Null: direct reads do not work, or not with these buffers.
+  /// Returns the file for direct reads, or nullptr if these do not work or need a larger alignment.
   const File* direct() const noexcept {
     const File* const f = file->direct();
     return f != nullptr && f->alignment() <= kMostAlignment ? f : nullptr;
   }
 
-  std::uint64_t available = 0;  ///< memory that the page cache could grow by when this was made, bytes
+  std::uint64_t available = 0;  ///< bytes that the page cache could grow by when this was made
 };
 
 }  // namespace lmdbio::records

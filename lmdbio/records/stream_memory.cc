@@ -1,4 +1,4 @@
-// Memory that streams give and take: what is read ahead is dropped where somebody needs its memory now.
+// The memory of streams: drops read-ahead when a caller needs its memory.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -12,12 +12,12 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Calls that nobody cancels.
+/// For calls that cannot be cancelled.
 const std::atomic<bool> kNever{false};
 
 }  // namespace
 
-// What is read ahead is dropped: planning begins anew with the batch that is to be given next.
+// Drops all read-ahead.  Planning starts again with the next batch to return.
 void Stream::go_back() noexcept {
   for (const auto& a : ahead_)
     if (a != nullptr && a->fetch->queue() != nullptr) a->fetch->queue()->drop(a->fetch->group());
@@ -27,17 +27,19 @@ void Stream::go_back() noexcept {
   plan_ = give_;
 }
 
-// The newest fetches go first: they are used last.  `kept` fetches stay.
+// Returns true if there are more than `kept` fetches and the newest one is not held.  The newest fetch is
+// dropped first, since it is used last.
 bool Stream::droppable(std::size_t kept) const noexcept {
   return ahead_.size() > kept && !ahead_.back()->fetch->held();
 }
 
-// Its turn is the caller's.  False: its reads are in flight, and `waiting` is null or was cancelled.
+// Drops the newest fetch.  The caller has the stream's turn.  Returns false if the reads are still in
+// flight because `waiting` is null or was cancelled.
 bool Stream::drop_newest(const Caller* waiting) noexcept {
   Ahead& a = *ahead_.back();
   ReadGroup& group = a.fetch->group();
   if (ReadQueue* const queue = a.fetch->queue(); !group.done()) {
-    // The process's lock is held where nobody waits.
+    // With a null `waiting`, the caller holds Memory::mutex, so this must not block.
     if (group.waiting != group.left) waiting != nullptr ? queue->pump() : queue->take_done();
     if (waiting != nullptr && group.waiting != group.left)
       (void)queue->wait(group, waiting->cancelled);
@@ -47,12 +49,13 @@ bool Stream::drop_newest(const Caller* waiting) noexcept {
   }
   ahead_bytes_ -= a.cost;
   plan_ = a.batches[a.given].at;
-  unstarted_.reset();  // what was to come after it
+  unstarted_.reset();  // it would follow the dropped fetch
   ahead_.pop_back();
   return true;
 }
 
-// First what is not next, then what is, then what has to be waited for.
+// First drop fetches that are not the next one of their stream, then the next ones.  If the reads of all
+// candidates are in flight, wait for one of them.
 Stream::Dropped Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept {
   Stream* slow = nullptr;
   bool busy = false;
