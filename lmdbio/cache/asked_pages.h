@@ -1,4 +1,5 @@
-// Which pages of a file were asked for, exactly: pieces of any size and any bounds are asked for once.
+// The set of pages of a file that have been requested, so that extents of any size and bounds are requested
+// once.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +12,13 @@
 
 namespace lmdbio::cache {
 
-/// A set of pages of 4 KiB; 2 KiB of memory for each area of 64 MiB in which there are any.  No lock of its
-/// own. What reaches beyond 2^64 is no page.
+/// A set of 4 KiB pages.  Takes 2 KiB of memory for each area of 64 MiB that has pages in the set.  Has no
+/// lock of its own.  An extent that ends beyond 2^64 contains no page.
 class AskedPages {
  public:
   static constexpr std::uint64_t kPage = 4096;
 
-  /// The first contiguous part of `e` that is not in the set; 0 bytes: all of `e` is in it.
+  /// Returns the first contiguous part of `e` that is not in the set, or 0 bytes if all of `e` is in it.
   Extent first_missing(const Extent& e) const noexcept {
     if (e.bytes == 0) return {};
     const std::uint64_t last = last_page(e), from = end_of(true, e.offset / kPage, last);
@@ -25,7 +26,7 @@ class AskedPages {
     const std::uint64_t to = end_of(false, from, last), begin = std::max(from * kPage, e.offset);
     return {begin, std::min(to * kPage, e.offset + e.bytes) - begin};
   }
-  /// May throw bad_alloc: then some of its pages are in it, perhaps.
+  /// Adds the pages of `e`.  May throw bad_alloc: some of the pages may be in the set then.
   void add(const Extent& e) {
     for_each_word(
         e, [this](std::uint64_t word, std::uint64_t mask) { areas_[word / kWords][word % kWords] |= mask; });
@@ -35,7 +36,7 @@ class AskedPages {
       if (const auto a = areas_.find(word / kWords); a != areas_.end()) a->second[word % kWords] &= ~mask;
     });
   }
-  /// Bytes of `e`'s pages that are in it.
+  /// Returns how many bytes the pages of `e` have that are in the set.
   std::uint64_t bytes_of(const Extent& e) const noexcept {
     std::uint64_t pages = 0;
     for_each_word(e, [&](std::uint64_t word, std::uint64_t mask) {
@@ -54,7 +55,8 @@ class AskedPages {
     const auto a = areas_.find(word / kWords);
     return a == areas_.end() ? 0 : a->second[word % kWords];
   }
-  /// The first page from `page` on that is (`in` false) or is not in the set; beyond `last` if there is none.
+  /// Returns the first page from `page` on that is not in the set (`in`: true) or that is in it (`in`:
+  /// false).  Returns `last` + 1 if there is none up to `last`.
   std::uint64_t end_of(bool in, std::uint64_t page, std::uint64_t last) const noexcept {
     while (page <= last) {
       const std::uint64_t word = word_at(page / kBits), bit = page % kBits;

@@ -13,13 +13,13 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
-/// With less memory than this for a process, chunks are small; with so little for all processes together,
-/// too.
+/// A process with a smaller memory limit than this uses small chunks.  The second number holds for a limit
+/// that all processes share.
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
-/// Chunks that are evicted under one hold of the lock, when others need the memory.
+/// How many chunks are evicted under one hold of the lock when other processes need the memory.
 constexpr unsigned kEvictedAtOnce = 16;
-/// A chunk splits the mapping of its file in two.  Forks inherit a part of the memory of prefetched values,
-/// so it has two VMAs as well.
+/// A published chunk splits the mapping of its file in two.  Memory of prefetched values takes two VMAs as
+/// well, since a forked child inherits only a part of it.
 constexpr std::uint64_t kChunkVmas = 2;
 constexpr std::uint64_t reserved_vmas(MemoryUse use) noexcept { return use == MemoryUse::prefetch ? 2 : 0; }
 
@@ -33,7 +33,7 @@ struct Places {
   bool restore_all() noexcept { return file.window->restore(0, file.window->length()); }
 };
 
-/// One call for all.
+/// Makes ChunkTable restore the whole window by one call: restoring a single chunk always fails.
 struct WholeWindow : Places {
   bool restore(ChunkIndex) noexcept { return false; }
 };
@@ -60,7 +60,7 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
   }
   if (file.shares_chunks && file.source->is_full()) make_room_for_others(file, urgent);
   if (!std::exchange(joined_, true)) budget_.join(MemoryUse::chunks);
-  if (budget_.somebody_waits()) {  // it is his, however many chunks would go
+  if (budget_.somebody_waits()) {  // the memory is for the waiting reader, even if chunks could be evicted
     shortage_.store(file.chunk_bytes, std::memory_order_relaxed);
     return false;
   }
@@ -73,7 +73,7 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
   return true;
 }
 
-// What other processes are about to come to.
+// Returns whether walks of other processes will reach the chunk soon.
 bool ChunkCache::is_to_stay(const FileCache& file, const Resident& r) const noexcept {
   return r.name && file.source->is_to_come(r.chunk);
 }
@@ -87,7 +87,7 @@ void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
       if (!r.name || plans_.is_planned(file, r.chunk)) continue;
       const Resident*& oldest = is_to_stay(file, r) ? least_to_stay : least;
       if (oldest == nullptr || r.left < oldest->left) oldest = &r;
-      if (oldest == least) break;  // those that follow left later
+      if (oldest == least) break;  // the list is sorted by `left`
     }
   if (least == nullptr && urgent) least = least_to_stay;
   if (least != nullptr) (void)evict(file, *least);
@@ -120,7 +120,7 @@ bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency) no
     while (!budget_.has_room(use, bytes, vmas))
       if (!may_shrink() || !evict_one(false)) return false;
   } else {
-    if (!could_take(use, bytes, 0)) return false;  // for nothing no chunk goes
+    if (!could_take(use, bytes, 0)) return false;  // evict no chunk if the request cannot succeed anyway
     while (!budget_.has_room_for_need(bytes, use))
       if ((urgency == Urgency::needed && !may_shrink()) || !evict_one(true)) return false;
   }
@@ -128,7 +128,8 @@ bool ChunkCache::reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency) no
   return true;
 }
 
-// What is guaranteed to walks stays theirs.
+// Returns whether chunks have more memory than is guaranteed to walks.  Without walks nothing is
+// guaranteed.
 bool ChunkCache::may_shrink() const noexcept {
   return !budget_.has_users(MemoryUse::chunks) ||
          budget_.used(MemoryUse::chunks) > budget_.guaranteed(MemoryUse::chunks);
@@ -263,7 +264,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
   return true;
 }
 
-// The mapping of the file has replaced all chunks.
+// Counts all chunks of the file as evicted.  The mapping of the file has replaced them.
 void ChunkCache::forget_residents(FileCache& file) noexcept {
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
@@ -277,10 +278,10 @@ void ChunkCache::after_fork() noexcept {
   joined_ = false;
   for (FileCache* const f : files_) {
     f->table.forget_fills();
-    // Also where a piece could not be told from the file: one call for all.
+    // Restores the whole window by one call, so that pieces are restored whatever their state is.
     if (!f->keeps_chunks() && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
-    f->residents.for_each([](Resident& r) { r.name.reset(); });  // the parent's
-    // Inherited: of files that cannot be mapped, or that could not be restored.
+    f->residents.for_each([](Resident& r) { r.name.reset(); });  // the names are the parent's
+    // Counts the chunks that stay: those of files that cannot be mapped, or that could not be restored.
     budget_.take(f->memory_use(), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
   }
 }

@@ -1,7 +1,8 @@
-// The resident chunks of all files of the process: memory is taken for them, they are published over their
-// windows, and given back to the files when others need the memory.
+// The resident chunks of all files of the process: takes memory for them, publishes them over their
+// windows, and evicts them when the memory is needed elsewhere.
 //
-// No lock of its own: the Prefetcher's, which is held for no read and no wait.
+// Has no lock of its own: the Prefetcher's lock guards it.  No thread holds that lock during a read or a
+// wait.
 #pragma once
 
 #include <atomic>
@@ -16,75 +17,81 @@
 
 namespace lmdbio::cache {
 
-/// What the plans of walks say of chunks.
+/// Answers which chunks are in the plans of walks.
 class ChunkPlans {
  public:
-  /// A walk that goes on has the chunk in its plan.
+  /// Returns whether an active walk has the chunk in its plan.
   virtual bool is_planned(const FileCache& file, ChunkIndex chunk) const noexcept = 0;
-  /// Sets `planned`, and of the plans of all walks `awaited` and `position`.
+  /// Sets `planned`, and sets `awaited` and `position` from the plans of all walks.
   virtual void look_up(const FileCache& file, ChunkIndex chunk, EvictionFacts& out) const noexcept = 0;
-  /// Plans of all walks so far: the clock of eviction.
+  /// Returns the clock of eviction: it ticks each time a walk's plan moves to another needed chunk.
   virtual std::uint64_t clock() const noexcept = 0;
-  /// The chunk is the file's mapping again.
+  /// Called after the chunk was evicted: page faults of the file's mapping give its bytes again.
   virtual void chunk_went(FileCache& file, ChunkIndex chunk) noexcept = 0;
 
  protected:
   ~ChunkPlans() = default;
 };
 
+/// Takes memory for chunks, publishes them and evicts them, for all files of the process.
 class ChunkCache {
  public:
-  /// Of the configuration; `plans` outlives it.
+  /// Takes the limit and the chunk size from the configuration.  `plans` outlives the cache.
   explicit ChunkCache(ChunkPlans& plans) noexcept;
 
   MemoryBudget& budget() noexcept { return budget_; }
   const MemoryBudget& budget() const noexcept { return budget_; }
-  /// Of files opened from now on, bytes.
+  /// Returns the chunk size of files that are opened from now on, in bytes.
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
   /// Files whose chunks may be resident.  The Prefetcher adds and erases them.
   std::vector<FileCache*>& files() noexcept { return files_; }
   const std::vector<FileCache*>& files() const noexcept { return files_; }
 
-  /// For one more chunk of `file`.  False: there is none to be had; `urgent`: even by taking what is planned.
+  /// Takes memory for one more chunk of `file`; evicts other chunks if need be.  Returns false if there is
+  /// no memory.  `urgent`: evicts planned chunks, too.
   bool take_memory(FileCache& file, bool urgent) noexcept;
-  /// Chunks are resident whose memory is a chunk file's.  `give_back`: these go first, also planned ones.
+  /// Returns whether some resident chunk uses memory of a chunk file.  `give_back`: first evicts all these
+  /// chunks, also planned ones.
   bool keeps_shared(bool give_back) noexcept;
-  /// Evicts some chunks if this process has more than it may have now, planned ones last.  True: more are to
-  /// go, and the lock may be left before.
+  /// Evicts some chunks if this process uses more memory than it may use now, planned ones last.  Returns
+  /// true if there is more to evict; the caller may release the lock before the next call.
   bool shrink() noexcept;
-  /// Of take_memory(), for a chunk that is not published.
+  /// Gives back what take_memory() took, for a chunk that is not published.
   void return_memory(const FileCache& file) noexcept;
-  /// For what is not a chunk; chunks give way as `urgency` says.  False: no room, or more than the use's
-  /// share (which what is needed may exceed).
+  /// Takes memory for a use other than chunks; evicts chunks as `urgency` says.  Returns false if there is
+  /// no room.  With Urgency::ahead it also returns false if `use` would exceed its share.
   bool reserve(MemoryUse use, std::uint64_t bytes, Urgency urgency = Urgency::ahead) noexcept;
-  /// Of reserve(), in pieces of any size.
+  /// Gives back what reserve() took, in pieces of any size.
   void give_back(MemoryUse use, std::uint64_t bytes) noexcept;
   /// See MemorySource.
   std::uint64_t room_for_needs() const noexcept;
   bool could_take(MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) const noexcept;
-  /// Bytes that a chunk was refused since the last call.  Without the lock.
+  /// Returns the bytes that take_memory() last refused to a chunk since the previous call, or 0.  Does not
+  /// need the lock.
   std::uint64_t take_shortage() noexcept {
     return shortage_.load(std::memory_order_relaxed) != 0 ? shortage_.exchange(0) : 0;
   }
-  /// No walk goes on any more.
+  /// Called when no walk is left: gives up the memory that is guaranteed to walks.
   void walks_ended() noexcept;
 
-  /// Of a chunk whose memory was taken: published, or its memory is given back with the staging.
-  /// `name`: see Resident.
+  /// Ends the read of a chunk for which take_memory() succeeded.  Publishes the chunk and returns true, or
+  /// gives its memory and the staging back and returns false.  `good`: all bytes were read.  `name`: see
+  /// Resident.
   bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
               Staging& staging, const std::optional<node::ChunkName>& name = {}) noexcept;
-  /// Lookups, which are not asked, came to a resident chunk.
+  /// Marks a resident chunk as used by lookups, which do not report the chunks that they read.
   void note_lookups(FileCache& file, ChunkIndex chunk) noexcept {
     file.residents.touch(chunk, plans_.clock(), true);
   }
-  /// A transaction of `snapshot` begins; it has read nothing yet.  ENOMEM: it must not.  How many chunks
-  /// went.
+  /// Called when a transaction of `snapshot` begins, before it reads anything.  If the snapshot is new,
+  /// gives all chunks of the file back and returns how many there were.  ENOMEM: the transaction must not
+  /// begin.
   Result<std::size_t> advance(FileCache& file, std::uint64_t snapshot) noexcept;
-  /// Gives all chunks of the file back.  False: no memory for that, they stay.
+  /// Evicts all chunks of the file.  Returns false if there is no memory for that: the chunks stay.
   bool give_all_back(FileCache& file) noexcept;
-  /// The same for a window without a mapping, which nobody reads.
+  /// Does the same for a window without a mapping that no thread reads.
   bool empty(FileCache& file) noexcept;
-  /// In a forked child: windows are mappings of their files again, and nothing is being read.
+  /// In a forked child: makes windows mappings of their files again, and forgets the parent's reads.
   void after_fork() noexcept;
 
  private:
@@ -106,7 +113,7 @@ class ChunkCache {
   std::vector<FileCache*> files_;
   bool full_logged_ = false;
   std::atomic<std::uint64_t> shortage_{0};
-  bool joined_ = false;  ///< walks use the budget
+  bool joined_ = false;  ///< walks have joined the budget
 };
 
 }  // namespace lmdbio::cache

@@ -20,15 +20,18 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Where no chunk file can be made, that is tried again after so long.
+/// After a failure to make a chunk file, the next try is made after this time, in ns.
 constexpr std::int64_t kTryAgain = 1'000'000'000;
-/// Processes of a job start within so long: what the first one reads is for those that come.
+/// The processes of a job start within this time, in ns.  Chunks that the first one reads in it are kept
+/// for the others.
 constexpr std::int64_t kOthersStart = 2'000'000'000;
-/// As far as that takes no more than this, bytes: memory that is used for the first time is slow.
+/// Upper limit of what is kept for them, in bytes.  The limit exists because memory that is used for the
+/// first time is slow.
 constexpr std::uint64_t kKeptForStart = std::uint64_t{64} << 20;
-/// But where one came later than the first ones by so long, all is kept for so long after each that comes.
+/// If a process starts later than the first ones by kApart, there is no such limit.  All chunks are kept
+/// for kNextStarts after each such process.  Both in ns.
 constexpr std::int64_t kApart = 20'000'000, kNextStarts = 250'000'000;
-/// Memory that has to be free beside a new chunk file, bytes.
+/// Memory that has to stay free beside a new chunk file, in bytes.
 constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
 
 class FileSource final : public ChunkSource {
@@ -109,14 +112,14 @@ class FileSource final : public ChunkSource {
     node::ClaimValue value;
     std::int64_t begun_ns;
     Table table;
-    UniqueFd file;  ///< chunk file; empty: into the page cache
+    UniqueFd file;  ///< a chunk file; empty: reads into the page cache
     node::ChunkName name;
-    const std::byte* memory = nullptr;  ///< of the chunk file
+    const std::byte* memory = nullptr;  ///< the mapping of the chunk file
   };
 
   Answer claim_pages(const Table& table, ChunkIndex chunk) noexcept {
-    // Claimed before it is looked for: a chunk that another process is bringing counts as there before all of
-    // it is, and what it has brought meanwhile is not brought again.
+    // Claims the chunk before looking for it.  While another process reads a chunk, the chunk counts as
+    // resident before all of it is.  And pages that this process reads in the meantime are not read again.
     node::ClaimValue value;
     if (!table->claim(raw(chunk), tag_of(chunk), value)) return Answer::wait;
     if (is_there(chunk)) {
@@ -132,7 +135,7 @@ class FileSource final : public ChunkSource {
     if (is_there(chunk)) return Answer::ready;
     const std::int64_t now = now_ns();
     if (first_ns_ == 0) first_ns_ = now;
-    // Alone it reads to memory of its own, which costs less.
+    // A process that is alone reads into its own memory, which costs less.
     const bool may_start = now - first_ns_ < kOthersStart;
     if ((!look_at_others(*table, now) && !may_start) || !table->has_word(raw(chunk)) ||
         now < share_again_ns_ || !learn_state(wanted))
@@ -155,7 +158,7 @@ class FileSource final : public ChunkSource {
       found = table->claim_gone(raw(chunk), value) ? node::Look::mine : node::Look::claimed;
     }
     if (found != node::Look::mine) return Answer::wait;
-    if (!wanted.awaited && is_full()) {  // each process alone would read ahead what others read as well
+    if (!wanted.awaited && is_full()) {  // otherwise each process would read ahead what others read as well
       table->unclaim(raw(chunk), value);
       return Answer::wait;
     }
@@ -171,7 +174,7 @@ class FileSource final : public ChunkSource {
     return Answer::yours;
   }
 
-  // False: there are none.
+  // Updates what is known of the other processes.  Returns false if there are none.
   bool look_at_others(node::Table& table, std::int64_t now) noexcept {
     const std::uint32_t own = files_now();
     table.note_memory(limit_, own);
@@ -179,7 +182,7 @@ class FileSource final : public ChunkSource {
     const node::Table::Others others = table.others(is_full());
     const unsigned before = processes_.exchange(others.processes, std::memory_order_relaxed);
     if (others.processes > before && now - first_ns_ >= kApart) late_start_ns_ = now;
-    // Those that are still to start begin with the first chunk.
+    // Processes that have yet to start begin with the first chunk, so all chunks may be kept for them.
     const std::uint64_t files = others.files + own;
     const bool keeps_all =
         now - first_ns_ < kOthersStart && (files * file_.chunk_bytes <= kKeptForStart ||
@@ -193,7 +196,7 @@ class FileSource final : public ChunkSource {
     return others.processes != 0;
   }
 
-  // Chunk files that it keeps or reads to.
+  // Returns how many chunk files this process keeps or reads to.
   std::uint32_t files_now() const noexcept {
     const auto being_read = std::count_if(claims_.begin(), claims_.end(),
                                           [](const Claim& c) { return static_cast<bool>(c.file); });
@@ -221,7 +224,8 @@ class FileSource final : public ChunkSource {
              file_.name.c_str(), text != nullptr ? text : "unknown error");
   }
 
-  // What the file has in it, under the newest snapshot that this process knows.  False: it cannot be told.
+  // Reads the state of the file's contents under the newest snapshot that this process knows.  Returns
+  // false if it cannot be read.
   bool learn_state(const Wanted& wanted) noexcept {
     if (wanted.snapshot == state_of_ && state_[0] != 0) return true;
     const auto state = content_state(file_.buffered, std::size_t{2} << file_.page_shift, wanted.snapshot);
@@ -238,7 +242,7 @@ class FileSource final : public ChunkSource {
     return file_.decision.uses_resident &&
            file_.residency.share(file_.offset(chunk), file_.bytes_in(chunk)).value_or(0) >= kMostlyResident;
   }
-  // For one more claim.
+  // Reserves room for one more claim.  Returns false if out of memory.
   bool has_room() noexcept {
     try {
       claims_.reserve(claims_.size() + 1);
@@ -248,18 +252,18 @@ class FileSource final : public ChunkSource {
     }
   }
 
-  // The page cache has the bytes of all snapshots; but a file grows, and who does not know it yet brings less
-  // of its last chunk.
+  // The tag of a chunk in the page cache: its length.  The page cache has the bytes of all snapshots.  But
+  // the file grows, and a process that does not know it yet reads less of the last chunk.
   std::uint32_t tag_of(ChunkIndex chunk) const noexcept {
     return static_cast<std::uint32_t>(file_.bytes_in(chunk) >> 12);
   }
-  // A chunk file has those of one state of the file.
+  // The tag of a chunk in a chunk file, which has the bytes of one state of the file.
   std::uint32_t memory_tag_of(ChunkIndex chunk) const noexcept {
     constexpr std::uint32_t kChunkFile = 0x8000'0000;
     return static_cast<std::uint32_t>(tagged_.load(std::memory_order_relaxed) + tag_of(chunk)) | kChunkFile;
   }
-  // In a forked child: the parent's I/O thread may have been changing them, so they are neither looked at nor
-  // freed.
+  // In a forked child: forgets the parent's claims without reading or freeing them, since the parent's I/O
+  // thread may have been changing them.
   void forget_inherited() noexcept {
     if (std::exchange(born_, PrivateTable::generation()) == PrivateTable::generation()) return;
     new (&claims_) std::vector<Claim>;
@@ -270,24 +274,24 @@ class FileSource final : public ChunkSource {
   }
 
   FileCache& file_;
-  const std::uint64_t limit_;  ///< of this process's memory, bytes
+  const std::uint64_t limit_;  ///< of this process's memory, in bytes
   unsigned born_ = PrivateTable::generation();
-  // The I/O thread's:
-  std::vector<Claim> claims_;  ///< this process's
+  // The members up to has_noted_ are used only by the I/O thread.
+  std::vector<Claim> claims_;  ///< the claims of this process
   std::uint64_t state_of_ = 0;
-  std::array<std::uint64_t, 2> state_{};  ///< of the file's contents under that snapshot; 0: not known
-  std::int64_t first_ns_ = 0;             ///< of claims
-  std::int64_t late_start_ns_ = 0;        ///< when the last one was seen to come that came late; 0: none
+  std::array<std::uint64_t, 2> state_{};  ///< of the file's contents under snapshot state_of_; 0: not known
+  std::int64_t first_ns_ = 0;             ///< of the first claim_memory(); 0: none yet
+  std::int64_t late_start_ns_ = 0;        ///< when the last late process was seen to start; 0: none
   std::int64_t share_again_ns_ = 0;
   unsigned claiming_ = 0;  ///< see processes()
   bool complained_ = false;
-  bool has_noted_ = false;  ///< in the table, how many files it keeps
-  // Which other threads look at:
-  std::atomic<std::uint64_t> tagged_{0};   ///< state_[0]
+  bool has_noted_ = false;  ///< has written to the table how many chunk files it keeps
+  // Other threads read the members below, too.
+  std::atomic<std::uint64_t> tagged_{0};   ///< copy of state_[0]
   std::atomic<std::uint32_t> files_{0};    ///< chunk files that this process keeps
-  std::atomic<std::uint64_t> to_come_{1};  ///< chunks that others come to: the last one, the first one
+  std::atomic<std::uint64_t> to_come_{1};  ///< chunks that others will reach: last << 32 | first
   std::atomic<bool> is_full_{false};
-  std::atomic<unsigned> processes_{0};  ///< that there were beside this one
+  std::atomic<unsigned> processes_{0};  ///< other processes in the table
   std::atomic<bool> is_leaving_{false};
   std::atomic<std::uint32_t> left_{0};  ///< chunk files that this process has left to others
 };

@@ -1,14 +1,15 @@
-// Which pieces of a window hold private memory: the states of chunks and their legal changes, nothing else.
+// Records which pieces of a window hold private memory: the states of chunks and their legal changes.
 //
 //              start                finish: published
 //   file ------------------> filling ----------------> resident
 //    ^                          | finish: stale, failed    |
 //    +--------------------------+--------------------------+ reclaim, advance
 //
-// A chunk's bytes are good for every snapshot up to the newest one known when its fill started: pages of a
-// snapshot that somebody holds are not written, and who begins later holds the newest.  So a fill carries the
-// generation of the table, a new snapshot raises it, sends what is resident back to the file before it is
-// read, and finish() drops what was started before.  Proved by running all interleavings of this code:
+// A chunk's bytes are valid for every snapshot up to the newest one that was known when its read started.
+// The reason: no writer overwrites pages of a snapshot that is in use, and a transaction that begins later
+// uses the newest snapshot.  Therefore each read carries the generation of the table.  A new snapshot
+// raises the generation and gives resident chunks back to the file before any transaction reads that
+// snapshot.  finish() discards reads of an older generation.  A test runs all interleavings of this code:
 // tests/unit/cache_chunk_table_test.cc.
 #pragma once
 
@@ -23,34 +24,35 @@
 
 namespace lmdbio::cache {
 
-/// A piece of a window; its byte offset is index x chunk size.
+/// The number of a piece of a window.  Its byte offset is the number times the chunk size.
 enum class ChunkIndex : std::uint32_t {};
 constexpr std::uint32_t raw(ChunkIndex i) noexcept { return static_cast<std::uint32_t>(i); }
 
 enum class ChunkState : unsigned char { file, filling, resident };
 
-/// How pieces change places: a Window, or a test's model of one.
+/// Moves pieces of the window: a Window, or a test's model of one.
 template <class T>
 concept ChunkPlaces = requires(T places, ChunkIndex i) {
   { places.publish(i) } -> std::same_as<bool>;  ///< false: nothing has changed
-  { places.restore(i) } -> std::same_as<bool>;  ///< likewise
+  { places.restore(i) } -> std::same_as<bool>;  ///< false: nothing has changed
   { places.restore_all() } -> std::same_as<bool>;
 };
 
-/// Of chunks that are not published.
+/// For chunks that are not published: all calls fail.
 struct NoPlaces {
   bool publish(ChunkIndex) noexcept { return false; }
   bool restore(ChunkIndex) noexcept { return false; }
   bool restore_all() noexcept { return false; }
 };
 
-/// No lock of its own: calls of all threads come one after the other.
+/// The states of all chunks of a window.  Has no lock of its own: only one thread may change it at a time.
 class ChunkTable {
  public:
-  /// Told by start(), asked for by finish().
+  /// start() returns it and finish() compares it.
   enum class Generation : std::uint64_t {};
 
-  /// States of `chunks` chunks, 1 or more: addresses that get memory as chunks are used.
+  /// Makes a table of `chunks` chunks, at least 1, all in state `file`.  Reserves addresses; they get
+  /// memory as chunks are used.  Errors: as Mapping::zeroed().
   static Result<ChunkTable> make(std::uint32_t chunks) noexcept {
     Result<Mapping> states = Mapping::zeroed(chunks);
     if (!states) return states.error();
@@ -61,26 +63,26 @@ class ChunkTable {
   }
 
   std::uint32_t chunks() const noexcept { return chunks_; }
-  /// Any thread, without the lock: as it was at some time just now.  There is none beyond the last: the
-  /// file's.
+  /// Returns the state that the chunk had a moment ago.  Any thread, without the lock.  A chunk beyond the
+  /// last one is in state `file`.
   ChunkState state(ChunkIndex i) const noexcept {
     if (raw(i) >= chunks_) [[unlikely]]
       return ChunkState::file;
     return static_cast<ChunkState>(std::atomic_ref(states_.data()[raw(i)]).load(std::memory_order_relaxed));
   }
-  /// In the order in which they were published.
+  /// Resident chunks in the order in which they were published.
   const std::vector<ChunkIndex>& residents() const noexcept { return residents_; }
   Generation generation() const noexcept { return generation_; }
   std::uint64_t newest_snapshot() const noexcept { return newest_; }
 
-  /// A read of the chunk begins: from state file.  May throw bad_alloc, nothing changed.
+  /// Begins a read of a chunk in state `file`.  May throw bad_alloc: nothing has changed then.
   Generation start(ChunkIndex i) {
     residents_.reserve(residents_.size() + filling_ + 1);
     ++filling_;
     set(i, ChunkState::filling);
     return generation_;
   }
-  /// It has ended.  True: the chunk is resident.  `good`: all bytes were read.
+  /// Ends a read.  Returns true if the chunk is resident now.  `good`: all bytes were read.
   template <ChunkPlaces Places>
   bool finish(ChunkIndex i, Generation started, bool good, Places&& places) noexcept {
     --filling_;
@@ -92,7 +94,8 @@ class ChunkTable {
     residents_.push_back(i);
     return true;
   }
-  /// A resident chunk goes back to the file.  False: no memory for that, it stays.
+  /// Gives a resident chunk back to the file.  Returns false if there is no memory for that: the chunk
+  /// stays.
   template <ChunkPlaces Places>
   bool reclaim(ChunkIndex i, Places&& places) noexcept {
     if (!places.restore(i)) return false;
@@ -100,7 +103,8 @@ class ChunkTable {
     std::erase(residents_, i);
     return true;
   }
-  /// A transaction of `snapshot` begins; it has read nothing yet.  ENOMEM: it must not.
+  /// Called when a transaction of `snapshot` begins, before it reads anything.  If the snapshot is new,
+  /// calls drop_all().  ENOMEM: the transaction must not begin.
   template <ChunkPlaces Places>
   Status advance(std::uint64_t snapshot, Places&& places) noexcept {
     if (snapshot <= newest_) return {};
@@ -108,7 +112,8 @@ class ChunkTable {
     newest_ = snapshot;
     return {};
   }
-  /// All that is resident goes back to the file, and what is being read is not published.
+  /// Gives all resident chunks back to the file.  Chunks that are being read will not be published.
+  /// ENOMEM: the resident chunks stay.
   template <ChunkPlaces Places>
   Status drop_all(Places&& places) noexcept {
     generation_ = Generation{static_cast<std::uint64_t>(generation_) + 1};
@@ -122,7 +127,7 @@ class ChunkTable {
     residents_.clear();
     return {};
   }
-  /// In a forked child: the parent's reads are not its own.
+  /// In a forked child: ends the parent's reads.
   void forget_fills() noexcept {
     generation_ = Generation{static_cast<std::uint64_t>(generation_) + 1};
     for (std::uint32_t i = 0; filling_ > 0 && i < chunks_; ++i) {

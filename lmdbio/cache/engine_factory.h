@@ -1,4 +1,4 @@
-// Where the engines of files come from.
+// The function that makes the I/O engines of files.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace lmdbio::cache {
 
-/// How engines are made: select_engine, unless a test has put another function there.  Changed while no
-/// thread reads ahead.
+/// Makes an engine.  It is select_engine() unless a test replaces it, which is allowed only while no I/O
+/// thread runs.
 using EngineFactory = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsigned depth,
                                                             EngineKind wanted, const char** name) noexcept;
 EngineFactory& engine_factory() noexcept;

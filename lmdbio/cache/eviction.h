@@ -1,7 +1,8 @@
-// Which resident chunk gives its memory back first: pure functions.
+// Decides which resident chunk is evicted first.  Pure functions.
 //
-// What walks have left goes first, the newest of it: a walk that starts anew comes to that last.  But not
-// what was left just now, whose values programs may still hold.
+// Chunks that walks have passed are evicted first, the most recently passed one before the others: a walk
+// that starts again from the beginning reaches it last.  But chunks that were passed just now are kept for
+// a while, because programs may still hold pointers to their values.
 #pragma once
 
 #include <compare>
@@ -9,31 +10,40 @@
 
 namespace lmdbio::cache {
 
-/// A resident chunk, as eviction sees it.  Ages count plans of all walks of the process.
+/// A resident chunk as eviction sees it.  Ages are in ticks of ChunkPlans::clock().
 struct EvictionFacts {
-  bool planned = false;         ///< a walk that goes on has it in its plan
-  bool awaited = false;         ///< and cannot go on without it
-  bool used = false;            ///< a walk came to it
-  bool of_others = false;       ///< walks of other processes are about to come to it
-  std::uint64_t position = 0;   ///< in the plan: how many chunks come before it
-  std::uint64_t age = 0;        ///< plans since it was in one
-  std::uint64_t published = 0;  ///< when it was last in a plan: larger is later
+  bool planned = false;         ///< an active walk has it in its plan
+  bool awaited = false;         ///< such a walk cannot go on without it
+  bool used = false;            ///< a walk has reached it
+  bool of_others = false;       ///< walks of other processes will reach it soon
+  std::uint64_t position = 0;   ///< how many chunks come before it in the plan
+  std::uint64_t age = 0;        ///< ticks since it was last in a plan
+  std::uint64_t published = 0;  ///< the tick at which it was last in a plan
 };
 
-/// Plans for which what was left is kept: its values may be held still.
+/// Ticks for which a chunk is kept after it was last in a plan, since its values may still be in use.
 inline constexpr std::uint64_t kJustLeft = 4;
 
-/// The higher, the sooner it goes.  Of equals the first one.
+/// The chunk with the highest rank is evicted first.  Of equal ranks the first one found is.
 struct EvictionRank {
   unsigned rank = 0;
   std::uint64_t key = 0;
   friend constexpr auto operator<=>(const EvictionRank&, const EvictionRank&) = default;
 };
 
-/// 6: never used and in no plan, the oldest first.  5: left, the newest first.  4, 3: left just now, the
-/// oldest first; unused ones last, since a plan that was cut short leaves what is needed soon, and last of
-/// all what other processes come to.  2, 1: planned and not awaited, awaited; the last in its plan first.
-/// Those are for who waits for memory (kLeastUnplanned).
+/// Returns the rank:
+///  - 6: never used and in no plan; the oldest first.
+///  - 5: used and passed; the most recently passed first.
+///  - 4: used and passed just now; the oldest first.
+///  - 3: not used and in a plan until just now; the oldest first.  They are kept longer than used ones
+///  because
+///    a plan that was cut short leaves chunks that are needed soon.  Chunks that other processes will reach
+///    are the last of this rank.
+///  - 2: planned and not awaited; the last in its plan first.
+///  - 1: planned and awaited; the last in its plan first.
+///
+/// Ranks below kLeastUnplanned are evicted only for a thread that waits for memory, or when the process
+/// uses more memory than it may.
 constexpr EvictionRank eviction_rank(const EvictionFacts& c) noexcept {
   if (c.planned) return {c.awaited ? 1u : 2u, c.position};
   if (c.of_others) return {3, 0};
@@ -42,15 +52,16 @@ constexpr EvictionRank eviction_rank(const EvictionFacts& c) noexcept {
 }
 inline constexpr unsigned kLeastUnplanned = 3;
 
-/// Files up to this size are kept as a whole, if they can be, bytes.
+/// Files up to this size, in bytes, are kept as a whole if memory allows it.
 inline constexpr std::uint64_t kKeptWhole = std::uint64_t{64} << 20;
 
-/// For how many plans that is kept all the same: a leaf page is read again with each of its values, which may
-/// reach over some chunks (170 values of 110 KiB: five).
+/// How many ticks passed chunks are kept even if evicts_behind().  A leaf page is read again with each of
+/// its values, and these may span several chunks (170 values of 110 KiB: five).
 inline constexpr std::uint64_t kKeptBehind = 8;
 
-/// What walks have left of a file goes as soon as memory is asked for, though there is some: it is not likely
-/// to be found again.  `comes_around`: a walk has gone through it more than once.
+/// Returns whether chunks that walks have passed are evicted as soon as memory is requested, even if there
+/// is free memory: they are not likely to be used again.  `comes_around`: a walk has gone through the file
+/// more than once.
 constexpr bool evicts_behind(std::uint64_t file_bytes, bool comes_around, std::uint64_t limit) noexcept {
   return file_bytes > kKeptWhole && (!comes_around || file_bytes / 2 > limit);
 }

@@ -1,4 +1,5 @@
-// A file that walks read ahead in: its window, its open descriptors, the states of its chunks, what was read.
+// State of a file that is read ahead: its window, its open descriptors, the states of its chunks,
+// statistics.
 #pragma once
 
 #include <algorithm>
@@ -27,27 +28,27 @@
 
 namespace lmdbio::cache {
 
-/// What reading ahead came to, for statistics.  Bytes, counts, nanoseconds.
+/// Statistics of read-ahead.  Bytes, counts, nanoseconds.
 struct ReadStats {
   static constexpr unsigned kSizes = ReadQueue::kSizeClasses;
-  std::uint64_t asked = 0;   ///< of chunks and extents that walks came to need
-  std::uint64_t read = 0;    ///< that the engines gave
-  std::uint64_t wasted = 0;  ///< of chunks published and reclaimed before any walk came to them
+  std::uint64_t asked = 0;   ///< bytes of chunks and extents that walks reached
+  std::uint64_t read = 0;    ///< bytes that the engines read
+  std::uint64_t wasted = 0;  ///< bytes of chunks that were evicted before a walk reached them
   std::uint64_t requests[kSizes]{};
   std::uint64_t short_reads = 0, retries = 0;
   std::uint64_t chunks_read = 0, chunks_cached = 0, extents = 0;
-  std::uint64_t chunks_given = 0;    ///< of other processes, in chunk files
-  std::uint64_t chunks_claimed = 0;  ///< that another process was bringing, each time one was to be read
+  std::uint64_t chunks_given = 0;          ///< read by other processes and taken from chunk files
+  std::uint64_t chunks_claimed = 0;        ///< about to be read while another process was reading them
   std::uint64_t stalls = 0, stall_ns = 0;  ///< waits of programs for data
   std::uint64_t published = 0, reclaimed = 0, publish_failed = 0, stale = 0, read_failed = 0, stole = 0;
-  std::uint64_t snapshots = 0;      ///< changes that sent chunks back to the file
-  std::uint64_t most_resident = 0;  ///< chunks at once
-  std::uint64_t most_vmas = 0;      ///< areas of memory (VMAs) that chunks of the process took, at most
-  std::uint64_t loads_begun = 0, loads_finished = 0;  ///< of the whole file
-  std::uint64_t vanished = 0;     ///< bytes brought into the page cache, and gone when a walk came to them
-  std::uint64_t went_direct = 0;  ///< the page cache was given up: memory went, or what was brought there did
+  std::uint64_t snapshots = 0;      ///< new snapshots that evicted chunks
+  std::uint64_t most_resident = 0;  ///< chunks at the same time
+  std::uint64_t most_vmas = 0;      ///< largest number of VMAs that all chunks of the process took
+  std::uint64_t loads_begun = 0, loads_finished = 0;  ///< loads of the whole file
+  std::uint64_t vanished = 0;     ///< bytes read into the page cache, but evicted before a walk reached them
+  std::uint64_t went_direct = 0;  ///< changes to direct reads, see path_change.h
 
-  /// Of a queue: its counters now, and those that were added before.
+  /// Adds the counters of a queue: those of `now` less those of `before`, which were added earlier.
   void add_reads(const IoEngine::Counters& now, const IoEngine::Counters& before,
                  const ReadQueue::Sizes& sizes) noexcept {
     read += now.bytes - before.bytes;
@@ -55,7 +56,7 @@ struct ReadStats {
     short_reads += now.short_reads - before.short_reads;
     retries += now.retries - before.retries;
   }
-  /// Of another window on the same file.
+  /// Adds the statistics of another window on the same file.
   void add(const ReadStats& s) noexcept {
     asked += s.asked, read += s.read, wasted += s.wasted;
     for (unsigned i = 0; i < kSizes; ++i) requests[i] += s.requests[i];
@@ -72,16 +73,16 @@ struct ReadStats {
   }
 };
 
-/// What walks and lookups came to, for statistics.
+/// Statistics of what walks and lookups did.
 struct AccessCounters {
-  std::uint64_t key_walks = 0;     ///< walks that were seen not to read their values
-  std::uint64_t stride_walks = 0;  ///< walks that were seen to use each k-th value
-  std::uint64_t predicted = 0;  ///< values that such walks came to and that had been fetched as the next used
-  std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of these: seen used, seen not used
-  std::uint64_t sparse_plans = 0;    ///< plans of walks whose needs do not follow one another in the file
-  std::uint64_t lookups_missed = 0;  ///< lookups that asked, and found something not in memory
-  std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< made for them, of what was missing and no more
-  std::uint64_t exact_ns = 0;                      ///< that the lookups waited for these
+  std::uint64_t key_walks = 0;     ///< times a walk was seen to skip its values
+  std::uint64_t stride_walks = 0;  ///< times a walk was seen to use each k-th value
+  std::uint64_t predicted = 0;     ///< values prefetched as the next used ones of such walks, and reached
+  std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of `predicted`: seen used; seen not used
+  std::uint64_t sparse_plans = 0;                  ///< plans of walks whose data is scattered over the file
+  std::uint64_t lookups_missed = 0;                ///< lookups that probed residency and found data missing
+  std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< reads of just the data that lookups missed; bytes
+  std::uint64_t exact_ns = 0;                      ///< time that lookups waited for these reads
   std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
 
   void add(const AccessCounters& c) noexcept {
@@ -93,39 +94,40 @@ struct AccessCounters {
   }
 };
 
-/// All of it, where other processes read it (node/counter_board.h), and what a file is read with.
+/// All counters of a file, and how it is read.  Other processes read them (node/counter_board.h).
 struct FileCounters {
   ReadStats stats;
   AccessCounters access;
   std::uint64_t chunk_bytes = 0, memory_limit = 0;
   ReadPath path = ReadPath::none;
-  char reason[64]{}, engine[16]{}, residency[16]{};  ///< cut to this length; ended by a zero
+  char reason[64]{}, engine[16]{}, residency[16]{};  ///< cut to this length, with a final zero
 };
 
-/// A load of a whole file, as far as it has come.  Under the Prefetcher's lock.
+/// Progress of a load of a whole file.  Under the Prefetcher's lock.
 struct WholeLoad {
   ReadPath path = ReadPath::none;   ///< none: no load is going on
-  std::uint32_t next = 0, end = 0;  ///< chunks
-  unsigned reading = 0;             ///< chunks
-  unsigned begun = 0;               ///< times
+  std::uint32_t next = 0, end = 0;  ///< chunk numbers
+  unsigned reading = 0;             ///< chunks being read
+  unsigned begun = 0;               ///< number of loads begun
 };
 
-/// What a layer above keeps with a file, for all who read it.  Under the Prefetcher's lock, as is its making;
-/// destroyed with the FileCache.
+/// What a layer above stores with a file, shared by all users of the file.  Created and used under the
+/// Prefetcher's lock; destroyed with the FileCache.
 class FileExtension {
  public:
   FileExtension() = default;
   FileExtension(const FileExtension&) = delete;
   FileExtension& operator=(const FileExtension&) = delete;
   virtual ~FileExtension() = default;
-  /// In a forked child: what has been counted is the parent's.
+  /// In a forked child: resets counters, which hold the parent's events.
   virtual void after_fork() noexcept = 0;
 };
 
-/// Made by Prefetcher::open.  Unless it says otherwise, members are constant or under the Prefetcher's lock.
+/// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
+/// Prefetcher's lock, unless stated otherwise.
 ///
-/// The file is mapped: where no chunk is resident the window gives its bytes, by page faults.  Of a file that
-/// cannot be mapped: UnmappedFileCache.
+/// The file is mapped: where no chunk is resident, page faults of the window give its bytes.  For files
+/// that cannot be mapped see UnmappedFileCache.
 struct FileCache : std::enable_shared_from_this<FileCache> {
   FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
             int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
@@ -147,65 +149,67 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
              config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
 
-  std::shared_ptr<Window> window;  ///< null once it is closed
+  std::shared_ptr<Window> window;  ///< null once the file is closed
   const std::shared_ptr<const OpenFile> file;
-  const File& buffered;      ///< as OpenFile has them
-  const File* const direct;  ///< likewise; null also where direct reads are not wanted
-  const File* const exact;   ///< likewise
+  const File& buffered;      ///< see OpenFile
+  const File* const direct;  ///< see OpenFile; null if not available or not wanted
+  const File* const exact;   ///< see OpenFile; null if not available
   const Residency residency;
-  const bool local;               ///< the file system is
-  const std::uint64_t readahead;  ///< of the kernel, ahead of page faults, bytes
+  const bool local;               ///< on a local file system
+  const std::uint64_t readahead;  ///< of the kernel, for page faults, in bytes
   bool shares_chunks = false;     ///< see shares_chunk_files(); constant once a walk has begun
-  const ReadDecision decision;    ///< as it was at first; path() is what holds
+  const ReadDecision decision;    ///< the first decision; path() is the current one
   ChunkTable table;
   const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
-  const unsigned page_shift;      ///< of the database's pages
+  const unsigned page_shift;      ///< log2 of the database's page size
   const std::string name;
-  std::atomic<std::uint64_t> file_bytes{0};  ///< any thread may read it
-  /// Of these, what the database uses: the rest of a file that was written with MDB_WRITEMAP has no data.
+  std::atomic<std::uint64_t> file_bytes{0};  ///< size of the file; any thread may read it
+  /// The part of `file_bytes` that the database uses.  The rest of a file that was written with
+  /// MDB_WRITEMAP has no data.
   std::uint64_t used_bytes = 0;
   std::atomic<const char*> engine{""};     ///< name of the engine in use
-  Residents residents;                     ///< as table.residents()
+  Residents residents;                     ///< the same chunks as in `table`
   std::vector<Extent> reading;             ///< extents that are being read
-  std::atomic<bool> reads_extents{false};  ///< there are any; any thread, without the lock
-  std::vector<Extent> dropping;            ///< pieces that the page cache is to drop
-  std::atomic<bool> has_dropping{false};   ///< there are any; any thread, without the lock
-  /// A read has failed.  Since then pages may be in the page cache without their bytes: what counts pages
-  /// takes them to be there, and a touch may end in a signal.  Any thread.
+  std::atomic<bool> reads_extents{false};  ///< `reading` is not empty; any thread, without the lock
+  std::vector<Extent> dropping;            ///< pieces to drop from the page cache
+  std::atomic<bool> has_dropping{false};   ///< `dropping` is not empty; any thread, without the lock
+  /// A read has failed.  Since then the page cache may have pages without their bytes.  Calls that count
+  /// resident pages count such pages, too, and touching one may raise a signal.  Any thread.
   std::atomic<bool> read_failed{false};
-  /// The page cache is filled by reads: see PageFiller.  The I/O thread's.
+  /// Chunks are read into the page cache because PageFiller is not available.  Only the I/O thread uses it.
   bool cannot_populate = false;
-  /// What was brought into the page cache since memory was looked at, bytes; what walks came to since, and of
-  /// that, what was not there any more.
+  /// `filled`: bytes read into the page cache since check_memory() last checked.  `came_to`: bytes of such
+  /// chunks that walks reached recently.  `came_to_nothing`: the part of `came_to` that was not in the page
+  /// cache any more.
   std::uint64_t filled = 0, came_to = 0, came_to_nothing = 0;
-  std::atomic<unsigned> users{0};  ///< environments; any thread may look
-  /// A reference to itself, where there was no memory to give its chunks back when it was closed: who still
-  /// uses the window, under a new snapshot perhaps, needs to know of them.
+  std::atomic<unsigned> users{0};  ///< number of environments; any thread may read it
+  /// A reference to itself, set if there was no memory to give the chunks back at close.  Other users of
+  /// the window, perhaps under a new snapshot, need to know of these chunks.
   std::shared_ptr<FileCache> kept;
-  std::atomic<bool> drop_behind{false};            ///< what walks have left is taken out of the page cache
+  std::atomic<bool> drop_behind{false};            ///< drop chunks that walks have passed from the page cache
   unsigned readahead_walks = 0;                    ///< see Prefetcher::use_readahead
-  bool comes_around = false;                       ///< a walk has gone through it more than once
-  std::atomic<std::uint64_t> least_latency_ns{0};  ///< the fastest direct request so far; 0: none; any thread
+  bool comes_around = false;                       ///< a walk has gone through the file more than once
+  std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest of a direct request; 0: none; any thread
   std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
-  unsigned changes = 0;                            ///< in it, of those that cost resident chunks
+  unsigned changes = 0;                            ///< snapshot changes in that minute that evicted chunks
   node::Cell<FileCounters> counters;
   ReadStats& stats = counters->stats;
   AccessCounters& access = counters->access;
   NodeShare node;                            ///< any thread, without the lock
   std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun
   WholeLoad load;                            ///< of this file
-  LateUse late_use;                          ///< of its values
-  std::unique_ptr<FileExtension> extension;  ///< null until somebody has one
+  LateUse late_use;                          ///< of this file's values
+  std::unique_ptr<FileExtension> extension;  ///< null until a layer above sets it
 
   virtual ~FileCache() = default;
 
-  /// The window has the page cache's bytes where no chunk is resident: no chunk is needed, and single pages
-  /// and extents may be read into the page cache instead.
+  /// Returns whether the window has the page cache's bytes where no chunk is resident.  If so, no chunk has
+  /// to be read, and single pages and extents may be read into the page cache instead.
   virtual bool has_page_cache() const noexcept { return true; }
-  /// Resident chunks stay until the file is closed, and in a forked child; their memory is counted when they
-  /// are published, beyond the limit if need be.
+  /// Returns whether resident chunks stay until the file is closed, also in a forked child.  If so, their
+  /// memory is counted when they are published, even beyond the limit.
   virtual bool keeps_chunks() const noexcept { return false; }
-  /// What the memory of its chunks is counted as.
+  /// Returns the use for which the memory of the file's chunks is counted.
   virtual MemoryUse memory_use() const noexcept { return MemoryUse::chunks; }
 
   std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
@@ -214,12 +218,12 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   }
   /// Any thread, without the lock.
   ReadPath path() const noexcept { return path_now_.load(std::memory_order_relaxed); }
-  /// Under the lock: from the page cache to direct reads, and never back.
+  /// Changes from the page cache to direct reads, for good.  Under the lock.
   void go_direct() noexcept {
     path_now_.store(ReadPath::direct, std::memory_order_relaxed);
     counters->path = ReadPath::direct;
   }
-  /// Under the lock: counters start from zero.
+  /// Resets all counters to zero.  Under the lock.
   void begin_counting(std::uint64_t memory_limit) noexcept {
     *counters = {};
     counters->chunk_bytes = chunk_bytes;
@@ -229,14 +233,14 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
     set_text(counters->engine, engine.load(std::memory_order_relaxed));
     set_text(counters->residency, residency.how());
   }
-  /// The I/O thread's.
+  /// Sets the name of the engine in use.  Only the I/O thread calls it.
   void set_engine(const char* engine_name) noexcept {
     engine.store(engine_name, std::memory_order_relaxed);
     set_text(counters->engine, engine_name);
   }
   /// Any thread, without the lock.
   bool resident_now(ChunkIndex i) const noexcept { return table.state(i) == ChunkState::resident; }
-  /// Bytes of the file that lie in a chunk; 0 beyond its end.
+  /// Returns how many bytes of the file lie in the chunk; 0 if it is beyond the end of the file.
   std::uint64_t bytes_in(ChunkIndex i) const noexcept {
     const std::uint64_t size = file_bytes.load(std::memory_order_relaxed), at = offset(i);
     return at >= size ? 0 : std::min<std::uint64_t>(chunk_bytes, size - at);
@@ -252,8 +256,9 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   std::atomic<ReadPath> path_now_;
 };
 
-/// A file that cannot be mapped (db/unmapped_file.h).  Its window is addresses without memory until chunks
-/// are published there, so every page that is read must lie in a resident chunk, and none may go.
+/// State of a file that cannot be mapped (db/unmapped_file.h).  Its window is addresses without memory
+/// until chunks are published there.  So each page that is read must lie in a resident chunk, and no chunk
+/// is evicted.
 struct UnmappedFileCache final : FileCache {
   using FileCache::FileCache;
   bool has_page_cache() const noexcept override { return false; }

@@ -1,4 +1,4 @@
-// The I/O thread's lanes: one for each file and each way to read it, with its queue and its engine.
+// The I/O thread's lanes: a queue and an engine for each file and each kind of read.
 #include <fcntl.h>
 
 #include <mutex>
@@ -13,12 +13,12 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Requests in flight on one file: as many as the longest plan has with the usual chunks.
+/// Queue depth of one lane: as many requests as the longest plan has with chunks of the usual size.
 constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32, kBufferedLocalDepth = 2;
 
 IoEngineChoice engine_for(bool direct) noexcept {
   const IoEngineChoice wanted = config().engine;
-  // Reads into the page cache block in the kernel: a ring would hand them to threads of its own.
+  // Reads into the page cache block in the kernel: io_uring would hand them to threads of its own.
   return wanted == IoEngineChoice::automatic && !direct ? IoEngineChoice::threads : wanted;
 }
 
@@ -28,7 +28,7 @@ constinit EngineFactory make_engine = select_engine;
 
 EngineFactory& engine_factory() noexcept { return make_engine; }
 
-// Counters of the engines go to the file.
+// Adds the counters of the file's engines to its statistics.
 void IoWorker::count(const FileCache& file) noexcept {
   for (const std::unique_ptr<Lane>& l : lanes_) {
     if (l->file.get() != &file) continue;
@@ -38,7 +38,8 @@ void IoWorker::count(const FileCache& file) noexcept {
   }
 }
 
-// What walks have left, where the program's page cache is not to push out everybody else's.
+// Drops chunks that walks have passed from the page cache.  The file does not fit, and its pages must not
+// evict those of other programs.
 void IoWorker::drop_pages() noexcept {
   for (const std::unique_ptr<Lane>& l : lanes_) {
     FileCache& file = *l->file;
@@ -84,12 +85,12 @@ IoWorker::Lane* IoWorker::lane(const std::shared_ptr<FileCache>& file, LaneKind 
   made->kind = kind;
   made->queue = std::make_unique<ReadQueue>(std::move(engine).value(), 0,
                                             populates ? kFillRequest : ReadQueue::kMostRequest);
-  const std::lock_guard lock(owner_.mutex_);  // a forked child looks at the list
+  const std::lock_guard lock(owner_.mutex_);  // a forked child reads the list
   lanes_.push_back(std::move(made));
   return lanes_.back().get();
 }
 
-// Of files that were closed.
+// Removes the lanes of files that were closed.
 void IoWorker::drop_lanes() noexcept {
   for (std::size_t i = 0; i < lanes_.size();) {
     const Lane& l = *lanes_[i];
@@ -97,7 +98,7 @@ void IoWorker::drop_lanes() noexcept {
       ++i;
       continue;
     }
-    std::unique_ptr<Lane> gone;  // after the lock
+    std::unique_ptr<Lane> gone;  // destroyed after the lock is released
     const std::lock_guard lock(owner_.mutex_);
     gone = std::move(lanes_[i]);
     lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));

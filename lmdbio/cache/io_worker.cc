@@ -20,28 +20,31 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// Chunks and extents in flight, of all files.
+/// Upper limit of chunks and extents in flight, for all files together.
 constexpr std::size_t kMostFills = 128;
-/// Jobs that are taken under the Prefetcher's lock before the first of them is begun.
+/// How many jobs are taken under one hold of the Prefetcher's lock, before the first of them begins.
 constexpr std::size_t kJobsAtOnce = 4;
-/// An extent of so many bytes is looked for in the page cache: reading it from there costs more.
+/// Extents of at least this size, in bytes, are looked up in the page cache first.  For smaller ones the
+/// lookup costs more than reading them from there.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
-/// How often a process that keeps chunk files looks at /dev/shm: in this time a program takes less than half
-/// of it.
+/// Interval in ns at which a process that keeps chunk files checks /dev/shm.  In this time a program fills
+/// less than half of it.
 constexpr std::int64_t kLookAtShared = 50'000'000;
 
-/// Where memory was nearly full, a load of a whole file is tried again after so long.
+/// Interval in ns at which a load of a whole file is tried again after memory was nearly full.
 constexpr std::int64_t kLoadAgain = 100'000'000;
 
-/// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
+/// Reads into the page cache may all leave their bytes in one buffer.  ThreadSanitizer reports that as a
+/// race, so it gets several.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kScratches = 4 * kMostFills;
 #else
 constexpr std::size_t kScratches = 1;
 #endif
 
-/// A read was not made for want of memory, or because this kind of read is refused.
+/// Returns whether a read failed for lack of memory, or because this kind of read is refused.  Then the
+/// file itself may be fine.
 bool lacks_means(Status st) noexcept {
   switch (st.raw()) {
     case ENOMEM:
@@ -77,7 +80,7 @@ void IoWorker::wake() noexcept {
   if (polling_.load()) table_->post(ringing_);
 }
 
-// By a thread of the table, where the descriptor is.
+// Writes to the eventfd.  Runs in a thread of the private table, which has the descriptor.
 void IoWorker::ring(void* self) noexcept {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = ::write(static_cast<IoWorker*>(self)->bell_.get(), &one, sizeof one);
@@ -96,14 +99,14 @@ void* IoWorker::run(void* self) noexcept {
 }
 
 void IoWorker::loop() noexcept {
-  const AsyncSignalsBlocked always;  // they are already: locks need not ask the kernel
-  bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // none: it looks from time to time
+  const AsyncSignalsBlocked always;  // they are blocked already: saves a system call per lock
+  bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // on failure sleep() wakes up at intervals
   for (;;) {
     const std::uint32_t seen = work_.now();
     bool worked = false;
     try {
       worked = take_jobs(seen);
-    } catch (...) {  // out of memory: those who wait are not kept
+    } catch (...) {  // out of memory: let waiting walks go on
       owner_.lock();
       owner_.give_up();
       owner_.unlock();
@@ -121,7 +124,8 @@ void IoWorker::loop() noexcept {
   owner_.unlock();
 }
 
-// True: something was begun, or is done with.  `seen`: count of work_ before.
+// Takes and begins jobs.  Returns true if something was begun or has ended.  `seen`: the count of work_
+// before the call.
 bool IoWorker::take_jobs(std::uint32_t seen) {
   drop_lanes();
   bool any = false;
@@ -135,7 +139,7 @@ bool IoWorker::take_jobs(std::uint32_t seen) {
       if (stopping_) break;
       try {
         while (n < most && owner_.next_job(jobs[n], n == 0 && idle())) ++n;
-      } catch (...) {  // what was taken is read all the same
+      } catch (...) {  // the jobs taken so far are read anyway
         failed = true;
       }
     }
@@ -159,7 +163,8 @@ void IoWorker::take(ReadJob&& job) {
   const ChunkJob& chunk = *job.chunk();
   using Target = ChunkSource::Target;
   Staging memory;
-  // What a load does not get now is read once lookups need it, and not for all.
+  // A load of a whole file never shares its chunks.  Chunks that it does not get now are read when lookups
+  // need them, and only for this process.
   const Target target = !chunk.publishes  ? Target::page_cache
                         : chunk.load != 0 ? Target::private_memory
                                           : Target::memory;
@@ -179,14 +184,15 @@ void IoWorker::take(ReadJob&& job) {
   }
 }
 
-// Reading it from the page cache would cost more than the question.
+// Returns whether all of the extent is in the page cache.  Small extents are not checked: reading them from
+// there costs less.
 bool IoWorker::is_resident(const FileCache& file, const ExtentJob& job) const noexcept {
   const Extent& e = job.extent;
   return file.decision.uses_resident && e.bytes >= kWorthLooking &&
          !file.read_failed.load(std::memory_order_relaxed) && file.residency.share(e.offset, e.bytes) == 1.0;
 }
 
-// Nothing is read for it.
+// Ends a job that needs no read.
 void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   FileCache& file = *job.file;
   may_have_jobs_ = true;
@@ -201,7 +207,7 @@ void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   owner_.schedule_.settle(file, c->chunk, outcome, 0);
 }
 
-// Its bytes are all there.
+// Publishes a chunk whose bytes are all in `memory`.
 void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
   FileCache& file = *job.file;
   const ChunkJob& c = *job.chunk();
@@ -263,7 +269,7 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   if (f.group.done()) finished(at);
 }
 
-// True: some request has ended.
+// Submits requests and takes results.  Returns true if some request has ended.
 bool IoWorker::pump() noexcept {
   bool any = false;
   for (const std::unique_ptr<Lane>& l : lanes_) {
@@ -285,7 +291,7 @@ void IoWorker::finished(std::size_t at) noexcept {
     const ChunkSource::Filled filled = f.job.file->source->filled(c->chunk, f.group.status.ok());
     f.name = filled.name;
     if (!filled.good && f.group.status.ok())
-      f.group.status = Status::from_errno(EAGAIN);  // by page faults, then
+      f.group.status = Status::from_errno(EAGAIN);  // page faults bring the bytes instead
   }
   {
     const std::lock_guard lock(owner_.mutex_);
@@ -332,11 +338,12 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
     if (resident) owner_.chunks_.note_lookups(file, job.chunk);
     whole_load_went_on(file, job, good && (resident || !job.publishes));
   }
-  // No memory, no descriptor: the file may be as good as ever, and the mapping, if there is one, tells.
+  // A lack of memory or descriptors says nothing about the file: if there is a mapping, page faults will
+  // tell.
   const bool failed = !good && (!lacks_means(f.group.status) || !file.has_page_cache());
   if (failed) ++file.stats.read_failed;
   if (failed) file.read_failed.store(true, std::memory_order_relaxed);
-  // What was begun before a change of snapshot is to be read again, for those who still want it.
+  // A read that began before a change of snapshot is repeated if a walk still wants it.
   const Outcome outcome = failed                      ? Outcome::failed
                           : !good                     ? Outcome::mapped
                           : resident                  ? Outcome::ready
@@ -364,7 +371,7 @@ void IoWorker::look_for_late_use() noexcept {
       if (files.empty() || !*touched_) watches_late_use_.store(false, std::memory_order_relaxed);
     }
     for (const std::shared_ptr<FileCache>& f : files) look_for_late_use(*f, faulted);
-  } catch (const std::bad_alloc&) {  // the next look
+  } catch (const std::bad_alloc&) {  // try again at the next check
   }
 }
 
@@ -393,7 +400,8 @@ void IoWorker::look_at_shared_memory() noexcept {
   keeps_shared_ = owner_.chunks_.keeps_shared(crowded);
 }
 
-// `seen`: count of work_ before it was looked for.
+// Sleeps until there is work or a request ends.  `seen`: the count of work_ before the thread looked for
+// work.
 void IoWorker::sleep(std::uint32_t seen) noexcept {
   const bool looks = watches_late_use_.load(std::memory_order_relaxed);
   const std::int64_t memory = owner_.look_at_memory();

@@ -1,4 +1,4 @@
-// The thread that reads ahead: pumps the queues of all files.
+// The thread that reads ahead: it runs the read queues of all files.
 #pragma once
 
 #include <pthread.h>
@@ -21,44 +21,45 @@
 
 namespace lmdbio::cache {
 
-/// Started and stopped by the Prefetcher.  A thread of the private table (io/private_table.h).
+/// Reads the chunks and extents of all plans.  The Prefetcher starts and stops it.  It is a thread of the
+/// private table (io/private_table.h).
 class IoWorker {
  public:
   explicit IoWorker(Prefetcher& owner) noexcept : owner_(owner) {}
-  /// False: no memory or no thread.
+  /// Starts the thread.  Returns false if there is no memory or no thread.
   bool start() noexcept;
-  /// Any thread.
+  /// Makes the thread look for work.  Any thread may call it.
   void wake() noexcept;
-  /// With the Prefetcher's lock held: it ends when its reads have.
+  /// Makes the thread end once its reads have ended.  With the Prefetcher's lock held.
   void stop() noexcept {
     stopping_ = true;
     wake();
   }
   void join() noexcept;
-  /// With the Prefetcher's lock held: there are values whose late use is to be looked for.
+  /// Makes the thread check values for late use (LateUse).  With the Prefetcher's lock held.
   void watch_late_use() noexcept {
     watches_late_use_.store(true, std::memory_order_relaxed);
     wake();
   }
 
  private:
-  /// Of a request that fills the page cache, bytes.
+  /// Size of a request that fills the page cache, in bytes.
   static constexpr std::size_t kFillRequest = PageFiller::kPiece;
 
   enum class LaneKind : unsigned char {
     direct,
     buffered,
-    exact,     ///< buffered, and the kernel reads no more than what is asked for
+    exact,     ///< buffered, without the kernel's read-ahead
     populate,  ///< chunks into the page cache, see PageFiller
   };
-  /// One of the ways to read one file.
+  /// One way to read one file.
   struct Lane {
     std::shared_ptr<FileCache> file;
     LaneKind kind;
     std::unique_ptr<ReadQueue> queue;
-    IoEngine::Counters counted;  ///< of the queue's, those that are in the file's statistics
+    IoEngine::Counters counted;  ///< counters of the queue that are in the file's statistics already
   };
-  /// What is being read.
+  /// A read in progress.
   struct Fill {
     ReadJob job;
     Staging staging;                      ///< empty: into the page cache
@@ -94,23 +95,23 @@ class IoWorker {
   Prefetcher& owner_;
   std::shared_ptr<PrivateTable> table_;
   pthread_t thread_{};
-  EventCount work_;                   ///< there is work, or it is to stop
-  std::atomic<bool> polling_{false};  ///< it waits in poll(2), which a futex does not end
-  UniqueFd bell_;                     ///< ends it: an eventfd of the private table
+  EventCount work_;                   ///< there is work, or the thread is to stop
+  std::atomic<bool> polling_{false};  ///< the thread waits in poll(2), which a futex does not end
+  UniqueFd bell_;                     ///< an eventfd of the private table that ends the poll(2)
   PrivateTable::Job ringing_{&ring, this};
   std::atomic<bool> stopping_{false};         // set under the Prefetcher's lock
   std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
   std::vector<Fill> fills_;
-  std::size_t in_flight_ = 0;    ///< fills
-  std::uint32_t asked_for_ = 0;  ///< count of work_ when no job was left
-  bool may_have_jobs_ = true;    ///< something has changed since that work_ does not count
+  std::size_t in_flight_ = 0;    ///< number of busy fills
+  std::uint32_t asked_for_ = 0;  ///< count of work_ when jobs were last requested
+  bool may_have_jobs_ = true;    ///< there may be new jobs that work_ does not count
   std::atomic<bool> watches_late_use_{false};
   std::optional<TouchedPages> touched_;
-  std::int64_t late_looked_ns_ = 0;    ///< when late use was looked for last
-  long major_faults_ = 0;              ///< of the process, then
-  bool keeps_shared_ = false;          ///< chunks may be resident whose memory is a chunk file's
-  std::int64_t shared_looked_ns_ = 0;  ///< when it was last looked whether they may be
-  Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
+  std::int64_t late_looked_ns_ = 0;    ///< time of the last check for late use
+  long major_faults_ = 0;              ///< of the process, at that time
+  bool keeps_shared_ = false;          ///< some resident chunks may use memory of chunk files
+  std::int64_t shared_looked_ns_ = 0;  ///< time of the last look_at_shared_memory()
+  Mapping scratch_;                    ///< receives the bytes of reads into the page cache; never read
 };
 
 }  // namespace lmdbio::cache

@@ -1,7 +1,7 @@
-// Values that walks have given out and that were not read then.  A program may keep pointers to them, and
-// read them later, outside of LMDB's calls: each is a page fault that nobody can foresee.  Samples of such
-// values are looked at from time to time (cache/touched.h); if they come to be used, the file is worth
-// loading.
+// Detects programs that read values late: outside of LMDB's calls, through pointers that walks returned
+// earlier.  Each such read is a page fault that cannot be predicted.  Samples of values that were not read
+// at once are checked from time to time (cache/touched.h).  If the program reads them later, the file is
+// worth loading as a whole.
 #pragma once
 
 #include <algorithm>
@@ -15,24 +15,25 @@
 
 namespace lmdbio::cache {
 
-/// Of one file.  Under the Prefetcher's lock, but for constants.
+/// The samples of one file.  Under the Prefetcher's lock, except for constants.
 class LateUse {
  public:
-  /// Most values that are looked at; so many of them used, and the program reads late.
+  /// Largest number of samples, and how many of them must be used for the program to count as reading late.
   static constexpr std::size_t kMost = 128;
   static constexpr unsigned kUsed = 4;
-  /// Nanoseconds from one look to the next; looks without a sample used, after which nobody looks any more.
+  /// Interval between two checks, in ns, and how many checks without a used sample end the checks.
   static constexpr std::int64_t kEvery = 20'000'000;
   static constexpr unsigned kLooks = 500;
 
-  /// A walk under a snapshot of `used_bytes` passes these values by; each is told by an address in it.
+  /// Adds values that a walk under a snapshot of `used_bytes` passed by.  Each is given by an address in
+  /// it.
   void add(std::span<const std::byte* const> values, std::uint64_t used_bytes) noexcept {
     if (ended_) return;
     looks_ = 0;
     used_bytes_ = used_bytes;
     try {
       samples_.reserve(kMost);
-    } catch (...) {  // nothing is looked at
+    } catch (...) {  // no values are checked then
       return;
     }
     for (const std::byte* const v : values) {
@@ -43,23 +44,25 @@ class LateUse {
   }
   bool is_watched() const noexcept { return !ended_ && !samples_.empty() && looks_ < kLooks; }
   std::uint64_t used_bytes() const noexcept { return used_bytes_; }
-  /// Nobody has to look any more.
+  /// Ends the checks for good.
   void end() noexcept {
     ended_ = true;
     samples_ = {};
   }
-  /// In a forked child: what the parent has seen says nothing of it.
+  /// In a forked child: drops the samples, since the parent's accesses say nothing about the child.
   void after_fork() noexcept { samples_.clear(); }
 
-  /// Samples to be looked at, and how many there are.  `faulted`: there were page faults since the last look
-  /// that waited for storage; without any, samples whose state is known need no look.
+  /// Writes the samples to check to `addresses` and returns their number.  `faulted`: there were page
+  /// faults since the last check that waited for storage.  Without any, samples that were absent need no
+  /// check.
   std::size_t to_look_at(std::span<const std::byte*, kMost> addresses, bool faulted) const noexcept {
     std::size_t n = 0;
     for (const Sample& s : samples_)
       if (faulted || !s.is_absent) addresses[n++] = s.address;
     return n;
   }
-  /// What was seen at these addresses.  True: the program reads late, and all over the file.
+  /// Records the states of the pages at these addresses.  Returns true if the program reads late, and all
+  /// over the file.
   bool saw(std::span<const std::byte* const> addresses, std::span<const TouchedPages::Page> pages) noexcept {
     ++looks_;
     if (addresses.empty()) return false;
@@ -76,7 +79,7 @@ class LateUse {
         if (first_used == nullptr || std::less<>()(at->address, first_used)) first_used = at->address;
         if (last_used == nullptr || std::less<>()(last_used, at->address)) last_used = at->address;
       } else {
-        samples_.erase(at);  // it was used before, or cannot be told
+        samples_.erase(at);  // it was used before, or its state is unknown
       }
     }
     if (used < kUsed) return false;
@@ -88,7 +91,7 @@ class LateUse {
  private:
   struct Sample {
     const std::byte* address;
-    bool is_absent;  ///< at the last look
+    bool is_absent;  ///< at the last check
   };
 
   void thin_out() noexcept {

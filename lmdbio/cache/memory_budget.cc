@@ -13,22 +13,25 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-/// Bytes by which a process grows between two looks, at most.
+/// Upper limit of a process's growth between two checks, in bytes.
 constexpr std::uint64_t kStep = 64 * kMiB;
-/// A limit in percent that a user has set is not looked at below this.
+/// Below this use, in bytes, a process does not check memory.  Unless the user has set a limit in percent,
+/// the threshold is at most 1/64 of the limit.
 constexpr std::uint64_t kUnchecked = 256 * kMiB;
-/// Refused, a process looks again after so long at the earliest; and after so many times what a look takes.
+/// After a refusal a process checks again after kLeastPause ns at the earliest, and not before
+/// kPauseForLook times the duration of the last check have passed.
 constexpr std::int64_t kLeastPause = 10'000'000;
 constexpr std::int64_t kPauseForLook = 50;
-/// What was allowed is good for so long: a program takes memory at 4 bytes a ns, at most.
+/// An answer is valid for a time between kLeastGood and kMostGood, in ns.  It is the time in which programs
+/// can fill the room that was left, at kTakenPerNs bytes per ns.
 constexpr std::int64_t kLeastGood = 10'000'000, kMostGood = 2'000'000'000;
 constexpr std::uint64_t kTakenPerNs = 4;
-/// Nothing is read ahead if less than an eighth of the memory is available, and less than this.
+/// Nothing is read ahead if less than an eighth of the memory, and less than this, is available.  In bytes.
 constexpr std::uint64_t kNearlyFull = 64 * kMiB;
-/// So many processes may be there that are not seen.
+/// Assumed number of processes if the other processes are not known.
 constexpr std::uint64_t kUnseen = 16;
 
-/// What programs may need soon: it stays free.
+/// Returns how much memory stays free for what programs may need soon, in bytes.
 std::uint64_t kept_free(std::uint64_t total) noexcept {
   return std::max(total / 8, std::min(total / 4, 256 * kMiB));
 }
@@ -39,7 +42,7 @@ std::uint64_t less(std::uint64_t from, std::uint64_t what) noexcept { return fro
 Agreement agree(const AgreementFacts& f) noexcept {
   const std::uint64_t total = f.memory.total, half = f.is_agreed ? total / 2 : total;
   const bool sees = f.sees_others || !f.is_agreed;
-  // Whoever cannot see the others takes half of the memory for theirs, and the program's.
+  // A process that does not know the others leaves half of the memory to them and to the program.
   const std::uint64_t reserve = sees ? kept_free(total) : total / 2;
   const node::MemoryOfOthers others = f.is_agreed ? f.others : node::MemoryOfOthers{};
   const std::uint64_t processes = sees ? others.processes + std::uint64_t{1} : kUnseen;
@@ -48,7 +51,7 @@ Agreement agree(const AgreementFacts& f) noexcept {
   const std::uint64_t excess = std::max(less(used_by_all, half), less(reserve, f.memory.available));
   Agreement a;
   if (excess != 0) {
-    // Each gives back its part of it.
+    // Each process gives back a part of the excess in proportion to its use.
     const double part =
         static_cast<double>(f.used) / static_cast<double>(std::max<std::uint64_t>(used_by_all, 1));
     a.limit =
@@ -82,8 +85,9 @@ void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
   if (looked_ns_ != 0) {
     const bool fits = used_ + more <= grow_to_;
     const std::int64_t pause = std::max(kLeastPause, kPauseForLook * took_ns_);
-    // A step is used up, and there was room for more: it looks at once.  Refused, it waits; who makes room
-    // for something large piece by piece is not told less after each piece.
+    // If a step is used up and the limit leaves room for more, the process checks at once.  After a refusal
+    // it waits.  Otherwise a caller that makes room for a large request piece by piece would get a lower
+    // limit after each piece.
     const bool may_grow = grow_to_ < limit_now();
     if (now - looked_ns_ < (fits ? std::max(pause_ns_, pause) : may_grow ? 0 : pause)) return;
   }
@@ -118,7 +122,8 @@ bool MemoryBudget::nearly_full() noexcept {
   return nearly_full_;
 }
 
-// A process that has nothing and wants nothing does not count.  When it wants something again it looks soon.
+// Writes this process's use to its note.  A process that uses no memory and has no users does not count.
+// It checks soon after it wants memory again.
 void MemoryBudget::tell() noexcept {
   if (note_ == nullptr || looked_ns_ == 0) return;
   const bool counts =

@@ -16,7 +16,7 @@ NodeShare::~NodeShare() {
 
 std::shared_ptr<node::Table> NodeShare::table() noexcept {
   if (!wanted_) return nullptr;
-  std::shared_ptr<node::Table> inherited;  // goes after the lock
+  std::shared_ptr<node::Table> inherited;  // destroyed after the lock is released
   Status why;
   node::Table::lock_registry();
   if (table_ != nullptr && table_->is_inherited()) inherited = std::move(table_);

@@ -1,4 +1,4 @@
-// A file's place in the node table: joined when it is first asked for, and anew in a forked child.
+// A file's membership in the node table.  It joins at the first use, and again in a forked child.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace lmdbio::cache {
 
-/// Any thread.
+/// Joins the node table of one file when it is needed.  Any thread.
 class NodeShare {
  public:
-  /// `window_bytes`: what the file may grow to.
+  /// `window_bytes`: the size up to which the file may grow.  `wanted`: false disables sharing.
   NodeShare(const FileIdentity& file, std::size_t chunk_bytes, std::uint64_t window_bytes,
             bool wanted) noexcept
       : identity_{file.dev, file.ino, chunk_bytes}, window_bytes_(window_bytes), wanted_(wanted) {}
@@ -20,15 +20,15 @@ class NodeShare {
   NodeShare(const NodeShare&) = delete;
   NodeShare& operator=(const NodeShare&) = delete;
 
-  /// Null: nothing is shared.
+  /// Returns the file's table, or nullptr if nothing is shared.  The first failure to join is logged.
   std::shared_ptr<node::Table> table() noexcept;
 
  private:
   const node::TableIdentity identity_;
   const std::uint64_t window_bytes_;
   const bool wanted_;
-  std::shared_ptr<node::Table> table_;  // under the registry of tables
-  unsigned tried_in_ = ~0u;             // likewise; PrivateTable::generation()
+  std::shared_ptr<node::Table> table_;  // under the lock of the registry of tables
+  unsigned tried_in_ = ~0u;             // PrivateTable::generation() of the last try to join; same lock
 };
 
 }  // namespace lmdbio::cache

@@ -1,5 +1,5 @@
-// Facts change while a file is read through the page cache: memory goes, or what is brought there vanishes.
-// Then the file is read directly from there on, and never back.
+// Changes a file from the page cache to direct reads, for good.  This happens if free memory becomes short,
+// or if pages are evicted from the page cache before they are used.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,17 @@
 
 namespace lmdbio::cache {
 
-/// Once in 64 MiB of fills: whether there is still room for the file in the page cache.  Under the
-/// Prefetcher's lock.  `limit`: of private memory.
+/// Checks whether there is still room for the file in the page cache, once for each 64 MiB read into it.
+/// If not, changes the file to direct reads.  Under the Prefetcher's lock.  `limit`: of private memory, in
+/// bytes.
 void check_memory(FileCache& file, std::uint64_t limit) noexcept;
 
-/// Whether a chunk that was brought into the page cache is there still: the share of a sample of it.  None:
-/// that is of no interest, or nothing tells.  Without the lock: the question may go to another thread.
+/// Returns which share of a chunk that was read into the page cache is still there, judged by a sample of
+/// it.  Returns nullopt if the file is read in another way or the share cannot be found out.  Called
+/// without the lock, because another thread may have to make the system call.
 std::optional<double> filled_share(const FileCache& file, ChunkIndex chunk) noexcept;
-/// What filled_share() said.  Under the lock.
+/// Records a result of filled_share().  Changes the file to direct reads if the page cache loses too much
+/// of what is read into it.  Under the lock.  `limit`: of private memory, in bytes.
 void note_filled(FileCache& file, ChunkIndex chunk, double share, std::uint64_t limit) noexcept;
 
 }  // namespace lmdbio::cache

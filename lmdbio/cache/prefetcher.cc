@@ -21,18 +21,19 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// No storage gives more, bytes a nanosecond.
+/// Upper limit of the throughput of storage, in bytes per ns.
 constexpr std::uint64_t kFastest = 8;
 constexpr std::int64_t kMinuteNs = 60'000'000'000;
-/// So many changes of snapshot a minute that cost chunks, and a file is left to its mapping until the next.
+/// After this many snapshot changes in a minute that evicted chunks, a file is left to page faults until
+/// the minute is over.
 constexpr unsigned kBusyWriter = 8;
 
-constinit SignalSafeMutex creation;  // guards what follows where it is set
+constinit SignalSafeMutex creation;  // guards the_one while it is set
 constinit std::atomic<Prefetcher*> the_one{nullptr};
 
-/// Of a chunk that was read and could not be published.
+/// How often a chunk is read again that could not be published.
 constexpr int kReadTries = 8;
-/// Times that a chunk may be given by other processes, and not be there.
+/// How often another process may say that it has read a chunk without the chunk being there.
 constexpr unsigned kMostGiven = 4;
 }  // namespace
 
@@ -62,7 +63,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
       }
     }
     const IoMode mode = config().io;
-    // What is published has to be given back without a descriptor.
+    // Published chunks must be given back to the file without a descriptor.
     bool wants_direct = may_read_directly(mode, memory_limit());
     if (wants_direct) {
       const std::lock_guard lock(mutex_);
@@ -95,8 +96,8 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
                                                     std::move(table).value(), chunk, name)
                       : std::make_shared<UnmappedFileCache>(window, opened.value(), direct, origin.fd,
                                                             decision, std::move(table).value(), chunk, name);
-    // A chunk that is not all there cannot be had where there is no mapping, and a file system may tell of a
-    // file's growth before it lets it be read: of that the snapshot needs nothing.
+    // A file system may report that a file has grown before it can be read.  Without a mapping, a chunk
+    // that cannot be read completely cannot be used.  So only the bytes that the snapshot needs count here.
     file->file_bytes.store(facts.can_map ? window->hold(size.value()) : std::min(size.value(), used_bytes),
                            std::memory_order_relaxed);
     file->used_bytes = std::min(used_bytes, size.value());
@@ -133,7 +134,7 @@ std::shared_ptr<FileCache> Prefetcher::join(FileCache& file) noexcept {
 
 void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
   IoWorker* stopped = nullptr;
-  std::shared_ptr<Window> window;  // its addresses go after the lock
+  std::shared_ptr<Window> window;  // its addresses are released after the lock
   {
     const std::lock_guard lock(mutex_);
     if (--file->users != 0) return;
@@ -150,7 +151,7 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
     if (stopped != nullptr)
       stopped->stop();
     else if (worker_ != nullptr)
-      worker_->wake();  // it lets go of the file
+      worker_->wake();  // it releases the file
   }
   if (stopped == nullptr) return;
   {
@@ -174,7 +175,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   file.file_bytes.store(window.hold(file_bytes), std::memory_order_relaxed);
   file.used_bytes = std::min(used_bytes, file_bytes);
   if (file.direct != nullptr)
-    (void)file.window->prepare_restore(file_bytes);  // no addresses: what is new is not published
+    (void)file.window->prepare_restore(file_bytes);  // on failure new data is not published
   if (file.load.path == ReadPath::direct) file.load.path = ReadPath::none;
   if (gone.value() == 0) return {};
   ++file.stats.snapshots;
@@ -204,7 +205,7 @@ std::size_t Prefetcher::most_chunks(const FileCache& file) const noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.path() != ReadPath::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(chunks_.budget().limit_now() / file.chunk_bytes);
-  // More than arrives while one request is on its way only costs memory.
+  // More chunks than arrive during one request only cost memory.
   const std::size_t useful =
       std::clamp(static_cast<std::size_t>(file.least_latency_ns.load(std::memory_order_relaxed) * kFastest /
                                           file.chunk_bytes),
@@ -212,7 +213,8 @@ std::size_t Prefetcher::most_chunks(const FileCache& file) const noexcept {
   return std::clamp<std::size_t>(chunks * 3 / 4 / schedule_.going(), 1, useful);
 }
 
-// So many changes of snapshot that cost chunks: the file is left to its mapping until the minute is over.
+// Returns whether a writer is so busy that chunks are evicted before they have paid: the file is left to
+// page faults until the minute is over.
 bool Prefetcher::has_busy_writer(const FileCache& file) const noexcept {
   return !file.keeps_chunks() && file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs;
 }
@@ -224,10 +226,10 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
   if (const std::uint64_t lacking = chunks_.take_shortage(); lacking != 0) reclaim(lacking);
   const std::lock_guard lock(mutex_);
   if (file.users == 0) return ticket;
-  if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // the mapping gives what is needed
+  if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // page faults bring what is needed
   ticket.all_cached_ = schedule_.all_cached(walk);
   if (!schedule_.has_work(walk)) return ticket;
-  // Chunks would be given back before they have paid.  Extents are good for any snapshot.
+  // Chunks would be evicted before they have paid.  Extents are valid for any snapshot.
   const bool busy = has_busy_writer(file);
   if (busy || !ensure_worker()) schedule_.leave_to_mapping(walk);
   const bool extent = schedule_.is_extent_open(walk) && ensure_worker();
@@ -261,7 +263,7 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
     if (error == 0) error = walk.extent_error_;
     walk.awaited_ = {};
   }
-  // Before the program touches it, which brings it back.
+  // Checks before the program touches the chunk, because that would bring the pages back.
   if (ticket.filled_) {
     if (const auto share = filled_share(file, *ticket.filled_); share) {
       const std::lock_guard lock(mutex_);
@@ -285,7 +287,7 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::
   lock.lock();
 }
 
-// Another process of the node is bringing the chunk.
+// Waits for a chunk that another process of the node is reading.
 void Prefetcher::wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<SignalSafeMutex>& lock,
                                  Ticket& ticket, StallNotice& stall) noexcept {
   FileCache& file = walk.file();
@@ -297,7 +299,8 @@ void Prefetcher::wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<
   const bool there = waited == ChunkSource::Waited::there;
   if (there) ticket.filled_ = chunk;
   if (!schedule_.claim_ended(walk, chunk, there)) return;
-  // Given, and gone again: what others show is advice.
+  // The other process gave the chunk, but it was not there any more.  What other processes say is only
+  // advice.
   if (waited == ChunkSource::Waited::given) {
     ticket.given_times_ = ticket.given_ == chunk ? ticket.given_times_ + 1 : 1;
     ticket.given_ = chunk;
@@ -325,7 +328,7 @@ bool Prefetcher::is_reading(const FileCache& file, const Extent& extent) noexcep
 
 void Prefetcher::forget_extents(Walk& walk) noexcept {
   const std::lock_guard lock(mutex_);
-  walk.next_extent_ = walk.extents_.size();  // what is left of the plan: the next one has it
+  walk.next_extent_ = walk.extents_.size();  // the next plan requests the rest of this one
   walk.asked_.clear();
   walk.has_asked_ = false;
 }
@@ -386,12 +389,12 @@ bool Prefetcher::empty(FileCache& file) noexcept {
 }
 
 Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
-  const AsyncSignalsBlocked fork_safe;  // a child would not have the staging that is read into
+  const AsyncSignalsBlocked fork_safe;  // a forked child would not have the staging that is read into
   std::unique_lock lock(mutex_);
   for (int tries = 0;;) {
     const ChunkState state = file.table.state(chunk);
     if (state == ChunkState::resident) return {};
-    if (state == ChunkState::filling) {  // by the worker, or another thread in here
+    if (state == ChunkState::filling) {  // by the worker, or by another thread in this function
       const std::uint32_t seen = chunk_read_.now();
       lock.unlock();
       constexpr std::int64_t kPoll = 20'000'000;
@@ -421,13 +424,13 @@ Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
       st = NeedReads::read(file, file.offset(chunk), {staging.data(), bytes});
     }
     lock.lock();
-    if (forks != this->forks()) {  // a handler has forked, and this is the child: the chunk is not being read
+    if (forks != this->forks()) {  // a handler has forked, and this is the child: no thread reads the chunk
       staging.forget();
       continue;
     }
     const bool published = chunks_.finish(file, chunk, generation, st.ok(), staging);
     chunk_read_.notify();
-    // Walks that wait for it: what was not published they read for themselves.
+    // Wakes walks that wait for the chunk.  If it was not published, they read it for themselves.
     schedule_.settle(file, chunk, published ? Outcome::ready : Outcome::wanted, 0);
     if (!published && worker_ != nullptr) worker_->wake();
     if (!st.ok()) {
@@ -478,7 +481,7 @@ bool Prefetcher::loads_wait() noexcept {
 }
 
 void Prefetcher::after_fork_in_child() noexcept {
-  worker_ = nullptr;  // leaked: what it holds, threads and descriptors, is the parent's
+  worker_ = nullptr;  // leaked: its threads and descriptors are the parent's
   for (FileCache* const f : chunks_.files()) {
     f->begin_counting(memory_limit());
     f->load = {};

@@ -1,4 +1,4 @@
-// The Prefetcher as the process's source of private memory (cache/memory_source.h).
+// The part of the Prefetcher that supplies private memory (cache/memory_source.h).
 #include <algorithm>
 #include <mutex>
 
@@ -26,7 +26,7 @@ bool Prefetcher::take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexc
     if (!looked && chunks_.budget().look_again_ns() != 0 && worker_ != nullptr) worker_->wake();
     if (taken) return true;
   }
-  if (use != MemoryUse::prefetch) return false;  // readers ask each other
+  if (use != MemoryUse::prefetch) return false;  // readers ask each other for memory
   reclaim(bytes);
   const std::lock_guard lock(mutex_);
   return chunks_.reserve(use, bytes, urgency);

@@ -1,4 +1,4 @@
-// What the I/O thread is given to read.
+// The jobs of the I/O thread.
 #pragma once
 
 #include <memory>
@@ -8,16 +8,16 @@
 
 namespace lmdbio::cache {
 
-/// A chunk into private memory, to be published over the window, or into the page cache.
+/// Read a chunk: into private memory, to be published over the window, or into the page cache.
 struct ChunkJob {
   ChunkIndex chunk{};
-  ChunkTable::Generation generation{};  ///< of the table when it began
-  bool publishes = false;               ///< its memory is counted already, but for windows without a mapping
-  std::uint64_t snapshot = 0;           ///< the newest known when it began
-  unsigned load = 0;                    ///< of which WholeLoad: its `begun`; 0: a walk wants it
-  bool awaited = false;                 ///< the walk cannot go on without it
+  ChunkTable::Generation generation{};  ///< of the chunk table when the job was made
+  bool publishes = false;      ///< into memory that is counted already, unless the window has no mapping
+  std::uint64_t snapshot = 0;  ///< the newest snapshot known when the job was made
+  unsigned load = 0;           ///< WholeLoad::begun of the load that reads it; 0: for a walk
+  bool awaited = false;        ///< the walk cannot go on without it
 };
-/// A piece of the file, into the page cache.
+/// Read a piece of the file into the page cache.
 struct ExtentJob {
   Extent extent;
 };

@@ -1,4 +1,4 @@
-// What one walk wants read next, and the ticket by which it waits for what it needs now.
+// What a walk wants to be read next, and the ticket with which it waits for what it needs now.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,39 @@ namespace lmdbio::cache {
 
 class Walk;
 
-/// Chunks `first` to `last`; none if `last` is before `first`.
+/// The chunks `first` to `last`.  Empty if `last` is less than `first`.
 struct ChunkRange {
   ChunkIndex first{1}, last{0};
   bool empty() const noexcept { return raw(last) < raw(first); }
   bool contains(ChunkIndex c) const noexcept { return raw(c) >= raw(first) && raw(c) <= raw(last); }
 };
 
-/// In the order in which the walk will come to it.
+/// A walk's requests, in the order in which the walk will reach them.
 struct ReadPlan {
-  std::span<const ChunkIndex> chunks;  ///< no two the same
-  std::span<const Extent> extents;     ///< for which whole chunks would be waste: into the page cache
-  ChunkRange needed_chunks;            ///< among the chunks: the walk cannot go on without
-  Extent needed_extent;                ///< likewise one of the extents; 0 bytes: none
+  std::span<const ChunkIndex> chunks;  ///< without duplicates
+  std::span<const Extent> extents;  ///< to be read into the page cache, where whole chunks would be a waste
+  ChunkRange needed_chunks;         ///< those of `chunks` without which the walk cannot go on
+  Extent needed_extent;             ///< part of `extents` without which the walk cannot go on; 0 bytes: none
 };
 
-/// Of Prefetcher::submit(), for one Prefetcher::wait(); a new plan of the walk ends the older ticket.
+/// Returned by Prefetcher::submit(), for one call of Prefetcher::wait().  It is void once the walk submits
+/// a new plan.
 class [[nodiscard]] Ticket {
  public:
   Ticket() = default;
-  /// All that is needed is there, or is the mapping's to give: wait() does not wait.
+  /// Returns true if wait() will not wait: all needed data is resident, or page faults will bring it.
   bool ready() const noexcept { return !pending_; }
-  /// After wait(): the chunks that are needed were found in the page cache, and so was whatever of the plan
-  /// has been looked at: the walk may need no reads.
+  /// After wait(): returns true if all needed chunks were found in the page cache, and so were all other
+  /// chunks of the plan that have been checked so far.  Then the walk may need no reads.
   bool all_cached() const noexcept { return all_cached_; }
 
  private:
   friend class Prefetcher;
   Walk* walk_ = nullptr;
   bool pending_ = false, all_cached_ = false;
-  std::optional<ChunkIndex> given_;   ///< other processes have read it, as they said
-  unsigned given_times_ = 0;          ///< in a row
-  std::optional<ChunkIndex> filled_;  ///< the walk comes to it, and it was brought into the page cache for it
+  std::optional<ChunkIndex> given_;   ///< a chunk that other processes said they had read
+  unsigned given_times_ = 0;          ///< successive times for that chunk
+  std::optional<ChunkIndex> filled_;  ///< reached now; it was read into the page cache for the walk
 };
 
 }  // namespace lmdbio::cache

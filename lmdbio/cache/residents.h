@@ -1,4 +1,4 @@
-// The resident chunks of a file, in the orders in which eviction looks at them.
+// The resident chunks of a file, sorted in the orders in which eviction examines them.
 #pragma once
 
 #include <algorithm>
@@ -18,40 +18,42 @@ namespace lmdbio::cache {
 struct Resident {
   ChunkIndex chunk{};
   bool used = false;       ///< a walk has reached it
-  std::uint64_t left = 0;  ///< when it was last in a plan, on the clock of eviction (ChunkPlans::clock())
-  /// Other processes find it by this name, as long as it is resident.
+  std::uint64_t left = 0;  ///< tick at which it was last in a plan (ChunkPlans::clock())
+  /// The name under which other processes find the chunk while it is resident.
   std::optional<node::ChunkName> name{};
-  bool is_shared = false;  ///< its memory is a chunk file's, of this process or of another one
+  bool is_shared = false;  ///< its memory is a chunk file of this process or of another one
 };
 
-/// No lock of its own.  A Resident stays where it is until it is erased.
+/// The resident chunks of one file.  Has no lock of its own.  A Resident keeps its address until it is
+/// erased.
 class Residents {
  public:
   using List = std::list<Resident>;
 
   std::size_t size() const noexcept { return places_.size() - pending_.size(); }
   bool empty() const noexcept { return size() == 0; }
-  /// Those to which a walk came, and those to which none did, each with the one that left first in front.
+  /// The chunks that a walk has reached, and those that no walk has reached.  In each list the chunk that
+  /// was in a plan the longest time ago comes first.
   const List& used() const noexcept { return used_; }
   const List& unused() const noexcept { return unused_; }
-  /// Null: there is none.
+  /// Returns nullptr if the chunk is not resident.
   const Resident* find(ChunkIndex chunk) const noexcept {
     const auto at = places_.find(raw(chunk));
     return at != places_.end() ? &*at->second : nullptr;
   }
-  /// The one that left first; null: there is none.
+  /// Returns the chunk that was in a plan the longest time ago, or nullptr if there is none.
   const Resident* oldest() const noexcept {
     if (used_.empty() || unused_.empty()) return !used_.empty() ? &used_.front() : front_of(unused_);
     return used_.front().left < unused_.front().left ? &used_.front() : &unused_.front();
   }
-  /// Calls f(Resident&) for all, which may erase it.
+  /// Calls f(Resident&) for all chunks. f may erase its chunk.
   template <class F>
   void for_each(F&& f) {
     for (List* const list : {&unused_, &used_})
       for (auto at = list->begin(); at != list->end();) f(*at++);
   }
 
-  /// Memory for one more.  May throw bad_alloc.
+  /// Allocates memory for one more chunk.  May throw bad_alloc.
   void prepare(ChunkIndex chunk) {
     const auto at = pending_.emplace(pending_.end());
     try {
@@ -61,22 +63,22 @@ class Residents {
       throw;
     }
   }
-  /// After prepare(): it is not added.
+  /// Undoes prepare() for a chunk that is not added.
   void cancel(ChunkIndex chunk) noexcept {
     const auto at = places_.find(raw(chunk));
     if (at == places_.end()) return;
     pending_.erase(at->second);
     places_.erase(at);
   }
-  /// After prepare().  None has a larger `left`.
+  /// Adds a chunk after prepare().  No other chunk may have a larger `left`.
   void add(const Resident& resident) noexcept {
     const auto at = places_.find(raw(resident.chunk))->second;
     *at = resident;
     List& to = list_of(*at);
     to.splice(to.end(), pending_, at);
   }
-  /// A resident chunk is in a plan at the time `now`, which no other one's `left` exceeds.  `used`: the walk
-  /// came to it.
+  /// Records that a resident chunk is in a plan at tick `now`.  No other chunk may have a larger `left`.
+  /// `used`: the walk has reached it.  Does nothing if the chunk is not resident.
   void touch(ChunkIndex chunk, std::uint64_t now, bool used) noexcept {
     const auto found = places_.find(raw(chunk));
     if (found == places_.end()) return;
@@ -105,14 +107,14 @@ class Residents {
   List& list_of(const Resident& r) noexcept { return r.used ? used_ : unused_; }
 
   List used_, unused_;  ///< sorted by `left`
-  List pending_;        ///< of prepare()
+  List pending_;        ///< chunks between prepare() and add() or cancel()
   std::unordered_map<std::uint32_t, List::iterator> places_;
 };
 
-/// Returns the resident chunk that eviction_rank() puts first, or null if none may be evicted.
-/// `even_planned`: if all are in plans, one of them may be evicted.  The functions take a Resident.
-/// is_planned(): a walk that goes on has it in its plan.  is_to_stay(): walks of other processes will reach
-/// it soon.  rank_of(): its rank.
+/// Returns the resident chunk that eviction_rank() puts first, or nullptr if none may be evicted.
+/// `even_planned`: if all chunks are in plans, one of them may be evicted.  The functions take a Resident.
+/// is_planned(): an active walk has it in its plan.  is_to_stay(): walks of other processes will reach it
+/// soon.  rank_of(): its rank.
 ///
 /// There may be thousands of resident chunks.  So the search starts at the end of a list where the order
 /// begins, and skips only chunks that are planned or are to stay.
@@ -136,7 +138,7 @@ const Resident* first_to_go(const Residents& residents, std::uint64_t now, bool 
   if (const auto at = std::find_if(used_before.base(), used.end(), may_go); at != used.end()) return &*at;
   if (const auto at = std::find_if(unused_just_left, unused.end(), may_go); at != unused.end()) return &*at;
   if (to_stay != nullptr || !even_planned) return to_stay;
-  const Resident* best = nullptr;  // all are planned
+  const Resident* best = nullptr;  // all chunks are planned
   EvictionRank best_rank;
   for (const Residents::List* const list : {&unused, &used})
     for (const Resident& r : *list)

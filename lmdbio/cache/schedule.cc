@@ -11,7 +11,8 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// After other walks have come to this many chunks, a walk that did not move loses its plan.
+/// When walks have moved to this many other chunks, all together, the plan of a walk that did not move no
+/// longer protects its chunks from eviction.
 constexpr std::uint64_t kAbandoned = 64;
 
 }  // namespace
@@ -19,7 +20,7 @@ constexpr std::uint64_t kAbandoned = 64;
 void Schedule::add(Walk& walk) noexcept {
   try {
     walks_.push_back(&walk);
-  } catch (...) {  // out of memory: it is not served, and plan() finds that out
+  } catch (...) {  // out of memory: plan() tries again
   }
 }
 
@@ -52,7 +53,8 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
       e.chunk = c;
       if (old != walk.plan_.end() && old->outcome != Outcome::failed) e = *old;
       e.awaited = needed.contains(c);
-      // The other process may have finished: asked again, the chunk can be published ahead of the walk.
+      // The other process may have finished.  If the chunk is claimed again, it can be published ahead of
+      // the walk.
       if (e.outcome == Outcome::claimed && !e.awaited && file.path() == ReadPath::direct)
         e.outcome = Outcome::wanted;
       const ChunkState state = file.table.state(c);
@@ -64,14 +66,14 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
       }
       plan.push_back(e);
     }
-    for (const Walk::Entry& e : walk.plan_)  // what the walk has left
+    for (const Walk::Entry& e : walk.plan_)  // chunks that the walk has passed
       if ((e.outcome == Outcome::mapped || e.outcome == Outcome::filled) && file.drop_behind &&
           std::find(wanted.chunks.begin(), wanted.chunks.end(), e.chunk) == wanted.chunks.end())
         drop_behind(file, e.chunk);
     walk.plan_.swap(plan);
     walk.extents_.assign(wanted.extents.begin(), wanted.extents.end());
     walk.next_extent_ = 0;
-    walk.awaited_ = wanted.needed_extent;  // from now on: its read may fail before it is waited for
+    walk.awaited_ = wanted.needed_extent;  // set now because the read may fail before the walk waits for it
     walk.extent_error_ = 0;
     file.stats.asked += walk.awaited_.bytes;
   } catch (...) {
@@ -178,7 +180,7 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
       check_memory(file, chunks.budget().limit());
       const bool direct = file.path() == ReadPath::direct;
       if (direct && !chunks.take_memory(file, e.awaited)) {
-        if (!e.awaited) break;  // and what comes later in its plan
+        if (!e.awaited) break;  // skip the rest of its plan, which is needed later
         if (idle) {
           e.outcome = Outcome::mapped;
           if (walk.waiting_) walk.settled_.notify();
@@ -207,7 +209,7 @@ bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
     const std::size_t at = (next_walk_ + k) % walks_.size();
     Walk& walk = *walks_[at];
     if (walk.next_extent_ < walk.extents_.size() && walk.file().has_page_cache() &&
-        chunks.budget().nearly_full()) {  // they are the mapping's to give
+        chunks.budget().nearly_full()) {  // they fall back to page faults
       walk.next_extent_ = walk.extents_.size();
       if (walk.waiting_) walk.settled_.notify();
     }
@@ -222,7 +224,7 @@ bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
       walk.has_asked_.store(true, std::memory_order_relaxed);
       walk.file().reading.push_back(e);
       walk.file().reads_extents.store(true, std::memory_order_relaxed);
-      // It may fail at once, and is missing again then: that is for the next plan.
+      // If this read fails, the extent is missing again.  The next plan then requests it.
       if (walk.asked_.first_missing(walk.extents_[walk.next_extent_]).bytes == 0) ++walk.next_extent_;
       job.file = walk.file().shared_from_this();
       job.what = ExtentJob{e};
@@ -321,13 +323,14 @@ void Schedule::chunk_went(FileCache& file, ChunkIndex chunk) noexcept {
   }
 }
 
-// The program's own page cache is not to push out everybody else's.
+// Drops a chunk that a walk has passed from the page cache.  The program must not evict pages of other
+// programs from it.
 void Schedule::drop_behind(FileCache& file, ChunkIndex chunk) noexcept {
   const std::uint64_t at = file.offset(chunk), bytes = file.bytes_in(chunk);
   if (bytes == 0 || is_planned(file, chunk)) return;
-  // Pages that are mapped stay in the cache.
+  // The kernel drops no pages that are mapped.
   (void)::madvise(const_cast<std::byte*>(file.window->base()) + at, bytes, MADV_DONTNEED);
-  file.dropping.push_back({at, bytes});  // by the I/O thread, which has the descriptor
+  file.dropping.push_back({at, bytes});  // dropped by the I/O thread, which has the descriptor
   file.has_dropping.store(true, std::memory_order_relaxed);
 }
 

@@ -1,6 +1,6 @@
-// The walks of the process and their plans: what is read next, and who waits for it.
+// The walks of the process and their plans: decides what is read next, and wakes walks that wait.
 //
-// No lock of its own: the Prefetcher's.
+// Has no lock of its own: the Prefetcher's lock guards it.
 #pragma once
 
 #include <atomic>
@@ -15,46 +15,51 @@
 
 namespace lmdbio::cache {
 
+/// Keeps the plans of all walks and picks the next read from them.
 class Schedule final : public ChunkPlans {
  public:
   void add(Walk& walk) noexcept;
   void remove(Walk& walk) noexcept;
   bool has_walks() const noexcept { return !walks_.empty(); }
-  /// Walks that have come to something lately, at least 1.  Any thread, without the lock.
+  /// Returns how many walks have moved recently, at least 1.  Any thread, without the lock.
   std::size_t going() const noexcept { return going_.load(std::memory_order_relaxed); }
 
-  /// The walk's plan from now on.  `filled`: see Ticket.  False: out of memory, the plan is empty.
+  /// Replaces the walk's plan.  `filled`: see Ticket::filled_.  Returns false if out of memory: the plan is
+  /// empty then.
   bool plan(Walk& walk, const ReadPlan& plan, std::optional<ChunkIndex>& filled) noexcept;
-  /// Something of the plan is to be read, or is needed and not there.
+  /// Returns whether something in the plan has to be read, or is needed and not there.
   bool has_work(const Walk& walk) const noexcept;
-  /// Of the chunks that are needed, the first that is not there; none: all are, or have failed.
+  /// Returns the first needed chunk that is not there, or nullopt if all needed chunks are there or failed.
   std::optional<ChunkIndex> open_chunk(const Walk& walk) const noexcept;
-  /// Of the chunks that are needed, the first that another process is bringing.
+  /// Returns the first needed chunk that another process is reading, or nullopt.
   std::optional<ChunkIndex> claimed_chunk(const Walk& walk) const noexcept;
-  /// It has ended.  `there`: the page cache has the chunk.  True: it is wanted again.
+  /// Called when that read has ended.  `there`: the page cache has the chunk.  Returns true if the chunk is
+  /// wanted again.
   bool claim_ended(Walk& walk, ChunkIndex chunk, bool there) noexcept;
-  /// A part of the needed extent is to be read, or being read.
+  /// Returns whether a part of the needed extent is still to be read or being read.
   bool is_extent_open(const Walk& walk) const noexcept;
-  /// The errno of the needed chunks, which are wanted again; 0: none failed.
+  /// Returns the errno of a needed chunk that failed, or 0 if none failed.  Failed chunks are wanted again
+  /// afterwards.
   int take_error(Walk& walk) noexcept;
-  /// What is wanted is the mapping's to give.
+  /// Pending chunks of the walk fall back to page faults.
   void leave_to_mapping(Walk& walk) noexcept;
-  /// What is needed was found in the page cache, and whatever of the plan has been looked at.
+  /// Returns whether all needed chunks were found in the page cache, and all other chunks of the plan that
+  /// have been checked.
   bool all_cached(const Walk& walk) const noexcept;
 
-  /// The next thing to read for a walk.  `idle`: nothing is being read, so no memory will come free by
-  /// itself. May throw bad_alloc.
+  /// Returns the next read for a walk in `job`, or false if there is none.  `idle`: nothing is being read,
+  /// so no memory will become free by itself.  May throw bad_alloc.
   bool next(ChunkCache& chunks, ReadJob& job, bool idle);
-  /// A chunk is done with.
+  /// Records the outcome of a chunk in all plans and wakes walks that wait for it.
   void settle(FileCache& file, ChunkIndex chunk, Outcome outcome, int error) noexcept;
-  /// An extent was read, or left alone; `error`: 0 or an errno.
+  /// Records that an extent was read or skipped, and wakes walks that wait for it.  `error`: 0 or an errno.
   void extent_ended(FileCache& file, const Extent& extent, int error) noexcept;
 
-  /// Plans for the file are void.
+  /// Empties all plans for the file.
   void clear_plans(const FileCache& file) noexcept;
-  /// Its chunks went back to the file: those that are in plans are wanted again.
+  /// Called after all chunks of the file were evicted.  Those that are in plans are wanted again.
   void want_again(const FileCache& file) noexcept;
-  /// Out of memory: what walks want is the mapping's to give.
+  /// Called if out of memory: all pending requests fall back to page faults.
   void give_up() noexcept;
   void after_fork() noexcept;
 

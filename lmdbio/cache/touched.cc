@@ -16,7 +16,7 @@ namespace lmdbio::cache {
 
 namespace {
 
-// Documentation/admin-guide/mm/pagemap.rst; all users see these.
+// Documentation/admin-guide/mm/pagemap.rst.  All users may read these bits.
 constexpr std::uint64_t kPresent = std::uint64_t{1} << 63, kOfFile = std::uint64_t{1} << 61;
 
 std::optional<std::uint64_t> entry(int fd, std::uintptr_t page) noexcept {
@@ -39,7 +39,7 @@ void TouchedPages::open_here() noexcept {
   UniqueFd fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!fd) return;
   page_shift_ = static_cast<unsigned>(std::countr_zero(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))));
-  // Two pages whose state is known: what imitates /proc may answer anything.
+  // Checks two pages whose state is known, because an imitation of /proc may report anything.
   const Result<Mapping> full = Mapping::zeroed(1), empty = Mapping::reserve(1, 1);
   if (!full || !empty) return;
   *static_cast<volatile std::byte*>(full.value().data()) = std::byte{1};

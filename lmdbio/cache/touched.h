@@ -1,7 +1,8 @@
-// Which pages of a file's mapping this process has touched: the present bit of /proc/self/pagemap.
+// Tells which pages of a file's mapping this process has touched, by the present bit of /proc/self/pagemap.
 //
-// A touch makes the 16 pages of its 64 KiB present that are in the page cache (fault-around); reads into the
-// page cache make none.  So a page tells of a value if all bytes within 64 KiB of it are the value's.
+// A touch also maps the other pages of the same 64 KiB block that are in the page cache (fault-around: 16
+// pages of 4 KiB).  Reads into the page cache map none.  So a page is evidence for a value if all bytes
+// within 64 KiB of the page belong to the value.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +14,28 @@
 
 namespace lmdbio::cache {
 
-/// One thread at a time.  In a forked child it knows nothing.
+/// Reads the states of pages.  One thread at a time.  In a forked child all states are unknown.
 class TouchedPages {
  public:
-  /// Bytes on each side of a page that have to belong to what it tells of.
+  /// How many bytes on each side of a page must belong to the value for which the page is evidence.
   static constexpr std::uint64_t kAround = std::uint64_t{64} << 10;
 
   enum class Page : unsigned char {
-    absent,   ///< not touched, or forgotten by the kernel
+    absent,   ///< not touched, or unmapped by the kernel since
     touched,  ///< a page of a file
-    unknown,  ///< private memory, or nothing tells
+    unknown,  ///< private memory, or the state cannot be read
   };
 
   TouchedPages() noexcept = default;
   TouchedPages(TouchedPages&& other) noexcept;
   ~TouchedPages();
-  /// Takes a descriptor of the private table.  Knows nothing where the kernel does not tell, or tells what is
-  /// not true.
+  /// Opens the page map, with a descriptor of the private table.  All states are unknown if the kernel does
+  /// not report them, or reports wrong ones.
   static TouchedPages open() noexcept;
   explicit operator bool() const noexcept;
-  /// Looks at the pages that hold `addresses`; null: unknown.  Reads nothing from the addresses themselves.
-  /// About 1 us each, and two changes of threads for all.
+  /// Returns the states of the pages that hold `addresses` in `pages`.  A null address gives `unknown`.
+  /// The addresses themselves are not read.  Takes about 1 us per address, and two switches of threads per
+  /// call.
   void look(std::span<const std::byte* const> addresses, std::span<Page> pages) const noexcept;
   Page look(const std::byte* address) const noexcept;
 
@@ -41,9 +43,9 @@ class TouchedPages {
   void open_here() noexcept;
 
   std::shared_ptr<PrivateTable> table_;
-  int fd_ = -1;  ///< in table_
+  int fd_ = -1;  ///< a descriptor in table_; -1: none
   unsigned page_shift_ = 12;
-  unsigned generation_ = 0;  ///< of forks
+  unsigned generation_ = 0;  ///< PrivateTable::generation() at open()
 };
 
 }  // namespace lmdbio::cache

@@ -17,7 +17,7 @@ constexpr std::uint64_t kMostKept = std::uint64_t{256} << 20;
 
 }  // namespace
 
-// --- slabs that nobody uses
+// --- slabs that are not in use
 // ---------------------------------------------------------------------------------
 
 SlabPool::SlabPool(Prefetcher& prefetcher) noexcept
@@ -31,7 +31,7 @@ Mapping SlabPool::take(std::size_t bytes) noexcept {
     const std::lock_guard lock(prefetcher_);
     const unsigned forks = prefetcher_.forks();
     if (forks != forks_)
-      for (Mapping& m : free_) (void)m.release();  // the parent's: not there, or somebody else's
+      for (Mapping& m : free_) (void)m.release();  // the parent's: not mapped here, or reused
     forks_ = forks;
     std::erase_if(free_, [](const Mapping& m) { return !m; });
     if (bytes == kSlab && !free_.empty()) {
@@ -58,7 +58,7 @@ void SlabPool::give(Mapping slab) noexcept {
       try {
         free_.push_back(std::move(slab));
         return;
-      } catch (...) {  // it is unmapped
+      } catch (...) {  // unmapped below
       }
     }
   }
@@ -84,7 +84,7 @@ void SlabPool::close() noexcept {
   }
 }
 
-// --- a transaction's
+// --- the memory of a transaction
 // ----------------------------------------------------------------------------------------
 
 ValueArena::Room ValueArena::take(std::size_t bytes) noexcept {
@@ -98,7 +98,7 @@ ValueArena::Room ValueArena::take(std::size_t bytes) noexcept {
       if (!made->memory) return {};
       s = made.get();
       slabs_.push_back(std::move(made));
-      if (bytes < SlabPool::kSlab) open_ = s;  // what fills its own leaves the open one to others
+      if (bytes < SlabPool::kSlab) open_ = s;  // a slab for one large read leaves the open one to other reads
     }
     s->reads.reserve(s->reads.size() + 1);
     const Room room{s, std::exchange(s->used, s->used + bytes), read.get()};
@@ -141,7 +141,7 @@ void ValueArena::clear() noexcept {
     if (!s->inherited) {
       pool_.give(std::move(s->memory));
     } else if (const std::size_t bytes = s->safe; bytes != 0) {
-      Mapping there(s->memory.release(), bytes);  // the rest is not ours
+      Mapping there(s->memory.release(), bytes);  // the rest does not exist in this process
     } else {
       (void)s->memory.release();
     }

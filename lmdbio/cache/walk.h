@@ -1,4 +1,4 @@
-// One walk over a file: its plan, and what became of each part of it.
+// One walk over a file: its plan, and the outcome of each part of it.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +14,25 @@
 
 namespace lmdbio::cache {
 
-/// What became of a chunk of a plan.
+/// The state of a chunk in a plan.
 enum class Outcome : unsigned char {
-  wanted,   ///< nobody has begun to read it
+  wanted,   ///< not requested yet
   filling,  ///< being read, perhaps for another walk
-  claimed,  ///< another process is bringing it into the page cache
+  claimed,  ///< another process is reading it
   ready,    ///< resident
-  cached,   ///< it was found in the page cache
-  filled,   ///< it was brought into the page cache
-  mapped,   ///< it is there by now, or could not be had otherwise
-  failed,   ///< with an errno
+  cached,   ///< found in the page cache
+  filled,   ///< read into the page cache
+  mapped,   ///< left to page faults
+  failed,   ///< its read failed, with an errno
 };
 
-/// One cursor's.  Made and used by one thread at a time; the I/O thread reads and answers under the
-/// Prefetcher's lock.
+/// The walk of one cursor.  One thread at a time creates and uses it.  The I/O thread reads and changes it
+/// under the Prefetcher's lock.
 class Walk {
  public:
   explicit Walk(std::shared_ptr<FileCache> file) noexcept : file_(std::move(file)) {}
   FileCache& file() const noexcept { return *file_; }
-  /// It has asked for extents; any thread, without the lock.
+  /// Returns whether the walk has requested extents.  Any thread, without the lock.
   bool has_asked() const noexcept { return has_asked_.load(std::memory_order_relaxed); }
 
  private:
@@ -42,12 +42,13 @@ class Walk {
   struct Entry {
     ChunkIndex chunk{};
     Outcome outcome = Outcome::wanted;
-    bool awaited = false;  ///< the walk cannot go on without
-    int error = 0;         ///< of Outcome::failed
+    bool awaited = false;  ///< the walk cannot go on without it
+    int error = 0;         ///< errno of Outcome::failed
     bool settled() const noexcept { return outcome > Outcome::claimed; }
   };
 
-  /// Counts each chunk once, but for walks that go far and come back.
+  /// Records that the walk has reached the chunk.  Returns whether it was among the last chunks that were
+  /// recorded, so that each chunk is counted once unless the walk goes far and comes back.
   bool has_come_to(ChunkIndex c) noexcept {
     if (std::find(come_to_.begin(), come_to_.end(), raw(c)) != come_to_.end()) return true;
     come_to_[next_come_to_++ % come_to_.size()] = raw(c);
@@ -60,20 +61,20 @@ class Walk {
   }
 
   const std::shared_ptr<FileCache> file_;
-  // Below: under the Prefetcher's lock.
-  std::vector<Entry> plan_;  ///< in the order of need
+  // Guarded by the Prefetcher's lock:
+  std::vector<Entry> plan_;  ///< in the order in which the walk needs the chunks
   std::vector<Extent> extents_;
   std::size_t next_extent_ = 0;
-  AskedPages asked_;                    ///< of extents, until they are to be looked for anew
-  std::atomic<bool> has_asked_{false};  ///< for any; also without the lock
+  AskedPages asked_;                    ///< pages of requested extents; see forget_extents()
+  std::atomic<bool> has_asked_{false};  ///< asked_ has been added to; also read without the lock
   std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
   unsigned next_come_to_ = 0;
-  Extent awaited_;        ///< bytes not 0: the walk waits for it
-  int extent_error_ = 0;  ///< of a piece of it: an errno
+  Extent awaited_;        ///< bytes not 0: the walk needs this extent
+  int extent_error_ = 0;  ///< errno of a failed read of a part of it; 0: none
   EventCount settled_;
   bool waiting_ = false;
-  ChunkIndex at_{~0u};      ///< where it was last
-  std::uint64_t last_ = 0;  ///< when, on the schedule's clock
+  ChunkIndex at_{~0u};      ///< first needed chunk of its last plan that needed one
+  std::uint64_t last_ = 0;  ///< tick of its last plan, by the schedule's clock
 };
 
 }  // namespace lmdbio::cache

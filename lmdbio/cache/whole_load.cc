@@ -10,13 +10,14 @@ namespace lmdbio::cache {
 namespace {
 
 /// How many bytes all processes of the node together have in flight for the load of one file.  Each process
-/// may always read one chunk.  This is enough for storage that is far away, and the programs' own reads do
-/// not wait long.
+/// may always read one chunk.  The number is large enough for remote storage, and small enough that the
+/// programs' own reads do not wait long.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
-/// A load into the page cache looks at the memory that is left once in so many chunks.
+/// How many chunks a load into the page cache reads between two checks of free memory.
 constexpr std::uint32_t kLookEvery = 16;
 
-/// The part of this process in chunks.  One, until it is known how many processes there are.
+/// Returns how many chunks this process may have in flight for the load of one file.  Returns one until the
+/// number of processes is known.
 std::uint64_t most_reading(const FileCache& file) noexcept {
   const unsigned processes = file.source->processes();
   if (processes == 0) return 1;
@@ -53,7 +54,7 @@ void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) 
   file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
   ++file.load.begun;
   ++file.stats.loads_begun;
-  file.comes_around = true;  // chunks are kept: all of them were wanted
+  file.comes_around = true;  // keep the chunks: lookups want all of them
 }
 
 bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
@@ -68,7 +69,7 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
     for (; load.next < load.end && load.reading < most; ++load.next) {
       const ChunkIndex c{load.next};
       if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
-      if (publishes) {  // for what walks hold there is no claim
+      if (publishes) {  // a load evicts no chunks
         if (!budget.has_room(MemoryUse::chunks, file.chunk_bytes, 2)) {
           if (idle) load.path = ReadPath::none;
           break;
@@ -94,7 +95,7 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
 void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcept {
   WholeLoad& load = file.load;
   if (load.reading > 0) --load.reading;
-  if (!good && job.load == load.begun)  // what is left of an earlier one says nothing
+  if (!good && job.load == load.begun)  // chunks of an earlier load say nothing about this one
     load.path = ReadPath::none;
   else
     end_if_done(file);

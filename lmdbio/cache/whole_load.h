@@ -1,4 +1,4 @@
-// The load of a whole file in the background.  Under the Prefetcher's lock.
+// The load of a whole file in the background.  All functions are called under the Prefetcher's lock.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,16 @@
 
 namespace lmdbio::cache {
 
-/// Where a load of `file`, of which a database uses `used_bytes`, would go.  None: it fits nowhere.
+/// Returns how a load of `file` would read it.  `used_bytes`: the part that the database uses.  Returns
+/// ReadPath::none if the file fits nowhere.
 ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
                          const MemoryBudget& budget) noexcept;
+/// Begins a load of the first `used_bytes` of `file` by `path`, as whole_load_path() has returned it.
 void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept;
-/// Its next chunk, of any file's load.  As Schedule::next().
+/// Returns the next chunk to read for the load of some file.  Arguments, result and errors as
+/// Schedule::next().
 bool next_of_loads(ChunkCache& chunks, ReadJob& job, bool idle);
-/// A chunk of a load is done with.  `good`: it is where it was to be.
+/// Records that a chunk of a load has ended.  `good`: it is now where the load was to read it to.
 void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcept;
 
 }  // namespace lmdbio::cache

@@ -23,8 +23,9 @@ namespace {
 void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
   return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
-// An old size of 0 duplicates a shared mapping (mremap(2)).  Elsewhere first: older kernels unmap the target
-// before they find out that there is no room for one more.  Moving needs none.
+// An old size of 0 duplicates a shared mapping (mremap(2)).  The copy is made elsewhere first and then
+// moved, because older kernels unmap the target before they find that there is no room for another mapping.
+// A move needs no room.
 void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
   void* const copy = ::mremap(from, 0, bytes, MREMAP_MAYMOVE);
   if (copy == MAP_FAILED) return copy;
@@ -36,27 +37,29 @@ void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
   }
   return moved;
 }
-// Not by way of mmap(3): the thread sanitizer takes that for a write into the range, which others read.
+// Makes the system call itself: ThreadSanitizer takes mmap(3) for a write into the range, which others
+// read.
 void* reserve_at(void* at, std::size_t bytes) noexcept {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   return reinterpret_cast<void*>(::syscall(SYS_mmap, at, bytes, PROT_NONE, kFlags, -1, 0));
 }
 constinit WindowCalls calls{move_mapping, duplicate_mapping, reserve_at};
 
-// Up to this sum windows are as long as their maps.  Longer ones would use up the addresses that the program
-// has for maps, and get room for what no file grows by while it is open.
+// Windows are as long as their map sizes up to a sum of kMostReserved bytes.  Longer windows would use up
+// the addresses that the program needs for its own mappings.  So further windows get only room for more
+// than a file grows by while it is open.
 constexpr std::uint64_t kMostReserved = std::uint64_t{4} << 40, kMostCapacity = std::uint64_t{8} << 40;
 constexpr std::uint64_t kMuchRoom = std::uint64_t{1} << 40, kLittleRoom = std::uint64_t{1} << 30,
                         kLeastRoom = std::uint64_t{64} << 20;
 
-/// RLIMIT_AS, bytes; 0: none.
+/// Returns RLIMIT_AS in bytes; 0: no limit.
 std::uint64_t address_limit() noexcept {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : 0;
 }
 
-/// Lengths to try for a window of up to `capacity` bytes of which `used` are in use, the best first;
-/// `reserved`: the lengths of all other windows.
+/// Returns lengths to try for a window, the best first.  `capacity`: its largest possible length.  `used`:
+/// the bytes in use.  `reserved`: the lengths of all other windows.
 std::array<std::uint64_t, 4> lengths(std::uint64_t capacity, std::uint64_t used,
                                      std::uint64_t reserved) noexcept {
   const std::uint64_t left = kMostReserved - std::min(reserved, kMostReserved);
@@ -93,7 +96,7 @@ Result<Staging> Staging::make(std::size_t bytes) noexcept {
   s.mapping_ = std::move(range).value();
   std::byte* const data = s.mapping_.data();
   if (::mprotect(data, bytes, PROT_READ | PROT_WRITE) != 0) return Status::from_errno(errno);
-  (void)::madvise(data, bytes, MADV_HUGEPAGE);  // advice: may fail, small pages are slower
+  (void)::madvise(data, bytes, MADV_HUGEPAGE);  // advice; if it fails, small pages are slower
   (void)::madvise(data, bytes, MADV_DONTDUMP);
   if (::madvise(data, bytes, MADV_DONTFORK) != 0) return Status::from_errno(errno);
   return s;
@@ -101,14 +104,16 @@ Result<Staging> Staging::make(std::size_t bytes) noexcept {
 
 Result<Window> Window::map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
                            std::uint64_t capacity) noexcept {
-  static constinit std::atomic<std::byte*> last{nullptr};  // likely to be free if it was closed
+  static constinit std::atomic<std::byte*> last{nullptr};  // likely to be free if that window was closed
   capacity = std::max(capacity, length);
-  // What grows goes on from a page of the file: those that are published lie before it.
+  // Growth extends the last page of the mapping.  That page must map the file, so it lies behind all pages
+  // that can be published.
   const std::uint64_t bytes = capacity > length ? align_up(length, system_page()) + system_page() : length;
   Result<Mapping> mapping = Mapping::map_file(fd, bytes, kHugePage, last.load(std::memory_order_relaxed));
   if (!mapping) return mapping.error();
   if (const std::uint64_t limit = capacity > length ? address_limit() : 0; limit != 0) {
-    // Where the kernel puts it there is no room behind it.  So many addresses nobody else can use up.
+    // The kernel leaves no room behind a mapping.  A gap as large as all addresses that the process may
+    // have cannot be used up by other mappings.
     const std::uint64_t gap = align_up(std::min(capacity, limit), kHugePage);
     const auto at = reinterpret_cast<std::uintptr_t>(mapping.value().data());
     if (at > 2 * gap) {
@@ -125,7 +130,7 @@ Result<Window> Window::map(int fd, std::uint64_t length, std::size_t page_size, 
   w.shift_ = static_cast<unsigned>(std::countr_zero(page_size));
   w.no_readahead_ = no_readahead;
   last.store(w.mapping_.data(), std::memory_order_relaxed);
-  if (no_readahead) (void)::madvise(w.mapping_.data(), w.mapping_.size(), MADV_RANDOM);  // advice: may fail
+  if (no_readahead) (void)::madvise(w.mapping_.data(), w.mapping_.size(), MADV_RANDOM);  // advice; may fail
   return w;
 }
 
@@ -203,7 +208,8 @@ bool Window::grow_locked(std::uint64_t bytes) noexcept {
   return false;
 }
 
-// A thread that begins to use more stores how much, and then loads the length; this is the other order.
+// Pairs with hold().  That stores how much is in use and then loads the length.  This function stores the
+// length and then loads how much is in use.  So at least one of the two sees the store of the other.
 bool Window::shrink_locked() noexcept {
   const std::uint64_t before = length();
   const std::uint64_t less = align_up(__atomic_load_n(&held_, __ATOMIC_SEQ_CST) + kLeastRoom, kHugePage);
@@ -214,8 +220,9 @@ bool Window::shrink_locked() noexcept {
   return false;
 }
 
-// Takes no lock: callers may have that of the prefetcher, which comes later.  So while shrink_locked() runs
-// the result may be too small; grow() knows better.
+// Takes no lock, because callers may hold the Prefetcher's lock, which comes after this one in the lock
+// order.  So the result may be too small while shrink_locked() runs.  grow() takes the lock and finds the
+// right length.
 std::uint64_t Window::hold(std::uint64_t bytes) const noexcept {
   std::uint64_t held = __atomic_load_n(&held_, __ATOMIC_SEQ_CST);
   while (held < bytes &&
@@ -261,14 +268,15 @@ bool Window::publish(std::uint64_t offset, std::size_t bytes, Staging& staging) 
 void Window::use_readahead(bool on) noexcept {
   if (!no_readahead_) return;
   readahead_ = on;
-  // The twin as well: pieces of it join the rest of the window only if their advice is the same.
+  // The twin gets the same advice.  Otherwise its pieces would not merge with the rest of the window into
+  // one VMA.
   const int advice = on ? MADV_NORMAL : MADV_RANDOM;
   (void)::madvise(at(0), length(), advice);
   if (twin_) (void)::madvise(twin_.data(), twin_.size(), advice);
 }
 
 bool Window::prepare_restore(std::uint64_t bytes) noexcept {
-  constexpr std::uint64_t kUnit = 8 * kHugePage;  // a multiple of what is published at once
+  constexpr std::uint64_t kUnit = 8 * kHugePage;  // a multiple of the largest chunk
   bytes = align_up(hold(align_up(bytes, kUnit)), system_page());
   if (!has_file_ || (twin_ && bytes <= twin_.size())) return true;
   if (!apart_) {
@@ -280,7 +288,7 @@ bool Window::prepare_restore(std::uint64_t bytes) noexcept {
   }
   Result<Mapping> range = Mapping::reserve(bytes, kHugePage);
   if (!range) return false;
-  // Pieces of the window may be private memory by now.
+  // Copies the twin if there is one, since pieces of the window may be private memory by now.
   void* const from = twin_ ? twin_.data() : at(0);
   if (calls.duplicate(from, bytes, range.value().data()) == MAP_FAILED) return false;
   twin_ = std::move(range).value();

@@ -1,9 +1,10 @@
-// The window: a file's bytes at fixed addresses, page p at base + p x page size.
+// The window: the bytes of a file at fixed addresses.  Page p is at base + p x page size.
 //
-// At rest the whole range is one mapping of the file, or the caller's bytes.  Pieces of it may be replaced by
-// private memory with the same bytes (publish) and given back to the file (restore): both are one system
-// call, and whoever reads meanwhile, also inside one, sees either.  Where a file cannot be mapped the range
-// starts out as addresses without memory, and pages appear by publish alone (Window::reserve).
+// Normally the whole range is one mapping of the file, or the caller's bytes.  Pieces of it may be replaced
+// by private memory with the same bytes (publish) and given back to the file (restore).  Each is one system
+// call.  A thread that reads meanwhile, even inside a system call, sees the old or the new memory.  If the
+// file cannot be mapped, the range starts as addresses without memory, and only publish adds pages
+// (Window::reserve).
 #pragma once
 
 #include <cstddef>
@@ -19,32 +20,33 @@
 
 namespace lmdbio::cache {
 
-/// Brings pages of a window that has no file behind it; the transaction's.
+/// Brings pages of a window that has no file behind it, for one transaction.
 class PageLoader {
  public:
-  /// Pages `first` to `first` + `n` - 1, all below the view's end, are there afterwards, for as long as the
-  /// transaction runs.  False: they cannot be read; the loader knows why.
+  /// Brings the pages `first` to `first` + `n` - 1, which must lie below the view's end.  They stay until
+  /// the transaction ends.  Returns false if they cannot be read; the loader knows why.
   virtual bool load(std::uint64_t first, std::uint64_t n) noexcept = 0;
 
  protected:
   ~PageLoader() = default;
 };
 
-/// What a transaction needs of a window, by value: addresses and its own bound.
+/// A transaction's part of a window: addresses and a bound.  Copied by value.
 class WindowView {
  public:
   WindowView() = default;
   WindowView(const std::byte* base, unsigned shift, std::uint64_t pages) noexcept
       : base_(base), there_(pages), pages_(pages), shift_(shift) {}
 
-  /// The bytes of `n` >= 1 pages from `p` on, or null if they are not all inside the view.
+  /// Returns the bytes of `n` >= 1 pages from `p` on, or nullptr if not all of them are inside the view.
   const std::byte* at(format::Pgno p, std::uint64_t n = 1) const noexcept {
     const std::uint64_t first = format::raw(p);
     if (first >= there_ || n > there_ - first) [[unlikely]]
       return loader_ != nullptr ? loaded(first, n) : nullptr;
     return base_ + (first << shift_);
   }
-  /// The `bytes` of an overflow run that starts at page `p`.  False: not all inside the view.
+  /// Returns in `out` the `bytes` of an overflow run that starts at page `p`.  Returns false if not all of
+  /// them are inside the view.
   bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
     const std::uint64_t first = format::raw(p);
     if (first >= there_ || (format::kPageHeader - 1 + bytes) >> shift_ >= there_ - first) [[unlikely]] {
@@ -56,7 +58,7 @@ class WindowView {
     out = base_ + (first << shift_) + format::kPageHeader;
     return true;
   }
-  /// Where page `p` would be: for prefetch instructions only, never to be dereferenced.
+  /// Returns the address that page `p` would have.  For prefetch instructions only; never dereference it.
   const std::byte* hint(format::Pgno p) const noexcept {
     return base_ + ((format::raw(p) < pages_ ? format::raw(p) : 0) << shift_);
   }
@@ -64,7 +66,7 @@ class WindowView {
   std::size_t page_size() const noexcept { return std::size_t{1} << shift_; }
   std::uint64_t pages() const noexcept { return pages_; }
   const std::byte* base() const noexcept { return base_; }
-  /// From now on no page is taken to be there: `loader` is asked for each.
+  /// Makes the view call `loader` before each access to a page, because no page is assumed to be there.
   void load_by(PageLoader* loader) noexcept {
     loader_ = loader;
     there_ = 0;
@@ -84,14 +86,15 @@ class WindowView {
   PageLoader* loader_ = nullptr;
 };
 
-/// Memory that a piece of a file is read into before it takes its place in a window: private, aligned to
-/// 2 MiB, of huge pages where there are any, not inherited by a forked child, not dumped.
+/// Memory that a piece of a file is read into before it is published in a window.  It is private and
+/// aligned to 2 MiB, and has huge pages where available.  Forked children do not inherit it, and core dumps
+/// leave it out.
 class Staging {
  public:
   Staging() noexcept = default;
-  /// `bytes`: a multiple of 2 MiB.  ENOMEM.
+  /// Makes staging of `bytes`, a multiple of 2 MiB.  ENOMEM.
   static Result<Staging> make(std::size_t bytes) noexcept;
-  /// Memory of a chunk file (node/chunk_file.h), which is like that but for being shared.
+  /// Takes over memory of a chunk file (node/chunk_file.h).  It differs from other staging in being shared.
   static Staging adopt(Mapping shared) noexcept {
     Staging s;
     s.mapping_ = std::move(shared);
@@ -102,9 +105,9 @@ class Staging {
   std::byte* data() const noexcept { return mapping_.data(); }
   std::size_t size() const noexcept { return mapping_.size(); }
   explicit operator bool() const noexcept { return static_cast<bool>(mapping_); }
-  /// As memory for anything else; this one is empty then.
+  /// Returns the memory for another use; the staging is empty afterwards.
   Mapping take() noexcept { return std::move(mapping_); }
-  /// In a forked child: these addresses are free, or somebody else's.
+  /// In a forked child: forgets the addresses, which are free there or used for something else.
   void forget() noexcept { (void)mapping_.release(); }
 
  private:
@@ -113,73 +116,80 @@ class Staging {
   bool is_shared_ = false;
 };
 
-/// How a window's pieces change places: mremap(2) and mmap(2), but for tests of what happens when they fail.
+/// The system calls that publish and restore pieces of a window: mremap(2) and mmap(2).  Tests replace them
+/// to make them fail.
 struct WindowCalls {
   void* (*mremap)(void* from, std::size_t bytes, void* to) noexcept;
-  /// A second mapping, at `to`, of what the shared mapping `from` maps.
+  /// Makes a second mapping, at `to`, of what the shared mapping `from` maps.
   void* (*duplicate)(void* from, std::size_t bytes, void* to) noexcept;
-  /// Addresses without memory.
+  /// Makes the range addresses without memory.
   void* (*reserve)(void* at, std::size_t bytes) noexcept;
 };
 /// The calls that all windows of the process use.  Tests replace them while no other thread uses a window.
 WindowCalls& window_calls() noexcept;
 
-/// Owns the range.  Its addresses do not change after it is made; shared by all transactions that began with
-/// it, and by environments on the same file.
+/// Owns the range of addresses, which never changes.  Shared by all transactions that began with it, and by
+/// environments on the same file.
 class Window {
  public:
-  /// The granularity of publish and restore, bytes.
+  /// The granularity of publish and restore, in bytes.
   static constexpr std::size_t kHugePage = lmdbio::kHugePage;
 
-  /// Maps `length` bytes (may exceed the file) of `fd` for reading, aligned to 2 MiB.  `no_readahead`: as
-  /// MDB_NORDAHEAD.  `page_size` is a power of two.  `capacity`: see capacity().  ENOMEM: no address space.
+  /// Maps `length` bytes of `fd` for reading, aligned to 2 MiB; `length` may exceed the file.
+  /// `no_readahead`: as MDB_NORDAHEAD.  `page_size` is a power of two.  `capacity`: see capacity().
+  /// ENOMEM: no address space.
   static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
                             std::uint64_t capacity = 0) noexcept;
-  /// The same addresses without the file: nothing may be read before it was published.
+  /// Reserves the addresses without the file.  Nothing may be read before it was published.
   static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
-  /// As map(), or the window that another environment of this process has of the same file, `id`, made alike.
-  /// `length` is the map size.  The window is shorter where address space is scarce: under RLIMIT_AS, and
-  /// when the windows of the process take terabytes.  Then it covers the first `used` bytes, with room to
-  /// grow.
+  /// Returns a window like map(), or the window that another environment of this process has made with the
+  /// same arguments for the same file `id`.  `length` is the map size.  The window is shorter where address
+  /// space is scarce: under RLIMIT_AS, and when the windows of the process take terabytes.  Then it covers
+  /// the first `used` bytes, with room to grow.
   static Result<std::shared_ptr<Window>> shared(int fd, const FileIdentity& id, std::uint64_t length,
                                                 std::size_t page_size, bool no_readahead,
                                                 std::uint64_t used) noexcept;
-  /// Gives up addresses that no view has used, of all shared windows.  False: there are none.
+  /// Gives up addresses that no view has used, of all shared windows.  Returns false if there are none.
   static bool shrink_all() noexcept;
-  /// Over the caller's bytes, which outlive the window (tests, fuzzing).
+  /// Makes a window over the caller's bytes, which must outlive it.  For tests and fuzzing.
   static Window over(Bytes bytes, std::size_t page_size) noexcept;
 
-  /// A view of the first `pages` pages (cut to the window's length).
+  /// Returns a view of the first `pages` pages, cut to the window's length.
   WindowView view(std::uint64_t pages) const noexcept;
-  /// Bytes; changes by grow() and shrink_all().
+  /// Returns the length in bytes.  grow() and shrink_all() change it.
   std::uint64_t length() const noexcept { return __atomic_load_n(&length_, __ATOMIC_SEQ_CST); }
-  /// What length() may become, bytes.
+  /// Returns the largest value that length() may reach, in bytes.
   std::uint64_t capacity() const noexcept { return capacity_; }
-  /// Makes the window at least `bytes` long, at the same addresses.  False: it is shorter, as before.  Any
-  /// thread.
+  /// Makes the window at least `bytes` long, at the same addresses.  Returns false if that fails: the
+  /// length has not changed.  Any thread.
   bool grow(std::uint64_t bytes) noexcept;
-  /// The first `bytes`, or as many of them as the result says, are never given up.  Any thread.
+  /// Makes sure that the first `bytes` of the window are never given up.  Returns how many of them the
+  /// window has.  Any thread.
   std::uint64_t hold(std::uint64_t bytes) const noexcept;
   const std::byte* base() const noexcept { return base_; }
-  /// The two meta pages as the file has them now, whatever is published.  Who has read them asks again: the
-  /// address changes once, before anything is published.  Null: the window has no file.
+  /// Returns the two meta pages as the file has them now, even if chunks are published over them.  Returns
+  /// nullptr if the window has no file.  The address changes once, before anything is published.  So after
+  /// reading the pages, call metas() again and repeat the read if the address has changed.
   const std::byte* metas() const noexcept { return __atomic_load_n(&metas_, __ATOMIC_ACQUIRE); }
   unsigned page_shift() const noexcept { return shift_; }
-  /// False if reserve() made it.
+  /// Returns false if reserve() made the window.
   bool has_file() const noexcept { return has_file_; }
 
-  /// The first `bytes` of `staging` become the window's at `offset`, a multiple of kHugePage, read-only; they
-  /// are what the file holds there.  What is left of the staging is unmapped.  False: no memory for it
-  /// (vm.max_map_count), or not prepared: nothing has changed, the staging is as it was.
+  /// Moves the first `bytes` of `staging` into the window at `offset`, a multiple of kHugePage, read-only.
+  /// They must be the bytes that the file has there.  The rest of the staging is unmapped.  Returns false
+  /// if there is no memory (vm.max_map_count) or prepare_restore() has not covered the piece: nothing has
+  /// changed then, also not the staging.
   bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
-  /// Makes publish() and restore() work for the first `bytes` of the file, by a second mapping of it, which
-  /// costs addresses alone: no descriptor is needed then, which the program may have closed.  For more bytes
-  /// it is called again.  False: no addresses.  Without a file nothing needs to be prepared.
+  /// Prepares publish() and restore() for the first `bytes` of the file: makes a second mapping of it,
+  /// which costs only addresses.  So they need no descriptor, which the program may have closed.  Call it
+  /// again for more bytes.  Returns false if there are no addresses.  Windows without a file need no
+  /// preparation.
   bool prepare_restore(std::uint64_t bytes) noexcept;
-  /// The piece becomes a mapping of the window's file again; without a file it becomes addresses without
-  /// memory. False: nothing has changed.
+  /// Makes the piece a mapping of the window's file again, or addresses without memory if the window has no
+  /// file.  Returns false on failure: nothing has changed.
   bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
-  /// Takes back what `no_readahead` asked for, or asks for it again.  Without it: nothing.
+  /// Enables the kernel's read-ahead in spite of `no_readahead`, or disables it again.  Does nothing for a
+  /// window without `no_readahead`.
   void use_readahead(bool on) noexcept;
 
  private:
@@ -187,19 +197,19 @@ class Window {
   bool grow_locked(std::uint64_t bytes) noexcept;
   bool shrink_locked() noexcept;
   std::byte* at(std::uint64_t offset) const noexcept { return const_cast<std::byte*>(base_) + offset; }
-  Mapping mapping_;  ///< changes its size under the lock of lock_shared_windows()
-  Mapping twin_;     ///< of prepare_restore(): the start of the file as mapping_ maps it
-  Mapping apart_;    ///< likewise: the meta pages
+  Mapping mapping_;  ///< its size changes under the lock of lock_shared_windows()
+  Mapping twin_;     ///< of prepare_restore(): maps the start of the file like mapping_
+  Mapping apart_;    ///< of prepare_restore(): maps the meta pages
   const std::byte* base_ = nullptr;
   const std::byte* metas_ = nullptr;
   std::uint64_t length_ = 0, capacity_ = 0;
-  mutable std::uint64_t held_ = 0;  ///< of hold()
+  mutable std::uint64_t held_ = 0;  ///< see hold()
   unsigned shift_ = 12;
   bool no_readahead_ = false, has_file_ = true;
-  bool readahead_ = false;  ///< in spite of no_readahead_, for now
+  bool readahead_ = false;  ///< enabled now in spite of no_readahead_
 };
 
-/// Around a fork: the list of shared windows is held still.
+/// Called around a fork.  The lock guards the list of shared windows.
 void lock_shared_windows() noexcept;
 void unlock_shared_windows() noexcept;
 
