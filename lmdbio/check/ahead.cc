@@ -13,18 +13,20 @@ namespace {
 using format::Pgno;
 
 constexpr unsigned kDepth = 64;
-/// Of a request: pages that lie together.  No gap is read over.
+/// Upper limit on the bytes of one request.  A request covers adjacent pages, without gaps.
 constexpr std::size_t kRequest = 256 << 10;
-/// Of the pages of a wave, at most: little beside the page cache.
+/// Upper limit on the bytes of the pages of a wave; small compared to the page cache.
 constexpr std::size_t kWaveBytes = 32 << 20;
-/// Of a wave: several times what is in flight, and soon read, for progress is shown when a wave is walked.
+/// Requests of a wave.  They are several times the queue depth, but soon complete, because progress is
+/// reported only when a wave is walked.
 constexpr std::size_t kWaveRequests = 16 * kDepth;
-/// Leaf pages of a wave before it is known how many pages a leaf page names, and of any wave at least.
+/// Leaf pages of a wave before it is known how many pages a leaf page names; least number for any wave.
 constexpr std::size_t kFirstWave = 16, kSmallestWave = 4;
-/// One is walked, the pages that another one names are being read, and the leaf pages of a third.
+/// Number of waves.  The check walks the first one.  The pages that the second one names are being read,
+/// and the leaf pages of the third.
 constexpr std::size_t kWaves = 3;
-/// Leaf pages of a damaged tree that were found in no wave, one after the other, until none is looked for any
-/// more.
+/// After this many leaf pages in a row that were in no wave, ReadAhead stops looking for leaf pages.  This
+/// happens in damaged trees.
 constexpr unsigned kStrangers = 16;
 
 }  // namespace
@@ -92,7 +94,7 @@ void ReadAhead::reach(std::uint64_t leaf) noexcept {
   try {
     if (tree.waves.empty() && !add_wave(tree)) return;
     if (tree.strangers > kStrangers) return;
-    // Where it lies in the waves: the next one, but for trees that are damaged.
+    // Find the leaf page in the waves.  It is the next one, except in damaged trees.
     ++tree.strangers;
     for (std::size_t w = 0; w < tree.waves.size(); ++w) {
       Wave& wave = *tree.waves[w];
@@ -119,12 +121,12 @@ void ReadAhead::reach(std::uint64_t leaf) noexcept {
   }
 }
 
-/// At least `wanted` pages of the level, if there are so many.
+/// Finds at least `wanted` pages of the level, if there are so many.
 void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
   if (level == 0) return;
   std::deque<std::uint64_t>& found = tree.levels[level];
   std::deque<std::uint64_t>& above = tree.levels[level - 1];
-  std::size_t children = 1;  // of a page, on average: as many pages are read at once
+  std::size_t children = 1;  // average per page; decides how many pages to read at once
   std::vector<PageRun> batch;
   while (found.size() < wanted && on_) {
     const std::size_t pages = std::max<std::size_t>(1, (wanted - found.size()) / children);
@@ -151,7 +153,7 @@ void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
   }
 }
 
-/// False: all of the tree is in waves.
+/// Adds a wave and requests its leaf pages.  Returns false if all leaf pages of the tree are in waves.
 bool ReadAhead::add_wave(Tree& tree) {
   const std::size_t last = tree.levels.size() - 1;
   find(tree, last, tree.wave_leaves);
@@ -180,7 +182,7 @@ void ReadAhead::follow(Tree& tree, Wave& wave) {
                  std::max(kSmallestWave, kWaveBytes / view_.page_size() / a_leaf));
 }
 
-/// What a check reads next for the records of a leaf page.
+/// Adds the pages that a check reads next for the records of a leaf page.
 void ReadAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const {
   const std::byte* const at = view_.at(Pgno{leaf});
   format::PageView page;
@@ -191,7 +193,7 @@ void ReadAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<Pag
     format::Node n;
     unsigned flags;
     std::size_t key_bytes, data_bytes;
-    // Loaded once: a writer may be at work.
+    // Load once: a writer may be changing the page.
     if (!page.leaf_node(i, n, flags, key_bytes, data_bytes)) continue;
     const std::byte* const data = n.at + format::kNodeHeader + key_bytes;
     if ((flags & format::kBigData) != 0) {
@@ -212,8 +214,9 @@ bool ReadAhead::is_there(const PageRun& run) const noexcept {
   return share.has_value() && *share == 1;
 }
 
-/// Pages that lie together in one request; how many, those for resident pages included.  `pages`: in any
-/// order, more than once, anywhere.
+/// Requests the pages, adjacent ones in one request.  `pages` may be in any order, repeated, or outside the
+/// file.  Returns the number of requests, including those that are omitted because their pages are
+/// resident.
 std::size_t ReadAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
   const std::uint64_t end_of_file = view_.pages();
   std::sort(pages.begin(), pages.end(), [](const PageRun& a, const PageRun& b) { return a.first < b.first; });
@@ -232,15 +235,15 @@ std::size_t ReadAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
       on_ = false;
       return requests;
     }
-    // Not ok: no memory to ask with.
+    // A failure means that there is no memory for the request; the check reads the pages by page faults.
     (void)queue_->add_unread(group, {run.first * size, run.pages * size}, {scratch_.data(), scratch_.size()});
   }
   if (queue_ != nullptr) queue_->submit();
   return requests;
 }
 
-/// False: nothing is brought any more.  Pages that cannot be read are left to the check, which finds out by
-/// itself.
+/// Waits for the group.  Returns false if ReadAhead is off.  The check itself finds out about pages that
+/// cannot be read.
 bool ReadAhead::wait(ReadGroup& group) noexcept {
   if (queue_ == nullptr || group.done()) return on_;
   if (cancelled_ == nullptr)

@@ -1,10 +1,12 @@
-// Brings the pages that a check comes to into the page cache, many at once and before it comes to them: what
-// a walk along the tree would otherwise wait for one page fault after the other.  Internal to the check.
+// Reads the pages that a check needs into the page cache, many at once, before the check comes to them.
+// Internal to the check.
 //
-// It goes through the tree by itself, by levels, and only as far ahead as a wave: some leaf pages that follow
-// each other in the tree, and what they name (headers of overflow runs, roots of trees of duplicates and of
-// named databases).  One wave is walked, the next one's pages are being read.  All of it is advice: what it
-// misses, or gets wrong in a damaged tree, the check reads by page faults.
+// Without it, the check would wait for one page fault after the other.  ReadAhead goes through the tree by
+// itself, level by level, and only a few waves ahead.  A wave consists of leaf pages that follow each other
+// in the tree, and of the pages that they name: headers of overflow runs, roots of trees of duplicates and
+// of named databases.  While the check walks one wave, the pages of the next one are being read.  ReadAhead
+// is only advice.  If it misses pages, or gets them wrong in a damaged tree, the check reads them by page
+// faults.
 #pragma once
 
 #include <atomic>
@@ -22,23 +24,23 @@
 
 namespace lmdbio::check {
 
-/// One thread.
+/// Prefetches for one check.  One thread.
 class ReadAhead {
  public:
-  /// What is brought of the overflow runs that leaf pages name.
+  /// What to read of the overflow runs that leaf pages name.
   enum class Runs : unsigned char { none, headers, whole };
 
-  /// `file`: what `view` maps, opened for reads through the page cache; null: nothing is brought.  Both, and
-  /// `cancelled` (may be null; ends waits), outlive it.
+  /// `file`: the file that `view` maps, opened for reads through the page cache; null: nothing is read.
+  /// `cancelled` ends waits once it is set; may be null.  All three outlive this object.
   ReadAhead(const File* file, const cache::WindowView& view, const std::atomic<bool>* cancelled) noexcept;
   ~ReadAhead();
 
   bool on() const noexcept { return on_; }
-  /// The check begins to walk a tree of `depth` levels, those of the trees before it to be gone on with after
-  /// leave().
+  /// The check begins to walk a tree of `depth` levels.  The walk of the tree entered before continues
+  /// after leave().
   void enter(std::uint64_t root, unsigned depth, Runs runs) noexcept;
   void leave() noexcept;
-  /// The check comes to a leaf page of the tree entered last.  Blocks until it is there.
+  /// The check comes to a leaf page of the tree entered last.  Blocks until the page is in memory.
   void reach(std::uint64_t leaf) noexcept;
 
  private:
@@ -47,17 +49,18 @@ class ReadAhead {
   };
   struct Wave {
     std::vector<std::uint64_t> leaves;  ///< in the order of the tree
-    std::size_t next = 0;               ///< the check has come to those before
-    bool followed = false;              ///< what the leaf pages name is being read
-    std::size_t requests = 0;           ///< for the leaf pages
+    std::size_t next = 0;               ///< the check has come to the leaf pages before this index
+    bool followed = false;              ///< the pages that the leaf pages name are being read
+    std::size_t requests = 0;           ///< number for the leaf pages
     ReadGroup leaf_reads, named_reads;
   };
   struct Tree {
-    /// Pages of each level that were found and not gone through; the last: leaf pages that are in no wave.
+    /// Pages of each level that were found and whose children were not.  The last level: leaf pages in no
+    /// wave.
     std::vector<std::deque<std::uint64_t>> levels;
-    std::deque<std::unique_ptr<Wave>> waves;  ///< the first is being walked
-    std::size_t wave_leaves = 0;              ///< of the next one
-    unsigned strangers = 0;                   ///< leaf pages in no wave since the last that was in one
+    std::deque<std::unique_ptr<Wave>> waves;  ///< the check walks the first
+    std::size_t wave_leaves = 0;              ///< leaf pages of the next wave
+    unsigned strangers = 0;                   ///< leaf pages in a row that were in no wave
     Runs runs = Runs::none;
   };
 
@@ -80,7 +83,7 @@ class ReadAhead {
   bool on_;
   Residency residency_;
   std::deque<Tree> trees_;  ///< the last one was entered last
-  Mapping scratch_;         ///< what is read comes to the page cache; nobody looks at it here
+  Mapping scratch_;         ///< target of reads; its contents are not used
   std::unique_ptr<ReadQueue> queue_;
 };
 

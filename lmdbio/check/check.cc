@@ -18,7 +18,7 @@ using format::Pgno;
 
 namespace {
 
-// Stock moves its cursor's stack of kMaxDepth up by one when it splits a root.
+// When stock splits a root, it moves its cursor's stack of kMaxDepth pages up by one.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
 constexpr unsigned kDbFlags =
     MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP | MDB_REVERSEDUP;
@@ -59,7 +59,7 @@ void Checker::database(DatabaseTotals::Kind kind, std::string_view label, std::u
   db.key_order = free ? Comparator{Order::word} : default_key_order(record.flags);
   db.dup_order = default_dup_order(record.flags);
   Tree tree{db, record, home, false};
-  // The free database's flags are the environment's, its pad the page size.
+  // In the free database's record, the flags are those of the environment, and the pad is the page size.
   if (free && (record.flags & MDB_DUPSORT) != 0)
     report_.wrong(tree, home, "the record's flags say that the free database has duplicates");
   if (!free && (record.flags & ~kDbFlags) != 0)
@@ -84,7 +84,8 @@ void Checker::walk(Tree& tree) {
   if (tree.depth != r.depth)
     report_.wrong(tree, tree.home, "depth: %u in the record, %u in the tree", unsigned{r.depth}, tree.depth);
   if (!options_.overflow_headers && r.overflow_pages > tree.overflow) {
-    // A shorter value in the place of a longer one leaves pages at the end of its run, as its header says.
+    // A shorter value in the place of a longer one leaves pages at the end of its run, as the run's header
+    // says.
     const std::uint64_t more = r.overflow_pages - tree.overflow;
     tree.overflow += more;
     tree.db.totals.overflow_pages += more;
@@ -104,7 +105,7 @@ void Checker::walk(Tree& tree) {
 }
 
 void Checker::walk_pages(Tree& tree) {
-  // Its root has come with the page that names it, and a leaf page of duplicates names nothing.
+  // The root was read with the page that names it, and a leaf page of duplicates names no pages.
   const bool single = tree.dup && tree.record.depth <= 1;
   tree.read_ahead = ahead_.on() && !single;
   if (tree.read_ahead) {
@@ -197,7 +198,7 @@ bool Checker::node_at(Tree& tree, const std::byte* at, std::size_t size, std::ui
 void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
                      unsigned level, const Key& low, const Key& high) {
   const std::size_t size = file_.page_size();
-  // Stock asserts two, but lets the free database rebalance with one.
+  // Stock asserts two entries, but lets the free database rebalance with one.
   if (count < (tree.db.totals.kind == DatabaseTotals::Kind::free ? 1u : 2u)) {
     report_.wrong(tree, p, "too few entries for a branch page: %u", count);
     if (count == 0) return;
@@ -218,7 +219,8 @@ void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned 
   }
   Key here = low;
   for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
-    // Again, since a writer may be at work: nothing is taken for proved that was not loaded just now.
+    // Load the offsets again, because a writer may be changing the page.  Only a value that was loaded just
+    // now counts as checked.
     Key next = high;
     if (i + 1 < count && !branch_key(at, size, i + 1, next)) return;
     std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);

@@ -1,4 +1,5 @@
-// Is a snapshot whole?  Walks every page of it, on any bytes, in time and memory proportional to the file.
+// Checks whether a snapshot is intact.  Walks every page of it, on any bytes, in time and memory
+// proportional to the file.
 #pragma once
 
 #include <atomic>
@@ -20,84 +21,87 @@ using db::Snapshot;
 
 enum class Severity : unsigned char {
   error,    ///< LMDB never writes this
-  warning,  ///< lost pages, and orders that a comparator of the program's own would explain
+  warning,  ///< lost pages, and orders that a program's own comparator could explain
 };
 
 struct Finding {
   Severity severity;
-  std::uint64_t page;         ///< the page whose bytes are wrong, or the first that is lost
-  std::uint64_t pages;        ///< how many from there; 1 but for lost pages
+  std::uint64_t page;         ///< the page whose bytes are wrong, or the first lost page
+  std::uint64_t pages;        ///< number of pages from there; 1 except for lost pages
   std::string_view database;  ///< "(free)", "(main)", or the name
-  const char* reason;         ///< one line without its end; valid during the call
+  const char* reason;         ///< one line without newline; valid during the call
 };
 
-/// What was found in one database, the trees of its duplicates included.
+/// The sums of one database, including its trees of duplicates.
 struct DatabaseTotals {
   enum class Kind : unsigned char { free, main, named };
   Kind kind;
   std::string_view name;  ///< as Finding::database; any bytes; valid during the call
   std::uint64_t home;     ///< the page that holds its record
   format::DbRecord record;
-  std::uint64_t keys = 0, entries = 0;  ///< entries: duplicates counted
+  std::uint64_t keys = 0, entries = 0;  ///< entries include duplicates
   std::uint64_t branch_pages = 0, leaf_pages = 0, leaf2_pages = 0, overflow_pages = 0;
   std::uint64_t dup_trees = 0, sub_pages = 0;
-  std::uint64_t tree_bytes = 0;  ///< of branch and leaf pages, those in use
+  std::uint64_t tree_bytes = 0;  ///< bytes in use of branch and leaf pages
   unsigned depth = 0;            ///< of its own tree, as found
 };
 
 struct Totals {
   std::uint64_t meta_pages = 2, branch_pages = 0, leaf_pages = 0, leaf2_pages = 0, overflow_pages = 0;
   std::uint64_t free_pages = 0;  ///< listed in the free database
-  std::uint64_t lost_pages = 0;  ///< neither used nor listed; means nothing where errors were found
-  std::uint64_t entries = 0;     ///< of all databases but the free one; the records of named ones not counted
+  std::uint64_t lost_pages = 0;  ///< neither used nor listed; means nothing if errors were found
+  std::uint64_t entries = 0;     ///< of all databases but the free one, without records of named databases
   std::uint64_t named = 0;
   std::uint64_t errors = 0, warnings = 0;
-  unsigned depth = 0;    ///< of the deepest tree
-  bool stopped = false;  ///< the visitor ended the walk, or Options::cancelled did: sums are of what was seen
+  unsigned depth = 0;  ///< of the deepest tree
+  /// The visitor or Options::cancelled has ended the walk.  Sums include what was seen until then.
+  bool stopped = false;
 };
 
-/// A record of a database other than the free one and of a key without duplicates, or one duplicate.
+/// The place of a record: a key without duplicates, or one duplicate.  Not of the free database.
 struct RecordPlace {
   std::size_t key_bytes, value_bytes;
-  std::uint64_t offset;  ///< of the value in the file, bytes
+  std::uint64_t offset;  ///< of the value in the file, in bytes
   bool overflow;
 };
 
-/// Told what is found, in the order of the walk.  May throw: nothing is lost but the walk.
+/// Receives what the walk finds, in the order of the walk.  Its functions may throw; only the walk is lost
+/// then.
 class Visitor {
  public:
   virtual ~Visitor() = default;
-  /// False ends the walk.
+  /// Returns false to end the walk.
   virtual bool finding(const Finding& f) = 0;
-  /// At the end of each database.
+  /// Called at the end of each database.
   virtual void database(const DatabaseTotals&) {}
-  /// With Options::records only.
+  /// Called with Options::records only.
   virtual void record(const RecordPlace&) {}
-  /// Now and then.  Pages seen, pages that there are.
+  /// Called now and then with the pages seen and the pages that there are.
   virtual void progress(std::uint64_t /*done*/, std::uint64_t /*total*/) {}
 };
 
 struct Options {
-  bool order = true;     ///< keys by the default comparators of their databases' flags
+  bool order = true;     ///< check keys against the default comparators for their databases' flags
   bool records = false;  ///< call Visitor::record
-  /// Look at the headers of overflow runs.  Else a run has as many pages as its value needs, and the record
-  /// of its database is believed where it counts more.
+  /// Read the headers of overflow runs.  Otherwise, a run is assumed to have as many pages as its value
+  /// needs, and the record of its database is believed if it counts more.
   bool overflow_headers = true;
-  /// What the view maps, opened for reads through the page cache: pages are read ahead of the walk, many at
-  /// once. Null: they come by page faults.
+  /// The file that the view maps, opened for reads through the page cache.  Pages are read ahead of the
+  /// walk, many at once.  Null: page faults read them.
   const File* file = nullptr;
-  /// May be null.  Ends the walk soon after it is set: Totals::stopped.
+  /// Ends the walk soon after it is set (Totals::stopped).  May be null.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-/// Walks the free database, the main one and all that are named in it, and accounts for every page.
+/// Walks the free database, the main one and all databases named in it, and accounts for every page.
 ///
-/// `file`: a view of all pages that the file has, whole ones.  `snapshot`: of a checked meta.  A writer may
-/// work on the file meanwhile: nothing is read outside the view, and findings count only if the newest meta
-/// is at most one transaction ahead afterwards (until then no page of the snapshot has been written over).  A
-/// file that is truncated while it is mapped is SIGBUS.
+/// `file`: a view of all whole pages of the file.  `snapshot`: of a checked meta.  A writer may work on the
+/// file meanwhile.  Nothing is read outside the view.  Findings count only if the newest meta is at most
+/// one transaction ahead afterwards; until then, no page of the snapshot has been overwritten.  The walk
+/// ends in SIGBUS if the file is truncated while it is mapped.
 ///
-/// ENOMEM: no memory for two bits a page.  Any thread; different walks are independent.
+/// Returns ENOMEM if there is no memory for two bits per page.  Any thread; different walks are
+/// independent.
 Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const Options& options,
                       Visitor& visitor, Totals& totals);
 
@@ -107,14 +111,15 @@ struct CopyHazard {
   const char* reason = "";  ///< static
 };
 
-/// Whether stock's mdb_env_copy2(MDB_CP_COMPACT) of this snapshot ends, and without a signal or an assertion:
-/// what mdb_env_copyfd1, mdb_env_cwalk and the cursor on the free database dereference is inside the file,
-/// their stacks and buffers suffice, no page comes twice.  Nothing else is proved (keys, counts, values, page
-/// numbers): stock copies such files, or answers MDB_INCOMPATIBLE itself.  One exception, which stock would
-/// survive: an overflow header that says fewer pages than its value needs.
+/// Checks that stock's mdb_env_copy2(MDB_CP_COMPACT) of this snapshot ends, without a signal or an
+/// assertion.  All data that mdb_env_copyfd1, mdb_env_cwalk and the cursor on the free database dereference
+/// must be inside the file.  Their stacks and buffers must suffice, and no page may come twice.  Nothing
+/// else is checked (keys, counts, values, page numbers): stock copies such files, or returns
+/// MDB_INCOMPATIBLE itself.  In one case the check is stricter than stock: it rejects an overflow header
+/// with fewer pages than its value needs, which stock would survive.
 ///
-/// Not ok: what stock answers where it notices itself, else MDB_CORRUPTED; `why` is then set.  ENOMEM: no
-/// memory for one bit a page.
+/// Returns what stock returns if stock notices the problem itself, else MDB_CORRUPTED; sets `why` in both
+/// cases.  Returns ENOMEM if there is no memory for one bit per page.
 Status check_compact_copy(const cache::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
 
 }  // namespace lmdbio::check

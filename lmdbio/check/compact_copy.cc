@@ -1,4 +1,4 @@
-// What stock's compacting copy needs of a file: mdb.c of 0.9.24, mdb_env_copyfd1 and mdb_env_cwalk.
+// Checks what stock's compacting copy needs of a file: mdb.c of 0.9.24, mdb_env_copyfd1 and mdb_env_cwalk.
 
 #include <cerrno>
 
@@ -12,9 +12,10 @@ namespace {
 using format::DbRecord;
 using format::Pgno;
 
-// mdb_env_cwalk's cursor has a stack of kMaxDepth pages, unchecked but for the first way down.
+// mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks it on the first way down only.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
-// mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates; crafted files may nest them.
+// mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may nest
+// them.
 constexpr unsigned kNestingLimit = 8;
 
 class CopyChecker {
@@ -25,13 +26,13 @@ class CopyChecker {
   Status run() noexcept {
     const std::uint64_t home = snapshot_.txnid & 1;
     const DbRecord& free = snapshot_.dbs[0];
-    // A cursor without room for duplicates on a database with them is an assertion in stock.  Made for an
-    // empty main database too?  No: the free database is then not looked at.
+    // Stock asserts that a cursor has room for duplicates if its database has them; the cursor on the free
+    // database has none.  With an empty main database, stock does not look at the free database.
     if (snapshot_.dbs[1].root == format::kNoPage) return {};
     if ((free.flags & MDB_DUPSORT) != 0) return hazard(home, "the free database has duplicates");
     if (free.root != format::kNoPage) {
-      // Stock only reads here, and ends the cursor with the last page: sharing pages with other trees is
-      // safe.
+      // Stock only reads the free database, and the cursor ends with the last page.  So it may share pages
+      // with other trees.
       if (!used_.reset(limit())) return Status::from_errno(ENOMEM);
       if (format::raw(free.root) < 2) return hazard(home, "the root of the free database is a meta page");
       unsigned depth = 0;
@@ -52,7 +53,8 @@ class CopyChecker {
   std::uint64_t limit() const noexcept {
     return snapshot_.last_pg < file_.pages() ? snapshot_.last_pg + 1 : file_.pages();
   }
-  /// `n` pages that stock's mdb_page_get gives, and that are there.  `from`: the page that names them.
+  /// Checks that stock's mdb_page_get returns the `n` pages from `p` on, and that they exist.  `from`: the
+  /// page that names them.
   Status reach(Pgno p, std::uint64_t n, std::uint64_t from) noexcept {
     if (format::raw(p) > snapshot_.last_pg)
       return hazard(from, "refers to a page beyond the last page", MDB_PAGE_NOTFOUND);
@@ -84,8 +86,8 @@ class CopyChecker {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
     }
-    // Its buffers are those of the first way down: a branch page copied where that had none writes to the
-    // file's map.
+    // Stock's buffers are those of the first way down.  If that way had no buffer at a level, a branch page
+    // copied there is written to the file's mapping.
     if (depth == 0) depth = level;
     if (depth != level) return hazard(p, "leaf pages at different depths");
     if (role == Role::free && is_leaf2) return hazard(p, "a page of fixed-size items in the free database");
@@ -102,7 +104,7 @@ class CopyChecker {
       const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
       if (off < upper || off + format::kNodeHeader > size)
         return hazard(p, "a slot points outside the nodes");
-      // New page numbers are written into headers in a copy of the page.
+      // Stock writes new page numbers into the headers in a copy of the page.
       if (!scratch_.take(off, off + format::kNodeHeader)) return hazard(p, "two nodes overlap");
     }
     for (unsigned i = 0; i < count; ++i) {
@@ -136,7 +138,7 @@ class CopyChecker {
         }
         continue;
       }
-      // Written to, in a copy of the page of which free space was not copied.
+      // Stock writes to these bytes in a copy of the page, and the copy lacks the page's free space.
       const std::size_t end = data_at + (big ? sizeof(Pgno) : sub ? sizeof(DbRecord) : 0);
       if ((big || sub) && end > size) return hazard(p, "a node ends beyond the page");
       if (!taken.take(off, big || sub ? end : off + format::kNodeHeader))
@@ -155,7 +157,7 @@ class CopyChecker {
     return {};
   }
 
-  /// Stock copies as many pages as the run's first page says.
+  /// Checks an overflow run.  Stock copies as many pages as the run's first page says.
   Status overflow(Pgno first, std::uint32_t size, std::uint64_t from) noexcept {
     if (const Status st = reach(first, 1, from); !st.ok()) return st;
     const std::uint64_t p = format::raw(first);

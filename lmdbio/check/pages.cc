@@ -66,7 +66,7 @@ void PageAccounts::free_list(Tree& tree, std::uint64_t p, unsigned i, const std:
 void PageAccounts::lost(bool which) {
   std::uint64_t begin = 0, run = 0;
   const auto end_run = [&] {
-    // With errors, most of it hangs below a damaged page.
+    // After errors, most lost pages belong to subtrees below a damaged page.
     if (which && run != 0 && report_.errors() == 0)
       report_.tell(Severity::warning, nullptr, begin, run, "neither used nor in the free list");
     run = 0;
@@ -86,7 +86,7 @@ void PageAccounts::lost(bool which) {
     ++p;
   }
   end_run();
-  // Stock does not write free pages at the end of the file; all others are there.
+  // Stock does not write free pages at the end of the file.  All other pages are in the file.
   const std::uint64_t beyond = last_pg_ + 1 - limit_;
   if (last_pg_ >= limit_ && beyond > free_beyond_) {
     totals_.lost_pages += beyond - free_beyond_;

@@ -1,4 +1,4 @@
-// Which pages of a snapshot are in use, free, or neither.  Internal to the check.
+// Records which pages of a snapshot are in use, free, or neither.  Internal to the check.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,11 @@
 
 namespace lmdbio::check {
 
-/// Each page of a file has one use: by a tree, or in the free list.
+/// Checks that each page of a file has one use: by a tree, or in the free list.
 class PageAccounts {
  public:
-  /// Of a file of `file_pages` whole pages and a snapshot up to `last_pg`.  Sums go into `totals`.
+  /// For a file of `file_pages` whole pages and a snapshot up to page `last_pg`.  Adds its sums to
+  /// `totals`.
   PageAccounts(std::uint64_t file_pages, std::uint64_t last_pg, Report& report, Totals& totals) noexcept
       : file_pages_(file_pages),
         last_pg_(last_pg),
@@ -20,25 +21,27 @@ class PageAccounts {
         report_(report),
         totals_(totals) {}
 
-  /// False: out of memory.
+  /// Returns false if there is no memory.
   bool reset() noexcept { return used_.reset(limit_) && free_.reset(limit_); }
-  /// Pages of the snapshot that the file has.
+  /// Returns the number of pages of the snapshot that the file has.
   std::uint64_t limit() const noexcept { return limit_; }
-  /// Whether `n` pages from `p` are inside the snapshot and the file; told if not.  `from`: the page that
-  /// names `p`.
+  /// Whether the `n` pages from `p` on are inside the snapshot and the file.  Reports an error if not.
+  /// `from`: the page that names `p`.
   bool reachable(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from, const char* what);
-  /// Pages that are in use from now on; they are reachable.  False: some were.
+  /// Marks pages as in use; they must be reachable.  Reports an error and returns false if one is in use
+  /// already.
   bool use(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from);
-  /// The free list in slot `i` of page `p`: a count, and as many page numbers, the largest first.
+  /// Adds the free list in slot `i` of page `p`: a count, and as many page numbers, the largest first.
   void free_list(Tree& tree, std::uint64_t p, unsigned i, const std::byte* data, std::uint32_t size);
-  /// After all trees: counts the pages that are neither used nor free.  `which`: tells which they are.
+  /// Counts the pages that are neither used nor free.  Call it after all trees.  `which`: report these
+  /// pages.
   void lost(bool which);
 
  private:
   const std::uint64_t file_pages_, last_pg_, limit_;
   Report& report_;
   Totals& totals_;
-  std::uint64_t free_beyond_ = 0;  ///< free pages that the file does not have
+  std::uint64_t free_beyond_ = 0;  ///< free pages beyond the end of the file
   PageSet used_, free_;
 };
 

@@ -1,4 +1,4 @@
-// What a check finds: its findings and sums, and the order of keys.  Internal to the check.
+// Collects the findings and sums of a check, and compares keys.  Internal to the check.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,20 @@ using db::Order;
 
 inline unsigned long long ull(std::uint64_t v) noexcept { return v; }
 
-/// A key in place; none: null.
+/// A key in place; null if there is none.
 struct Key {
   const std::byte* at = nullptr;
   std::size_t size = 0;
-  const std::byte* end = nullptr;  ///< of the page's memory
+  const std::byte* end = nullptr;  ///< end of the page's memory
 };
 
-/// A database, while its trees are walked.
+/// A database while its trees are walked.
 struct Database {
   DatabaseTotals totals;
   std::string_view label;
   Comparator key_order, dup_order;
   bool dups, dups_fixed;
-  // Places where keys, and duplicates, are out of order.
+  // Number of keys, and of duplicates, that are out of order; the first pages with one.
   std::uint64_t bad_keys = 0, bad_dups = 0;
   std::uint64_t first_bad_key = 0, first_bad_dup = 0;
 };
@@ -40,37 +40,36 @@ struct Tree {
   const format::DbRecord& record;
   std::uint64_t home;  ///< the page that holds the record
   bool dup;
-  unsigned depth = 0;  ///< of the first leaf
+  unsigned depth = 0;  ///< of the first leaf page; 0: none yet
   std::uint64_t branch = 0, leaf = 0, overflow = 0, entries = 0;
   bool read_ahead = false;
-  bool broken = false;  ///< something of it was not walked: counts mean nothing
-  Key last{};           ///< of the keys seen so far
+  bool broken = false;  ///< part of it was not walked, so counts mean nothing
+  Key last{};           ///< the last key seen
 
   const Comparator& order() const noexcept { return dup ? db.dup_order : db.key_order; }
 };
 
-/// Hands findings to the visitor and counts them.  Once the visitor has ended the walk it is told nothing
-/// more.
+/// Passes findings to the visitor and counts them.  Reports no further finding once the walk has ended.
 class Report {
  public:
-  /// `cancelled`: as Options has it.
+  /// `cancelled`: see Options.
   Report(Visitor& visitor, Totals& totals, const std::atomic<bool>* cancelled) noexcept
       : visitor_(visitor), totals_(totals), cancelled_(cancelled) {}
 
-  /// The walk is to end.
+  /// Whether the walk is to end.
   bool stopped() const noexcept { return stopped_; }
   std::uint64_t errors() const noexcept { return totals_.errors; }
-  /// `db`: null if the finding is of none.
+  /// Reports a finding.  `db`: null if the finding belongs to no database.
   [[gnu::format(printf, 6, 7)]] void tell(Severity severity, const Database* db, std::uint64_t page,
                                           std::uint64_t pages, const char* format, ...);
-  /// An error at one page, after which the tree's counts mean nothing.
+  /// Reports an error at one page.  The tree's counts mean nothing afterwards.
   [[gnu::format(printf, 4, 5)]] void wrong(Tree& tree, std::uint64_t page, const char* format, ...);
-  /// So many more pages were seen, of `all`: tells the visitor now and then.  The walk ends if it is
-  /// cancelled.
+  /// Records that `pages` more pages of `all` were seen, and reports progress now and then.  Ends the walk
+  /// if it is cancelled.
   void seen(std::uint64_t pages, std::uint64_t all);
-  /// The metas among them.
+  /// Includes the meta pages.
   std::uint64_t pages_seen() const noexcept { return seen_; }
-  /// All of a database was walked: tells of keys that were out of order, and adds its sums to the totals.
+  /// Ends a database that was walked: reports keys that were out of order, and adds its sums to the totals.
   void end_of(const Database& db);
 
  private:
@@ -81,17 +80,17 @@ class Report {
   Visitor& visitor_;
   Totals& totals_;
   const std::atomic<bool>* const cancelled_;
-  std::uint64_t seen_ = 2, steps_ = 0;  ///< pages, the metas among them; calls of seen()
+  std::uint64_t seen_ = 2, steps_ = 0;  ///< pages, including the meta pages; calls of seen()
   bool stopped_ = false;
 };
 
-/// By the order of the tree's keys, which are the values of a tree of duplicates.
+/// Whether `a` is before `b` in the order of the tree's keys.  The keys of a tree of duplicates are values.
 bool before_by_rule(const Tree& tree, const Key& a, const Key& b);
 inline bool before(const Tree& tree, const Key& a, const Key& b) {
   return tree.order().order == Order::memn ? db::compare_memn(a.at, a.size, b.at, b.size) < 0
                                            : before_by_rule(tree, a, b);
 }
-/// Counts a place on page `p` where they are not in order.
+/// Counts keys on page `p` that are out of order.
 void bad_order(const Tree& tree, std::uint64_t p) noexcept;
 
 }  // namespace lmdbio::check

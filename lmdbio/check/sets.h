@@ -1,4 +1,4 @@
-// Sets of page numbers, and of the bytes that the nodes of a page take.
+// Sets of page numbers, and of the bytes of a page that nodes occupy.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace lmdbio::check {
 
-/// Numbers below a bound, one bit each; pages of the kernel that hold no bit are not there.
+/// A set of numbers below a bound, one bit each.  Memory is used only around numbers in the set.
 class PageSet {
  public:
-  /// False: out of memory.
+  /// Empties the set and changes its bound.  Returns false if there is no memory.
   bool reset(std::uint64_t bound) noexcept {
     bound_ = bound;
     words_.reset(static_cast<std::uint64_t*>(std::calloc(bound / 64 + 1, sizeof(std::uint64_t))));
     return words_ != nullptr;
   }
   std::uint64_t bound() const noexcept { return bound_; }
-  /// `p` below the bound.
+  /// `p` is below the bound.
   bool has(std::uint64_t p) const noexcept { return (words_[p / 64] >> (p % 64) & 1) != 0; }
-  /// False if it was there already.
+  /// Adds `p`, which is below the bound.  Returns false if it was in the set already.
   bool add(std::uint64_t p) noexcept {
     std::uint64_t& w = words_[p / 64];
     const std::uint64_t bit = std::uint64_t{1} << (p % 64);
@@ -30,7 +30,7 @@ class PageSet {
     w |= bit;
     return true;
   }
-  /// Numbers 64 x `i` and up.
+  /// Returns the bits of the numbers from 64 x `i` on.
   std::uint64_t word(std::uint64_t i) const noexcept { return words_[i]; }
 
  private:
@@ -38,15 +38,15 @@ class PageSet {
   std::uint64_t bound_ = 0;
 };
 
-/// Bytes of a page that belong to nodes already seen.  Nodes start at even offsets and take whole pairs of
-/// bytes.
+/// The bytes of a page that belong to nodes already seen.  Nodes start at even offsets and take whole pairs
+/// of bytes.
 class NodeBytes {
  public:
   explicit NodeBytes(std::size_t page_bytes) noexcept { clear(page_bytes); }
   void clear(std::size_t page_bytes) noexcept {
     std::memset(pairs_, 0, (page_bytes + 127) / 128 * sizeof pairs_[0]);
   }
-  /// Takes [begin, end), begin < end <= page size.  False: some of it was taken.
+  /// Takes [begin, end), begin < end <= page size.  Returns false if some of it was taken already.
   bool take(std::size_t begin, std::size_t end) noexcept {
     const std::size_t a = begin / 2, b = (end + 1) / 2 - 1;  // first and last pair
     const std::uint64_t from = ~std::uint64_t{0} << (a % 64), to = ~std::uint64_t{0} >> (63 - b % 64);

@@ -1,4 +1,4 @@
-// What the leaf pages hold: values, overflow runs, duplicates.
+// Checks the contents of leaf pages: values, overflow runs, duplicates.
 #include "lmdbio/check/walk.h"
 
 namespace lmdbio::check {

@@ -1,4 +1,4 @@
-// The walk of a check through the trees of a snapshot.  Internal to the check.
+// Walks the trees of a snapshot for a check.  Internal to the check.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,12 @@
 
 namespace lmdbio::check {
 
-/// Flags of a page that say what it is.
+/// Page flags that give the kind of a page.
 inline constexpr unsigned kKinds =
     format::kBranch | format::kLeaf | format::kOverflow | format::kMeta | format::kLeaf2 | format::kSubPage;
 
-/// Parameters as of check_snapshot().  `at`: the bytes of page `p`, or of a sub-page in it.
+/// Performs one check; parameters as of check_snapshot().  `at`: the bytes of page `p`, or of a sub-page in
+/// it.
 class Checker {
  public:
   Checker(const cache::WindowView& file, const Snapshot& snapshot, const Options& options, Visitor& visitor,
@@ -39,10 +40,12 @@ class Checker {
                 const format::DbRecord& record);
   void walk(Tree& tree);
   void walk_pages(Tree& tree);
-  /// A page of a tree and all below it.  Keys k of it: low <= k < high, where given.
+  /// Checks a page of a tree and all pages below it.  Their keys k must satisfy low <= k < high, where
+  /// these are given.
   void page(Tree& tree, format::Pgno pgno, std::uint64_t from, unsigned level, const Key& low,
             const Key& high);
-  /// The node of slot `i`, up to the end of its header, inside the page and clear of the table.  False: told.
+  /// Sets `off` to the node of slot `i`.  Reports an error and returns false unless the node's header is
+  /// inside the page and outside the slot table.
   bool node_at(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned i,
                std::size_t upper, std::size_t& off);
   void branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
@@ -57,8 +60,8 @@ class Checker {
                 std::uint32_t size);
   bool use_run(Tree& tree, std::uint64_t p, std::uint64_t first, std::uint64_t pages);
   void sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::byte* at, std::size_t size);
-  /// The items of a page or sub-page without slots: what `lower` and `upper` say beside their number means
-  /// nothing.
+  /// Checks the items of a page or sub-page without slots.  There, the free-space bounds `lower` and
+  /// `upper` mean nothing except for the number of items.
   void items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count,
              std::size_t item, const Key& low, const Key& high);
   void place(const Tree& tree, std::size_t key_bytes, const std::byte* value, std::size_t bytes,
@@ -72,9 +75,9 @@ class Checker {
   Report report_;
   PageAccounts accounts_;
   ReadAhead ahead_;
-  std::uint64_t unseen_ = 0;  ///< pages of overflow runs that only the records of databases tell of
+  std::uint64_t unseen_ = 0;  ///< pages of overflow runs that only database records count
   std::size_t dup_key_bytes_ = 0;
-  NodeBytes scratch_{0};  ///< of one branch page or sub-page: not across calls
+  NodeBytes scratch_{0};  ///< of one branch page or sub-page; not across calls
 };
 
 }  // namespace lmdbio::check

@@ -13,12 +13,15 @@ using cache::Prefetcher;
 
 namespace {
 
-/// Loads of one file, and lists of its leaf pages, at most: a writer that goes on makes each worth less.
+/// Upper limits per file: background loads of the whole file, and fetches of all leaf pages.  A busy writer
+/// makes each of them worth less.
 constexpr unsigned kMostLoads = 8, kMostClaims = 8;
 
 }  // namespace
 
-// With the lock held, which also keeps signals from what allocates.  The only kind of extension there is.
+// Returns the file's policy, made at the first call, or nullptr if there is no memory.  The caller holds
+// the Prefetcher's lock, which also keeps signals from the allocation.  FilePolicy is the only kind of
+// extension.
 FilePolicy* FilePolicy::of(FileCache& file) noexcept {
   if (file.extension == nullptr) file.extension.reset(new (std::nothrow) FilePolicy);
   return static_cast<FilePolicy*>(file.extension.get());
@@ -69,7 +72,7 @@ void FilePolicy::note_epoch(FileCache& file) noexcept {
   file.comes_around = true;
 }
 
-// A few of them, spread over the leaf; each by a page in its midst.
+// Samples at most 16 values, spread over the leaf, each by an address in its middle page.
 void FilePolicy::pass_by(FileCache& file, const format::PageView& leaf,
                          const cache::WindowView& view) noexcept {
   constexpr unsigned kOfLeaf = 16;

@@ -17,7 +17,7 @@ void LeafAhead::jumped(const cache::WindowView& view, const format::PageView& pa
   next_ = leaf_at(view, parent, taken + 1);
   if (next_ == nullptr) return;
   __builtin_prefetch(next_);
-  // The step to entry index + 1 fetches entry 0.
+  // The step to entry index + 1 prefetches entry 0.
   slots_ = leaf.bytes() + format::kPageHeader - 2 * (std::size_t{index} + 1);
   more_lines_ = 0;
 }
@@ -26,10 +26,14 @@ void LeafAhead::walked(const cache::WindowView& view, const format::PageView& pa
                        const format::PageView& leaf) noexcept {
   const unsigned entries = leaf.count();
   next_ = leaf_at(view, parent, taken + 1);
-  if (const std::byte* const page = leaf_at(view, parent, taken + 2); page != nullptr) __builtin_prefetch(page);
-  if (constexpr unsigned kBranchAhead = 8; taken + kBranchAhead < parent.count())  // its numbers, in time
-    __builtin_prefetch(parent.bytes() + load<std::uint16_t>(parent.bytes() + format::kPageHeader + 2 * (taken + std::size_t{kBranchAhead})));
-  slots_ = next_ != nullptr ? next_ + format::kPageHeader - 2 : nullptr;  // the step to 1 fetches entry 0
+  if (const std::byte* const page = leaf_at(view, parent, taken + 2); page != nullptr)
+    __builtin_prefetch(page);
+  // The page numbers of later leaves, early enough.
+  if (constexpr unsigned kBranchAhead = 8; taken + kBranchAhead < parent.count())
+    __builtin_prefetch(parent.bytes() + load<std::uint16_t>(parent.bytes() + format::kPageHeader +
+                                                            2 * (taken + std::size_t{kBranchAhead})));
+  // The step to entry 1 prefetches entry 0.
+  slots_ = next_ != nullptr ? next_ + format::kPageHeader - 2 : nullptr;
   if (leaves_left_ == 0 || phase_ == Phase::start) tune();
   --leaves_left_;
   entries_ += entries;
@@ -38,13 +42,17 @@ void LeafAhead::walked(const cache::WindowView& view, const format::PageView& pa
   more_lines_ = whole && lines > 1 ? lines - 1 : 0;
 }
 
-// One clock reading in kTrialLeaves leaves at most.  What disturbs a trial only makes it longer: the shortest
-// counts, forgotten slowly, so that one bad trial decides nothing.
+// Switches between the trials and the faster method.  Reads the clock at most once in kTrialLeaves leaves.
+// A disturbance can only lengthen a trial, so the shortest cost counts.  The shortest cost decays slowly,
+// so that one bad trial decides nothing.
 void LeafAhead::tune() noexcept {
   constexpr double kForget = 1.1;
   const std::int64_t now = now_ns();
-  const double cost = entries_ == 0 ? 0 : static_cast<double>(now - since_ns_) / static_cast<double>(entries_);
-  const auto shortest = [cost](double& best) { best = best == 0 || cost < best * kForget ? cost : best * kForget; };
+  const double cost =
+      entries_ == 0 ? 0 : static_cast<double>(now - since_ns_) / static_cast<double>(entries_);
+  const auto shortest = [cost](double& best) {
+    best = best == 0 || cost < best * kForget ? cost : best * kForget;
+  };
   switch (phase_) {
     case Phase::start:
     case Phase::kept:

@@ -32,7 +32,7 @@ LeafLister::Step LeafLister::go_on(PageSource& source, std::vector<std::uint64_t
       }
     }
     if (read_ < level_.size()) {
-      // All that is left of the level: it is brought at once.
+      // Request the rest of the level at once.
       for (std::size_t i = std::max(named_, read_); i < level_.size(); ++i) missing.push_back(level_[i]);
       named_ = level_.size();
       return Step::wait;

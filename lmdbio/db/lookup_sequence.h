@@ -1,4 +1,4 @@
-// Tells lookups by keys in the order of the tree from others: pure, fed with where lookups were.
+// Distinguishes lookups by keys in the order of the tree from others, by the places of the lookups.  Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,20 @@
 
 namespace lmdbio::db {
 
-/// One after the other, or every k-th, up or down; throughout, or in runs with jumps between them, as the
-/// workers of a data loader do it.  Lookups elsewhere in between, a few in a row, do not end a walk.
+/// Recognizes lookups that go through a tree like a walk: one entry after the other or every k-th, up or
+/// down.  The walk may be continuous, or consist of runs with jumps between them, as the workers of a data
+/// loader produce them.  A few lookups elsewhere in a row do not end it.
 class LookupSequence {
  public:
-  /// So many steps of the same width in a row, and it is a walk.
+  /// Number of equal steps in a row that make a walk.
   static constexpr unsigned kWalk = 4;
-  /// Steps of at most so many entries.
+  /// Largest step, in entries.
   static constexpr std::int64_t kMostStep = 16;
-  /// So many lookups elsewhere in a row, and it is a walk no more.
+  /// Number of lookups elsewhere in a row that end a walk.
   static constexpr unsigned kMostStrays = 8;
 
-  /// A lookup in the tree with that root page came to entry `index` of a leaf page with so many `entries`, by
-  /// these entries of the branch pages above it, from the root down.
+  /// Records the place of a lookup in the tree with root page `root`: entry `index` of a leaf page with
+  /// `entries` entries.  `taken`: the entries taken in the branch pages above it, from the root down.
   void came_to(std::uint64_t root, std::span<const std::uint16_t> taken, unsigned index,
                unsigned entries) noexcept {
     const Place here(root, taken, index, entries);
@@ -42,9 +43,9 @@ class LookupSequence {
       runs_ = 0;
       run_ = 0;
       go_on(here);
-    } else if (moved != kFar && (moved > 0) == (step_ > 0)) {  // uneven steps are steps
+    } else if (moved != kFar && (moved > 0) == (step_ > 0)) {  // uneven steps count as steps
       go_on(here);
-    } else if (distance(stray_, here, reach()) == step_ * lookups) {  // it goes on from there
+    } else if (distance(stray_, here, reach()) == step_ * lookups) {  // the walk continues from there
       usual_run_ = runs_++ == 0 ? run_ : (usual_run_ + run_ + 1) / 2;
       run_ = 1;
       go_on(here);
@@ -56,20 +57,20 @@ class LookupSequence {
     }
     skipped_ = 0;
   }
-  /// The next so many lookups are not told of.
+  /// The next `lookups` lookups are not reported to came_to().
   void skip(unsigned lookups) noexcept { skipped_ = lookups; }
-  /// Nothing is known of where lookups were.
+  /// Forgets all places.
   void forget() noexcept { *this = LookupSequence(); }
 
   bool is_walk() const noexcept { return in_a_row_ >= kWalk; }
-  /// Of a walk: a lookup in the leaf page there is likely to be a step of it.
+  /// Of a walk: whether a lookup in the leaf page below `taken` is likely to be a step of it.
   bool is_near(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
     return distance(last_, Place(root, taken, 0, 0), reach()) != kFar;
   }
-  /// Of a walk: from one lookup to the next, entries; negative: down.
+  /// Of a walk: distance from one lookup to the next, in entries; negative: downwards.
   std::int64_t step() const noexcept { return step_; }
-  /// Of a walk: how many lookups the present run will go on for, judging by those before; 0: there is no end
-  /// in sight.
+  /// Of a walk: expected number of lookups left in the current run, judging by earlier runs.  1 or more; 0
+  /// if no end is in sight.
   std::uint64_t left_in_run() const noexcept {
     return runs_ == 0 ? 0 : std::max<std::uint64_t>(usual_run_ > run_ ? usual_run_ - run_ : 0, 1);
   }
@@ -85,18 +86,19 @@ class LookupSequence {
     }
     std::uint64_t root = 0;
     std::array<std::uint16_t, format::kMaxDepth> taken{};
-    std::size_t depth = ~std::size_t{0};  ///< that: no place
+    std::size_t depth = ~std::size_t{0};  ///< ~0: no place
     unsigned index = 0, entries = 0;
   };
 
-  /// Leaf pages that the lookups since the last one may have passed.
+  /// Upper limit on the leaf pages that the lookups since the last one may have passed.
   std::int64_t reach() const noexcept {
     const std::int64_t most = is_walk() ? 2 * std::abs(step_) : kMostStep;
     return 1 + skipped_ * most / std::max<std::int64_t>(last_.entries, 1);
   }
-  // Entries from `a` to `b`, if at most `reach` leaf pages lie between them; the leaf pages in between are
-  // taken to have as many entries as the first one.  How many children a branch page has is not known: the
-  // last leaf of one and the first of the next are neighbours only as far as that can be seen.
+  // Returns the entries from `a` to `b`, or kFar if more than `reach` leaf pages lie between them.  Leaf
+  // pages in between are assumed to have as many entries as the first one.  The number of children of a
+  // branch page is unknown.  So the last leaf of one branch page and the first leaf of the next count as
+  // neighbours as far as `taken` shows.
   static std::int64_t distance(const Place& a, const Place& b, std::int64_t reach) noexcept {
     if (a.depth != b.depth || a.root != b.root) return kFar;
     std::size_t level = 0;
@@ -122,11 +124,11 @@ class LookupSequence {
     run_ += skipped_ + 1;
   }
 
-  Place last_, stray_;  ///< of the walk, or of the last lookup; elsewhere, after that
+  Place last_, stray_;  ///< of the walk or the last lookup; of a lookup elsewhere after it
   std::int64_t step_ = 0;
   unsigned in_a_row_ = 0, strays_ = 0, skipped_ = 0;
-  std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump; of the runs before
-  unsigned runs_ = 0;                      ///< that have ended
+  std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump; in earlier runs
+  unsigned runs_ = 0;                      ///< runs that have ended
 };
 
 }  // namespace lmdbio::db

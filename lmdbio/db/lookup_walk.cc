@@ -8,7 +8,7 @@ namespace lmdbio::db {
 
 namespace {
 
-/// In memory a walk looks again after so many bytes.
+/// Bytes after which a walk over data in memory probes residency again.
 constexpr std::uint64_t kLook = std::uint64_t{4} << 20;
 
 }  // namespace
@@ -23,7 +23,8 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const cache:
   const Readahead::Step kind = value ? Readahead::Step::value : Readahead::Step::leaf;
   bool each_leaf;
   const bool there = readahead_.step(kind, place, need, view, run_, each_leaf).ok();
-  if (!readahead_.is_streaming()) {  // it is granted far more where the program goes on fast
+  // Readahead grants a fast program far more than a look at memory covers, so limit the run.
+  if (!readahead_.is_streaming()) {
     const std::uint64_t around = kLook >> view.shift();
     const std::uint64_t from = std::max(run_.first, need.first - std::min(need.first, around));
     const std::uint64_t end = need.first + std::max(need.pages, around);
@@ -35,7 +36,7 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const cache:
 
 unsigned LookupWalk::covered(const WalkPlace& place, const cache::WindowView& view) const noexcept {
   constexpr unsigned kMost = 16;
-  if (!sequence_.is_walk()) return 0;  // not any more
+  if (!sequence_.is_walk()) return 0;  // the walk has ended
   unsigned n = 0;
   std::int64_t at = place.index;
   while (n < kMost) {
@@ -51,8 +52,8 @@ unsigned LookupWalk::covered(const WalkPlace& place, const cache::WindowView& vi
   return n;
 }
 
-// The kernel reads ahead of lookups in order, and what it is reading looks like data in memory.  So a walk
-// asks again before it has come much further than one look at memory says (Readahead).
+// The kernel reads ahead of lookups in order, and data that it is still reading looks resident.  So a walk
+// probes again before it has gone much further than one residency probe of Readahead covers.
 unsigned LookupWalk::ask_within(const WalkPlace& place, const cache::WindowView& view) const noexcept {
   constexpr std::uint64_t kLeast = 16, kMost = 1024;
   const std::uint64_t values = std::min(place.value_pages, view.pages()) << view.shift();

@@ -1,4 +1,4 @@
-// Lookups by keys in the order of the tree, read ahead as a walk.
+// Prefetches for lookups by keys in the order of the tree, as for a walk.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,37 @@
 
 namespace lmdbio::db {
 
-/// One transaction handle's.
+/// Recognizes and prefetches the walk of lookups of one transaction handle.  Follows the handle's thread
+/// rule.
 class LookupWalk {
  public:
   explicit LookupWalk(Env& env) noexcept : readahead_(env, Readahead::Uses::all) {}
 
-  /// Lookups are a walk, and one in the leaf page there is likely to be a step of it.
+  /// Whether lookups are a walk and one in the leaf page below `taken` is likely to be a step of it.
   bool has(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
     return sequence_.is_walk() && readahead_.is_on() && sequence_.is_near(root, taken);
   }
   /// Of a walk: entries from one lookup to the next, 1 or more.
   std::uint32_t width() const noexcept { return static_cast<std::uint32_t>(std::abs(sequence_.step())); }
-  /// Reads are being made for it.
+  /// Whether the walk is being prefetched.
   bool is_streaming() const noexcept { return readahead_.is_streaming(); }
-  /// The lookup needs `need`: a leaf page, `place.leaf` is none then, or its value.  Waits for it.  False: it
-  /// cannot be read now.
+  /// Waits until `need` can be read; returns false if it cannot be read now.  `need` is a leaf page, and
+  /// `place.leaf` is none; or it is a value.
   bool bring(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) noexcept;
-  /// The lookup has come to `place`.
+  /// Records that the lookup has come to `place`.
   void came_to(std::uint64_t root, const WalkPlace& place) noexcept {
     sequence_.came_to(root, place.taken, place.index, place.leaf.count());
     if (!sequence_.is_walk() && readahead_.has_walk()) end_walk();
   }
   bool forward() const noexcept { return sequence_.step() >= 0; }
-  /// From `place` on: how many lookups, if they go on like this, will find there what they need.
+  /// Returns how many lookups after `place` find what they need in memory if the walk continues.
   unsigned covered(const WalkPlace& place, const cache::WindowView& view) const noexcept;
-  /// From `place` on: after how many lookups one is to ask again, though what it needs was in memory.
+  /// Returns after how many lookups from `place` on the next one must probe, although its data was in
+  /// memory.
   unsigned ask_within(const WalkPlace& place, const cache::WindowView& view) const noexcept;
-  /// The next so many lookups are not told of.
+  /// The next `lookups` lookups are not reported to came_to().
   void skip(unsigned lookups) noexcept { sequence_.skip(lookups); }
-  /// The window has changed.
+  /// Forgets the walk and all places.  Called when the window has changed.
   void forget() noexcept {
     end_walk();
     sequence_.forget();
@@ -56,7 +58,7 @@ class LookupWalk {
   Readahead readahead_;
   LookupSequence sequence_;
   FreeRun run_;
-  std::uint64_t leaf_ = 0;  ///< page of the leaf that was brought last; 0: none
+  std::uint64_t leaf_ = 0;  ///< page number of the leaf read last; 0: none
 };
 
 }  // namespace lmdbio::db

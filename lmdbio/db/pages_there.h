@@ -1,4 +1,4 @@
-// The pages of a tree that a plan may look at.
+// Provides the pages of a tree that a plan may look at.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace lmdbio::db {
 
-/// Pages that can be read now: resident chunks, and what is in the page cache.
+/// Provides pages that can be read now: those in resident chunks and those in the page cache.
 class PagesThere final : public PageSource {
  public:
-  /// `tries`: looks into the page cache at most: each is a system call.
+  /// `tries`: upper limit on probes of the page cache; each is a system call.
   PagesThere(cache::FileCache& file, const cache::WindowView& view, unsigned tries = 8)
       : file_(file), view_(view), tries_(tries) {}
   bool get(std::uint64_t page, format::PageView& out) override {
@@ -23,7 +23,8 @@ class PagesThere final : public PageSource {
       --tries_;
       if (cache::Prefetcher::existing()->is_reading(file_, {at, view_.page_size()})) return false;
       if (file_.residency.share(at, view_.page_size(), view_.base()).value_or(0) < 1) return false;
-      // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
+      // After a failed read, a page in the page cache may lack its bytes.  read(2) reports this as an
+      // error.
       if (file_.read_failed.load(std::memory_order_relaxed) && !time_byte(file_.buffered, at)) return false;
     }
     const std::byte* const bytes = view_.at(format::Pgno{page});

@@ -40,7 +40,7 @@ class Planner {
  private:
   bool enough() const noexcept { return pages_ >= limits_.pages || out_.runs.size() >= limits_.runs; }
 
-  /// False: enough.
+  /// Adds a run to the plan.  Returns false once the plan has enough.
   bool need(std::uint64_t first, std::uint64_t pages) {
     pages_ += pages;
     if (!place_.apart && !out_.runs.empty() && out_.runs.back().first + out_.runs.back().pages == first)
@@ -50,7 +50,7 @@ class Planner {
     return !enough();
   }
 
-  /// The values of a leaf, from entry `i` on.
+  /// Adds the values of a leaf, from entry `i` on.  Returns false if the plan ends.
   bool leaf(const PageView& page, unsigned i) {
     if (!place_.values || lost_ || page.is_leaf2()) return true;
     const unsigned n = page.count();
@@ -80,7 +80,7 @@ class Planner {
     return true;
   }
 
-  /// To the leaf after the one that branch_ leads to.  False: the plan ends.
+  /// Goes on to the leaf after the one that branch_ leads to.  Returns false if the plan ends.
   bool next_leaf() {
     unsigned level = depth_;
     do {
@@ -101,7 +101,7 @@ class Planner {
       if (is_leaf && !place_.values) return true;
       if (!source_.get(child, page)) {
         lost_ = place_.period != 1;
-        pages_ += leaf_pages_;  // its values are as many as those of the one before it, most likely
+        pages_ += leaf_pages_;  // its values likely take as many pages as those of the leaf before
         return is_leaf && scout_ != 0 && --scout_ != 0 && !enough();
       }
       if (page.count() == 0 || page.is_branch() == is_leaf) return false;
@@ -118,7 +118,7 @@ class Planner {
   Plan& out_;
   unsigned scout_, depth_ = 0;
   std::uint64_t skip_;
-  bool lost_ = false;  ///< how many entries were passed is not known
+  bool lost_ = false;  ///< the number of entries passed is unknown
   std::uint64_t pages_ = 0, leaf_pages_ = 0;
   std::array<PageView, format::kMaxDepth> branch_;
   std::array<std::uint16_t, format::kMaxDepth> taken_;
@@ -133,10 +133,11 @@ void plan_walk(const WalkPlace& place, PageSource& source, const PlanLimits& lim
 
 namespace {
 
-/// Needs that follow one another, or nearly.
+/// Needs that follow one another in the file, or nearly.
 struct Stretch {
-  std::uint64_t end =
-      0;  ///< page where the next is expected: forward the one after, else the last one's first
+  /// Page where the next need is expected: forward, the one after the last need; backward, the last need's
+  /// first.
+  std::uint64_t end = 0;
   std::uint64_t pages = 0;
 };
 
@@ -156,9 +157,9 @@ class Folder {
   void run(const PageRun& need, const Plan& plan) {
     out_.chunks.clear();
     out_.alone.clear();
-    // One leaf in between may lie elsewhere.
+    // Leaf pages may be farther apart, by one leaf that lies elsewhere.
     near_leaf_ = std::clamp(3 * plan.leaf_pages, near_, std::max(near_, geometry_.pages_a_chunk() / 2));
-    // Which stretch each need belongs to, and how long those become.
+    // Find out which stretch each need belongs to, and how long the stretches become.
     stretches_.clear();
     member_.clear();
     stretches_.push_back({history_.end_page, history_.run_pages});
@@ -167,7 +168,8 @@ class Folder {
     const bool goes_on = member_[0] == 0;
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
     if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
-    // Backwards a leaf comes before its values and lies behind them: the walk gets there by way of them.
+    // In a backward walk, a leaf page is needed before its values but may have a lower page number.  The
+    // walk then reaches it through the values, so it belongs to their stretch.
     if (!forward_ && need.pages == 1 && !plan.runs.empty() && plan.runs[0].first > need.first &&
         plan.runs[0].first - need.first < geometry_.pages_a_chunk() && is_dense(1))
       member_[0] = member_[1];
@@ -182,7 +184,7 @@ class Folder {
     }
     out_.in_chunks_now = dense_now || here_now;
     out_.history = history_;
-    if (dense_now || goes_on) {  // where it was, or somewhere for long
+    if (dense_now || goes_on) {  // the walk continues, or stays elsewhere for long
       out_.history.end_page = now.end;
       out_.history.run_pages = now.pages;
     }
@@ -204,14 +206,15 @@ class Folder {
   }
 
  private:
-  static constexpr unsigned kMostApart = 4;  ///< leaves at the end of a plan that lie apart from the rest
+  /// Upper limit on the leaf pages at the end of a plan that lie apart from the rest.
+  static constexpr unsigned kMostApart = 4;
 
   std::size_t join(const PageRun& r) {
-    constexpr std::size_t kOpen = 4;  // stretches that go on side by side: values here, leaves there
+    constexpr std::size_t kOpen = 4;  // stretches that continue side by side: values, leaf pages
     const std::uint64_t from = forward_ ? r.first : r.first + r.pages,
                         to = forward_ ? r.first + r.pages : r.first;
-    // The nearest: backwards a leaf that lies before its values would else take over the stretch that they
-    // are in.
+    // Take the nearest stretch.  In a backward walk, a leaf page that lies before its values would
+    // otherwise take over the stretch of the values.
     std::size_t nearest = stretches_.size();
     std::uint64_t least = (r.pages == 1 ? near_leaf_ : near_) + 1;
     for (std::size_t i = stretches_.size(); i > 0 && stretches_.size() - i < kOpen; --i) {
@@ -234,7 +237,8 @@ class Folder {
     return nearest;
   }
 
-  /// What comes next goes on from both: backwards, a leaf page that was needed before its values, and they.
+  /// Unites two stretches that the next need both continues, and returns the number of the result.
+  /// Example: in a backward walk, a leaf page that was needed before its values, and the values.
   std::size_t unite(std::size_t first, std::size_t second, std::uint64_t end) {
     stretches_[first] = {end, stretches_[first].pages + stretches_[second].pages};
     stretches_.erase(stretches_.begin() + static_cast<std::ptrdiff_t>(second));
@@ -242,8 +246,8 @@ class Folder {
     return first;
   }
 
-  /// Much is known, and most of it lies in short stretches: there, that some needs follow one another says
-  /// nothing of the rest of a chunk.
+  /// Whether many needs are known and most of them lie in short stretches.  Then some needs that follow one
+  /// another say nothing about the rest of a chunk.
   bool is_scattered() const noexcept {
     std::uint64_t all = 0, in_long = 0;
     for (std::size_t i = 0; i < stretches_.size(); ++i) {
@@ -278,7 +282,7 @@ class Folder {
     }
   }
 
-  /// What is not here is read by itself.
+  /// Plans exact reads for the parts of the run that are not here.
   void place_short(const PageRun& r, std::uint32_t a, std::uint32_t b) {
     const std::uint64_t per_chunk = geometry_.pages_a_chunk(), end = r.first + r.pages;
     std::uint64_t from = r.first;
@@ -291,7 +295,7 @@ class Folder {
     if (from < end) out_.alone.push_back({from, end - from});
   }
 
-  /// It stays where it is, though nothing new is read for it.
+  /// Plans a chunk that is here, so that it stays in memory although nothing new is read for it.
   bool keep(std::uint32_t c) {
     constexpr std::size_t kMostKept = 64;
     if (!facts_.is_here(c) || kept_ >= kMostKept) return false;
@@ -311,18 +315,18 @@ class Folder {
     return true;
   }
 
-  /// In file order beyond what is known.
+  /// Adds chunks in file order beyond the known needs.
   void go_on_from(std::uint64_t page, bool another_turn) {
     const std::uint32_t last = geometry_.chunk_of(std::max(geometry_.file_pages, std::uint64_t{1}) - 1);
     std::uint32_t c = std::min(geometry_.chunk_of(page), last);
-    std::size_t passed = 0;  // of chunks that are exact: no more than could be had
+    std::size_t passed = 0;  // exact chunks; no more than could be planned
     while (!another_turn && facts_.is_exact(c) ? ++passed <= horizon_ : add(c)) {
       if (forward_ ? c == last : c == 0) return;
       c = forward_ ? c + 1 : c - 1;
     }
   }
 
-  /// The walk ends, and may start again: the first time a little is made ready for that.
+  /// Plans for a walk that ends and may start again.  The first time, only a little is prefetched for that.
   void start_again() {
     constexpr std::size_t kFirstTime = 1;
     if (history_.epochs == 0) horizon_ = std::min(horizon_, out_.chunks.size() - kept_ + kFirstTime);
@@ -335,7 +339,7 @@ class Folder {
   std::size_t horizon_, kept_ = 0;
   std::uint64_t near_leaf_ = 0;  ///< pages
   const std::uint64_t near_;     ///< pages
-  std::uint64_t dense_;          ///< likewise: so many in a row are much
+  std::uint64_t dense_;          ///< pages in a row that justify whole chunks
   ChunkFacts& facts_;
   FoldedPlan& out_;
   std::vector<Stretch> stretches_;

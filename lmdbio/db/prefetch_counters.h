@@ -1,4 +1,4 @@
-// What prefetching (txn_prefetch.h) came to, for a transaction's counters.
+// Counters of the prefetches of a transaction (txn_prefetch.h).
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 namespace lmdbio::db {
 
 struct PrefetchCounters {
-  std::uint64_t keys = 0;    ///< asked for
-  std::uint64_t found = 0;   ///< with values in pages of their own
-  std::uint64_t cached = 0;  ///< of these, in the page cache already
-  std::uint64_t arena = 0;   ///< read into private memory
-  std::uint64_t hits = 0;    ///< lookups answered by what was prefetched
-  std::uint64_t waits = 0;   ///< of these, not there yet
-  std::uint64_t dropped =
-      0;  ///< lookups of such keys that were left to the mapping: a read failed, memory was short
+  std::uint64_t keys = 0;    ///< requested
+  std::uint64_t found = 0;   ///< keys with values in overflow pages
+  std::uint64_t cached = 0;  ///< values of `found` that were in the page cache already
+  std::uint64_t arena = 0;   ///< values read into private memory
+  std::uint64_t hits = 0;    ///< lookups answered from prefetched keys
+  std::uint64_t waits = 0;   ///< lookups that waited for a prefetch in flight
+  /// Lookups of prefetched keys that fell back to page faults: a read failed, or memory was short.
+  std::uint64_t dropped = 0;
   std::uint64_t bytes = 0, requests = 0;  ///< read, tree pages included
 
   void add(const PrefetchCounters& c) noexcept {

@@ -39,7 +39,8 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint
   if (!size) return nullptr;
   const File* direct = wants_direct ? file.direct() : nullptr;
   if (direct != nullptr && direct->alignment() > cache::ValueArena::kUnit) direct = nullptr;
-  // One with read-ahead is not good enough but for little.
+  // The prefetches need a descriptor without read-ahead; only where opens drop the page cache is another
+  // one used.
   const File* const buffered = file.opens_drop_cache() ? &file.buffered() : file.exact();
   if (buffered == nullptr) return nullptr;
   facts.local = file.local();
@@ -61,7 +62,7 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint
 bool PrefetchFile::to_arena(std::uint64_t offset) noexcept {
   if (path_ != ReadPath::direct_once) return path_ == ReadPath::direct;
   const std::uint64_t piece = offset >> kPieceShift;
-  if (piece >= pieces_) return true;  // the file has grown since: not known
+  if (piece >= pieces_) return true;  // the file has grown since: earlier reads are unknown
   const std::uint64_t bit = std::uint64_t{1} << (piece % 64);
   return (read_[piece / 64].fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
 }

@@ -1,4 +1,5 @@
-// A file's part in what transactions prefetch (txn_prefetch.h): descriptors, slabs, and where values go.
+// The part of a transaction's prefetches (txn_prefetch.h) that belongs to the file: descriptors, slabs,
+// read paths.
 #pragma once
 
 #include <atomic>
@@ -13,38 +14,39 @@
 
 namespace lmdbio::db {
 
-/// An environment's, shared with its transactions.  Any thread.
+/// The file state that an environment shares with its transactions for prefetches.  Any thread.
 class PrefetchFile {
  public:
-  /// Null: the file cannot be opened anew, or no memory, or the configuration is against it.
+  /// Opens the file for prefetches.  Returns nullptr if it cannot be opened anew, there is no memory, or
+  /// the configuration forbids it.
   static std::shared_ptr<PrefetchFile> open(const Origin& origin, std::uint64_t used_bytes) noexcept;
 
   ReadPath path() const noexcept { return path_; }
   const File& buffered() const noexcept {
     return buffered_;
-  }  ///< without read-ahead, but for file systems
-     ///< whose opens drop the page cache
+  }  ///< without read-ahead, except on file systems whose opens drop the page cache
   const File* direct() const noexcept { return direct_; }
   const Residency& residency() const noexcept { return residency_; }
   cache::SlabPool& slabs() noexcept { return slabs_; }
   cache::Prefetcher& prefetcher() noexcept { return prefetcher_; }
-  /// A value at `offset` is about to be read: it goes into an arena, and is known the next time.
+  /// Whether the value at `offset`, which is about to be read, goes into an arena.  Records the read, so
+  /// that a second read of the value may go to the page cache.
   bool to_arena(std::uint64_t offset) noexcept;
 
  private:
   PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file, const File& buffered,
                const File* direct, int programs_fd, ReadPath path, std::uint64_t bytes);
 
-  static constexpr unsigned kPieceShift = 12;  ///< of the file that a bit stands for
+  static constexpr unsigned kPieceShift = 12;  ///< of the piece of the file that one bit stands for
 
   cache::Prefetcher& prefetcher_;
   const std::shared_ptr<const OpenFile> file_;
-  const File& buffered_;      ///< file_'s
-  const File* const direct_;  ///< likewise; null: nothing is read past the page cache
+  const File& buffered_;      ///< owned by file_
+  const File* const direct_;  ///< owned by file_; null: no read bypasses the page cache
   const Residency residency_;
   const ReadPath path_;
   std::size_t pieces_ = 0;
-  std::unique_ptr<std::atomic<std::uint64_t>[]> read_;  ///< bits of pieces that were read before
+  std::unique_ptr<std::atomic<std::uint64_t>[]> read_;  ///< one bit per piece; set: read before
   cache::SlabPool slabs_;
 };
 

@@ -1,4 +1,4 @@
-// The reads of a transaction that prefetches: past the page cache and through it.
+// The read queues of a transaction that prefetches: one past the page cache and one through it.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,33 @@
 
 namespace lmdbio::db {
 
-/// One thread at a time.
+/// Owns the two read queues.  One thread at a time.
 class PrefetchQueues {
  public:
   static constexpr unsigned kDirectDepth = 128, kBufferedDepth = 64;
 
-  /// None yet.  `file` outlives it.
+  /// Makes no queues yet.  `file` outlives this object.
   explicit PrefetchQueues(const PrefetchFile& file) noexcept : file_(file) {}
 
-  /// Makes them for a file of `file_bytes`, in place of those there are, in which nothing is being read.
-  /// False: there are none.  May throw bad_alloc.
+  /// Makes the queues for a file of `file_bytes`.  Replaces existing queues, which must have no reads in
+  /// flight.  Returns false if there are no queues then.  May throw bad_alloc.
   bool make(std::uint64_t file_bytes);
   bool made() const noexcept { return buffered_ != nullptr; }
-  /// Bytes of the file as they know it.
+  /// Size of the file that the queues were made for.
   std::uint64_t file_bytes() const noexcept { return file_bytes_; }
-  /// Null where values go to the page cache alone.
+  /// Returns nullptr if values go to the page cache only.
   ReadQueue* direct() const noexcept { return direct_.get(); }
   ReadQueue& buffered() const noexcept { return *buffered_; }
 
-  /// Reads are submitted and taken in, without waiting.
+  /// Submits waiting requests and takes completed ones, without waiting.
   void pump() noexcept;
-  /// Some reads have not been submitted, or not been taken in.
+  /// Whether requests wait to be submitted.
   bool waiting() const noexcept;
-  /// Waits for reads in flight, and forgets all.
+  /// Waits for reads in flight and drops all requests.
   void drop_all() noexcept;
-  /// Adds what was read since the last call.
+  /// Adds the bytes and requests since the last call.
   void count(PrefetchCounters& to) noexcept;
-  /// In a forked child: they are left as they are, their threads and descriptors are the parent's.
+  /// Call in a forked child.  Leaks the queues, because their threads and descriptors belong to the parent.
   void abandon() noexcept;
 
  private:

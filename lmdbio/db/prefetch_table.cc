@@ -45,7 +45,7 @@ PrefetchedKey& PrefetchTable::add(std::size_t tree, const MDB_val& key) {
 void PrefetchTable::drop_oldest() noexcept {
   const Queued q = order_.front();
   order_.pop_front();
-  if (q.item->second.number != q.number) return;  // prefetched again since
+  if (q.item->second.number != q.number) return;  // the key was prefetched again since
   table_.erase(table_.find(q.item->first));
 }
 

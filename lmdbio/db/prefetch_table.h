@@ -1,4 +1,4 @@
-// The keys that a transaction has prefetched, and what is known of each.  No I/O.
+// The table of the keys that a transaction has prefetched.  No I/O.
 #pragma once
 
 #include <lmdb.h>
@@ -19,7 +19,7 @@
 
 namespace lmdbio::db {
 
-/// A tree as it was when a key was prefetched: another one has other answers.
+/// Identifies a tree as it was when a key was prefetched.  A changed tree gives other answers.
 struct PrefetchedTree {
   MDB_dbi dbi = 0;
   std::uint64_t root = 0;
@@ -31,40 +31,41 @@ struct PrefetchedTree {
   }
 };
 
-/// What is known of one key.
+/// The result of a prefetch for one key.
 struct PrefetchedKey {
   enum class Kind : unsigned char {
-    gone,    ///< the lookup is left to the tree
-    absent,  ///< there is no such key
-    arena,   ///< in a slab
-    cached,  ///< on its way into the page cache
+    gone,    ///< the lookup searches the tree
+    absent,  ///< the tree has no such key
+    arena,   ///< the value is in a slab
+    cached,  ///< the value is in the page cache, or on its way
   };
   Kind kind = Kind::gone;
   bool given_out = false;
   std::uint32_t bytes = 0;   ///< of the value
-  std::size_t tree = 0;      ///< of the table's trees
-  std::uint64_t number = 0;  ///< of the key, in the order in which they were added
-  std::uint64_t page = 0;    ///< first of the run
+  std::size_t tree = 0;      ///< by number_of()
+  std::uint64_t number = 0;  ///< of the key, in the order of add()
+  std::uint64_t page = 0;    ///< first of the overflow run
   cache::ValueArena::Slab* slab = nullptr;
-  std::uint64_t use = 0;  ///< of the slab
-  std::size_t at = 0;     ///< of the run in it
+  std::uint64_t use = 0;  ///< Slab::use when the value was put there
+  std::size_t at = 0;     ///< offset of the run in the slab
   cache::ValueArena::Read* read = nullptr;
   std::shared_ptr<ReadGroup> group;
 };
 
-/// A transaction's.  One thread at a time.  Pointers to keys stay valid until one is added, which may drop
-/// the oldest, and clear().
+/// The prefetched keys of one transaction.  One thread at a time.  Pointers to keys stay valid until add(),
+/// which may drop the oldest keys, and until clear().
 class PrefetchTable {
  public:
-  /// Keys that are remembered.
+  /// Upper limit on the keys in the table.
   static constexpr std::size_t kMostKeys = std::size_t{1} << 16;
 
-  /// What is known of `key` in this tree; null: nothing.
+  /// Returns the result for `key` in this tree, or nullptr if there is none.
   PrefetchedKey* find(const PrefetchedTree& tree, const MDB_val& key) noexcept;
-  /// The number by which add() knows a tree.  May throw bad_alloc.
+  /// Returns the number of `tree` for add(), and adds the tree if it is new.  May throw bad_alloc.
   std::size_t number_of(const PrefetchedTree& tree);
-  /// The key, the youngest from now on and Kind::gone: the caller says what it is.  Drops the oldest ones if
-  /// there are too many.  `tree`: by number_of.  May throw bad_alloc: then nothing was added.
+  /// Adds `key` as the youngest, with Kind::gone; the caller sets the kind.  Drops the oldest keys if there
+  /// are too many.  `tree`: by number_of().  May throw bad_alloc; then the key is not in the table, unless
+  /// it was before.
   PrefetchedKey& add(std::size_t tree, const MDB_val& key);
   std::size_t size() const noexcept { return table_.size(); }
   template <class F>
@@ -106,9 +107,9 @@ class PrefetchTable {
   void drop_oldest() noexcept;
 
   Table table_;
-  std::deque<Queued> order_;  ///< of the table's, as they were added
+  std::deque<Queued> order_;  ///< entries of table_ in the order of add()
   std::vector<PrefetchedTree> trees_;
-  std::uint64_t added_ = 0;  ///< keys so far
+  std::uint64_t added_ = 0;  ///< number of add() calls
 };
 
 }  // namespace lmdbio::db

@@ -15,7 +15,7 @@ void Stride::observe(std::uint64_t number, Seen seen) noexcept {
       in_a_row_ = 0;
       if (!predicts(number)) return;
       clean_ = 0;
-      // A guess that rests on one distance falls with the first value that is not used.
+      // A guess that rests on one distance fails with the first value that is not used.
       if (++missed_ >= kMostMissed || sure_ < kEstablished) give_up_guess();
       return;
     case Seen::used:

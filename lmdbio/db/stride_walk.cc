@@ -19,33 +19,35 @@ using cache::TouchedPages;
 
 namespace {
 
-/// Around the page that tells of a value; the system's page may begin elsewhere than the file's.
+/// Bytes on each side of a sampled page that must belong to its value.  The system's page may begin
+/// elsewhere than the file's.
 constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
-/// Values at the start that are fetched whether they are used or not.
+/// Number of values at the start that are fetched whether they are used or not.
 constexpr std::uint64_t kProbed = 4;
-/// So many values at the start of which nothing can be seen, and it is given up.
+/// Gives up after this many values at the start whose use cannot be seen.
 constexpr unsigned kMostUnseen = 8;
-/// So many that were fetched at the start without being told whether all are used, and it is given up as
-/// well.
+/// Gives up after this many values at the start that were fetched without finding out whether all are used.
 constexpr unsigned kMostProbed = 16;
-/// Of so many values in a row that were not seen used, page faults of so many: they are read where it does
-/// not show.
+/// Out of kUnseen values in a row whose use was not seen, kUnseenFaults major page faults mean that they
+/// are read where it does not show.
 constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
-/// Values that are looked at once more, and how many of them used by then say that the program reads late.
+/// Number of unused values that are sampled once more, and how many used ones among them show that the
+/// program reads late.
 constexpr std::size_t kLate = 16, kReadLate = 8;
-/// So many values in a row not used: the walk is after the keys, and asked at leaves alone.
+/// After this many unused values in a row, the walk counts as one over keys and calls step() at leaves only.
 constexpr std::uint64_t kKeys = 256;
-/// So many, and what follows may be read later.
+/// After this many unused values in a row, the values that follow are watched for late reads.
 constexpr std::uint64_t kPassedBy = 16;
-/// Where values cannot be told apart: no more bytes of values a leaf, or each value is asked about; values of
-/// a leaf that are looked at; of those asked about, one in so many is looked at again later.
+/// For values that cannot be distinguished.  kMostUnasked: with more bytes of values per leaf, the walk
+/// calls step() at each value.  kOfLeaf: samples per leaf.  kLookedAtAgain: one sample in this many is looked
+/// at again later.
 constexpr std::uint64_t kMostUnasked = std::uint64_t{1} << 20;
 constexpr unsigned kOfLeaf = 8, kLookedAtAgain = 8;
-/// Leaf pages ahead; of a walk that reads leaf pages alone, at first and at most; leaf pages that a plan may
-/// look at.
+/// Leaf pages ahead; of a walk that reads leaf pages only: at first, and at most.  kMostProbes: leaf pages
+/// that a plan may probe.
 constexpr std::size_t kLeaves = 32, kFirstLeaves = 8, kMostLeaves = 64;
 constexpr unsigned kMostProbes = 48;
-/// Bytes ahead, at most; values, the surer the more.
+/// Upper limits on what is fetched ahead: bytes, and values.  The surer the guess, the more values.
 constexpr std::uint64_t kMostAhead = std::uint64_t{64} << 20;
 constexpr unsigned kMostValues = 32;
 
@@ -58,11 +60,11 @@ ReadFacts facts_of(const cache::FileCache& file) noexcept {
   facts.setting = config().io;
   facts.can_map = file.has_page_cache();
   facts.memory_limit = Prefetcher::existing()->memory_limit();
-  facts.residency_is_known = *file.residency.how() != '\0';  // plans need to know which leaf pages are there
+  facts.residency_is_known = *file.residency.how() != '\0';  // plans must know which leaf pages are there
   return facts;
 }
 
-// The pages of a value of a leaf; none: it has none of its own.
+// Returns the pages of the value of an entry; none if it has no valid pages of its own.
 PageRun pages_of(const format::PageView& leaf, unsigned entry, const cache::WindowView& view) noexcept {
   format::Node node;
   if (entry >= leaf.count() || !leaf.node(entry, node) || (node.flags() & format::kBigData) == 0) return {};
@@ -70,8 +72,9 @@ PageRun pages_of(const format::PageView& leaf, unsigned entry, const cache::Wind
   return run.first < view.pages() && run.pages <= view.pages() - run.first ? run : PageRun{};
 }
 
-// The walk jumped to a place near here; the program reads the values that it has come to since.  A page near
-// the leaf may be present because of that.
+// Whether the program has read the value before `place`: the walk jumped to a place near here, and the
+// program reads the values that it has come to since.  A page near the leaf shows nothing, because the
+// touch of the leaf may have made it present.
 bool has_read_before(const TouchedPages& touched, const WalkPlace& place,
                      const cache::WindowView& view) noexcept {
   const PageRun value = pages_of(place.leaf, place.forward ? place.index - 1 : place.index + 1, view);
@@ -96,7 +99,8 @@ std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace
                                               const cache::WindowView& view) noexcept {
   cache::FileCache& file = walk.file();
   const bool each = tells_each(place, view);
-  // Where page faults do it, leaf pages alone are read by them as well.
+  // Where page faults read the data, they also read only the leaf pages if the program does not read
+  // values.
   if (!place.values || (!each && file.path() == ReadPath::page_faults)) return nullptr;
   if (choose_read_path(Access::stride, facts_of(file)) == ReadPath::none) return nullptr;
   const std::byte* const leaf = place.leaf.bytes();
@@ -110,7 +114,7 @@ std::unique_ptr<StrideWalk> StrideWalk::start(cache::Walk& walk, const WalkPlace
 }
 
 bool StrideWalk::is_shared(cache::FileCache& file, ChunkIndex chunk, std::uint32_t share) noexcept {
-  // What one process reads so is of no use to another.
+  // Data that one process reads into private memory is of no use to another.
   if (file.path() == ReadPath::direct && !file.shares_chunks) return false;
   const std::shared_ptr<node::Table> node = file.node.table();
   if (node == nullptr) return false;
@@ -128,7 +132,7 @@ StrideWalk::Faults StrideWalk::faults() noexcept {
   return {used.ru_majflt, used.ru_majflt + used.ru_minflt};
 }
 
-// Nothing is known of what was used.
+// Forgets all observations.
 void StrideWalk::anew(const WalkPlace& place) noexcept {
   stride_ = Stride();
   given_.clear();
@@ -154,7 +158,7 @@ bool StrideWalk::goes_on() const noexcept {
 
 Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& need,
                               const cache::WindowView& view, FreeRun& run) {
-  if (!touched_) return false;  // a forked child
+  if (!touched_) return false;  // this is a forked child
   look_back(at == Arrival::value ? &here : nullptr, view);
   if (!goes_on()) return false;
   if (stride_.verdict() == Stride::Verdict::stride) {
@@ -187,7 +191,7 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
       run = {need.first, need.pages};
     }
   } else {
-    upcoming_.count = 0;  // of an earlier turn, if the tree has one leaf
+    upcoming_.count = 0;  // from an earlier turn, if the tree has one leaf
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (stride_.period() == 0 && stride_.unused_in_a_row() >= kPassedBy)
       FilePolicy::pass_by(walk_.file(), place.leaf, view);
@@ -203,16 +207,17 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
   return true;
 }
 
-// --- what was used ----------------------------------------------------------------------------------------
+// --- use of the values ------------------------------------------------------------------------------------
 
-// At the value that is given next, or null.  Each look costs two changes of threads.  So values whose reading
-// would have shown in a page fault wait for one, or for others to be looked at with.
+// Finds out which of the values in given_ were used.  `value`: the value that is given next, or null.  Each
+// look costs two changes of threads.  So values whose reading would have caused a page fault wait for one,
+// or for other values to be looked at with.
 void StrideWalk::look_back(const WalkPlace* value, const cache::WindowView& view) {
   const Faults now = given_.empty() ? before_ : faults();
   const bool quiet = now.all == before_.all, asks = value != nullptr && upcoming(*value) == nullptr;
   if (tells_each_ && quiet && !asks && !is_fast() && !probes() && given_.size() < Upcoming::kMost) return;
-  // Nothing was touched at all, or nothing that was not there; the first values may be in the page cache
-  // since the file was opened.
+  // Without page faults, nothing was touched; without major ones, nothing that was not in memory.  The
+  // first values may be in the page cache since the file was opened.
   const bool minor = !tells_each_ && now.major == before_.major;
   const bool fast = tells_each_ ? is_fast() && quiet : minor && (quiet || stride_.unused_in_a_row() >= kLate);
   looks_.clear();
@@ -238,7 +243,7 @@ void StrideWalk::look_back(const WalkPlace* value, const cache::WindowView& view
     Stride::Seen seen = Stride::Seen::unknown;
     if (g.sample != nullptr) {
       const TouchedPages::Page page = fast ? TouchedPages::Page::absent : looked_[i];
-      const bool tells = !minor || g.absent;  // without a wait, what was present before tells nothing
+      const bool tells = !minor || g.absent;  // without a wait, present pages show nothing
       if (page != TouchedPages::Page::unknown)
         seen = page == TouchedPages::Page::touched && tells ? Stride::Seen::used : Stride::Seen::unused;
     }
@@ -274,7 +279,9 @@ void StrideWalk::look_back(const WalkPlace* value, const cache::WindowView& view
   }
 }
 
-// A program that reads values some time after it was given them is not told apart from one that does not.
+// Collects samples of unused values and looks at them again together.  Returns true if many are used by
+// then.  Such a program reads values some time after it was given them, which looks like a program that
+// does not read them.
 bool StrideWalk::read_late(const std::byte* sample) {
   late_.push_back(sample);
   if (late_.size() < kLate) return false;
@@ -285,7 +292,7 @@ bool StrideWalk::read_late(const std::byte* sample) {
   return static_cast<std::size_t>(used) >= kReadLate;
 }
 
-// Of those that were looked at last; null: it is not among them.
+// Returns the state of the value's page from the last look ahead; null if the value was not part of it.
 const TouchedPages::Page* StrideWalk::upcoming(const WalkPlace& value) const noexcept {
   if (value.leaf.bytes() != upcoming_.leaf || value.forward != upcoming_.forward) return nullptr;
   const unsigned i = value.forward ? value.index - upcoming_.first : upcoming_.first - value.index;
@@ -303,14 +310,14 @@ const std::byte* StrideWalk::sample_of(const format::PageView& leaf, unsigned en
   return view.hint(format::Pgno{value.first + before});
 }
 
-// `now`: of the sample's page.
+// Records that a value is given to the program.  `now`: state of the sample's page.
 void StrideWalk::give(std::uint64_t number, const std::byte* sample, TouchedPages::Page now, bool predicted) {
   const bool absent = now == TouchedPages::Page::absent;
   given_.push_back({number, absent || !tells_each_ ? sample : nullptr, predicted, absent});
   next_ = number + 1;
 }
 
-// All values of a leaf, none of which is likely to be used.
+// Records that all values of a leaf are given.  None of them is likely to be used.
 void StrideWalk::give_leaf(const format::PageView& leaf, const cache::WindowView& view) {
   const unsigned n = leaf.count(), apart = tells_each_ ? 1 : std::max(1u, n / kOfLeaf);
   looks_.assign(n, nullptr);
@@ -321,9 +328,9 @@ void StrideWalk::give_leaf(const format::PageView& leaf, const cache::WindowView
     if (looks_[i] != nullptr) give(base_ + i, looks_[i], looked_[i], false);
 }
 
-// --- where it is ------------------------------------------------------------------------------------------
+// --- position of the walk ---------------------------------------------------------------------------------
 
-// The leaf is fetched, if it is not there, and becomes the place's.
+// Fetches the leaf if it is not there, and sets it as the place's leaf.
 Status StrideWalk::arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& need,
                                   const cache::WindowView& view) {
   const bool at_end = next_ == base_ + entries_;
@@ -340,7 +347,7 @@ Status StrideWalk::arrive_at_leaf(Arrival at, WalkPlace& place, const PageRun& n
     if (const Status st = fetch(place, base_, &need, view); !st.ok()) return st;
     const std::byte* const bytes = view.at(format::Pgno{need.first});
     if (bytes == nullptr || !format::PageView::open(bytes, view.page_size(), format::Pgno{need.first}, leaf))
-      return {};  // damaged: whoever reads it will tell
+      return {};  // damaged: the walk itself reports it
   }
   if (!leaf.is_leaf() || leaf.count() == 0) return {};
   entries_ = leaf.count();
@@ -362,14 +369,14 @@ void StrideWalk::arrive_at_value(const WalkPlace& place, const cache::WindowView
   entries_ = n;
 }
 
-// --- what is fetched --------------------------------------------------------------------------------------
+// --- prefetch ---------------------------------------------------------------------------------------------
 
 bool StrideWalk::is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept {
   const cache::FileCache& file = walk_.file();
   return file.resident_now(file.chunk_at(offset)) && file.resident_now(file.chunk_at(offset + bytes - 1));
 }
 
-// What is thought to be needed from the entry with `number` on; waits for `first`, if it is not null.
+// Fetches the likely needs from the entry with `number` on.  Waits for `first` if it is not null.
 Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* first,
                          const cache::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();
@@ -390,7 +397,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   if (stride_.period() != 0 || probes()) {
     leaves_ahead_ = 0;
     place.values = place.leaf.bytes() != nullptr;
-  } else {  // leaf pages alone: half of them are still ahead when more are fetched
+  } else {  // leaf pages only: fetch more while half of them are still ahead
     if (!waits && leaves_ahead_ > leaves_ / 2) {
       --leaves_ahead_;
       return {};
@@ -414,7 +421,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
   const bool looks = !place.values && !file.read_failed.load(std::memory_order_relaxed);
   for (const PageRun& r : plan_.runs) {
     if (r.first >= view.pages() || r.pages > view.pages() - r.first)
-      continue;  // damage: the walk itself will tell
+      continue;  // damaged: the walk itself reports it
     const Extent e = extent_of(r);
     if (is_resident(e.offset, e.bytes) || (waits && e == extents_.front())) continue;
     if (looks && file.residency.share(e.offset, e.bytes, view.base()) == 1.0) continue;

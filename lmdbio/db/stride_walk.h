@@ -1,14 +1,14 @@
-// A walk of which is found out, as it goes, which values the program reads: of one that reads each k-th, leaf
-// pages and those values are fetched and nothing else.
+// Finds out during a walk which values the program reads.  If it reads every k-th, fetches only leaf pages
+// and those values.
 //
-// What is fetched goes to the page cache, so that the kernel's page tables tell what was touched
-// (cache/touched.h).  The first few values are fetched while the program reads: a walk that reads them all
-// becomes a stream at once.
+// The fetched data goes to the page cache, so that the kernel's page tables show which pages were touched
+// (cache/touched.h).  The first few values are fetched while the program reads.  A walk that reads all of
+// them becomes a stream at once.
 //
-// Page tables do not tell small values apart: one touch makes all pages present that lie near it and are in
-// the page cache.  But a value that was not fetched is not there, so the first one that the program reads
-// costs it a page fault that waits for storage.  Until then such a walk reads leaf pages alone, and from then
-// on it is a stream.
+// Page tables do not distinguish small values: one touch makes all nearby pages present that are in the
+// page cache.  But a value that was not fetched is not in the page cache.  So the first value that the
+// program reads costs it a page fault that waits for storage.  Until then, a walk over small values reads
+// leaf pages only.  From then on it is a stream.
 #pragma once
 
 #include <algorithm>
@@ -28,55 +28,57 @@
 
 namespace lmdbio::db {
 
-/// Of one cursor's read-ahead, for a walk that goes on in one direction; jumps start it anew.
+/// Observes and predicts the values that one walk of a cursor reads.  The walk goes in one direction; jumps
+/// start it anew.
 class StrideWalk {
  public:
   enum class Arrival : unsigned char { edge, leaf, value };
 
-  /// A page in the middle of an average value tells of that value alone.
+  /// Whether average values are so large that a touch of a page in their middle shows the use of that value
+  /// alone.
   static bool tells_each(const WalkPlace& place, const cache::WindowView& view) noexcept;
-  /// `walk` outlives it.  Null: it cannot be told here what is read, or the program has read the value
-  /// before.
+  /// Starts for a walk at `place`; `walk` outlives the result.  Returns nullptr if use cannot be observed
+  /// here, other processes use most of the values, the program has read the previous value, or there is no
+  /// memory.
   static std::unique_ptr<StrideWalk> start(cache::Walk& walk, const WalkPlace& place,
                                            const cache::WindowView& view) noexcept;
   ~StrideWalk();
 
-  /// Walks of other processes of the node and this one, which uses `share`/1000 of the values and has come to
-  /// `chunk`, together use most of what they come to: all of it is to be read, by whoever comes first.  Tells
-  /// the others of this walk, unless `share` is 0: not known.
+  /// Whether this walk and walks of other processes on the node together use most of the values around
+  /// `chunk`.  The process that comes first should then read all of the data.  `share`: the part of the
+  /// values that this walk uses, in 1/1000; 0: unknown.  Publishes a known share to the other processes.
   static bool is_shared(cache::FileCache& file, cache::ChunkIndex chunk, std::uint32_t share) noexcept;
 
-  /// As Readahead::step(), which asks for a call at each leaf.  False: the walk reads all of its values, or
-  /// by no rule, or it can no longer be told: it is a stream from here on, and this is of no further use. May
-  /// throw bad_alloc.
+  /// Does what Readahead::step() does, and requires a call at each leaf.  Returns false if the walk reads
+  /// all of its values, reads them by no rule, or cannot be observed any more.  The walk is a stream from
+  /// then on, and this object is of no further use.  May throw bad_alloc.
   Result<bool> step(Arrival at, const WalkPlace& place, const PageRun& need, const cache::WindowView& view,
                     FreeRun& run);
 
-  /// In 1/1000 of the values, what the walk uses; 1000 as long as that is not known.
+  /// Returns the share of the values that the walk uses, in 1/1000; 1000 while it is unknown.
   std::uint32_t share() const noexcept {
     return stride_.verdict() == Stride::Verdict::stride
                ? std::max<std::uint32_t>(1, static_cast<std::uint32_t>(1000 / stride_.period()))
                : 1000;
   }
 
-  /// Values are read in a way that does not show when the next one is given: later, or by other threads.
+  /// Whether reads do not show when the next value is given, because they come later or from other threads.
   bool reads_late() const noexcept { return !apart_; }
 
  private:
-  /// A value that the walk has given out since the last step.
+  /// A value that was given to the program since the last step.
   struct Given {
     std::uint64_t number;
-    const std::byte* sample;  ///< null: it is too small to tell, or was present before
+    const std::byte* sample;  ///< null: the value is too small to observe, or was present before
     bool predicted;
-    bool absent;  ///< it was not present before; not known of values that are not told apart
+    bool absent;  ///< false also if unknown
   };
-  /// Values of a leaf that come next, and whether their samples were present when they were looked at
-  /// together.
+  /// The next values of a leaf, and whether their samples were present when they were looked at together.
   struct Upcoming {
     static constexpr unsigned kMost = 16;
     const std::byte* leaf = nullptr;
     bool forward = true;
-    unsigned first = 0, count = 0;  ///< entries, in this direction
+    unsigned first = 0, count = 0;  ///< entries, in walk order
     std::array<cache::TouchedPages::Page, kMost> pages{};
   };
   struct Faults {
@@ -105,26 +107,27 @@ class StrideWalk {
 
   cache::Walk& walk_;
   const cache::TouchedPages touched_;
-  const bool tells_each_;  ///< of each value; otherwise of the first that is read
+  const bool tells_each_;  ///< use shows for each value; else only for the first value read
   Stride stride_;
   std::vector<Given> given_;
-  // Where it is.
+  // The position of the walk.
   bool forward_ = true;
   std::uint64_t leaf_page_ = ~std::uint64_t{0};
-  std::uint64_t base_ = 0, entries_ = 0;  ///< number of the leaf's first entry on the way; how many it has
-  std::uint64_t next_ = 0;                ///< number of the entry after the last one given
-  std::uint64_t leaf_bytes_ = 0;          ///< of the leaf's values, about
-  unsigned fast_leaves_ = 0;              ///< passed by without a call at each value
-  std::size_t leaves_ = 0, leaves_ahead_ = 0;  ///< that are fetched at a time; of those, still ahead
-  // What is seen otherwise.
+  /// Number of the leaf's first entry in walk order; entries in the leaf.
+  std::uint64_t base_ = 0, entries_ = 0;
+  std::uint64_t next_ = 0;                     ///< number of the entry after the last one given
+  std::uint64_t leaf_bytes_ = 0;               ///< bytes of the leaf's values, approximate
+  unsigned fast_leaves_ = 0;                   ///< leaves passed without a call at each value
+  std::size_t leaves_ = 0, leaves_ahead_ = 0;  ///< leaf pages fetched at a time; of those, still ahead
+  // Other observations.
   Faults before_;                            ///< the thread's at the end of the last step
   unsigned unseen_ = 0, unseen_faults_ = 0;  ///< values given and not seen used; major faults meanwhile
-  unsigned unseen_in_a_row_ = 0;             ///< values of which nothing can be seen, at the start
-  std::vector<const std::byte*> late_;       ///< samples of values that were not used, the last few
-  bool apart_ = true;                        ///< it can be told what is used
+  unsigned unseen_in_a_row_ = 0;             ///< values in a row at the start whose use cannot be seen
+  std::vector<const std::byte*> late_;       ///< samples of the last few unused values
+  bool apart_ = true;                        ///< use can be observed
   unsigned probed_ = 0;                      ///< values since the start that were fetched without a guess
   bool counted_ = false, keys_counted_ = false;
-  AccessCounters counters_;  ///< not yet in the file's
+  AccessCounters counters_;  ///< not yet added to the file's
   Plan plan_;
   std::vector<Extent> extents_;
   // Pages that are looked at together.

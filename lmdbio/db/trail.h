@@ -1,4 +1,4 @@
-// Where a walk has been since it turned.
+// Records where a walk has been since it last turned.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,13 @@
 
 namespace lmdbio::db {
 
-/// The chunks that a walk has been let into.  A walk in one direction comes to no page twice: if it returns
-/// to a chunk without having turned, it uses parts of that chunk at different times.
+/// The chunks that a walk has been granted.  A walk in one direction does not come to a page twice.  If it
+/// returns to a chunk without a turn, it uses parts of that chunk at different times.
 class Trail {
  public:
-  /// The walk comes to `place`.  True: it has turned, at an edge, by its direction or by a jump against it.
-  /// What it left it may need anew, and the trail is empty.
+  /// Records that the walk comes to `place`.  Returns true if it has turned: at an edge, by a change of
+  /// direction, or by a jump backwards.  The trail is empty then, because the walk may need anew what it
+  /// left.
   bool turns_at(const WalkPlace& place, bool edge) noexcept {
     const std::size_t depth = std::min(place.taken.size(), taken_.size());
     const bool knows = depth == depth_ && !edge && place.forward == forward_;
@@ -36,7 +37,7 @@ class Trail {
   }
 
   bool been_in(std::uint32_t chunk) const noexcept { return chunk < been_.size() && been_[chunk]; }
-  /// May throw bad_alloc.
+  /// Records that the walk was granted `chunk`.  May throw bad_alloc.
   void enter(std::uint32_t chunk) {
     if (chunk >= been_.size()) been_.resize(std::size_t{chunk} + 1);
     been_[chunk] = true;
