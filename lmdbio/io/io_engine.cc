@@ -17,7 +17,7 @@
 namespace lmdbio {
 namespace {
 
-constexpr std::size_t kBatch = 32;               // reads or results passed below at a time
+constexpr std::size_t kBatch = 32;               // reads or results per call of do_submit() or do_reap()
 constexpr std::uint64_t kMaxOffset = INT64_MAX;  // off_t
 constexpr unsigned kMaxBackOff = 10;             // 2^10 us
 
@@ -59,9 +59,9 @@ Result<std::size_t> IoEngine::submit(std::span<const ReadOp> ops) noexcept {
   for (const ReadOp& op : ops.first(n)) {
     check(op);
     const unsigned slot = free_list_[--free_];
-    slots_[slot] = Slot{op, 0, 0, Status()};
+    slots_[slot] = Slot{op, 0, 0, 0, Status()};
     if (op.offset > kMaxOffset || op.dst.size() > kMaxOffset - op.offset)
-      finish(slot, Status::from_errno(EIO));  // surely beyond the end of the file
+      finish(slot, Status::from_errno(EIO));  // beyond the end of any file
     else
       pending_list_[pending_++] = slot;
   }
@@ -83,7 +83,7 @@ Result<std::size_t> IoEngine::reap(std::span<Completion> out, std::size_t min) n
     }
     drop_front(ready_list_, ready_, take);
     if (n == out.size() || in_flight() == 0 || (n >= min && polled)) {
-      push_pending();  // the rest of a short read: who polls ready_fd() is to see it come
+      push_pending();  // submits the rest of a short read, so that ready_fd() reports it
       return n;
     }
     if (pending_ != 0) {
@@ -95,7 +95,7 @@ Result<std::size_t> IoEngine::reap(std::span<Completion> out, std::size_t min) n
     const std::size_t room = std::min(kBatch, out.size() - n);
     const std::size_t wait = std::min<std::size_t>({min > n ? min - n : 0, room, below_});
     polled = true;
-    if (below_ == 0) continue;  // all are pending: try them again, or give up if nobody waits
+    if (below_ == 0) continue;  // all are pending: try them again, or return if the caller does not wait
     const Result<std::size_t> got = do_reap(std::span(raw).first(room), wait);
     if (!got) {
       if (got.error().raw() == EINTR) continue;
@@ -107,14 +107,13 @@ Result<std::size_t> IoEngine::reap(std::span<Completion> out, std::size_t min) n
   }
 }
 
-// One result from below: the only place where interrupted, refused and short reads and the end of the file
-// are known.
+// Handles one result of do_reap(): interrupted, refused and short reads, and the end of the file.
 void IoEngine::settle(const RawResult& r) noexcept {
   assert(r.slot < depth_);
   --below_;
   Slot& s = slots_[r.slot];
   const std::size_t rest = s.op.dst.size() - s.done;
-  // ECANCELED, EFAULT: the thread that submitted it has ended, and io_uring gave its reads up.
+  // io_uring returns ECANCELED or EFAULT if the thread that submitted the read has ended.
   if (r.res == -EINTR || r.res == -ECANCELED) {
     ++counters_.retries;
     pending_list_[pending_++] = r.slot;
@@ -127,8 +126,7 @@ void IoEngine::settle(const RawResult& r) noexcept {
   } else if (r.res < 0) {
     finish(r.slot, Status::from_kernel(r.res));
   } else if (const auto got = static_cast<std::size_t>(r.res); got == 0 || got > rest) {
-    // The end of the file before the minimum, which ends a read as soon as it is reached; more than asked
-    // for: no engine does that.
+    // The file ended before the minimum.  No engine returns more than was requested.
     finish(r.slot, Status::from_errno(EIO));
   } else {
     counters_.bytes += got;
@@ -137,14 +135,15 @@ void IoEngine::settle(const RawResult& r) noexcept {
       finish(r.slot, Status());
       return;
     }
-    // Direct reads begin at blocks: what a server cut inside of one is read again.  At the end of the file
-    // that brings no more.
+    // A direct read must begin at a block, so a block that came in part is read again.  At the end of the
+    // file the next try returns no more than this one.
     const std::size_t blocks = got - got % caps_.align;
-    if (blocks == 0 && s.again == kCutTries) {
+    if (blocks == 0 && s.cut == kCutTries) {
       finish(r.slot, Status::from_errno(EIO));
       return;
     }
-    s.again = blocks == 0 ? s.again + 1 : 0;
+    s.again = 0;
+    s.cut = blocks == 0 ? s.cut + 1 : 0;
     s.done += blocks;
     ++counters_.short_reads;
     pending_list_[pending_++] = r.slot;
@@ -156,7 +155,7 @@ void IoEngine::finish(unsigned slot, Status s) noexcept {
   ready_list_[ready_++] = slot;
 }
 
-// Counts one more EAGAIN; false if that was the last one allowed: the read has then ended.
+// Counts one more EAGAIN.  Returns false, and ends the read, if it has used up its tries.
 bool IoEngine::retry_later(unsigned slot) noexcept {
   if (slots_[slot].again == kAgainTries) {
     finish(slot, Status::from_errno(EAGAIN));
@@ -168,8 +167,8 @@ bool IoEngine::retry_later(unsigned slot) noexcept {
   return true;
 }
 
-// Hands the pending reads below, oldest first, as far as they are taken; none while a refused one has to
-// wait.
+// Passes pending reads to do_submit(), oldest first, until it takes no more.  Passes none before
+// retry_at_ns_.
 void IoEngine::push_pending() noexcept {
   if (pending_ == 0 || back_off_ns() > 0) return;
   retry_at_ns_ = 0;
@@ -193,8 +192,8 @@ void IoEngine::push_pending() noexcept {
       continue;
     }
     if (e == 0 && below_ != 0) return;  // full: there is room after the next reap
-    // EAGAIN, or full with nothing in flight: later, a bounded number of times.  Else this read cannot be
-    // had.
+    // After EAGAIN, or if the engine is full with nothing in flight, the read is tried again later, a limited
+    // number of times.  Any other error ends the read.
     const unsigned first = pending_list_[0];
     if (e == 0 || e == EAGAIN) {
       if (retry_later(first)) return;
@@ -205,7 +204,7 @@ void IoEngine::push_pending() noexcept {
   }
 }
 
-// Time until the pending reads may be tried again: as long as the one that was refused most often asks for.
+// Returns the time in nanoseconds until pending reads may be submitted again; 0 or less: now.
 std::int64_t IoEngine::back_off_ns() const noexcept {
   return retry_at_ns_ == 0 ? 0 : retry_at_ns_ - now_ns();
 }

@@ -1,4 +1,5 @@
-// Reads of one file, many at once: the interface, and what is the same for all engines.
+// The interface of engines that read one file, with many reads in flight, and the code that all engines
+// share.
 #pragma once
 
 #include <cstddef>
@@ -11,122 +12,130 @@
 
 namespace lmdbio {
 
-/// `dst` is the engine's until the read's completion has been reaped, or the engine is gone.
+/// One read.  The engine owns the memory of `dst` until the caller has reaped the read's completion, or the
+/// engine is destroyed.
 struct ReadOp {
   std::uint64_t offset;
   MutableBytes dst;
-  std::uint64_t tag;  // the caller's own, handed back
-  /// Bytes from the start of dst that must come, at most its size; 0: all.  For reads that reach beyond the
-  /// end of the file on purpose, as a direct read of its tail must.
+  std::uint64_t tag;  ///< chosen by the caller; the completion returns it
+  /// The number of bytes from the start of dst that must be read, at most its size; 0: all.  A direct read of
+  /// the tail of a file needs this, because it has to reach beyond the end of the file.
   std::size_t minimum = 0;
 };
 
-/// status ok: the first `bytes` bytes of dst are read, all of them, or at least ReadOp::minimum; what follows
-/// them is unspecified, and may exist in the file.  Else all of dst is unspecified, bytes is 0: an errno, EIO
-/// also for a read that met the end of the file before its minimum.
+/// The outcome of one read.  If status is ok, the first `bytes` bytes of dst are valid: all of dst, or at
+/// least ReadOp::minimum.  The bytes after them are unspecified; the file may contain more.  If status is an
+/// error, all of dst is unspecified and bytes is 0.  Errors: an errno; EIO also if the file ended before the
+/// minimum.
 struct Completion {
   std::uint64_t tag;
   Status status;
   std::size_t bytes = 0;
 };
 
-/// Callers use the public calls, which check and count once for all engines; an engine writes the two do_*.
-/// One engine per thread: no locking inside.  A thread with reads in flight does not end before it has reaped
-/// them.
+/// Reads one file with up to caps().depth reads in flight.  Callers use the public functions, which check and
+/// count for all engines; an engine implements do_submit() and do_reap().  One thread at a time may use an
+/// engine; it has no locks.  A thread must reap its reads before it ends.
 ///
-/// A direct engine reads a tail of the file that is shorter than caps().align by a longer read with a
+/// A direct engine reads the tail of a file that is shorter than caps().align by a longer read with a
 /// minimum.
 ///
-/// With poll(2): reap(out, 0) until it gives less than out.size(); then, while reads are in flight, poll
-/// ready_fd() for poll_timeout_ms().
+/// Use with poll(2): call reap(out, 0) until it returns fewer than out.size(); then, while reads are in
+/// flight, poll ready_fd() for poll_timeout_ms().
 class IoEngine {
  public:
   struct Caps {
-    std::size_t align;  // offsets, lengths and memory are multiples of it: a power of two, 1 for any
-    unsigned depth;     // reads that can be in flight, above 0
-    bool direct;
+    std::size_t align;  ///< offsets, lengths and addresses must be multiples of this power of two
+    unsigned depth;     ///< maximum number of reads in flight, at least 1
+    bool direct;        ///< reads bypass the page cache
   };
   struct Counters {
-    std::uint64_t requests = 0;     // reads asked of the engine below, continued and retried ones included
-    std::uint64_t bytes = 0;        // that they gave
-    std::uint64_t short_reads = 0;  // continued
-    std::uint64_t retries = 0;      // after EINTR or EAGAIN
+    std::uint64_t requests = 0;  ///< calls of do_submit() per read; continued and retried reads count again
+    std::uint64_t bytes = 0;     ///< bytes read by these requests
+    std::uint64_t short_reads = 0;  ///< short reads that were continued
+    std::uint64_t retries = 0;      ///< retries after EINTR, EAGAIN, ECANCELED or EFAULT
   };
 
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
-  virtual ~IoEngine();  // an engine's own returns only when no read is in flight
+  virtual ~IoEngine();  ///< the destructor of an engine waits until no read is in flight
 
-  /// Takes a prefix of ops and returns its length; 0 means full, reap first.  What goes wrong with a read is
-  /// told by its completion; the only error here is ENOMEM, no op taken.  Aborts on an empty or unaligned op
-  /// (our bug).
+  /// Takes a prefix of ops and returns its length.  0 means that the engine is full: reap first.  The
+  /// completion of a read reports its errors; the only error here is ENOMEM, and then no op was taken. Aborts
+  /// on an empty or unaligned op, which is a bug of the caller.
   Result<std::size_t> submit(std::span<const ReadOp> ops) noexcept;
-  /// Waits for at least min completions, in any order, or for all that are in flight if they are fewer; min 0
-  /// never waits (an engine without ready_fd() may read on where a read was cut short).  EINTR, EAGAIN and
-  /// short reads are dealt with, not shown: EINTR is retried without end, EAGAIN kAgainTries times over about
-  /// 10 ms, then shown.  An error is the engine's: reads stay in flight.
+  /// Waits for at least `min` completions, or for all reads in flight if they are fewer, and stores them in
+  /// any order.  With min 0 it never waits, except that an engine without ready_fd() may continue a short
+  /// read. It continues short reads, retries EINTR without limit, and retries EAGAIN kAgainTries times within
+  /// about 10 ms before it reports it.  An error of this function is an error of the engine: reads stay in
+  /// flight.
   Result<std::size_t> reap(std::span<Completion> out, std::size_t min) noexcept;
 
-  /// A descriptor that poll(2) reports readable while the engine below has results for reap; it is the
-  /// engine's, for nothing but polling.  -1: reads are finished within submit(), reap never waits.
+  /// Returns a descriptor that poll(2) reports readable while reap() has results.  The engine owns it; use it
+  /// for poll(2) only.  Returns -1 if submit() finishes all reads, so that reap() never waits.
   virtual int ready_fd() const noexcept { return -1; }
-  /// How long to poll ready_fd() before the next reap, in milliseconds: -1 for ever, 0 not at all
-  /// (completions are here already, or there is no ready_fd), 1 while a refused read waits for another try.
+  /// Returns how long to poll ready_fd() before the next reap, in milliseconds: -1 without limit; 0 if
+  /// completions are ready or there is no ready_fd(); 1 while a read that got EAGAIN waits for its next try.
   int poll_timeout_ms() const noexcept;
 
-  /// Until there is something for reap(), a signal comes or `ns` have passed; may return before.
+  /// Waits until reap() has a result, a signal arrives, or `ns` nanoseconds have passed.  May return earlier.
   virtual void wait_briefly(std::int64_t ns) noexcept;
 
-  /// For a forked child, before anything else is called there: the parent's reads and threads are not ours.
-  /// Own descriptors are closed, nothing is waited for, no memory that the kernel or the parent's threads use
-  /// is touched.  Then the engine can only be destroyed, which does not wait either.  Without it a child
-  /// leaves an inherited engine alone: its destructor would wait for threads and reads that are not there.
+  /// Gives up the parent's reads and threads.  A forked child calls this before any other function of an
+  /// inherited engine; afterwards it can only destroy the engine, and the destructor does not wait.  Closes
+  /// the engine's descriptors; does not wait, and does not touch memory that the kernel or the parent's
+  /// threads use.  A child that does not call this must not destroy the engine, because the destructor would
+  /// wait for threads and reads that do not exist there.
   virtual void forget() noexcept {}
 
   const Caps& caps() const noexcept { return caps_; }
   const Counters& counters() const noexcept { return counters_; }
-  /// Reads taken and not yet reaped.
+  /// Returns the number of reads that were taken and not yet reaped.
   std::size_t in_flight() const noexcept { return depth_ - free_; }
 
+  /// How often a read is tried again after EAGAIN.
   static constexpr unsigned kAgainTries = 20;
-  /// EFAULT is what io_uring answers for memory that is not there, and for reads through the page cache whose
-  /// submitting thread has ended.
+  /// How often a read is tried again after EFAULT.  io_uring returns EFAULT for memory that is not mapped,
+  /// and for reads through the page cache whose submitting thread has ended.
   static constexpr unsigned kFaultTries = 2;
-  /// How often a read that was cut short within its first block is tried again.
+  /// How often a read that returned less than one block is tried again.
   static constexpr unsigned kCutTries = 2;
 
  protected:
   explicit IoEngine(Caps caps) noexcept;
 
-  /// Reads that were refused wait for another try, and there is nothing else to wait for.
+  /// Returns true if reads that got EAGAIN wait for their next try, and no other read is in flight.
   bool waits_to_retry() const noexcept { return pending_ != 0 && below_ == 0 && ready_ == 0; }
 
-  /// What an engine sees: one attempt at a read, or at the rest of one.
+  /// One attempt at a read, or at the rest of one.
   struct RawRead {
     std::uint64_t offset;
     MutableBytes dst;
     unsigned slot;
   };
-  /// Kernel convention: bytes read, fewer than asked or 0 as well, or a negative errno.
+  /// The result of an attempt, by the kernel's convention: the number of bytes read, which may be less than
+  /// requested or 0, or a negative errno.
   struct RawResult {
     unsigned slot;
     long res;
   };
 
  private:
-  friend class HostedEngine;  // runs another engine's do_submit and do_reap in another thread
+  friend class HostedEngine;  // calls another engine's do_submit and do_reap in another thread
 
-  /// Takes a prefix and returns its length.  Never more than depth reads are in flight, so an engine that
-  /// keeps its depth need not refuse any.  An error: none was taken; EINTR and EAGAIN are tried again, others
-  /// end the first.
+  /// Takes a prefix of `reads` and returns its length.  At most caps().depth reads are in flight, so an
+  /// engine need not refuse any.  On an error none was taken: EINTR and EAGAIN are retried, any other error
+  /// ends the first read.
   virtual Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept = 0;
-  /// Waits for at least min results; there are that many in flight.  Fewer, even none, or EINTR: asked again.
+  /// Waits for at least `min` results; that many are in flight.  The caller calls again if it gets fewer, or
+  /// EINTR.
   virtual Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept = 0;
 
   struct Slot {
     ReadOp op;
-    std::size_t done;  // bytes
-    unsigned again;    // EAGAIN in a row
+    std::size_t done;  ///< bytes read so far
+    unsigned again;    ///< consecutive EAGAIN or EFAULT
+    unsigned cut;      ///< consecutive reads of less than one block
     Status status;
   };
   void check(const ReadOp& op) const noexcept;
@@ -139,20 +148,21 @@ class IoEngine {
 
   const Caps caps_;
   Counters counters_;
-  // Indices of slots: [0, free_) of free_list_ are free, [0, pending_) of pending_list_ wait for the engine
-  // below, [0, ready_) of ready_list_ wait for the caller.  The rest, below_ of them, are with the engine
-  // below.
+  // Indices of slots.  The first free_ entries of free_list_ are free, the first pending_ of pending_list_
+  // wait to be passed to do_submit(), the first ready_ of ready_list_ wait for the caller.  The other below_
+  // slots were taken by do_submit().
   std::unique_ptr<Slot[]> slots_;
   std::unique_ptr<unsigned[]> lists_;
-  std::int64_t retry_at_ns_ = 0;  // CLOCK_MONOTONIC; pending reads are not tried again before
+  std::int64_t retry_at_ns_ = 0;  ///< CLOCK_MONOTONIC; the earliest time at which pending reads are submitted
   unsigned* free_list_ = nullptr;
   unsigned* pending_list_ = nullptr;
   unsigned* ready_list_ = nullptr;
-  unsigned depth_ = 0;  // 0: no memory for the slots
+  unsigned depth_ = 0;  ///< 0 if there was no memory for the slots
   unsigned free_ = 0, pending_ = 0, ready_ = 0, below_ = 0;
 };
 
-/// Fills dst from offset on; the engine has nothing in flight.  Offset, size and memory as caps().align asks.
+/// Fills dst with the bytes from `offset` on.  The engine must have no read in flight; offset, size and
+/// address must be multiples of caps().align.
 Status read_fully(IoEngine& engine, std::uint64_t offset, MutableBytes dst) noexcept;
 
 }  // namespace lmdbio

@@ -134,7 +134,11 @@ void ReadQueue::drop(ReadGroup& group) noexcept {
 
 void ReadQueue::drop_all() noexcept {
   if (forgotten()) return;
-  for (const ReadOp& op : pending_) --group_of(op.tag).left;
+  for (const ReadOp& op : pending_) {
+    ReadGroup& group = group_of(op.tag);
+    --group.left;
+    --group.waiting;
+  }
   pending_.clear();
   while (!forgotten() && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
@@ -150,7 +154,7 @@ void ReadQueue::forget() noexcept {
   engine_->forget();
 }
 
-// A group that is waited for comes first; mostly it does so already.
+// Moves the pending reads of `group` to the front, because a caller waits for them.
 void ReadQueue::put_first(const ReadGroup& group) noexcept {
   const std::uint64_t tag = tag_of(group);
   if (group.waiting == 0 || pending_.front().tag == tag) return;
@@ -160,7 +164,7 @@ void ReadQueue::put_first(const ReadGroup& group) noexcept {
 void ReadQueue::submit() noexcept {
   if (forgotten()) return;
   while (!pending_.empty()) {
-    ReadOp ops[32];  // a deque's pieces are not one span
+    ReadOp ops[32];  // copied, since the elements of a deque are not contiguous
     const std::size_t n = std::min(pending_.size(), std::size(ops));
     std::copy_n(pending_.begin(), n, ops);
     const Result<std::size_t> taken = engine_->submit({ops, n});
@@ -184,30 +188,30 @@ void ReadQueue::reap(std::size_t min) noexcept {
   Completion done[32];
   for (;;) {
     const Result<std::size_t> n = engine_->reap(done, std::min(min, std::size(done)));
-    if (!n) return;  // the engine's: its reads stay in flight, the next call asks again
+    if (!n) return;  // an error of the engine: its reads stay in flight, and the next call tries again
     for (std::size_t i = 0; i < n.value(); ++i) end(group_of(done[i].tag), done[i].status);
     if (n.value() < std::size(done)) return;
     min = 0;
   }
 }
 
-// What has come; then submits what there is room for.
+// Takes finished reads, then submits pending ones.
 void ReadQueue::reap_here() noexcept {
   if (forgotten() || engine_->in_flight() == 0) return;
   reap(0);
   submit();
 }
 
-// Waits for `min` of those in flight.  Where the caller blocks signals the program's handlers run meanwhile,
-// and it may end early.
+// Waits for `min` of the reads in flight.  If the caller has blocked signals, the program's handlers run
+// during the wait, and the wait may end early.
 void ReadQueue::reap_next(std::size_t min) noexcept {
   if (!AsyncSignalsBlocked::active() || engine_->in_flight() == 0) return reap(min);
   constexpr std::int64_t kPoll = 250'000'000;
   if (wait_briefly(kPoll)) reap(0);
 }
 
-// With the program's signal mask.  False: a handler has forked, and this is the child: the queue is
-// forgotten.
+// Waits with the program's signal mask.  Returns false in a child that a signal handler has forked; the queue
+// is forgotten then.
 bool ReadQueue::wait_briefly(std::int64_t ns) noexcept {
   const bool handlers = AsyncSignalsBlocked::active();
   const pid_t self = handlers ? ::getpid() : 0;

@@ -1,8 +1,10 @@
-// Reads of one file: any number is wanted, the engine is kept full, groups are waited for.  All reads of the
-// library go through it: they are split, aligned, retried and counted in one place.
+// A queue of reads of one file: it splits and aligns them, keeps the engine full, and lets callers wait for
+// groups of reads.  All reads of the library go through a queue, so they are retried and counted in one
+// place.
 //
-// Two drivers.  A program's thread waits for what it needs and pumps meanwhile (readers, prefetching
-// transactions, index builds).  The I/O thread pumps the queues of all walks and sleeps in poll(2) between.
+// Two kinds of threads drive a queue.  A thread of the program pumps while it waits for the data that it
+// needs (readers, prefetching transactions, index builds).  The I/O thread pumps the queues of all walks and
+// sleeps in poll(2) in between.
 #pragma once
 
 #include <array>
@@ -19,79 +21,83 @@
 
 namespace lmdbio {
 
-/// Reads that are waited for together.  Stays where it is while `left` is not 0.
+/// Reads that a caller waits for together.  It must not move while `left` is not 0.
 struct ReadGroup {
-  unsigned left = 0;         ///< requests that have not ended
-  unsigned waiting = 0;      ///< of those, not submitted yet
-  Status status;             ///< of the first that failed; the group's bytes are unspecified then
-  std::int64_t sent_ns = 0;  ///< CLOCK_MONOTONIC, when its last request was submitted
-  std::uint64_t offset = 0;  ///< of what was wanted last
+  unsigned left = 0;         ///< number of requests that have not ended
+  unsigned waiting = 0;      ///< number of these that are not submitted yet
+  Status status;             ///< of the first failed request; the bytes of all are then unspecified
+  std::int64_t sent_ns = 0;  ///< time of the last submission, CLOCK_MONOTONIC
+  std::uint64_t offset = 0;  ///< offset in the file of the extent that was added last
   bool done() const noexcept { return left == 0; }
 };
 
-/// No thread of its own, no locks: one thread at a time.  Memory and groups that were given to it are the
-/// engine's until the group is done, or the queue is gone.
+/// One thread at a time may use a queue; it has no thread and no locks of its own.  Memory and groups that
+/// were added belong to the engine until the group is done or the queue is destroyed.
 class ReadQueue {
  public:
-  /// Requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more.
+  /// Classes of request sizes: up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, and more.
   static constexpr unsigned kSizeClasses = 5;
   using Sizes = std::array<std::uint64_t, kSizeClasses>;
-  /// Of a request, bytes.
+  /// The default for the largest request, in bytes.
   static constexpr std::size_t kMostRequest = std::size_t{1} << 20;
 
-  /// `file_bytes`: what is beyond is not read.  May throw bad_alloc.
+  /// Reads nothing beyond `file_bytes`.  May throw bad_alloc.
   ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
             std::size_t most_request = kMostRequest);
-  /// Waits for what is in flight; what is not is dropped.
+  /// Waits for the requests in flight and drops the others.
   ~ReadQueue();
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
 
-  /// Of offsets and memory, a power of two.
+  /// Returns the alignment of offsets and memory in bytes, a power of two.
   std::size_t alignment() const noexcept { return engine_->caps().align; }
   bool direct() const noexcept { return engine_->caps().direct; }
-  /// Bytes of memory that a read of `extent` takes: it is widened to the alignment at both ends.
+  /// Returns the memory that a read of `extent` needs, in bytes: the extent is widened to the alignment at
+  /// both ends.
   std::size_t room(const Extent& extent) const noexcept;
-  /// Wants `extent`, cut to the end of the file: the byte at offset o comes to `to` + (o - the extent's
-  /// offset rounded down to the alignment).  `to`: aligned, with room(extent).  Nothing is submitted yet.
-  /// ENOMEM: nothing is wanted.
+  /// Adds a read of `extent`, cut at the end of the file, to the group.  The byte at file offset o is stored
+  /// at `to` + (o - start), where start is the extent's offset rounded down to the alignment.  `to` must be
+  /// aligned and have room(extent) bytes.  Submits nothing yet.  Error: ENOMEM; then nothing was added.
   Status add(ReadGroup& group, const Extent& extent, std::byte* to) noexcept;
-  /// The same for bytes that nobody looks at: those of a request come to some place in `scratch`, which has
-  /// room for the largest request, or for a few of them.
+  /// As add(), for data that is only to reach the page cache.  The bytes are stored somewhere in `scratch`,
+  /// which must have room for at least one request of the largest size.
   Status add_unread(ReadGroup& group, const Extent& extent, MutableBytes scratch) noexcept;
-  /// From now on wait(group) logs a line when it takes long (StallNotice).  `name`: of the file; stays.
+  /// Makes wait(group) log a line when it takes long (StallNotice).  `name` is the name of the file and must
+  /// outlive the queue.
   void tell_stalls(const char* name) noexcept { name_ = name; }
-  /// The file has grown, or shrunk.
+  /// Sets the length of the file after it has grown or shrunk.
   void set_file_bytes(std::uint64_t bytes) noexcept { file_bytes_ = bytes; }
-  /// Submits what there is room for.  Never waits.
+  /// Submits pending requests until the engine is full.  Never waits.
   void submit() noexcept;
-  /// Takes what has come, and submits nothing that waits here.  Blocks for no read.
+  /// Takes the finished requests and submits none.  Never waits for a read.
   void take_done() noexcept;
-  /// The same, and takes what has come.
+  /// Submits pending requests and takes the finished ones.  Never waits.
   void pump() noexcept;
-  /// Until the group is done, before all that is wanted and not submitted; then the group's status.
+  /// Waits until the group is done, and returns its status.  Its pending requests go first.  Returns
+  /// ECANCELED in a forked child to which the group does not belong.
   Status wait(ReadGroup& group) noexcept;
-  /// The same, or ECANCELED soon after `cancelled` is set: the group then goes on.
+  /// As wait(group), but also returns ECANCELED soon after `cancelled` is set; the group then stays in
+  /// flight.
   Status wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept;
-  /// Until any one request ends, or none is in flight.
+  /// Waits until one request ends, or none is in flight.
   void wait_any() noexcept;
-  /// The group's bytes are wanted no more; waits for those in flight.
+  /// Removes the group's pending requests and waits for those in flight.
   void drop(ReadGroup& group) noexcept;
-  /// Those of all groups.
+  /// As drop(), for all groups.
   void drop_all() noexcept;
 
-  /// Requests submitted and not ended, wanted and not submitted.
+  /// Return the number of requests that are in flight, and that are not submitted yet.
   std::size_t in_flight() const noexcept { return engine_->in_flight(); }
   std::size_t waiting() const noexcept { return pending_.size(); }
   const IoEngine::Counters& counters() const noexcept { return engine_->counters(); }
-  /// Requests submitted since the last call, by their size.
+  /// Returns the number of requests submitted since the last call, by size class.
   Sizes take_sizes() noexcept { return std::exchange(sizes_, Sizes{}); }
-  /// For poll(2), as IoEngine says.
+  /// For poll(2), see IoEngine.
   int ready_fd() const noexcept { return engine_->ready_fd(); }
   int poll_timeout_ms() const noexcept { return engine_->poll_timeout_ms(); }
-  /// In a forked child, before anything else: the parent's reads are not ours.  Groups are never done then.
+  /// Gives up the parent's reads; a forked child calls this first.  Groups are never done afterwards.
   void forget() noexcept;
-  /// Also where a signal handler has forked in a wait of the queue's, and this is the child.
+  /// Returns true after forget(), and in a child that was forked by a signal handler during a wait.
   bool forgotten() noexcept;
 
  private:
@@ -107,10 +113,10 @@ class ReadQueue {
   std::unique_ptr<IoEngine> engine_;
   std::uint64_t file_bytes_;
   const std::size_t most_request_;
-  std::deque<ReadOp> pending_;  ///< tags: addresses of groups
+  std::deque<ReadOp> pending_;  ///< the tag of each is the address of its group
   Sizes sizes_{};
   std::size_t next_unread_ = 0;
-  const char* name_ = nullptr;  ///< null: stalls are not told of
+  const char* name_ = nullptr;  ///< null: stalls are not logged
   bool forgotten_ = false;
   const unsigned born_ = PrivateTable::generation();
 };

@@ -457,6 +457,16 @@ TEST(IoEngine, ADirectReadEndsWithTheFile) {
   EXPECT_EQ(ended.asked.size(), 2u + IoEngine::kCutTries);
 }
 
+// Tries after EAGAIN and tries of a cut block are counted apart: a mix of them ends.
+TEST(IoEngine, ACutBlockAfterRefusalsEnds) {
+  const AlignedBuffer b(2048, 512);
+  std::vector<long> script{-EAGAIN, -EAGAIN, -EAGAIN};
+  script.insert(script.end(), 100, 100);
+  ScriptedEngine cut(script, {512, 4, true});
+  EXPECT_EQ(read_fully(cut, 0, b.bytes()).raw(), EIO);
+  EXPECT_EQ(cut.asked.size(), 3u + 1u + IoEngine::kCutTries);
+}
+
 TEST(IoEngine, EndOfFileAfterAPart) {
   ScriptedEngine e({10, 0}, {1, 4, false});
   std::vector<std::byte> b(100);

@@ -42,6 +42,20 @@ struct Want {
   ReadGroup group;
 };
 
+// After drop_all() a group that was never submitted is done, and can be used again.
+TEST(ReadQueue, AGroupCanBeUsedAfterAllWereDropped) {
+  const std::vector<std::byte> file = pattern(kFile);
+  ReadQueue queue(faulty(file), kFile, kAlign);
+  Want want(queue, {0, 20 * kAlign});
+  ASSERT_TRUE(queue.add(want.group, want.extent, want.memory.bytes().data()).ok());
+  queue.drop_all();
+  EXPECT_TRUE(want.group.done());
+  EXPECT_EQ(want.group.waiting, 0u);
+  ASSERT_TRUE(queue.add(want.group, want.extent, want.memory.bytes().data()).ok());
+  EXPECT_TRUE(queue.wait(want.group).ok());
+  EXPECT_TRUE(want.right());
+}
+
 TEST(ReadQueue, GivesExactlyWhatWasWantedInAnyOrderOfWaiting) {
   const std::vector<std::byte> file = pattern(kFile);
   for (std::uint64_t seed = 1; seed < 200; ++seed) {
