@@ -1,4 +1,5 @@
-// What every entry point needs.  Each entry: a handle of ours -> its work; else the real library.
+// Common parts of all entry points.  Each entry point serves our own handles and forwards other calls to
+// stock LMDB.
 #pragma once
 
 #include "compat/functions.h"
@@ -7,8 +8,8 @@
 
 #define LMDBIO_ABI __attribute__((visibility("default")))
 
-/// The real library's function for a call with a handle that is not ours, or without one; `absent` is the
-/// answer where no real library exists.
+/// Calls the real library's function, for a handle that is not ours or for no handle.  Yields `absent` if
+/// there is no real library, or if it lacks the function.
 #define LMDBIO_FORWARD_FROM(return_address, name, absent, ...)                                     \
   [&]() __attribute__((noinline, cold)) {                                                          \
     const ::lmdbio::compat::Stock* const real = ::lmdbio::compat::stock_of_handle(return_address); \

@@ -1,4 +1,5 @@
-// Calls about an environment that a forked child cannot open again: answered from what the engine knows.
+// Answers calls about an environment without a real one (for example in a forked child) from the engine's
+// state.
 #pragma once
 
 #include <lmdb.h>
@@ -7,8 +8,8 @@
 
 namespace lmdbio::compat::alone {
 
-/// As the functions of those names, for an environment with an engine and without a real one.  The newest
-/// snapshot is read without locks.
+/// Implement the functions of these names for an environment that has an engine but no real environment.
+/// They read the newest snapshot without locks.
 int env_stat(EnvHandle& env, MDB_stat* stat);
 int env_info(EnvHandle& env, MDB_envinfo* info);
 int reader_list(MDB_msg_func* func, void* ctx);

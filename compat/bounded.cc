@@ -41,8 +41,8 @@ void* run(void* argument) {
   Job& job = *static_cast<Job*>(argument);
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-open");
   job.rc = job.stock.env_open(job.env, job.path.c_str(), job.flags, job.mode);
-  // Perhaps nobody waits any more: the environment stays as it is.  Closing it would drop this process's
-  // locks on the same file, which another environment may hold by now.
+  // The caller may have stopped waiting; then the environment stays as it is.  Closing it would drop this
+  // process's locks on the same file, which another environment may hold by now.
   job.done.set();
   job.let_go();
   return nullptr;
@@ -63,8 +63,9 @@ bool start(Job& job) noexcept {
   return rc == 0;
 }
 
-/// Waits for the thread, for at most so many seconds if not 0; the program's signal handlers run meanwhile.
-/// False: not opened yet, or a handler has forked and this is the child, which has no such thread.
+/// Waits for the thread, at most `seconds` if not 0.  The program's signal handlers run meanwhile.  Returns
+/// false if the environment is not open yet, or if a handler has forked and this is the child, which has no
+/// such thread.
 bool wait_for(Job& job, unsigned seconds) noexcept {
   constexpr std::int64_t kSecond = 1'000'000'000, kPoll = kSecond / 4;
   const std::int64_t until = now_ns() + std::int64_t{seconds} * kSecond;
@@ -89,13 +90,14 @@ int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned f
 int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags, mdb_mode_t mode,
                  bool local) noexcept {
   if (local && (flags & MDB_NOLOCK) != 0) return stock.env_open(env, path, flags, mode);
-  // The lock file may be elsewhere: data.mdb may be a symbolic link.
+  // A local data file is not enough: data.mdb may be a symbolic link, and the lock file may lie elsewhere.
   unsigned seconds = (flags & MDB_NOLOCK) != 0 ? 0 : config().lock_seconds;
   if (seconds != 0) {
     const AsyncSignalsAllowed program;  // a server may not answer
     if (is_local_file_system(path)) seconds = 0;
   }
-  // Where fork() takes malloc's locks a thread of its own allocates: this one may run a handler that forks.
+  // If fork() takes malloc's locks, another thread must allocate: this thread may run a signal handler that
+  // forks.
   if (seconds == 0 && !has_own_threads()) return open_as_stock(stock, env, path, flags, mode);
   Job* job = nullptr;
   try {
@@ -104,7 +106,7 @@ int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned fl
     return ENOMEM;
   }
   stay_loaded();
-  if (!start(*job)) {  // no thread to be had: as stock
+  if (!start(*job)) {  // no thread can be started: as stock
     delete job;
     return open_as_stock(stock, env, path, flags, mode);
   }

@@ -1,4 +1,4 @@
-// mdb_env_open with a bound on the time that its file locks may take.
+// mdb_env_open with an upper limit on the time that its file locks may take.
 #pragma once
 
 #include <lmdb.h>
@@ -7,19 +7,21 @@
 
 namespace lmdbio::compat {
 
-/// What open_bounded answers when the time was over.  No code of LMDB's.
+/// Returned by open_bounded() after the time limit.  Not a code of LMDB.
 inline constexpr int kLocksHang = -1;
 
-/// stock.env_open(env, ...), inside of guarded(): the program's signal handlers run meanwhile.
+/// Calls stock.env_open(env, ...) inside guarded().  The program's signal handlers run meanwhile.
 int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
                   mdb_mode_t mode) noexcept;
 
-/// The same.  `local`: the data file is known to be on a local file system.  On file systems of a network or
-/// of user space, where a lock may hang for ever, the call is made by a thread of its own, for
-/// LMDBIO_LOCK_SECONDS at most.  Once LMDBIO has started another thread, every open has one, on local file
-/// systems without a limit of time.  An open of a local file without locks waits for nobody: it needs no
-/// thread, and signal handlers wait for it.  After kLocksHang `env` belongs to that thread: the caller
-/// forgets it (memory and descriptors of a call that never ends stay).
+/// Does the same with a time limit.  On network and user-space file systems, where a lock may hang forever, a
+/// separate thread makes the call, and the caller waits at most LMDBIO_LOCK_SECONDS. `local` says that the
+/// data file is known to be on a local file system.  Once LMDBIO has started another thread, every open uses
+/// a separate thread; on local file systems there is no time limit.  An open of a local file without locks
+/// waits for nothing: it uses no thread, and signal handlers are deferred until it is done.
+///
+/// After kLocksHang `env` belongs to that thread, and the caller must forget it.  The memory and descriptors
+/// of a call that never ends are not released.
 int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned flags, mdb_mode_t mode,
                  bool local) noexcept;
 

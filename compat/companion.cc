@@ -32,13 +32,14 @@ const char* describe(const Stock& stock, int rc) noexcept {
   return text != nullptr ? text : "unknown error";
 }
 
-/// The first line about reading without locks in a process is a warning; the others have a lower level.
+/// Returns the log level of a line about reading without locks: a warning for the first one in a process,
+/// then info.
 LogLevel lockless_level() noexcept {
   static constinit std::atomic<bool> told{false};
   return told.exchange(true) ? LogLevel::info : LogLevel::warn;
 }
 
-/// What an open can fail of that has to do with the lock file or its locks, not with the data.
+/// Returns whether an open failed because of the lock file or its locks, not because of the data.
 bool is_about_locks(int rc) noexcept {
   switch (rc) {
     case kLocksHang:
@@ -64,8 +65,8 @@ bool is_about_locks(int rc) noexcept {
   }
 }
 
-/// Closes the files that were kept open for the program's locks on them: this environment's and those of
-/// others.  False: there are none.
+/// Closes the files that were kept open to preserve the program's locks on them, for all environments.
+/// Returns false if there are none.
 bool close_proofs(EnvHandle& env) noexcept {
   bool any = static_cast<bool>(env.proof);
   env.proof.reset();
@@ -79,7 +80,8 @@ bool close_proofs(EnvHandle& env) noexcept {
   return any;
 }
 
-/// A real environment with the settings that the program made before its open.  Null: `rc` says why.
+/// Creates a real environment with the program's settings from before its open.  Returns nullptr on error;
+/// `rc` has the code.
 MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
   const Stock& stock = *env.stock;
   const Setup& setup = env.setup;
@@ -95,7 +97,7 @@ MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
   return nullptr;
 }
 
-/// Opened by `path`.  Null: `rc` says why.
+/// Creates a real environment and opens it by `path`.  Returns nullptr on error; `rc` has the code.
 MDB_env* make_open(const EnvHandle& env, const char* path, unsigned flags, int& rc) noexcept {
   MDB_env* const made = make_real(env, rc);
   if (made == nullptr) return nullptr;
@@ -105,7 +107,8 @@ MDB_env* make_open(const EnvHandle& env, const char* path, unsigned flags, int& 
   return nullptr;
 }
 
-/// Stock leaves the lock file out by itself on a read-only file system.
+/// Returns whether the environment has no reader table: stock itself omits the lock file on a read-only file
+/// system.
 bool has_no_reader_table(const Stock& stock, MDB_env* real) noexcept {
   bool none = false;
   (void)stock.reader_list(
@@ -118,22 +121,23 @@ bool has_no_reader_table(const Stock& stock, MDB_env* real) noexcept {
   return none;
 }
 
-/// False: stock would die of SIGBUS, touching a lock file for whose pages the file system has no block left.
+/// Returns false if stock would die of SIGBUS, because the file system has no free block for pages of the
+/// lock file.
 bool lock_file_has_room(const char* path, unsigned flags) {
   struct statvfs space;
   if (::statvfs(path, &space) != 0 || (space.f_flag & ST_RDONLY) != 0) return true;
-  constexpr std::uint64_t kLockFileBytes = 64 << 10;  // of a thousand readers
+  constexpr std::uint64_t kLockFileBytes = 64 << 10;  // for a thousand readers
   const std::uint64_t blocks = ::geteuid() == 0 ? space.f_bfree : space.f_bavail;
   if (blocks * space.f_frsize >= kLockFileBytes || space.f_blocks == 0) return true;
   struct stat lock;
   const std::string file =
       (flags & MDB_NOSUBDIR) != 0 ? std::string(path) + "-lock" : std::string(path) + "/lock.mdb";
-  // Its first page is what an open and the first slots touch; the rest is a hole at first.
+  // An open and the first slots touch only its first page; the rest is a hole at first.
   return ::stat(file.c_str(), &lock) == 0 && lock.st_size > 0 && lock.st_blocks > 0;
 }
 
 void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
-  // Images (squashfs and others) have no free block, but need not say that they are read-only.
+  // Images (squashfs and others) have no free blocks, but need not report that they are read-only.
   const char* const why =
       rc == ENOSPC ? "No space left on device, as on a full disk or a read-only image" : describe(stock, rc);
   log_line(lockless_level(),
@@ -148,13 +152,14 @@ std::string absolute(const char* path) {
   return std::string(cwd) + '/' + path;
 }
 
-/// `file` is the one that the parent opened.
+/// Returns whether `file` is the one that the parent opened.
 bool is_inherited(const EnvHandle& env, const struct stat& file) noexcept {
   const FileIdentity parents = env.engine->origin().id;
   return file.st_dev == parents.dev && file.st_ino == parents.ino;
 }
 
-/// A forked child's companion on the file that its parent opened.  Null: `rc` says why.
+/// Opens a forked child's companion on the file that its parent opened.  Returns nullptr on error; `rc` has
+/// the code.
 MDB_env* reopen(EnvHandle& env, int& rc) {
   const std::string file = data_file(env.setup.path.c_str(), env.setup.open_flags);
   struct stat at;
@@ -179,17 +184,17 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   if (made == nullptr) return nullptr;
   mdb_filehandle_t fd = -1;
   if (env.stock->env_get_fd(made, &fd) != 0 || ::fstat(fd, &at) != 0 ||
-      !is_inherited(env, at)) {  // replaced since
+      !is_inherited(env, at)) {  // replaced meanwhile
     env.stock->env_close(made);
     rc = ESTALE;
     return nullptr;
   }
   close_on_exec(*env.stock, made);
-  env.lockless = lockless;  // seen by other threads with env.real
+  env.lockless = lockless;  // published to other threads by env.real
   return made;
 }
 
-/// 0: env.real is there.
+/// Opens env.real in a forked child.  Returns 0 on success.
 int guarded_reopen(EnvHandle& env) noexcept {
   int rc = ENOMEM;
   MDB_env* made = nullptr;
@@ -236,7 +241,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   else if (!no_room)
     rc = open_bounded(stock, real, path, flags, mode, env.local);
   const bool short_of_files = (rc == EMFILE || rc == ENFILE) && close_proofs(env);
-  if (short_of_files || (rc == ENOMEM && cache::Window::shrink_all())) {  // ours were too many
+  if (short_of_files || (rc == ENOMEM && cache::Window::shrink_all())) {  // because of our files or windows
     if (MDB_env* const made = make_open(env, path, env.setup.open_flags, rc); made != nullptr) {
       stock.env_close(real);
       real = made;
@@ -248,15 +253,14 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
     env.lockless = !no_locks && has_no_reader_table(stock, real);
     return 0;
   }
-  const bool again = std::exchange(env.tried, true);  // EINVAL is then what stock says of that
+  const bool again = std::exchange(env.tried, true);  // stock answers EINVAL to another open
   if (config().strict || no_locks || !is_about_locks(rc) || (again && rc == EINVAL)) return rc;
 
   int second = 0;
   MDB_env* const made = make_open(env, path, env.setup.open_flags | MDB_NOLOCK, second);
   if (made == nullptr) {
     if (rc != kLocksHang) return no_room ? second : rc;
-    int ignored =
-        0;  // the first one belongs to the thread that hangs in it: the program gets another to close
+    int ignored = 0;  // the first one belongs to the hanging thread: the program gets another one to close
     env.real.store(make_real(env, ignored), std::memory_order_relaxed);
     return second;
   }
@@ -305,12 +309,12 @@ void forget_companions() noexcept {
 
 bool may_read_without_slot(const EnvHandle& env, int rc) noexcept {
   const bool alone = env.real.load(std::memory_order_relaxed) == nullptr;
-  // EAGAIN: a process of the same number, in another PID namespace, holds the lock of that number.
+  // EAGAIN: a process with the same PID, in another PID namespace, holds the lock of that number.
   return !config().strict && (alone || rc == MDB_READERS_FULL || rc == EAGAIN || is_about_locks(rc));
 }
 
 void tell_without_slot(const EnvHandle& env, int rc) noexcept {
-  if (env.real.load(std::memory_order_relaxed) == nullptr) return;  // told when it could not be opened
+  if (env.real.load(std::memory_order_relaxed) == nullptr) return;  // logged when it could not be opened
   log_line(lockless_level(),
            "%s: no reader slot (%s): reading without one; writers may change pages while they are being read",
            env.stats.path.c_str(), describe(*env.stock, rc));
@@ -318,8 +322,9 @@ void tell_without_slot(const EnvHandle& env, int rc) noexcept {
 
 namespace {
 
-/// Some reader holds transaction `txnid` or an older one, and has since that was the newest: no page of it
-/// was written over.  A parent's slot does so for its forked children.
+/// Returns whether a reader holds transaction `txnid` or an older one, and has held it since it was the
+/// newest.  Then no page of `txnid` was overwritten.  A parent's slot protects its forked children in this
+/// way.
 bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept {
   struct Oldest {
     std::uint64_t id = ~std::uint64_t{0};
@@ -327,7 +332,7 @@ bool slot_holds(const Stock& stock, MDB_env* real, std::uint64_t txnid) noexcept
   (void)stock.reader_list(
       real,
       [](const char* text,
-         void* out) {  // heading, then lines of pid, thread, txnid; a dash where there is none
+         void* out) {  // a heading, then lines of pid, thread and txnid; a dash for no txnid
         std::uint64_t id;
         if (std::sscanf(text, "%*d %*x %" SCNu64, &id) == 1) {
           auto& least = static_cast<Oldest*>(out)->id;

@@ -1,4 +1,4 @@
-// Cursors.
+// Entry points of cursors.
 #include <cerrno>
 #include <new>
 
@@ -11,10 +11,10 @@ using namespace lmdbio::compat;
 
 namespace {
 
-// What runs a user's comparator here (stock's cursor_open, Txn::record) may throw through the program's own
-// runtime: no cleanup and no catch may be on its way, so memory is had without exceptions.
+// Stock's cursor_open and Txn::record may run a user's comparator, which may throw through the program's own
+// runtime.  No cleanup and no catch may stand in its way, so memory is allocated without exceptions.
 
-/// A cursor of the real library in a handle of ours.
+/// Opens a cursor of the real library in a handle of ours.
 int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) {
   if (cursor == nullptr) return EINVAL;
   MDB_cursor* real = nullptr;
@@ -28,7 +28,8 @@ int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) {
   return 0;
 }
 
-/// A cursor of the engine; its record has been looked up.  Null: out of memory.
+/// Makes a cursor of the engine.  Its database record must have been looked up.  Returns nullptr if memory is
+/// short.
 ReadCursor* make_read(ReadTxn& t, MDB_dbi dbi) noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   std::unique_ptr<db::Walker> dups;
@@ -40,9 +41,9 @@ ReadCursor* make_read(ReadTxn& t, MDB_dbi dbi) noexcept {
   return room != nullptr ? make_cursor<ReadCursor>(room, t, dbi, std::move(dups)) : nullptr;
 }
 
-/// A cursor of an environment of ours renewed to a transaction that stock serves.
+/// Renews an engine's cursor to a transaction that stock serves.
 int renew_elsewhere(ReadCursor* c, ForwardTxn& t) {
-  if (!t.read_only) return EINVAL;  // cursors of write transactions are tracked: stock refuses
+  if (!t.read_only) return EINVAL;  // stock tracks cursors of write transactions, and refuses them
   MDB_cursor* real = nullptr;
   const MDB_dbi dbi = c->cursor.dbi();
   if (const int rc = t.env->stock->cursor_open(t.real, dbi, &real); rc != 0) return rc;
@@ -50,7 +51,7 @@ int renew_elsewhere(ReadCursor* c, ForwardTxn& t) {
   return 0;
 }
 
-/// The other way.
+/// Renews a cursor of stock to a transaction that the engine serves.
 int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
   if (c->owner != nullptr && !c->owner->read_only) return EINVAL;
   const MDB_dbi dbi = c->stock->cursor_dbi(c->real);
@@ -69,7 +70,8 @@ int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
   return 0;
 }
 
-/// mdb_cursor_get with a cursor that the engine does not serve.  Apart, so that the hot path has no frame.
+/// Implements mdb_cursor_get for cursors that the engine does not serve.  A separate function, so that the
+/// hot path needs no stack frame.
 __attribute__((noinline)) int get_elsewhere(MDB_cursor* cursor, MDB_val* key, MDB_val* data, MDB_cursor_op op,
                                             const void* return_address) {
   if (ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
@@ -93,7 +95,7 @@ LMDBIO_ABI int mdb_cursor_open(MDB_txn* txn, MDB_dbi dbi, MDB_cursor** cursor) {
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) [[likely]] {
     if (cursor == nullptr || !t->txn.has_dbi(dbi, true)) return EINVAL;
     if (t->txn.blocked()) return MDB_BAD_TXN;
-    (void)t->txn.record(dbi);  // as mdb_cursor_init: a failure shows when the cursor is used
+    (void)t->txn.record(dbi);  // as mdb_cursor_init: the first use of the cursor returns the error
     ReadCursor* const c = make_read(*t, dbi);
     if (c == nullptr) return ENOMEM;
     *cursor = give(c);
@@ -149,7 +151,7 @@ LMDBIO_ABI MDB_txn* mdb_cursor_txn(MDB_cursor* cursor) {
   if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) return give(c->handle.get());
   if (const ForwardCursor* const c = as<ForwardCursor>(cursor); c != nullptr) {
     if (c->owner == nullptr) return c->owner_handle;
-    ForwardTxn* t = c->owner;  // a shadowed cursor is the innermost transaction's
+    ForwardTxn* t = c->owner;  // a shadowed cursor belongs to the innermost transaction
     while (!t->read_only && t->child != nullptr) t = t->child;
     return give(t);
   }

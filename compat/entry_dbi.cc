@@ -1,4 +1,4 @@
-// Databases: handles, flags, orders.
+// Entry points of databases: handles, flags, orders.
 #include <cerrno>
 
 #include "compat/abi.h"
@@ -7,7 +7,8 @@
 using namespace lmdbio;
 using namespace lmdbio::compat;
 
-/// A transaction of ours, or one that is passed through; stock's own handles are forwarded at once.
+/// Defines `r`, a transaction that the engine serves.  For any other transaction, calls the real library and
+/// returns.
 #define LMDBIO_TXN_CALL(name, absent, ...)                                     \
   ReadTxn* const r = as<ReadTxn>(txn);                                         \
   if (r == nullptr) {                                                          \
@@ -18,7 +19,8 @@ using namespace lmdbio::compat;
 
 extern "C" {
 
-// Named databases of ours are looked up by the engine: stock does not check the pages that it passes.
+// The engine looks up named databases of its transactions: stock does not check the pages that it reads for
+// this.
 LMDBIO_ABI int mdb_dbi_open(MDB_txn* txn, const char* name, unsigned int flags, MDB_dbi* dbi) {
   LMDBIO_TXN_CALL(dbi_open, ENOSYS, name, flags, dbi)
   return r->env != nullptr ? r->txn.open_dbi(name, flags, *dbi).raw() : EINVAL;
@@ -35,7 +37,7 @@ LMDBIO_ABI int mdb_stat(MDB_txn* txn, MDB_dbi dbi, MDB_stat* stat) {
   LMDBIO_TXN_CALL(stat, EINVAL, dbi, stat)
   if (stat == nullptr || !r->txn.has_dbi(dbi, true)) return EINVAL;
   if (r->txn.blocked()) return MDB_BAD_TXN;
-  (void)r->txn.record(dbi);  // as stock: one that is not found is all zeros
+  (void)r->txn.record(dbi);  // as in stock: a record that is not found is all zeros
   fill(*stat, r->txn.view().page_size(), r->txn.record_now(dbi));
   return 0;
 }
@@ -69,7 +71,7 @@ LMDBIO_ABI int mdb_set_dupsort(MDB_txn* txn, MDB_dbi dbi, MDB_cmp_func* cmp) {
   return 0;
 }
 
-// Kept by stock and never used (lmdb.h: relocation is not implemented).
+// Stock stores the function and never calls it (lmdb.h: relocation is not implemented).
 LMDBIO_ABI int mdb_set_relfunc(MDB_txn* txn, MDB_dbi dbi, MDB_rel_func* rel) {
   LMDBIO_TXN_CALL(set_relfunc, EINVAL, dbi, rel)
   return r->txn.has_dbi(dbi) ? 0 : EINVAL;

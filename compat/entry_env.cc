@@ -1,4 +1,4 @@
-// Environments.
+// Entry points of environments.
 #include <limits.h>
 #include <sys/stat.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 EnvHandle* as_env(const MDB_env* e) noexcept { return as<EnvHandle>(e); }
 
-/// The real library's transaction for a copy of `t`'s snapshot.  False: it has none.
+/// Finds the real library's transaction for a copy of `t`'s snapshot.  Returns false if there is none.
 bool real_txn(MDB_txn* t, MDB_txn*& real) noexcept {
   real = t;
   if (const ReadTxn* const r = as<ReadTxn>(t); r != nullptr) {
@@ -38,7 +38,8 @@ bool real_txn(MDB_txn* t, MDB_txn*& real) noexcept {
   return true;
 }
 
-/// The engine over the companion that has just been opened, or the reason why there is none.
+/// Starts the engine over the companion that has just been opened.  Returns nullptr, or why there is no
+/// engine.
 const char* start_engine(EnvHandle& env, unsigned open_flags) {
   const Stock& stock = *env.stock;
   MDB_env* const real = env.passed();
@@ -69,7 +70,8 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   env.flags = env.lockless ? flags & ~(~env.setup.open_flags & MDB_NOLOCK) : flags;
   env.max_key = stock.env_get_maxkeysize(real);
   (void)stock.env_get_maxreaders(real, &env.max_readers);
-  // Where the reader table shows a transaction's slot only while it runs, its companion has to end with it.
+  // If the reader table shows a slot only while its transaction runs, the companion must end with the
+  // transaction.
   env.keep_companions = (flags & MDB_NOTLS) == 0 || (flags & MDB_NOLOCK) != 0;
   env.serve();
   if (config().node != NodeMode::off) node::Table::remove_dead();
@@ -106,8 +108,8 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   char file[PATH_MAX];
   if (read_only) {
     const int saved = errno;
-    e->proof.reset();  // of an open that failed
-    // A longer path is what stock refuses.
+    e->proof.reset();  // kept by an open that failed
+    // Stock rejects longer paths.
     const Status st = data_file(path, flags, file) ? prove_openable(file, e->proof, e->local) : Status();
     errno = saved;
     if (!st.ok()) {
@@ -167,7 +169,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     return rc;
   }
   if (e->unmapped) {
-    if (!e->idle()) return EINVAL;  // as stock, though only for transactions that write
+    if (!e->idle()) return EINVAL;  // stock does so only while a write transaction runs
     return guarded([&] {
       MDB_envinfo now{};
       if (const int failed = alone::env_info(*e, &now); failed != 0) return as_status(failed);
@@ -180,7 +182,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
   int rc = 0;
   MDB_env* const real = companion(*e, rc);
   if (real == nullptr) return rc;
-  // Ours goes first: stock must not lack the address space that it would have alone.
+  // Our window goes first, so that stock has as much address space as it would have alone.
   (void)guarded([&] {
     e->engine->retire_window(e->idle());
     if (size != 0 && !Mapping::reserve(size, 1)) (void)cache::Window::shrink_all();
@@ -239,7 +241,7 @@ LMDBIO_ABI int mdb_env_set_assert(MDB_env* env, MDB_assert_func* func) {
   return real != nullptr ? e->stock->env_set_assert(real, func) : 0;
 }
 
-// What a forked child without a companion can answer too.
+// Calls that a forked child without a companion can answer as well.
 
 LMDBIO_ABI int mdb_env_stat(MDB_env* env, MDB_stat* stat) {
   EnvHandle* const e = as_env(env);
@@ -321,11 +323,11 @@ LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) {
   return 0;
 }
 
-// Compacting copies follow the tree's pages without checks: they are walked with ours before.
+// A compacting copy follows the tree's pages without checks, so we check all of them before.
 
 namespace {
 
-/// The real environment of a copy that may start, or null and why not in `rc`.
+/// Returns the real environment for a copy that may start, or nullptr with the error in `rc`.
 MDB_env* before_copy(EnvHandle& e, unsigned flags, MDB_txn* of, int& rc) {
   MDB_env* const real = companion(e, rc);
   if (real == nullptr || e.engine == nullptr || (flags & MDB_CP_COMPACT) == 0) return real;

@@ -1,4 +1,4 @@
-// Lookups by key.
+// The entry point of lookups by key.
 #include <cerrno>
 
 #include "compat/abi.h"
@@ -14,7 +14,7 @@ inline int get(ReadTxn& t, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
   return t.txn.get(dbi, *key, *data).raw();
 }
 
-/// Apart, so that the hot path has no frame.
+/// A separate function, so that the hot path needs no stack frame.
 __attribute__((noinline)) int get_elsewhere(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data,
                                             const void* return_address) {
   if (ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) return get(*t, dbi, key, data);

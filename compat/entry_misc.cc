@@ -1,4 +1,4 @@
-// Calls without an environment, and the library's own.
+// Entry points without an environment, and LMDBIO's own.
 #include <lmdbio/lmdbio.h>
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// Transactions.
+// Entry points of transactions.
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -28,7 +28,7 @@ struct CompanionSource {
   }
 };
 
-/// The meta pages name no transaction that one could read.
+/// Logs why the meta pages name no readable transaction, and returns the error.
 Status bad_metas(ReadTxn& t) noexcept {
   db::MetaCopies copies;
   if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
@@ -48,7 +48,7 @@ Status bad_metas(ReadTxn& t) noexcept {
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
-/// On the newest snapshot that the metas show.
+/// Starts the engine on the newest snapshot that the metas show.
 Status start_by_metas(ReadTxn& t) {
   for (;;) {
     const db::Env::Metas metas = t.env->engine->metas();
@@ -56,12 +56,13 @@ Status start_by_metas(ReadTxn& t) {
     std::uint64_t txnid = 0;
     Status st = source.renew(txnid);
     if (st.ok()) st = t.txn.begin(txnid, source);
-    // If a chunk has replaced these pages, writers do not change them any more: again, with the new ones.
+    // If a chunk has replaced these pages, writers no longer change them: try again with the new ones.
     if (st.ok() || t.env->engine->metas().pages[0] == metas.pages[0]) return st;
   }
 }
 
-/// The engine on the snapshot that the companion has just taken, or on the newest one without it.
+/// Starts the engine on the snapshot that the companion has just taken, or without a companion on the newest
+/// one.
 Status start(ReadTxn& t) {
   Status st;
   if (!t.by_metas) [[likely]] {
@@ -75,7 +76,7 @@ Status start(ReadTxn& t) {
   return st.raw() != MDB_BAD_TXN ? st : bad_metas(t);
 }
 
-/// The companion, if the handle has none that could be renewed.
+/// Begins a companion, for a handle that has none to renew.
 int begin_companion(ReadTxn& t) noexcept {
   int rc = 0;
   MDB_env* const real = companion(*t.env, rc);
@@ -83,7 +84,8 @@ int begin_companion(ReadTxn& t) noexcept {
   return real != nullptr ? t.env->stock->txn_begin(real, nullptr, MDB_RDONLY, &t.companion) : rc;
 }
 
-/// Stock gave no slot (`rc`).  0: the transaction goes on without one.
+/// Called after stock refused a slot with `rc`.  Returns 0 if the transaction can go on: with the slot of a
+/// dead process, or without a slot.
 [[gnu::cold]] int without_slot(ReadTxn& t, int rc) noexcept {
   EnvHandle& e = *t.env;
   const Uncancelled wait;
@@ -91,7 +93,7 @@ int begin_companion(ReadTxn& t) noexcept {
   if (!may_read_without_slot(e, rc)) return rc;
   if (MDB_env* const real = e.real.load(std::memory_order_relaxed);
       rc == MDB_READERS_FULL && real != nullptr) {
-    int dead = 0;  // slots of processes that are gone
+    int dead = 0;  // slots of processes that have ended
     if (e.stock->reader_check(real, &dead) == 0 && dead > 0) {
       const int again = t.companion != nullptr ? e.stock->txn_renew(t.companion) : begin_companion(t);
       if (again == 0) return 0;
@@ -104,7 +106,7 @@ int begin_companion(ReadTxn& t) noexcept {
   return 0;
 }
 
-/// The companion lets go of its snapshot.
+/// Makes the companion release its snapshot.
 void end_companion(ReadTxn& t) noexcept {
   const Stock& stock = *t.env->stock;
   if (t.companion == nullptr) return;
@@ -127,7 +129,7 @@ void close_cursors(ForwardTxn& t) noexcept {
   }
 }
 
-/// What stock frees when `t` ends: its descendants, and the cursors of write transactions.
+/// Frees what stock frees when `t` ends: its descendants, and the cursors of write transactions.
 void free_forward(ForwardTxn* t) noexcept {
   if (t->child != nullptr) free_forward(t->child);
   if (t->parent != nullptr) t->parent->child = nullptr;
@@ -156,7 +158,7 @@ int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** re
 }
 
 int begin_read(EnvHandle& e, MDB_txn** ret) {
-  if (e.engine->window() == nullptr) return ENOMEM;  // a map size for which there are no addresses
+  if (e.engine->window() == nullptr) return ENOMEM;  // not enough address space for the map size
   ReadTxn* t = e.take();
   if (t == nullptr) return ENOMEM;
   int rc = t->companion != nullptr ? e.stock->txn_renew(t->companion) : begin_companion(*t);
@@ -175,7 +177,7 @@ int begin_read(EnvHandle& e, MDB_txn** ret) {
   }
   ++t->txn.counters().begun;
   if (const Status st = start(*t); !st.ok()) [[unlikely]] {
-    // Where the companion could not be renewed, say for a map that has grown, it has ended.
+    // Where the companion could not be renewed, for example because the map has grown, it has ended.
     end_companion(*t);
     t->by_metas = t->unprotected = false;
     e.give_back(t);
@@ -185,10 +187,10 @@ int begin_read(EnvHandle& e, MDB_txn** ret) {
   return 0;
 }
 
-/// End of a transaction that the program will not name again.
+/// Ends a transaction whose handle the program will not use again.
 void end_read(ReadTxn* t, bool keep) noexcept {
   EnvHandle* const e = t->env;
-  if (e == nullptr) {  // its environment was closed under it
+  if (e == nullptr) {  // its environment was closed before
     t->txn.recycle();
     if (t->handle != nullptr) delete t;
     return;
@@ -201,7 +203,7 @@ void end_read(ReadTxn* t, bool keep) noexcept {
   e->give_back(t);
 }
 
-/// A transaction that was parked goes on with its snapshot, if it gets its reader slot back before a commit.
+/// Continues a parked transaction on its snapshot, if it gets a reader slot again before a commit.
 void go_on(ReadTxn& t, const TxnHandle& h) noexcept {
   t.txn.restore(h.saved);
   if (!h.saved.runs) return;
@@ -210,7 +212,7 @@ void go_on(ReadTxn& t, const TxnHandle& h) noexcept {
     t.by_metas = true;
     if ((e.flags & MDB_NOLOCK) != 0) return;
     t.unprotect();
-    t.used_before = ~std::uint64_t{0};  // it was used
+    t.used_before = ~std::uint64_t{0};  // differs from any used(): it counts as used
     return;
   }
   const int rc = t.companion != nullptr ? e.stock->txn_renew(t.companion) : begin_companion(t);
@@ -323,7 +325,7 @@ LMDBIO_ABI int mdb_txn_commit(MDB_txn* txn) {
   }
   if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
     const int rc = t->env->stock->txn_commit(t->real);
-    free_forward(t);  // stock frees it on failure too
+    free_forward(t);  // stock frees it on failure as well
     return rc;
   }
   return LMDBIO_FORWARD(txn_commit, EINVAL, txn);
@@ -338,7 +340,7 @@ LMDBIO_ABI MDB_env* mdb_txn_env(MDB_txn* txn) {
 LMDBIO_ABI size_t mdb_txn_id(MDB_txn* txn) {
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
     const bool ask =
-        t->env != nullptr && t->companion != nullptr && !t->by_metas;  // it counts failed renewals
+        t->env != nullptr && t->companion != nullptr && !t->by_metas;  // its id includes failed renewals
     return ask ? t->env->stock->txn_id(t->companion) : t->txn.id();
   }
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) return t->env->stock->txn_id(t->real);

@@ -1,4 +1,5 @@
-// Writes: stock's; in transactions of ours refused as stock does.
+// Entry points of writes: stock serves them.  For transactions of ours they return the errors that stock
+// returns.
 #include <cerrno>
 
 #include "compat/abi.h"
@@ -39,7 +40,7 @@ LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, u
   if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) {
     if (key == nullptr) return EINVAL;
     if ((flags & MDB_MULTIPLE) != 0) {
-      data[1].mv_size = 0;  // so many were stored
+      data[1].mv_size = 0;  // number of items stored
       if (c->cursor.txn() != nullptr && (c->cursor.txn()->record_now(c->cursor.dbi()).flags & MDB_DUPFIXED) == 0)
         return MDB_INCOMPATIBLE;
     }

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kBytes = 512;
 
-// Memory that only threads with an error have.  It is freed by a function of libc's, so that threads may
-// outlive this library.
+// Thread-specific memory, allocated only in threads that have an error.  A libc function frees it, so that
+// threads may outlive this library.
 constinit pthread_once_t once = PTHREAD_ONCE_INIT;
 constinit pthread_key_t key = 0;
 constinit bool made = false;

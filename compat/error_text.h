@@ -1,13 +1,15 @@
-// What lmdbio_error() tells: a line for each thread.
+// The text of lmdbio_error(), one line per thread.
 #pragma once
 
 #include <string>
 
 namespace lmdbio::compat {
 
-/// Of the calling thread; cut at some hundred bytes.  Out of memory: there is none.  errno preserved.
+/// Sets the calling thread's text, cut at some hundred bytes.  If memory is short, there is none.  Preserves
+/// errno.
 void set_error_text(const std::string& text) noexcept;
-/// "" if none was set.  Valid until the next set_error_text() of this thread, or its end.
+/// Returns the calling thread's text, or "" if none was set.  Valid until its next set_error_text(), or until
+/// it ends.
 const char* error_text() noexcept;
 
 }  // namespace lmdbio::compat

@@ -1,4 +1,5 @@
-// The functions of LMDB 0.9 (lmdb.h: 56), without their mdb_ prefix, and the two that py-lmdb adds to its copy.
+// The functions of LMDB 0.9 (lmdb.h: 56) without their mdb_ prefix, and the two that py-lmdb adds to its
+// copy.
 #pragma once
 
 #include <lmdb.h>
@@ -17,7 +18,7 @@
   X(cursor_del) X(cursor_count)                                                                            \
   X(cmp) X(dcmp) X(reader_list) X(reader_check)
 
-/// py-lmdb's copy of LMDB: a copy as of a given transaction.  No header declares them.
+/// Functions of py-lmdb's copy of LMDB: copies as of a given transaction.  No header declares them.
 #define LMDBIO_EACH_PY_FUNCTION(X) X(env_copy3) X(env_copyfd3)
 
 extern "C" {

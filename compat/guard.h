@@ -1,4 +1,4 @@
-// The frame around slow entry points: nothing is thrown past it, and errno is left as found.
+// The frame around slow entry points: no exception passes it, and errno is preserved.
 #pragma once
 
 #include <lmdb.h>
@@ -13,14 +13,14 @@
 
 namespace lmdbio::compat {
 
-/// What a function of LMDB's returned.
+/// Converts the return code of an LMDB function.
 inline Status as_status(int rc) noexcept {
   return rc == 0 ? Status() : rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
 }
 
-/// Runs `body`, which returns a Status.  Cancellation and signal handlers wait
-/// meanwhile; what takes long is inside of AsyncSignalsAllowed.  Never around a user's comparator,
-/// which may throw or longjmp as through stock.
+/// Runs `body`, which returns a Status, and returns its code.  Cancellation and signal handlers are deferred
+/// meanwhile; put code that takes long inside AsyncSignalsAllowed.  Do not use it around a user's comparator,
+/// which may throw or longjmp as through stock.  An exception becomes ENOMEM (bad_alloc), else MDB_PANIC.
 template <class Body>
 int guarded(Body&& body) noexcept {
   const int saved = errno;

@@ -70,7 +70,7 @@ std::uint64_t ReadTxn::used() const noexcept {
 }
 
 std::size_t EnvHandle::spare_index() noexcept {
-  // The thread's control block: an address that differs by thread, read from a register.
+  // The address of the thread's control block differs by thread and is read from a register.
   const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   static_assert(kPlaces == 64);
   return (self >> 6) * 0x9E3779B97F4A7C15u >> 58;
@@ -85,7 +85,7 @@ ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
 
 ReadTxn::~ReadTxn() {
   if (handle == nullptr) return;
-  handle->tag = 0;  // a call with it would be the real library's
+  handle->tag = 0;  // a call with it would go to the real library
   handle->drop();
 }
 
@@ -120,11 +120,11 @@ ReadTxn* EnvHandle::take() noexcept {
     t->handle->began = begun_.fetch_add(1, std::memory_order_relaxed);
     t->handle->owner.store(this_thread(), std::memory_order_relaxed);
   }
-  t->live.store(true, std::memory_order_release);  // oldest_of_thread() sees its owner then
+  t->live.store(true, std::memory_order_release);  // oldest_of_thread() then sees its owner
   return t;
 }
 
-// `t`, or another one, has a handle then.  Null: out of memory.
+// Gives `t` a handle, or another ReadTxn if `t` is null.  Returns nullptr if memory is short.
 ReadTxn* EnvHandle::with_handle(ReadTxn* t) noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   try {
@@ -137,7 +137,7 @@ ReadTxn* EnvHandle::with_handle(ReadTxn* t) noexcept {
   }
 }
 
-// One without a handle: that of a parked handle, or a new one.  May throw bad_alloc.
+// Returns a ReadTxn without a handle: that of a handle parked for this, or a new one.  May throw bad_alloc.
 ReadTxn* EnvHandle::make() {
   if (inherited)
     if (ReadTxn* const t = park_oldest(kMostHeld); t != nullptr) return t;
@@ -147,8 +147,8 @@ ReadTxn* EnvHandle::make() {
   return t;
 }
 
-// Parks the oldest of the calling thread's transactions, if there are `least`, else the result is null.  May
-// throw bad_alloc.
+// Parks the oldest of the calling thread's transactions and returns its ReadTxn.  Returns nullptr if there
+// are fewer than `least`.  May throw bad_alloc.
 ReadTxn* EnvHandle::park_oldest(unsigned least) {
   make_stand_in();
   ReadTxn* t = nullptr;
@@ -162,7 +162,8 @@ ReadTxn* EnvHandle::park_oldest(unsigned least) {
   return t;
 }
 
-// Of those that can be parked.
+// Returns the oldest of the calling thread's transactions that can be parked.  Returns nullptr if there are
+// fewer than `least`.
 ReadTxn* EnvHandle::oldest_of_thread(unsigned least) noexcept {
   const std::uintptr_t thread = this_thread();
   ReadTxn* oldest = nullptr;
@@ -212,7 +213,7 @@ ReadTxn* EnvHandle::adopt(TxnHandle& h, bool& was_parked) noexcept {
   }
   ReadTxn* t = nullptr;
   try {
-    t = park_oldest(kLeastHeld);  // which has a reader slot, as a rule
+    t = park_oldest(kLeastHeld);  // usually it has a reader slot
     if (t == nullptr) t = take_spare();
     if (t == nullptr) t = make();
   } catch (...) {
@@ -265,7 +266,7 @@ bool EnvHandle::end_parked(TxnHandle& h, bool reset) noexcept {
 
 bool end_parked(TxnHandle& h, bool reset) noexcept {
   const std::uintptr_t owner = h.owner.load(std::memory_order_acquire);
-  const bool was_closed = owner == TxnHandle::kNever && h.txn->handle != &h;  // its environment
+  const bool was_closed = owner == TxnHandle::kNever && h.txn->handle != &h;  // its environment was closed
   if (!was_closed && (owner != TxnHandle::kParked || !h.env->end_parked(h, reset))) return false;
   if (reset) return true;
   const AsyncSignalsBlocked fork_safe(has_own_threads());
@@ -291,7 +292,7 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
   any_more_.store(true, std::memory_order_relaxed);
 }
 
-// Out of the list; its counters stay.
+// Removes a ReadTxn from the list and keeps its counters.
 void EnvHandle::forget(ReadTxn* t) noexcept {
   const std::lock_guard lock(mutex);
   stats.counters->ended.add(t->txn.counters());
@@ -321,7 +322,7 @@ void EnvHandle::close_transactions() noexcept {
     forget(t);
     if (live) {
       if (t->unprotected) look_back(*t);
-      // Stock leaves its memory behind too; abort and close find it harmless.
+      // Stock does not free its memory either; abort and close handle it.
       t->txn.end(false);
       t->txn.recycle();
       t->counters.leave();
@@ -346,7 +347,7 @@ void EnvHandle::serve() noexcept {
 void EnvHandle::forget_companions() noexcept {
   inherited = true;
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
-    // The parent may have opened cursors, which nobody counted.
+    // The parent may have opened cursors, which were not counted.
     if (t->handle != nullptr) t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);
     t->companion = nullptr;
     t->by_metas = t->live.load(std::memory_order_relaxed) && !t->txn.finished();

@@ -1,4 +1,5 @@
-// What programs hold: our environments, transactions and cursors, told from stock's by a tag.
+// Handles that programs hold: our environments, transactions and cursors.  A tag distinguishes them from
+// stock's.
 #pragma once
 
 #include <lmdb.h>
@@ -22,7 +23,7 @@
 
 namespace lmdbio::compat {
 
-// A stock handle starts with a pointer or with two descriptors: none of these.
+// A stock handle starts with a pointer or with two descriptors, so it never equals one of these.
 inline constexpr std::uint64_t kEnvTag = 0xD1EC0DE5'4C4D4201, kReadTxnTag = 0xD1EC0DE5'4C4D4202,
                                kForwardTxnTag = 0xD1EC0DE5'4C4D4203, kReadCursorTag = 0xD1EC0DE5'4C4D4204,
                                kForwardCursorTag = 0xD1EC0DE5'4C4D4205, kChildTxnTag = 0xD1EC0DE5'4C4D4206;
@@ -33,7 +34,7 @@ inline std::uint64_t tag_of(const void* handle) noexcept {
   return tag;
 }
 
-/// `handle` as a T of ours, or null: a null handle, or one of stock's.
+/// Returns `handle` as a T of ours, or nullptr for a null handle or one of stock's.
 template <class T>
 inline T* as(const void* handle) noexcept {
   return handle != nullptr && tag_of(handle) == T::kTag ? static_cast<T*>(const_cast<void*>(handle))
@@ -43,60 +44,64 @@ inline T* as(const void* handle) noexcept {
 struct EnvHandle;
 struct ReadTxn;
 
-/// What the program holds of a transaction that the engine serves.  A forked child may abandon any number of
+/// A program's handle of a transaction that the engine serves.  A forked child may abandon any number of
 /// transactions (py-lmdb 1.7 and later end none that began in an inherited environment).  So old ones are
 /// parked: the ReadTxn of a parked handle serves another handle, and the next call with the parked one gives
-/// it a ReadTxn again.  docs/concurrency.md.
+/// it a ReadTxn again.  See docs/concurrency.md.
 struct TxnHandle {
   static constexpr std::uint64_t kTag = kReadTxnTag;
-  /// `owner`: kNever, the handle is never parked; kParked, it is parked; else a thread (this_thread()).
+  /// Values of `owner`. kNever: the handle is never parked. kParked: it is parked.  Any other value is a
+  /// thread (this_thread()).
   static constexpr std::uintptr_t kNever = 0, kParked = 1;
   TxnHandle(EnvHandle* e, ReadTxn* t) noexcept : txn(t), env(e) {}
 
   std::uint64_t tag = kTag;  ///< kChildTxnTag: began in a forked child, and may be parked
   ReadTxn* txn;              ///< null: parked
   EnvHandle* env;
-  /// The thread that began it.  This thread alone parks it, until another thread uses it.
+  /// The thread that began the transaction.  Only this thread parks it, and only until another thread uses
+  /// it.
   std::atomic<std::uintptr_t> owner{kNever};
-  std::atomic<unsigned> refs{1};  ///< one, and one for each cursor that was opened in a forked child
+  std::atomic<unsigned> refs{1};  ///< one, plus one for each cursor that was opened in a forked child
   bool by_metas = false;          ///< the transaction's, while it is parked
   std::uint64_t began = 0;        ///< order of begins in a forked child
-  // While it is parked, under the mutex of lock_handles():
+  // Used while the handle is parked, under the mutex of lock_handles():
   TxnHandle *next = nullptr, *prev = nullptr;
   db::Txn::Saved saved;
 
-  /// Frees it with the last reference.
+  /// Drops a reference.  The last one frees the handle.
   void drop() noexcept {
     if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 };
 
-/// A transaction that the engine serves, beside its companion in the real library.  Pooled: begin and end of
-/// a transaction cost no allocation, and its counters stay where they are until someone asks.
+/// A transaction that the engine serves, beside its companion in the real library.  ReadTxns are pooled:
+/// beginning and ending a transaction does not allocate.  The counters stay in the ReadTxn until they are
+/// read.
 struct ReadTxn {
   ReadTxn(EnvHandle& e, db::Env& engine);
   ~ReadTxn();
 
-  EnvHandle* env;                 ///< null: the environment was closed under it
-  TxnHandle* handle = nullptr;    ///< null: spare without one, or the stand-in for parked ones
+  EnvHandle* env;                 ///< null: the environment was closed before the transaction ended
+  TxnHandle* handle = nullptr;    ///< null: a spare without a handle, or the stand-in for parked ones
   MDB_txn* companion = nullptr;   ///< reset while the handle is spare, or null
   std::atomic<bool> live{false};  ///< the program holds it
-  bool by_metas = false;     ///< runs without a reader slot: the companion, if there is one, is not begun
-  bool unprotected = false;  ///< runs without locks: at its end it is seen whether a writer overtook it
-  std::uint64_t used_before = 0;  ///< used() when it began to be that
-  /// Lookups and positionings so far: those of a transaction that ended count on.
+  bool by_metas = false;          ///< runs without a reader slot; the companion, if any, is not begun
+  bool unprotected = false;       ///< runs without locks; its end checks whether a writer overtook it
+  std::uint64_t used_before = 0;  ///< used() when it became unprotected
+  /// Returns the number of lookups and positionings so far.  It continues over transactions: the count is not
+  /// reset.
   std::uint64_t used() const noexcept;
-  /// From now on it runs without locks.
+  /// Marks that the transaction runs without locks from now on.
   void unprotect() noexcept {
     unprotected = true;
     used_before = used();
   }
-  /// The handle can be parked: no cursor or reader depends on it.
+  /// Returns whether the handle can be parked: no cursor or reader depends on it.
   bool parkable() const noexcept {
     return handle->refs.load(std::memory_order_acquire) == 1 && txn.savable();
   }
   ReadTxn* next_spare = nullptr;
-  ReadTxn *next = nullptr, *prev = nullptr;  ///< all of the environment's; see lock_handles
+  ReadTxn *next = nullptr, *prev = nullptr;  ///< list of all in the environment; see lock_handles
   node::Cell<db::Counters> counters;
   db::Txn txn;
 };
@@ -105,8 +110,8 @@ inline std::uintptr_t this_thread() noexcept {
   return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
 }
 
-/// The transaction of a handle with kChildTxnTag, which is not parked any more.  Never null: out of memory,
-/// it is a transaction that has ended.
+/// Returns the transaction of a handle with kChildTxnTag, which is not parked afterwards.  Never null: if
+/// memory is short, it is a transaction that has ended.
 [[gnu::noinline]] ReadTxn* txn_of_child(TxnHandle& h) noexcept;
 
 template <>
@@ -119,14 +124,14 @@ inline ReadTxn* as<ReadTxn>(const void* handle) noexcept {
   return tag == kChildTxnTag ? txn_of_child(*h) : nullptr;
 }
 
-/// Ends a parked transaction, and frees its handle; `reset`: only ends it.  False: `txn` is not parked.
+/// Ends a parked transaction.  Frees its handle unless `reset`.  Returns false if `txn` is not parked.
 bool end_parked(TxnHandle& h, bool reset) noexcept;
 inline bool end_parked(MDB_txn* txn, bool reset) noexcept {
   return txn != nullptr && tag_of(txn) == kChildTxnTag &&
          end_parked(*reinterpret_cast<TxnHandle*>(txn), reset);
 }
 
-/// A transaction of the real library: writable environments, and what the engine does not serve.
+/// A transaction of the real library: in writable environments, and in others that the engine does not serve.
 struct ForwardCursor;
 struct ForwardTxn {
   static constexpr std::uint64_t kTag = kForwardTxnTag;
@@ -140,15 +145,15 @@ struct ForwardTxn {
   ForwardCounters counters;
 };
 
-/// Cursor handles have one size: mdb_cursor_renew may move one between an environment of ours and a
-/// pass-through one, and a handle's address cannot change.
+/// A cursor that the engine serves.  Both kinds of cursor handles have one size: mdb_cursor_renew may move a
+/// cursor between an environment of ours and a pass-through one, and a handle's address cannot change.
 struct ReadCursor {
   static constexpr std::uint64_t kTag = kReadCursorTag;
   ReadCursor(ReadTxn& t, MDB_dbi dbi, std::unique_ptr<db::Walker> dups) noexcept
       : handle(t), cursor(t.txn, dbi, std::move(dups)) {}
 
-  /// The handle of its transaction.  It may dangle, as in stock; in a forked child it is counted, and does
-  /// not.
+  /// Refers to the handle of the cursor's transaction.  The reference may dangle, as in stock.  In a forked
+  /// child it is counted, so it does not dangle.
   class Ref {
    public:
     explicit Ref(const ReadTxn& t) noexcept { set(t); }
@@ -183,7 +188,7 @@ struct ForwardCursor {
   std::uint64_t tag = kTag;
   MDB_cursor* real;
   ForwardTxn* owner = nullptr;      ///< null: a read-only transaction that ended
-  MDB_txn* owner_handle = nullptr;  ///< what mdb_cursor_txn said last
+  MDB_txn* owner_handle = nullptr;  ///< what mdb_cursor_txn returned last
   const Stock* stock = nullptr;
   EnvHandle* env = nullptr;
   ForwardCursor *next = nullptr, **link = nullptr;
@@ -194,10 +199,11 @@ struct ForwardCursor {
   void count(std::uint64_t ForwardCounters::*which) noexcept;
 };
 
-/// What the program set before it opened an environment, and how it did: to open another one like it.
+/// The program's settings before the open of an environment, and the arguments of the open: to open another
+/// one like it.
 struct Setup {
   std::size_t map_bytes = 0;  ///< 0: not set
-  unsigned readers = 0;       ///< likewise
+  unsigned readers = 0;       ///< 0: not set
   unsigned open_flags = 0;
   mdb_mode_t mode = 0;
   void* userctx = nullptr;
@@ -205,26 +211,28 @@ struct Setup {
   std::string path;  ///< absolute
 };
 
-/// A forked child's companion: not asked for yet, being opened by a thread, opened or failed.
+/// State of a forked child's companion. none: not requested yet; now: a thread opens it; done: opened or
+/// failed.
 enum class Reopening : int { none, now, done };
 
-/// An environment as the program holds it, around one of the real library.
+/// An environment as the program holds it, with one of the real library inside.
 struct EnvHandle {
   static constexpr std::uint64_t kTag = kEnvTag;
   std::uint64_t tag = kTag;
   const Stock* stock = nullptr;
-  /// Null only in a forked child, with an engine, until it has one of its own: companion() asks for it.
+  /// Null for an unmapped file.  Also null in a forked child with an engine, until companion() has opened one
+  /// for it.
   std::atomic<MDB_env*> real{nullptr};
   std::unique_ptr<db::Env> engine;  ///< null: pass-through
-  int fd = -1;  ///< of the data file; the real environment's that was open when the engine began
-  bool keep_companions = false;  ///< a reset companion is not seen in the reader table
+  int fd = -1;                      ///< of the data file, from the real environment at the engine's start
+  bool keep_companions = false;     ///< the reader table does not show a reset companion
   bool opened = false;
   bool tried = false;      ///< an open failed in the real library
-  bool refused = false;    ///< one was refused before that
+  bool refused = false;    ///< an open was refused before the real library was called
   bool unmapped = false;   ///< the file cannot be mapped: there never is a real environment
   bool local = false;      ///< the file was known to be on a local file system before the open
   bool lockless = false;   ///< the real environment has no locks, though the program did not ask for that
-  bool inherited = false;  ///< opened before a fork, of which this process is the child
+  bool inherited = false;  ///< opened before a fork; this process is the child
   unsigned max_dbs = 0;
   Setup setup;
   std::atomic<Reopening> reopening{Reopening::none};
@@ -233,48 +241,51 @@ struct EnvHandle {
   unsigned flags = 0;    ///< mdb_env_get_flags, of an environment with an engine
   int max_key = 0;       ///< mdb_env_get_maxkeysize
   unsigned max_readers = 0;
-  std::atomic<bool> overtaken{false};  ///< it was told that a writer overtook a reader without locks
-  std::atomic<bool> lost{false};       ///< it was told that a parked transaction lost its snapshot
+  std::atomic<bool> overtaken{false};  ///< it was logged that a writer overtook a reader without locks
+  std::atomic<bool> lost{false};       ///< it was logged that a parked transaction lost its snapshot
   EnvHandle *next_served = nullptr, *prev_served = nullptr;  ///< see lock_handles
   EnvStats stats;
 
-  /// The engine has begun: the environment is on the list of those that for_each_served() visits.
+  /// Puts the environment on the list that for_each_served() visits.  The engine must have started.
   void serve() noexcept;
-  /// The real library's handle, for environments that are passed through or have not been opened.
+  /// Returns the real library's handle, for environments that are passed through or have not been opened.
   MDB_env* passed() const noexcept { return real.load(std::memory_order_relaxed); }
-  /// In a forked child: transactions go on, or begin, without the parent's companions.
+  /// For a forked child: transactions go on, or begin, without the parent's companions.
   void forget_companions() noexcept;
-  /// There too: what was counted so far is the parent's.  With the lock of lock_handles() held.
+  /// For a forked child: resets the counters, which belong to the parent.  The caller holds the lock of
+  /// lock_handles().
   void forget_counters() noexcept;
 
-  /// A transaction handle to begin with: a spare one or a new one.  Null: out of memory.
+  /// Returns a transaction handle to begin with: a spare one or a new one.  Returns nullptr if memory is
+  /// short.
   ReadTxn* take() noexcept;
-  /// The program gave it back; its companion is reset or null.  Its memory stays until the environment is
-  /// closed: cursors that were not renewed may still ask it.
+  /// Takes back a transaction that the program has ended.  Its companion is reset or null.  Its memory stays
+  /// until the environment is closed, because cursors that were not renewed may still read it.
   void give_back(ReadTxn* t) noexcept;
-  /// For txn_of_child(): the transaction of `h`, if it is parked or another thread owns it.  `was_parked`:
-  /// the caller has to restore it.
+  /// Returns the transaction of `h`, which is parked or owned by another thread.  For txn_of_child().  If
+  /// `was_parked`, the caller must restore the transaction.
   ReadTxn* adopt(TxnHandle& h, bool& was_parked) noexcept;
-  /// `t` just got no reader slot.  If the calling thread has several transactions, the oldest is parked, and
-  /// the result is its ReadTxn, in the place of `t`.  Else it is `t`.
+  /// Called after `t` got no reader slot.  If the calling thread has enough other transactions, parks the
+  /// oldest and returns its ReadTxn in place of `t`.  Otherwise returns `t`.
   ReadTxn* with_slot_of_oldest(ReadTxn* t) noexcept;
-  /// As compat::end_parked(), of a parked one.
+  /// Implements compat::end_parked() for a handle of this environment.
   bool end_parked(TxnHandle& h, bool reset) noexcept;
-  /// Spare handles' companions end; handles that the program still holds are orphaned.  Their counters go
-  /// into `stats`.  Before mdb_env_close of the real environment.
+  /// Ends the companions of spare handles, and orphans handles that the program still holds.  Adds their
+  /// counters to `stats`.  Call it before mdb_env_close of the real environment.
   void close_transactions() noexcept;
-  /// No transaction of ours runs: windows may go.
+  /// Returns whether no transaction of ours runs, so that windows may be released.
   bool idle() noexcept;
-  /// With the lock of lock_handles() held: the transaction that the program holds whose handle is one of
-  /// `words`, or null.
+  /// Returns the transaction that the program holds and whose handle is one of `words`, or nullptr.  The
+  /// caller holds the lock of lock_handles().
   TxnHandle* live_among(std::span<const std::uintptr_t> words) noexcept;
-  /// Counters of all transactions so far.
+  /// Returns the counters of all transactions so far.
   db::Counters read_counters() noexcept;
-  /// There is a transaction that the program holds.  With the lock of lock_handles() held.
+  /// Returns whether the program holds a transaction.  The caller holds the lock of lock_handles().
   bool has_live() const noexcept;
 
  private:
-  // Spare handles, found by thread: up to kPlaces threads share neither a handle nor, mostly, a cache line.
+  // Spare transactions, found by thread.  Up to kPlaces threads share neither a transaction nor, mostly, a
+  // cache line.
   struct alignas(64) Spare {
     std::atomic<ReadTxn*> txn{nullptr};
   };
@@ -288,50 +299,50 @@ struct EnvHandle {
   ReadTxn* oldest_of_thread(unsigned least) noexcept;
   void park(ReadTxn& t) noexcept;
 
-  /// A thread of a forked child has at most so many transactions that are not parked, each with a reader
+  /// Upper limit on the transactions of one thread of a forked child that are not parked.  Each has a reader
   /// slot.
   static constexpr unsigned kMostHeld = 16;
-  /// If there is no slot for another one, it keeps so many.
+  /// The number of transactions that a thread keeps if there is no slot for another one.
   static constexpr unsigned kLeastHeld = 4;
-  /// So many transactions are looked at for one that can be parked.
+  /// Upper limit on the transactions that a search for one to park examines.
   static constexpr unsigned kLook = 256;
 
   static constexpr unsigned kPlaces = 64, kProbes = 8;
   std::array<Spare, kPlaces> spare_;
-  ReadTxn* more_spare_ = nullptr;  ///< beyond one in its place; likewise
+  ReadTxn* more_spare_ = nullptr;  ///< spares that found no place; guarded by the mutex of lock_handles()
   std::atomic<bool> any_more_{false};
   std::atomic<std::uint64_t> begun_{0};  ///< transactions, in a forked child
-  /// A transaction that has ended.  Parked handles get it if there is no memory, and when the environment is
-  /// closed.  Null: none was parked.
+  /// A transaction that has ended.  Parked handles get it if memory is short, and when the environment is
+  /// closed.  Null: no handle was parked.
   std::atomic<ReadTxn*> stand_in_{nullptr};
-  // Under the mutex of lock_handles():
+  // Guarded by the mutex of lock_handles():
   ReadTxn* all_ = nullptr;
   TxnHandle* parked_ = nullptr;
 };
 
-/// Environments with an engine.  Under the mutex of lock_handles().
+/// Environments with an engine.  Guarded by the mutex of lock_handles().
 extern EnvHandle* served_environments;
 template <class F>
 void for_each_served(F&& f) noexcept {
   for (EnvHandle* e = served_environments; e != nullptr; e = e->next_served) f(*e);
 }
 
-/// The mutex of all environments' lists of transactions, for atfork.  Taken where a handle is made or freed,
-/// not where one is reused.
+/// Lock and unlock the mutex of all environments' lists of transactions, for atfork.  It is taken where a
+/// handle is made or freed, not where one is reused.
 void lock_handles() noexcept;
 void unlock_handles() noexcept;
 
 inline constexpr std::size_t kCursorHandleBytes = std::max(sizeof(ReadCursor), sizeof(ForwardCursor));
 
-/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Nothing throws and nothing is cleaned up
-/// on the way: calls that may run a comparator come before.
+/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Nothing here throws or needs a cleanup,
+/// so calls that may run a comparator must come before.
 template <class T, class... Args>
 T* make_cursor(void* room, Args&&... args) noexcept {
   return ::new (room) T(std::forward<Args>(args)...);
 }
-/// Null: out of memory.
+/// Allocates memory for a cursor handle.  Returns nullptr if memory is short.
 inline void* cursor_room() noexcept { return ::operator new(kCursorHandleBytes, std::nothrow); }
-/// The handle's memory stays, for make_cursor.
+/// Destroys the cursor and returns the handle's memory, for make_cursor.
 template <class T>
 void* empty_cursor(T* c) noexcept {
   c->~T();
@@ -343,7 +354,7 @@ void free_cursor(T* c) noexcept {
   ::operator delete(empty_cursor(c));
 }
 
-/// What mdb_stat says of a database.
+/// Fills in what mdb_stat returns for a database.
 inline void fill(MDB_stat& out, std::size_t page_size, const format::DbRecord& db) noexcept {
   out.ms_psize = static_cast<unsigned>(page_size);
   out.ms_depth = db.depth;

@@ -19,9 +19,9 @@ namespace lmdbio::compat {
 namespace {
 
 constinit std::atomic<bool> registered{false};
-constinit cache::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; under the other locks
+constinit cache::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; guarded by the other locks
 
-// No other thread holds a lock of ours at the fork, so the child finds them free.  Ranks:
+// No other thread holds a lock of ours during the fork, so the child finds them free.  Lock order:
 // docs/concurrency.md.
 void before_fork() {
   lock_stats();
@@ -53,28 +53,28 @@ void after_fork() {
 void after_fork_in_child() {
   node::CounterBoard::after_fork_in_child();
   node::CounterBoard::unlock();
-  // First, so that the child pins as little of the parent's memory as can be.
+  // First, so that the child pins as little of the parent's memory as possible.
   if (prefetcher != nullptr) prefetcher->after_fork_in_child();
   node::Table::forget_all();
   forget_companions();
   stats_after_fork();
-  // What the child does with a transaction of its parent's is counted by no call that could show the board.
+  // Calls that only continue a transaction of the parent do not show the counter board, so show it here.
   for_each_served([](const EnvHandle& env) {
     if (env.has_live()) node::CounterBoard::show();
   });
   unlock_others();
 }
 
-// Before the program has threads.  A fork while another thread makes the first use of the library would run
-// without handlers that are registered then, and the child may need what that thread has locked.  A program
-// may bind threads later, and the one that happens to start ours.
+// Runs before the program has threads.  If another thread made the first use of the library during a fork,
+// the new fork handlers would not run, and the child might need locks held by that thread.  The affinity is
+// noted now, because a program may later bind its threads, also the one that starts ours.
 [[gnu::constructor]] void loaded(int, char**, char** environment) noexcept {
   first_use();
   remember_affinity();
   stats_loaded(environment);
 }
 
-// Most programs close nothing.
+// Most programs close no environment.
 [[gnu::destructor]] void ends() noexcept {
   node::Table::leave_all();
   stats_ends();

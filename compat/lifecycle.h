@@ -1,10 +1,10 @@
-// Load, first use, fork: the library's global state.
+// The library's global state: load, first use, fork.
 #pragma once
 
 namespace lmdbio::compat {
 
-/// When the library is loaded, or at an mdb_env_create before its constructor ran: registers the fork
-/// handlers. Any thread, any number of times.
+/// Registers the fork handlers.  Called when the library is loaded, or by an mdb_env_create that runs before
+/// its constructor.  Any thread, any number of times.
 void first_use() noexcept;
 
 }  // namespace lmdbio::compat

@@ -18,7 +18,7 @@ std::uint32_t gnu_hash_of(const char* prefix, const char* name) noexcept {
 
 LoadedObject::LoadedObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept {
   if (dynamic == nullptr) return;
-  // glibc adds the base to the addresses of most objects; other loaders, and the kernel for its own object,
+  // glibc adds the base to the addresses of most objects.  Other loaders, and the kernel for its own object,
   // do not.
   const auto at = [base](const ElfW(Dyn) & d) noexcept {
     return reinterpret_cast<const void*>(d.d_un.d_ptr < base ? base + d.d_un.d_ptr : d.d_un.d_ptr);
@@ -98,11 +98,11 @@ bool LoadedObject::calls(const char* prefix, const char* name) const noexcept {
 }
 
 bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept {
-  // LMDB's own mdb.c calls these two, which midl.c defines, so a compiler that sees one file at a time leaves
+  // LMDB's own mdb.c calls these two functions of midl.c, so a compiler that sees one file at a time leaves
   // the calls to the loader.  They are so small that any optimization of the whole module inlines them first.
   for (const char* const name : {"midl_alloc", "midl_free"})
     if (object.defines(prefix, name) && !object.calls(prefix, name)) return true;
-  // Where they are hidden: a program that reads needs these functions.
+  // If they are hidden: a program that reads needs these functions.
   const auto lacks = [&](const char* name) noexcept { return !object.calls(prefix, name); };
   return lacks("env_open") || lacks("txn_begin") || (lacks("get") && lacks("cursor_open")) ||
          (lacks("txn_abort") && lacks("txn_commit") && lacks("txn_reset"));
@@ -122,7 +122,7 @@ bool find_unreached(char* path, std::size_t bytes) noexcept {
                  if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
                    dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
                const LoadedObject object(info->dlpi_addr, dynamic);
-               if (object.defines("lmdbio_", "version")) return 0;  // ours, under another name
+               if (object.defines("lmdbio_", "version")) return 0;  // LMDBIO under another name
                for (const char* const prefix : {"mdb_", "mdb09_"}) {
                  if (!object.defines(prefix, "env_create")) continue;
                  if (object.calls(prefix, "env_create") && !has_inlined_calls(object, prefix)) continue;

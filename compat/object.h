@@ -1,6 +1,5 @@
-// What the dynamic section of a loaded object says: which functions it defines, and which it calls through
-// the loader.  Reads memory only, so that it may run at any time; nothing is opened, and no lock of the
-// loader is taken.
+// Reads the dynamic section of a loaded object: which functions it defines, and which it calls through the
+// loader.  Only reads memory, so it may run at any time: it opens nothing and takes no lock of the loader.
 #pragma once
 
 #include <elf.h>
@@ -15,14 +14,14 @@ class LoadedObject {
  public:
   LoadedObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept;
 
-  /// It exports a function `prefix` + `name`.
+  /// Returns whether the object exports a function `prefix` + `name`.
   bool defines(const char* prefix, const char* name) const noexcept { return index_of(prefix, name) != 0; }
-  /// It exports the function, and calls it, or takes its address, as the loader bound it: perhaps to another
-  /// object's.
+  /// Returns whether the object exports the function and also calls it, or takes its address, through the
+  /// loader.  The loader may have bound it to another object's function.
   bool calls(const char* prefix, const char* name) const noexcept;
 
  private:
-  /// Of a defined symbol; 0: none.
+  /// Returns the index of a defined symbol; 0 if there is none.
   std::uint32_t index_of(const char* prefix, const char* name) const noexcept;
   bool is_at(std::uint32_t index, const char* prefix, const char* name) const noexcept;
 
@@ -36,13 +35,13 @@ class LoadedObject {
   } relocations_[2];
 };
 
-/// An object that contains an LMDB whose functions start with `prefix`, and that exports them: calls of it
-/// were compiled into their callers, as link-time optimization does with clang.  They would use a handle of
-/// ours as one of that LMDB's.
+/// Returns whether calls of the LMDB that `object` contains and exports were compiled into their callers, as
+/// link-time optimization with clang does.  Its functions start with `prefix`.  Such calls would use our
+/// handles as handles of that LMDB.
 bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept;
 
-/// Finds a loaded object, not a library of the name liblmdb, that exports an LMDB of version 0.9 whose calls
-/// do not come here, or get no handle of ours.  Copies its path.  False: there is none.
+/// Finds a loaded object that exports an LMDB 0.9 whose calls do not reach LMDBIO, or get no handle of ours.
+/// Skips libraries named liblmdb.  Copies its path.  Returns false if there is none.
 bool find_unreached(char* path, std::size_t bytes) noexcept;
 
 }  // namespace lmdbio::compat

@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t kWhyBytes = 160;
 constexpr int kCopyTries = 3;
 
-/// False: nothing can be said against either meta page, or they cannot be read.
+/// Describes what is wrong with a meta page.  Returns false if both are good, or cannot be read.
 bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcept {
   PreadEngine engine(file);
   std::byte first[format::kMetaBytes], second[format::kMetaBytes];
@@ -47,8 +47,8 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   return read_fully(engine, size, second).ok() && format::explain_meta(second, why);
 }
 
-/// A transaction of the real library, so that a writer leaves the pages alone that are walked.  `real` null:
-/// none.
+/// Holds a transaction of the real library, so that writers do not reuse the pages being checked.  None if
+/// `real` is null.
 class Held {
  public:
   Held(const Stock& stock, MDB_env* real) noexcept : stock_(stock) {
@@ -76,8 +76,8 @@ class Held {
 
 std::int64_t ns(const timespec& t) noexcept { return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
-/// A change now would give the file other times.  ext3 counts seconds, FAT two of them, others the kernel's
-/// ticks.
+/// Returns whether any later change will give the file other times. ext3 counts seconds, FAT two seconds,
+/// others the kernel's ticks.
 bool is_settled(const struct stat& at) noexcept {
   timespec now;
   if (::clock_gettime(CLOCK_REALTIME_COARSE, &now) != 0) return false;
@@ -86,9 +86,9 @@ bool is_settled(const struct stat& at) noexcept {
   return ns(now) - std::max(ns(at.st_mtim), ns(at.st_ctim)) > least;
 }
 
-/// Files of local file systems that were proven, in their present state.  A word each: no lock, which a
-/// forked child might find held.  A writer that changes a mapped file changes its times late, but not the
-/// metas for the worse.
+/// Files on local file systems whose metas were checked, in their present state.  One word per file, without
+/// a lock, because a forked child might find a lock held.  A writer that changes a mapped file changes its
+/// times late, but it does not damage the metas.
 class Proven {
  public:
   bool has(const struct stat& at) const noexcept {
@@ -114,7 +114,8 @@ class Proven {
 };
 constinit Proven proven;
 
-/// Somebody, perhaps this process, has a POSIX lock on the file, or it cannot be told.
+/// Returns whether a process, possibly this one, has a POSIX lock on the file.  True also if that cannot be
+/// found out.
 bool may_be_locked(int fd) noexcept {
   struct flock any {};
   any.l_type = F_WRLCK;
@@ -151,7 +152,7 @@ void KeptFd::reset() noexcept {
 }
 
 void KeptFd::open(const char* file) noexcept {
-  check();  // a forked child's is its parent's
+  check();  // a forked child's belongs to its parent
   struct stat at;
   if (fd_ || ::stat(file, &at) != 0 || !S_ISREG(at.st_mode)) return;
   keep(UniqueFd(::open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY)));
@@ -185,7 +186,7 @@ Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
   const Status st = db::prove_metas(opened.value(), why);
   if (!st.ok()) {
     log_line(LogLevel::warn, "%s: meta pages: %s", file, why);
-  } else if (local) {  // of others a server would be asked
+  } else if (local) {  // for other files a server would be asked
     if (settled) proven.add(at);
     if (!may_be_locked(kept.get())) kept.reset();
   }
@@ -220,7 +221,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
     if (of != nullptr) {
       now = of->txn.snapshot();
     } else {
-      // What keeps us from a transaction will keep the copy.
+      // An error here would also prevent the copy.
       if (held.rc() != 0) return as_status(held.rc());
       now.txnid = held.id();
       Status st = db::read_snapshot(engine.metas().pages, held, now);
@@ -233,7 +234,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
         check::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
     if (db::overtaken(engine.metas().pages, now.txnid))
-      continue;  // without locks: the writer may have done it
+      continue;  // without locks: the writer may have changed it
     log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
              hazard.page, hazard.reason);
     return st;

@@ -1,4 +1,4 @@
-// Which environments the engine serves: a pure decision.
+// Decides which environments the engine serves.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct RouteFacts {
   bool regular = true;    ///< a regular file: others have no length to check against
 };
 
-/// Null: ours.  Else why stock serves it, for the statistics.
+/// Returns nullptr if the engine serves the environment, else the reason why stock does, for the statistics.
 const char* route(const RouteFacts& facts) noexcept;
 
 }  // namespace lmdbio::compat

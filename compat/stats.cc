@@ -34,7 +34,7 @@ namespace {
 using node::CellKind;
 using node::CounterBoard;
 
-/// Statistics of a closed environment, until the process writes its line.
+/// Statistics of a closed environment, kept until the process writes its line.
 struct ClosedCells {
   explicit ClosedCells(const stats::EnvironmentReport& report) noexcept;
   ClosedCells* next = nullptr;
@@ -44,21 +44,21 @@ struct ClosedCells {
   node::BoardCell<cache::FileCounters> file{{CellKind::file, CounterBoard::number_of(counters.on_board())}};
 };
 
-// Leaked on purpose: no static destructor, and the atexit handler may run late.
+// Leaked on purpose: it has no static destructor, and the atexit handler may run late.
 struct Registry {
   std::vector<EnvHandle*> open;
-  std::string closed;                   ///< JSON objects, comma-separated, not yet written
-  ClosedCells* closed_cells = nullptr;  ///< a list
+  std::string closed;                   ///< JSON objects, comma-separated, not written yet
+  ClosedCells* closed_cells = nullptr;  ///< head of a list
 };
-/// Seconds after which statistics of a process that ended without writing them are removed.
+/// Seconds after which statistics are removed if their process ended without writing them.
 constexpr std::int64_t kForgotten = 24 * 60 * 60;
-/// So many may have ended without telling before a process that starts tells of them.  The kernel has 4096
-/// segments, and who looks for any of ours looks at all of them.
+/// If more processes than this have ended without writing statistics, a process that starts writes them.  The
+/// kernel has 4096 segments, and a search for one of ours examines all of them.
 constexpr std::size_t kManyLeft = 64;
 
 constinit SignalSafeMutex mutex;  // guards `registry`
 constinit Registry* registry = nullptr;
-constinit std::atomic<bool> complained{false};  ///< one line a process
+constinit std::atomic<bool> complained{false};  ///< one line per process
 constinit pid_t registered_pid = 0;             ///< of the atexit handler; 0: not registered
 constinit bool asked_at_load = false;           ///< LMDBIO_STATS was set
 constinit bool forked = false;  ///< environments may be the parent's: only those used since are reported
@@ -94,7 +94,8 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
   set_text(f.residency, r.io->residency);
 }
 
-// Statistics of read-ahead.  They belong to the file: environments that share a window share them.
+// Returns the statistics of read-ahead.  They belong to the file: environments that share a window share
+// them.
 std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   if (env.engine == nullptr) return std::nullopt;
   stats::IoReport out;
@@ -158,8 +159,8 @@ void append(std::string& out, const stats::EnvironmentReport& report) {
   append_json(out, report);
 }
 
-// One line in one write, so that processes may share a file.
-/// `path`: empty for standard error.
+// Writes a line in one call, so that processes may share a file.
+/// `path` is empty for standard error.
 void write_line(const std::string& line, const std::string& path) {
   UniqueFd file;
   int fd = STDERR_FILENO;
@@ -185,16 +186,16 @@ void write_line(const std::string& line, const std::string& path) {
 }
 
 bool wanted() noexcept { return !config().stats.empty(); }
-/// Statistics go to a file, so other processes may see the counters, in shared memory.  Standard error is
-/// this process's alone.
+/// Returns whether statistics go to a file.  Other processes may then see the counters in shared memory.
+/// Standard error belongs to this process alone.
 bool is_shown() noexcept { return wanted() && config().stats != "1"; }
 
-// Under the mutex.
+// Called with the mutex held.
 void write_statistics() {
   std::string environments = registry->closed;
   for (EnvHandle* const env : registry->open) append(environments, report_of(*env));
   registry->closed.clear();
-  registry->open.clear();  // told: an environment that is closed later, after exit began, is not told again
+  registry->open.clear();  // written: an environment that is closed after exit has begun is not written again
   const auto pid = static_cast<std::uint32_t>(::getpid());
   if (!environments.empty())
     write_line(stats::process_line(pid, {}, environments),
@@ -213,14 +214,15 @@ void tell_of(const std::vector<node::ShownBoard>& ended) {
   }
 }
 
-// Processes that would have written to the same place.
+// Writes the statistics of dead processes that would have written to the same path.
 void tell_of_others() {
-  const std::string topic = CounterBoard::topic();  // the working directory may be another one now
+  const std::string topic = CounterBoard::topic();  // the working directory may have changed
   if (topic.empty()) return;
   tell_of(node::take_boards([&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; }));
 }
 
-// Of any job: thousands of processes may end without writing statistics, and their job may never read them.
+// Writes those of dead processes of any job: thousands may end without writing statistics, and their job may
+// never read them.
 void tell_of_many() {
   if (node::dead_boards() <= kManyLeft) return;
   tell_of(node::take_boards([](const node::ShownBoard& b) { return !b.lives; }));
@@ -233,11 +235,11 @@ void at_exit() {
     write_statistics();
     CounterBoard::end();
     tell_of_others();
-  } catch (...) {  // out of memory: nothing to tell it with
+  } catch (...) {  // out of memory: no line is possible
   }
 }
 
-/// Before the first counter of the process.
+/// Called before the first counter of the process exists.
 node::CellFacts first_on_board(node::CellFacts facts) noexcept {
   static constinit std::atomic<bool> begun{false};
   if (is_shown() && !begun.exchange(true)) {
@@ -276,7 +278,7 @@ void stats_reader_gone(EnvHandle& env, const records::Shared& reader) noexcept {
 void EnvStats::shown() noexcept {
   try {
     tell_of_many();
-  } catch (...) {  // out of memory: another process may
+  } catch (...) {  // out of memory: another process may write them
   }
 }
 
@@ -311,7 +313,7 @@ void stats_environment_made(EnvHandle& env) noexcept {
     if (registry == nullptr) registry = new Registry;
     registry->open.push_back(&env);
     if (registered_pid == 0 && std::atexit(at_exit) == 0) registered_pid = ::getpid();
-  } catch (...) {  // out of memory: this environment stays out of the statistics
+  } catch (...) {  // out of memory: this environment is left out of the statistics
   }
 }
 
@@ -342,7 +344,8 @@ void stats_loaded(const char* const* environment) noexcept {
 
 void stats_ends() noexcept {
   char module[PATH_MAX];
-  // The configuration last: it is read from the environment, which few programs without LMDB expect here.
+  // The configuration comes last: it is read from the environment, which few programs without LMDB expect
+  // here.
   if (!asked_at_load || !find_unreached(module, sizeof module) || !wanted() || config().disable) return;
   try {
     stats_write(stats::process_line(static_cast<std::uint32_t>(::getpid()), {}, {}, module));
@@ -355,7 +358,7 @@ void stats_after_fork() noexcept {
   forked = true;
   if (registered_pid != 0) registered_pid = ::getpid();
   registry->closed.clear();
-  // The parent's.  Their memory is not freed: the fork may have interrupted free().
+  // These belong to the parent.  Their memory is not freed, because the fork may have interrupted free().
   for (ClosedCells* c = std::exchange(registry->closed_cells, nullptr); c != nullptr; c = c->next) {
     c->counters.leave();
     c->text.leave();

@@ -25,11 +25,11 @@ namespace {
 constexpr unsigned kMaxLibraries = 16;
 constinit std::atomic<const Stock*> libraries[kMaxLibraries]{};
 constinit std::atomic<unsigned> library_count{0};
-// Guards additions to the two lists; readers take none.  Not held while the loader is called, which has locks
-// of its own and may run a constructor that calls us.
+// Guards additions to the two lists; readers take no lock.  Not held while the loader is called, which has
+// its own locks and may run a constructor that calls us.
 constinit SignalSafeMutex mutex;
 
-/// By caller's object, so that the rules run once for each.
+/// Callers by object, so that the rules run once per object.
 struct KnownCaller {
   const void* object;
   Caller caller;
@@ -43,12 +43,12 @@ const void* object_of(const void* address) noexcept {
 }
 
 bool is_ours(const void* function) noexcept {
-  // A function that is not exported: the address of one that is may be another library's.
+  // The function is not exported: the address of an exported one may belong to another library.
   return object_of(function) == object_of(reinterpret_cast<const void*>(&object_of));
 }
 
-// The library that `create`, its function `prefix`env_create, lies in; functions are looked up through
-// `handle`, which may find those of other objects: they are taken only from the same one.
+// Adds the library that contains `create`, its function `prefix`env_create.  Looks up its functions through
+// `handle`, which may find functions of other objects; only those of the same object are used.
 const Stock* add_library(void* handle, void* create, const char* prefix = "mdb_") noexcept {
   const void* const base = object_of(create);
   std::unique_ptr<Stock> s(new (std::nothrow) Stock{});
@@ -92,7 +92,7 @@ const Stock* add_library(void* handle, void* create, const char* prefix = "mdb_"
 const Stock* add_path(const char* path) noexcept {
   void* const handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return nullptr;
-  // Not us, nor our other artifact: that would call back here.
+  // Reject LMDBIO itself and its other artifact, which would call back here.
   void* const create =
       ::dlsym(handle, "lmdbio_version") == nullptr ? ::dlsym(handle, "mdb_env_create") : nullptr;
   const Stock* const s = create != nullptr && !is_ours(create) ? add_library(handle, create) : nullptr;
@@ -112,14 +112,14 @@ const Stock* configured() noexcept {
   return s;
 }
 
-// A module that bundles its own LMDB and calls it through the PLT.
+// Returns the LMDB that the caller's module bundles and calls through the PLT.
 Caller callers_own(const void* return_address) noexcept {
   Dl_info info;
   link_map* map = nullptr;
   if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
       map == nullptr)
     return {};
-  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};  // the program binds its own at link time
+  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};  // a program binds its own at link time
   void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) return {};
   const Stock* s = nullptr;
@@ -133,7 +133,7 @@ Caller callers_own(const void* return_address) noexcept {
     own_handles = has_inlined_calls(LoadedObject(map->l_addr, map->l_ld), prefix);
     break;
   }
-  if (s == nullptr) ::dlclose(handle);  // else kept: the table points into it
+  if (s == nullptr) ::dlclose(handle);  // else kept open: the table points into it
   if (own_handles)
     log_line(LogLevel::info, "%s: calls of the LMDB that it contains were inlined: stock LMDB serves it",
              s->path);
@@ -157,7 +157,7 @@ const Stock* by_search_order() noexcept {
 
 #else
 
-// We are liblmdb.so.0 ourselves: the real one is asked for by absolute path, and must be another file.
+// We are liblmdb.so.0 ourselves, so the real one is opened by absolute path and must be another file.
 const Stock* by_search_order() noexcept {
   if (void* const create = ::dlsym(RTLD_NEXT, "mdb_env_create"); create != nullptr && !is_ours(create)) {
     if (const Stock* const s = add_library(RTLD_NEXT, create); s != nullptr) return s;
@@ -194,7 +194,7 @@ const Stock* by_search_order() noexcept {
 #endif
 
 Caller resolve(const void* return_address) noexcept {
-  (void)config();  // has the level of the log
+  (void)config();  // sets the log level
   const Caller own = callers_own(return_address);
   if (own.own_handles) return own;
   if (const Stock* const s = configured(); s != nullptr) return {s};

@@ -1,36 +1,37 @@
-// The real LMDB: found by rule, opened once, called through a table.
+// The real LMDB library: found by rule, opened once, called through a table.
 #pragma once
 
 #include "compat/functions.h"
 
 namespace lmdbio::compat {
 
-/// One real library.  A function that it lacks (py-lmdb's two, mostly) is null.  Never freed.
+/// One real library.  A function that it lacks (mostly py-lmdb's two) is null.  Never freed.
 struct Stock {
 #define LMDBIO_POINTER(name) decltype(&::mdb_##name) name;
   LMDBIO_EACH_FUNCTION(LMDBIO_POINTER)
   LMDBIO_EACH_PY_FUNCTION(LMDBIO_POINTER)
 #undef LMDBIO_POINTER
-  const void* base;  ///< where the library is loaded: its identity
+  const void* base;  ///< load address; identifies the library
   int patch;         ///< of its version 0.9.patch
-  bool supported;    ///< its mdb_version is one whose functions are all exported here
+  bool supported;    ///< LMDBIO exports all functions of this version
   const char* path;
 };
 
-/// Where a call comes from that carries no handle of ours.
+/// The origin of a call that carries no handle of ours.
 struct Caller {
   const Stock* stock = nullptr;  ///< its real library; null: there is none (logged once)
   bool own_handles = false;      ///< it needs that library's own handles: see has_inlined_calls()
 };
-/// By a call's `return_address`.  The real library: LMDBIO_STOCK_LIB; else the caller's own object if it
-/// defines mdb_env_create itself; else the next one in the search order; else liblmdb.so.0.  Any thread;
-/// errno preserved.
+/// Returns the caller by a call's `return_address`.  The real library is the first of these:
+/// LMDBIO_STOCK_LIB; the caller's own object if it defines mdb_env_create; the next one in the search order;
+/// liblmdb.so.0.  A caller with inlined calls always gets its own.  Any thread; preserves errno.
 Caller caller_at(const void* return_address) noexcept;
 
-/// The same for a call with a stock handle: with only one real library in the process, that one.
+/// Returns the real library for a call with a stock handle.  If the process has only one real library, it is
+/// that one.
 const Stock* stock_of_handle(const void* return_address) noexcept;
 
-/// For atfork: no other thread is inside a look-up between the two.
+/// For atfork: between the two calls no other thread is inside a look-up.
 void lock_stock() noexcept;
 void unlock_stock() noexcept;
 

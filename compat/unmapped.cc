@@ -24,7 +24,7 @@ bool can_be_mapped(int fd, int& why) noexcept {
   return probe || why == ENOMEM || why == EAGAIN;
 }
 
-/// The newer of the two metas.
+/// Returns the newer of the two metas.
 Result<format::MetaRecord> newest_meta(const File& file) {
   PreadEngine engine(file);
   std::byte page[format::kMetaBytes];

@@ -1,4 +1,4 @@
-// Files that cannot be mapped: the engine reads them into memory, there is no real environment beside it.
+// Files that cannot be mapped: the engine reads them into memory, and there is no real environment.
 #pragma once
 
 #include <lmdb.h>
@@ -7,9 +7,9 @@
 
 namespace lmdbio::compat {
 
-/// After the real library refused a read-only open of `path`: if the file system lets nobody map the file, the
-/// environment is opened without it (env.unmapped), which one line tells.  False: that is not the reason, or it
-/// failed too; nothing has changed.
+/// Called after the real library refused a read-only open of `path`.  If the file system cannot map the file,
+/// opens the environment without mapping it (env.unmapped) and logs one line.  Returns false if that is not
+/// the reason, or if this open fails as well; nothing has changed then.
 bool open_unmapped(EnvHandle& env, const char* path, unsigned flags);
 
 }  // namespace lmdbio::compat

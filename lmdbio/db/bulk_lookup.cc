@@ -13,7 +13,7 @@ using format::PageView;
 namespace {
 
 constexpr std::size_t kLeastCells = 8;
-/// Keys that go down together.
+/// Upper limit on keys that descend together.
 constexpr std::size_t kMostTogether = 512;
 
 unsigned shift_of(std::size_t power_of_two) noexcept {
@@ -61,7 +61,8 @@ bool PageStore::was_cached(std::uint64_t page) const noexcept {
   return s != nullptr && s->cached;
 }
 
-// A slot that holds nothing, or nothing that was asked for lately; a new one if all are needed now.
+// Returns the slot for a new cell.  Adds slots up to the limit, then reuses a slot that is empty or was not
+// requested recently (clock eviction).  If the current fetch needs all slots, adds one beyond the limit.
 std::size_t PageStore::take_slot() {
   if (slots_.size() < most_cells_ || slots_.size() < kLeastCells) {
     slots_.emplace_back();
@@ -79,7 +80,7 @@ std::size_t PageStore::take_slot() {
     slots_.emplace_back();
   }
   if (slots_.size() > blocks_.size() * kBlock) {
-    // The queue's alignment may be more than a cell's own where pages are small.
+    // A cell is aligned to its size, which is at least the queue's alignment, also where pages are smaller.
     const std::align_val_t alignment{std::size_t{1} << cell_shift_};
     try {
       blocks_.emplace_back(static_cast<std::byte*>(::operator new(kBlock << cell_shift_, alignment)),
@@ -96,7 +97,7 @@ Status PageStore::fetch(std::span<const std::uint64_t> wanted) {
   ++fetches_;
   missing_.clear();
   try {
-    // First what is there, so that it stays.
+    // Mark cached pages first, so that they are not evicted.
     for (const std::uint64_t page : wanted) {
       if (const Slot* const s = slot_of(page); s != nullptr) {
         Slot& there = slots_[static_cast<std::size_t>(s - slots_.data())];
@@ -114,7 +115,7 @@ Status PageStore::fetch(std::span<const std::uint64_t> wanted) {
       index_.emplace(cell, at);
     }
     if (missing_.empty()) return {};
-    // Neighbours in the file get neighbouring memory.
+    // Cells adjacent in the file get adjacent memory.
     std::vector<std::uint64_t> cells;
     for (const std::size_t at : missing_) cells.push_back(slots_[at].cell);
     std::sort(cells.begin(), cells.end());
@@ -129,7 +130,7 @@ Status PageStore::fetch(std::span<const std::uint64_t> wanted) {
   }
   const Status st = read(missing_);
   for (const std::size_t at : missing_) {
-    slots_[at].full = st.ok();  // `recent` once it is asked for again: leaves go before branch pages
+    slots_[at].full = st.ok();  // `recent` only at the next request: leaves are evicted before branch pages
     if (!st.ok()) index_.erase(slots_[at].cell);
   }
   if (st.ok()) pages_read_ += missing_.size() << (cell_shift_ - page_shift_);
@@ -163,7 +164,7 @@ Status PageStore::read(std::span<const std::size_t> slots) {
 
 namespace {
 
-/// One level for one key: where it goes on, or its place in a leaf.
+/// What one level's search found: a child page, a place in a leaf, or damage.
 enum class Step : unsigned char { down, leaf, damaged };
 
 Step step(const std::byte* bytes, std::size_t page_size, const Comparator& order, const MDB_val& key,

@@ -1,4 +1,4 @@
-// Many keys at once: pages of a tree in own memory, and lookups that wait once a level for all keys together.
+// Lookups of many keys at once: a private cache of tree pages, and one wait per tree level for all keys.
 #pragma once
 
 #include <lmdb.h>
@@ -19,40 +19,41 @@
 
 namespace lmdbio::db {
 
-/// Pages of one snapshot, read by a queue and kept as long as there is room: those asked for least lately go
-/// first.  One thread at a time.  Pages are as the file has them: nothing in them is checked here.
+/// Reads pages of one snapshot through a queue and caches them.  When the cache is full, pages that were not
+/// requested recently are evicted.  One thread at a time.  Page contents are not checked here.
 class PageStore {
  public:
-  /// `queue` outlives it, and is pumped and waited for here.  `pages`: of the snapshot that the file holds;
-  /// none beyond is read.  `most_bytes`: of kept pages; what one fetch() asks for is kept in any case.
-  /// `residency` (may be null; outlives it) is asked whether pages are in the page cache before they are
-  /// read.
+  /// Creates an empty cache.  `queue` must outlive it; this class submits requests and waits for them.
+  /// `pages` is the number of pages of the snapshot; pages beyond it are never read.  `most_bytes` limits the
+  /// cached pages; the pages of a single fetch() are kept even beyond this limit.  `residency` may be null
+  /// and must outlive the cache.  If set, it is asked before each read whether the pages are in the page
+  /// cache.
   PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
             const Residency* residency = nullptr) noexcept;
 
-  /// All of `wanted` are there afterwards, until the next fetch(); pages beyond the snapshot are not.  They
-  /// are read together, neighbours in one request.  An errno: some could not be read; those that were there
-  /// before still are.  May throw bad_alloc.
+  /// Reads all pages of `wanted` that are not cached; adjacent pages share one request.  On success all of
+  /// `wanted` inside the snapshot stay available until the next fetch().  On error returns an errno: no page
+  /// that was missing is available, pages cached before still are.  May throw bad_alloc.
   Status fetch(std::span<const std::uint64_t> wanted);
-  /// The page's bytes, or null.  Valid until the next fetch() or clear().
+  /// Returns the bytes of a cached page, or nullptr.  Valid until the next fetch() or clear().
   const std::byte* find(std::uint64_t page) const noexcept;
-  /// It was in the page cache before it was read.  False where nothing tells.
+  /// Returns whether the page was in the page cache before it was read.  False if that is not known.
   bool was_cached(std::uint64_t page) const noexcept;
-  /// Forgets all pages: another snapshot, of `pages`.
+  /// Drops all pages.  A snapshot of `pages` pages follows.
   void clear(std::uint64_t pages) noexcept;
 
   unsigned page_shift() const noexcept { return page_shift_; }
   std::size_t page_size() const noexcept { return std::size_t{1} << page_shift_; }
-  /// How many pages at least can be kept at a time.
+  /// Returns the number of pages that can be cached at a time, at least.
   std::size_t capacity() const noexcept { return most_cells_; }
-  /// Read so far.
+  /// Returns the number of pages read so far.
   std::uint64_t pages_read() const noexcept { return pages_read_; }
 
  private:
-  // A cell is what is read at once: a page, or the pages in a unit of the queue's alignment.
+  // A cell is the unit of a read: one page, or the pages in one unit of the queue's alignment.
   struct Slot {
     std::uint64_t cell = 0;
-    std::uint64_t used = 0;  ///< count of fetches at the last one that asked for it
+    std::uint64_t used = 0;  ///< number of the last fetch() that requested this cell
     bool full = false, recent = false, cached = false;
   };
   struct FreeBlock {
@@ -64,7 +65,7 @@ class PageStore {
   std::size_t take_slot();
   Status read(std::span<const std::size_t> slots);
 
-  static constexpr std::size_t kBlock = 64;  ///< cells
+  static constexpr std::size_t kBlock = 64;  ///< cells per memory block
 
   ReadQueue& queue_;
   const Residency* const residency_;
@@ -74,35 +75,36 @@ class PageStore {
   std::vector<std::unique_ptr<std::byte, FreeBlock>> blocks_;
   std::vector<Slot> slots_;
   std::unordered_map<std::uint64_t, std::size_t> index_;  ///< cell -> slot
-  std::vector<std::size_t> missing_;                      ///< of fetch()
-  std::size_t hand_ = 0;                                  ///< of the clock
+  std::vector<std::size_t> missing_;                      ///< slots that the current fetch() reads
+  std::size_t hand_ = 0;                                  ///< clock hand of eviction, index of slots_
   std::uint64_t fetches_ = 0, pages_read_ = 0;
 };
 
-/// Where a key is.
+/// The result of one key's lookup.
 struct KeyPlace {
   enum class Outcome : unsigned char {
     found,
     absent,
-    unknown,  ///< a page is damaged or could not be read: a lookup of its own will tell
+    unknown,  ///< a page is damaged or could not be read: a regular lookup gives the error
   };
   Outcome outcome = Outcome::unknown;
   bool cached = false;                               ///< found: the leaf was in the page cache
-  std::uint64_t leaf = 0;                            ///< found: page number
-  unsigned slot = 0;                                 ///< found: the key's entry there
-  format::PageView page = format::PageView::none();  ///< found: the leaf; valid during the call it is told by
-  format::Node node;                                 ///< found: the entry; likewise
+  std::uint64_t leaf = 0;                            ///< found: page number of the leaf
+  unsigned slot = 0;                                 ///< found: index of the key's entry in the leaf
+  format::PageView page = format::PageView::none();  ///< found: the leaf; valid during the callback
+  format::Node node;                                 ///< found: the entry; valid during the callback
 };
-/// Called once a key, in no particular order; `key` is its index.  May throw; not call the store.
+/// Called once per key, in no particular order; `key` is its index.  May throw.  Must not call the store.
 using KeyPlaceFunction = std::function<void(std::size_t key, const KeyPlace& place)>;
 
-/// Looks up `keys` in the tree of `db`, all of one snapshot, as mdb_get does: level by level, with one wait a
-/// level for some hundreds of keys.  With MDB_DUPSORT a place is that of the key's node.  What it meets is
-/// checked as everywhere; what is damaged makes keys `unknown`.
+/// Looks up `keys` in the tree of `db` and calls `tell` once per key.  Keys are compared as in mdb_get.  Up
+/// to 512 keys descend together, with one wait per tree level.  All pages belong to one snapshot.  In a
+/// MDB_DUPSORT database the result is the node of the key, not a duplicate.  Pages are checked; a damaged
+/// page makes its keys `unknown`.
 ///
-/// ENOTSUP: the order is a program's own function, which may throw: nothing was called.  An errno: pages
-/// could not be read, the keys that needed them are unknown.  Other errors of single keys are no error here.
-/// May throw bad_alloc, and what `tell` throws.
+/// Returns ENOTSUP if the order is a user's function, which may throw; `tell` is not called then.  Returns an
+/// errno if pages could not be read; the keys that needed them are `unknown`.  Other errors of single keys
+/// are not returned.  May throw bad_alloc and whatever `tell` throws.
 Status find_keys(PageStore& store, const format::DbRecord& db, const Comparator& order,
                  std::span<const MDB_val> keys, const KeyPlaceFunction& tell);
 

@@ -8,7 +8,8 @@ namespace {
 
 const std::byte* bytes(const MDB_val& v) noexcept { return static_cast<const std::byte*>(v.mv_data); }
 
-/// Little-endian integer of the first `want` bytes, of which `have` exist; the rest counts as zeros.
+/// Returns the little-endian integer in the first `want` bytes.  Only `have` of them exist; the others count
+/// as zeros.
 std::uint64_t bounded_load(const std::byte* p, std::size_t want, std::size_t have) noexcept {
   std::uint64_t v = 0;
   std::memcpy(&v, p, std::min(want, have));
@@ -30,7 +31,7 @@ int compare_memnr(const MDB_val& a, const MDB_val& b) noexcept {
   return three_way(a.mv_size, b.mv_size);
 }
 
-// From the most significant 2-byte unit of `a` down; how long `b` is plays no part.
+// Compares 2-byte units, starting with the most significant one of `a`.  The size of `b` is not used.
 int compare_cint(const MDB_val& a, const MDB_val& b, const std::byte* b_end) noexcept {
   const std::byte* const p = bytes(a);
   const std::byte* const q = bytes(b);

@@ -13,7 +13,7 @@ Status invalid() noexcept { return Status::from_errno(EINVAL); }
 }  // namespace
 
 Cursor::Cursor(Txn& txn, MDB_dbi dbi) : dbi_(dbi) {
-  (void)txn.record(dbi_);  // as mdb_cursor_init: a failure shows when the cursor is used
+  (void)txn.record(dbi_);  // as mdb_cursor_init: the first use of the cursor returns the error
   if (wants_dups(txn, dbi)) dups_ = std::make_unique<Walker>();
   attach(txn);
 }
@@ -24,10 +24,10 @@ Cursor::Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept
 }
 
 void Cursor::attach(Txn& txn) noexcept {
-  // A renewed cursor keeps its last duplicates, as stock's does: moves before the next lookup show them.  Not
-  // where they lay in a window that may have gone.
+  // A renewed cursor keeps its last duplicates, as in stock: moves before the next lookup return them.  After
+  // a change of the window they are forgotten, because the old window may be unmapped.
   if (dups_ != nullptr && dups_window_ != txn.stamp().window()) dups_->forget_tree();
-  if (dups_window_ != txn.stamp().window()) readahead_.reset();  // it may be another environment's
+  if (dups_window_ != txn.stamp().window()) readahead_.reset();  // it may belong to another environment
   dups_window_ = txn.stamp().window();
   main_.attach(txn, dbi_, wants_dups(txn, dbi_) ? dups_.get() : nullptr);
   main_.read_ahead_by(txn.env().reads_ahead() ? &readahead_ : nullptr);
@@ -47,8 +47,8 @@ bool Cursor::renew(Txn& txn) {
   return true;
 }
 
-// The transaction is blocked, of another use, or it was renewed and the map has moved: then the place, which
-// pointed into a window that may have gone, is forgotten.
+// Returns false if the transaction is blocked or its memory has another use.  If the transaction was renewed
+// and its window has changed, forgets the position, which pointed into the old window.
 bool Cursor::still_attached() noexcept {
   if (txn_->stamp().use() != stamp_.use() || txn_->blocked()) return false;
   if (stamp_.window() != txn_->stamp().window()) {
@@ -73,11 +73,11 @@ Status Cursor::get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   if (!st.ok())
     ++n.cursor_failed;
   else if (data != nullptr && op != MDB_GET_MULTIPLE && op != MDB_NEXT_MULTIPLE && op != MDB_PREV_MULTIPLE)
-    n.bytes += data->mv_size;  // of whole pages: give_page
+    n.bytes += data->mv_size;  // except whole pages: give_page counts their bytes
   return st;
 }
 
-// Stock's order of checks.
+// Checks arguments in stock's order.
 Status Cursor::dispatch(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   switch (op) {
     case MDB_FIRST:

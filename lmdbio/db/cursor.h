@@ -1,4 +1,4 @@
-// Cursors: a place in a database with its duplicates, as programs hold it.
+// Cursors as programs hold them: a position in a database and in the duplicates of its key.
 #pragma once
 
 #include <lmdb.h>
@@ -11,13 +11,15 @@
 
 namespace lmdbio::db {
 
-/// A cursor as programs hold it.  It belongs to a transaction until that one ends, and may be renewed to
-/// another one.  The transaction does not know its cursors: closing one needs no care for the others.  The
-/// Txn's memory must outlive the cursor's calls, not its transaction.  Rules of threads: its transaction's.
+/// Implements a program's MDB_cursor.  A cursor belongs to one transaction until that ends; renew() attaches
+/// it to another one.  A transaction has no list of its cursors, so they may be closed in any order.  The Txn
+/// object must exist during the cursor's calls, even if its transaction has ended.  Threads: as for the
+/// transaction.
 class Cursor {
  public:
-  /// Looks up the record of the database if that is stale, which may run a user's comparator: callers do it
-  /// before, where an exception must not meet a cleanup.  `dups`: as wants_dups says; owned.
+  /// The first constructor looks up the record of the database if it is stale.  This may run a user's
+  /// comparator, which may throw.  The second one does no lookup: its callers have done it where an exception
+  /// skips no cleanup.  `dups` is owned, and set if wants_dups() is true.
   Cursor(Txn& txn, MDB_dbi dbi);
   Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept;
   Cursor(const Cursor&) = delete;
@@ -26,9 +28,11 @@ class Cursor {
     return (txn.record_now(dbi).flags & MDB_DUPSORT) != 0;
   }
 
-  /// mdb_cursor_renew, after stock's checks.  False: out of memory, nothing changed.
+  /// Implements mdb_cursor_renew after stock's checks.  Returns false if memory is short; nothing has changed
+  /// then.
   bool renew(Txn& txn);
-  /// mdb_cursor_get.  May run a user's comparator, which may throw or longjmp: the cursor can then be closed.
+  /// Implements mdb_cursor_get.  May run a user's comparator, which may throw or longjmp; the cursor can then
+  /// still be closed.
   [[gnu::always_inline]] Status get(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
     Txn* const txn = txn_;
     if (txn->stamp().bits != stamp_.bits) [[unlikely]] {
@@ -46,7 +50,7 @@ class Cursor {
     return get_slow(key, data, op);
   }
   Status count(std::size_t& n);
-  /// Null once the transaction's memory went to another use.
+  /// Returns nullptr once the transaction's memory has another use.
   Txn* txn() const noexcept { return txn_->stamp().use() == stamp_.use() ? txn_ : nullptr; }
   MDB_dbi dbi() const noexcept { return dbi_; }
   bool has_dups() const noexcept { return main_.has_dups(); }

@@ -36,9 +36,9 @@ FileIdentity identity_or_none(int fd, const Env::Options& options) noexcept {
   return id ? id.value() : FileIdentity();
 }
 
-/// Of an open file; empty: not known.
+/// Returns the path of an open file, or an empty string if it is not known.
 std::string path_of(int fd, const std::string& known) {
-  // What leads to a descriptor leads elsewhere later.
+  // A path through /proc or /dev may later lead to another file.
   if (fd < 0 || (!known.empty() && !known.starts_with("/proc/") && !known.starts_with("/dev/"))) return known;
   char self[48], path[PATH_MAX];
   (void)std::snprintf(self, sizeof self, "/proc/thread-self/fd/%d", fd);
@@ -84,7 +84,7 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
     (void)std::snprintf(why.data(), why.size(), "last page is %" PRIu64, m.last_pg);
     return Status::from_mdb(MDB_CORRUPTED);
   }
-  if ((m.txnid & 1) != newest) {  // stock takes this one, or the other one, with locks and without
+  if ((m.txnid & 1) != newest) {  // with and without locks, stock may use this meta or the other one
     (void)std::snprintf(why.data(), why.size(),
                         "transaction %" PRIu64 " is on meta page %u, but belongs on the other one", m.txnid,
                         newest);
@@ -127,10 +127,10 @@ Env::~Env() {
 
 namespace {
 
-// Of an unmapped file.
+// Upper limit on the address range reserved for an unmapped file, in bytes.
 constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40;
 
-/// A window for a map of `map_bytes`; the pages up to `last_pg` are in use.
+/// Makes a window for a map of `map_bytes`.  Pages up to `last_pg` are in use.
 Result<std::shared_ptr<cache::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes,
                                                   std::uint64_t last_pg, std::size_t page_size,
                                                   bool no_readahead) {
@@ -251,7 +251,7 @@ Status Env::new_snapshot(std::uint64_t txnid, std::uint64_t used_pages) noexcept
   std::uint64_t newest = newest_.load(std::memory_order_relaxed);
   while (newest < txnid && !newest_.compare_exchange_weak(newest, txnid)) {
   }
-  // Also where only another environment on the same window has chunks in it.
+  // Chunks may also belong to another environment on the same window, so ask for the process's prefetcher.
   cache::Prefetcher* const prefetcher = fd_ >= 0 ? cache::Prefetcher::existing() : nullptr;
   if (prefetcher == nullptr) return {};
   return prefetcher->advance(*window_, txnid, file_pages(txnid) << page_shift(), used_pages << page_shift());
@@ -295,9 +295,9 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
 
 std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   const int saved = errno;
-  std::uint64_t bytes = window_->length();  // of the caller's bytes
+  std::uint64_t bytes = window_->length();  // for the caller's bytes
   if (fd_ >= 0) {
-    // One call tells which file it is and how long it is.
+    // One fstat gives both the identity and the length.
     const Result<FileIdentity> now = identity_of(fd_);
     const bool same = now && now.value().dev == id_.dev && now.value().ino == id_.ino;
     bytes = same ? now.value().size : length_without_descriptor(txnid);
@@ -308,8 +308,9 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
   return pages;
 }
 
-// The program has closed the descriptor.  If the file is open for read-ahead, that descriptor tells the
-// length. Otherwise the length is the last known one, or the snapshot's if the kernel can read its last page.
+// Returns the file's length in bytes after the program has closed the descriptor.  If the file is open for
+// read-ahead, that descriptor gives the length.  Otherwise the length is the last known one, or the
+// snapshot's if the kernel can read its last page.
 std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   const Uncancelled wait;
   const AsyncSignalsBlocked allocates;
@@ -329,7 +330,7 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   return (there ? last + 1 : known) << page_shift();
 }
 
-// Null: out of memory.
+// Returns nullptr if memory is short.
 const Residency* Env::residency() noexcept {
   const Residency* there = residency_.load(std::memory_order_acquire);
   if (there != nullptr) return there;

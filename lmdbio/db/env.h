@@ -1,4 +1,4 @@
-// An environment as the engine sees it: a window over the file and the table of open databases.
+// The engine's part of an environment: a window over the file, and the table of open databases.
 #pragma once
 
 #include <atomic>
@@ -24,42 +24,45 @@ namespace lmdbio::db {
 class PrefetchFile;
 class UnmappedFile;
 
-/// Databases that exist without being opened: free and main.
+/// Number of databases that exist without being opened: free and main.
 inline constexpr unsigned kCoreDbs = 2;
 inline constexpr unsigned kFreeDbi = 0, kMainDbi = 1;
-/// Persistent flags of a database record; MDB_VALID marks an exported slot beside them.
+/// kPersistentFlags masks the persistent flags of a database record. kSlotValid marks an exported slot in the
+/// same word (MDB_VALID in stock).
 inline constexpr unsigned kPersistentFlags = 0x7fff, kSlotValid = 0x8000;
 
-/// A slot of the environment's database table.  Shared by all transactions; changed as stock changes it:
-/// by dbi_open, dbi_close, set_compare and set_dupsort, which programs serialize (lmdb.h).
+/// A slot of the environment's database table.  All transactions share the table.  As in stock, dbi_open,
+/// dbi_close, set_compare and set_dupsort change it; programs serialize these calls (lmdb.h).
 ///
-/// Zero bytes are an unused slot.
+/// An unused slot consists of zero bytes.
 struct Dbx {
   char* name;    ///< owned by the environment; null: not open
-  bool ordered;  ///< key_order was set: for the main database that waits for the first dbi_open
+  bool ordered;  ///< key_order is set; the main database gets its order at the first dbi_open
   Comparator key_order, dup_order;
 
   bool named() const noexcept { return name != nullptr; }
 };
 
-/// Whether the real library can open a file without dying of its metas: their page size (it divides by it,
-/// and takes it for where the second one lies), two whole pages, the newest one's last page (it multiplies
-/// and subtracts) and transaction id (it tells which of the two is meant).  Not ok: MDB_INVALID or
-/// MDB_CORRUPTED, and the field in `why`. A file that cannot be read, and metas that stock refuses itself,
-/// are not judged.
+/// Checks whether stock LMDB can open the file without crashing on its metas.  It checks the page size (stock
+/// divides by it and finds the second meta with it) and a file length of two whole pages.  Of the newest meta
+/// it checks the last page (stock multiplies and subtracts) and the transaction id (it decides which meta
+/// stock uses).  Returns MDB_INVALID or MDB_CORRUPTED and names the bad field in `why`.  Returns OK for files
+/// that cannot be read, and for metas that stock itself rejects.
 Status prove_metas(const File& file, std::span<char> why) noexcept;
 
-/// What differed between releases of 0.9, where a program can see it.  Default: the newest.  docs/abi.md.
+/// Differences between releases of 0.9 that a program can see.  The default is the newest release.  See
+/// docs/abi.md.
 struct Behaviour {
-  bool dup_edges_keep_eof = false;  ///< before 0.9.30, MDB_FIRST_DUP and LAST_DUP leave a cursor at its end
-  bool no_data_no_dups = false;     ///< before 0.9.27, moves without data leave the duplicates unset
-  bool lost_dbi_is_not_found = false;  ///< before 0.9.32, a named database that is gone is MDB_NOTFOUND
+  bool dup_edges_keep_eof = false;  ///< before 0.9.30: MDB_FIRST_DUP and LAST_DUP leave a cursor at its end
+  bool no_data_no_dups = false;     ///< before 0.9.27: moves without data leave the duplicates unset
+  bool lost_dbi_is_not_found = false;  ///< before 0.9.32: a named database that is gone gives MDB_NOTFOUND
 
-  /// Of release 0.9.`patch`.
+  /// Returns the behaviour of release 0.9.`patch`.
   static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
 };
 
-/// Both metas, for one caller: those of the mapping, or where there is none a copy of its own.
+/// Both meta pages, for one caller.  They lie in the mapping, or in a copy owned here if the file is not
+/// mapped.
 class MetaCopies {
  public:
   const std::byte* const (&pages() const noexcept)[2] { return pages_; }
@@ -75,100 +78,104 @@ class Env {
   struct Options {
     std::size_t page_size;    ///< bytes, a power of two
     std::uint64_t map_bytes;  ///< the map size
-    unsigned max_dbs;         ///< named databases at most
+    unsigned max_dbs;         ///< upper limit on named databases
     bool no_readahead;
     Behaviour behaviour{};
     std::uint64_t last_pg =
-        ~std::uint64_t{0} - 1;      ///< in use; what lies behind it in the file need not be mapped
-    const char* name = "database";  ///< of the file, for messages; copied
-    FileIdentity id{};              ///< what the descriptor is now; no inode: it is asked
-    std::string path{};             ///< absolute; empty: it is asked
+        ~std::uint64_t{0} - 1;      ///< last page in use; the file's pages after it need not be mapped
+    const char* name = "database";  ///< name of the file in messages; copied
+    FileIdentity id{};              ///< of the open file; inode 0: queried from the descriptor
+    std::string path{};             ///< absolute; empty: queried from the descriptor
   };
 
-  /// Over `fd`, borrowed: it stays open as long as the environment.
+  /// Opens an environment over `fd`, which the caller owns and keeps open as long as the environment.
   static Result<std::unique_ptr<Env>> open(int fd, const Options& options);
-  /// The same for a file that cannot be mapped: its pages are read into memory as they are needed, and stay
-  /// there while a transaction runs.
+  /// Opens an environment over a file that cannot be mapped.  Its pages are read into memory when they are
+  /// needed, and stay there while a transaction runs.
   static Result<std::unique_ptr<Env>> open_unmapped(int fd, const Options& options);
-  /// Over the caller's bytes, which outlive the environment.
+  /// Opens an environment over the caller's bytes, which must outlive it.
   static Result<std::unique_ptr<Env>> over(Bytes bytes, const Options& options);
 
   ~Env();
   Env(const Env&) = delete;
   Env& operator=(const Env&) = delete;
 
-  /// A new map size: retire_window, then remap.  The old window is kept for transactions that run, unless
-  /// `idle`: then it and older ones go at once.  Not while another thread begins a transaction (as
-  /// mdb_env_set_mapsize).
+  /// Starts a change of the map size; remap() completes it.  Keeps the old window for running transactions.
+  /// If `idle`, no transaction runs: the old window and earlier ones are released at once.  As with
+  /// mdb_env_set_mapsize, no other thread may begin a transaction meanwhile.
   void retire_window(bool idle) noexcept;
-  /// For transactions that begin later.  Pages up to `last_pg` are in use: see Window::shared.  On failure
-  /// there is no window, and no transaction can begin.
+  /// Makes the window for transactions that begin later.  Pages up to `last_pg` are in use (see
+  /// Window::shared).  After a failure there is no window, and no transaction can begin.
   Status remap(std::uint64_t map_bytes, std::uint64_t last_pg = ~std::uint64_t{0} - 1);
 
-  /// Walks may be read ahead of: there is a file, worth it, and the configuration lets us.
+  /// Returns whether walks may be read ahead: there is a file, read-ahead helps, and the configuration allows
+  /// it.
   bool reads_ahead() const noexcept { return reads_ahead_; }
-  /// Why not; a literal.
+  /// Returns why reads_ahead() is false; a string literal.
   const char* no_read_ahead_reason() const noexcept { return why_reads_ahead_; }
-  /// As MDB_NORDAHEAD.
+  /// Returns whether MDB_NORDAHEAD is set.
   bool no_readahead() const noexcept { return no_readahead_; }
-  /// As Residency::share().  May open the file (read_ahead).
+  /// Returns the resident share of a range, as Residency::share() does.  May open the file (see read_ahead).
   std::optional<double> cached_share(std::uint64_t offset, std::uint64_t bytes,
                                      const cache::WindowView& view) noexcept;
-  /// How long a read of one byte takes, nanoseconds; none: it fails.  May open the file.
+  /// Returns the time of a one-byte read in nanoseconds, or nothing if the read fails.  May open the file.
   std::optional<std::int64_t> time_read(std::uint64_t offset, const cache::WindowView& view) noexcept;
-  /// The cache of chunks under the present window; made at the first call, for a snapshot of `used_pages`.
-  /// Null: there can be none.  Any thread.
+  /// Returns the chunk cache of the current window.  The first call creates it, for a snapshot of
+  /// `used_pages`.  Returns nullptr if there can be none.  Any thread.
   std::shared_ptr<cache::FileCache> read_ahead(std::uint64_t used_pages) noexcept;
-  /// The one under the window of `view`, of a transaction that runs.
+  /// Returns the chunk cache of the window that `view`, of a running transaction, belongs to.
   std::shared_ptr<cache::FileCache> read_ahead(const cache::WindowView& view) noexcept;
-  /// Of `file`, the environment's, and of other windows on an unmapped file.
+  /// Return the statistics of `file`, the environment's chunk cache.  For an unmapped file they include all
+  /// its windows.
   cache::ReadStats read_stats(const cache::FileCache& file) noexcept;
   cache::AccessCounters access_counters(const cache::FileCache& file) noexcept;
-  /// What reading ahead came to; none: nobody has asked for it.
+  /// Returns the chunk cache if there is one already, else nullptr.  Creates nothing.
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
-  /// How values are read that transactions are told of (txn_prefetch.h); made at the first call.  Null: they
-  /// are not. Any thread.
+  /// Returns the file's part in prefetching (txn_prefetch.h).  The first call creates it.  Returns nullptr if
+  /// values are not prefetched.  Any thread.
   std::shared_ptr<PrefetchFile> prefetch_file(std::uint64_t used_pages) noexcept;
-  /// A transaction of `txnid` begins, of which the database uses `used_pages`, and has read nothing yet.
-  /// ENOMEM: it must not.
+  /// Announces that a transaction of snapshot `txnid` begins.  The snapshot uses `used_pages`; the
+  /// transaction has read nothing yet.  On ENOMEM the transaction must not begin.
   Status new_snapshot(std::uint64_t txnid, std::uint64_t used_pages) noexcept;
 
-  /// Null after a remap that failed.
+  /// Returns nullptr after a failed remap().
   const cache::Window* window() const noexcept { return window_.get(); }
-  /// The first `pages` pages of the window, which was found to be long enough (outgrown()).
+  /// Returns the first `pages` pages of the window. outgrown() must have found the window long enough.
   cache::WindowView view(std::uint64_t pages) const noexcept {
     const cache::WindowView seen = window_->view(pages);
-    // Another thread was trying whether it can be shorter; grow() waits for that.
+    // Another thread tries whether the window can be shorter; grow() waits until that is done.
     if (seen.pages() >= pages || !window_->grow(pages << page_shift())) [[likely]]
       return seen;
     return window_->view(pages);
   }
-  /// Another number for each window of the process, also for one that environments share; never 0.
+  /// Returns the number of the current window.  Each window of an environment has its own number, unique in
+  /// the process, even if environments share the window.  Never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
   struct Metas {
     const std::byte* pages[2];
   };
-  /// Of the window, as Window::metas(); null where the file cannot be mapped.
+  /// Returns the metas in the window, as Window::metas(); null pointers if the file cannot be mapped.
   Metas metas() const noexcept {
     const std::byte* const first = window_ != nullptr && !unmapped_ ? window_->metas() : nullptr;
     return {{first, first != nullptr ? first + page_size_ : nullptr}};
   }
-  /// Of the file, in the program's table; -1: the caller's bytes.
+  /// Returns the file's descriptor in the program's descriptor table; -1: over the caller's bytes.
   int fd() const noexcept { return fd_; }
-  /// Where the file can be opened anew, in a table of our own.
+  /// Returns how to open the file again in our own descriptor table.
   Origin origin() const noexcept { return {fd_, path_.empty() ? nullptr : path_.c_str(), id_}; }
   bool unmapped() const noexcept { return unmapped_; }
-  /// The metas as they are now: those of an unmapped file are read.  Any thread.
+  /// Returns the current metas in `out`.  Those of an unmapped file are read from it.  Any thread.
   Status read_metas(MetaCopies& out) const noexcept;
-  /// Null: the file is mapped, or as window().
+  /// Returns nullptr if the file is mapped, and where window() does.
   UnmappedFile* unmapped_file() const noexcept { return unmapped_file_.get(); }
   std::size_t page_size() const noexcept { return page_size_; }
   unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }
   const Behaviour& behaviour() const noexcept { return behaviour_; }
-  /// Slots of the table, kCoreDbs included.
+  /// Returns the number of slots of the table, kCoreDbs included.
   unsigned max_dbs() const noexcept { return max_dbs_; }
 
-  /// Pages that the file holds, as learnt when `txnid` was first seen: no system call while it is unchanged.
+  /// Returns the number of pages that the file held when `txnid` was first seen.  Makes no system call while
+  /// `txnid` is unchanged.
   std::uint64_t file_pages(std::uint64_t txnid) noexcept {
     const std::uint64_t seen = seen_.load(std::memory_order_relaxed);
     if (seen >> kPageBits == (txnid & kTxnidMask)) [[likely]]
@@ -176,15 +183,15 @@ class Env {
     return learn_file_pages(txnid);
   }
 
-  /// Log what is wrong with the page that `at` lies in, with page `p`, with an overflow run: one line for an
-  /// environment at warning level, further ones at debug.  Any thread.
+  /// Log damage of the page that contains `at`, of page `p`, and of the overflow run at page `p`.  The first
+  /// line of an environment has level warning, further ones debug.  Any thread.
   void report_damage(const cache::WindowView& view, const char* what, const std::byte* at) noexcept;
   void report_damage(const cache::WindowView& view, format::Pgno p) noexcept;
   void report_bad_run(const cache::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept;
   const char* name() const noexcept { return name_.c_str(); }
 
-  /// A snapshot up to page `last_pg` does not fit the window, which cannot grow: a writer has made the map
-  /// larger.
+  /// Returns whether a snapshot up to page `last_pg` exceeds the window, which cannot grow: a writer has
+  /// enlarged the map.  Grows the window where it can.
   bool outgrown(std::uint64_t last_pg) const noexcept {
     if (fd_ < 0) return false;
     if (last_pg >= window_->capacity() >> page_shift()) return true;
@@ -193,17 +200,17 @@ class Env {
   }
 
   Dbx& dbx(unsigned dbi) noexcept { return dbx_[dbi]; }
-  /// Flags of an exported slot (kPersistentFlags | kSlotValid), 0 if none.
+  /// Returns the flags of an exported slot (kPersistentFlags | kSlotValid), or 0 if the slot is not exported.
   std::uint16_t& slot_flags(unsigned dbi) noexcept { return slot_flags_[dbi]; }
-  /// One past the highest exported slot.
+  /// Returns one past the highest exported slot.
   unsigned num_dbs() const noexcept { return num_dbs_.load(std::memory_order_relaxed); }
-  /// By the one thread that opens databases (lmdb.h), while others begin and end transactions.
+  /// Called by the one thread that opens databases (lmdb.h), while others may begin and end transactions.
   void raise_num_dbs(unsigned n) noexcept {
     if (n > num_dbs()) num_dbs_.store(n, std::memory_order_relaxed);
   }
-  /// A slot gets a name, a copy of `name`.  False: out of memory.
+  /// Names a slot with a copy of `name`.  Returns false if memory is short.
   bool name_dbi(unsigned dbi, const char* name) noexcept;
-  /// mdb_dbi_close.
+  /// Implements mdb_dbi_close.
   void close_dbi(unsigned dbi) noexcept;
 
  private:
@@ -216,12 +223,13 @@ class Env {
   void adopt_window(std::shared_ptr<cache::Window> window) noexcept;
   void close_read_ahead() noexcept;
 
-  // One word, so that no thread pairs one id with another's length: the low bits of a transaction id (a
-  // reader that sleeps through exactly 2^24 commits keeps its length) and pages.  0: nothing seen.
+  // Both values share one word, so that no thread pairs the id of one snapshot with the length of another:
+  // the low 24 bits of a transaction id, and the file's pages.  A reader that sleeps through exactly 2^24
+  // commits keeps its old length. 0: nothing seen yet.
   static constexpr unsigned kPageBits = 40;
   static constexpr std::uint64_t kPageMask = (std::uint64_t{1} << kPageBits) - 1, kTxnidMask = (1u << 24) - 1;
 
-  const int fd_;  ///< -1: the caller's bytes.  The program's: it may close it, and put another file there
+  const int fd_;            ///< -1: the caller's bytes; the program may close it and reuse the number
   const FileIdentity id_;   ///< of the file
   const std::string path_;  ///< absolute; empty: not known
   const std::size_t page_size_;
@@ -233,17 +241,17 @@ class Env {
   std::atomic<unsigned> num_dbs_{kCoreDbs};
   unsigned named_end_ = kCoreDbs;  ///< one past the highest slot that ever had a name
   std::uint32_t window_number_ = 0;
-  std::atomic<const Residency*> residency_{nullptr};  ///< owned; made when it is first needed
+  std::atomic<const Residency*> residency_{nullptr};  ///< owned; created at first use
   const bool reads_ahead_, unmapped_;
   const char* const why_reads_ahead_;
-  std::shared_ptr<const OpenFile> opened_;  ///< of an unmapped file
-  std::shared_ptr<cache::Window> window_;   ///< of an unmapped file: the first one
+  std::shared_ptr<const OpenFile> opened_;  ///< unmapped file: open descriptors
+  std::shared_ptr<cache::Window> window_;   ///< unmapped file: its first window
   std::unique_ptr<UnmappedFile> unmapped_file_;
   std::vector<std::shared_ptr<cache::Window>> old_;
-  // Owned; replaced under no lock: by the one thread that changes the map size, or by compare and exchange.
+  // Owned.  Replaced without a lock: by the one thread that changes the map size, or by compare-and-exchange.
   std::atomic<std::shared_ptr<cache::FileCache>*> read_ahead_{nullptr};
-  std::atomic<std::shared_ptr<PrefetchFile>*> prefetch_file_{nullptr};  ///< likewise
-  std::atomic<std::uint64_t> newest_{0};                                ///< snapshot
+  std::atomic<std::shared_ptr<PrefetchFile>*> prefetch_file_{nullptr};  ///< owned, as read_ahead_
+  std::atomic<std::uint64_t> newest_{0};                                ///< txnid of the newest snapshot seen
   std::atomic<std::uint64_t> seen_{0};
   ZeroedArray<Dbx> dbx_;
   ZeroedArray<std::uint16_t> slot_flags_;

@@ -11,7 +11,8 @@ using format::PageView;
 
 namespace {
 
-/// Branch pages hold no data, so stock compares their integer keys with the type that fits the first real key.
+/// Returns the order for a branch page.  Stock compares integer keys there with the type that fits the first
+/// real key, because branch pages hold no data.
 Comparator branch_order(const PageView& page, const Comparator& order) noexcept {
   Node second;
   if (order.order != Order::cint || page.count() < 2 || !page.node(1, second)) return order;
@@ -22,7 +23,7 @@ Comparator branch_order(const PageView& page, const Comparator& order) noexcept 
 
 namespace {
 
-/// Stock's binary search; `compare(entry)` orders the key against an entry.
+/// Stock's binary search.  `compare_to(entry)` compares the key with an entry.
 template <class Compare>
 bool search_entries(const PageView& page, std::size_t item_bytes, Place& out, Compare&& compare_to) {
   const int count = static_cast<int>(page.count());
@@ -51,7 +52,8 @@ bool search_entries(const PageView& page, std::size_t item_bytes, Place& out, Co
   return true;
 }
 
-/// Integers of one width, the usual case: the key is loaded once, an entry that has the bytes compared at once.
+/// Searches integers of one width, the usual case.  Loads the key once, and compares entries of this width
+/// directly.
 template <class T>
 bool search_integers(const PageView& page, const Comparator& by, const MDB_val& key, std::size_t item_bytes,
                      Place& out) {

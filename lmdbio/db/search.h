@@ -1,4 +1,4 @@
-// Search of one page.
+// Searches of one page.
 #pragma once
 
 #include <lmdb.h>
@@ -8,25 +8,27 @@
 
 namespace lmdbio::db {
 
-/// Where a key is or belongs in a page: the first entry that is not less (branch pages: entry 0 counts as
-/// less than any key), or count().
+/// Where a key is or belongs in a page: the index of the first entry that is not less, or count().  Entry 0
+/// of a branch page counts as less than any key.
 struct Place {
   unsigned index = 0;
   bool exact = false;
 };
 
-/// Any order, any page kind; probes in stock's sequence, so that it agrees with stock even where the order
-/// disagrees with the page.  `item_bytes` is the item size of kLeaf2 pages.  False: corrupted.
+/// Searches a page of any kind by any order.  Probes entries in stock's sequence, so that the result is
+/// stock's even where the order and the page disagree.  `item_bytes` is the item size of kLeaf2 pages.
+/// Returns false if the page is damaged.
 bool search_page(const format::PageView& page, const Comparator& order, const MDB_val& key,
                  std::size_t item_bytes, Place& out);
 
-/// The same for Order::memn on a page with slots, fast.  The first `skip` bytes of the key are probably those
-/// of every key of the page.  Instantiated for leaf and branch pages.  False: corrupted.
+/// Does the same for Order::memn on a page with slots, faster.  All keys of the page probably share the first
+/// `skip` bytes of `key`; if they do not, the result is still correct.  Instantiated for leaf and branch
+/// pages.  Returns false if the page is damaged.
 template <bool kIsLeaf>
 bool search_memn(const format::PageView& page, const std::byte* key, std::size_t key_bytes, std::size_t skip,
                  Place& out) noexcept;
 
-/// Bytes in common at the start of two keys.
+/// Returns the number of bytes that two keys have in common at their start.
 std::size_t common_prefix(const std::byte* a, std::size_t an, const std::byte* b, std::size_t bn) noexcept;
 
 }  // namespace lmdbio::db

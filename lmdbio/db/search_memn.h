@@ -1,29 +1,33 @@
-// The inside of a lookup in byte order: search_memn, kept apart because here speed costs clarity.
+// The inner loop of a lookup in byte order: search_memn, in a file of its own because speed costs clarity
+// here.
 //
-// Stock's result on any page, sorted or not (a program may read a database in another order than it was written
-// in): the probes are stock's, each decision is the full comparison's, and what is decided otherwise is
-// checked.  What was measured (docs/decisions/0003):
-//  - 8 bytes of each key are compared as one big-endian integer, the whole keys only where those are equal.
-//  - Bytes that the page's keys have in common are skipped, and proved equal at each probe.
-//  - Branches, not conditional moves, while halving: the processor runs ahead into the probable half and
-//    starts its loads.  Branch-free halving was 1.2 times slower.
-//  - Both possible next probes are prefetched: their key lines are independent misses.
-//  - The last kCount entries are compared with independent loads instead of halved with dependent ones.
-//  - Bounds are tested by branches that are never taken (2-6 %), never by clamping.
+// The result is stock's on any page, sorted or not: a program may read a database in another order than it
+// was written in.  The probes are stock's, and each decision agrees with the full comparison.  Steps that
+// differ from stock's are checked.
+//
+// What was measured (docs/decisions/0003):
+//  - 8 bytes of each key are compared as one big-endian integer; the whole keys only if these are equal.
+//  - Bytes that the page's keys share are skipped.  Each probe checks that they are equal.
+//  - Halving uses branches, not conditional moves: the processor runs ahead into the probable half and starts
+//    its loads.  Branch-free halving was 1.2 times slower.
+//  - Both possible next probes are prefetched: their key lines are independent cache misses.
+//  - The last kCount entries are compared with independent loads, not halved with dependent ones.
+//  - Bounds are tested by branches that are never taken (2-6 %), not by clamping.
 #pragma once
 
 #include "lmdbio/db/search.h"
 
 namespace lmdbio::db::detail {
 
-/// The plain way, in stock's sequence: short keys, ties in a row, unsorted pages.
+/// Searches in stock's sequence, without the shortcuts: for short keys, several equal prefixes, and unsorted
+/// pages.
 bool search_memn_slow(const format::PageView& page, const std::byte* key, std::size_t key_bytes,
                       Place& out) noexcept;
 
-/// How many of `prefix` common bytes to skip so that the 8 bytes after them decide.  Whole eights are cheaper to
-/// prove and none is cheapest, as long as 2 bytes beyond the prefix are among the 8 (a leaf
-/// of consecutive numbers differs in about two digits); the 8 end with the key at
-/// the latest.
+/// Returns how many of `prefix` common bytes to skip so that the 8 bytes after them decide.  Multiples of 8
+/// are cheaper to check, and 0 is the cheapest.  They are used if the 8 bytes contain 2 bytes beyond the
+/// prefix (keys of a leaf of consecutive numbers differ in about two digits), or reach the end of the key.
+/// The 8 bytes never reach beyond the key.
 inline std::size_t useful_skip(std::size_t prefix, std::size_t key_bytes) noexcept {
   const std::size_t most = prefix < key_bytes - 8 ? prefix : key_bytes - 8;
   const std::size_t eights = most & ~std::size_t{7};
@@ -43,7 +47,7 @@ inline bool search_memn_inline(const format::PageView& page, const std::byte* ke
   if (key_bytes < 8) [[unlikely]]
     return search_memn_slow(page, key, key_bytes, out);
   skip = useful_skip(skip, key_bytes);
-  const std::size_t need = kNodeHeader + skip + 8;  // of a node, for its 8 bytes to exist
+  const std::size_t need = kNodeHeader + skip + 8;  // bytes a node needs to contain the 8 bytes
   if (page.size() < need) [[unlikely]]
     return search_memn_slow(page, key, key_bytes, out);
 
@@ -51,9 +55,11 @@ inline bool search_memn_inline(const format::PageView& page, const std::byte* ke
   const std::byte* const at8 = base + kNodeHeader + skip;
   const std::size_t lowest = kPageHeader + 2 * std::size_t{n}, highest = page.size() - need;
   const std::uint64_t k8 = big_endian8(key + skip);
-  const std::uint64_t low_bytes = (std::uint64_t{1} << (8 * (skip & 7))) - 1;  // of what is skipped beyond eights
+  const std::uint64_t low_bytes = (std::uint64_t{1} << (8 * (skip & 7))) - 1;  // mask of skipped bytes beyond
+                                                                               // the last eight
   const auto slot = [&](unsigned i) noexcept { return std::size_t{load<std::uint16_t>(slots + 2 * std::size_t{i})}; };
-  // Not in the page, or its 8 bytes do not decide: the key is too short, or does not start as ours does.
+  // True if the node is not inside the page, or its 8 bytes do not decide: its key is too short or has
+  // another prefix.
   const auto unfit = [&](std::size_t off) noexcept {
     if (off > highest || off < lowest || load<std::uint16_t>(base + off + 6) < skip + 8) [[unlikely]]
       return true;
@@ -104,7 +110,8 @@ inline bool search_memn_inline(const format::PageView& page, const std::byte* ke
     }
   }
 
-  // Entries that are less, one bit each from the highest down, and those whose 8 bytes are equal.
+  // One bit per entry, the first entry's the highest: entries that are less, and entries whose 8 bytes are
+  // equal.
   unsigned less = 0, less_bits = 0, equal_bits = 0;
   for (unsigned i = lo; i < hi; ++i) {
     const std::size_t off = slot(i);
@@ -121,7 +128,7 @@ inline bool search_memn_inline(const format::PageView& page, const std::byte* ke
   lo += less;
   out = {lo, false};
   if (equal_bits == 0) return true;
-  if (equal_bits != 1u << (rest - 1)) [[unlikely]]  // not the first of the rest alone
+  if (equal_bits != 1u << (rest - 1)) [[unlikely]]  // an entry other than the first of the rest is equal
     return search_memn_slow(page, key, key_bytes, out);
   int order;
   if (!compare_whole(slot(lo), order)) [[unlikely]]

@@ -1,4 +1,4 @@
-// Snapshots: how a reader gets a transaction id, and a copy of the meta page that fits it.
+// Snapshots: how a reader gets a transaction id and a copy of the matching meta page.
 #pragma once
 
 #include <lmdb.h>
@@ -14,22 +14,22 @@
 
 namespace lmdbio::db {
 
-/// Where a reader's transaction id comes from: a companion transaction of stock LMDB, or the metas alone.
-/// renew(txnid) gives back what was held and takes the newest snapshot; after it the pages of `txnid` are
-/// not recycled by writers until the source lets go (a lock-free source gives no such promise).
+/// The source of a reader's transaction id: a companion transaction of stock LMDB, or the metas alone.
+/// renew(txnid) releases the snapshot held before and takes the newest one.  Writers then do not reuse pages
+/// of `txnid` until the source releases it.  A lock-free source gives no such guarantee.
 template <class T>
 concept SnapshotSource = requires(T source, std::uint64_t& txnid) {
   { source.renew(txnid) } -> std::same_as<Status>;
 };
 
-/// What a transaction starts from.
+/// The state that a transaction starts from.
 struct Snapshot {
   std::uint64_t txnid = 0;
   std::uint64_t last_pg = 0;
   format::DbRecord dbs[2]{};  ///< free, main
 };
 
-/// How the shared words of a meta page are loaded.  Tests put a writer between two loads.
+/// Loads words of a meta page that writers share.  Tests replace it to let a writer run between two loads.
 struct SharedWords {
   static std::uint64_t load(const std::byte* p) noexcept {
     return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(p), __ATOMIC_RELAXED);
@@ -42,22 +42,22 @@ inline constexpr std::size_t kAtLastPg = format::kPageHeader + offsetof(format::
 inline constexpr std::size_t kAtTxnid = format::kPageHeader + offsetof(format::MetaRecord, txnid);
 }  // namespace detail
 
-/// Copies the meta of `source`'s transaction.  `out.txnid` comes in as the source's current id and goes out
-/// as the id that the copy belongs to.
+/// Copies the meta page of the source's transaction to `out`.  On entry `out.txnid` is the source's current
+/// id; on return it is the id of the copy.
 ///
-/// A reader slot does not protect the metas, and stock's writer stores the roots first and the txnid last,
-/// so a copy torn by commit T+2 shows T before and after.  Transaction N writes meta N % 2.  The copy of
-/// meta[T & 1] is whole if its txnid is T and either the other meta is older than T (T+2 cannot have started
-/// before T+1 is visible), or the source, asked again, still says T (it says T+1 only after T+1's commit
-/// ended, and T+2 starts later).  Else the newer id is tried.
+/// A reader slot does not protect the metas.  Stock's writer stores the roots first and the txnid last, so a
+/// copy torn by commit T+2 shows T before and after it.  Transaction N writes meta N % 2.  The copy of meta[T
+/// & 1] is whole if its txnid is T and one of these holds.  The other meta is older than T: T+2 cannot start
+/// before T+1 is visible.  Or the source, asked again, still says T: it says T+1 only after T+1's commit has
+/// ended, and T+2 starts later.  Otherwise the newer id is tried.
 ///
-/// A source that says 0 is asked no further: either nothing was ever committed, or its lock file is just
-/// being set up once more, by another environment of this process on the same file (file locks do not keep it
-/// from that, and stock shows such a reader an empty database).  A slot with 0 keeps all pages, so the newest
-/// meta is as good.
+/// A source that says 0 is not asked again.  Either nothing was ever committed, or another environment of
+/// this process is setting up the lock file of the same file again.  File locks do not prevent this inside
+/// one process, and stock shows such a reader an empty database.  A slot with id 0 keeps all pages, so the
+/// newest meta can be used.
 ///
-/// `metas`: page 0, page 1.  MDB_BAD_TXN after kTries rounds (a writer that commits faster than a meta can
-/// be copied); whatever the source answers when it fails.
+/// `metas` are page 0 and page 1.  Returns MDB_BAD_TXN after kTries rounds (writers commit faster than a meta
+/// can be copied), or the error of the source.
 template <class Words = SharedWords, SnapshotSource Source>
 Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapshot& out) {
   constexpr int kTries = 1000;
@@ -87,8 +87,9 @@ Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapsh
   return Status::from_mdb(MDB_BAD_TXN);
 }
 
-/// A reader of `txnid` without locks may have seen pages of a later transaction: the second commit after it
-/// is the first that may write over them (a writer reuses what was freed before its predecessor).
+/// Returns whether a lock-free reader of `txnid` may have seen pages of a later transaction.  The second
+/// commit after `txnid` is the first one that may overwrite them (a writer reuses what was freed before its
+/// predecessor).
 inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) noexcept {
   for (const std::byte* const meta : metas) {
     const std::uint64_t id = SharedWords::load(meta + detail::kAtTxnid);
@@ -97,7 +98,7 @@ inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) n
   return false;
 }
 
-/// The newest txnid that the metas show, without any lock: for readers that have no companion.
+/// Gives the newest txnid that the metas show, without a lock: for readers that have no companion.
 class MetaSource {
  public:
   explicit MetaSource(const std::byte* const (&metas)[2]) noexcept : metas_{metas[0], metas[1]} {}

@@ -73,13 +73,13 @@ Status Txn::begin_unmapped() noexcept {
   snapshot_ = now;
   loader_->file = entered_->cache;
   loader_->page_shift = shift;
-  // As much as was there when the window was made: chunks hold no more.
+  // Only pages that the file had when the window got this snapshot: its chunks cover no more.
   start(entered_->number,
         entered_->window->view(std::min(now.last_pg + 1, entered_->cache->file_bytes.load() >> shift)));
   return {};
 }
 
-// Its memory may go now.
+// Leaves the window of an unmapped file, whose memory may then be released.
 void Txn::leave_window() noexcept {
   const int saved = errno;
   const Uncancelled wait;
@@ -105,13 +105,14 @@ bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
   return true;
 }
 
-// What cannot be read now is no damage: the next attempt may succeed.
+// Returns the error of a failed read, once, or OK. A page that cannot be read now is not damaged: the next
+// attempt may succeed.
 Status Txn::unread() noexcept {
   return loader_ != nullptr ? std::exchange(loader_->failed, Status()) : Status();
 }
 
 void Txn::restart() noexcept {
-  dbs_[kMainDbi].flags = snapshot_.dbs[kMainDbi].flags;  // mdb_dbi_open may have added some
+  dbs_[kMainDbi].flags = snapshot_.dbs[kMainDbi].flags;  // mdb_dbi_open may have added flags
   const unsigned n = env_->num_dbs();
   for (unsigned i = kCoreDbs; i < n; ++i) {
     const unsigned f = env_->slot_flags(i);
@@ -191,14 +192,14 @@ Status Txn::bad_run(format::Pgno p, std::uint64_t bytes) noexcept {
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
 }
 
-// What mdb_page_search does for a stale handle.
+// Looks up a stale handle's record, as mdb_page_search does.
 Status Txn::look_up(MDB_dbi dbi) {
   if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
   const Dbx& slot = env_->dbx(dbi);
   const format::DbRecord& main = dbs_[kMainDbi];
   if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
   const auto lost = Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
-  if (!slot.named() || *slot.name == '\0') return lost;  // closed meanwhile: no key is empty
+  if (!slot.named() || *slot.name == '\0') return lost;  // closed meanwhile; there are no empty keys
 
   format::DbRecord found;
   const Status st = find_record(slot.name, found);
@@ -218,10 +219,10 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
 }
 
 void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
-  // Asked again soon: what cannot be asked about.
+  // Lookups until the next probe, if there can be none now.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
-  if (prefetch_ != nullptr) {  // what is on its way is not to be read twice
+  if (prefetch_ != nullptr) {  // prefetch requests already read these pages
     ask_in_ = 1;
     return;
   }
@@ -231,7 +232,7 @@ void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
   }
   const format::DbRecord& db = dbs_[dbi];
   const Comparator& order = env_->dbx(dbi).key_order;
-  // A program's own comparator is called as often as lookups need, and no more.
+  // A user's comparator is called only as often as lookups need.
   if (key.mv_size == 0 || stale(dbi) || db.root == format::kNoPage || order.order == Order::user) return;
   if (lookups_ == nullptr) {
     const AsyncSignalsBlocked fork_safe(has_own_threads());
@@ -246,8 +247,8 @@ void Txn::order_main() noexcept {
   if (!env_->dbx(kMainDbi).ordered) order_main_anew();
 }
 
-// Threads that open the main database again, as programs do at each transaction, find its orders as they are:
-// nothing is written.
+// Sets the default orders.  Many programs open the main database again in each transaction, possibly in
+// several threads, so nothing is written if the orders are unchanged.
 void Txn::order_main_anew() noexcept {
   Dbx& main = env_->dbx(kMainDbi);
   const Comparator key = default_key_order(dbs_[kMainDbi].flags),
@@ -258,7 +259,7 @@ void Txn::order_main_anew() noexcept {
   main.ordered = true;
 }
 
-// The record of a named database, from the main one.
+// Looks up the record of a named database in the main one.
 Status Txn::find_record(const char* name, format::DbRecord& out) {
   const MDB_val key = {std::strlen(name), const_cast<char*>(name)};
   if (key.mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
@@ -268,7 +269,7 @@ Status Txn::find_record(const char* name, format::DbRecord& out) {
   if (const Status st = walker.find_node(key, node); !st.ok()) return st;
   const unsigned kind = node.flags() & (format::kDupData | format::kSubData);
   MDB_val data{};
-  if ((kind & format::kDupData) == 0) {  // stock reads the value before it looks at its kind
+  if ((kind & format::kDupData) == 0) {  // stock reads the value before it checks its kind
     if (const Status st = value(node, data); !st.ok()) return st;
   }
   if (kind != format::kSubData) return Status::from_mdb(MDB_INCOMPATIBLE);
@@ -321,7 +322,7 @@ Status Txn::open_dbi(const char* name, unsigned flags, MDB_dbi& dbi) {
   return {};
 }
 
-// The first of the duplicates of `node`; what is not usual goes the way of cursors.
+// Returns the first duplicate of `node`.  Uncommon cases use a walker, as cursors do.
 Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node) {
   const format::DbRecord& db = dbs_[dbi];
   const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
@@ -347,7 +348,7 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   return main.set(&k, &data, MDB_SET, true);
 }
 
-// The value of `key`, or the first of its duplicates.
+// Finds the value of `key`, or the first of its duplicates.
 [[gnu::always_inline]] inline Status Txn::find(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   const format::DbRecord& db = dbs_[dbi];
   if (db.root == format::kNoPage || stale(dbi)) [[unlikely]]
@@ -385,7 +386,8 @@ void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   prefetch_->add(*this, dbi, keys);
 }
 
-// The same where the transaction has prefetched keys: apart, so that others pay one branch for it.
+// Does the same in a transaction that has prefetched keys.  A separate function, so that other transactions
+// pay one branch for it.
 Status Txn::find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   const format::DbRecord& db = dbs_[dbi];
   Status st;
@@ -398,7 +400,7 @@ Status Txn::find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
 void Txn::forget_prefetch() noexcept {
   if (own_prefetch_ == nullptr) return;
   if (own_prefetch_->lost()) {
-    (void)own_prefetch_.release();  // another thread's, which is not in this process
+    (void)own_prefetch_.release();  // belongs to a thread that does not exist in this process
   } else if (prefetch_ != nullptr) {
     prefetch_->end();
     counters_->prefetch.add(prefetch_->take_counters());
@@ -410,7 +412,7 @@ template <bool kPrefetched>
 [[gnu::always_inline]] inline Status Txn::get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   ++counters_->get;
   if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
-    (void)record(dbi);  // as mdb_cursor_init: a failure shows in the search
+    (void)record(dbi);  // as mdb_cursor_init: the search returns the error
   if (key.mv_size == 0) [[unlikely]] {
     ++counters_->get_missed;
     return Status::from_mdb(MDB_BAD_VALSIZE);
@@ -434,7 +436,7 @@ Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
 }
 
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  // First and as a tail call: nothing has to be kept in registers for its sake.
+  // First, and as a tail call, so that nothing must be kept in registers for it.
   if (--ask_in_ == 0) [[unlikely]]
     return get_after_asking(dbi, key, data);
   return get_by<false>(dbi, key, data);

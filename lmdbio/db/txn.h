@@ -1,4 +1,4 @@
-// A read-only transaction: one snapshot, the databases as they are in it, lookups.
+// A read-only transaction: its snapshot, the records of its databases, and lookups.
 #pragma once
 
 #include <lmdb.h>
@@ -17,13 +17,13 @@
 
 namespace lmdbio::db {
 
-/// What a transaction's calls came to.  Plain numbers: one thread at a time uses it.
+/// Counts the calls of a transaction.  Plain numbers: one thread uses them at a time.
 struct Counters {
-  static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op, and the last for anything else
+  static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op values; one more counts invalid ones
   std::uint64_t get = 0, get_missed = 0;
   std::uint64_t cursor_op[kCursorOps + 1]{};
-  std::uint64_t cursor_failed = 0;       ///< of cursor_op, those that gave no record
-  std::uint64_t bytes = 0;               ///< sum of the sizes of the values given out
+  std::uint64_t cursor_failed = 0;       ///< calls in cursor_op that returned no record
+  std::uint64_t bytes = 0;               ///< total size of the values returned
   std::uint64_t begun = 0, renewed = 0;  ///< transactions
   PrefetchCounters prefetch;
 
@@ -32,8 +32,8 @@ struct Counters {
 
 class TxnPrefetch;
 
-/// Not thread-safe; may move between threads under the rules of lmdb.h.  Memory that it hands out belongs to
-/// the window and stays valid until the transaction ends, is reset or is renewed.
+/// A read-only transaction.  Not thread-safe; may move between threads by the rules of lmdb.h.  Memory that
+/// it returns belongs to the window.  It stays valid until the transaction ends, is reset or is renewed.
 class Txn {
  public:
   explicit Txn(Env& env);
@@ -41,11 +41,12 @@ class Txn {
   Txn(const Txn&) = delete;
   Txn& operator=(const Txn&) = delete;
 
-  /// Takes the newest snapshot.  `txnid`: what `source` holds now.  On failure the transaction is finished.
+  /// Begins a transaction on the newest snapshot.  `txnid` is what `source` holds now.  After a failure the
+  /// transaction is finished.
   template <SnapshotSource Source>
   Status begin(std::uint64_t txnid, Source&& source) {
-    // What transaction `txnid` committed never changes: a handle that read it before need not read it again
-    // (renew and reset of a get on 10 k records: 0.88 of stock with the copy, 0.78 without).
+    // A committed snapshot never changes, so a handle that has read snapshot `txnid` before does not copy it
+    // again.  Renew, get and reset on 10 k records took 0.88 of stock's time with the copy, 0.78 without.
     if (txnid == snapshot_.txnid && stamp_.window() == env_->window_number()) [[likely]] {
       restart();
       return {};
@@ -54,7 +55,7 @@ class Txn {
     if (env_->window() == nullptr) return Status::from_errno(ENOMEM);
     snapshot_.txnid = txnid;
     Env::Metas metas;
-    do {  // again where they were in the window, and a chunk has taken their place meanwhile
+    do {  // again if a chunk has replaced the metas in the window meanwhile
       metas = env_->metas();
       if (const Status st = read_snapshot(metas.pages, source, snapshot_);
           !st.ok() && metas.pages[0] == env_->metas().pages[0]) {
@@ -75,42 +76,44 @@ class Txn {
           env_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
     return {};
   }
-  /// The same for a file that cannot be mapped, whose metas are read; the transaction has ended.
+  /// Does the same for a file that cannot be mapped: reads the metas from it.  The previous transaction must
+  /// have ended.
   Status begin_unmapped() noexcept;
-  /// mdb_txn_reset, abort, commit.  `keep`: databases opened in it stay open.  Cursors stay attached.
+  /// Implements mdb_txn_reset, abort and commit.  If `keep`, databases that were opened in it stay open.
+  /// Cursors stay attached.
   void end(bool keep) noexcept;
-  /// What a transaction that no cursor uses needs to go on in other memory, or to be renewed there.
+  /// The state with which a transaction without cursors goes on in another Txn, or is renewed there.
   struct Saved {
     Snapshot snapshot;
     unsigned num_dbs = 0;
     bool runs = false;
   };
-  /// save() forgets nothing that a program could miss.
+  /// Returns whether save() loses nothing that a program could notice.
   bool savable() const noexcept;
   Saved save() const noexcept { return {snapshot_, num_dbs_, !finished()}; }
-  /// Of a finished transaction.
+  /// Continues a saved transaction in this Txn, whose own transaction is finished.
   void restore(const Saved& saved) noexcept;
-  /// Its snapshot is not to be read any more: calls get MDB_BAD_TXN.
+  /// Forbids further reads of the snapshot: calls return MDB_BAD_TXN.
   void lose() noexcept { block(kError); }
-  /// The transaction's memory goes to another user: its cursors answer MDB_BAD_TXN from now on, and records
-  /// of named databases are forgotten (an unknown one is all zeros in a new transaction).
+  /// Prepares the Txn for another user.  Cursors of the former use return MDB_BAD_TXN from now on.  Records
+  /// of named databases are cleared (in a new transaction, an unknown record is all zeros).
   void recycle() noexcept;
 
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
   const Snapshot& snapshot() const noexcept { return snapshot_; }
-  /// Calls get MDB_BAD_TXN: ended, or an earlier call found the tree damaged.
+  /// Returns whether calls return MDB_BAD_TXN: the transaction has ended, or an earlier call found damage in
+  /// the tree.
   bool blocked() const noexcept { return blocked_ != 0; }
-  /// The record waits to be looked up by name.
+  /// Returns whether the record must still be looked up by name.
   bool stale(MDB_dbi dbi) const noexcept { return (dbi_state_[dbi] & kStale) != 0; }
   bool finished() const noexcept { return (blocked_ & kFinished) != 0; }
   Env& env() noexcept { return *env_; }
   const cache::WindowView& view() const noexcept { return view_; }
-  /// What a cursor remembers of its transaction: whether it is still the same use of this memory, and the
-  /// same window.
+  /// A cursor's record of its transaction: which use of the Txn it belongs to, and which window.  One
+  /// comparison also covers kBlocked, which a cursor's stamp never contains.
   struct Stamp {
     std::uint64_t bits;
-    static constexpr std::uint64_t kBlocked = std::uint64_t{1}
-                                              << 63;  ///< never of a cursor's: one compare for both
+    static constexpr std::uint64_t kBlocked = std::uint64_t{1} << 63;  ///< never in a cursor's stamp
     std::uint32_t use() const noexcept { return static_cast<std::uint32_t>((bits & ~kBlocked) >> 32); }
     std::uint32_t window() const noexcept {
       return static_cast<std::uint32_t>(bits);
@@ -120,29 +123,32 @@ class Txn {
   };
   Stamp stamp() const noexcept { return stamp_; }
 
-  /// TXN_DBI_EXIST of stock: usable by programs (also the free database if `free_too`).
+  /// Returns whether programs may use `dbi`, as stock's TXN_DBI_EXIST. `free_too` includes the free database.
   bool has_dbi(MDB_dbi dbi, bool free_too = false) const noexcept {
     return dbi < num_dbs_ && (dbi_state_[dbi] & (free_too ? kValid : kUserValid)) != 0;
   }
-  /// The database's record in this snapshot; looked up by name at first use.
+  /// Returns the database's record in this snapshot.  Looks it up by name at first use.
   Result<const format::DbRecord*> record(MDB_dbi dbi);
   const format::DbRecord& record_now(MDB_dbi dbi) const noexcept { return dbs_[dbi]; }
 
-  /// mdb_get after stock's checks of its arguments.  May run a user's comparator, which may throw.
+  /// Implements mdb_get after stock's checks of its arguments.  May run a user's comparator, which may throw.
   Status get(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
 
-  /// lmdbio_prefetch: lookups of `keys`, none of them empty, will follow.  Runs no comparator of a user's;
-  /// waits for pages of the tree.  A hint: nothing comes of it but time.
+  /// Implements lmdbio_prefetch: announces lookups of `keys`, none of them empty.  Waits for pages of the
+  /// tree.  Does not run a user's comparator.  This is a hint: it changes the time of lookups, not their
+  /// results.
   void prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
 
-  /// The main database gets its default orders unless it has some: what stock does before it looks up a name.
+  /// order_main() gives the main database its default orders if it has none, as stock does before it looks up
+  /// a name. order_main_anew() replaces its orders by the default ones.
   void order_main() noexcept;
   void order_main_anew() noexcept;
-  /// mdb_dbi_open (`name` null: the main database), in stock's order of checks.  `dbi` is set on success
-  /// alone. May run a user's comparator of the main database.  As in stock by one thread at a time (lmdb.h).
+  /// Implements mdb_dbi_open in stock's order of checks.  A null `name` means the main database.  Sets `dbi`
+  /// only on success.  May run a user's comparator of the main database.  As in stock, one thread at a time
+  /// (lmdb.h).
   Status open_dbi(const char* name, unsigned flags, MDB_dbi& dbi);
 
-  /// The page `p` of a tree.  A failure is sticky, as in stock.
+  /// Returns page `p` of a tree in `out`.  Damage is sticky, as in stock; a failed read is not.
   Status page(format::Pgno p, format::PageView& out) noexcept {
     const std::byte* const bytes = view_.at(p);
     if (bytes == nullptr || format::raw(p) < format::kMetaPages ||
@@ -150,7 +156,7 @@ class Txn {
       return bad_page(p);
     return {};
   }
-  /// The value of a leaf's node.
+  /// Returns the value of a leaf's node in `data`.
   Status value(const format::Node& node, MDB_val& data) noexcept {
     const std::uint32_t size = node.data_size();
     if ((node.flags() & format::kBigData) == 0) {
@@ -164,24 +170,26 @@ class Txn {
     data = {size, const_cast<std::byte*>(run)};
     return {};
   }
-  /// The tree is not as it must be: MDB_CORRUPTED, and MDB_BAD_TXN from then on.  `what` is wrong with the
-  /// page that `at` lies in, where the page itself does not tell; logged.
+  /// Marks the tree as damaged, logs it and returns MDB_CORRUPTED. Later calls return MDB_BAD_TXN. `what`
+  /// describes the damage of the page that contains `at`; the log uses it if a check of the page itself finds
+  /// nothing.
   [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
-  /// A lookup of `key` begins: now and then, and where data is not in memory each time, what it will touch is
-  /// brought first.  `or_next`: it gives the next record where there is none of that key.
+  /// Called before a lookup of `key`.  From time to time it probes residency and reads what the lookup will
+  /// touch; if data is not resident, at each lookup.  `or_next`: if there is no such key, the lookup returns
+  /// the next record.
   void before_lookup(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
     if (--ask_in_ == 0) [[unlikely]]
       ask(dbi, key, or_next);
   }
 
-  /// The leaf of the last lookup, or null: a hint of how leaves are laid out.
+  /// Returns the leaf of the last lookup, or nullptr.  Serves as a hint at the layout of leaves.
   const std::byte* leaf_seen() const noexcept { return leaf_seen_; }
   void saw_leaf(const std::byte* page) noexcept { leaf_seen_ = page; }
 
   Counters& counters() noexcept { return *counters_; }
   const Counters& counters() const noexcept { return *counters_; }
-  /// From now on it counts there.  `counters` outlives the transaction.
+  /// Counts in `counters` from now on.  It must outlive the transaction.
   void count_in(Counters& counters) noexcept { counters_ = &counters; }
 
  private:
@@ -210,7 +218,7 @@ class Txn {
   [[gnu::noinline]] Status find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::cold]] void forget_prefetch() noexcept;
 
-  /// Of a file that cannot be mapped.
+  /// Loads pages of a file that cannot be mapped.
   class Loader final : public cache::PageLoader {
    public:
     bool load(std::uint64_t first, std::uint64_t n) noexcept override;
@@ -223,21 +231,21 @@ class Txn {
   unsigned blocked_ = kFinished;
   Stamp stamp_{Stamp::kBlocked};
   unsigned num_dbs_ = 0;
-  std::uint32_t ask_in_ = 1;      ///< lookups until the next that asks what is in memory
+  std::uint32_t ask_in_ = 1;      ///< lookups until the next residency probe
   unsigned used_dbs_ = kCoreDbs;  ///< one past the highest record ever written
   cache::WindowView view_;
   ZeroedArray<format::DbRecord> dbs_;
   ZeroedArray<unsigned char> dbi_state_;
   Env* env_;
   const std::byte* leaf_seen_ = nullptr;
-  TxnPrefetch* prefetch_ = nullptr;  ///< null: the transaction has prefetched nothing; else own_prefetch_
+  TxnPrefetch* prefetch_ = nullptr;  ///< null: nothing was prefetched in this transaction; else own_prefetch_
   Counters own_counters_;
   Counters* counters_ = &own_counters_;
   Snapshot snapshot_;
-  UnmappedFile::Entry* entered_ = nullptr;  ///< while a transaction of an unmapped file runs
+  UnmappedFile::Entry* entered_ = nullptr;  ///< set while a transaction of an unmapped file runs
   std::unique_ptr<Loader> loader_;
-  std::unique_ptr<TxnPrefetch> own_prefetch_;  ///< kept for transactions that follow
-  std::unique_ptr<Lookups> lookups_;           ///< null: none has asked yet
+  std::unique_ptr<TxnPrefetch> own_prefetch_;  ///< kept for later transactions
+  std::unique_ptr<Lookups> lookups_;           ///< null: no lookup has probed residency yet
 };
 
 }  // namespace lmdbio::db

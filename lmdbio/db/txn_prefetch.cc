@@ -21,15 +21,15 @@ using Kind = PrefetchedKey::Kind;
 
 namespace {
 
-/// Values that lie side by side are read together up to here, bytes.
+/// Adjacent values are read together up to this many bytes.  A single value may be larger.
 constexpr std::uint64_t kMostMerged = std::uint64_t{1} << 20;
-/// Pages of trees that are kept, bytes: a share of the limit.
+/// Memory for pages of trees: one part in kTreeShare of the limit, within these bounds in bytes.
 constexpr std::uint64_t kTreeShare = 16, kMostTree = std::uint64_t{32} << 20,
                         kLeastTree = std::uint64_t{128} << 10;
-/// Where all is in the page cache, one key in so many is looked at.
+/// While all data is in the page cache, one key in this many is looked up.
 constexpr unsigned kMostStep = 8;
 constexpr std::size_t kScratch = std::size_t{1} << 20;
-/// All reads into the page cache may leave their bytes in one place, which ThreadSanitizer calls a race.
+/// All reads into the page cache may share one buffer.  ThreadSanitizer reports that as a race.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kScratches = 2 * PrefetchQueues::kBufferedDepth;
 #else
@@ -58,9 +58,9 @@ TxnPrefetch::~TxnPrefetch() {
 
 PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(counters_, {}); }
 
-// --- life ---
+// --- lifetime ---
 
-// Queues need not know how the file grows, but not less than a snapshot.
+// Creates the queues for a file of `file_bytes`.  The file may grow later, but a snapshot must not be larger.
 bool TxnPrefetch::make_queues(std::uint64_t file_bytes) {
   drop_reads();
   queues_.count(counters_);
@@ -68,7 +68,7 @@ bool TxnPrefetch::make_queues(std::uint64_t file_bytes) {
   return queues_.make(file_bytes);
 }
 
-// Everything is there that prefetching needs, for the transaction's snapshot.
+// Creates what prefetching needs for the transaction's snapshot.  Returns false if that fails.
 bool TxnPrefetch::ready(const Txn& txn) {
   if (forks_ != file_->prefetcher().forks()) after_fork();
   if (!std::exchange(joined_, true)) file_->prefetcher().join(cache::MemoryUse::prefetch);
@@ -76,7 +76,7 @@ bool TxnPrefetch::ready(const Txn& txn) {
   const std::uint64_t bytes = view.pages() << view.shift();
   if (!queues_.made() || bytes > queues_.file_bytes()) {
     const Result<std::uint64_t> size = file_->buffered().size();
-    if (forks_ != file_->prefetcher().forks()) return false;  // a handler has forked meanwhile
+    if (forks_ != file_->prefetcher().forks()) return false;  // a signal handler has forked meanwhile
     if (!size || !make_queues(std::max(size.value(), bytes))) return false;
   }
   if (!scratch_) {
@@ -101,7 +101,7 @@ bool TxnPrefetch::ready(const Txn& txn) {
   return true;
 }
 
-// Waits for those in flight.
+// Cancels pending reads and waits for those in flight.
 void TxnPrefetch::drop_reads() noexcept {
   arena_.for_each_read([](ValueArena::Read& r) {
     if (!r.group.done()) r.group.status = Status::from_errno(ECANCELED);
@@ -128,8 +128,8 @@ void TxnPrefetch::end() noexcept {
   errno = saved;
 }
 
-// Pages of trees are kept for a transaction of the same snapshot, unless transactions that have ended come to
-// keep too much.
+// Keeps pages of trees for a later transaction of the same snapshot, unless ended transactions keep too much
+// memory.
 void TxnPrefetch::forget_pages() noexcept {
   if (store_reserved_ == 0) return;
   {
@@ -140,14 +140,15 @@ void TxnPrefetch::forget_pages() noexcept {
   file_->prefetcher().give_back(cache::MemoryUse::prefetch, std::exchange(store_reserved_, 0));
 }
 
-// After a wait: a signal handler has forked in it, and this is the child.
+// Called after a wait.  Returns true in a child if a signal handler has forked during the wait.
 bool TxnPrefetch::forked_here() noexcept {
   if (forks_ == file_->prefetcher().forks()) return false;
   after_fork();
   return true;
 }
 
-// In the child the parent's reads are nobody's; what was read before is here.
+// Prepares the object for use in a forked child.  The parent's reads do not complete here; data that was read
+// before the fork is kept.
 void TxnPrefetch::after_fork() noexcept {
   forks_ = file_->prefetcher().forks();
   table_.for_each([](PrefetchedKey& k) {
@@ -161,8 +162,8 @@ void TxnPrefetch::after_fork() noexcept {
   store_.reset();
   queues_.abandon();
   counters_ = {};
-  store_reserved_ = 0;  // the parent's count
-  joined_ = false;      // likewise
+  store_reserved_ = 0;  // counted in the parent
+  joined_ = false;      // counted in the parent
 }
 
 // --- prefetching ---
@@ -192,13 +193,13 @@ void TxnPrefetch::add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noex
     }
     if (forked_here()) return;
     queues_.pump();
-  } catch (...) {  // out of memory: what is not on its way is left to lookups
+  } catch (...) {  // out of memory: keys not requested yet are left to lookups
   }
   queues_.count(counters_);
 }
 
-// Of a named database that this transaction has not looked at yet, by its name: a lookup of the transaction's
-// own would fault pages in, and damage that it met would show before its time.
+// Finds by name the record of a named database that this transaction has not looked up yet.  The
+// transaction's own lookup would cause page faults, and it would report damage too early.
 std::optional<format::DbRecord> TxnPrefetch::record_of(Txn& txn, MDB_dbi dbi) {
   if (!txn.stale(dbi)) return txn.record_now(dbi);
   const Dbx& slot = txn.env().dbx(dbi);
@@ -216,7 +217,8 @@ std::optional<format::DbRecord> TxnPrefetch::record_of(Txn& txn, MDB_dbi dbi) {
   return out;
 }
 
-// Looks up keys from, from + step, ...; cold: not all is in the page cache.
+// Looks up keys from, from + step, ... and submits reads of their values.  Sets seen.cold if not all is in
+// the page cache.
 void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::DbRecord& db,
                             std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen) {
   std::vector<MDB_val> some;
@@ -237,7 +239,7 @@ void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::
       if (!p.cached) seen.cold = true;
       const std::uint32_t bytes = p.node.data_size();
       if (dupsort || p.node.flags() != format::kBigData)
-        return;  // in the leaf, which the page cache has by now
+        return;  // in the leaf, which is in the page cache by now
       const std::byte* run;
       const std::uint64_t page = format::raw(p.node.overflow());
       if (page < format::kMetaPages || !view.find(p.node.overflow(), bytes, run)) return;

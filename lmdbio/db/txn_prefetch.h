@@ -1,8 +1,8 @@
-// The keys that a transaction prefetches (lmdbio_prefetch): values on their way, and those that are here.
+// Prefetches values of keys for a transaction (lmdbio_prefetch).
 //
-// No thread: reads are submitted and taken in by the calls themselves, add() and answer().  A value goes
-// into the transaction's arena, or into the page cache from where the mapping gives it (prefetch_file.h says
-// which). Small values lie in leaf pages, which are read through the page cache on the way.
+// There is no thread: add() and answer() submit the requests and process completed ones.  A value is read
+// into the transaction's arena, or into the page cache and then used through the mapping (prefetch_file.h
+// says which).  Small values lie in leaf pages, which add() reads through the page cache.
 #pragma once
 
 #include <lmdb.h>
@@ -27,33 +27,35 @@ namespace lmdbio::db {
 
 class Txn;
 
-/// A transaction's.  Its memory stays valid until end().
+/// The prefetched keys of one transaction.  Values that it returns stay valid until end().
 class TxnPrefetch {
  public:
-  /// Null: out of memory.
+  /// Returns nullptr if memory is short.
   static std::unique_ptr<TxnPrefetch> make(std::shared_ptr<PrefetchFile> file) noexcept;
   ~TxnPrefetch();
   TxnPrefetch(const TxnPrefetch&) = delete;
   TxnPrefetch& operator=(const TxnPrefetch&) = delete;
 
-  /// Begins to read the values of `keys`, none of them empty; waits for pages of the tree.  What goes wrong
-  /// is left to lookups.  errno is not preserved.
+  /// Submits reads of the values of `keys`, none of them empty.  Waits for pages of the tree.  Errors are
+  /// left to lookups.  Does not preserve errno.
   void add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noexcept;
-  /// A lookup: true if the answer is `st` and `data`, which are not touched otherwise.  Waits for a value
-  /// that is on its way.  No cancellation point; errno preserved.
+  /// Answers a lookup.  If the answer is known, returns true and sets `st`, and `data` on success; otherwise
+  /// returns false and sets neither.  Waits for a value whose read is in flight.  No cancellation point;
+  /// preserves errno.
   bool answer(const PrefetchedTree& tree, const MDB_val& key, const cache::WindowView& view, MDB_val& data,
               Status& st) noexcept;
-  /// The transaction ends: waits for reads in flight.  Its memory may be used again by another one.
+  /// Ends the transaction: waits for reads in flight and drops all values.  Another transaction may use the
+  /// object then.
   void end() noexcept;
-  /// In a forked child another thread was in here: its state is unknown, and it must not be
-  /// freed.
+  /// Returns whether this is a forked child and another thread was inside the object during the fork.  The
+  /// state is unknown then, and the object must not be freed.
   bool lost() const noexcept { return busy_ && forks_ != file_->prefetcher().forks(); }
   const PrefetchFile& file() const noexcept { return *file_; }
-  /// Since the last call of this.
+  /// Returns the counts since the last call.
   PrefetchCounters take_counters() noexcept;
 
  private:
-  /// A thread is in here.
+  /// Marks that a thread is inside the object.
   class Busy {
    public:
     explicit Busy(bool& flag) noexcept : flag_(flag) { flag_ = true; }
@@ -65,18 +67,18 @@ class TxnPrefetch {
     bool& flag_;
   };
 
-  /// A key that was found with a value in pages of its own.
+  /// A key that was found with a value in overflow pages.
   struct Wanted {
     std::size_t key = 0;
     std::uint64_t page = 0;
     std::uint32_t bytes = 0;
   };
-  /// Values that lie one after the other and are read as one.
+  /// Adjacent values that are read together.
   struct Run {
-    std::size_t first = 0, count = 0;  ///< of wanted_
-    std::size_t key = 0;               ///< the one added first
+    std::size_t first = 0, count = 0;  ///< index and number of elements of wanted_
+    std::size_t key = 0;               ///< lowest index of its keys in the program's list
   };
-  /// Of the keys that were looked at in a call.
+  /// The findings of one add() call.  `any`: a key was looked up.  `cold`: not all is in the page cache.
   struct Seen {
     bool any = false, cold = false;
   };
@@ -106,16 +108,15 @@ class TxnPrefetch {
   std::uint64_t store_reserved_ = 0;  ///< bytes
   bool joined_ = false;               ///< counted as a user of the process's memory
   cache::ValueArena arena_;
-  Mapping scratch_;  ///< where reads into the page cache leave their bytes: nobody looks at them
+  Mapping scratch_;  ///< target of reads into the page cache; its bytes are not used
   std::size_t next_scratch_ = 0;
   PrefetchTable table_;
-  std::deque<std::shared_ptr<ReadGroup>>
-      groups_;  ///< of reads into the page cache, those in flight among them
+  std::deque<std::shared_ptr<ReadGroup>> groups_;  ///< reads into the page cache, including those in flight
   std::vector<Wanted> wanted_;
   std::uint64_t passed_ = 0;  ///< number of the newest key that was looked up
   std::uint64_t txnid_ = 0;
   std::uint32_t window_ = 0;  ///< of store_, with txnid_
-  unsigned step_ = 1;         ///< of the keys, each step_-th is probed first
+  unsigned step_ = 1;         ///< every step_-th key is probed first
   std::uint64_t skipped_ = 0;
   PrefetchCounters counters_;
   unsigned forks_;

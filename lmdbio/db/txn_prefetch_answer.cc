@@ -1,4 +1,4 @@
-// A prefetching transaction's answers to lookups, and the waits for what was prefetched.
+// How a prefetching transaction answers lookups, and waits for reads in flight.
 #include <algorithm>
 #include <cerrno>
 
@@ -60,9 +60,10 @@ bool TxnPrefetch::answer(const PrefetchedTree& tree, const MDB_val& key, const c
   return true;
 }
 
-// The first lookup of a value in an arena: it is there, and is what the tree says.
+// Checks a value in the arena at its first lookup: its read has completed, and the page is the one that the
+// tree names.
 bool TxnPrefetch::give_out(PrefetchedKey& e, unsigned page_shift) noexcept {
-  if (e.use != e.slab->use) return false;  // its memory was needed
+  if (e.use != e.slab->use) return false;  // its memory was reused
   const int saved = errno;
   const AsyncSignalsBlocked fork_safe(e.at >= e.slab->safe);
   const Busy busy(busy_);
@@ -84,7 +85,7 @@ bool TxnPrefetch::wait_for_slab(PrefetchedKey& e) noexcept {
   ValueArena::Slab& slab = *e.slab;
   if (!e.read->group.done()) ++counters_.waits;
   (void)queues_.direct()->wait(e.read->group);
-  // All that was begun in the slab: it becomes inheritable as one.
+  // Wait for all reads begun in the slab, because a forked child inherits a slab as a whole.
   for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i)
     (void)queues_.direct()->wait(slab.reads[i]->group);
   if (forked_here()) return false;

@@ -41,7 +41,7 @@ UnmappedFile::Entry* UnmappedFile::find(std::uint64_t txnid) noexcept {
   return nullptr;
 }
 
-// A window that nobody reads.
+// Gives the snapshot a window that no transaction reads.  Returns nullptr if there is none.
 UnmappedFile::Entry* UnmappedFile::reuse(std::uint64_t txnid, std::uint64_t used_bytes,
                                          std::uint64_t file_bytes) noexcept {
   for (Entry& e : entries_) {
@@ -54,7 +54,8 @@ UnmappedFile::Entry* UnmappedFile::reuse(std::uint64_t txnid, std::uint64_t used
   return nullptr;
 }
 
-// A window for the snapshot, with room to grow where there are addresses for that.  Without the lock.
+// Opens a window for the snapshot, with room to grow if the address space allows it.  Called without the
+// lock.
 Status UnmappedFile::open_one(std::uint64_t used_bytes, std::list<Entry>& out) {
   constexpr std::uint64_t kRoom = std::uint64_t{1} << 30;
   Result<cache::Window> made =
@@ -74,7 +75,7 @@ Status UnmappedFile::open_one(std::uint64_t used_bytes, std::list<Entry>& out) {
   return {};
 }
 
-// Snapshots that nobody reads, but for the latest one: the next transaction most likely takes that.
+// Drops snapshots without readers, except for the latest one: the next transaction most likely takes that.
 void UnmappedFile::drop_older(std::list<Entry>& gone) noexcept {
   for (auto e = entries_.begin(); e != entries_.end();) {
     const auto at = e++;
@@ -87,7 +88,7 @@ void UnmappedFile::drop_older(std::list<Entry>& gone) noexcept {
   }
 }
 
-// Without the lock.
+// Closes windows and keeps their statistics.  Called without the lock.
 void UnmappedFile::close(std::list<Entry>& gone) noexcept {
   for (Entry& e : gone) {
     prefetcher_.close(e.cache);
@@ -108,9 +109,9 @@ Result<UnmappedFile::Entry*> UnmappedFile::enter(std::uint64_t txnid, std::uint6
       const std::lock_guard lock(prefetcher_);
       entry = find(txnid);
       if (entry != nullptr) {
-        // Atomic with the count of readers: no transaction begins between the decision and the drop.
-        // What transactions and cursors remember of the window's pages is then gone, and its number tells
-        // them.
+        // The reader count changes under the same lock, so no transaction begins between the decision and the
+        // drop.  The window's new number tells transactions and cursors that the pages they remember are
+        // gone.
         if (entry->readers == 0 && prefetcher_.over_limit() && prefetcher_.empty(*entry->cache))
           entry->number = next_window_number();
       } else {

@@ -1,8 +1,8 @@
 // The windows of a file that cannot be mapped: one for each snapshot that transactions read.
 //
-// What is read of such a file is private memory, which a writer's commit does not change.  So a transaction
-// keeps its window until it ends, and one of another snapshot gets another window: neither loses what it was
-// given, nor is given pages of the other's.
+// Data read from such a file is private memory, which a writer's commit does not change.  A transaction keeps
+// its window until it ends, and a transaction of another snapshot gets another window.  So no transaction
+// loses pages that it was given, and none gets pages of another snapshot.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,12 @@
 
 namespace lmdbio::db {
 
-/// Of all environments, since a cursor may be renewed to a transaction of another one: another number for
-/// each window, and for each snapshot of one that has no file.  Never 0.
+/// Returns a new number, for a window or for a snapshot of an unmapped file.  Numbers are unique across
+/// environments, because a cursor may be renewed to a transaction of another one.  Never 0.
 std::uint32_t next_window_number() noexcept;
 
-/// Any thread.  Its state is guarded by the Prefetcher's lock, which a fork holds.
+/// Owns the windows of one unmapped file.  Any thread.  The Prefetcher's lock guards its state; a fork holds
+/// this lock.
 class UnmappedFile {
  public:
   /// A window for one snapshot.  A transaction may read all members from enter() to leave().
@@ -32,34 +33,34 @@ class UnmappedFile {
     std::shared_ptr<cache::FileCache> cache;
     std::uint64_t txnid = kNoSnapshot;
     std::uint32_t number = 0;
-    unsigned readers = 0;  ///< transactions
+    unsigned readers = 0;  ///< running transactions
   };
 
-  /// `first`: the window with room for the whole map, and its cache, which the caller closes.  `origin`
-  /// outlives it.
+  /// `first` is the window with room for the whole map.  The caller closes its cache, `first_cache`.  The
+  /// path in `origin` must outlive this object.
   UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
                std::shared_ptr<cache::Window> first, std::shared_ptr<cache::FileCache> first_cache);
   ~UnmappedFile();
   UnmappedFile(const UnmappedFile&) = delete;
   UnmappedFile& operator=(const UnmappedFile&) = delete;
 
-  /// A transaction of snapshot `txnid` begins, of which `used_bytes` of the file are in use; the file has
-  /// `file_bytes`.  Where no other transaction reads the window and too much memory is in use, what the
-  /// window holds is dropped first.  MDB_READERS_FULL: transactions hold too many different snapshots.
-  /// ENOMEM, or why the file cannot be opened once more.
+  /// Begins a transaction of snapshot `txnid` and returns its window.  The snapshot uses `used_bytes` of the
+  /// file, which has `file_bytes`.  If no transaction reads the window and too much memory is in use, its
+  /// data is dropped first.  Returns MDB_READERS_FULL if transactions hold too many different snapshots,
+  /// ENOMEM, or the error of opening the file again.
   Result<Entry*> enter(std::uint64_t txnid, std::uint64_t used_bytes, std::uint64_t file_bytes) noexcept;
-  /// It has ended.  What the last one of an older snapshot leaves is dropped.
+  /// Ends a transaction.  Drops the window's data if this was the last transaction of an older snapshot.
   void leave(Entry* entry) noexcept;
 
-  /// The cache of the window at `base`, which a transaction of the caller's holds.
+  /// Returns the cache of the window at `base`.  A transaction of the caller must hold that window.
   std::shared_ptr<cache::FileCache> cache_at(const std::byte* base) const noexcept;
-  /// Of all windows so far.
+  /// Return the sums over all windows so far.
   cache::ReadStats stats() const noexcept;
   AccessCounters counters() const noexcept;
 
  private:
   static constexpr std::uint64_t kNoSnapshot = ~std::uint64_t{0};
-  /// Each has descriptors of its own.
+  /// Upper limit; each window has its own descriptors.
   static constexpr std::size_t kMostWindows = 64;
 
   Entry* find(std::uint64_t txnid) noexcept;
@@ -74,9 +75,9 @@ class UnmappedFile {
   const std::uint64_t most_bytes_;  ///< of the first window
   cache::Prefetcher& prefetcher_;
   std::list<Entry> entries_;            ///< the first one stays
-  std::uint64_t latest_ = kNoSnapshot;  ///< the snapshot that was last entered as a new one
-  cache::ReadStats closed_;             ///< of windows that are gone
-  AccessCounters closed_counters_;      ///< likewise
+  std::uint64_t latest_ = kNoSnapshot;  ///< the snapshot entered last that had no window yet
+  cache::ReadStats closed_;             ///< of closed windows
+  AccessCounters closed_counters_;      ///< of closed windows
 };
 
 }  // namespace lmdbio::db

@@ -32,10 +32,10 @@ void Walker::attach(Txn& txn, MDB_dbi dbi, Walker* dups) {
   if (dups != nullptr) dups->attach_dups(txn, slot.dup_order);
 }
 
-// Before what is not in the run that was granted last: `leaf` is the one that the walker is in, or none if
-// `need` is the next one.
+// Asks the read-ahead before the walker enters `need`, which is outside the run granted last.  `leaf` is the
+// walker's leaf, or none if `need` is the next leaf.
 Status Walker::pace(Readahead::Step kind, bool forward, const PageRun& need, const PageView& leaf) noexcept {
-  if (need.first >= txn_->view().pages()) return {};  // damaged: whoever reads it will tell
+  if (need.first >= txn_->view().pages()) return {};  // damaged: reading the page reports it
   if (*readahead_ == nullptr) {
     const AsyncSignalsBlocked fork_safe(has_own_threads());
     readahead_->reset(new (std::nothrow) Readahead(txn_->env()));
@@ -57,7 +57,8 @@ Status Walker::pace(Readahead::Step kind, bool forward, const PageRun& need, con
   return (*readahead_)->step(kind, place, need, txn_->view(), run_, each_leaf_);
 }
 
-// A lookup has set the walker somewhere: what is around may be read without asking, it need not be a walk.
+// Called after a lookup.  Pages around the position may be read without asking the read-ahead, because a walk
+// need not follow.
 void Walker::jumped_to_value() noexcept {
   if (readahead_ == nullptr || leaf_.page.is_leaf2()) return;
   PageRun need{static_cast<std::uint64_t>(leaf_.page.bytes() - txn_->view().base()) >> txn_->view().shift(),
@@ -68,8 +69,9 @@ void Walker::jumped_to_value() noexcept {
   if (!run_.covers(need.first, need.pages - 1)) run_ = Readahead::after_jump(need);
 }
 
-// Pages that are shared make a small file an endless tree.  A walk in one direction sees no leaf twice, and
-// those of the duplicates' trees count as well.
+// Counts a leaf of a walk.  Returns false if the walk has entered more leaves than the file has pages.
+// Shared pages can make a small file an endless tree, but a walk in one direction enters no leaf twice.
+// Leaves of the duplicates' trees count as well.
 bool Walker::walk_on(bool right) noexcept {
   leaves_walked_ =
       right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
@@ -88,7 +90,8 @@ Status Walker::bad_branch(const PageView& page) noexcept {
   return txn_->corrupted("invalid entry on a branch page, or the tree is too deep", page.bytes());
 }
 
-// Only duplicates have kLeaf2 pages.  Elsewhere their count has no slots behind it.
+// Loads a page.  Only trees of duplicates may have kLeaf2 pages.  Elsewhere no slots stand behind the count
+// of such a page.
 Status Walker::load_page(format::Pgno p, PageView& page) {
   if (const Status st = txn_->page(p, page); !st.ok()) return st;
   if (!page.is_leaf2() || (is_dups_ && db_->pad != 0)) return {};
@@ -96,14 +99,14 @@ Status Walker::load_page(format::Pgno p, PageView& page) {
   return txn_->corrupted("fixed-size duplicates outside a tree of duplicates", page.bytes());
 }
 
-// A page on the way from the root could not be read: the branch pages belong to no leaf now.  Damage ends the
-// transaction, so that nobody asks where the walker is.
+// Called if a page on the path from the root could not be read: the branch pages belong to no leaf now.
+// After damage the position does not matter, because the transaction is over.
 Status Walker::lost(Status st) noexcept {
   if (st.raw() > 0) unset();
   return st;
 }
 
-// Start of mdb_page_search.
+// Loads the root page, as the start of mdb_page_search does.
 Status Walker::root(PageView& page) {
   if (txn_->blocked()) return Status::from_mdb(MDB_BAD_TXN);
   if (is_dups_) {
@@ -145,7 +148,7 @@ Status Walker::to_edge(PageView page, bool last) {
   return {};
 }
 
-// To the leaf where `key` is or belongs; its index is left to search_leaf.
+// Moves to the leaf where `key` is or belongs. search_leaf sets the index in it.
 Status Walker::to_key(const MDB_val& key) {
   PageView page;
   if (const Status st = root(page); !st.ok()) return st;
@@ -163,14 +166,14 @@ Status Walker::to_key(const MDB_val& key) {
   return {};
 }
 
-// The leaf behind entry `taken` may be entered without asking the read-ahead.
+// Returns whether the leaf after entry `taken` may be entered without asking the read-ahead.
 bool Walker::next_is_free(const PageView& parent, unsigned taken) const noexcept {
   Node next;
   return taken + 1 < parent.count() && parent.node(taken + 1, next) &&
          run_.covers(format::raw(next.child()), 0);
 }
 
-// To the next or previous leaf; nothing changes where there is none.
+// Moves to the next or previous leaf.  Changes nothing if there is none.
 Status Walker::sibling(bool right) {
   unsigned level = above_;
   do {
@@ -182,7 +185,7 @@ Status Walker::sibling(bool right) {
     clear(kPositioned | kEof);
     return txn_->corrupted("the tree has more leaf pages than the file has pages", branch_[level].bytes());
   }
-  // To be as it was where the next leaf cannot be read now.  Mostly it has the same parent.
+  // Saved in case the next leaf cannot be read now.  Usually it has the same parent.
   const std::uint16_t taken_before = index_[level];
   Level below[format::kMaxDepth - 1];
   if (level + 1 < above_) {
@@ -232,9 +235,9 @@ Status Walker::sibling(bool right) {
       else if (db_->overflow_pages == 0 && !txn_->view().loads() &&
                (readahead_ == nullptr || next_is_free(parent, taken)))
         ahead_.walked(txn_->view(), parent, taken, page);
-      else  // Loads nothing of the next leaf: it may not be in memory.  Among overflow pages it lies far
-            // away, and touching it would end the kernel's read-ahead of the values (31 major faults in 0.5
-            // GB, not 4).
+      else  // Do not load any of the next leaf: it may not be in memory.  Among overflow pages it lies far
+            // away, and touching it would end the kernel's read-ahead of the values (31 major page faults in
+            // 0.5 GB, not 4).
         ahead_.jumped(txn_->view(), parent, taken, page, index);
       return {};
     }
@@ -266,7 +269,7 @@ Status Walker::entry_key(unsigned i, MDB_val& key) {
 }
 
 Status Walker::search_leaf(const MDB_val& key, Place& place, std::size_t common) {
-  // Duplicates are searched in stock's sequence: it shows where they were written in another order.
+  // Duplicates are searched in stock's sequence, which matters if they were written in another order.
   const bool ok = order_->order == Order::memn && !is_dups_
                       ? search_memn<true>(leaf_.page, static_cast<const std::byte*>(key.mv_data), key.mv_size,
                                           common, place)
@@ -276,13 +279,13 @@ Status Walker::search_leaf(const MDB_val& key, Place& place, std::size_t common)
   return {};
 }
 
-// To the leaf where `key` is or belongs, and its place there.
+// Moves to the leaf where `key` is or belongs, and sets `place` in it.
 Status Walker::to_place(const MDB_val& key, Place& place) {
   if (order_->order != Order::memn || is_dups_) {
     if (const Status st = to_key(key); !st.ok()) return st;
     return search_leaf(key, place);
   }
-  PageView page;  // the checks of root(); the page itself is loaded again, from the cache
+  PageView page;  // for the checks of root(); the page itself is loaded again, from the processor's cache
   if (const Status st = root(page); !st.ok()) return st;
   if (const Status st = detail::descend_memn(*txn_, *db_, static_cast<const std::byte*>(key.mv_data),
                                              key.mv_size, *this, page, place);

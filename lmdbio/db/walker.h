@@ -1,4 +1,4 @@
-// A place in one tree, and the moves that LMDB knows.
+// A position in one tree, and LMDB's cursor moves.
 #pragma once
 
 #include <lmdb.h>
@@ -13,34 +13,38 @@
 
 namespace lmdbio::db {
 
-/// A place in one tree (walker.cc) and the moves that LMDB knows (walker_moves.cc, walker_dups.cc).  Each
-/// move changes the place exactly as stock changes its cursor, also when it fails: later calls show it.
+/// A position in one tree (walker.cc) and the moves of LMDB (walker_moves.cc, walker_dups.cc).  Each move
+/// changes the position exactly as stock changes its cursor.  This includes failed moves, because later calls
+/// depend on the position.
 ///
-/// A main walker has a `dups` walker for databases with MDB_DUPSORT; a dups walker walks the duplicates of
-/// the entry under the main one as keys of a tree of their own (a sub-page or a sub-database).  Key and data
-/// may be null where lmdb.h lets them be; the duplicates' key is the main walker's data.
+/// A main walker has a `dups` walker for databases with MDB_DUPSORT. A dups walker walks the duplicates of
+/// the main walker's entry as keys of a tree of their own (a sub-page or a sub-database).  Key and data may
+/// be null where lmdb.h allows it.  The key of a dups walker is the main walker's data.
 class Walker {
  public:
   Walker() noexcept {}  // NOLINT: attach() sets what is not set here
-  /// As mdb_cursor_init: unset.  The first for a database, the second for the duplicates of one.
+  /// Attach the walker without a position, as mdb_cursor_init does: to a database, or to the duplicates of
+  /// one.
   void attach(Txn& txn, MDB_dbi dbi, Walker* dups);
   void attach_dups(Txn& txn, const Comparator& order) noexcept;
-  /// From now on the walker keeps pace with what `slot`, the cursor's, reads ahead; made at first need. Null:
-  /// it goes by the mapping alone, as all others do.
+  /// Makes the walker ask a read-ahead before it enters pages outside the run granted last.  `slot` belongs
+  /// to the cursor; the walker creates the read-ahead there at first need.  Null: no read-ahead, only the
+  /// mapping.
   void read_ahead_by(std::unique_ptr<Readahead>* slot) noexcept {
     readahead_ = slot;
     run_ = slot != nullptr ? FreeRun() : FreeRun::everything();
     each_leaf_ = false;
   }
-  /// A walker of duplicates: those that it walked last are not to be seen again.  Also before its first use.
+  /// Forgets the duplicates walked last, so that they are not returned again.  For a dups walker, also before
+  /// first use.
   void forget_tree() noexcept;
 
   Status first(MDB_val* key, MDB_val* data) { return edge(false, key, data); }
   Status last(MDB_val* key, MDB_val* data) { return edge(true, key, data); }
   Status next(MDB_val* key, MDB_val* data, MDB_cursor_op op);
   Status prev(MDB_val* key, MDB_val* data, MDB_cursor_op op);
-  /// MDB_SET, SET_KEY, SET_RANGE, GET_BOTH, GET_BOTH_RANGE.  `want_exact`: any entry but the key's own is
-  /// MDB_NOTFOUND.
+  /// Implements MDB_SET, SET_KEY, SET_RANGE, GET_BOTH and GET_BOTH_RANGE. If `want_exact`, returns
+  /// MDB_NOTFOUND unless the key itself is found.
   Status set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exact);
   Status current(MDB_val* key, MDB_val* data);
   Status edge_dup(bool last, MDB_val* key, MDB_val* data);
@@ -48,19 +52,19 @@ class Walker {
   Status next_multiple(MDB_val* key, MDB_val* data);
   Status prev_multiple(MDB_val* key, MDB_val* data);
   Status count(std::size_t& n);
-  /// The entry of exactly `key`; MDB_NOTFOUND if there is none.  For database names.
+  /// Finds the entry of exactly `key`.  Returns MDB_NOTFOUND if there is none.  For database names.
   Status find_node(const MDB_val& key, format::Node& out);
-  /// The place is forgotten.
+  /// Forgets the position.
   void unset() noexcept { clear(kPositioned | kEof | kOwed); }
   bool has_dups() const noexcept { return dups_ != nullptr; }
 
-  /// MDB_NEXT (kStep 1), PREV (-1), GET_CURRENT (0) inside a leaf of a database without duplicates: the hot
-  /// path. False: nothing was done, take the general way, which also finds out what is wrong with a damaged
-  /// entry. `data_bytes`: of the value.
+  /// Does MDB_NEXT (kStep 1), PREV (-1) or GET_CURRENT (0) inside a leaf of a database without duplicates:
+  /// the hot path.  Sets `data_bytes` to the size of the value.  Returns false if nothing was done.  The
+  /// caller then makes the general move, which also finds out what is wrong with a damaged entry.
   template <int kStep>
   bool step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
 
-  /// A branch page was passed: for descend_memn.  False: too deep.
+  /// Records a branch page on the path, for descend_memn.  Returns false if the tree is too deep.
   bool push(const format::PageView& page, unsigned index) noexcept {
     if (above_ >= format::kMaxDepth - 1) return false;
     index_[above_] = static_cast<std::uint16_t>(index);
@@ -72,9 +76,9 @@ class Walker {
   enum : unsigned {
     kPositioned = 1,  ///< C_INITIALIZED
     kEof = 2,         ///< C_EOF
-    kPlain = 4,       ///< no duplicates, not itself a walker of duplicates
-    kOwedNext = 8,    ///< the entry under the walker could not be read: the next MDB_NEXT gives it
-    kOwedPrev = 16,   ///< likewise MDB_PREV
+    kPlain = 4,       ///< no duplicates, and not a dups walker
+    kOwedNext = 8,    ///< the entry at the position could not be read; the next MDB_NEXT returns it
+    kOwedPrev = 16,   ///< the same for MDB_PREV
     kOwed = kOwedNext | kOwedPrev,
     kPositionedPlain = kPositioned | kPlain,
   };
@@ -126,7 +130,7 @@ class Walker {
   unsigned above_ = 0;                   ///< branch pages above the leaf
   Level leaf_;                           ///< not initialized until positioned
   FreeRun run_ = FreeRun::everything();  ///< pages that may be entered without asking the read-ahead
-  bool each_leaf_ = false;               ///< it wants to know of each leaf
+  bool each_leaf_ = false;               ///< the read-ahead wants a call at each leaf
   std::unique_ptr<Readahead>* readahead_ = nullptr;
   LeafAhead ahead_;
   std::int64_t leaves_walked_ = 0;  ///< in one direction since the last lookup; negative: backwards
@@ -134,15 +138,15 @@ class Walker {
   Walker* dups_ = nullptr;
   MDB_dbi dbi_ = 0;
   bool is_dups_ = false;
-  const Comparator* order_ = nullptr;      ///< the database's, shared; of duplicates: &own_order_
+  const Comparator* order_ = nullptr;      ///< the database's, shared; for duplicates: &own_order_
   const Comparator* dup_order_ = nullptr;  ///< the database's
   Comparator own_order_;
   format::DbRecord own_db_{
-      0, 0, 0, 0, 0, 0, 0, format::kNoPage};  ///< of duplicates: the tree under the main walker's entry
+      0, 0, 0, 0, 0, 0, 0, format::kNoPage};  ///< for duplicates: the tree under the main walker's entry
   format::PageView inline_root_ =
-      format::PageView::none();  ///< of duplicates: their sub-page, if they have one
+      format::PageView::none();  ///< for duplicates: their sub-page, if they have one
   const format::DbRecord* db_ = nullptr;
-  // The branch pages above the leaf and the entries taken in them.  Not initialized.
+  // The branch pages above the leaf, and the entries taken in them.  Not initialized.
   std::uint16_t index_[format::kMaxDepth - 1];
   format::PageView branch_[format::kMaxDepth - 1];
 };
@@ -150,7 +154,7 @@ class Walker {
 template <int kStep>
 [[gnu::always_inline]] inline bool Walker::step_in_leaf(MDB_val* key, MDB_val* data,
                                                         std::size_t& data_bytes) noexcept {
-  const unsigned i = leaf_.index + static_cast<unsigned>(kStep);  // before the first: more than any count
+  const unsigned i = leaf_.index + static_cast<unsigned>(kStep);  // before the first: above any count
   if (flags_ != kPositionedPlain || i >= leaf_.page.count()) [[unlikely]]
     return false;
   if (kStep > 0) ahead_.step(i);

@@ -1,4 +1,4 @@
-// The duplicates of one key: a sub-page or a sub-database becomes the tree of a second walker.
+// Duplicates of one key: a second walker walks their sub-page or sub-database as a tree.
 #include "lmdbio/db/walker.h"
 
 namespace lmdbio::db {
@@ -31,9 +31,9 @@ void Walker::forget_tree() noexcept {
   inline_root_ = PageView::none();
 }
 
-// The duplicates of `node` become a tree of their own.
+// Makes the duplicates of `node` the tree of the dups walker.
 Status Walker::enter_dups(const Node& node) {
-  // Of a big value only its page number lies in the node.
+  // The node of a big value contains only its page number.
   if (dups_ == nullptr || (node.flags() & format::kBigData) != 0)
     return txn_->corrupted("invalid duplicates", node.at);
   Walker& d = *dups_;
@@ -45,7 +45,7 @@ Status Walker::enter_dups(const Node& node) {
     d.inline_root_ = PageView::none();
     d.flags_ = 0;
   } else {
-    PageView sub;  // what is no sub-page must not stay: a renewed cursor looks at its last one again
+    PageView sub;  // an invalid sub-page must not be stored: a renewed cursor uses its last one again
     if (!PageView::open_sub(node.data(), node.data_size(), sub))
       return txn_->corrupted("invalid sub-page", node.at);
     d.inline_root_ = sub;
@@ -65,7 +65,7 @@ Status Walker::enter_dups(const Node& node) {
     d.leaf_ = {d.inline_root_, 0};
     d.flags_ = kPositioned;
   }
-  // Unsigned int items of size_t's size are compared as those, from here on.
+  // From here on, unsigned int items that have the size of size_t are compared as size_t.
   if (d.own_order_.order == Order::uint && d.own_db_.pad == sizeof(std::size_t))
     d.own_order_.order = Order::word;
   return {};
@@ -91,7 +91,7 @@ Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
   return dups_->edge(last, data, nullptr);
 }
 
-// All items of the duplicates' page.
+// Returns all items of the duplicates' page.
 Status Walker::give_page(MDB_val* data) noexcept {
   Walker& d = *dups_;
   const std::size_t n = d.leaf_.page.count(), bytes = n * d.db_->pad;
@@ -134,7 +134,7 @@ Status Walker::count(std::size_t& n) {
     if (leaf_.index >= leaf_.page.count()) return not_found();
     clear(kEof);
   }
-  if (leaf_.index >= leaf_.page.count()) return not_found();  // stock looks at bytes that are no entry
+  if (leaf_.index >= leaf_.page.count()) return not_found();  // stock reads bytes that are no entry
   Node entry;
   if (!node(leaf_.index, entry)) return bad_leaf();
   if ((entry.flags() & format::kDupData) == 0) {

@@ -18,7 +18,7 @@ std::size_t common_prefix(const MDB_val& a, const MDB_val& b) noexcept {
 
 }  // namespace
 
-// The value of an entry that a walk came to.
+// Returns the value of an entry that a walk has reached.
 Status Walker::give_value(const Node& n, bool forward, MDB_val* data) noexcept {
   if (readahead_ != nullptr && (n.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(n.overflow());
@@ -39,7 +39,8 @@ Status Walker::give_item(unsigned i, MDB_val* key) noexcept {
   return {};
 }
 
-// The entry under the walker, its first or last duplicate if it has several.  `jumped`: by MDB_FIRST or LAST.
+// Returns the entry at the position, with its first or last duplicate if it has several.  `jumped`: the move
+// is MDB_FIRST or MDB_LAST.
 Status Walker::give_entry(bool last_dup, MDB_val* key, MDB_val* data, bool jumped) {
   if (leaf_.page.is_leaf2()) return give_item(leaf_.index, key);
   Node n;
@@ -81,7 +82,7 @@ Status Walker::edge(bool last, MDB_val* key, MDB_val* data) {
   return give_entry(last, key, data, true);
 }
 
-// A step to another duplicate of the same page.  False: nothing was done.
+// Steps to another duplicate on the same page.  Returns false if nothing was done.
 inline bool Walker::step_dup(int step, MDB_val* data) noexcept {
   const unsigned i = leaf_.index + static_cast<unsigned>(step);
   if (flags_ != kPositioned || i >= leaf_.page.count() || data == nullptr) return false;
@@ -98,7 +99,7 @@ inline bool Walker::step_dup(int step, MDB_val* data) noexcept {
   return true;
 }
 
-// A read that failed is no move: the entry is owed.
+// A failed read is no move: the next move in the same direction returns the entry.
 Status Walker::owe(unsigned which, Status st) noexcept {
   if (st.raw() > 0 && positioned()) flags_ |= which;
   return st;
@@ -117,8 +118,7 @@ Status Walker::next(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   }
   if (dups_ != nullptr && (db_->flags & MDB_DUPSORT) != 0) {
     Node n;
-    // Behind the last entry (a failed MDB_SET leaves the cursor there) stock looks at bytes that are no
-    // entry.
+    // After the last entry (a failed MDB_SET leaves the cursor there) stock reads bytes that are no entry.
     const bool here = node(leaf_.index, n);
     if (here && (n.flags() & format::kDupData) != 0) {
       if (op == MDB_NEXT || op == MDB_NEXT_DUP) {
@@ -194,9 +194,11 @@ Status Walker::set(MDB_val* key, MDB_val* data, MDB_cursor_op op, bool want_exac
   }
 
   enum class Left { tree, page, nothing } left = Left::tree;  // still to be searched
-  std::size_t common = 0;                                     // of the page's keys, if it is the page
+  std::size_t common = 0;                                     // bytes that the page's keys share, for
+                                                              // Left::page
   if (positioned()) {
-    // The page under the cursor may be the right one.  Stock's order of comparisons, and what each leaves.
+    // The cursor's page may be the right one.  Comparisons follow stock's order, and leave the position as
+    // stock does.
     const unsigned n = leaf_.page.count();
     MDB_val entry;
     if (n == 0) {
