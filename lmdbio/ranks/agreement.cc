@@ -16,11 +16,12 @@ namespace {
 /// Channels.
 enum : unsigned { kAnswers, kClaims, kStarts };
 
-/// How much longer than rank 0 another rank waits: rank 0 knows who is missing.
+/// How much longer the other ranks wait than rank 0, which can name the missing ranks.
 constexpr std::int64_t kLongerNs = std::int64_t{10} * 1'000'000'000;
-/// Between two calls of progress(), of the time for which a rank has waited.
+/// Longest time between two calls of progress() that counts as waiting.
 constexpr std::int64_t kMostPassedNs = 1'000'000'000;
-/// That are tried before one in use is given out, which then cannot be opened.
+/// How many numbers are tried.  If all of them are in use, the last one is given out, and its port cannot be
+/// opened until it is free.
 constexpr unsigned kMostNumbers = 1 << 16;
 
 template <std::size_t n>
@@ -102,7 +103,8 @@ void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::ve
   answer.starts = std::move(starts);
 }
 
-// Why ranks that have all claimed do not agree, by rank; or that they do.
+// Compares the claims of all ranks.  If they do not agree, `code` and `why` name the first rank that
+// differs.
 Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::string& why) const {
   const auto who = [&](std::size_t rank) {
     return "rank " + std::to_string(rank) + " (" + matched.by_rank[rank]->host + ")";
@@ -242,7 +244,7 @@ Status Agreement::take(std::uint32_t rank, const ClaimMessage& message) {
   return {};
 }
 
-// Not all ranks opened it.
+// Answers claims for which not all ranks claimed within the time limit.
 Status Agreement::give_up_late(std::int64_t passed_ns) {
   for (auto at = matched_.begin(); at != matched_.end();) {
     Matched& matched = at->second;
@@ -291,7 +293,7 @@ Status Agreement::receive_claims() {
 
 Status Agreement::send_waiting() {
   for (const auto& out : claims_out_) {
-    if (out->to != 0) continue;  // under way
+    if (out->to != 0) continue;  // being sent
     out->to = 1;
     if (const Status st = transport_.send(0, kClaims, bytes_of(out->message), out->op); !st.ok()) return st;
   }
@@ -301,7 +303,7 @@ Status Agreement::send_waiting() {
 
 Status Agreement::progress(std::int64_t now_ns) {
   if (closing_) return {};
-  // What passed while this rank did not call is no time in which others could have been heard.
+  // Time in which this rank did not call does not count fully: it could not receive claims or answers.
   const std::int64_t passed_ns =
       last_ns_ != 0 ? std::clamp<std::int64_t>(now_ns - last_ns_, 0, kMostPassedNs) : 0;
   last_ns_ = now_ns;

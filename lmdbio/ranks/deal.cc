@@ -13,16 +13,16 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-/// The largest window that rounds are made for, in rounds as they would be without windows: a round has whole
-/// windows, and is in memory as a whole.
+/// Largest window of a windowed shuffle for which rounds consist of whole windows, in rounds of the size
+/// without windows.  Larger windows make the order a scattered one, since a round is in memory as a whole.
 constexpr std::uint64_t kMostRounds = 4;
-/// Blocks of ordinals for each reader in scattered orders, at least, so that readers have equally much to
-/// read.
+/// Each reader gets at least this many owner blocks in scattered orders, so that all readers read about
+/// equally much.
 constexpr std::uint64_t kLeastHomes = 16;
-/// Of an epoch that has rounds: their numbers do not overflow for ages.
+/// Most elements of an epoch that has rounds.  The limit keeps the numbers of rounds from overflowing.
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;
 
-/// Elements of the order that a rank has one after the other.
+/// Returns how many consecutive elements of the order a rank uses.
 std::uint64_t block_of(const Job& job) noexcept {
   return job.assignment == Assignment::contiguous ? std::max<std::uint64_t>(job.order.batch, 1) : 1;
 }
@@ -38,7 +38,7 @@ lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
 
 }  // namespace
 
-// Once round_records_ is known.
+// Sets kept_rounds_.  Requires round_records_.
 void Deal::keep_rounds() noexcept {
   if (!share_.repeats()) return;
   const unsigned parts = std::min(job_.kept_parts, kKeptParts);
@@ -84,7 +84,7 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
       return invalid("position: it is beyond the end of an epoch");
     made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
   }
-  // The arrays are the program's.
+  // The program owns the arrays.
   made.job_.order.list = nullptr;
   made.job_.order.keys = nullptr;
   const std::uint64_t elements = made.whole_.elements();
@@ -172,7 +172,7 @@ Range Deal::part(std::uint64_t round, std::uint32_t part) const noexcept {
   return {cut(part), cut(std::uint64_t{part} + 1)};
 }
 
-// In rounds of ordinals the only part that begins at or before it and ends after it.
+// In rounds of ordinals, returns the only part that begins at or before the ordinal and ends after it.
 std::uint32_t Deal::part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept {
   if (is_scattered()) return static_cast<std::uint32_t>(ordinal / home_records_ % job_.readers);
   const Range all = elements(round);
@@ -186,7 +186,7 @@ bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noex
   const std::uint64_t last = last_epoch();
   const Spot start = start_of(rank);
   if (at.epoch < start.epoch || at.epoch > last) return false;
-  std::uint64_t i, all;  // which of how many records, of all or of the epoch
+  std::uint64_t i, all;  // index and number of records, of the whole stream or of the epoch
   if (share.across_epochs()) {
     const auto distance = share.distance(start, at);
     if (!distance) return false;
@@ -223,7 +223,7 @@ void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Nee
     return;
   }
   const Range all = elements(round);
-  if (has_all_records() && records_ / job_.readers < all.size()) {  // fewer than the round has
+  if (has_all_records() && records_ / job_.readers < all.size()) {  // fewer records than the round has
     for (std::uint64_t i = 0, blocks = home_blocks(part_number); i < blocks; ++i) {
       const Range block = home_block(part_number, i);
       for (std::uint64_t ordinal = block.begin; ordinal < block.end; ++ordinal)

@@ -1,5 +1,5 @@
-// Messages with records that nobody wants any more: they are received, one after another, and dropped, so
-// that who sends them can go on.
+// Receives messages whose records are not needed any more, one after another, and drops them, so that their
+// sender can continue.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace lmdbio::ranks {
 
-/// Of one reader.  One thread.
+/// Drains the messages of one reader.  One thread.
 class Drain {
  public:
-  /// Moves on, never waits.  `begins`: another message may be received if this one has ended.  `header_room`:
-  /// bytes of the largest header.  `memory`: for its bytes.  `ended`: gets 1 more for each message.  An error
-  /// is the transport's, and final.  May throw bad_alloc.
+  /// Receives the current message, and then the next one if `begins`.  Never waits.  `header_room`: bytes of
+  /// the largest header.  `memory`: for the bytes of the records.  `ended` is increased by 1 for each
+  /// message that has ended.  An error is one of the transport, and final.  May throw bad_alloc.
   Status progress(Transport& transport, std::uint32_t from, bool begins, std::size_t header_room,
                   const std::shared_ptr<PayloadMemory>& memory, std::uint64_t& ended);
   bool idle() const noexcept { return state_ == State::idle; }

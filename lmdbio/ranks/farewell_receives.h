@@ -1,7 +1,7 @@
-// Receives one farewell from each of many ranks.
+// Receives one end of stream message from each of many ranks.
 //
-// With a receive for each rank, MPI would look at thousands of receives, thousands of times a second, for the
-// life of a stream.  So at most 16 receives are posted.  Each takes a farewell from any rank.
+// With a receive for each rank, MPI would test thousands of receives, thousands of times a second, as long
+// as the stream lives.  So at most 16 receives are posted.  Each takes a message from any rank.
 #pragma once
 
 #include <array>
@@ -12,16 +12,16 @@
 
 namespace lmdbio::ranks {
 
-/// One thread.  Stays where it is while receives are under way.
+/// Receives end of stream messages.  One thread.  Must not move or end while a receive is under way.
 class FarewellReceives {
  public:
-  /// Of `ranks` ranks, on a channel on which nothing else is received.
+  /// Expects one message from each of `ranks` ranks.  Nothing else may be received on the channel.
   FarewellReceives(std::uint32_t ranks, unsigned channel) noexcept : left_(ranks), channel_(channel) {}
   FarewellReceives(const FarewellReceives&) = delete;
   FarewellReceives& operator=(const FarewellReceives&) = delete;
 
-  /// Calls `heard(rank, number)` for each farewell that has come: `number` is its content, 0 if it is empty.
-  /// Then begins further receives.  Never waits.  Errors: the transport's.
+  /// Calls `heard(rank, number)` for each message that has arrived.  `number` is its content, 0 if it is
+  /// empty.  Then begins further receives.  Never waits.  Errors are those of the transport.
   template <class Heard>
   Status progress(Transport& transport, Heard&& heard) {
     for (One& one : under_way_) {

@@ -1,4 +1,4 @@
-// Parts of the record index of a database file.
+// Builds parts of the record index of a database file.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace lmdbio::ranks {
 
-/// Part `part` of `parts` of the index of `source`, whose snapshot is held until this ends.  Starts a thread;
-/// without one it is made before this returns.  May throw bad_alloc.
+/// Starts to build part `part` of `parts` of the index of `source`.  The snapshot of `source` must be held
+/// until the work ends.  Starts a thread; if that fails, the part is built before this function returns.
+/// May throw bad_alloc.
 std::unique_ptr<IndexWork> start_index(const records::Source& source, std::shared_ptr<records::Memory> memory,
                                        std::uint64_t part, std::uint64_t parts);
 

@@ -11,7 +11,7 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Nobody cancels.
+/// Reads of this source are never cancelled.
 const std::atomic<bool> kNever{false};
 
 }  // namespace
@@ -59,7 +59,7 @@ class FileSource::Read final : public PartRead {
       }
       fetch_->finish(*shared_);
       if (!fetch_->lends())
-        held_ = std::make_shared<records::HeldFetch>(fetch_);  // from now on its bytes are somebody's
+        held_ = std::make_shared<records::HeldFetch>(fetch_);  // its bytes may now be in use by others
       finished_ = true;
     }
     std::uint64_t page = 0;

@@ -1,4 +1,4 @@
-// Records of a database file, read by a reader (records/reader.h).
+// Reads records of a database file by a reader (records/reader.h).
 #pragma once
 
 #include <memory>
@@ -10,13 +10,14 @@
 
 namespace lmdbio::ranks {
 
-/// What was read lives on after this, with the reader's memory; reads in flight do not.
+/// Reads records through a reader.  Bytes that were read outlive the source, together with the reader's
+/// memory.  Reads in flight must not outlive the source.
 class FileSource final : public PartSource {
  public:
-  /// `reader` outlives it.  Records that are read together have the gaps between them read as well, as long
-  /// as that takes at most `most` bytes; 0: half of what a stream may have.  `limit`: bytes of buffers in
-  /// use, all together; 0: the reader's.
-  /// `of_file`: the share of the file that readers of this node read in an epoch.
+  /// Reads through `reader`, which outlives it.  `most`: limit in bytes up to which records that are read
+  /// together are read with the gaps between them; 0: half of the bytes that a stream may use.  `limit`:
+  /// bytes of all buffers in use together; 0: the reader's limit.  `of_file`: share of the file that the
+  /// readers of this node read in an epoch, 0 to 1.
   explicit FileSource(records::Reader& reader, std::uint64_t most = 0, std::uint64_t limit = 0,
                       double of_file = 1) noexcept
       : places_(reader.places()),
@@ -30,7 +31,7 @@ class FileSource final : public PartSource {
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
 
-  /// As PartSource; waits if it is not known yet where the records are.
+  /// See PartSource.  Waits until the record index is known.
   Status start(std::span<const std::uint64_t> ordinals, PartUse use, std::unique_ptr<PartRead>& out,
                std::string& why) override;
   bool caches() const noexcept override { return shared_->read.path == ReadPath::page_cache; }

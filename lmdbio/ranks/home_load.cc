@@ -9,9 +9,9 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Records that are loaded for each one that was used.
+/// Records that are loaded for each record that was used.
 constexpr std::uint64_t kLoadedForUsed = 8;
-/// Blocks at a time.
+/// Blocks that are read at a time.
 constexpr std::size_t kReads = 4;
 
 }  // namespace
@@ -29,10 +29,10 @@ void HomeLoad::progress(std::uint64_t used) {
     std::string why;
     std::unique_ptr<PartRead> read;
     const Status st = source_.start(ordinals, {}, read, why);
-    if (st.raw() == ENOMEM) return;  // later
+    if (st.raw() == ENOMEM) return;  // tried again by the next call
     ++next_;
     records_ += block.size();
-    if (st.ok()) reads_.push_back(std::move(read));  // else rounds find out why
+    if (st.ok()) reads_.push_back(std::move(read));  // otherwise the rounds report the error
   }
 }
 

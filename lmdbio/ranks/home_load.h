@@ -1,5 +1,5 @@
-// Reads the blocks of ordinals of one reader of a scattered order as a whole, in large requests, where what
-// is read stays in the page cache: the rounds of an order would ask for each record by itself.
+// Reads all owner blocks of a reader of a scattered order, in large requests, if reads stay in the page
+// cache.  The rounds of the order would request each record separately.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 
 namespace lmdbio::ranks {
 
-/// One thread.  Deal and source outlive it.  Its end waits for reads in flight.
+/// Loads the owner blocks of one reader.  One thread.  Assignment and source outlive it.  The destructor
+/// waits for reads in flight.
 class HomeLoad {
  public:
-  /// Of reader `reader` of a scattered deal.
+  /// Loads the blocks of reader `reader` of a scattered assignment.
   HomeLoad(const Deal& deal, std::uint32_t reader, PartSource& source) noexcept;
 
-  /// Starts reads, never waits.  `used`: records that rounds of this reader have asked for so far: the load
-  /// stays near to what is used, since a program may read a small part of an epoch only.  May throw
-  /// bad_alloc.
+  /// Starts reads.  Never waits.  `used`: records that the rounds of this reader have requested so far.  The
+  /// load stays below a multiple of this number, since a program may read only a small part of an epoch.
+  /// May throw bad_alloc.
   void progress(std::uint64_t used);
-  /// All blocks were read, or could not be.
+  /// Returns whether all blocks were read, or failed.
   bool done() const noexcept { return next_ == blocks_ && reads_.empty(); }
   bool reads() const noexcept { return !reads_.empty(); }
-  /// Of the blocks whose reads were started.
+  /// Returns the records of the blocks whose reads were started.
   std::uint64_t records() const noexcept { return records_; }
 
  private:
@@ -32,7 +33,7 @@ class HomeLoad {
   const std::uint32_t reader_;
   PartSource& source_;
   const std::uint64_t blocks_;
-  std::uint64_t next_ = 0, records_ = 0;  ///< block
+  std::uint64_t next_ = 0, records_ = 0;  ///< block that is read next
   std::vector<std::unique_ptr<PartRead>> reads_;
 };
 

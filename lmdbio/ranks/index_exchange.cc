@@ -23,7 +23,7 @@ namespace {
 /// Channels.
 enum : unsigned { kHeaders, kParts, kNode };
 
-/// Among ranks that cannot be told apart from this process by who they are: it has left.
+/// Code in a header: the rank that sent it has closed its reader before it has built its part.
 constexpr int kLeft = ECANCELED;
 
 template <class T>
@@ -45,7 +45,7 @@ void put(char (&to)[n], const std::string& from) noexcept {
 
 class IndexExchange::Storage {
  public:
-  /// Shared memory if `share`, and if there is some.
+  /// Allocates memory.  Uses shared memory if `share`, and if it is available.
   Storage(std::size_t bytes, bool share, const std::shared_ptr<records::Memory>& memory) {
     if (share) {
       Result<node::Segment> made = node::Segment::make_unnamed(bytes);
@@ -58,7 +58,8 @@ class IndexExchange::Storage {
     }
     taken_.count(memory, records::MemoryUse::index, bytes);
   }
-  /// Memory of another rank of the node; empty: it cannot be attached, or is not what it has to be.
+  /// Attaches memory of another rank of the node.  bytes() is empty if it cannot be attached, or if its size
+  /// is wrong.
   Storage(int id, std::size_t bytes) noexcept {
     Result<node::Segment> found = node::Segment::open_read_only(id);
     if (found && found.value().size() == bytes) adopt(std::move(found).value());
@@ -88,7 +89,7 @@ class IndexExchange::Storage {
     std::memcpy(bytes_.data(), &n, sizeof n);
     std::memcpy(bytes_.data() + sizeof n, parts.data(), parts.size_bytes());
   }
-  /// The bytes of a part.  Empty and not data(): the table is wrong.
+  /// Returns the bytes of a part.  Returns an empty span with null data() if the table is wrong.
   std::span<std::byte> part(std::size_t which) const noexcept {
     std::uint64_t at = table_bytes(parts());
     for (std::size_t i = 0;; ++i) {
@@ -102,7 +103,7 @@ class IndexExchange::Storage {
  private:
   void adopt(node::Segment segment) noexcept {
     segment_ = std::move(segment);
-    // A forked child goes on reading what it has inherited.
+    // A forked child continues to read inherited memory.
     if (::madvise(segment_.data(), segment_.size(), MADV_DOFORK) != 0) {
       segment_ = {};
       return;
@@ -169,7 +170,7 @@ Status IndexExchange::send_header(IndexWork* work) {
     if (made != nullptr) {
       own_.sizes = records::sizes_of(*made);
     } else {
-      // Nobody else uses this number: that rank has not left.
+      // kLeft means that this rank has left, which is not the case here.
       own_.code = st.raw() == kLeft ? EREMOTEIO : st.raw();
       put(own_.why, "rank " + std::to_string(transport_.rank()) + " (" + host_ + "): " + why);
     }
@@ -182,7 +183,7 @@ Status IndexExchange::send_header(IndexWork* work) {
   return {};
 }
 
-// All headers are there: all ranks that make a part come to the same.
+// Decides on the outcome, after all headers have arrived.  All leaders decide alike.
 Status IndexExchange::judge(IndexWork* work) {
   std::uint64_t records = 0, bytes = Storage::table_bytes(parts());
   std::vector<IndexPartSizes> table;
@@ -226,7 +227,7 @@ Status IndexExchange::judge(IndexWork* work) {
   return {};
 }
 
-// `storage_` has all parts.
+// Makes the index from `storage_`, which has all parts.
 Status IndexExchange::read_table() {
   std::vector<RecordIndex> index;
   std::uint64_t records = 0;

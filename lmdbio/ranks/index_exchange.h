@@ -1,10 +1,10 @@
-// The record index of a database, made by all nodes together: one rank of each node makes a part, all nodes
-// get all parts, and the ranks of a node have them once, in shared memory.
+// Builds the record index of a database on all nodes together.  One rank of each node builds a part.  Each
+// node gets all parts, and its ranks have them once, in shared memory.
 //
-// Messages.  Each rank that makes a part sends a header to all others that do: the sizes of its part, or what
-// is wrong.  So all of them come to the same result, and the parts follow, straight to where they stay.  Then
-// each tells the other ranks of its node where the index is; a rank that cannot attach that memory answers
-// so, and gets the bytes.
+// Messages.  Each rank that builds a part (a leader) sends a header to all other leaders: the sizes of its
+// part, or an error.  So all leaders come to the same result.  Then they send each other the parts, which
+// are received directly into their final memory.  Each leader then tells the other ranks of its node where
+// the index is.  A rank that cannot attach that memory answers so, and receives a copy.
 #pragma once
 
 #include <cstdint>
@@ -19,47 +19,49 @@
 
 namespace lmdbio::ranks {
 
-/// One thread.  The transport outlives it.
+/// Exchanges the parts of one index.  One thread.  The transport outlives it.
 class IndexExchange {
  public:
   struct Settings {
-    std::span<const std::uint32_t> nodes;     ///< the number of the node of each rank, from 0
-    std::uint64_t records = 0;                ///< that the database's record gives
-    std::string host, name;                   ///< of this rank, and of the file: for messages
-    bool share = true;                        ///< memory with the ranks of the node
-    std::shared_ptr<records::Memory> memory;  ///< that the index is counted in; may be null
+    std::span<const std::uint32_t> nodes;     ///< number of the node of each rank, from 0
+    std::uint64_t records = 0;                ///< number of records according to the database's record
+    std::string host, name;                   ///< of this rank and of the file, for messages
+    bool share = true;                        ///< share memory with the ranks of the node
+    std::shared_ptr<records::Memory> memory;  ///< counts the index; may be null
   };
   /// May throw bad_alloc.
   IndexExchange(const Settings& settings, Transport& transport);
   IndexExchange(const IndexExchange&) = delete;
   IndexExchange& operator=(const IndexExchange&) = delete;
-  /// Only when closed(), or if no message can be sent any more.
+  /// Requires closed(), unless messages cannot be sent any more.
   ~IndexExchange();
 
-  /// This rank makes part `part()` of `parts()`.
+  /// Returns whether this rank builds a part: part `part()` of `parts()`.
   bool makes_part() const noexcept { return leader_; }
   std::uint32_t part() const noexcept { return part_; }
   std::uint32_t parts() const noexcept { return static_cast<std::uint32_t>(leaders_.size()); }
 
   enum class Outcome : unsigned char {
     pending,
-    whole,   ///< take() has it
-    alone,   ///< a rank that was to make a part has left: each rank makes the index for itself
-    failed,  ///< the same on all ranks: code() and why()
+    whole,   ///< take() returns the index
+    alone,   ///< a rank that was to build a part has left: each rank builds the whole index
+    failed,  ///< on all ranks, with the same code() and why()
   };
-  /// Never waits.  `work`: of this rank's part, until has_part(); null: this rank has left.  An error is the
-  /// transport's, and final.  May throw bad_alloc.
+  /// Sends and receives headers and parts.  Never waits.  `work`: builds this rank's part; needed until
+  /// has_part().  Null: this rank has left.  An error is one of the transport, and final.  May throw
+  /// bad_alloc.
   Status progress(IndexWork* work);
   Outcome outcome() const noexcept { return outcome_; }
   int code() const noexcept { return code_; }
   const std::string& why() const noexcept { return why_; }
-  /// The work is not needed any more.
+  /// Returns whether the work is not needed any more.
   bool has_part() const noexcept { return !leader_ || written_; }
-  /// The work is done and must not go before has_part(): others count on the part.
+  /// Returns whether the work is done and must stay until has_part(), since other ranks expect the part.
   bool needs_work() const noexcept { return leader_ && sent_ && !written_; }
-  /// Once it is whole: the parts, and what their bytes need to live.
+  /// Returns the parts.  Only once, with Outcome::whole.  `keep` owns their bytes.
   std::vector<records::RecordIndex> take(std::shared_ptr<const void>& keep);
-  /// There is an outcome, and nothing is under way; until then progress() is to be called.
+  /// Returns whether there is an outcome and no message is under way.  Until then, progress() must be
+  /// called.
   bool closed() const noexcept;
 
  private:
@@ -68,17 +70,17 @@ class IndexExchange {
     std::int32_t code = 0;
     char why[508] = "";
   };
-  /// To the other ranks of a node.
+  /// From a leader to the other ranks of its node.
   struct NodeMessage {
-    std::uint64_t bytes = 0;   ///< of the memory
-    std::int32_t segment = 0;  ///< its number; -1: the bytes come
+    std::uint64_t bytes = 0;   ///< size of the memory
+    std::int32_t segment = 0;  ///< its number; -1: the bytes are sent
     std::int32_t code = 0;
     std::uint32_t outcome = 0;
     char why[508] = "";
   };
-  /// What the index takes: how many parts, the sizes of each, and the bytes of each.
+  /// Memory of the index: the number of parts, the sizes of each part, and the bytes of each part.
   class Storage;
-  struct Leader {  ///< that makes another part
+  struct Leader {  ///< of another node
     std::uint32_t rank = 0;
     PartMessage header;
     Operation header_in, header_out, bytes_in, bytes_out;
@@ -115,13 +117,13 @@ class IndexExchange {
   std::shared_ptr<Storage> storage_;
   std::vector<records::RecordIndex> index_;
 
-  // Of a rank that makes a part.
+  // Of a leader.
   PartMessage own_;
   std::vector<std::unique_ptr<Leader>> others_;
   std::vector<std::unique_ptr<Follower>> followers_;
   NodeMessage to_followers_;
   bool begun_ = false, sent_ = false, written_ = false, told_ = false;
-  // Of another one.
+  // Of the other ranks.
   NodeMessage from_leader_;
   std::uint8_t attached_ = 0;
   Operation heard_, answered_, bytes_in_;

@@ -1,4 +1,4 @@
-// A part of the record index that a rank makes, while something else makes it.
+// Work that builds a part of the record index, in a thread or otherwise.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace lmdbio::ranks {
 
-/// One thread at a time.  Ending it before it is done waits for reads in flight.
+/// Builds one part of the index.  One thread at a time.  The destructor waits for reads in flight.
 class IndexWork {
  public:
   virtual ~IndexWork() = default;
   /// Never waits.
   virtual bool done() noexcept = 0;
-  /// Once done(): the part, which lives as long as this; null: `st` and `why`, one line that names the file,
-  /// say what is wrong.  May throw bad_alloc.
+  /// Returns the part, which lives as long as this object.  Requires done().  Returns null on failure; `st`
+  /// and `why`, one line that names the file, then describe the error.  May throw bad_alloc.
   virtual const records::RecordIndex* made(Status& st, std::string& why) = 0;
 };
 

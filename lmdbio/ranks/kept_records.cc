@@ -7,15 +7,15 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Records are kept in blocks of so many bytes, or larger ones: memory in huge pages costs less.
+/// Minimum size of a block, in bytes.  Memory in huge pages costs less.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 
 }  // namespace
 
-// Room for so many bytes in the last block, or in a new one.  False: there is none.
+// Makes room for `size` bytes in the last block, or in a new one.  Returns whether it succeeded.
 bool KeptRecords::make_room(std::uint64_t size) {
   if (!blocks_.empty() && blocks_.back()->size() - used_ >= size) return true;
-  // Places of as many records of this size as still fit, too.
+  // Leave room for the places of further records of this size.
   const std::uint64_t places = left_ / (size + kBytesOfPlace) * kBytesOfPlace;
   const std::uint64_t bytes = std::max(size, std::min(kBlockBytes, left_ - places));
   if (bytes > left_) return false;

@@ -1,4 +1,4 @@
-// Records of a share that is the same in each epoch, which a rank has read itself and keeps.
+// Keeps records that a rank has read itself, of a share that is the same in each epoch.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -12,12 +12,13 @@
 
 namespace lmdbio::ranks {
 
-/// One thread; what find() gave out lives on by itself.
+/// Copies of records, by their position in the share.  One thread.  Records that find() returned outlive
+/// this object.
 class KeptRecords {
  public:
-  /// Of one record, beside its bytes.
+  /// Memory of one record besides its bytes.
   static constexpr std::uint64_t kBytesOfPlace = 32;
-  /// At most `limit` bytes; blocks of records are taken from `memory`.
+  /// Keeps at most `limit` bytes.  Blocks for records are allocated from `memory`.
   KeptRecords(std::uint64_t limit, std::shared_ptr<PayloadMemory> memory) noexcept
       : left_(limit), memory_(std::move(memory)) {}
 
@@ -25,10 +26,10 @@ class KeptRecords {
     std::uint64_t position;  ///< in the share
     lmdbio_record record;
   };
-  /// Keeps copies, as long as there is room; once there was none for one, of none any more.  May throw
-  /// bad_alloc.
+  /// Copies records as long as memory lasts.  Once a record does not fit, no more records are copied.  May
+  /// throw bad_alloc.
   void add(std::span<const Record> records);
-  /// `keep` is to live as long as the record's bytes.
+  /// Returns whether the record is kept.  If so, `keep` owns its bytes.
   bool find(std::uint64_t position, lmdbio_record& out, std::shared_ptr<const void>& keep) const;
   bool has(std::uint64_t position) const noexcept {
     return position < places_.size() && places_[static_cast<std::size_t>(position)].block != 0;
@@ -38,7 +39,7 @@ class KeptRecords {
  private:
   struct Place {
     std::uint64_t ordinal = 0, offset = 0;
-    std::uint32_t block = 0;  ///< 1 + which of blocks_; 0: it is not kept
+    std::uint32_t block = 0;  ///< 1 + index in blocks_; 0: not kept
     std::uint32_t key = 0, value = 0;
   };
   bool make_room(std::uint64_t size);
@@ -49,7 +50,7 @@ class KeptRecords {
   bool full_ = false;
   std::vector<Place> places_;
   std::vector<std::shared_ptr<const Payload>> blocks_;
-  std::uint64_t used_ = 0;  ///< of the last block
+  std::uint64_t used_ = 0;  ///< bytes of the last block
 };
 
 }  // namespace lmdbio::ranks

@@ -1,10 +1,11 @@
-// What ranks send each other.
+// Messages of the ranks of a stream.
 //
-// A reader sends to a rank, for each round with records of that rank, a header with the sizes of its records,
-// and their bytes.  Besides, each rank sends one farewell to each reader, when it wants nothing more, and
-// each reader one to each rank, which says how many messages it has sent to it: when it has heard the rank's
-// farewell, or when it will read nothing more.  So both know which messages are still to come, and each
-// farewell finds somebody who expects it, in whatever order ranks leave.
+// For each round, a reader sends two messages to each rank that uses records of its part: a header with the
+// sizes of these records, then their bytes.  At the end of a stream, each rank sends one end of stream
+// message to each reader, when it needs no more records.  Each reader sends one to each rank, with the
+// number of messages that it has sent to this rank.  It sends it when it has received the rank's message, or
+// when it will read nothing more.  So both sides know which messages are still to come.  Every end of stream
+// message has a receive, in whatever sequence the ranks leave.
 #pragma once
 
 #include <cstddef>
@@ -19,26 +20,26 @@ enum Channel : unsigned {
   kHeaders,
   kBytes,
   kFarewellToReader,    ///< empty
-  kFarewellFromReader,  ///< how many headers it has sent to this rank
-  kTurns,               ///< from reader to reader: see turns.h
+  kFarewellFromReader,  ///< number of headers that were sent to this rank
+  kTurns,               ///< between readers: see turns.h
   kChannels
 };
 
 struct MessageHeader {
-  std::uint32_t records;  ///< sizes follow
-  std::uint32_t round;    ///< its low bits: both sides are at the same one
-  std::uint64_t bytes;    ///< of all records' keys and values together, which the other message has
-  std::uint64_t hash;     ///< ordinals_hash() of the records: programs may give ranks different functions
+  std::uint32_t records;  ///< number of sizes that follow
+  std::uint32_t round;    ///< its low bits; sender and receiver must be at the same round
+  std::uint64_t bytes;    ///< of all keys and values together; they are in the next message
+  std::uint64_t hash;     ///< ordinals_hash() of the records; ranks may have different functions
 };
 
-/// Of the ordinals of a message's records, in their order.
+/// Adds the next ordinal of a message to the hash of those before it.
 inline std::uint64_t ordinals_hash(std::uint64_t hash, std::uint64_t ordinal) noexcept {
   return mix(hash ^ ordinal);
 }
 
 struct RecordSizes {
   static constexpr std::uint32_t kFailed = UINT32_MAX;
-  std::uint32_t key;  ///< kFailed: the reader could not read it; the rank tries by itself
+  std::uint32_t key;  ///< kFailed: the reader could not read it; the receiver reads it itself
   std::uint32_t value;
 };
 

@@ -11,12 +11,12 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Smaller ones are left to malloc.
+/// Smaller buffers are left to malloc.
 constexpr std::size_t kLeast = std::size_t{64} << 10;
-/// Messages are about equally large: sizes are rounded up, by a sixteenth at most, so that buffers fit the
-/// next ones.
+/// Sizes are rounded up by at most one sixteenth, so that a buffer fits later messages, which have about the
+/// same size.
 constexpr std::size_t kRounding = 16;
-/// Of the limit, what buffers that wait may take.
+/// Idle buffers may take one kIdleOfLimit-th of the limit.
 constexpr std::uint64_t kIdleOfLimit = 4;
 
 }  // namespace
@@ -68,13 +68,13 @@ std::byte* MessageMemory::allocate(std::size_t size) noexcept {
 }
 
 void MessageMemory::release(std::byte* bytes, std::size_t size) noexcept {
-  if (!ours()) return std::free(bytes);  // a thread that does not exist here may hold the lock
+  if (!ours()) return std::free(bytes);  // the lock may be held by a thread that does not exist in this child
   size = counted(size);
   Ring gone{{{bytes, size}}};
   if (size >= kLeast && size <= limit_ / kIdleOfLimit && !memory_->pressed() && memory_->needs() == 0) {
     gone = {};
     const std::lock_guard lock(mutex_);
-    // A place that is free, and room: else those before it go, the oldest first.
+    // Drop idle buffers, the oldest first, until there is a free slot and room for this one.
     for (std::size_t n = 0;; ++n) {
       const auto place =
           std::find_if(idle_.begin(), idle_.end(), [](const Idle& i) { return i.bytes == nullptr; });

@@ -1,4 +1,4 @@
-// Memory of the messages of one reader.
+// Memory for the messages of one reader.
 #pragma once
 
 #include <unistd.h>
@@ -15,12 +15,12 @@
 
 namespace lmdbio::ranks {
 
-/// Counted as buffers of readers are.  Some buffers that are not in use wait for the next messages, since the
-/// first use of fresh memory costs more than a copy into it.  Any thread.  In a forked child memory can only
-/// be released.
+/// Allocates the buffers of messages, and counts them as buffers of readers.  Keeps some idle buffers for
+/// later messages, since the first use of fresh memory costs more than a copy into it.  Any thread.  In a
+/// forked child, memory can only be released.
 class MessageMemory final : public PayloadMemory, public records::MemoryHolder {
  public:
-  /// At most `limit` bytes of `memory`.  May throw bad_alloc.
+  /// Takes at most `limit` bytes from `memory`.  May throw bad_alloc.
   MessageMemory(std::shared_ptr<records::Memory> memory, std::uint64_t limit);
   ~MessageMemory() override;
   MessageMemory(const MessageMemory&) = delete;
@@ -31,12 +31,12 @@ class MessageMemory final : public PayloadMemory, public records::MemoryHolder {
   std::byte* allocate(std::size_t size) noexcept override;
   void release(std::byte* bytes, std::size_t size) noexcept override;
   std::size_t counted(std::size_t size) const noexcept override;
-  /// Bytes of buffers, those that wait included.
+  /// Returns the bytes of all buffers, idle ones included.
   std::uint64_t used() const noexcept { return used_.load(); }
 
   std::uint64_t releasable_bytes() const noexcept override;
   std::uint64_t ahead_bytes() const noexcept override { return 0; }
-  /// All buffers that wait.
+  /// Releases all idle buffers.
   std::uint64_t unmap_free(std::uint64_t bytes) noexcept override;
 
  private:
@@ -52,10 +52,11 @@ class MessageMemory final : public PayloadMemory, public records::MemoryHolder {
   const std::uint64_t limit_;
   const pid_t pid_;
   std::atomic<std::uint64_t> used_{0};
-  mutable std::mutex mutex_;  ///< guards what follows; nothing is allocated, freed or counted under it
+  /// Guards the members below.  No memory is allocated, freed or counted while it is held.
+  mutable std::mutex mutex_;
   Ring idle_{};
-  std::size_t oldest_ = 0;        ///< of idle_, if it is full
-  std::uint64_t idle_bytes_ = 0;  ///< in it
+  std::size_t oldest_ = 0;        ///< index in idle_, if all of it is used
+  std::uint64_t idle_bytes_ = 0;  ///< in idle_
 };
 
 }  // namespace lmdbio::ranks

@@ -1,4 +1,4 @@
-// lmdbio/mpi.h over what liblmdbio.so has.
+// Implements lmdbio/mpi.h over functions of liblmdbio.so.
 #include <lmdbio/mpi.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using lmdbio::ranks::TeamOptions;
 
 struct lmdbio_mpi {
   void* team = nullptr;
-  MpiNetwork* network = nullptr;  ///< the team's
+  MpiNetwork* network = nullptr;  ///< owned by the team
   int keyval = MPI_KEYVAL_INVALID;
   pid_t pid = ::getpid();
 };
@@ -45,7 +45,8 @@ int fail_mpi(const char* call, int rc) noexcept {
   return fail(EIO, text);
 }
 
-/// Those of a program may be older or newer than ours: what they lack is zero; what we do not know has to be.
+/// Copies the options.  A program may have been compiled with an older or newer header: missing fields
+/// become 0, and unknown fields must be 0.
 bool read_options(const lmdbio_mpi_options& given, lmdbio_mpi_options& out) noexcept {
   constexpr std::size_t kMost = 4096;
   if (given.size < sizeof given.size || given.size > kMost) return false;
@@ -62,13 +63,13 @@ bool mpi_runs() noexcept {
          ended == 0;
 }
 
-/// MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF.
+/// Called at the start of MPI_Finalize, which deletes the attributes of MPI_COMM_SELF first.
 int at_finalize(MPI_Comm, int, void* value, void*) noexcept {
   auto* const mpi = static_cast<lmdbio_mpi*>(value);
   if (::getpid() != mpi->pid) return MPI_SUCCESS;
   (void)functions()->close(mpi->team);
   mpi->network->free();
-  return MPI_SUCCESS;  // the program may still close streams and readers, and finalize
+  return MPI_SUCCESS;  // the program may still close streams and readers, and call lmdbio_mpi_finalize
 }
 
 }  // namespace
@@ -133,7 +134,8 @@ __attribute__((visibility("default"))) int lmdbio_mpi_world(lmdbio_mpi** out, in
     return fail(ENOTSUP, "lmdbio_mpi_world: MPI was not initialized with MPI_THREAD_MULTIPLE");
   const std::lock_guard lock(mutex);
   if (world == nullptr) {
-    // Unlike MPI_Comm_dup, this is no collective call on MPI_COMM_WORLD, where other threads may be in one.
+    // Unlike MPI_Comm_dup, this is no collective call on MPI_COMM_WORLD.  Other threads may be in such a
+    // call.
     constexpr int kTag = 0x4c4d;
     MPI_Group all = MPI_GROUP_NULL;
     MPI_Comm own = MPI_COMM_NULL;
@@ -172,9 +174,9 @@ __attribute__((visibility("default"))) int lmdbio_mpi_poll(lmdbio_mpi* mpi) {
 }
 
 __attribute__((visibility("default"))) int lmdbio_mpi_finalize(lmdbio_mpi* mpi) {
-  if (mpi == nullptr || ::getpid() != mpi->pid) return 0;  // a forked child leaves all as it is
+  if (mpi == nullptr || ::getpid() != mpi->pid) return 0;  // a forked child must not change anything
   const int rc = functions()->close(mpi->team);
-  // Nothing to do any more in MPI_Finalize; which may have been before this.
+  // MPI_Finalize has nothing left to do.  It may have been called already.
   if (mpi_runs()) {
     int keyval = mpi->keyval;
     (void)MPI_Comm_delete_attr(MPI_COMM_SELF, keyval);

@@ -13,7 +13,8 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// For about `timeout_ns`.  Returns an error of MPI's; `done`: the request has ended.
+/// Waits for the request, for about `timeout_ns`.  Sets `done` if it has completed.  Returns an MPI error
+/// code.
 int wait_for(MPI_Request& request, std::int64_t timeout_ns, bool& done) noexcept {
   constexpr unsigned kYields = 1000;
   constexpr std::chrono::microseconds kPause{200};
@@ -32,7 +33,7 @@ int wait_for(MPI_Request& request, std::int64_t timeout_ns, bool& done) noexcept
 
 }  // namespace
 
-/// Has a row of tags, for as long as it lives.
+/// Transport with its own row of tags, which it frees at its end.
 class MpiNetwork::Port final : public MpiTransport {
  public:
   Port(MpiNetwork& network, std::uint32_t row)
@@ -54,7 +55,8 @@ int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<Mpi
   bool done = false;
   int rc = MPI_Comm_idup(comm, &made->comm_, &request);
   if (rc == MPI_SUCCESS) rc = wait_for(request, timeout_ns, done);
-  // A rank that has given up may still end its duplication, inside any call of MPI, but does not come here.
+  // The barrier excludes ranks that have given up.  Such a rank may still complete its duplication inside
+  // another MPI call, but does not take part in the barrier.
   if (rc == MPI_SUCCESS && done) rc = MPI_Ibarrier(made->comm_, &request);
   if (rc == MPI_SUCCESS && done) rc = wait_for(request, timeout_ns, done);
   if (rc == MPI_SUCCESS && !done) (void)made.release();  // MPI may still write to it
@@ -79,7 +81,7 @@ int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<Mpi
   return MPI_SUCCESS;
 }
 
-// Ranks of a node are those that can share memory; a node has the number of its first rank, in order.
+// Ranks are on one node if they can share memory.  Nodes are numbered in the sequence of their first ranks.
 int MpiNetwork::find_nodes() {
   int rank = 0, ranks = 0;
   (void)MPI_Comm_rank(comm_, &rank);
@@ -110,7 +112,7 @@ bool MpiNetwork::in_main_thread() const noexcept {
   return MPI_Is_thread_main(&main) == MPI_SUCCESS && main != 0;
 }
 
-// Once all tags were used, they are used again.
+// Returns the row of tags of a port.  If there are more ports than rows, rows are used again.
 std::uint32_t MpiNetwork::row_of(std::uint32_t port) const noexcept {
   const auto ports = static_cast<std::uint32_t>(largest_tag_) / kChannels - 1;
   return port == 0 ? 0 : 1 + (port - 1) % (ports - 1);

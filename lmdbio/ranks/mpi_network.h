@@ -1,4 +1,4 @@
-// The ranks of an MPI communicator.
+// Network over the ranks of an MPI communicator.
 #pragma once
 
 #include <mpi.h>
@@ -13,17 +13,18 @@
 
 namespace lmdbio::ranks {
 
+/// Connects the ranks of a communicator.  See Network.
 class MpiNetwork final : public Network {
  public:
-  /// Collective; duplicates `comm`.  Returns an error of MPI's.  Without one, `out` stays null if a rank did
-  /// not come within about `timeout_ns`; no other collective call may use `comm` then.  `most_tags`: for
-  /// tests; 0: as many as MPI has.  May throw bad_alloc.
+  /// Duplicates `comm`.  Collective.  Returns an MPI error code.  With MPI_SUCCESS, `out` stays null if a
+  /// rank did not call this function within about `timeout_ns`; then no other collective call may use
+  /// `comm`.  `most_tags`: limits the tags, for tests; 0: MPI's limit.  May throw bad_alloc.
   static int make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out,
                   int most_tags = 0);
   MpiNetwork(const MpiNetwork&) = delete;
   MpiNetwork& operator=(const MpiNetwork&) = delete;
   ~MpiNetwork() override = default;
-  /// Collective, once all transports are gone: the communicator is freed.
+  /// Frees the communicator.  Collective.  All transports must be gone.
   void free() noexcept;
 
   std::uint32_t rank() const noexcept override { return rank_; }
@@ -41,12 +42,12 @@ class MpiNetwork final : public Network {
   std::uint32_t row_of(std::uint32_t port) const noexcept;
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int largest_tag_ = 32767;  // what MPI promises
+  int largest_tag_ = 32767;  // the minimum that MPI guarantees
   std::uint32_t rank_ = 0;
   std::vector<std::uint32_t> nodes_;
   Threads threads_ = Threads::main_only;
   mutable std::mutex mutex_;
-  std::set<std::uint32_t> rows_;  ///< of tags, of the ports that are open; guarded by mutex_
+  std::set<std::uint32_t> rows_;  ///< rows of tags of the open ports; guarded by mutex_
 };
 
 }  // namespace lmdbio::ranks

@@ -8,10 +8,10 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// From so many bytes on a message is counted in blocks of kBlock: MPI counts in int.
+/// MPI counts in int.  Messages of at least kLarge bytes are counted in blocks of kBlock bytes.
 constexpr std::size_t kLarge = std::size_t{1} << 30, kBlock = std::size_t{1} << 20;
 
-/// A type of `bytes` bytes, which are more than an int can count, as one element.
+/// An MPI type of `bytes` bytes, for messages that are too large for a count in bytes.
 class LargeType {
  public:
   explicit LargeType(std::size_t bytes) {
@@ -26,7 +26,7 @@ class LargeType {
   }
   LargeType(const LargeType&) = delete;
   LargeType& operator=(const LargeType&) = delete;
-  /// A message that uses it goes on.
+  /// Messages that use the type may still be under way.
   ~LargeType() {
     if (type_ != MPI_DATATYPE_NULL) (void)MPI_Type_free(&type_);
   }
@@ -55,7 +55,8 @@ Status MpiTransport::check(int rc) {
   return Status::from_errno(EIO);
 }
 
-// For one more.  Nothing is thrown: the caller is in another library, with a runtime of its own.
+// Makes room for one more request.  Does not throw, since the caller is in another library with its own C++
+// runtime.
 Status MpiTransport::make_room() noexcept {
   const std::size_t n = requests_.size() + 1;
   if (n <= requests_.capacity()) return {};
@@ -161,7 +162,7 @@ void MpiTransport::cancel(Operation& op) {
   MPI_Status status;
   if (MPI_Cancel(&requests_[i]) != MPI_SUCCESS || MPI_Test(&requests_[i], &ended, &status) != MPI_SUCCESS ||
       ended == 0)
-    return;  // poll() finds its end
+    return;  // poll() completes it
   if (MPI_Test_cancelled(&status, &cancelled) == MPI_SUCCESS && cancelled != 0)
     op.status = Status::from_errno(ECANCELED);
   end(i, status);

@@ -1,4 +1,4 @@
-// Messages between the ranks of an MPI communicator.
+// Sends and receives messages between the ranks of an MPI communicator.
 #pragma once
 
 #include <mpi.h>
@@ -10,16 +10,17 @@
 
 namespace lmdbio::ranks {
 
-/// One thread at a time, and only threads that MPI allows: with MPI_THREAD_SINGLE and FUNNELED the main one.
-/// A send is an MPI_Issend: done when the receiver has begun to receive it.
+/// Transport over MPI.  One thread at a time, and only threads that MPI allows: the main thread with
+/// MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED.  A send is an MPI_Issend, which is done when the receiver has
+/// begun to receive it.
 class MpiTransport : public Transport {
  public:
-  /// Messages have the tags first_tag to first_tag + message.h's kChannels - 1.  `comm` is not the program's,
-  /// outlives this, and returns errors (MPI_ERRORS_RETURN).
+  /// Uses the tags first_tag to first_tag + kChannels - 1 (message.h).  `comm` must not be used by the
+  /// program, must outlive this, and must return errors (MPI_ERRORS_RETURN).
   MpiTransport(MPI_Comm comm, int first_tag) noexcept;
   MpiTransport(const MpiTransport&) = delete;
   MpiTransport& operator=(const MpiTransport&) = delete;
-  /// Nothing may be under way.
+  /// Requires that no operation is under way.
   ~MpiTransport() override = default;
 
   std::uint32_t rank() const noexcept override { return rank_; }
@@ -29,7 +30,7 @@ class MpiTransport : public Transport {
   Status poll() override;
   void cancel(Operation& op) override;
 
-  /// What MPI said of the last call that failed.
+  /// Returns MPI's text for the last call that failed.
   const char* error() const noexcept { return error_; }
 
  private:
@@ -42,7 +43,7 @@ class MpiTransport : public Transport {
   const int first_tag_;
   std::uint32_t rank_ = 0, ranks_ = 0;
   std::vector<MPI_Request> requests_;
-  std::vector<Operation*> operations_;  ///< of each request
+  std::vector<Operation*> operations_;  ///< one for each request
   std::vector<int> ended_;
   std::vector<MPI_Status> statuses_;
   char error_[MPI_MAX_ERROR_STRING] = "";

@@ -1,4 +1,4 @@
-// How often a rank looks at what is under way, and how long it waits for others.
+// How often a rank checks for progress, and how long it waits for other ranks.
 #pragma once
 
 #include <algorithm>
@@ -6,18 +6,18 @@
 
 namespace lmdbio::ranks {
 
-/// Nanoseconds between two looks: from the least, while something happens, to the most while a program waits,
-/// while none waits, and while there is nothing under way.
+/// Nanoseconds between two checks for progress.  The shortest pause applies while something happens.  Pauses
+/// then grow up to a limit: while a program waits, while no program waits, and while nothing is under way.
 inline constexpr std::int64_t kLeastPause = 20'000, kMostPauseWaiting = 200'000, kMostPauseBusy = 1'000'000,
                               kMostPauseIdle = 5'000'000;
 
-/// `quiet`: looks in a row at which nothing had happened.
+/// Returns the pause after `quiet` checks in a row that found no progress.
 constexpr std::int64_t pause_after(unsigned quiet, std::int64_t most) noexcept {
   constexpr unsigned kMostDoublings = 10;
   return std::min(kLeastPause << std::min(quiet, kMostDoublings), most);
 }
 
-/// What other ranks have not sent so many nanoseconds after it was needed is read by the rank itself.
+/// A rank reads a record itself if another rank has not sent it within this time after it was needed.
 inline constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
 }  // namespace lmdbio::ranks

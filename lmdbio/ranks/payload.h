@@ -1,5 +1,5 @@
-// Memory for the records of messages: every byte of it is taken by one function, so that it can be limited,
-// or left out by a model.
+// Memory for the records in messages.  One class allocates all of it, so that it can be limited, or omitted
+// by a model.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,21 @@
 
 namespace lmdbio::ranks {
 
-/// Any thread.
+/// Allocates memory without a limit.  Any thread.
 class PayloadMemory {
  public:
   virtual ~PayloadMemory() = default;
-  /// False: there is no room now.
+  /// Counts bytes.  Returns false if there is no room now.
   virtual bool take(std::uint64_t) noexcept { return true; }
   virtual void give_back(std::uint64_t) noexcept {}
-  /// Null: there is no room now.  Their content is undefined.
+  /// Returns memory with undefined content, or null if there is no room now.
   virtual std::byte* allocate(std::size_t size) noexcept;
   virtual void release(std::byte* bytes, std::size_t size) noexcept;
-  /// Of an allocation of so many bytes, what take() was asked for.
+  /// Returns the bytes that an allocation of `size` bytes passes to take().
   virtual std::size_t counted(std::size_t size) const noexcept { return size; }
 };
 
-/// For one payload at a time, beyond every limit.  One thread.
+/// Allows one payload at a time, beyond every limit.  One thread.
 class SpareMemory final : public PayloadMemory {
  public:
   bool take(std::uint64_t) noexcept override { return !std::exchange(used_, true); }
@@ -34,7 +34,7 @@ class SpareMemory final : public PayloadMemory {
   bool used_ = false;
 };
 
-/// Bytes whose content is at first undefined.  Empty: no bytes.
+/// Owner of bytes, whose content is undefined at first.  May be empty.
 class Payload {
  public:
   Payload() noexcept = default;
@@ -52,7 +52,7 @@ class Payload {
   }
   ~Payload() { clear(); }
 
-  /// So many bytes, instead of what it had.  False: there is no room; it is empty then.
+  /// Replaces the bytes by `size` new ones.  Returns false if there is no room; it is empty then.
   bool make(const std::shared_ptr<PayloadMemory>& memory, std::size_t size) noexcept {
     clear();
     if (size == 0) return true;
@@ -72,7 +72,7 @@ class Payload {
 
   bool empty() const noexcept { return size_ == 0; }
   std::size_t size() const noexcept { return size_; }
-  /// Bytes of memory that it counts as.
+  /// Returns the bytes of memory that this payload is counted with.
   std::size_t counted() const noexcept { return bytes_ != nullptr ? memory_->counted(size_) : 0; }
   std::byte* data() const noexcept { return bytes_; }
   std::span<std::byte> span() const noexcept { return {bytes_, size_}; }

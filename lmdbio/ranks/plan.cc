@@ -8,16 +8,16 @@ namespace lmdbio::ranks {
 namespace {
 
 constexpr double kPageBytes = 4096;
-/// A request takes as long as so many bytes: with a latency of 1 ms, 32 requests in flight, and 1 GB/s.
+/// Cost of a request, in bytes: with a latency of 1 ms, 32 requests in flight and 1 GB/s.
 constexpr double kRequestBytes = 32 << 10;
-/// What is so close to each other, bytes, is read in one request (records/fetch.cc).
+/// Records with at most this distance, in bytes, are read in one request (records/fetch.cc).
 constexpr double kGapBytes = 64 << 10;
-/// A byte over the network takes as long as this share of one from the file system.
+/// Cost of a byte over the network, relative to a byte from the file system.
 constexpr double kNetworkShare = 1.0 / 8;
-/// A reader computes each element of the order (about 100 ns), which takes as long as so many bytes at 1
-/// GB/s.
+/// Cost of computing one element of the order, in bytes: about 100 ns at 1 GB/s.  Each reader computes all
+/// elements.
 constexpr double kElementBytes = 100;
-/// Of an order without end.
+/// Epochs that are counted for an order without an end, and the most for any order.
 constexpr std::uint64_t kMostEpochs = 8;
 
 }  // namespace
@@ -30,24 +30,26 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   const double file = static_cast<double>(f.records) * record;
   const double read = std::max(record, kPageBytes);  // at least a page for each record
   const auto records = static_cast<double>(f.records);
-  const double in_a_place = std::max(read / record, 1.0);  // records
+  const double in_a_place = std::max(read / record, 1.0);  // records in one place: a page, or a larger record
   const double places = records / in_a_place;
   const double nodes = std::max<std::uint32_t>(f.nodes, 1);
   const auto room = static_cast<double>(f.room);
-  // The share of places that are still unread after `n` records were drawn at random, `times` times.
+  // Returns the share of places that are still unread after `n` records have been drawn at random, `times`
+  // times.
   const auto left = [&](double n, double times) {
     return std::pow(1 - std::min(n / records, 1.0), in_a_place * times);
   };
-  // Of a set of so many records, drawn together: those that are close to each other come in one request, with
-  // what is between them.
+  // Returns whether `set` records that are read together lie so close that one request reads neighbours and
+  // the gaps between them.
   const auto is_dense = [&](std::uint64_t set) { return file <= kGapBytes * static_cast<double>(set); };
-  // An epoch in sets of so many records, where pages are not kept from set to set.
+  // Cost of an epoch that is read in sets of `set` records, where no pages are kept from set to set.
   const auto in_sets = [&](std::uint64_t set) {
     const double size = std::clamp(static_cast<double>(set), 1.0, elements);
     const double exact = places * (1 - left(size, 1)) * (read + kRequestBytes);
     return elements / size * (is_dense(set) ? std::min(exact, file) : exact);
   };
-  // All epochs, where each of `parts` nodes keeps what it has read, and draws so many records in an epoch.
+  // Cost of all epochs, where each of `parts` nodes keeps what it has read, and draws `drawn` records in an
+  // epoch.
   const std::uint64_t epochs = f.epochs == 0 ? kMostEpochs : std::min(f.epochs, kMostEpochs);
   const auto kept = [&](double parts, double drawn, std::uint64_t set) {
     const double exact =

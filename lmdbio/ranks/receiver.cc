@@ -16,7 +16,8 @@ using records::Spot;
 
 namespace {
 
-/// Rounds that are opened in one call.  An order may have no end, and most rounds nothing for this rank.
+/// Most rounds that are opened in one call.  An order may have no end, and most rounds may have no records
+/// of this rank.
 constexpr unsigned kOpenedInACall = 64;
 
 std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) noexcept {
@@ -51,7 +52,7 @@ void Receiver::heard_farewell(std::uint32_t rank, std::uint64_t messages) noexce
   Farewell& f = farewells_[reader];
   f.heard = true;
   f.messages = messages;
-  // What does not come any more.
+  // Parts whose messages the reader has not sent, and will not send.
   for (const std::deque<Round>* const rounds : {&late_, &rounds_})
     for (const Round& round : *rounds)
       for (const std::shared_ptr<Part>& part : round.parts) {
@@ -102,7 +103,7 @@ bool Receiver::needs_any(const Round& round) const noexcept {
   return false;
 }
 
-// The round of the epoch before that has the records of round next_, if it is still in use.
+// Returns the round of an earlier epoch that has the same records as round next_, if it is still in use.
 const Receiver::Round* Receiver::same_before() const noexcept {
   for (const std::deque<Round>* const rounds : {&rounds_, &late_})
     for (auto at = rounds->rbegin(); at != rounds->rend(); ++at)
@@ -119,8 +120,8 @@ std::shared_ptr<Receiver::Part> Receiver::failed_part(const Part& part) const {
   return failed;
 }
 
-// Opens a round of which no records are sent, since this rank has kept them; it reads what it has not kept.
-// False: not now.
+// Opens a round whose records are not sent, since this rank has kept them.  This rank reads the records that
+// it has not kept.  Returns false if the round cannot be opened yet.
 bool Receiver::open_kept_round() {
   const auto kept = kept_.find(next_ % deal_.rounds_per_epoch());
   Round round;
@@ -133,7 +134,7 @@ bool Receiver::open_kept_round() {
     round = *same;
     for (std::shared_ptr<Part>& part : round.parts)
       if (part->is_due() || part->own) part = failed_part(*part);
-    round.kept = true;  // the other one is to be
+    round.kept = true;  // the earlier round will be kept
   }
   round.number = next_;
   if (round.index.empty()) {
@@ -145,7 +146,7 @@ bool Receiver::open_kept_round() {
   return true;
 }
 
-// The round's records come again in the next epoch, and are not sent then.
+// Returns whether the round's records are needed again in the next epoch, but are not sent then.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
   const std::uint64_t epoch = deal_.epoch_of(round.number);
   return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && !round.kept &&
@@ -153,11 +154,11 @@ bool Receiver::is_to_be_kept(const Round& round) const noexcept {
          deal_.was_sent(transport_.rank(), round.number + deal_.rounds_per_epoch());
 }
 
-// Keeps a round of which everything has arrived.
+// Keeps a round whose messages have all arrived.
 void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
   for (std::shared_ptr<Part>& part : round.parts) {
-    if (part->own) part = failed_part(*part);  // what was read with it would stay, too
+    if (part->own) part = failed_part(*part);  // would also keep the other records of the read
     bytes += part->bytes.counted() + part->count * kBytesOfPlace;
   }
   if (bytes > keeps_ - kept_bytes_) return;
@@ -185,7 +186,7 @@ bool Receiver::resting() const noexcept {
          });
 }
 
-// `opened`: there may be another one.
+// Opens the next round.  `opened`: another one may follow.
 Status Receiver::open_round(bool& opened) {
   opened = false;
   if (!may_open()) return {};
@@ -231,7 +232,7 @@ Status Receiver::open_round(bool& opened) {
     }
     part->count = i - part->first;
     part->own = reader_ranks_[part->reader] == rank;
-    // A reader with another function may have sent another round's, and more.
+    // A reader whose order is another function may have sent a larger header, or that of another round.
     if (!part->own)
       part->header.resize(
           header_bytes(deal_.by_function() ? static_cast<std::size_t>(deal_.most_positions()) : part->count));
@@ -254,7 +255,7 @@ Status Receiver::open_round(bool& opened) {
   return {};
 }
 
-// Of a message that is not due only its size is of interest.
+// Checks the header of a part.  Of a wrong message, only the size is used.
 Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
   MessageHeader header{};
   if (part.header.size() >= sizeof header) header = load<MessageHeader>(part.header.data());
@@ -282,7 +283,7 @@ Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
   return Status::from_errno(EPROTO);
 }
 
-// `dropped`: the records are received only to be dropped, for which there is spare memory.
+// Advances a part.  `dropped`: its records are received only to be dropped, for which there is spare memory.
 Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::string& why) {
   if (part.state == Part::State::failed) return {};
   if (part.own) {
@@ -298,7 +299,7 @@ Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::stri
     const Status st = read_header(round, part, why);
     part.bytes = std::move(part.own_records.bytes);
     part.own_records = {};
-    part.own = false;  // as if it had come
+    part.own = false;  // treat it like a message that was received
     part.state = part.unwanted ? Part::State::failed : Part::State::done;
     return left_ ? Status() : st;
   }
@@ -340,8 +341,8 @@ Status Receiver::progress(std::string& why) {
   bool opened = true;
   for (unsigned n = 0; opened && n < kOpenedInACall; ++n)
     if (const Status st = open_round(opened); !st.ok()) return st;
-  // A reader's bytes of a round are asked for before those of its next one: they come in this order.
-  // Memory goes to the first rounds.
+  // A reader sends its messages in the sequence of rounds, so their bytes are received in this sequence.
+  // The first rounds get memory first.
   std::vector<bool> behind(reader_ranks_.size());
   lacks_memory_ = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
@@ -364,7 +365,7 @@ Status Receiver::progress(std::string& why) {
     if (over(round) && is_to_be_kept(round)) keep(round);
   std::erase_if(late_, is_over);
   if (left_) std::erase_if(rounds_, is_over);
-  if (lacks_memory_ && !kept_.empty()) {  // the one that is needed last
+  if (lacks_memory_ && !kept_.empty()) {  // drop the round that is needed last
     kept_bytes_ -= kept_.rbegin()->second.kept_bytes;
     kept_.erase(std::prev(kept_.end()));
   }
@@ -389,7 +390,7 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
   return {};
 }
 
-// Nothing of it is under way, and the sender keeps nothing for it.
+// Returns whether nothing of the round is under way, and the sender keeps nothing for it.
 bool Receiver::over(const Round& round) const noexcept {
   return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<Part>& p) {
     return (p->own && sender_->has_left()) || !p->is_due();
@@ -404,7 +405,7 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
         at.position >= round.positions.end)
       continue;
     const std::uint32_t i = round.index[static_cast<std::size_t>(at.position - round.positions.begin)];
-    if (i == kNone) return Found::failed;  // no record: who reads it finds out
+    if (i == kNone) return Found::failed;  // not a record: reading it reports the error
     const auto part = std::upper_bound(round.parts.begin(), round.parts.end(), i,
                                        [](std::uint32_t n, const auto& p) { return n < p->first; }) -
                       1;
@@ -444,7 +445,7 @@ void Receiver::drop_before(Spot at) noexcept {
     try {
       if (!over(first)) {
         late_.push_back(std::move(first));
-        if (!kept) {  // nobody asks for its records any more
+        if (!kept) {  // its records are not requested any more
           late_.back().ordinals = std::vector<std::uint64_t>();
           late_.back().index = std::vector<std::uint32_t>();
         }

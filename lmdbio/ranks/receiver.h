@@ -1,4 +1,4 @@
-// The using half of a rank: gets the records of its share from those who read them.
+// The receiving half of a rank: gets the records of its share from the readers.
 #pragma once
 
 #include <algorithm>
@@ -19,79 +19,81 @@
 
 namespace lmdbio::ranks {
 
-/// One thread.  Deal, transport and sender outlive it; what find() gave out lives on by itself.
+/// Receives the records of one rank.  One thread.  Assignment, transport and sender outlive it.  Records
+/// that find() returned outlive this object.
 class Receiver {
  public:
-  /// Of a record that is kept, beside its own: where it is.
+  /// Memory for the location of a record that is kept, besides the record.
   static constexpr std::uint64_t kBytesOfPlace = KeptRecords::kBytesOfPlace;
 
-  /// `reader_ranks`: the rank of each reader of the deal.  `sender`: of this rank, null if it reads nothing.
-  /// Messages of `ahead` rounds with records of this rank are expected at a time.
-  /// `memory`: of messages; of it `keeps` bytes are for records that this rank keeps (Deal::kept_rounds).
-  /// `nodes`: of each rank; empty: each rank has its own.
+  /// `reader_ranks`: the rank of each reader of the assignment.  `ahead`: number of rounds with records of
+  /// this rank whose messages are expected at a time.  `sender`: of this rank; null if it does not read.
+  /// `memory`: for messages; `keeps` bytes of it are for records that this rank keeps (Deal::kept_rounds).
+  /// `nodes`: of each rank; empty: each rank has its own node.
   Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
            Sender* sender, std::shared_ptr<PayloadMemory> memory, std::uint64_t keeps = 0,
            std::vector<std::uint32_t> nodes = {});
-  /// Only when closed().
+  /// Requires closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
 
-  /// The round that is opened next.
+  /// Returns the round that is opened next.
   std::uint64_t next_round() const noexcept { return next_; }
   bool has_left() const noexcept { return left_; }
-  /// Bytes are on their way, which move on only if progress() is called.
+  /// Returns whether messages are arriving that advance only if progress() is called.
   bool busy() const noexcept;
-  /// No message is expected any more: all records that are still to come are kept, or nobody sends them.
+  /// Returns whether no message is expected any more: all records to come are kept, or no rank sends them.
   bool resting() const noexcept;
-  /// That round is expected too, however far ahead it is.
+  /// Expects the messages of this round too, however far ahead it is.
   void require(std::uint64_t round) noexcept { required_ = std::max(required_, round + 1); }
-  /// Never waits.  EPROTO: a message is not what it has to be; leave() is due.  Any other error is the
-  /// transport's, and final.  `why` says more.  May throw bad_alloc.
+  /// Receives messages.  Never waits.  EPROTO: a message has a wrong content; leave() must be called.  Any
+  /// other error is one of the transport, and final.  `why` describes the error.  May throw bad_alloc.
   Status progress(std::string& why);
 
   enum class Found : unsigned char {
     here,
     pending,
-    failed,  ///< who was to send it could not, or is late, or nobody sends it: the rank tries by itself
+    /// The reader failed or is late, or no reader sends the record: this rank reads it itself.
+    failed,
   };
-  /// The record at a place of this rank's share, at or behind the last drop_before(), and needed
-  /// (Deal::is_needed).  `keep` is to live as long as the record's bytes.  `impatient`: who has not sent it
-  /// by now is late, and what it sends from now on is not waited for until something of it comes in time.
+  /// Finds the record at a position of this rank's share.  The position must not be before the last
+  /// drop_before(), and the record must be needed (Deal::is_needed).  `keep` owns the record's bytes.
+  /// `impatient`: a reader that has not sent the record by now counts as late.  This rank does not wait for
+  /// it until one of its messages arrives in time.
   Found find(records::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep, bool impatient = false);
-  /// Records before that place were found, all of them, or read otherwise, and are not asked for any more in
-  /// this epoch.
+  /// Drops the records before this position.  They are not requested again in this epoch.
   void drop_before(records::Spot at) noexcept;
-  /// This rank wants nothing more: find() finds nothing any more, and the readers are told.  What they have
-  /// begun to send is received by progress() and dropped.
+  /// Ends the stream: find() finds nothing any more, and the readers get end of stream messages.  progress()
+  /// receives the messages that they have begun to send, and drops them.
   void leave() noexcept;
-  /// After leave(): nothing is under way.
+  /// Returns whether nothing is under way.  Only after leave().
   bool closed() const noexcept;
-  /// Adds what was received.
+  /// Adds the bytes that were received.
   void add_to(Traffic& traffic) const noexcept {
     traffic.bytes_received += bytes_;
     traffic.bytes_from_nodes += bytes_from_nodes_;
   }
-  /// There is no memory for what comes next.
+  /// Returns whether memory is short for the next message.
   bool lacks_memory() const noexcept { return lacks_memory_; }
 
  private:
-  /// What one reader sends for a round.
+  /// The records that one reader sends for a round.
   struct Part {
     std::uint32_t reader = 0;
-    std::size_t first = 0, count = 0;  ///< of the round's ordinals
-    std::uint64_t sequence = 0;        ///< among the messages of the reader
-    std::uint64_t hash = 0;            ///< ordinals_hash()
+    std::size_t first = 0, count = 0;  ///< range of the round's ordinals
+    std::uint64_t sequence = 0;        ///< number of the message, counted per reader
+    std::uint64_t hash = 0;            ///< ordinals_hash() of the expected records
     enum class State : unsigned char {
       header,
-      room,  ///< the size of the bytes is known, there is no memory for them
+      room,  ///< the size of the bytes is known, but memory is short
       bytes,
       done,
       failed
     } state = State::header;
     bool own = false;
-    bool overtaken = false;  ///< its records were asked for, and not waited for
-    bool unwanted = false;   ///< what comes is not what is due, or there was only spare memory for it
+    bool overtaken = false;  ///< its records were requested but not waited for
+    bool unwanted = false;   ///< wrong content, or received into spare memory only
     bool is_due() const noexcept { return state != State::done && state != State::failed; }
     std::vector<std::byte> header;
     std::size_t size = 0;  ///< of the bytes
@@ -103,21 +105,21 @@ class Receiver {
   };
   struct Round {
     std::uint64_t number = 0;
-    std::vector<std::uint64_t> ordinals;  ///< of this rank's records, by part, sorted
+    std::vector<std::uint64_t> ordinals;  ///< ordinals of this rank's records, by part, sorted
     Range positions;
-    std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: nobody sends it
+    std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: no reader sends it
     std::vector<std::shared_ptr<Part>> parts;
     bool kept = false;
-    std::uint64_t kept_bytes = 0;  ///< of the limit
+    std::uint64_t kept_bytes = 0;  ///< that it counts as while it is kept
   };
-  /// Of a reader.
+  /// State of a reader at the end of the stream.
   struct Farewell {
-    std::uint64_t messages = UINT64_MAX;  ///< that it has sent to this rank, once that is known
-    std::uint64_t expected = 0;  ///< messages of rounds that were opened, and those that were dropped
-    Drain drain;                 ///< of further ones
+    std::uint64_t messages = UINT64_MAX;  ///< number that it has sent to this rank, once known
+    std::uint64_t expected = 0;           ///< messages of opened rounds, and dropped messages
+    Drain drain;                          ///< receives further messages
     Operation out;
     bool heard = false, sent = false;
-    bool late = false;  ///< what it sends is not waited for
+    bool late = false;  ///< this rank does not wait for its messages
     bool all_came() const noexcept { return heard && expected >= messages && drain.idle(); }
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -143,19 +145,20 @@ class Receiver {
   Transport& transport_;
   Sender* const sender_;
   const std::shared_ptr<PayloadMemory> memory_;
-  /// For what is only received to be dropped: else ranks that have no memory could wait for each other.
+  /// For messages that are received only to be dropped.  Without it, ranks without memory could wait for
+  /// each other.
   const std::shared_ptr<PayloadMemory> spare_ = std::make_shared<SpareMemory>();
   const std::vector<std::uint32_t> nodes_;
   const records::Order share_;
   std::uint64_t bytes_ = 0, bytes_from_nodes_ = 0;
   bool lacks_memory_ = false;
   std::uint64_t next_;
-  std::uint64_t required_ = 0;           ///< rounds before it
+  std::uint64_t required_ = 0;           ///< rounds before this one are required
   std::map<std::uint64_t, Round> kept_;  ///< by their number in the epoch
   std::uint64_t kept_bytes_ = 0, keeps_;
   std::deque<Round> rounds_;
-  std::deque<Round> late_;           ///< before rounds_, with messages that are still to come
-  std::vector<Farewell> farewells_;  ///< of each reader; of this rank's not used
+  std::deque<Round> late_;           ///< rounds before rounds_ whose messages are still to arrive
+  std::vector<Farewell> farewells_;  ///< of each reader; the own one is not used
   FarewellReceives heard_;
   bool left_ = false;
 };

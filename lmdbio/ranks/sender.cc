@@ -20,12 +20,12 @@ std::byte* put(std::byte* to, const MDB_val& v) noexcept {
   return to + v.mv_size;
 }
 
-/// This rank copies its own records if they are at most one in so many of the records that were read
-/// together. Otherwise the program's batches would keep the memory of the others as well.  It always copies
+/// This rank copies its own records if at most one in kCopiedBelow of the records of a read is its own.
+/// Otherwise the program's batches would also keep the memory of the other records.  It always copies
 /// records that it keeps, and records that were lent.
 constexpr std::size_t kCopiedBelow = 2;
-/// How many rounds without anything to read are skipped in one call, and how far beyond the round that this
-/// rank uses.  In an order without an end, a reader may never have anything to read.
+/// Most rounds without records to read that are skipped in one call, and most rounds beyond the one that
+/// this rank uses.  In an order without an end, a reader may never have anything to read.
 constexpr unsigned kPassedInACall = 16;
 constexpr std::uint64_t kPassedAhead = 256;
 
@@ -70,7 +70,7 @@ Status Sender::hear_farewells() {
   });
   if (!st.ok()) return st;
   if (!said.ok() || !ended_ || said_all_farewells_) return said;
-  // Without rounds to come there is no need to wait for the other side's.
+  // If no more rounds follow, there is no need to wait for the other ranks' messages.
   if (std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; }))
     return {};
   said_all_farewells_ = true;
@@ -99,7 +99,7 @@ bool Sender::closed() const noexcept {
                      [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
 }
 
-// The turn of a round has ended once it is read, or if there is nothing to read.
+// Ends the turns of rounds that have been read, or that have nothing to read.
 Status Sender::take_turns() {
   const auto reading =
       std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->is_read(); });
@@ -108,7 +108,7 @@ Status Sender::take_turns() {
   return turns_.progress();
 }
 
-// Round next_; else next_ has moved on, or all has ended.
+// Plans round next_.  If there is nothing to read, moves next_ on or ends.
 void Sender::plan_round() {
   const std::uint64_t epoch = deal_.epoch_of(next_);
   if (next_ == deal_.first_round(epoch)) {
@@ -155,7 +155,7 @@ void Sender::plan_round() {
     message->hash = ordinals_hash(message->hash, need.ordinal);
   }
   round->records = ordinals.size();
-  // Not all readers to the same rank first.
+  // Sort, so that the readers do not all send to the same rank first.
   const std::uint32_t ranks = transport_.ranks(), self = transport_.rank();
   std::sort(round->messages.begin(), round->messages.end(), [&](const auto& a, const auto& b) {
     return (a->to + ranks - self) % ranks < (b->to + ranks - self) % ranks;
@@ -173,7 +173,7 @@ bool Sender::busy() const noexcept {
          });
 }
 
-// False: there is nothing to start now.
+// Returns false if no round can be started now.
 bool Sender::start_round(std::uint64_t near) {
   for (unsigned passed = 0; planned_.round == nullptr; ++passed) {
     if (ended_ || rounds_.size() >= ahead_ || !turns_.may_begin(next_ - first_)) return false;
@@ -185,17 +185,18 @@ bool Sender::start_round(std::uint64_t near) {
   const bool comes_again = cached_.begin <= at_of_epoch(next_) && at_of_epoch(next_) < cached_.end;
   const Status st =
       source_.start(planned_.ordinals, {.may_lend = true, .comes_again = comes_again}, read, why);
-  // There may be memory when the reads and messages under way have ended.
+  // Memory may be free when the reads and messages under way have ended.
   if (st.raw() == ENOMEM && (!rounds_.empty() || (load_ != nullptr && load_->reads()))) return false;
   used_ += planned_.ordinals.size();
-  planned_.round->read = std::move(read);  // null: nobody gets it, each reads for itself
+  planned_.round->read = std::move(read);  // null: each rank reads its records itself
   rounds_.push_back(std::move(planned_.round));
   planned_ = {};
   ++next_;
   return true;
 }
 
-// False: there is no room for the bytes now.  `empty`: the rank is to read its records itself.
+// Packs a message.  Returns false if memory is short.  `empty`: packs no records, so that the rank reads
+// them itself.
 bool Sender::pack(Round& round, Message& message, bool empty) {
   if (!message.header.empty()) return true;
   std::vector<lmdbio_record> records(message.which.size());
@@ -223,14 +224,15 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
   return true;
 }
 
-// All its messages; the read is not needed any more then, unless this rank's own records stay in it.
+// Packs all messages of a round.  The read is then needed only for this rank's own records, if they were not
+// copied.
 bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
-  if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // each rank finds out why
+  if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // others read for themselves
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
   const bool lends = round.read != nullptr && round.read->lends();
-  if (empty) {  // there was no room for it: its records stay in what was read, or are read again
+  if (empty) {  // memory is short: own records stay in the read, or are read again
     round.own_copy.reset();
     if (lends) round.read.reset();
   }
@@ -273,12 +275,12 @@ Status Sender::progress(std::uint64_t near) {
     load_->progress(used_);
     if (load_->done()) load_.reset();
   }
-  // In the order of the rounds: a message has no other sign of its round than its place in the row.
+  // Send in the sequence of rounds, since a rank expects the messages of a reader in this sequence.
   for (const std::unique_ptr<Round>& round : rounds_) {
     if (round->packed) continue;
     if (!round->is_read()) break;
-    // Without memory now there may be some when earlier rounds are sent.  Nobody waits for the program to
-    // give some back.
+    // If memory is short, wait until earlier rounds have been sent.  If there are none, send empty messages
+    // instead of waiting for the program to release memory.
     if (!pack(*round) && (round != rounds_.front() || !pack(*round, true))) break;
     if (const Status st = send(*round); !st.ok()) return st;
   }

@@ -18,70 +18,72 @@
 
 namespace lmdbio::ranks {
 
-/// Records of the rank that read them, which are not sent: in what was read, or copied from it into a message
-/// to itself, if what was read is mostly others' or only lent, or this rank keeps its records
-/// (Deal::kept_rounds).
+/// Records that the rank that has read them uses itself.  They are not sent.  Usually they stay in the
+/// buffers of the read.  They are copied into a message of the rank to itself in three cases: most records
+/// of the read are for other ranks, the read is only lent, or the round is kept (Deal::kept_rounds).
 struct OwnRecords {
-  std::shared_ptr<PartRead> read;  ///< null: it could not be started, or there was no room for a copy
-  std::vector<std::size_t> which;  ///< of the read: those that this rank needs, by ordinal
-  std::uint64_t hash = 0;          ///< ordinals_hash() of these
+  std::shared_ptr<PartRead> read;  ///< null: it could not be started, or memory for a copy was short
+  std::vector<std::size_t> which;  ///< indices in the read of the records that this rank uses, by ordinal
+  std::uint64_t hash = 0;          ///< ordinals_hash() of these records
   bool copied = false;
   std::vector<std::byte> header;
   Payload bytes;
 };
 
-/// One thread.  Deal, transport and source outlive it.
+/// Reads and sends the parts of one reader.  One thread.  Assignment, transport and source outlive it.
 class Sender {
  public:
-  /// Reader number `reader` of the deal, in this rank.  `reader_ranks`: the rank of each.  At most `ahead`
-  /// rounds are read or being sent.  `memory`: of messages.  May throw bad_alloc.
+  /// Reader number `reader` of the assignment, in this rank.  `reader_ranks`: the rank of each reader.
+  /// `ahead`: most rounds that are read or sent at a time.  `memory`: for messages.  May throw bad_alloc.
   Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
          unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
          std::shared_ptr<PayloadMemory> memory);
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// Something moves on only if progress() is called: a read, or the bytes of a message.
+  /// Returns whether a read or the bytes of a message are under way, which advance only if progress() is
+  /// called.
   bool busy() const noexcept;
-  /// It reads and sends nothing, and will not do so.
+  /// Returns whether it reads and sends nothing, and will not do so again.
   bool resting() const noexcept { return ended_ && rounds_.empty() && load_ == nullptr; }
-  /// Starts reads and sends, never waits.  `near`: a round that this rank uses now; rounds in which it reads
-  /// nothing are passed over up to some rounds beyond it.  An error is the transport's, and final.  May throw
-  /// bad_alloc.
+  /// Starts reads and sends.  Never waits.  `near`: a round that this rank uses now.  Rounds without records
+  /// to read are skipped, up to a limit beyond this round.  An error is one of the transport, and final.
+  /// May throw bad_alloc.
   Status progress(std::uint64_t near);
-  /// Before the first progress().  The page cache has room for that share of an epoch, 0 to 1: so many rounds
-  /// of each epoch are read through it, the first ones that are not kept.  Not of scattered orders, whose
-  /// rounds have other records in each epoch.
+  /// Reads rounds of each epoch through the page cache, which has room for `share` (0 to 1) of an epoch: the
+  /// first ones that are not kept.  Without effect in scattered orders, whose rounds have other records in
+  /// each epoch.  Must precede the first progress().
   void use_page_cache(double share) noexcept;
-  /// Before the first progress(): this rank wants no records of its own of it.
+  /// This rank does not use records of its own sender.  Must precede the first progress().
   void send_nothing_here() noexcept { own_unwanted_ = true; }
-  /// The records of a round that this rank has read for itself: once.  False: they are not there yet.
+  /// Takes the records of a round that this rank has read for itself, once.  Returns false if they are not
+  /// there yet.
   bool take_own(std::uint64_t round, OwnRecords& out);
-  /// After leave(): take_own() gives nothing more.
+  /// Returns whether leave() was called.  take_own() then returns nothing more.
   bool has_left() const noexcept { return left_; }
-  /// Nothing is read any more, what was read and not sent is dropped, and the other ranks are told.  Waits
-  /// for reads in flight.
+  /// Ends the stream: reads nothing more, drops what was read and not sent, and sends the other ranks end of
+  /// stream messages.  Waits for reads in flight.
   void leave() noexcept;
-  /// All rounds of the order were sent, or nobody wants them any more, and all ranks have said so: nothing is
-  /// under way.
+  /// Returns whether nothing is under way: all rounds were sent or are not needed, and all ranks have sent
+  /// and received end of stream messages.
   bool closed() const noexcept;
-  /// Adds what was sent.
+  /// Adds the messages and bytes that were sent.
   void add_to(Traffic& traffic) const noexcept {
     traffic.messages_sent += messages_;
     traffic.bytes_sent += bytes_;
   }
-  /// Reads that have ended.
+  /// Returns the number of reads that have ended.
   std::uint64_t events() const noexcept { return packed_; }
 
  private:
   struct Farewell {
-    std::uint64_t messages = 0;  ///< that were sent to the rank
+    std::uint64_t messages = 0;  ///< number that was sent to the rank
     Operation out;
     bool heard = false, sent = false;
   };
   struct Message {
     std::uint32_t to;
-    std::vector<std::size_t> which;  ///< of the read
+    std::vector<std::size_t> which;  ///< indices in the read
     std::uint64_t hash = 0;          ///< ordinals_hash()
     std::vector<std::byte> header;
     Payload bytes;
@@ -100,9 +102,9 @@ class Sender {
     bool is_read() const noexcept { return packed || read == nullptr || read->done(); }
   };
 
-  /// What a round has, before its read begins.
+  /// A round whose read has not begun.
   struct Planned {
-    std::unique_ptr<Round> round;  ///< null: nothing is planned
+    std::unique_ptr<Round> round;  ///< null: no round is planned
     std::vector<std::uint64_t> ordinals;
   };
 
@@ -123,19 +125,19 @@ class Sender {
   const unsigned ahead_;
   const std::uint64_t first_;
   std::uint64_t next_ = first_;
-  bool ended_ = false;  ///< no further round is read
+  bool ended_ = false;  ///< no more rounds are read
   bool own_unwanted_ = false;
-  Range cached_;  ///< rounds of each epoch that go through the page cache
+  Range cached_;  ///< rounds of each epoch that are read through the page cache
   bool said_all_farewells_ = false, left_ = false;
   std::uint64_t packed_ = 0, messages_ = 0, bytes_ = 0;
   Transport& transport_;
   PartSource& source_;
   const std::shared_ptr<PayloadMemory> memory_;
-  Planned planned_;                 ///< round next_
-  std::unique_ptr<HomeLoad> load_;  ///< null: there is none, or it is done
+  Planned planned_;                 ///< plan of round next_
+  std::unique_ptr<HomeLoad> load_;  ///< null: none, or it is done
   std::uint64_t used_ = 0;          ///< records that were read
   std::deque<std::unique_ptr<Round>> rounds_;
-  std::vector<Farewell> farewells_;  ///< of each rank; its own is not used
+  std::vector<Farewell> farewells_;  ///< of each rank; the own one is not used
   FarewellReceives heard_;
   Turns turns_;
 };

@@ -11,18 +11,18 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// What one reader reads of a round, bytes: large requests, as far as memory allows.
+/// Bytes that one reader reads of a round: large requests as far as memory allows.
 constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = std::uint64_t{64} << 10;
-/// Parts that a rank may have in memory at a time: kRoundsAhead of them read, packed, and received.
+/// Parts that a rank may have in memory at a time: kRoundsAhead rounds that are read, packed and received.
 constexpr std::uint64_t kPartsInMemory = 5 * kRoundsAhead;
-/// Parts of the memory for messages that a rank does not keep records in.
+/// Parts that must fit into the memory for messages besides the records that are kept.
 constexpr std::uint64_t kPartsOnTheirWay = 8;
-/// A share may have records that are larger than the average.
+/// Records of a share may be larger than the average.
 constexpr double kMoreThanEstimated = 8.0 / 7;
-/// Nobody has memory for any part of a larger share, bytes.
+/// No rank has memory for any part of a larger share.  In bytes.
 constexpr double kMostKept = 1e18;
 constexpr std::uint64_t kPageBytes = 4096;
-/// What a rank reads together of an order that it reads for itself, bytes (records/stream.cc).
+/// Bytes that a rank reads at a time of an order that it reads for itself (records/stream.cc).
 constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 
 }  // namespace

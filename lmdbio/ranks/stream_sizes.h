@@ -1,4 +1,5 @@
-// How large the rounds of a stream are, what a rank may keep of its share, and how it votes: pure functions.
+// Computes how large the rounds of a stream are, what a rank keeps of its share, and how it votes.  Pure
+// functions.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -9,43 +10,47 @@
 
 namespace lmdbio::ranks {
 
-/// Rounds that are read, sent and received ahead.
+/// Number of rounds that are read, sent and received ahead.
 inline constexpr unsigned kRoundsAhead = 3;
 
-/// What one reader reads of a round, bytes, if each rank's streams may have `offer` bytes.
+/// Returns the bytes that one reader reads of a round.  `offer`: bytes that the streams of each rank may
+/// use.
 std::uint64_t part_bytes(std::uint64_t offer) noexcept;
-/// Of a round of all readers.  `record_bytes`: of one, with its share of the pages.
+/// Returns the records of a round, for all readers together.  `record_bytes`: bytes of a record with its
+/// share of the pages.
 std::uint64_t round_records(std::uint64_t offer, std::uint64_t record_bytes, std::size_t readers) noexcept;
-/// Of a record of a scattered order, whose pages have nothing else that is read with it.
+/// Returns the bytes that are read for one record of a scattered order: whole pages, which are read for this
+/// record only.
 std::uint64_t scattered_bytes(std::uint64_t record_bytes) noexcept;
-/// The order says how many elements an epoch has; else it has all records.
+/// Returns whether the order says how many elements an epoch has.  Otherwise an epoch has all records.
 inline bool has_length(const lmdbio_order& o) noexcept {
   return o.kind == LMDBIO_ORDER_LIST || o.kind == LMDBIO_ORDER_FUNCTION;
 }
 
-/// What a rank knows when it opens a stream.  Bytes.
+/// What a rank knows when it opens a stream.  Sizes are in bytes.
 struct StreamFacts {
   lmdbio_order share{};
   records::Order::List list;                    ///< of the order
-  std::uint64_t records = 0, record_bytes = 1;  ///< of one, with its share of the pages
+  std::uint64_t records = 0, record_bytes = 1;  ///< bytes of a record with its share of the pages
   std::uint32_t nodes = 1, readers = 1;
-  std::uint64_t ranks_here = 1;    ///< on this node
-  std::uint64_t offer = 0;         ///< that this rank's streams may have
-  std::uint64_t for_messages = 0;  ///< of it
-  std::uint64_t memory = 0;        ///< of all readers of the process
-  std::uint64_t available = 0;     ///< free on the node
+  std::uint64_t ranks_here = 1;    ///< ranks of this node
+  std::uint64_t offer = 0;         ///< memory that this rank's streams may use
+  std::uint64_t for_messages = 0;  ///< part of `offer`
+  std::uint64_t memory = 0;        ///< limit of all readers of the process
+  std::uint64_t available = 0;     ///< free memory of the node
   bool caches = false;             ///< reads go through the page cache
 };
 
-/// The ranks are to read for each other, if the order is scattered (plan.h).
+/// Returns whether the ranks should read for each other if the order is scattered (plan.h).
 bool votes_to_deal(const StreamFacts& facts) noexcept;
 /// What a rank keeps of its share.
 struct Keeping {
-  unsigned parts = 0;       ///< of kKeptParts
-  std::uint64_t bytes = 0;  ///< that it sets aside for all of them
+  unsigned parts = 0;       ///< in kKeptParts-ths of the rounds
+  std::uint64_t bytes = 0;  ///< memory that is set aside for all these parts
   std::uint64_t of(unsigned less) const noexcept { return parts != 0 ? bytes / parts * less : 0; }
 };
-/// None: the share is not the same in each epoch, or there is no memory.  `set_aside`: for other streams.
+/// Computes what a rank keeps.  Keeps nothing if the share differs between epochs, if there is only one
+/// epoch, or if memory is short.  `set_aside`: bytes that are set aside for other streams.
 Keeping what_to_keep(const StreamFacts& facts, std::uint64_t set_aside) noexcept;
 
 }  // namespace lmdbio::ranks

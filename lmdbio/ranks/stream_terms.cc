@@ -13,11 +13,11 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Records that are looked for in the page cache.
+/// Records in the sample that is looked up in the page cache.
 constexpr std::uint64_t kSamples = 64;
 
 constexpr std::uint32_t kDealScattered = 1, kReadAlone = 2;
-constexpr unsigned kAtKeptParts = 8;  ///< as many bits from there on as parts are kept
+constexpr unsigned kAtKeptParts = 8;  ///< kKeptParts bits from this one on: as many are set as parts are kept
 static_assert(kAtKeptParts + kKeptParts < 32);
 constexpr std::uint32_t bits_of_parts(unsigned parts) noexcept { return ((1u << parts) - 1) << kAtKeptParts; }
 
@@ -66,7 +66,7 @@ bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
   const std::uint64_t records = places.records();
   const Result<records::Order> order = records::Order::make(share, records, nullptr, std::move(list));
   if (!order) return false;
-  const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // which is not called for this
+  const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // the function is not called for this
   const std::uint64_t all = whole ? records : order.value().length(share.epoch);
   const std::uint64_t samples = std::min(all, kSamples);
   std::uint64_t bytes = 0;

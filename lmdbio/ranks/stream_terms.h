@@ -10,26 +10,27 @@
 
 namespace lmdbio::ranks {
 
-/// The order of all ranks of which `share` is that of one.
+/// Returns the order of all ranks; `share` is the order of one of them.
 lmdbio_order whole_order(const lmdbio_order& share) noexcept;
 
-/// The same number for equal orders, but for where they begin.  `reader`: number of the reader; `records`: of
-/// its database.
+/// Returns the same state for equal orders, wherever they begin.  Functions are not compared.  `reader`:
+/// number of the reader.  `records`: of its database.
 FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_t records) noexcept;
 
-/// What is done if no rank is against it.
+/// What a rank agrees to.  Something is done only if all ranks agree.
 struct Votes {
-  bool deals_scattered = false;  ///< the ranks read for each other, though the order is scattered
-  bool reads_alone = false;      ///< each rank has the records in the page cache of its node
-  unsigned kept_parts = 0;       ///< see Job; that of the rank that has least is done
+  bool deals_scattered = false;  ///< the ranks read for each other, even though the order is scattered
+  bool reads_alone = false;      ///< each rank's records are in the page cache of its node
+  unsigned kept_parts = 0;       ///< see Job; the ranks agree on the smallest number
 };
-/// As bits, of which those stay that all ranks have set (Terms::votes).
+/// Votes as bits: the ranks agree on the bits that all of them have set (Terms::votes).
 std::uint32_t votes_of(const Votes& votes) noexcept;
 Votes votes_in(std::uint32_t bits) noexcept;
 
-/// The records of a share are in the page cache of this node, as far as can be told from some of them (of a
-/// function: from some of the database).  False if LMDBIO_IO says how to read, or nothing tells.  It has to
-/// be known where records are.  `list`: of the share.
+/// Returns whether the records of a share are in the page cache of this node.  Estimates it from a sample of
+/// the records; for a function, from a sample of all records of the database.  Returns false if LMDBIO_IO
+/// prescribes how to read, or if residency cannot be determined.  The reader's index must be complete.
+/// `list`: of the share.
 bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
                        records::Order::List list) noexcept;
 

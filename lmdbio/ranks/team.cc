@@ -18,9 +18,10 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// After so many looks at which nothing had happened, and no call of the program in between, about 100 ms, a
-/// look may be late, and after about 200 ms later still: in each look MPI may begin to copy the program's own
-/// messages, on a thread that competes with the program for its core (docs/decisions/0016).
+/// Number of checks in a row without progress and without a call of the program.  After kLooksUntilSettled
+/// checks (about 100 ms), the team's thread checks only every 10 ms.  After kLooksUntilAsleep checks (about
+/// 200 ms), it checks only every 50 ms.  In each check MPI may begin to copy the program's own messages, on
+/// a thread that competes with the program for its core (docs/decisions/0016).
 constexpr unsigned kLooksUntilSettled = 100, kLooksUntilAsleep = 110;
 constexpr std::int64_t kPauseSettled = 10'000'000, kPauseAsleep = 50'000'000;
 
@@ -34,7 +35,7 @@ Team::Team(std::unique_ptr<Network> network, Settings settings)
   transport_ = network_->open_port(0);
   if (transport_ == nullptr) throw std::bad_alloc();
   agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);
-  // Rank 0 reads, so its port of a stream is open until all ranks have left the stream.
+  // Rank 0 is a reader, so its port of a stream stays open until all ranks have left the stream.
   agreement_->avoid_numbers([this](std::uint32_t number) { return network_->port_in_use(number + 1); });
   if (network_->threads() == Network::Threads::any && settings_.own_thread) start_thread();
 }
@@ -44,7 +45,7 @@ void Team::start_thread() {
   stay_loaded();
   sigset_t all, before;
   ::sigfillset(&all);
-  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on its own threads
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // signal handlers run on the program's threads
   const int rc = ::pthread_create(
       &thread_, nullptr,
       [](void* self) -> void* {
@@ -55,7 +56,7 @@ void Team::start_thread() {
       },
       this);
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  threaded_ = rc == 0;  // else progress is made in calls
+  threaded_ = rc == 0;  // otherwise progress is made in calls
 }
 
 Team::~Team() { end_thread(); }
@@ -92,7 +93,7 @@ bool Team::may_call(std::string& why) const {
   return false;
 }
 
-// True: something happened.
+// Makes progress once.  Returns whether something has happened.
 bool Team::step() noexcept {
   if (!broken_.empty()) return false;
   const std::int64_t now = now_ns();
@@ -101,7 +102,7 @@ bool Team::step() noexcept {
     Status st = transport_->poll();
     if (st.ok()) st = agreement_->progress(now);
     if (!st.ok()) broken_ = "messages between the ranks fail";
-    // Members may add others meanwhile.
+    // Members may add other members.
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const std::shared_ptr<Member> member = members_[i];
       member->progress(now);

@@ -1,7 +1,7 @@
-// The ranks of a communicator at work: what they have opened together, and who makes progress.
+// Makes progress for everything that the ranks of a communicator have opened together.
 //
-// Where MPI may be called by any thread, a thread of the team makes progress while the program computes.
-// Elsewhere progress is made inside the program's calls, by the thread that makes them.
+// If any thread may call MPI, a thread of the team makes progress while the program computes.  Otherwise
+// progress is made inside the program's calls, by the calling thread.
 #pragma once
 
 #include <pthread.h>
@@ -22,109 +22,111 @@
 
 namespace lmdbio::ranks {
 
-/// Something that goes on between calls of the program.
+/// Something that makes progress between calls of the program.
 class Member {
  public:
   virtual ~Member() = default;
-  /// Under the team's lock.  Never waits.  Errors are the member's own to keep.
+  /// Advances what is under way.  Called with the team's lock.  Never waits.  The member keeps its own
+  /// errors.
   virtual void progress(std::int64_t now_ns) noexcept = 0;
-  /// Nothing of it is under way, and no rank expects anything of it: the team lets go of it.
+  /// Returns whether nothing is under way and no rank expects anything of it.  The team then drops it.
   virtual bool finished() const noexcept = 0;
-  /// A number that changes when something happened.
+  /// Returns a number that changes when something has happened.
   virtual std::uint64_t events() const noexcept { return 0; }
-  /// It is to be looked at often, even if nothing has happened for long.
+  /// Returns whether it needs frequent checks for progress, even if nothing has happened for long.
   virtual bool busy() const noexcept { return false; }
-  /// Under the team's lock.  The program wants nothing more of it, whatever it has not closed.
+  /// Called with the team's lock.  The program needs nothing more of it, even if it is still open.
   virtual void leave() noexcept {}
-  /// An error has left messages under way: it will never be finished.
+  /// Returns whether an error has left messages under way, so that it never finishes.
   virtual bool stuck() const noexcept { return false; }
-  /// Under the team's lock.  Its part of the job's totals, unless it has been counted.
+  /// Returns its part of the job's totals, unless that has been counted.  Called with the team's lock.
   virtual JobTotals totals() const noexcept { return {}; }
 };
 
-/// Any thread that the network allows.
+/// The ranks of a communicator, and their open readers and streams.  Any thread that the network allows.
 class Team {
  public:
   struct Settings {
-    std::string host;                                 ///< of this rank, for messages
-    std::int64_t timeout_ns = Agreement::kTimeoutNs;  ///< how long ranks wait for others to open
+    std::string host;                                 ///< name of this rank's host, for messages
+    std::int64_t timeout_ns = Agreement::kTimeoutNs;  ///< time that ranks wait for others to open
     unsigned readers_per_node = 1;
-    bool own_thread = true;  ///< where the network allows one
+    bool own_thread = true;  ///< use a thread, if the network allows one
     Turns::Settings turns;   ///< of the readers of a stream
   };
-  /// The same on all ranks, but for `host`.  May throw bad_alloc.
+  /// `settings` must be the same on all ranks, except `host`.  May throw bad_alloc.
   Team(std::unique_ptr<Network> network, Settings settings);
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
-  /// After close(), if ended_well().
+  /// Requires close() and ended_well().
   ~Team();
 
   Network& network() noexcept { return *network_; }
-  /// The ranks that read, the first of each node, and further ones.
+  /// Returns the ranks that read: the first ranks of each node.
   const std::vector<std::uint32_t>& reader_ranks() const noexcept { return reader_ranks_; }
-  /// Nodes with ranks.
+  /// Returns the number of nodes with ranks.
   std::size_t nodes() const noexcept { return nodes_; }
   std::uint32_t rank() const noexcept { return network_->rank(); }
-  /// What has to be the same on all ranks, as a number.
+  /// Returns a hash of the options that must be the same on all ranks.
   std::uint64_t options() const noexcept;
   const Turns::Settings& turns() const noexcept { return settings_.turns; }
   const std::string& host() const noexcept { return settings_.host; }
 
-  /// False: MPI does not allow calls of this thread, this is a forked child, or the team is closed.  `why`
-  /// says so.
+  /// Returns whether the calling thread may use the team.  If not, `why` names the reason: MPI does not
+  /// allow calls of this thread, this is a forked child, or the team is closed.
   bool may_call(std::string& why) const;
   bool closed() const noexcept { return closed_; }
-  /// False: messages may be under way.
+  /// Returns false if messages may be under way.
   bool ended_well() const noexcept { return ended_well_; }
-  /// False: this is a forked child, and its lock may be held for ever.
+  /// Returns false in a forked child, where the lock may be held for ever.
   bool ours() const noexcept { return ::getpid() == pid_; }
 
   std::mutex& mutex() noexcept { return mutex_; }
-  // With the lock held.
+  // The functions below require the lock.
   Agreement& agreement() noexcept { return *agreement_; }
   /// May throw bad_alloc.
   void add(std::shared_ptr<Member> member) { members_.push_back(std::move(member)); }
-  /// Null: out of memory.
+  /// Returns null if memory is short, or if the port is in use.
   std::unique_ptr<Transport> open_port(std::uint32_t agreed_number) noexcept {
     return network_->open_port(agreed_number + 1);
   }
-  /// What the transport said once; nothing goes on since.
+  /// Returns why messages fail, or an empty text.  After such an error, nothing advances any more.
   const std::string& broken() const noexcept { return broken_; }
-  /// Until ready() is true, called with the lock held, at least once.  Without a thread of its own it makes
-  /// progress.  False: this is a forked child meanwhile (a signal handler forked), and the lock is not held.
+  /// Waits until ready() returns true.  Calls it with the lock held, at least once.  Makes progress if the
+  /// team has no thread.  Returns false, without the lock, if this process has become a forked child (a
+  /// signal handler forked).
   template <class Ready>
   bool wait(std::unique_lock<std::mutex>& lock, Ready&& ready);
 
-  /// With the lock held.  Bytes that the streams of this rank keep all together, at most.
+  /// Upper limit of the bytes that all streams of this rank keep together.  Requires the lock.
   std::uint64_t kept() const noexcept { return kept_; }
   void keep(std::uint64_t bytes) noexcept { kept_ += bytes; }
   void keep_less(std::uint64_t bytes) noexcept { kept_ -= bytes; }
-  /// The same for what this node's page cache has to hold of files that do not fit into it.
+  /// The same for bytes that this node's page cache must hold of files that do not fit into it.
   std::uint64_t cached() const noexcept { return cached_; }
   void cache(std::uint64_t bytes) noexcept { cached_ += bytes; }
   void cache_less(std::uint64_t bytes) noexcept { cached_ -= bytes; }
-  /// Ranks of this rank's node.
+  /// Returns the number of ranks on this rank's node.
   std::uint64_t ranks_here() const noexcept;
-  /// With the lock held.  Adds what a reader of this rank has done, once it does nothing more.
+  /// Adds the totals of a reader of this rank, once it does nothing more.  Requires the lock.
   void count(const JobTotals& totals) noexcept { totals_.add(totals); }
-  /// With the lock held.  close() counts it, if it is still there then.  May throw bad_alloc.
+  /// Makes close() count the reader, if it still exists then.  Requires the lock.  May throw bad_alloc.
   void count_at_close(std::weak_ptr<const Member> reader) {
     std::erase_if(readers_, [](const auto& r) { return r.expired(); });
     readers_.push_back(std::move(reader));
   }
-  /// On rank 0, after close(): of all ranks.
+  /// Returns the totals of all ranks.  Only on rank 0, after close().
   const JobTotals& job_totals() const noexcept { return agreement_->totals(); }
 
-  /// A call of the program's that only makes progress (lmdbio_mpi_poll).
+  /// Makes progress (lmdbio_mpi_poll).  Does nothing if the team has a thread.
   void poll();
-  /// Progress is made while the program computes, by a thread of the team.
+  /// Returns whether a thread of the team makes progress while the program computes.
   bool has_thread() const noexcept { return threaded_; }
-  /// Something changed that those who wait, or the team's thread, look for.
+  /// Wakes up waiting threads and the team's thread, after a change that they may wait for.
   void notify() noexcept { changes_.notify(); }
 
-  /// Leaves what is open, and waits until all ranks have called it and nothing is under way.  What is open
-  /// then can only be closed, and the network is not used any more.  False: not in order, since something had
-  /// failed.  May throw bad_alloc.
+  /// Ends everything that is open.  Waits until all ranks have called close() and nothing is under way.
+  /// What is still open can then only be closed, and the network is not used any more.  Returns false if
+  /// something has failed before.  May throw bad_alloc.
   bool close();
 
  private:

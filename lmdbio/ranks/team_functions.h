@@ -1,4 +1,5 @@
-// What liblmdbio_mpi.so calls in liblmdbio.so.  Both come from one build: the version says so.
+// Functions of liblmdbio.so that liblmdbio_mpi.so calls.  Both must come from one build, which the version
+// proves.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -16,28 +17,29 @@ struct TeamOptions {
   unsigned stagger_group = 0, stagger_reads = 1;
 };
 
-/// None of them throws.  Those that return an int return 0, an errno or an MDB_ code, and set lmdbio_error().
+/// No function throws.  Functions that return int return 0, an errno or an MDB_ code, and set
+/// lmdbio_error().
 struct TeamFunctions {
   void (*set_error)(const char* text);
-  /// LMDBIO_MPI is 1.
+  /// Returns whether LMDBIO_MPI is 1.
   bool (*together)();
-  /// Owns the network from now on, also if it fails.
+  /// Makes a team.  Takes ownership of the network, also on failure.
   int (*init)(Network* network, const TeamOptions& options, void** team);
-  /// Nodes that its ranks run on.
+  /// Returns the number of nodes with ranks.
   unsigned (*nodes)(void* team);
   int (*reader_open)(void* team, const char* path, const lmdbio_reader_options* options,
                      lmdbio_reader** reader);
   int (*wait)(lmdbio_reader* reader);
   int (*poll)(void* team);
-  /// Waits for the other ranks; then the network is not used any more.
+  /// Waits for the other ranks.  The network is not used any more afterwards.
   int (*close)(void* team);
-  /// After close().
+  /// Requires close().
   void (*free)(void* team);
 };
 
 }  // namespace lmdbio::ranks
 
 extern "C" {
-/// Null: this is another version of the library.
+/// Returns null if the library has another version.
 const lmdbio::ranks::TeamFunctions* lmdbio_team_functions(const char* version);
 }

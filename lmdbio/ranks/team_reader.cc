@@ -24,7 +24,7 @@ void TeamReader::look() noexcept {
 
 namespace {
 
-/// The ranks make the index together unless all of them have it.
+/// Offers of the ranks: they build the index together unless all of them have it.
 constexpr std::uint64_t kIndexMissing = 0, kIndexThere = 1;
 
 Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {
@@ -34,7 +34,7 @@ Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {
   return terms;
 }
 
-/// Of a reader's memory, one in so many is for messages, the rest for buffers of reads.
+/// One kForMessages-th of a reader's memory is for messages, the rest for buffers of reads.
 constexpr std::uint64_t kForMessages = 2;
 
 }  // namespace
@@ -71,7 +71,7 @@ void TeamReader::report_failure(Team& team, std::string_view path, std::string_v
     team.agreement().forget(claim);
     team.notify();
   }
-  team.poll();  // on its way even if this rank never calls again
+  team.poll();  // send the claim even if this rank never calls again
 }
 
 void TeamReader::fail(Status status, std::string why) {
@@ -162,7 +162,7 @@ JobTotals TeamReader::totals() const noexcept {
   return totals;
 }
 
-// The other ranks go on: what this rank has claimed stands.
+// The other ranks continue, and this rank's claim remains valid.
 void TeamReader::leave() noexcept {
   if (exchange_ == nullptr || !exchange_->needs_work()) work_.reset();
   team_->count(totals());
@@ -215,7 +215,7 @@ void TeamReader::move_index_on() {
   state_ = State::agreed;
 }
 
-// A rank that was to make a part has closed its reader.
+// Builds the whole index, after a rank that was to build a part has closed its reader.
 void TeamReader::make_index_alone() {
   records::IndexParts* const missing = local_ != nullptr ? local_->missing_index() : nullptr;
   if (missing == nullptr) {

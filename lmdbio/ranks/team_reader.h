@@ -16,62 +16,67 @@
 
 namespace lmdbio::ranks {
 
-/// What the ranks' opens of one database have come to.  Under the team's lock, but for wait().
+/// Agrees with the other ranks on the snapshot and the index of one open database.  Requires the team's
+/// lock, except for wait().
 class TeamReader final : public Member {
  public:
-  /// The reader as this rank has it.
+  /// The reader of this rank.
   class Local {
    public:
     virtual ~Local() = default;
-    /// Takes the newest snapshot instead, from which nothing has been read yet.  May throw bad_alloc.
+    /// Takes the newest snapshot instead.  Nothing may have been read from the old one yet.  May throw
+    /// bad_alloc.
     virtual Status renew(FileState& state, std::string& why) = 0;
     /// Fails if the file has changed since the snapshot was taken.
     virtual Status check(std::string& why) = 0;
     virtual records::Reader& reader() noexcept = 0;
-    /// The reader's places, if the ranks have to make the index together; null: this rank has it.
+    /// Returns the reader's index, if the ranks must build it together.  Null: this rank has an index.
     virtual records::IndexParts* missing_index() noexcept = 0;
-    /// Starts to make a part of it.  May throw bad_alloc.
+    /// Starts to build a part of the index.  May throw bad_alloc.
     virtual std::unique_ptr<IndexWork> start_index(std::uint64_t part, std::uint64_t parts) = 0;
   };
 
-  /// This rank has opened the database `name` in `path`, with this state.  `local` outlives it, or let_go()
-  /// is called.  Takes the team's lock.  May throw bad_alloc.
-  /// `out` is set before anything of `local` is called.
+  /// Claims that this rank has opened the database `name` in `path` with this state.  `local` must outlive
+  /// the result, or let_go() must be called.  Sets `out` before it calls anything of `local`.  Takes the
+  /// team's lock.  May throw bad_alloc.
   static void open(const std::shared_ptr<Team>& team, std::string_view path, std::string_view name,
                    const FileState& state, Local& local, std::shared_ptr<TeamReader>& out);
-  /// This rank could not, and `why` says so: the other ranks get to know.  May throw bad_alloc.
+  /// Tells the other ranks that this rank could not open the database, for the reason `why`.  Takes the
+  /// team's lock.  May throw bad_alloc.
   static void report_failure(Team& team, std::string_view path, std::string_view name, int code,
                              std::string_view why);
   TeamReader(std::shared_ptr<Team> team, std::string path, Local& local) noexcept;
 
-  /// Until all ranks have one snapshot and its index: ok; or the same error on all of them.  ECANCELED;
-  /// EINVAL: this thread or process may not call.
+  /// Waits until all ranks have one snapshot and its index.  On failure, all ranks get the same error.
+  /// ECANCELED.  EINVAL: this thread or process may not call.  Takes the team's lock.
   Status wait(const std::atomic<bool>& cancelled, std::string& why);
 
   const std::shared_ptr<Team>& team() const noexcept { return team_; }
   const std::string& path() const noexcept { return path_; }
   bool pending() const noexcept { return !gave_up_ && !settled(); }
-  /// The snapshot may still be replaced by a newer one.
+  /// Returns whether the snapshot may still be replaced by a newer one.
   bool may_renew() const noexcept { return state_ == State::pending; }
-  /// Once it is not pending.
+  /// Returns the result.  Requires !pending().
   Status status(std::string& why) const {
     if (!status_.ok()) why = why_;
     return status_;
   }
-  /// Of this open, the same on all ranks.
+  /// Returns the number of this open, which is the same on all ranks.
   std::uint32_t number() const noexcept { return number_; }
-  /// Of the snapshot: records, and the bytes of one with its share of the pages, about.
+  /// Number of records of the snapshot, and approximate bytes of a record with its share of the pages.
   std::uint64_t records() const noexcept { return records_; }
   std::uint64_t record_bytes() const noexcept { return record_bytes_; }
-  /// The number of the next stream that the ranks read together: all ranks open them in the same order.
+  /// Returns the number of the next stream that the ranks open together.  All ranks open them in the same
+  /// sequence.
   std::uint64_t next_stream() noexcept { return streams_++; }
-  /// Of a reader's memory, the part that is for messages.
+  /// Returns the part of a reader's memory that is for messages, in bytes.
   static std::uint64_t for_messages(std::uint64_t memory) noexcept;
-  /// Memory for messages of all streams of this reader, whose pool this is.  May throw bad_alloc.
+  /// Returns the memory for messages of all streams of this reader.  `pool`: the reader's buffers.  May
+  /// throw bad_alloc.
   std::shared_ptr<PayloadMemory> message_memory(const records::BufferPool& pool);
-  /// Null: it was let go.
+  /// Returns null after let_go().
   Local* local() const noexcept { return local_; }
-  /// Local is not used any more.  Takes the team's lock.  In a forked child, nothing.
+  /// Stops using the local reader.  Takes the team's lock.  Does nothing in a forked child.
   void let_go() noexcept;
 
   void progress(std::int64_t now_ns) noexcept override;
@@ -104,14 +109,14 @@ class TeamReader final : public Member {
   State state_ = State::pending;
   std::uint32_t number_ = 0;
   std::uint64_t records_ = 0, record_bytes_ = 1;
-  // In the order in which they need each other.
+  // Destroyed in reverse sequence: each needs those before it.
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<IndexExchange> exchange_;
   std::unique_ptr<IndexWork> work_;
-  bool works_alone_ = false;  ///< work_ is of the whole index
+  bool works_alone_ = false;  ///< work_ builds the whole index
   std::weak_ptr<PayloadMemory> message_memory_;
   bool stuck_ = false;
-  bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
+  bool gave_up_ = false;  ///< the program has an error, status_; for other ranks this rank has left
   std::uint64_t streams_ = 0;
   Status status_;
   std::string why_;

@@ -17,7 +17,7 @@ using records::Spot;
 
 namespace {
 
-/// A batch for whose messages there is no memory for so long is an error.
+/// If memory for the messages of a batch is short for longer than this, next() returns an error.
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 
 Status invalid(std::string& why, const std::string& path, const char* text) {
@@ -25,7 +25,7 @@ Status invalid(std::string& why, const std::string& path, const char* text) {
   return Status::from_errno(EINVAL);
 }
 
-/// Of a rank that has left.
+/// Source of a rank that has left.  All reads fail.
 class NoSource final : public PartSource {
  public:
   Status start(std::span<const std::uint64_t>, PartUse, std::unique_ptr<PartRead>&,
@@ -37,7 +37,8 @@ class NoSource final : public PartSource {
 
 }  // namespace
 
-/// What goes on while the program computes, and after it has closed the stream.  Under the team's lock.
+/// The part of a stream that continues while the program computes, and after it has closed the stream.
+/// Requires the team's lock.
 class TeamStream::Core final : public Member {
  public:
   /// `list`: of the order.
@@ -50,7 +51,7 @@ class TeamStream::Core final : public Member {
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
     if (!left_) return false;
-    if (state_ == State::failed) return stream_ == nullptr;  // else it stays: messages may be under way
+    if (state_ == State::failed) return stream_ == nullptr;  // otherwise it stays: messages may be under way
     return state_ == State::alone || (stream_ != nullptr && stream_->closed());
   }
   std::uint64_t events() const noexcept override {
@@ -60,8 +61,8 @@ class TeamStream::Core final : public Member {
   }
 
   bool reads_alone() const noexcept { return state_ == State::alone; }
-  /// EAGAIN: not yet.
-  /// `looks`: at what has come meanwhile.
+  /// Returns the next batch.  EAGAIN: it is not complete yet.  `looks`: makes progress first, even if the
+  /// team has a thread.  `impatient`: see RankStream::next().
   Status next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks, bool impatient);
   Spot position() const noexcept {
     return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
@@ -74,7 +75,7 @@ class TeamStream::Core final : public Member {
   bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
   /// See RankStream::resting().
   bool resting() const noexcept { return state_ == State::running && stream_->resting(); }
-  /// Why the next batch does not come, if that is for lack of memory; empty: it is not.
+  /// Returns why the next batch is delayed if memory is short, otherwise an empty text.
   std::string lacks_memory() const {
     if (stream_ == nullptr || !stream_->lacks_memory() || stream_->reads_for_itself() || shared_ == nullptr)
       return {};
@@ -83,7 +84,7 @@ class TeamStream::Core final : public Member {
            "released; the reader has " + std::to_string(shared_->pool->limit()) + " bytes" +
            shared_->memory().reason();
   }
-  /// Counters of the reader; null: it has none yet.
+  /// Returns the reader's shared state and counters.  Null: none yet.
   std::shared_ptr<records::Shared> shared() const noexcept { return shared_; }
 
  private:
@@ -91,7 +92,7 @@ class TeamStream::Core final : public Member {
     reader_pending,  ///< not all ranks have one snapshot yet
     pending,         ///< not all ranks have opened the stream yet
     running,
-    alone,  ///< there are no rounds: each rank reads its records itself
+    alone,  ///< no rounds: each rank reads its own records
     failed
   };
 
@@ -111,26 +112,25 @@ class TeamStream::Core final : public Member {
 
   const std::shared_ptr<TeamReader> reader_;
   const lmdbio_order share_;
-  records::Order::List list_;   ///< of share_, until the deal has it
-  const std::uint64_t number_;  ///< among the reader's streams
+  records::Order::List list_;   ///< of share_; dropped when the assignment has it
+  const std::uint64_t number_;  ///< number of this stream, counted per reader
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
   Keeping keeps_;
-  std::uint64_t cached_ =
-      0;                   ///< bytes that this node reads through the page cache, though the path is direct
-  bool resident_ = false;  ///< the records are in this node's page cache
+  std::uint64_t cached_ = 0;  ///< read through this node's page cache on the direct path, in bytes
+  bool resident_ = false;     ///< this rank's records are in the page cache of its node
   bool left_ = false;
-  bool gave_up_ = false;  ///< the program has an error, status_; for the others this rank has left
+  bool gave_up_ = false;  ///< the program has an error, status_; for other ranks this rank has left
   Status status_;
   std::string why_;
-  // In the order in which they need each other.
+  // Destroyed in reverse sequence: each needs those before it.
   std::shared_ptr<records::Shared> shared_;
   std::unique_ptr<Transport> transport_;
   std::optional<Deal> deal_;
   std::unique_ptr<PartSource> source_;
   std::unique_ptr<RankStream> stream_;
-  Traffic counted_;              ///< in the reader's counters
-  Spot checked_{UINT64_MAX, 0};  ///< the file was unchanged when this epoch began
+  Traffic counted_;              ///< traffic that the reader's counters contain
+  Spot checked_{UINT64_MAX, 0};  ///< where the epoch began for which the file was checked last
 };
 
 void TeamStream::Core::fail(Status status, std::string why) noexcept {
@@ -161,7 +161,7 @@ StreamFacts TeamStream::Core::facts(std::uint64_t offer) const {
   return f;
 }
 
-// The program has an error; for the others this rank has left.
+// Returns an error to the program.  For the other ranks, this rank has left.
 void TeamStream::Core::give_up(Status status, std::string why) noexcept {
   gave_up_ = true;
   status_ = status;
@@ -178,16 +178,16 @@ void TeamStream::Core::claim() {
     shared_ = reader_->local()->reader().keep_shared();
     terms.offer = shared_->share_of_one(1);
     const StreamFacts known = facts(terms.offer);
-    keep_only(0);  // of a claim that was not made for lack of memory
+    keep_only(0);  // of a claim that failed, since memory was short
     resident_ = has_in_page_cache(reader_->local()->reader(), share_, list_);
     StreamFacts beside = known;
-    if (resident_) {  // the file is to stay there
+    if (resident_) {  // the file should stay in the page cache
       const std::uint64_t file = known.records * known.record_bytes;
       beside.available = known.available > file ? known.available - file : 0;
     }
     keeps_ = what_to_keep(beside, reader_->team()->kept());
     reader_->team()->keep(keeps_.bytes);
-    // What it keeps is its own affair, if it is sent nothing.
+    // A rank to which nothing is sent decides itself what it keeps, so it agrees to any number.
     terms.votes = votes_of({votes_to_deal(known), resident_, resident_ ? kKeptParts : keeps_.parts});
   }
   terms.start = {share_.epoch, share_.position};
@@ -221,7 +221,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
     return deal.error();
   }
   deal_ = std::move(deal).value();
-  // A reader of this rank alone reads ahead, which is better if nothing is kept.
+  // If nothing is kept, a stream of this rank alone is better: it reads ahead.
   if (!deal_->has_rounds() || (votes.reads_alone && keeps_.parts == 0)) {
     keep_only(0);
     state_ = State::alone;
@@ -244,7 +244,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   settings.takes_nothing = resident_;
   if (!resident_) keep_only(deal_->kept_rounds() != 0 ? job.kept_parts : 0);
   settings.keeps = keeps_.bytes;
-  team.cache_less(std::exchange(cached_, 0));  // of a beginning that failed for lack of memory
+  team.cache_less(std::exchange(cached_, 0));  // of an attempt that failed, since memory was short
   settings.in_page_cache = source_->room(team.kept() * team.ranks_here() + team.cached());
   const std::uint64_t cached = reader_->records() * reader_->record_bytes() / team.nodes();
   cached_ = static_cast<std::uint64_t>(static_cast<double>(cached) * settings.in_page_cache);
@@ -265,7 +265,7 @@ void TeamStream::Core::take_answer() {
   }
   std::string why = answer.why;
   Status st = Status::from_errno(answer.code != 0 ? answer.code : EREMOTEIO);
-  // The other ranks count on this one: where memory is short the next call tries again.
+  // The other ranks expect this one to begin: if memory is short, the next call tries again.
   if (answer.verdict == Agreement::Verdict::agreed) st = begin(answer, why);
   if (st.raw() == ENOMEM) throw std::bad_alloc();
   if (!st.ok()) return fail(st, why);
@@ -313,7 +313,7 @@ void TeamStream::Core::count_traffic() noexcept {
 
 Status TeamStream::Core::next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks,
                               bool impatient) {
-  // If the team's thread makes progress, only what is not there is worth a look: each is one of MPI, too.
+  // If the team has a thread, make progress only if the batch was not complete: it also calls MPI.
   if (state_ != State::running || !reader_->team()->has_thread() || looks) progress(now_ns());
   if (state_ == State::failed || gave_up_) {
     why = why_;
@@ -321,7 +321,7 @@ Status TeamStream::Core::next(std::unique_ptr<records::Batch>& out, std::string&
   }
   if (left_ && reader_->local() == nullptr) return invalid(why, reader_->path(), "the reader is closed");
   if (state_ != State::running) return Status::from_errno(EAGAIN);
-  // Locks of other nodes do not reach a writer.
+  // LMDB's locks protect the snapshot only from writers on the same node.
   const Spot at = stream_->position();
   if (reader_->team()->nodes() > 1 && at.epoch != checked_.epoch && reader_->local() != nullptr) {
     if (const Status st = reader_->local()->check(why); !st.ok()) return st;
@@ -358,7 +358,7 @@ void TeamStream::Core::leave() noexcept {
   keep_only(0);
   if (stream_ == nullptr) return;
   stream_->leave();
-  // The program may close the reader.
+  // The program may now close the reader.
   source_.reset();
   shared_.reset();
 }
@@ -391,7 +391,7 @@ Status TeamStream::open(std::shared_ptr<TeamReader> reader, const lmdbio_order& 
   return {};
 }
 
-// The program's lists may be gone when the order is needed.
+// Copies lists and keys, since the program may free them before the order is used.
 void TeamStream::copy_lists() {
   if (order_.kind == LMDBIO_ORDER_LIST && order_.list != nullptr) {
     list_ = std::make_shared<const std::vector<std::uint64_t>>(order_.list, order_.list + order_.length);
@@ -418,7 +418,7 @@ void TeamStream::give_up_core() noexcept {
   if (team_.closed() && team_.ours()) return;
   std::string why;
   if (!team_.ours()) {
-    // A forked child: what is under way stays as it is.
+    // In a forked child, leak the core: its operations must not be touched.
     (void)new (std::nothrow) std::shared_ptr<Core>(std::move(core_));
     return;
   }

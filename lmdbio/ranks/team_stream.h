@@ -11,18 +11,19 @@
 
 namespace lmdbio::ranks {
 
-/// One thread at a time, but for cancel().  The batches are those of a records::Stream of the same order.
+/// Returns the batches of one rank.  They are the same as those of a records::Stream with this order.  One
+/// thread at a time, except for cancel().
 ///
 /// All ranks open a stream together if its order is this rank's share of an order of all ranks, and not by
 /// keys.  They read for each other if that order has rounds (Deal::has_rounds).  Otherwise this rank reads
 /// alone, once all ranks have one snapshot.
 class TeamStream final : public records::BatchStream {
  public:
-  /// EINVAL: a field of the order; this may also turn out at the first next().  Takes the team's lock.  May
-  /// throw bad_alloc.
+  /// Opens a stream.  EINVAL: a field of the order is invalid.  The first next() may return this instead.
+  /// Takes the team's lock.  May throw bad_alloc.
   static Status open(std::shared_ptr<TeamReader> reader, const lmdbio_order& order,
                      std::unique_ptr<records::BatchStream>& out, std::string& why);
-  /// Ranks that would have got records from this one read them for themselves.
+  /// Other ranks then read for themselves what this rank would have sent them.
   ~TeamStream() override;
   TeamStream(const TeamStream&) = delete;
   TeamStream& operator=(const TeamStream&) = delete;
@@ -44,12 +45,12 @@ class TeamStream final : public records::BatchStream {
   const std::shared_ptr<TeamReader> reader_;
   lmdbio_order order_;
   records::Order::List list_;  ///< of order_
-  std::vector<MDB_val> keys_;  ///< of order_, in key_bytes_
+  std::vector<MDB_val> keys_;  ///< of order_; their bytes are in key_bytes_
   std::string key_bytes_;
   std::shared_ptr<Core> core_;  ///< null: this rank reads alone
   records::Spot at_;
   std::unique_ptr<records::Stream> alone_;
-  std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for other threads
+  std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for cancel() in other threads
   std::atomic<bool> cancelled_{false};
 };
 

@@ -1,8 +1,9 @@
-// Readers that take turns, so that not all of them ask the file system at the same time.
+// Makes readers take turns, so that they do not all read from the file system at the same time.
 //
-// Readers are in groups of neighbours.  A group's turns are numbered: the n-th round of its reader number p
-// has turn n * readers + p.  A turn begins once the turn `at_once` before it has ended, so at most so many of
-// a group are under way.  A reader tells the one whose turns wait for its own how many have ended.
+// Neighbouring readers form groups.  The turns of a group are numbered: the n-th round of reader p of the
+// group has turn n * group size + p.  A turn begins after the turn `at_once` before it has ended, so at most
+// `at_once` turns of a group are under way.  Each reader sends the number of its ended turns to the reader
+// whose turns wait for them.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +13,33 @@
 
 namespace lmdbio::ranks {
 
-/// One thread.  The transport outlives it.
+/// Turns of one reader.  One thread.  The transport outlives it.
 class Turns {
  public:
   struct Settings {
-    std::uint32_t group = 0;    ///< readers of a group; 0: nobody waits
-    std::uint32_t at_once = 1;  ///< at most so many turns of a group are under way; 0 is 1
+    std::uint32_t group = 0;    ///< readers of a group; 0: no reader waits
+    std::uint32_t at_once = 1;  ///< most turns of a group that are under way; 0 means 1
   };
-  /// `readers`: the rank of each reader of the job; `self`: which of them this is.
+  /// `readers`: the rank of each reader of the job.  `self`: number of this reader.
   Turns(const Settings& settings, const std::vector<std::uint32_t>& readers, std::uint32_t self,
         Transport& transport) noexcept;
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
-  /// Only when closed().
+  /// Requires closed().
   ~Turns() = default;
 
-  /// This reader's turn number `n`, from 0 in order, may begin.
+  /// Returns whether this reader's turn number `n` may begin.  Turns are counted from 0, and must begin in
+  /// sequence.
   bool may_begin(std::uint64_t n) const noexcept;
-  /// Its turns below `n` have ended.
+  /// Ends this reader's turns below `n`.
   void ended(std::uint64_t n) noexcept {
     if (n > ended_) ended_ = n;
   }
-  /// It will have no more turns, or none that others should wait for.
+  /// Ends all turns of this reader: other readers must not wait for it any more.
   void leave() noexcept { ended_ = kAll; }
-  /// Never waits.  An error is the transport's, and final.
+  /// Sends and receives numbers of turns.  Never waits.  An error is one of the transport, and final.
   Status progress();
-  /// After leave(): nothing is under way.
+  /// Returns whether nothing is under way.  Only after leave().
   bool closed() const noexcept;
 
  private:
@@ -45,12 +47,14 @@ class Turns {
   bool sends() const noexcept { return size_ > 1 && after_ != place_; }
 
   Transport& transport_;
-  std::uint32_t size_ = 1, place_ = 0, at_once_ = 0;  ///< of the group; which of its readers; 0: nobody waits
-  std::uint32_t before_ = 0, after_ = 0;  ///< whose turns this one's wait for, whose wait for this one's
+  /// Size of the group, this reader's number in it, and Settings::at_once.  0: no reader waits.
+  std::uint32_t size_ = 1, place_ = 0, at_once_ = 0;
+  /// Numbers in the group: the reader that this one waits for, and the reader that waits for this one.
+  std::uint32_t before_ = 0, after_ = 0;
   std::uint32_t before_rank_ = 0, after_rank_ = 0;
   std::uint64_t ended_ = 0;
-  std::uint64_t heard_ = 0;         ///< turns of `before_` that have ended
-  std::uint64_t in_ = 0, out_ = 0;  ///< messages
+  std::uint64_t heard_ = 0;         ///< number of ended turns of `before_`
+  std::uint64_t in_ = 0, out_ = 0;  ///< buffers of the messages
   std::uint64_t told_ = 0;
   bool expects_ = false;
   Operation receive_, send_;
