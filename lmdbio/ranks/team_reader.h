@@ -20,14 +20,15 @@ namespace lmdbio::ranks {
 /// lock, except for wait().
 class TeamReader final : public Member {
  public:
-  /// The reader of this rank.
+  /// The reader of this rank.  Its functions are called with the team's lock, except check().
   class Local {
    public:
     virtual ~Local() = default;
     /// Takes the newest snapshot instead.  Nothing may have been read from the old one yet.  May throw
     /// bad_alloc.
     virtual Status renew(FileState& state, std::string& why) = 0;
-    /// Fails if the file has changed since the snapshot was taken.
+    /// Fails if the file has changed since the snapshot was taken.  Reads from the file, so it is called
+    /// without the team's lock, by the thread that uses a stream of the reader.
     virtual Status check(std::string& why) = 0;
     virtual records::Reader& reader() noexcept = 0;
     /// Returns the reader's index, if the ranks must build it together.  Null: this rank has an index.

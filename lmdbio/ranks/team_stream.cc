@@ -20,6 +20,10 @@ namespace {
 /// If memory for the messages of a batch is short for longer than this, next() returns an error.
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 
+/// Core::next() returns this at the first batch of an epoch.  The caller then checks the file and calls
+/// checked().
+constexpr Status kCheckFirst = Status::from_errno(EINPROGRESS);
+
 Status invalid(std::string& why, const std::string& path, const char* text) {
   why = path + ": " + text;
   return Status::from_errno(EINVAL);
@@ -64,6 +68,8 @@ class TeamStream::Core final : public Member {
   /// Returns the next batch.  EAGAIN: it is not complete yet.  `looks`: makes progress first, even if the
   /// team has a thread.  `impatient`: see RankStream::next().
   Status next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks, bool impatient);
+  /// The file has not changed, so the batches of this epoch may be returned.
+  void checked() noexcept { checked_ = stream_->position(); }
   Spot position() const noexcept {
     return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
   }
@@ -321,12 +327,9 @@ Status TeamStream::Core::next(std::unique_ptr<records::Batch>& out, std::string&
   }
   if (left_ && reader_->local() == nullptr) return invalid(why, reader_->path(), "the reader is closed");
   if (state_ != State::running) return Status::from_errno(EAGAIN);
-  // LMDB's locks protect the snapshot only from writers on the same node.
-  const Spot at = stream_->position();
-  if (reader_->team()->nodes() > 1 && at.epoch != checked_.epoch && reader_->local() != nullptr) {
-    if (const Status st = reader_->local()->check(why); !st.ok()) return st;
-    checked_ = at;
-  }
+  if (reader_->team()->nodes() > 1 && stream_->position().epoch != checked_.epoch &&
+      reader_->local() != nullptr)
+    return kCheckFirst;
   auto made = std::make_unique<records::Batch>();
   RankBatch batch;
   if (const Status st = stream_->next(batch, why, impatient); !st.ok()) {
@@ -449,7 +452,7 @@ Status TeamStream::next(std::unique_ptr<records::Batch>& out, std::string& why) 
   std::unique_lock lock(team_.mutex());
   Status st;
   std::int64_t begun = 0;
-  const bool here = team_.wait(lock, [&] {
+  const auto ready = [&] {
     const std::int64_t waited = begun != 0 ? now_ns() - begun : 0;
     for (const bool looks : {begun != 0, true}) {
       st = cancelled_.load() ? Status::from_errno(ECANCELED)
@@ -463,10 +466,21 @@ Status TeamStream::next(std::unique_ptr<records::Batch>& out, std::string& why) 
       if (!why.empty()) st = Status::from_errno(ENOMEM);
     }
     return st.raw() == ENOMEM || core_->reads_alone();
-  });
-  if (!here) {
-    why = "this is a forked child";
-    return Status::from_errno(EINVAL);
+  };
+  for (;;) {
+    if (!team_.wait(lock, ready)) {
+      why = "this is a forked child";
+      return Status::from_errno(EINVAL);
+    }
+    if (st.raw() != kCheckFirst.raw()) break;
+    // LMDB's locks protect the snapshot only from writers on the same node.  The check reads the file, and
+    // its server may not answer: without the lock, this rank still sends what the others wait for.
+    TeamReader::Local* const local = reader_->local();
+    lock.unlock();
+    st = local->check(why);
+    lock.lock();
+    if (!st.ok()) break;
+    core_->checked();
   }
   if (core_->reads_alone()) {
     core_->leave();
