@@ -1,4 +1,4 @@
-// Bytes of a file as they are seen: spans, and loads that need no alignment.
+// Views of bytes, and loads that need no alignment.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace lmdbio {
 using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 
-/// The little-endian T at `p`, at any alignment.  The caller has checked the bounds.
+/// Returns the little-endian T at `p`, at any alignment.  The caller has checked the bounds.
 template <class T>
 inline T load(const std::byte* p) noexcept {
   static_assert(std::is_trivially_copyable_v<T>);

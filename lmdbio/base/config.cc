@@ -237,10 +237,10 @@ const Config kDefaults;
 #else
 constinit const Config kDefaults;
 #endif
-// What it points to is never destroyed: other destructors may still read it at exit.
+// The settings are never destroyed, since other destructors may still read them at exit.
 constinit std::atomic<const Config*> the_config{nullptr};
 
-// Without a lock: a fork may happen while another thread is in here.
+// Takes no lock, since a fork may happen while another thread is in here.
 const Config& build() noexcept {
   const Config* made = &kDefaults;
   try {

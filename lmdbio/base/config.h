@@ -1,4 +1,4 @@
-// The process's settings: every LMDBIO_* environment variable, in one table.
+// The settings of the process: all LMDBIO_* environment variables, in one table.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace lmdbio {
 
-/// How walks over data that is not in memory are read: see the table.
+/// LMDBIO_IO: how data that is not in memory is read.
 enum class IoMode : unsigned char { automatic, mmap, direct, buffered };
-/// By which system calls.
+/// LMDBIO_ENGINE: which system calls read it.
 enum class IoEngineChoice : unsigned char { automatic, uring, threads, pread };
 
-/// What the processes of a node share.
+/// LMDBIO_NODE: what the processes of a node share.
 enum class NodeMode : unsigned char { automatic, cache, chunks, off };
 
 struct Config {
@@ -23,46 +23,48 @@ struct Config {
   std::string stock_lib;  // empty: found by rule (docs/abi.md)
   LogLevel log_level = LogLevel::warn;
   bool strict = false;
-  unsigned lock_seconds = 10;  // 0: for ever
+  unsigned lock_seconds = 10;  // 0: no limit
   IoMode io = IoMode::automatic;
   IoEngineChoice engine = IoEngineChoice::automatic;
-  std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: none
-  unsigned memory_percent = 25;    // of what the process may use; used if memory_bytes is 0
-  bool memory_is_agreed = true;    // not set: processes that share a memory limit agree on less
-  /// LMDBIO_MEMORY in bytes, of `total` that the process may use.
+  std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: no private memory
+  unsigned memory_percent = 25;    // of what the process may use; 0: memory_bytes counts
+  bool memory_is_agreed = true;    // LMDBIO_MEMORY not set: processes with a common limit agree on less
+  /// Returns LMDBIO_MEMORY in bytes.  `total`: memory that the process may use, in bytes.
   std::uint64_t memory_limit(std::uint64_t total) const noexcept {
     return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;
   }
   NodeMode node = NodeMode::automatic;
   bool mpi = false;
-  unsigned stall_seconds = 30;  // 0: never told
-  std::string index_dir;        // of record indexes; empty: each beside its database
+  unsigned stall_seconds = 30;  // 0: no warning
+  std::string index_dir;        // of record indexes; empty: next to each database
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };
 
-/// Parsed from the environment at the first call, then constant; any thread.  Lives until the process ends.
-/// Sets the log level.  In setuid programs the environment is ignored; out of memory gives the defaults.
+/// Returns the settings, parsed from the environment at the first call and constant after that.  Any thread.
+/// They live until the process ends.  The first call sets the log level.  Setuid programs ignore the
+/// environment.  If memory is short, returns the defaults.
 const Config& config() noexcept;
 
 struct ConfigEntry {
   const char* name;
   const char* range;
-  const char* def;  // as one would write it; empty: not set
+  const char* def;  // as a user would write it; empty: not set
   const char* meaning;
-  /// False if `value` (never null or empty) is not in range; the Config is then as it was.  May throw
-  /// bad_alloc.
+  /// Parses `value`, which is never null or empty.  False: it is not in range, and the Config is unchanged.
+  /// May throw bad_alloc.
   bool (*parse)(Config&, const char* value);
 };
 
-/// One entry for each variable, in the order in which they are documented.
+/// Returns one entry for each variable, in the order of the documentation.
 std::span<const ConfigEntry> config_table() noexcept;
 
-/// The setting whose name is most like `name`, with LMDBIO_ or without it; null: none is like it.
+/// Returns the setting whose name is most similar to `name`, with LMDBIO_ or without it; nullptr: none is
+/// similar.
 const char* nearest_setting(std::string_view name) noexcept;
 
-/// The settings that `get` (as getenv) tells.  Not set and empty are the same.  `complain` is called for each
-/// value out of range, which is then ignored; null: nobody is told.  Touches neither the log nor config().
+/// Returns the settings that `get` (as getenv) reports.  An empty value means not set.  Ignores each value
+/// out of range and calls `complain` for it; `complain` may be null.  Uses neither the log nor config().
 Config parse_config(const char* (*get)(const char* name),
                     void (*complain)(const ConfigEntry&, const char* value));
 

@@ -1,4 +1,4 @@
-// Files of ours under RLIMIT_FSIZE (ulimit -f).
+// Writes of this library to files under RLIMIT_FSIZE (ulimit -f).
 #pragma once
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 namespace lmdbio {
 
 /// While it lives, calls of this thread that would make a file larger than RLIMIT_FSIZE allows fail with
-/// EFBIG. Without it, the kernel also sends SIGXFSZ, which ends the program.  errno preserved.
+/// EFBIG.  Without it, the kernel would also send SIGXFSZ, which ends the program.  errno preserved.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() noexcept {
@@ -34,7 +34,7 @@ class NoFileSizeSignal {
 
  private:
   sigset_t signal_, before_;
-  bool programs_;  ///< one was pending before
+  bool programs_;  ///< a signal was pending before
 };
 
 }  // namespace lmdbio

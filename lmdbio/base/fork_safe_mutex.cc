@@ -14,13 +14,15 @@ namespace {
 static_assert(_NSIG == 65);  // the kernel's mask is 8 bytes
 
 constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (signal - 1); }
-/// 32 and 33 are libc's own, for cancellation and setuid: a thread that blocks them keeps others waiting.
+/// Signals 32 and 33 belong to libc, for cancellation and setuid.  A thread that blocks them keeps others
+/// waiting.
 constexpr std::uint64_t kAsync = ~(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGABRT) |
                                    bit(SIGTRAP) | bit(SIGSYS) | bit(32) | bit(33));
 
 }  // namespace
 
-// Not by way of sigset_t, of 128 bytes: one is kept for each thread.  Neither call can fail.
+// Uses 8 bytes instead of a sigset_t, which has 128, since one mask is kept for each thread.  Neither call
+// can fail.
 std::uint64_t block_async_signals() noexcept {
   std::uint64_t before = 0;
   (void)::syscall(SYS_rt_sigprocmask, SIG_BLOCK, &kAsync, &before, sizeof before);

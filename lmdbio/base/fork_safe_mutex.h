@@ -1,6 +1,7 @@
-// fork() in a signal handler that interrupts this library.  The fork handlers take locks of ours, and with a
-// second thread in the process fork() takes malloc's: if the interrupted code held one of them, fork() would
-// never return.  So a thread that holds such a lock, or allocates in a slow path, blocks signals meanwhile.
+// Makes it safe that a signal handler interrupts this library and calls fork().  The fork handlers take
+// locks of this library.  If the process has a second thread, fork() also takes the locks of malloc.  If the
+// interrupted code held one of these locks, fork() would never return.  A thread therefore blocks signals
+// while it holds such a lock, or allocates in a slow path.
 #pragma once
 
 #include <atomic>
@@ -11,8 +12,8 @@ namespace lmdbio {
 
 namespace detail {
 
-/// Of a thread.  The mask belongs to the outermost of what blocks; what is nested only counts, so that locks
-/// may be released in any order.
+/// Signal blocking of a thread.  The outermost object that blocks signals saves the mask, and nested objects
+/// only count.  Locks may therefore be released in any order.
 struct SignalBlocking {
   unsigned depth = 0;
   std::uint64_t before = 0;  ///< the thread's mask, while depth is not 0
@@ -24,15 +25,15 @@ extern constinit std::atomic<bool> own_threads;
 std::uint64_t block_async_signals() noexcept;
 void set_signal_mask(std::uint64_t mask) noexcept;
 
-// Not inline: what need not block is to pay one branch.
+// Not inline: code that does not need to block pays one branch only.
 [[gnu::cold]] void begin_blocking() noexcept;
 [[gnu::cold]] void end_blocking() noexcept;
 
 }  // namespace detail
 
-/// Blocks asynchronous signals in the calling thread for as long as it lives; may be nested.  Signals that
-/// the thread's own instructions raise (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS) are not
-/// blocked.  Not around code of the program's: callbacks, comparators.
+/// Blocks asynchronous signals in the calling thread while it lives; may be nested.  Does not block signals
+/// that the thread's own instructions raise (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS).
+/// Not for use around code of the program: callbacks and comparators.
 class AsyncSignalsBlocked {
  public:
   explicit AsyncSignalsBlocked(bool wanted = true) noexcept : wanted_(wanted) {
@@ -44,16 +45,17 @@ class AsyncSignalsBlocked {
     if (wanted_) detail::end_blocking();
   }
 
-  /// The calling thread is inside of one, or holds a SignalSafeMutex.
+  /// True if the calling thread is inside of one, or holds a SignalSafeMutex.
   static bool active() noexcept { return detail::signal_blocking.depth != 0; }
 
  private:
   const bool wanted_;
 };
 
-/// Inside of AsyncSignalsBlocked: gives the thread its own mask back for as long as it lives.  For waits and
-/// callbacks, with no SignalSafeMutex held.  Handlers run meanwhile and may fork: state that a child needs
-/// has to be consistent, and after it the caller may be in that child.  Without effect elsewhere.
+/// Inside of AsyncSignalsBlocked, gives the thread its own mask back while it lives; has no effect
+/// elsewhere.  For waits and callbacks, with no SignalSafeMutex held.  Signal handlers may run and fork
+/// meanwhile.  State that a child needs must therefore be consistent, and the caller may be in that child
+/// afterwards.
 class AsyncSignalsAllowed {
  public:
   AsyncSignalsAllowed() noexcept : outer_(detail::signal_blocking) {
@@ -73,8 +75,8 @@ class AsyncSignalsAllowed {
   detail::SignalBlocking outer_;
 };
 
-/// A mutex that fork handlers may take: its holder blocks asynchronous signals.  For std::lock_guard and
-/// std::unique_lock.  In a forked child the thread that held it unlocks it and gets its own mask back.
+/// A mutex that fork handlers may take.  Its holder blocks asynchronous signals.  For std::lock_guard and
+/// std::unique_lock.  In a forked child, the thread that held it unlocks it and gets its own mask back.
 class SignalSafeMutex {
  public:
   constexpr SignalSafeMutex() noexcept = default;
@@ -93,10 +95,11 @@ class SignalSafeMutex {
   std::mutex mutex_;
 };
 
-/// Called before a thread of ours is started.
+/// Call this before a thread of LMDBIO is started.
 inline void note_own_thread() noexcept { detail::own_threads.store(true, std::memory_order_relaxed); }
-/// A thread of ours was started: from then on fork() takes malloc's locks, which it would not do in a program
-/// of one thread.  What allocates outside of slow paths asks, since blocking signals is two system calls.
+/// True if a thread of LMDBIO was started.  From then on fork() takes the locks of malloc, which it would
+/// not do in a program with one thread.  Code that allocates outside of slow paths asks this, since blocking
+/// signals costs two system calls.
 inline bool has_own_threads() noexcept { return detail::own_threads.load(std::memory_order_relaxed); }
 
 }  // namespace lmdbio

@@ -1,4 +1,4 @@
-// Waiting for a number in memory to change: futex(2), for what must work in a forked child as well.
+// Waits for a number in memory to change, with futex(2), which also works in a forked child.
 #pragma once
 
 #include <linux/futex.h>
@@ -13,14 +13,16 @@
 
 namespace lmdbio {
 
-/// A count of events.  A waiter reads it, looks whether there is anything to do, and waits for it to change.
-/// Needs no destruction, may be used after a fork.  Any thread.  Reading and counting are sequentially
-/// consistent: who announces how it waits and then reads, and who counts and then looks for that, do not miss
-/// each other.
+/// A count of events.  A waiter reads the count, checks whether there is anything to do, and waits for the
+/// count to change.  Needs no destruction, and may be used after a fork.  Any thread.
+///
+/// Reads and increments are sequentially consistent.  If one thread announces how it waits and then reads
+/// the count, and another thread counts and then looks for announcements, they do not miss each other.
 class EventCount {
  public:
   std::uint32_t now() const noexcept { return count_.load(std::memory_order_seq_cst); }
-  /// Until the count is no longer `seen`, or `timeout_ns` have passed, or a signal came.  errno preserved.
+  /// Waits until the count is no longer `seen`, `timeout_ns` have passed, or a signal came.  errno
+  /// preserved.
   void wait(std::uint32_t seen, std::int64_t timeout_ns) noexcept {
     const int saved = errno;
     const timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
@@ -28,7 +30,7 @@ class EventCount {
     errno = saved;
   }
   void notify() noexcept { wake(INT_MAX); }
-  /// Wakes one of those who wait.
+  /// Wakes one waiter.
   void notify_one() noexcept { wake(1); }
 
  private:
@@ -42,12 +44,12 @@ class EventCount {
   std::atomic<std::uint32_t> count_{0};
 };
 
-/// One event that one thread waits for.  set() touches nothing of it once the waiter can see the event, so
-/// the waiter may free it at once.
+/// One event that one thread waits for.  Once the waiter can see the event, set() does not access the object
+/// any more, so the waiter may free it at once.
 class OneShot {
  public:
   bool is_set() const noexcept { return word_.load(std::memory_order_acquire) != 0; }
-  /// Until it is set, or `timeout_ns` have passed, or a signal came.  errno preserved.
+  /// Waits until the event is set, `timeout_ns` have passed, or a signal came.  errno preserved.
   void wait(std::int64_t timeout_ns) noexcept {
     const int saved = errno;
     const timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
@@ -66,7 +68,7 @@ class OneShot {
   std::atomic<std::uint32_t> word_{0};
 };
 
-/// CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 inline std::int64_t now_ns() noexcept {
   timespec t{};
   (void)::clock_gettime(CLOCK_MONOTONIC, &t);

@@ -14,7 +14,7 @@ constexpr std::int64_t kPeriodNs = 100'000'000;
 struct Interrupt {
   InterruptFunc* ask = nullptr;
   void* context = nullptr;
-  std::int64_t asked_ns = 0;  ///< 0: not in this call
+  std::int64_t asked_ns = 0;  ///< 0: not asked in this call
   bool told = false;
 };
 thread_local constinit Interrupt interrupt;
@@ -37,7 +37,7 @@ bool interrupted() noexcept {
   if (interrupt.ask == nullptr) return false;
   if (interrupt.told) return true;
   const std::int64_t now = now_ns();
-  if (interrupt.asked_ns == 0) interrupt.asked_ns = now;  // most calls end before
+  if (interrupt.asked_ns == 0) interrupt.asked_ns = now;  // most calls end before the first question
   if (now - interrupt.asked_ns < kPeriodNs) return false;
   const Interrupt asked = interrupt;
   int answer = 0;

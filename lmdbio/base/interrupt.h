@@ -1,24 +1,25 @@
-// Waits that the calling program may end: lmdbio_set_interrupt.
+// Lets the calling program end waits (lmdbio_set_interrupt).
 #pragma once
 
 #include <atomic>
 
 namespace lmdbio {
 
-/// As lmdbio_interrupt_func.
+/// Function of the program, as lmdbio_interrupt_func.
 using InterruptFunc = int(void* context);
 
-/// For the calling thread; null: nobody asks.
+/// Sets the function that is asked in the calling thread; null: none.
 void set_interrupt(InterruptFunc* ask, void* context) noexcept;
-/// What set_interrupt() was given last by this thread.
+/// Returns the last arguments of set_interrupt() in this thread.
 void get_interrupt(InterruptFunc*& ask, void*& context) noexcept;
-/// A call of the library begins: the answers to earlier calls do not count.
+/// Marks the beginning of a call of the library: answers to earlier calls no longer count.
 void forget_interrupt() noexcept;
-/// Asks the program, with its signal mask, but at most every 0.1 s.  True: the call in progress is to end; so
-/// is the answer from then on.  Not under locks: the program may do anything meanwhile, also fork.
+/// Asks the program, with its own signal mask, at most every 0.1 s.  True: the call in progress must end,
+/// and further questions in this call return true as well.  Not under locks: the program may do anything
+/// meanwhile, even fork.
 bool interrupted() noexcept;
 
-/// For waits that can be cancelled in both ways.
+/// True if the wait must end, for waits that can be cancelled in both ways.
 inline bool wait_ended(const std::atomic<bool>& cancelled) noexcept {
   return cancelled.load(std::memory_order_acquire) || interrupted();
 }

@@ -26,13 +26,13 @@ std::atomic<unsigned> g_lines{0};
 std::atomic<StandardErrorOpener> g_open_stderr{nullptr};
 
 void put(const char* text, std::size_t bytes) noexcept {
-  int cancel = 0;  // write(2) is a cancellation point: callers are not
+  int cancel = 0;  // write(2) is a cancellation point, callers are not
   (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
   const StandardErrorOpener open = g_open_stderr.load(std::memory_order_acquire);
   const int opened = open != nullptr ? open() : kSharesDescriptors;
   const UniqueFd own(opened);
   const NoFileSizeSignal limited;  // standard error may be a file
-  // Nobody is left to be told that this failed.
+  // A failure cannot be reported any more.
   [[maybe_unused]] const ssize_t written =
       ::write(opened == kSharesDescriptors ? STDERR_FILENO : opened, text, bytes);
   (void)::pthread_setcancelstate(cancel, nullptr);
@@ -50,7 +50,7 @@ bool log_enabled(LogLevel level) noexcept { return level <= g_level.load(std::me
 
 void log_line(LogLevel level, const char* fmt, ...) noexcept {
   if (!log_enabled(level)) return;
-  // The load keeps the count from wrapping around.
+  // Checking first keeps the count from wrapping around.
   if (g_lines.load(std::memory_order_relaxed) > kLogLines) return;
   const int saved = errno;
   const unsigned before = g_lines.fetch_add(1, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// The owner of a range of addresses, and the only caller of munmap(2).
+// Owns a range of addresses; the only code that calls munmap(2).
 #pragma once
 
 #include <sys/mman.h>
@@ -14,14 +14,15 @@
 
 namespace lmdbio {
 
-/// Of the kernel, bytes.
+/// Returns the kernel's page size, in bytes.
 inline std::size_t system_page() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
-/// Moved-from and default-made: owns nothing, data() is null, size() 0.
+/// A range of mapped addresses.  A default-constructed or moved-from Mapping owns nothing: data() is null,
+/// size() 0.
 class Mapping {
  public:
   Mapping() noexcept = default;
-  /// Takes over `size` bytes at `data`, as mmap(2) gave them.
+  /// Takes over `size` bytes at `data`, as mmap(2) returned them.
   Mapping(void* data, std::size_t size) noexcept : data_(static_cast<std::byte*>(data)), size_(size) {}
   Mapping(Mapping&& other) noexcept : data_(other.data_), size_(other.size_) { (void)other.release(); }
   Mapping& operator=(Mapping&& other) noexcept {
@@ -37,11 +38,11 @@ class Mapping {
   ~Mapping() { reset(); }
 
   std::byte* data() const noexcept { return data_; }
-  /// Bytes; a multiple of the system's page.
+  /// Size in bytes, a multiple of the system's page.
   std::size_t size() const noexcept { return size_; }
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
-  /// Unmaps the range, whatever was mapped over it since; errno preserved.
+  /// Unmaps the range, including anything that was mapped over it since.  errno preserved.
   void reset() noexcept {
     if (data_ == nullptr) return;
     const int saved = errno;
@@ -49,8 +50,8 @@ class Mapping {
     errno = saved;
     (void)release();
   }
-  /// Unmaps what lies beyond the first `bytes`, or maps more of what the last page maps, where the addresses
-  /// behind it are free; data() stays.  False: nothing has changed.
+  /// Unmaps the addresses beyond the first `bytes`, or extends the mapping of the last page if the addresses
+  /// behind it are free.  data() stays.  False: nothing has changed.
   bool resize(std::size_t bytes) noexcept {
     const std::size_t page = system_page(), now = align_up(bytes, page);
     std::byte* const end = data_ + size_;
@@ -61,14 +62,15 @@ class Mapping {
     size_ = now;
     return true;
   }
-  /// The caller unmaps data(), size() from now on; ask for size() before.
+  /// Leaves data(), size() to the caller, who unmaps them.  Ask for size() before.
   [[nodiscard]] std::byte* release() noexcept {
     size_ = 0;
     return std::exchange(data_, nullptr);
   }
 
-  /// `size` bytes of addresses and no memory (PROT_NONE, MAP_NORESERVE), at a multiple of `alignment`, a
-  /// power of two. Size is rounded up to the system's page.  Size 0: EINVAL; no room: ENOMEM.
+  /// Reserves `size` bytes of addresses without memory (PROT_NONE, MAP_NORESERVE), at a multiple of
+  /// `alignment`, a power of two.  Rounds the size up to the system's page.  Errors: EINVAL for size 0,
+  /// ENOMEM if there is no room.
   static Result<Mapping> reserve(std::size_t size, std::size_t alignment) noexcept {
     const std::size_t page = system_page();
     if (size == 0 || !is_power_of_two(alignment)) return Status::from_errno(EINVAL);
@@ -82,7 +84,8 @@ class Mapping {
     const std::size_t head = align_up(at, alignment) - at;
     std::byte* const data = static_cast<std::byte*>(p) + head;
     const std::size_t tail = slack - head;
-    // Too many areas: what is still ours goes, never what another thread may have mapped meanwhile.
+    // Too many VMAs: unmap only addresses that are still ours, never those that another thread may have
+    // mapped since.
     std::size_t ours = bytes + slack;
     bool trimmed = tail == 0 || ::munmap(data + bytes, tail) == 0;
     if (trimmed) {
@@ -97,7 +100,8 @@ class Mapping {
     return Mapping(data, bytes);
   }
 
-  /// `size` bytes of zeros that get memory as they are used.  Size 0: EINVAL; no room: ENOMEM.
+  /// Maps `size` bytes of zeros, which get memory as they are used.  Errors: EINVAL for size 0, ENOMEM if
+  /// there is no room.
   static Result<Mapping> zeroed(std::size_t size) noexcept {
     if (size == 0) return Status::from_errno(EINVAL);
     const std::size_t bytes = align_up(size, system_page());
@@ -107,10 +111,10 @@ class Mapping {
     return Mapping(p, bytes);
   }
 
-  /// `length` bytes of the file from its start, PROT_READ and MAP_SHARED, at a multiple of `alignment`, a
-  /// power of two. May reach beyond the end of the file: an access there is SIGBUS until the file has grown.
-  /// `fd` may be closed afterwards.  `hint`: tried first.  One system call where the kernel puts it at such
-  /// an address.  Errors as mmap(2).
+  /// Maps `length` bytes of the file from its start, with PROT_READ and MAP_SHARED, at a multiple of
+  /// `alignment`, a power of two.  The mapping may reach beyond the end of the file: an access there raises
+  /// SIGBUS until the file has grown.  `fd` may be closed afterwards.  `hint`: address to try first.  Makes
+  /// one system call if the kernel chooses an aligned address.  Errors: as mmap(2).
   static Result<Mapping> map_file(int fd, std::size_t length, std::size_t alignment,
                                   void* hint = nullptr) noexcept {
     if (length > SIZE_MAX / 2) return Status::from_errno(ENOMEM);
@@ -119,8 +123,9 @@ class Mapping {
     if (anywhere == MAP_FAILED) return Status::from_errno(errno);
     Mapping first(anywhere, bytes);
     if (reinterpret_cast<std::uintptr_t>(anywhere) % alignment == 0) return first;
-    // The file can be mapped: where a MAP_FIXED fails late, the kernel has emptied the range already, and
-    // what another thread puts there is not ours to unmap.
+    // The first mmap(2) has shown that the file can be mapped.  If a MAP_FIXED fails late, the kernel has
+    // already emptied the range, and another thread may have mapped something there, which must not be
+    // unmapped.
     first.reset();
     Result<Mapping> range = reserve(length, alignment);
     if (!range) return range;

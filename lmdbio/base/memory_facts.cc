@@ -19,7 +19,7 @@
 namespace lmdbio {
 namespace {
 
-/// The start of a small file; empty: it cannot be read.
+/// Reads the start of a small file; empty: it cannot be read.
 template <std::size_t N>
 std::string_view read_start(const char* directory, const char* name, char (&buffer)[N]) noexcept {
   char path[PATH_MAX];
@@ -40,7 +40,7 @@ std::optional<std::uint64_t> number(std::string_view text) noexcept {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   std::uint64_t n = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), n).ec != std::errc()) return {};
-  return n;  // "max" is no number: no limit
+  return n;  // "max" is not a number: no limit
 }
 
 std::optional<std::uint64_t> number_in(const char* directory, const char* name) noexcept {
@@ -48,16 +48,17 @@ std::optional<std::uint64_t> number_in(const char* directory, const char* name) 
   return number(read_start(directory, name, text));
 }
 
-/// The value of a line "NAME VALUE" of memory.stat.
+/// Returns the value of a line "NAME VALUE" of memory.stat.
 std::optional<std::uint64_t> field_of(std::string_view stat, std::string_view name) noexcept {
   std::size_t at = stat.find(name);
   while (at != std::string_view::npos && at != 0 && stat[at - 1] != '\n') at = stat.find(name, at + 1);
   return at == std::string_view::npos ? std::nullopt : number(stat.substr(at + name.size()));
 }
 
-/// Page cache that is charged to a group: it counts as used there, but can be had, the often used part (a
-/// file that is read a second time) like the rest.  With those below it: version 1 tells both, version 2
-/// this, and which memory of the kernel's own (names of files) can be had.
+/// Returns the page cache that is charged to a group.  It counts as used there, but can be reclaimed,
+/// including the active part (a file that is read a second time).  The groups below are included: version 1
+/// has separate fields for that, and version 2 has only such values.  Version 2 also reports which kernel
+/// memory (names of files) can be reclaimed.
 std::uint64_t reclaimable_in(const char* directory) noexcept {
   char text[4096];
   const std::string_view stat = read_start(directory, "/memory.stat", text);
@@ -74,8 +75,8 @@ std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view fie
   return kib ? std::optional<std::uint64_t>(*kib * 1024) : std::nullopt;
 }
 
-/// The limits of the group at `group` below `mount`, and of those above it.  `throttle_name`: of a second
-/// limit, at which the kernel slows processes down; null: there is none.
+/// Applies the limits of the group at `group` below `mount`, and of the groups above it.  `throttle_name`:
+/// name of a second limit, at which the kernel slows processes down; null: there is none.
 void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::string_view group,
                   const char* limit_name, const char* throttle_name, const char* usage_name) noexcept {
   for (;;) {
@@ -83,14 +84,14 @@ void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::
     if (std::snprintf(directory, sizeof directory, "%s%s%.*s", root, mount, static_cast<int>(group.size()),
                       group.data()) >= static_cast<int>(sizeof directory))
       return;
-    // Also of a group whose limit is not the tightest: it may be fuller.
+    // Also for a group whose limit is not the tightest, since it may be fuller.
     auto limit = number_in(directory, limit_name);
     if (throttle_name != nullptr) {
       if (const auto high = number_in(directory, throttle_name); high)
         limit = std::min(*high, limit.value_or(*high));
     }
     if (limit) {
-      // Of groups with the same limit the outermost: it is where processes meet that limit together.
+      // Among groups with the same limit, take the outermost, in which processes share that limit.
       if (struct stat st; *limit <= facts.total && ::stat(directory, &st) == 0) facts.group = st.st_ino;
       facts.total = std::min(facts.total, *limit);
       const std::uint64_t used = number_in(directory, usage_name).value_or(0);

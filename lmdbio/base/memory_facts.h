@@ -6,16 +6,17 @@
 namespace lmdbio {
 
 struct MemoryFacts {
-  std::uint64_t total = 0;      ///< bytes: of the machine, or the tightest limit of the process's cgroups
-  std::uint64_t available = 0;  ///< bytes that could be taken without swapping; all page cache could be
-  std::uint64_t group = 0;      ///< the cgroup with that limit; 0: the machine.  Processes may compare it
-  bool known = true;            ///< false: `available` is too low, and limits of cgroups may be missing
+  std::uint64_t total = 0;      ///< in bytes: of the machine, or the process's tightest cgroup limit
+  std::uint64_t available = 0;  ///< in bytes, without swapping; all page cache counts as available
+  std::uint64_t group = 0;      ///< the cgroup with that limit, to compare processes; 0: the machine
+  bool known = true;            ///< false: `available` is too low, cgroup limits may be missing
 };
 
-/// From /proc/meminfo, and memory.max, memory.high and memory.current (v1: limit_in_bytes, usage_in_bytes) of
-/// the process's cgroup and those above it.  What cannot be read does not limit; without /proc both are from
-/// sysinfo(2), which does not tell of page cache.  About 50 us; no allocation.  Any thread.  `root`: where
-/// /proc and /sys are, for tests.
+/// Returns the limits and the free memory of the process.  Reads /proc/meminfo, and memory.max, memory.high
+/// and memory.current (v1: limit_in_bytes, usage_in_bytes) of the process's cgroup and those above it.  A
+/// file that cannot be read sets no limit.  Without /proc, both numbers come from sysinfo(2), which does not
+/// report page cache.  Takes about 50 us; allocates nothing.  Any thread.  `root`: where /proc and /sys are,
+/// for tests.
 MemoryFacts memory_facts(const char* root = "") noexcept;
 
 }  // namespace lmdbio

@@ -1,4 +1,4 @@
-// The name that somebody who mistyped one most likely meant.
+// Finds the name that a user most likely meant by a mistyped one.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,9 @@
 
 namespace lmdbio {
 
-/// Insertions, deletions, replacements and exchanges of neighbours that make `b` of `a` (Damerau's distance,
-/// without edits inside an exchange).  Names longer than 40 characters are infinitely far.
+/// Returns how many insertions, deletions, replacements and exchanges of neighbours turn `a` into `b`
+/// (Damerau's distance, without edits inside an exchange).  Names longer than 40 characters are infinitely
+/// far.
 constexpr std::size_t edit_distance(std::string_view a, std::string_view b) noexcept {
   constexpr std::size_t kMost = 40;
   if (a.size() > kMost || b.size() > kMost) return ~std::size_t{0};
@@ -32,8 +33,8 @@ constexpr std::size_t edit_distance(std::string_view a, std::string_view b) noex
   return above[b.size()];
 }
 
-/// The nearest to `given` of the names that `next()` gives until it gives an empty one; empty: none is near,
-/// by a third of its length.
+/// Returns the name nearest to `given` of those that `next()` returns; next() returns an empty name at the
+/// end.  Empty: no name is within a third of the length of `given`.
 template <class Next>
 constexpr std::string_view nearest_name(std::string_view given, Next&& next) {
   std::string_view best;

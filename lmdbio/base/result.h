@@ -8,7 +8,8 @@
 
 namespace lmdbio {
 
-/// `if (r) use(r.value()); else return r.error();`  Asking for the half that is not there terminates: our bug.
+/// Usage: `if (r) use(r.value()); else return r.error();` Access to the half that is not there terminates
+/// the program, since it is a bug of LMDBIO.
 template <class T>
 using Result = boost::outcome_v2::basic_result<T, Status, boost::outcome_v2::policy::terminate>;
 

@@ -1,25 +1,25 @@
-// What a call came to, in LMDB's own numbering, so that it crosses the C boundary as it is.
+// The result of a call, in LMDB's own numbering, so that it crosses the C boundary unchanged.
 #pragma once
 
 #include <cassert>
 
 namespace lmdbio {
 
-/// 0: success; above 0: an errno; from -30799 to -30700: an MDB_* code.  A value, one int wide.
+/// A result code, one int wide.  0: success; above 0: an errno; from -30799 to -30700: an MDB_* code.
 class [[nodiscard]] Status {
  public:
   constexpr Status() noexcept = default;
-  /// `e` as in errno, above 0.
+  /// `e`: an errno, above 0.
   static constexpr Status from_errno(int e) noexcept {
     assert(e > 0);
     return Status(e);
   }
-  /// `rc` as in lmdb.h, e.g. MDB_NOTFOUND.
+  /// `rc`: a code of lmdb.h, such as MDB_NOTFOUND.
   static constexpr Status from_mdb(int rc) noexcept {
     assert(rc <= -30700);
     return Status(rc);
   }
-  /// The kernel's convention (negative errno, else success).  The only place where a sign is flipped.
+  /// Converts from the kernel's convention: a negative errno, else success.
   static constexpr Status from_kernel(long res) noexcept {
     return res < 0 ? from_errno(static_cast<int>(-res)) : Status();
   }

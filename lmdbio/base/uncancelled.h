@@ -1,11 +1,11 @@
-// A thread that is not to end in here.
+// Protects a thread from cancellation.
 #pragma once
 
 #include <pthread.h>
 
 namespace lmdbio {
 
-/// The thread is not cancelled as long as this lives: forced unwinding through a catch-all or a noexcept
+/// Disables cancellation of the thread while it lives.  Forced unwinding through a catch-all or a noexcept
 /// frame would abort the program.
 class Uncancelled {
  public:

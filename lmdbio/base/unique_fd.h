@@ -1,4 +1,4 @@
-// The owner of a file descriptor, and the only caller of close(2).
+// Owns a file descriptor; the only code that calls close(2).
 #pragma once
 
 #include <unistd.h>
@@ -8,11 +8,11 @@
 
 namespace lmdbio {
 
-/// Moved-from and default-made: owns nothing, get() is -1.
+/// A file descriptor.  A default-constructed or moved-from UniqueFd owns nothing: get() is -1.
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;
-  /// Takes `fd` over; negative: nothing.
+  /// Takes over `fd`; negative: none.
   explicit UniqueFd(int fd) noexcept : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
@@ -25,14 +25,14 @@ class UniqueFd {
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  /// The caller closes it from now on.
+  /// Leaves the descriptor to the caller, who closes it.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-  /// Closes what it owns and takes `fd` over; errno preserved.  Not for the descriptor that it owns already.
+  /// Closes the descriptor and takes over `fd`, which must be another one.  errno preserved.
   void reset(int fd = -1) noexcept {
     const int old = std::exchange(fd_, fd);
     if (old < 0) return;
     const int saved = errno;
-    ::close(old);  // only read from: nothing to lose; and after EINTR Linux has closed it
+    ::close(old);  // files are only read, so no error matters; EINTR closes, too
     errno = saved;
   }
 

@@ -1,4 +1,5 @@
-// Arrays of many plain elements of which few are ever used: zero pages of the kernel until then.
+// Arrays of many plain elements that are mostly unused.  Unused elements take no memory beyond the kernel's
+// zero page.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,11 @@ struct FreeDeleter {
   void operator()(void* p) const noexcept { std::free(p); }
 };
 
-/// `n` >= 1 elements, all bytes zero; owned like a unique_ptr.
+/// An array that is owned like a unique_ptr.
 template <class T>
 using ZeroedArray = std::unique_ptr<T[], FreeDeleter>;
 
-/// Throws bad_alloc.
+/// Returns `n` >= 1 elements, with all bytes zero.  Throws bad_alloc.
 template <class T>
 ZeroedArray<T> zeroed_array(std::size_t n) {
   static_assert(std::is_trivially_destructible_v<T>);

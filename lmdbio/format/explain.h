@@ -1,4 +1,4 @@
-// What is wrong with a page, in words: for messages, after a check has failed.
+// Describes what is wrong with a page, for messages after a failed check.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace lmdbio::format {
 
-/// Writes into `out` the first rule that the tree page `page` (all its bytes) breaks, naming the field, as
-/// "slot 3 points to offset 5000, outside the nodes".  False: the page alone is well formed; `out` is then
-/// empty.
+/// Writes the first rule that the tree page `page` (all its bytes) breaks into `out`, with the name of the
+/// field, for example "slot 3 points to offset 5000, outside the nodes".  False: the page alone is well
+/// formed; `out` is then empty.
 bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept;
 
-/// The same for a meta page: its first kMetaBytes, or what there is of them.
+/// The same for a meta page: its first kMetaBytes, or fewer if there are fewer.
 bool explain_meta(Bytes page, std::span<char> out) noexcept;
 
 }  // namespace lmdbio::format

@@ -1,4 +1,4 @@
-// LMDB 0.9's file format, version 1, 64-bit little endian: docs/format.md says it in prose.
+// LMDB 0.9's file format: version 1, 64-bit, little endian.  docs/format.md describes it.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 
 namespace lmdbio::format {
 
-/// A page's number; its byte offset in the file is number x page size.
+/// The number of a page.  The page's byte offset in the file is its number x page size.
 enum class Pgno : std::uint64_t {};
 constexpr std::uint64_t raw(Pgno p) noexcept { return static_cast<std::uint64_t>(p); }
-/// Pages 0 and 1 are metas: no tree has them.
+/// Pages 0 and 1 are meta pages, which belong to no tree.
 inline constexpr std::uint64_t kMetaPages = 2;
-/// Root of a tree without pages.
+/// The root of a tree without pages.
 inline constexpr Pgno kNoPage{~std::uint64_t{0}};
 
 // Page header: pgno u64@0, pad u16@8, flags u16@10, lower u16@12 and upper u16@14, or pages u32@12.
@@ -30,7 +30,7 @@ inline constexpr std::uint32_t kMagic = 0xBEEFC0DE, kVersion = 1;
 /// LMDB's CURSOR_STACK: no tree is deeper.
 inline constexpr unsigned kMaxDepth = 32;
 
-/// A database's record, as in a meta page and in an kSubData node (there at 2-byte alignment: copy it).
+/// The record of a database, as in a meta page and in a kSubData node (there at 2-byte alignment: copy it).
 struct DbRecord {
   std::uint32_t pad;  ///< size of a DUPFIXED item; in the free database of a meta: the page size
   std::uint16_t flags;
@@ -40,18 +40,18 @@ struct DbRecord {
 };
 static_assert(sizeof(DbRecord) == 48);
 
-/// What follows the page header on pages 0 and 1.
+/// The contents of pages 0 and 1 after the page header.
 struct MetaRecord {
   std::uint32_t magic, version;
   std::uint64_t address, mapsize;
-  DbRecord dbs[2];  ///< free, main
+  DbRecord dbs[2];  ///< free database, main database
   std::uint64_t last_pg;
-  std::uint64_t txnid;  ///< stored last by the writer
+  std::uint64_t txnid;  ///< the writer stores it last
 };
 static_assert(sizeof(MetaRecord) == 136);
 inline constexpr std::size_t kMetaBytes = kPageHeader + sizeof(MetaRecord);
 
-/// Pages of an overflow run that holds `bytes`: only its first page has a header.
+/// Returns the number of pages of an overflow run that holds `bytes`.  Only its first page has a header.
 constexpr std::uint64_t overflow_pages(std::uint64_t bytes, unsigned page_shift) noexcept {
   return ((kPageHeader - 1 + bytes) >> page_shift) + 1;
 }

@@ -1,4 +1,4 @@
-// Meta pages: what a file says of itself.
+// Checks and copies meta pages, which describe their file.
 #pragma once
 
 #include "lmdbio/base/bytes.h"
@@ -13,14 +13,14 @@ enum class MetaKind : unsigned char {
   bad_page_size,  ///< a meta page whose page size is no power of two from kMinPageSize to kMaxPageSize
 };
 
-/// Judges the meta page that starts `page`; fewer bytes than kMetaBytes: other.
+/// Judges the meta page at the start of `page`.  Fewer bytes than kMetaBytes: other.
 MetaKind judge_meta(Bytes page) noexcept;
 
-/// A copy of the same.  MDB_INVALID: not an LMDB file of this byte order and word size, or a page size that no
-/// LMDB has; MDB_VERSION_MISMATCH: another format version.
+/// Returns a copy of the meta page at the start of `page`.  MDB_INVALID: not an LMDB file of this byte order
+/// and word size, or a page size that no LMDB file has.  MDB_VERSION_MISMATCH: another format version.
 Result<MetaRecord> parse_meta(Bytes page) noexcept;
 
-/// Page size of a checked meta, in bytes.
+/// Returns the page size of a checked meta page, in bytes.
 inline std::size_t page_size(const MetaRecord& m) noexcept { return m.dbs[0].pad; }
 
 }  // namespace lmdbio::format

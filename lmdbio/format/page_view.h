@@ -1,7 +1,7 @@
-// Tree pages and sub-pages: views that check what is touched, when it is touched.
+// Views of tree pages and sub-pages, which check data when it is used.
 //
-// A view proves the page's header once, when it is made; each slot is proved when it is used.  Proving all
-// slots on entry (some 200 loads) costs more than a lookup does.
+// A view checks the header of the page once, when it is made, and each slot when it is used.  Checking all
+// slots at once (some 200 loads) would cost more than a lookup.
 #pragma once
 
 #include "lmdbio/base/bytes.h"
@@ -9,29 +9,29 @@
 
 namespace lmdbio::format {
 
-/// A node whose header, key and in-page data lie inside its page; valid as long as the page's bytes.
+/// A node whose header, key and in-page data are inside its page.  It is valid as long as the page's bytes.
 struct Node {
   const std::byte* at = nullptr;
 
   unsigned flags() const noexcept { return load<std::uint16_t>(at + 4); }
   unsigned key_size() const noexcept { return load<std::uint16_t>(at + 6); }
   const std::byte* key() const noexcept { return at + kNodeHeader; }
-  /// Leaf: bytes of the value (kBigData: of the whole value, elsewhere).
+  /// Leaf: size of the value, in bytes.  With kBigData, of the whole value, which is in overflow pages.
   std::uint32_t data_size() const noexcept { return load<std::uint32_t>(at); }
   const std::byte* data() const noexcept { return at + kNodeHeader + key_size(); }
-  /// Branch: the page below.
+  /// Branch: number of the page below.
   Pgno child() const noexcept {
     return Pgno{load<std::uint32_t>(at) | (std::uint64_t{load<std::uint16_t>(at + 4)} << 32)};
   }
-  /// kBigData: first page of the overflow run.
+  /// Leaf, kBigData: number of the first page of the overflow run.
   Pgno overflow() const noexcept { return load<Pgno>(data()); }
 };
 
 /// A page of a tree, or a sub-page inside a node.  Non-owning, trivially copyable.
 class PageView {
  public:
-  PageView() noexcept {}  // NOLINT: nothing may be asked before open() or adopt
-  /// No page: bytes() is null.
+  PageView() noexcept {}  // NOLINT: not initialized before open()
+  /// Returns a view without a page: bytes() is null.
   static PageView none() noexcept {
     PageView v;
     v.page_ = nullptr;
@@ -40,14 +40,14 @@ class PageView {
     return v;
   }
 
-  /// A page of the file: its number and kind must be as the tree says (`kind` kBranch or kLeaf; kLeaf
-  /// allows kLeaf2).  False: corrupted.  `page` holds `size` bytes.
+  /// Opens a page of the file; `page` holds `size` bytes.  False: corrupted, for example if the page's
+  /// number is not `expect`, or if its flags do not say either branch or leaf (kLeaf2 included).
   static bool open(const std::byte* page, std::size_t size, Pgno expect, PageView& out) noexcept {
     if (load<Pgno>(page) != expect) [[unlikely]]
       return false;
     return out.adopt(page, size);
   }
-  /// A sub-page: `size` bytes of a node's data.  Its page number means nothing.
+  /// Opens a sub-page: `size` bytes of a node's data.  Its page number means nothing.  False: corrupted.
   static bool open_sub(const std::byte* page, std::size_t size, PageView& out) noexcept {
     if (size < kPageHeader) [[unlikely]]
       return false;
@@ -60,10 +60,10 @@ class PageView {
   unsigned count() const noexcept { return count_; }
   const std::byte* bytes() const noexcept { return page_; }
   std::size_t size() const noexcept { return size_; }
-  /// Size of an item of a kLeaf2 page, as the page says.
+  /// Returns the size of an item of a kLeaf2 page in bytes, as the page says.
   unsigned item_size() const noexcept { return load<std::uint16_t>(page_ + kAtPad); }
 
-  /// Slot `i` < count() of a page that is not kLeaf2.  False: corrupted.
+  /// Finds slot `i` < count() of a page that is not kLeaf2.  False: corrupted.
   bool node(unsigned i, Node& out) const noexcept {
     const std::size_t off = load<std::uint16_t>(page_ + kPageHeader + 2 * i);
     if (off < kPageHeader + 2 * count_ || off + kNodeHeader > size_) [[unlikely]]
@@ -73,7 +73,7 @@ class PageView {
     if (is_leaf()) end += (out.flags() & kBigData) != 0 ? sizeof(Pgno) : out.data_size();
     return end <= size_;
   }
-  /// The same for a leaf, for hot paths: the header in one load, its parts by the way.
+  /// The same for a leaf, for hot paths: loads the header at once, and also returns its fields.
   bool leaf_node(unsigned i, Node& out, unsigned& flags, std::size_t& key_size, std::size_t& data_size) const noexcept {
     const std::size_t off = load<std::uint16_t>(page_ + kPageHeader + 2 * i);
     if (off < kPageHeader + 2 * count_ || off + kNodeHeader > size_) [[unlikely]]
@@ -85,7 +85,7 @@ class PageView {
     key_size = static_cast<std::uint16_t>(header >> 48);
     return off + kNodeHeader + key_size + ((flags & kBigData) != 0 ? sizeof(Pgno) : data_size) <= size_;
   }
-  /// Item `i` < count() of a kLeaf2 page whose items have `item_bytes`.  Null: corrupted.
+  /// Returns item `i` < count() of a kLeaf2 page whose items have `item_bytes`; nullptr: corrupted.
   const std::byte* item(unsigned i, std::size_t item_bytes) const noexcept {
     if (kPageHeader + (i + std::size_t{1}) * item_bytes > size_) [[unlikely]]
       return nullptr;
@@ -101,15 +101,15 @@ class PageView {
     count_ = static_cast<std::uint16_t>((lower - kPageHeader) / 2);
     if (lower < kPageHeader) [[unlikely]]
       return false;
-    // kLeaf2: items follow the header, there is no slot table, and lower only counts.  A valid sub-page of
-    // 1-byte items has lower and upper beyond its end; item() knows the rule.
+    // kLeaf2: the items follow the header, there is no slot table, and lower only counts the items.  A valid
+    // sub-page of 1-byte items has lower and upper beyond its end.  item() checks the bounds.
     if ((flags_ & kLeaf2) != 0) return (flags_ & (kLeaf | kBranch)) == kLeaf;
     if (lower > upper || upper > size) [[unlikely]]
       return false;
     return ((flags_ & kBranch) != 0) != ((flags_ & kLeaf) != 0);
   }
 
-  // Not initialized: cursors have many, of which few are used.
+  // Not initialized: cursors have many views and use few of them.
   const std::byte* page_;
   std::uint32_t size_;
   std::uint16_t count_;

@@ -12,7 +12,7 @@ namespace lmdbio {
 
 std::optional<std::array<std::uint64_t, 2>> content_state(const File& file, std::size_t head_bytes,
                                                           std::uint64_t more) noexcept {
-  constexpr std::size_t kMost = 256;  // of each page: a meta page uses 152 bytes
+  constexpr std::size_t kMost = 256;  // bytes of each page; a meta page uses 152
   struct {
     std::uint64_t dev, ino, size, changed_s, changed_ns, modified_s, modified_ns, more;
     unsigned char heads[2][kMost];

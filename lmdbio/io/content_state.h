@@ -1,4 +1,4 @@
-// What tells one state of a database file's contents from another.
+// A hash that distinguishes the states of a database file's contents.
 #pragma once
 
 #include <array>
@@ -10,10 +10,11 @@
 
 namespace lmdbio {
 
-/// A hash of 128 bits of device, inode, size, times of change, the first `head_bytes` (the meta pages) and
-/// `more`.  Equal: the file has the same bytes where no writer has been in the meantime, even if another
-/// database was copied over it.  None: it cannot be read.  Blocks for two system calls; the second reads from
-/// storage only what the page cache does not have.
+/// Returns a 128-bit hash that identifies the contents of the file; nullopt: the file cannot be read.  The
+/// hash covers device, inode, size, times of change and modification, and `more`.  It also covers up to 256
+/// bytes of each half of the first `head_bytes`, which are the two meta pages.  Equal hashes: the file has
+/// the same bytes if no writer was active meanwhile, even if another database was copied over it.  Blocks
+/// for three system calls.  The two reads go to storage only for data that is not in the page cache.
 std::optional<std::array<std::uint64_t, 2>> content_state(const File& file, std::size_t head_bytes,
                                                           std::uint64_t more) noexcept;
 

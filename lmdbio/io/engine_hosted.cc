@@ -30,7 +30,7 @@ class HostedEngine final : public IoEngine {
   ~HostedEngine() override;
   Status start(const File& file, EngineKind wanted, const char** name) noexcept;
   void wait_briefly(std::int64_t ns) noexcept override;
-  void forget() noexcept override { (void)host_.release(); }  // the parent's, with its thread
+  void forget() noexcept override { (void)host_.release(); }  // it belongs to the parent, with its thread
 
  private:
   class Host;
@@ -40,7 +40,7 @@ class HostedEngine final : public IoEngine {
   std::unique_ptr<Host> host_;
 };
 
-/// What the program's thread and the engine's share.
+/// State that the program's thread and the engine's thread share.
 class HostedEngine::Host {
  public:
   Host(std::shared_ptr<PrivateTable> table, unsigned depth) : table_(std::move(table)) {
@@ -51,9 +51,9 @@ class HostedEngine::Host {
   Status start(const File& file, unsigned depth, EngineKind wanted, const char** name) noexcept;
   void stop() noexcept;
   void push(std::span<const RawRead> reads) noexcept;
-  /// What has come.
+  /// Takes results that have come.
   std::size_t pop(std::span<RawResult> out) noexcept;
-  /// Until something has come, a signal came or `ns` have passed.
+  /// Waits until a result has come, a signal came, or `ns` have passed.
   void wait(std::int64_t ns) noexcept;
 
  private:
@@ -68,17 +68,17 @@ class HostedEngine::Host {
   void wake() noexcept;
 
   const std::shared_ptr<PrivateTable> table_;
-  std::unique_ptr<IoEngine> engine_;  // the host thread's
-  UniqueFd bell_fd_;            // likewise: an eventfd of the private table, for an engine with ready_fd()
-  std::size_t below_ = 0;       // likewise: reads that the engine has
-  std::vector<RawRead> taken_;  // likewise: reads that the engine has not yet
+  std::unique_ptr<IoEngine> engine_;  // used by the host thread
+  UniqueFd bell_fd_;            // as engine_: an eventfd of the private table, if the engine has ready_fd()
+  std::size_t below_ = 0;       // as engine_: reads that the engine has
+  std::vector<RawRead> taken_;  // as engine_: reads that the engine does not have yet
   PrivateTable::Job ringing_{&ring, this};
   pthread_t thread_{};
 
   EventCount work_;  ///< there is something to do, or an engine without ready_fd() has results
   EventCount done_;
-  std::atomic<bool> polling_{false};  ///< the host thread is in poll(2): a futex does not wake it
-  std::mutex mutex_;                  // guards what follows; held for no wait and no read
+  std::atomic<bool> polling_{false};  ///< the host thread is in poll(2), which a futex does not end
+  std::mutex mutex_;                  // guards the members below; not held while waiting or reading
   std::vector<RawRead> reads_;
   std::vector<RawResult> results_;
   bool ending_ = false;
@@ -100,7 +100,7 @@ Status HostedEngine::Host::start(const File& file, unsigned depth, EngineKind wa
     if (st.ok())
       if (const int rc = table_->start(thread_, nullptr, run, this); rc != 0) st = Status::from_errno(rc);
     if (st.ok()) return;
-    engine_.reset();  // here, where their descriptors are
+    engine_.reset();  // in this thread, whose table has their descriptors
     bell_fd_.reset();
   });
   return ran ? st : Status::from_errno(EBADF);
@@ -122,13 +122,13 @@ void HostedEngine::Host::serve() noexcept {
     if (ends && below_ == 0 && taken_.empty()) break;
     sleep(seen);
   }
-  engine_.reset();  // by a thread of the table, where its descriptors are
+  engine_.reset();  // in this thread, whose table has its descriptors
 }
 
-// True: nothing more will come.
+// Takes the queued reads.  True: no more will come.
 bool HostedEngine::Host::take() noexcept {
   const std::lock_guard lock(mutex_);
-  taken_.insert(taken_.end(), reads_.begin(), reads_.end());  // both have room for all that can be in flight
+  taken_.insert(taken_.end(), reads_.begin(), reads_.end());  // both have room for all in flight
   reads_.clear();
   return ending_;
 }
@@ -144,7 +144,7 @@ bool HostedEngine::Host::submit() noexcept {
     if (n && n.value() != 0) {
       gone = n.value();
       below_ += gone;
-    } else {  // the engine in front tries again where that may help
+    } else {  // the HostedEngine retries it if that may help
       const RawResult failed{taken_.front().slot, n ? -EAGAIN : -n.error().raw()};
       put({&failed, 1});
     }
@@ -190,7 +190,7 @@ void HostedEngine::Host::sleep(std::uint32_t seen) noexcept {
   [[maybe_unused]] const ssize_t got = ::read(bell_fd_.get(), &rung, sizeof rung);
 }
 
-// By a thread of the table, where the descriptor is.
+// Runs in a thread of the table, which has the descriptor.
 void HostedEngine::Host::ring(void* self) noexcept {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = ::write(static_cast<Host*>(self)->bell_fd_.get(), &one, sizeof one);
@@ -257,7 +257,7 @@ Status HostedEngine::start(const File& file, EngineKind wanted, const char** nam
 void HostedEngine::wait_briefly(std::int64_t ns) noexcept {
   constexpr std::int64_t kTryAgain = 1'000'000;
   if (ready_ != 0 || in_flight() == 0) return;
-  // A read that was refused waits here for another try, and nobody tells of that.
+  // A refused read is retried from here after a while, and no event announces that.
   host_->wait(pending_ != 0 && (below_ == 0 || retry_at_ns_ != 0) ? std::min(ns, kTryAgain) : ns);
 }
 

@@ -1,4 +1,4 @@
-// An engine whose descriptors lie in the private table (private_table.h), for threads of the program.
+// An engine whose descriptors are in the private table (private_table.h), for threads of the program.
 #pragma once
 
 #include "lmdbio/io/engine_select.h"
@@ -6,10 +6,10 @@
 
 namespace lmdbio {
 
-/// A thread of the private table, "lmdbio-ring", runs an engine as select_engine() chooses it for `file`,
-/// which is in that table; reads and results go through memory.  ready_fd() is -1: wait_briefly() waits.  A
-/// thread of the program may end with reads in flight.  Errors: as select_engine, EBADF where there is no
-/// private table (any more).
+/// Makes an engine for `file`, a kept file.  A thread of the private table, "lmdbio-ring", runs the engine
+/// that select_engine_here() chooses for the file; requests and results go through memory. ready_fd() is -1:
+/// wait_briefly() waits.  A thread of the program may end with reads in flight.  Errors: as select_engine();
+/// EBADF: there is no private table (any more).
 Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept;
 

@@ -1,4 +1,4 @@
-// Reads from memory as if it were a file: for tests, and the floor of benchmarks.
+// An engine that reads from memory instead of a file, for tests and as the lower bound in benchmarks.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,13 @@
 
 namespace lmdbio {
 
-/// The bytes outlive it.  Reads are copies within submit(); completions come in order.
+/// Copies the bytes of each read within submit() and completes the reads in order.  The memory must
+/// outlive the engine.
 class MemoryEngine final : public IoEngine {
  public:
   static constexpr Caps kCaps = {1, 32, false};
 
-  /// The caps are the caller's to choose: a test may want a direct engine's alignment.
+  /// The caller may choose the caps, for example a test that needs the alignment of a direct engine.
   explicit MemoryEngine(Bytes file, Caps caps = kCaps) noexcept;
 
  private:
@@ -20,11 +21,11 @@ class MemoryEngine final : public IoEngine {
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
 
   const Bytes file_;
-  std::unique_ptr<RawResult[]> done_;  // caps().depth of them, a ring; null: out of memory
+  std::unique_ptr<RawResult[]> done_;  // a ring of caps().depth results; null: out of memory
   std::size_t first_ = 0, count_ = 0;
 };
 
-/// May throw bad_alloc.
+/// Makes a MemoryEngine.  May throw bad_alloc.
 std::unique_ptr<IoEngine> memory_engine(Bytes file, IoEngine::Caps caps = MemoryEngine::kCaps);
 
 }  // namespace lmdbio

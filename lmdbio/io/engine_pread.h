@@ -1,4 +1,4 @@
-// The engine that works everywhere: one pread(2) at a time.
+// The engine that works on every system: one pread(2) at a time.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace lmdbio {
 
-/// Reads within submit(), one read deep.  The File outlives it.
+/// Reads within submit(), with a queue depth of 1.  The File must outlive the engine.
 class PreadEngine final : public IoEngine {
  public:
   explicit PreadEngine(const File& file) noexcept;
@@ -22,7 +22,7 @@ class PreadEngine final : public IoEngine {
   RawResult result_{};
 };
 
-/// May throw bad_alloc.
+/// Makes a PreadEngine for `file`, which must outlive it.  May throw bad_alloc.
 std::unique_ptr<IoEngine> pread_engine(const File& file);
 
 }  // namespace lmdbio

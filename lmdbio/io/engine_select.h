@@ -1,4 +1,4 @@
-// Which engine reads a file: the best that works here.
+// Selects the engine that reads a file: the best one that works here.
 #pragma once
 
 #include <memory>
@@ -12,26 +12,27 @@ namespace lmdbio {
 
 enum class EngineKind : unsigned char {
   automatic,
-  uring,  // the better ones first
+  uring,  // kinds are ordered, the best first
   threads,
   pread,
-  populate,  ///< bytes come into the page cache, not to where they are asked for: see PageFiller; no other
-             ///< instead
-  populate_copied,  ///< as populate, and to where they are asked for
-  single,           ///< one read at a time, which its caller waits for: see SingleEngine; no other instead
-  single_unread,    ///< likewise; bytes come into the page cache and nowhere else
+  populate,         ///< as threads, but into the page cache only (PageFiller); no fallback
+  populate_copied,  ///< as populate, and also to the destination
+  single,           ///< one read at a time, which its caller waits for (SingleEngine); no fallback
+  single_unread,    ///< as single, but into the page cache only
 };
-/// That of LMDBIO_ENGINE.
+/// Returns the kind that LMDBIO_ENGINE selects.
 EngineKind engine_kind(IoEngineChoice choice) noexcept;
 
-/// An engine for `file`, which outlives it: the wanted kind or, where that cannot be had, the next after it
-/// that can; `automatic` begins with the first.  pread needs nothing but memory, and has depth 1.  `name`
-/// (may be null) gets the kind's name, a constant.  A line at level info, once in a process, tells which it
-/// is and why not a better one.  Errors: ENOMEM; EINVAL for depth 0.  Any thread.
+/// Makes an engine for `file`, which must outlive it: the wanted kind, or the next one after it that is
+/// available.  `automatic` starts with the first kind.  pread needs only memory, and has a queue depth of 1.
+/// `name` (may be null) receives the kind's name, a constant.  Logs one line per process at level info,
+/// which names the kind and tells why better ones are not available.  Errors: ENOMEM; EINVAL for depth 0;
+/// EBADF if the descriptor of a kept file is not available; others as populate_engine().  Any thread.
 Result<std::unique_ptr<IoEngine>> select_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept;
-/// The same in a thread that can use the file's descriptor.  `results`: not null if the caller waits for it
-/// to change: threads count there when something has come, and have no ready_fd().
+/// As select_engine(), in a thread that can use the file's descriptor.  `results`: null, or an event count
+/// that the caller waits for.  If it is not null, engines with threads notify it when results have come, and
+/// have no ready_fd().
 Result<std::unique_ptr<IoEngine>> select_engine_here(const File& file, unsigned depth, EngineKind wanted,
                                                      const char** name, EventCount* results) noexcept;
 

@@ -15,8 +15,9 @@ namespace lmdbio {
 
 namespace {
 
-// The kernel asks storage for as much as the call asks for.  Nobody wants the bytes, so that they may all go
-// to one place, which stays in the processor's cache.
+// Reads bytes into the page cache only.  The kernel requests as much from storage as the call asks for.
+// The bytes themselves are not needed, so all of them go to one small buffer, which stays in the CPU
+// cache.
 long read_into_page_cache(int fd, std::uint64_t offset, std::size_t bytes) noexcept {
   constexpr std::size_t kPlace = 4096, kPieces = 256;
   std::byte place[kPlace];
@@ -66,7 +67,7 @@ SingleEngine::~SingleEngine() {
     request_->done->wait(kPoll);
 }
 
-// The parent's: its thread writes to it.
+// The parent's thread writes to the request, so the child leaves it alone.
 void SingleEngine::forget() noexcept { (void)request_.release(); }
 
 void SingleEngine::wait_briefly(std::int64_t ns) noexcept {

@@ -1,4 +1,4 @@
-// The engine of single reads that a thread of the program waits for.
+// An engine for single reads that a thread of the program waits for.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace lmdbio {
 
-/// One read deep.  A kept file is read by a thread of the private table, which is there already: the caller
-/// waits, and can tell when that takes long.  Any other file is read within submit(), with the program's
-/// signals let through.  Costs one system call a read and, for a kept file, two changes of threads.  The File
-/// outlives it.
+/// Makes one read at a time.  For a kept file, an existing thread of the private table reads: the caller
+/// waits, and can detect that the read takes long.  For any other file, submit() reads, with the program's
+/// signals unblocked.  A read costs one system call and, for a kept file, two context switches.  The File
+/// must outlive the engine.
 class SingleEngine final : public IoEngine {
  public:
   enum class Bytes : unsigned char {
-    copied,    ///< to where they are asked for
-    unwanted,  ///< into the page cache and nowhere else; the end of the file is no error: as far as it goes
+    copied,    ///< to the destination
+    unwanted,  ///< into the page cache only; reads up to the end of the file, which is no error
   };
-  /// Errors: ENOMEM; EBADF: there is no private table (any more).
+  /// Makes an engine for `file`.  Errors: ENOMEM; EBADF: there is no private table (any more).
   static Result<std::unique_ptr<IoEngine>> make(const File& file, Bytes bytes) noexcept;
 
   ~SingleEngine() override;
@@ -29,7 +29,7 @@ class SingleEngine final : public IoEngine {
   void forget() noexcept override;
 
  private:
-  /// A read, for the thread that makes it.
+  /// A read, shared with the thread that makes it.
   struct Request {
     const File& file;
     const Bytes bytes;
@@ -44,7 +44,7 @@ class SingleEngine final : public IoEngine {
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
 
-  std::unique_ptr<Request> request_;           // null: a forked child's, which has forgotten it
+  std::unique_ptr<Request> request_;           // null: forget() was called in a forked child
   const std::shared_ptr<PrivateTable> table_;  // null: reads within submit()
   bool busy_ = false;                          // the request has not been reaped
 };

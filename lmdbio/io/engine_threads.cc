@@ -22,7 +22,7 @@ namespace lmdbio {
 namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
-/// A read through the page cache of so many bytes asks for all of them before it waits for the first.
+/// A buffered read of at least this many bytes requests all of them before it waits for the first.
 constexpr std::size_t kWorthAsking = 32 * 1024;
 constexpr std::uint64_t kNotKnown = ~std::uint64_t{0};
 
@@ -61,27 +61,27 @@ class Ring {
 
 }  // namespace
 
-// What the engine and its threads share.  Plain pthread objects, that are destroyed by stop() alone: in a
-// forked child, where their state is undefined, they are dropped as the bytes that they are.
+// State that the engine and its threads share.  Only stop() destroys the pthread objects.  In a forked
+// child, where their state is undefined, their bytes are freed without destruction.
 struct ThreadsEngine::Pool {
   int fd = -1;
   bool direct = false;
-  std::unique_ptr<PageFiller> filler;               // null: they read
-  std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, bytes
-  EventCount* told = nullptr;                       // counts when results come; null: `ready` does
+  std::unique_ptr<PageFiller> filler;               // null: the threads read
+  std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, in bytes
+  EventCount* told = nullptr;                       // notified when results come; null: `ready` is used
   UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
 
-  // The engine's thread only.
+  // Used only by the thread that uses the engine.
   std::unique_ptr<pthread_t[]> threads;
   unsigned started = 0, most = 0;
 
-  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // a leaf; guards all below
-  pthread_cond_t work = PTHREAD_COND_INITIALIZER;     // reads, or the end
-  pthread_cond_t done = PTHREAD_COND_INITIALIZER;     // as many results as are waited for
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // guards all members below; a leaf lock
+  pthread_cond_t work = PTHREAD_COND_INITIALIZER;     // reads have come, or the engine ends
+  pthread_cond_t done = PTHREAD_COND_INITIALIZER;     // as many results as `waited_for` have come
   Ring<RawRead> reads;
   Ring<RawResult> results;
-  unsigned idle = 0;           // threads that wait for work, those just woken included
-  std::size_t waited_for = 0;  // results; 0: nobody waits
+  unsigned idle = 0;           // threads that wait for work, including those just woken
+  std::size_t waited_for = 0;  // number of results; 0: no thread waits
   bool ending = false;
 
   static void* run(void* pool) noexcept;
@@ -97,13 +97,13 @@ void* ThreadsEngine::Pool::run(void* pool) noexcept {
   return nullptr;
 }
 
-// A read through the page cache asks storage for read_ahead_kb at a time, one request after the other, and
-// wakes its thread for each page that comes.  So all of it is requested at once, and the thread waits for the
-// last page of each request only.  The read itself finds the rest, and errors.
+// Requests the whole range at once, and waits only for the last page of each request.  A plain buffered read
+// requests read_ahead_kb at a time from storage, one request after the other, and wakes its thread for each
+// page that comes.  The read that follows takes the other pages, and reports errors.
 void ThreadsEngine::Pool::ask_for(const RawRead& r) noexcept {
   std::uint64_t step = readahead.load(std::memory_order_relaxed);
   if (step == kNotKnown) readahead.store(step = kernel_readahead(fd), std::memory_order_relaxed);
-  if (step == 0) return;  // the kernel requests nothing that nobody waits for
+  if (step == 0) return;  // no read-ahead: the kernel would request nothing in advance
   const std::uint64_t end = r.offset + r.dst.size();
   for (std::uint64_t at = r.offset; at < end; at += step)
     (void)::posix_fadvise(fd, static_cast<off_t>(at), static_cast<off_t>(std::min(step, end - at)),
@@ -139,7 +139,7 @@ void ThreadsEngine::Pool::serve() noexcept {
       told->notify();
     } else if (results.count() == 1) {
       const std::uint64_t one = 1;
-      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // 0 until now
+      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // it is 0 before
     }
     if (waited_for != 0 && results.count() >= waited_for) ::pthread_cond_signal(&done);
   }
@@ -153,9 +153,9 @@ int ThreadsEngine::Pool::add_thread() noexcept {
   note_own_thread();
   sigset_t all, before;
   ::sigfillset(&all);
-  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // signal handlers run on the program's threads
   int rc = ::pthread_create(&threads[started], &attributes, run, this);
-  if (rc == EINVAL) rc = ::pthread_create(&threads[started], nullptr, run, this);  // much thread-local data
+  if (rc == EINVAL) rc = ::pthread_create(&threads[started], nullptr, run, this);  // kStackBytes is too small
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)::pthread_attr_destroy(&attributes);
   if (rc == 0) ++started;
@@ -182,7 +182,7 @@ ThreadsEngine::~ThreadsEngine() {
 
 int ThreadsEngine::ready_fd() const noexcept { return pool_ != nullptr ? pool_->ready.get() : -1; }
 
-// The threads' stacks stay allocated: they are not ours to unmap.
+// The stacks of the parent's threads stay allocated, since libc owns them.
 void ThreadsEngine::forget() noexcept { pool_.reset(); }
 
 Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler,
@@ -209,11 +209,11 @@ Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<Pag
 Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noexcept {
   Pool& p = *pool_;
   ::pthread_mutex_lock(&p.mutex);
-  for (const RawRead& r : reads) p.reads.push(r);  // never more than depth are in flight
+  for (const RawRead& r : reads) p.reads.push(r);  // at most depth reads are in flight
   const unsigned waiting = p.reads.count(), idle = p.idle;
   ::pthread_mutex_unlock(&p.mutex);
   for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
-  // A thread that is about to become idle may be missed: one too many is started then, within the limit.
+  // This may miss a thread that is about to become idle, and start one thread too many, within the limit.
   const unsigned most = p.filler != nullptr ? std::min(p.most, p.filler->threads()) : p.most;
   for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < most; --missing)
     if (p.add_thread() != 0) p.most = p.started;

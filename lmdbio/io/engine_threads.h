@@ -1,4 +1,4 @@
-// The engine for where io_uring is not to be had: many pread(2) at once, a thread each.
+// An engine for systems without io_uring: several pread(2) at once, each in a thread of its own.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,10 @@
 
 namespace lmdbio {
 
-/// The threads are named "lmdbio-read" and block all signals.  One runs from the start, others are added when
-/// there are more reads than idle ones; where no more can be had, those that run do it all.  The destructor
-/// drops reads that no thread has begun, waits for the others and joins the threads.  The File outlives it.
+/// Reads in threads that are named "lmdbio-read" and block all signals.  One thread runs from the start.
+/// More are started when there are more reads than idle threads; if no more can be started, the existing
+/// ones do all reads.  The destructor drops reads that no thread has begun, waits for the others, and joins
+/// the threads.  The File must outlive the engine.
 class ThreadsEngine final : public IoEngine {
  public:
   static constexpr unsigned kMostThreads = 64;
@@ -35,10 +36,11 @@ class ThreadsEngine final : public IoEngine {
   std::unique_ptr<Pool> pool_;
 };
 
-/// `depth` reads in flight by at most `threads` threads (0: as many as the depth, kMostThreads at most). With
-/// a `filler` they fill instead, as many at once as it wants.  With `results` there is no ready_fd(), which
-/// takes a descriptor: that counts when something has come for reap().
-/// Errors: EINVAL for depth 0, ENOMEM, EAGAIN if there is not even one thread to be had, as eventfd(2).
+/// Makes an engine with `depth` reads in flight and at most `threads` threads (0: as many as the depth, but
+/// at most kMostThreads).  With a `filler`, the threads fill the page cache instead, as many at once as
+/// PageFiller::threads() says.  With `results`, the engine notifies it when results for reap() have come,
+/// and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for depth 0, ENOMEM, EAGAIN if not
+/// even one thread can be started, others as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
                                                  std::unique_ptr<PageFiller> filler = nullptr,
                                                  EventCount* results = nullptr) noexcept;

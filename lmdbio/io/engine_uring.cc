@@ -48,9 +48,10 @@ class UringEngine final : public IoEngine {
   const int fd_;
   bool made_ = false;
   io_uring ring_{};
-  // By slot: IORING_OP_READ needs 5.6, and READV before 5.5 its vectors until the end.
+  // One vector per slot.  IORING_OP_READ needs Linux 5.6, and before 5.5 READV needs its vectors until the
+  // read ends.
   std::unique_ptr<iovec[]> vectors_;
-  std::size_t in_kernel_ = 0;  // reads
+  std::size_t in_kernel_ = 0;  // reads in flight
 };
 
 UringEngine::~UringEngine() {
@@ -62,19 +63,20 @@ UringEngine::~UringEngine() {
 Status UringEngine::start() noexcept {
   vectors_.reset(new (std::nothrow) iovec[caps().depth]);
   if (vectors_ == nullptr) return Status::from_errno(ENOMEM);
-  // No flags: they are younger than 5.4.  At most depth reads are in flight, so the completion queue, twice
-  // as long, cannot overflow.
+  // No flags: they are newer than Linux 5.4.  At most depth reads are in flight, so the completion queue
+  // cannot overflow: it is twice as long.
   if (const int rc = ::io_uring_queue_init(caps().depth, &ring_, 0); rc < 0) return Status::from_kernel(rc);
   made_ = true;
   if (PrivateTable::inside() && PrivateTable::crowded(ring_.ring_fd)) return Status::from_errno(EMFILE);
-  // Else a child would have a copy of the ring's memory that the kernel does not write to.
+  // Without this, a forked child would have a copy of the ring's memory, to which the kernel does not
+  // write.
   if (const int rc = ::io_uring_ring_dontfork(&ring_); rc < 0) return Status::from_kernel(rc);
   if (const Status s = try_nothing(); !s.ok()) return s;
   allow_workers();
   return Status();
 }
 
-// A filter may allow the set-up and nothing after it.
+// Submits a no-op, since a seccomp filter may allow the set-up and forbid everything after it.
 Status UringEngine::try_nothing() noexcept {
   io_uring_sqe* const sqe = ::io_uring_get_sqe(&ring_);
   if (sqe == nullptr) return Status::from_errno(EINVAL);
@@ -92,17 +94,18 @@ Status UringEngine::try_nothing() noexcept {
   return s;
 }
 
-// File systems without asynchronous reads (FUSE, for one) are read by workers of the kernel's, four per CPU
-// by default.  From 5.15 on; elsewhere it stays at that.
+// Raises the limit on kernel workers to the queue depth, on Linux 5.15 and later.  Workers read file
+// systems without asynchronous reads, such as FUSE.  The default limit is four workers per CPU.
 void UringEngine::allow_workers() noexcept {
-  unsigned most[2] = {0, 0};  // asks
+  unsigned most[2] = {0, 0};  // 0: query the limits
   if (::io_uring_register_iowq_max_workers(&ring_, most) != 0 || most[0] >= caps().depth) return;
   most[0] = caps().depth;
-  most[1] = 0;  // as it is
+  most[1] = 0;  // 0: leave this limit as it is
   (void)::io_uring_register_iowq_max_workers(&ring_, most);
 }
 
-// The mapping is not in the child (MADV_DONTFORK); what is at its addresses now is another's.
+// Leaves the ring's addresses alone: the child does not have its mapping (MADV_DONTFORK), and another
+// mapping may have them now.
 void UringEngine::forget() noexcept {
   if (!std::exchange(made_, false)) return;
   UniqueFd(ring_.ring_fd).reset();
@@ -122,8 +125,8 @@ Result<std::size_t> UringEngine::do_submit(std::span<const RawRead> reads) noexc
   const int rc = ::io_uring_submit(&ring_);
   const std::size_t taken = rc > 0 ? std::min(static_cast<std::size_t>(rc), prepared) : 0;
   if (taken < prepared) {
-    // Without a polling thread the kernel looks at the queue within io_uring_enter() only: what it left is
-    // taken back, or it would go along with the next submission unasked.
+    // Without a polling thread, the kernel reads the queue only within io_uring_enter().  Take back the
+    // entries that it left, or the next submission would include them.
     io_uring_sq& sq = ring_.sq;
     sq.sqe_head = sq.sqe_tail = *sq.khead;
     io_uring_smp_store_release(sq.ktail, *sq.khead);
@@ -151,11 +154,12 @@ Result<std::size_t> UringEngine::do_reap(std::span<RawResult> out, std::size_t m
   return n;
 }
 
-// For the destructor: the read must end before its memory goes, whatever the kernel says.
+// Waits for one read, for the destructor.  A read must end before its memory is freed, even if the kernel
+// refuses to wait.
 void UringEngine::wait_for_one() noexcept {
   io_uring_cqe* cqe = nullptr;
   int rc = ::io_uring_wait_cqe(&ring_, &cqe);
-  if (rc != 0 && rc != -EINTR) {  // forbidden since: look from time to time
+  if (rc != 0 && rc != -EINTR) {  // waiting is forbidden by now: poll every 10 ms
     pollfd ready = {ring_.ring_fd, POLLIN, 0};
     (void)::poll(&ready, 1, 10);
     rc = ::io_uring_peek_cqe(&ring_, &cqe);

@@ -1,4 +1,4 @@
-// The engine for Linux 5.4 and later: io_uring.
+// The io_uring engine, for Linux 5.4 and later.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,14 @@
 
 namespace lmdbio {
 
-/// `depth` reads in flight through a ring of its own; the File outlives it.  The ring's memory is not
-/// inherited by a fork, its descriptor not by exec.  The destructor waits for the reads in flight.  reap
-/// gives what io_uring_enter(2) refuses (a filter set later) as its error.
+/// Makes an engine with `depth` reads in flight through a ring of its own.  `file` must outlive it.  A
+/// forked child does not inherit the ring's memory, and an executed program does not inherit its
+/// descriptor.  The destructor waits for the reads in flight.  If io_uring_enter(2) is refused later, for
+/// example by a new seccomp filter, reap() returns that error.
 ///
-/// Errors: ENOSYS without io_uring in this build or kernel, EPERM where it is forbidden, ENOMEM (also by the
-/// limit on locked memory, before Linux 5.12), EINVAL for a depth of 0 or above what the kernel allows.
+/// Errors: ENOSYS: this build or kernel has no io_uring.  EPERM: io_uring is forbidden.  ENOMEM: out of
+/// memory, or the limit on locked memory is reached (before Linux 5.12).  EINVAL: `depth` is 0 or more
+/// than the kernel allows.  EMFILE: more than half of the descriptors of the private table are in use.
 Result<std::unique_ptr<IoEngine>> uring_engine(const File& file, unsigned depth) noexcept;
 
 }  // namespace lmdbio

@@ -1,4 +1,4 @@
-// Ranges of a file, and the reads that fetch them.  Pure: no file is touched.
+// Ranges of a file, and the reads that fetch them.  Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -11,39 +11,43 @@
 
 namespace lmdbio {
 
+/// A range of a file, in bytes.
 struct Extent {
   std::uint64_t offset = 0, bytes = 0;
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-/// They have a byte in common.
+/// True if the extents have a byte in common.
 constexpr bool overlap(const Extent& a, const Extent& b) noexcept {
   return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-/// Sorts them and merges in place those that overlap, touch or leave at most `gap` bytes between them; empty
-/// ones go.  How many are left: they are the first ones.  An extent reaches to 2^64 - 1 at most; what is
-/// beyond is cut.
+/// Sorts the extents and merges in place those that overlap, touch or leave at most `gap` bytes between
+/// them.  Drops empty ones.  Returns how many are left; they come first in the span.  An extent that reaches
+/// beyond 2^64 - 1 is cut there.
 std::size_t merge(std::span<Extent> extents, std::uint64_t gap) noexcept;
 
-/// Rather read than asked for apart, bytes: a request costs more than that.
+/// Largest gap between two extents, in bytes, that is read rather than skipped, since a second request costs
+/// more.
 inline constexpr std::uint64_t kSmallGap = std::uint64_t{64} << 10;
-/// Of `first`, `first` / 2 and so on, the largest gap up to which those between merged extents can be read as
-/// well so that all together have at most `most` bytes; 0: none can.
+/// Returns the largest gap of `first`, `first` / 2, `first` / 4 and so on that can be read.  All gaps up to
+/// this size between the merged extents are then read, too, and all bytes together are at most `most`.  0:
+/// no gap can be read.
 std::uint64_t largest_gap(std::span<const Extent> merged, std::uint64_t first, std::uint64_t most) noexcept;
 
-/// One read: `offset` and `bytes` are multiples of the alignment, `minimum` (at least 1) is how many of the
-/// bytes the file has, as for ReadOp::minimum.
+/// One read.  `offset` and `bytes` are multiples of the alignment.  `minimum` (at least 1) is the number of
+/// these bytes that are inside the file, as for ReadOp::minimum.
 struct ReadPiece {
   std::uint64_t offset = 0;
   std::size_t bytes = 0, minimum = 0;
   friend bool operator==(const ReadPiece&, const ReadPiece&) = default;
 };
 
-/// Calls `take(const ReadPiece&)` for each read, in order, that together fetch all of the extent that is in a
-/// file of `file_size` bytes, aligned outwards: the last one may reach beyond the end of the file by less
-/// than the alignment.  Each has at most `max_request` bytes, rounded down to the alignment, but never less
-/// than that. `alignment` is a power of two; file_size at most 2^63 - 1.
+/// Calls `take(const ReadPiece&)`, in order, for the reads that together fetch the part of the extent that
+/// is inside a file of `file_size` bytes.  The reads are aligned outwards: the last one may reach beyond the
+/// end of the file by less than the alignment.  Each one has at most `max_request` bytes, rounded down to
+/// the alignment, but at least the alignment.  `alignment` is a power of two; `file_size` is at most 2^63 -
+/// 1.
 template <class Take>
 void split_aligned(Extent extent, std::size_t alignment, std::uint64_t file_size, std::size_t max_request,
                    Take&& take) {

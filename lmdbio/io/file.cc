@@ -25,7 +25,7 @@
 namespace lmdbio {
 namespace {
 
-// Where the kernel does not tell: enough for every device with blocks of up to a page.
+// Used if the kernel does not report the alignment: enough for every device with blocks of up to a page.
 constexpr std::size_t kUsualAlignment = 4096;
 
 Status regular(const struct stat& st) noexcept {
@@ -50,7 +50,8 @@ bool same_inode(const struct stat& st, const FileIdentity& id) noexcept {
   return st.st_dev == id.dev && st.st_ino == id.ino;
 }
 
-// The file that `path` leads to, if it is `id`.  Others are not opened, which may have effects.
+// Opens `path` if it leads to the inode `id`; ESTALE: it leads to another file.  Checks this before the
+// open, since opening another file may have side effects.
 Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id) noexcept {
   struct stat st;
   if (::stat(path, &st) != 0) return Status::from_errno(errno);
@@ -59,13 +60,15 @@ Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id)
   if (!opened) return Status::from_errno(errno);
   if (::fstat(opened.get(), &st) != 0) return Status::from_errno(errno);
   if (!same_inode(st, id)) return Status::from_errno(ESTALE);
-  // It was for a pipe that came in between; io_uring of some kernels takes it as an order not to wait.
+  // O_NONBLOCK is for a pipe that has replaced the file meanwhile.  It must not stay: io_uring of some
+  // kernels would not wait for data.
   if (const int now = ::fcntl(opened.get(), F_GETFL); now >= 0)
     (void)::fcntl(opened.get(), F_SETFL, now & ~O_NONBLOCK);
   return opened;
 }
 
-// Of the program's descriptor `fd`, in the calling thread's table, if it is `id`.
+// Duplicates the program's descriptor `fd` into the calling thread's table.  ESTALE: it is not the inode
+// `id`.
 Result<UniqueFd> duplicate_of_programs(int fd, const FileIdentity& id) noexcept {
   UniqueFd made(PrivateTable::duplicate_of_programs(fd));
   if (!made) return Status::from_errno(errno);
@@ -75,7 +78,7 @@ Result<UniqueFd> duplicate_of_programs(int fd, const FileIdentity& id) noexcept 
   return made;
 }
 
-// The alignment of direct reads as the kernel tells it; 0: there are none.
+// Returns the alignment of direct reads, in bytes, as the kernel reports it; 0: direct reads do not work.
 std::size_t direct_alignment_of(int fd) noexcept {
 #ifdef STATX_DIOALIGN
   struct statx stx;
@@ -89,7 +92,7 @@ std::size_t direct_alignment_of(int fd) noexcept {
   return kUsualAlignment;
 }
 
-// Some file systems accept O_DIRECT and refuse each read: one block is read to know.
+// Reads one block, since some file systems accept O_DIRECT and then refuse each read.
 bool direct_works(int fd, std::size_t alignment) noexcept {
   void* const block = std::aligned_alloc(alignment, alignment);
   if (block == nullptr) return false;
@@ -109,7 +112,7 @@ File::File(UniqueFd owned, int fd, std::size_t direct_alignment) noexcept
       alignment_(direct_alignment != 0 ? direct_alignment : 1) {}
 
 Result<File> File::open(const char* path, Mode mode) noexcept {
-  // Before the open, which would wait for a pipe's writer.
+  // Check before the open, which would wait for the writer of a pipe.
   struct stat st;
   if (::stat(path, &st) != 0) return Status::from_errno(errno);
   if (const Status s = regular(st); !s.ok()) return s;
@@ -148,8 +151,8 @@ Result<File> File::from_fd(int fd, Take take) noexcept {
 
 namespace {
 
-// What `kind` asks for beyond the open, of a descriptor that was just opened for it; the alignment of direct
-// reads, else 0.
+// Prepares a newly opened descriptor for `kind`.  Returns the alignment of direct reads in bytes, 0 for
+// other kinds.
 Result<std::size_t> prepare(int fd, File::Kind kind) noexcept {
   if (kind == File::Kind::direct) {
     const std::size_t alignment = direct_alignment_of(fd);
@@ -170,7 +173,7 @@ Result<File> File::reopen(int fd, Kind kind) noexcept {
   const Result<FileIdentity> id = identity_of(fd);
   if (!id) return id.error();
   char self[48];
-  // Not /proc/self: that is the first thread's table.
+  // Not /proc/self, which shows the descriptor table of the first thread.
   (void)std::snprintf(self, sizeof self, "/proc/thread-self/fd/%d", fd);
   Result<UniqueFd> opened = open_inode(self, flags_of(kind), id.value());
   if (!opened) return opened.error();
@@ -189,8 +192,9 @@ constinit SignalSafeMutex origins_mutex;
 void File::lock_origins() noexcept { origins_mutex.lock(); }
 void File::unlock_origins() noexcept { origins_mutex.unlock(); }
 
-/// Where the file can be opened anew: what everybody knows who has it open in the program, the newest first.
-/// Of one who has closed it since, descriptor and path may lead elsewhere.  Any thread.
+/// The origins from which a file can be reopened, one for each opening in the program, the newest first.
+/// An origin may be stale: once the program has closed its descriptor, descriptor and path may lead to
+/// another file.  Any thread.
 class File::Origins {
  public:
   struct One {
@@ -214,7 +218,7 @@ class File::Origins {
  private:
   static constexpr std::size_t kMost = 4;
   static One one(const Origin& o) { return {o.fd, o.path != nullptr ? o.path : ""}; }
-  std::vector<One> list_;  // under the mutex
+  std::vector<One> list_;  // guarded by origins_mutex
 };
 
 class File::Home {
@@ -228,19 +232,21 @@ class File::Home {
 
   std::shared_ptr<Home> another(Kind kind) const { return std::make_shared<Home>(kind, origins_); }
   Origins& origins() noexcept { return *origins_; }
-  /// Opens it for the process: `thread`, a thread of the program, has the program's descriptor.
+  /// Opens the file for the process.  `thread`: a thread of the program, whose table has the program's
+  /// descriptors.
   Status open_first(pid_t thread) noexcept;
-  /// In a thread of the private table: the descriptor, opened if need be; -1: it cannot be.
+  /// Returns the descriptor, and opens the file first if necessary; -1: it cannot be opened.  Only in a
+  /// thread of the private table.
   int fd_here() noexcept;
   std::size_t alignment() const noexcept { return alignment_; }
   const std::shared_ptr<PrivateTable>& table() const noexcept { return table_; }
 
  private:
-  /// The fork for which a descriptor was opened, and the descriptor + 1.
+  /// Combines the fork generation in which a descriptor was opened with the descriptor + 1.
   static std::uint64_t word(unsigned generation, int fd) noexcept {
     return std::uint64_t{generation} << 32 | static_cast<std::uint32_t>(fd + 1);
   }
-  /// -1: not opened in this process.
+  /// Returns -1 if the file has not been opened in this process.
   int fd() const noexcept {
     const std::uint64_t now = opened_.load(std::memory_order_acquire);
     return now >> 32 == PrivateTable::generation() ? static_cast<int>(static_cast<std::uint32_t>(now)) - 1
@@ -251,13 +257,13 @@ class File::Home {
 
   const Kind kind_;
   const std::shared_ptr<Origins> origins_;
-  std::shared_ptr<PrivateTable> table_;  // of the process that made it
+  std::shared_ptr<PrivateTable> table_;  // of the process that made this Home
   std::size_t alignment_ = 0;
   std::atomic<std::uint64_t> opened_{0};
 };
 
-// By a descriptor of the program's, else by a path.  A duplicate is not replaced by an open at first: who
-// wants one does without.
+// Opens the file through a descriptor of the program, else by a path.  The first open of Kind::shared does
+// not fall back to a path: its caller handles the failure.
 Result<UniqueFd> File::Home::open_one(pid_t thread, bool first) const {
   const std::vector<Origins::One> origins = origins_->list();
   Result<UniqueFd> made = Status::from_errno(EBADF);
@@ -265,7 +271,7 @@ Result<UniqueFd> File::Home::open_one(pid_t thread, bool first) const {
   const auto is_over = [&](Result<UniqueFd> got) {
     if (got || !any) made = std::move(got);
     any = true;
-    return made || made.error().raw() == EINVAL;  // no direct reads, whatever leads there
+    return made || made.error().raw() == EINVAL;  // EINVAL: no direct reads, by any path
   };
   for (const Origins::One& o : origins) {
     char program[64];
@@ -280,7 +286,7 @@ Result<UniqueFd> File::Home::open_one(pid_t thread, bool first) const {
   return made;
 }
 
-// In a thread of the private table.
+// Call in a thread of the private table.
 Status File::Home::open(pid_t thread, bool first) noexcept {
   std::uint64_t before = opened_.load(std::memory_order_acquire);
   Result<UniqueFd> made = Status::from_errno(ENOMEM);
@@ -292,7 +298,7 @@ Status File::Home::open(pid_t thread, bool first) noexcept {
   const Result<std::size_t> ready = prepare(made.value().get(), kind_);
   if (!ready) return ready.error();
   if (alignment_ == 0) alignment_ = ready.value();
-  // Another thread of a forked child may have been faster.
+  // Another thread of a forked child may have opened the file first.
   if (opened_.compare_exchange_strong(before, word(PrivateTable::generation(), made.value().get())))
     (void)made.value().release();
   return {};
@@ -301,7 +307,7 @@ Status File::Home::open(pid_t thread, bool first) noexcept {
 Status File::Home::open_first(pid_t thread) noexcept {
   table_ = PrivateTable::get();
   if (table_ == nullptr) return Status::from_errno(EBADF);
-  const AsyncSignalsAllowed program;  // a server may not answer
+  const AsyncSignalsAllowed program;  // the open may wait for a server
   Status st;
   return table_->call([&]() noexcept { st = open(thread, true); }) ? st : Status::from_errno(EBADF);
 }
@@ -309,7 +315,7 @@ Status File::Home::open_first(pid_t thread) noexcept {
 int File::Home::fd_here() noexcept {
   assert(PrivateTable::inside());
   if (const int there = fd(); there >= 0) return there;
-  return open(::getpid(), false).ok() ? fd() : -1;  // in a forked child, for the first time
+  return open(::getpid(), false).ok() ? fd() : -1;  // first use in a forked child
 }
 
 Result<File> File::keep(const Origin& origin, Kind kind) noexcept {
@@ -332,7 +338,7 @@ void File::add_origin(const Origin& origin) const noexcept {
   if (home_ == nullptr) return;
   try {
     home_->origins().add(origin);
-  } catch (...) {  // out of memory: it is not known
+  } catch (...) {  // out of memory: the origin is not recorded
   }
 }
 
@@ -353,7 +359,7 @@ int File::start_thread(pthread_t& thread, void* (*run)(void*), void* argument) c
   note_own_thread();
   sigset_t all, before;
   (void)::sigfillset(&all);
-  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // signal handlers run on the program's threads
   const int rc = ::pthread_create(&thread, nullptr, run, argument);
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return rc;

@@ -1,4 +1,4 @@
-// A file that is read: opened directly (O_DIRECT) where that works, its size, its identity.
+// A regular file that is open for reading, with O_DIRECT if that works, and its size and identity.
 #pragma once
 
 #include <sys/stat.h>
@@ -15,77 +15,81 @@
 
 namespace lmdbio {
 
-/// What tells one file, and one state of its contents, from another on the same machine.
+/// Identifies a file, and one state of its contents, on this machine.
 struct FileIdentity {
   std::uint64_t dev = 0;
   std::uint64_t ino = 0;
-  std::uint64_t size = 0;  // bytes
+  std::uint64_t size = 0;  // in bytes
   std::int64_t mtime_ns = 0;
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
-/// Where the program's file can be opened anew.
+/// Tells how to reopen a file that the program has open.
 struct Origin {
-  int fd;            ///< the program's descriptor: it may be another file's by now
+  int fd;            ///< the program's descriptor; may have become another file's
   const char* path;  ///< absolute; null: not known
-  FileIdentity id;   ///< which file it was
+  FileIdentity id;   ///< identity of the file
 };
 
-/// What this machine knows of the size of `fd`'s file, without a request to the server of a network file
-/// system (fstat(2) makes one whenever a read has changed the time of access); 0: it cannot be had.
+/// Returns the size of `fd`'s file as this machine knows it, in bytes; 0: not known.  Sends no request to
+/// the server of a network file system.  (fstat(2) sends one whenever a read has changed the access time.)
 std::uint64_t size_known_here(int fd) noexcept;
 
-/// A regular file opened for reading.  Threads may share one.
+/// A regular file that is open for reading.  Any thread.
 ///
-/// Its descriptor lies in the table of the thread that opened it, or, if keep() made it, in the private
-/// table, where the program cannot close it (private_table.h).  In a forked child a kept file is opened anew
-/// when it is first used.
+/// The descriptor is in the descriptor table of the thread that opened the file.  A kept file (keep()) has
+/// its descriptor in the private table instead, where the program cannot close it (private_table.h).  A
+/// forked child reopens a kept file at its first use.
 class File {
  public:
   enum class Mode : unsigned char { direct_if_possible, buffered };
   enum class Take : unsigned char { borrow, duplicate };
-  /// How a file is read that is opened anew.
+  /// How a reopened file is read.
   enum class Kind : unsigned char {
     buffered,  ///< through the page cache
-    direct,    ///< past it
-    exact,     ///< through the page cache, and the kernel reads nothing beyond what is asked for
-    shared,    ///< a duplicate of the program's descriptor (Linux 5.6): nothing is opened
+    direct,    ///< past the page cache (O_DIRECT)
+    exact,     ///< through the page cache, without the kernel's read-ahead
+    shared,    ///< a duplicate of the program's descriptor (Linux 5.6); nothing is opened
   };
 
-  /// Close-on-exec and read-only; needs read permission, not ownership.  A directory is EISDIR, anything else
-  /// that is not a regular file EINVAL; other errors as open(2).  That direct reads do not work here is no
-  /// error: direct() tells.
+  /// Opens `path`, close-on-exec and read-only.  Needs read permission, but not ownership.  If direct reads
+  /// do not work here, opens the file for buffered reads; direct() tells which.  Errors: EISDIR for a
+  /// directory, EINVAL for anything else that is not a regular file, others as open(2).
   static Result<File> open(const char* path, Mode mode) noexcept;
-  /// The same for an open descriptor, whose O_DIRECT flag decides direct().  Borrowed, it is not closed here
-  /// and must outlive the File; duplicated, it shares flags and offset with the original.
+  /// Makes a File of an open descriptor, whose O_DIRECT flag decides direct().  Take::borrow: the File does
+  /// not close the descriptor, which must outlive the File.  Take::duplicate: the duplicate shares flags
+  /// and offset with the original.  Errors: as open().
   static Result<File> from_fd(int fd, Take take) noexcept;
 
-  /// The file behind an open descriptor opened anew by way of /proc, close-on-exec and read-only, whatever
-  /// has become of its name, in the calling thread's table.  Direct: with O_DIRECT and reads that work.  Not
-  /// that: ENOTSUP or as open(2), among them EINVAL (no direct reads), ENOENT (no /proc), EACCES (read
-  /// permission has gone since); ESTALE if it is another file; as from_fd() for what is no regular file.  As
-  /// any close(2), that of the File drops this process's POSIX record locks on the file, if it has any in
-  /// this table.
+  /// Reopens the file behind an open descriptor through /proc, close-on-exec and read-only, in the calling
+  /// thread's descriptor table.  The file may have been renamed or removed meanwhile.  With Kind::direct,
+  /// succeeds only if direct reads work.  Closing the File drops this process's POSIX record locks on the
+  /// file, if it has any in this table, as every close(2) does.
+  ///
+  /// Errors: EINVAL or ENOTSUP if direct reads do not work, ENOENT without /proc, EACCES if the read
+  /// permission has been revoked, ESTALE if the descriptor leads to another file, others as open(2) and
+  /// from_fd().
   static Result<File> reopen(int fd, Kind kind) noexcept;
-  /// The file opened anew in the private table: by way of the program's descriptor, or, where that is no
-  /// longer this file, by its path.  Errors as reopen(); EBADF: there is no private table; ESTALE: neither is
-  /// this file.  Waits for another thread.
+  /// Opens the file in the private table, through the program's descriptor, or by its path if that
+  /// descriptor is no longer this file.  Waits for another thread.  Errors: EBADF without a private table,
+  /// ESTALE if neither the descriptor nor the path is this file, others as reopen().
   static Result<File> keep(const Origin& origin, Kind kind) noexcept;
-  /// The program has this file open in another place too: where it is opened anew later, this one is tried
-  /// first.
+  /// Records one more origin of a kept file.  Later reopens try it first.  Does nothing for other files.
   void add_origin(const Origin& origin) const noexcept;
-  /// Around a fork.
+  /// Lock and unlock the origins of all files around a fork.
   static void lock_origins() noexcept;
   static void unlock_origins() noexcept;
-  /// This file opened anew, in the same table.
+  /// Opens this file once more, in the same table.  Errors: as keep() or reopen().
   Result<File> again(Kind kind) const noexcept;
 
-  /// pthread_create(3) of a thread that can use fd(), all signals blocked.  0 or an errno.
+  /// Starts a thread that can use fd(), with all signals blocked.  Returns 0 or an errno, as
+  /// pthread_create(3).
   int start_thread(pthread_t& thread, void* (*run)(void*), void* argument) const noexcept;
 
-  /// Calls use(descriptor) where the descriptor is valid: here, or in a thread of the private table, for
-  /// which it waits, with the program's signals let through: no SignalSafeMutex may be held.  False: it was
-  /// not called, since the file could not be opened in this forked child.  Must not throw.
+  /// Calls use(descriptor) in a thread in which the descriptor is valid: this one, or for a kept file a
+  /// thread of the private table.  The caller waits for that thread with the program's signals unblocked,
+  /// so it must not hold a SignalSafeMutex.  Returns false in a forked child in which the file could not be
+  /// opened, and in a child that was forked during the call.  `use` must not throw.
   template <class F>
   bool with_fd(F&& use) const noexcept {
     if (home_ == nullptr) {
@@ -101,42 +105,42 @@ class File {
     });
     return ran && used;
   }
-  /// For a thread in whose table it is: a thread of the private table for a kept file.  -1: it could not be
-  /// opened in this forked child.
+  /// Returns the descriptor, for a thread whose table has it: for a kept file, a thread of the private
+  /// table.  -1: the file could not be opened in this forked child.
   int fd() const noexcept { return home_ == nullptr ? fd_ : here(); }
-  /// keep() made it.
+  /// True if keep() opened this file.
   bool kept() const noexcept { return home_ != nullptr; }
-  /// Reads go past the page cache.
+  /// True if reads bypass the page cache.
   bool direct() const noexcept { return direct_; }
-  /// What offset, length and memory of a read must be multiples of: 1 unless direct.
+  /// Offset, length and memory of each read must be multiples of this, in bytes.  1 unless direct().
   std::size_t alignment() const noexcept { return alignment_; }
 
-  /// Both ask the kernel at each call.
+  /// Both functions ask the kernel at each call.
   Result<FileIdentity> identity() const noexcept;
   Result<std::uint64_t> size() const noexcept;
-  /// It is the same inode as `id`, as far as this machine knows: no server is asked.
+  /// True if this file is the inode `id`, as far as this machine knows.  Asks no server.
   bool is_inode(const FileIdentity& id) const noexcept;
 
  private:
-  /// Where a kept file is, and how it is opened again in a forked child.
+  /// The descriptor of a kept file, and the means to reopen it in a forked child.
   class Home;
   class Origins;
   File(UniqueFd owned, int fd, std::size_t direct_alignment) noexcept;
   static Result<File> open_home(std::shared_ptr<Home> home) noexcept;
   int here() const noexcept;
-  std::shared_ptr<Home> home_;  // null: the descriptor is the opening thread's
+  std::shared_ptr<Home> home_;  // null: the descriptor belongs to the opening thread's table
   UniqueFd owned_;              // empty if borrowed or kept
   int fd_;
   bool direct_;
   std::size_t alignment_;
 };
 
-/// `fd` is an open descriptor of the inode `id`, as far as this machine knows: no server is asked.  What the
-/// program may have put under the number of a descriptor of ours is told by it.
+/// True if `fd` is an open descriptor of the inode `id`, as far as this machine knows.  Asks no server.
+/// Detects that the program has reused the number of a descriptor of ours.
 bool is_inode(int fd, const FileIdentity& id) noexcept;
-/// Both questions in one system call.  None: another file.
+/// Returns the size in bytes if `fd` is the inode `id`, else nullopt.  Makes one system call.
 std::optional<std::uint64_t> size_if_inode(int fd, const FileIdentity& id) noexcept;
-/// As File::identity().
+/// Returns the identity of the file, as File::identity().
 Result<FileIdentity> identity_of(int fd) noexcept;
 FileIdentity identity_of(const struct stat& st) noexcept;
 

@@ -51,7 +51,7 @@ std::uint64_t kernel_readahead(int fd) noexcept {
   (void)std::snprintf(path, sizeof path, "/sys/class/bdi/%u:%u/read_ahead_kb", major(at.st_dev),
                       minor(at.st_dev));
   UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) {  // a partition: its disk's
+  if (!file) {  // a partition: use its disk
     (void)std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/../queue/read_ahead_kb", major(at.st_dev),
                         minor(at.st_dev));
     file = UniqueFd(::open(path, O_RDONLY | O_CLOEXEC));

@@ -35,7 +35,8 @@ namespace {
 
 enum class AtOpen : unsigned char { unknown, keeps, drops };
 
-/// What was found out, a word a file: no lock, which a forked child might find held.
+/// Remembers for each file, in one word, whether opens drop its page cache.  No lock: a forked child might
+/// find it held.
 class Memory {
  public:
   AtOpen find(const FileIdentity& id) const noexcept {
@@ -64,9 +65,9 @@ bool on_fuse(int fd) noexcept {
   return ::fstatfs(fd, &at) == 0 && static_cast<long>(at.f_type) == FUSE_SUPER_MAGIC;
 }
 
-/// A page of a file, mapped and there.  An open that drops the page cache takes it away: the kernel unmaps
-/// what it drops.  Unlike counts of what is in the page cache, that is told to every user, and no other
-/// thread's read brings the page back.
+/// A resident page of a file, in a mapping.  An open that drops the page cache removes the page, since the
+/// kernel unmaps what it drops.  Unlike counts of resident pages, every user can see this, and a read by
+/// another thread does not bring the page back into the mapping.
 class Witness {
  public:
   explicit Witness(int fd) noexcept {
@@ -75,10 +76,10 @@ class Witness {
     if (!map || ::pread(fd, &any, 1, 0) != 1) return;
     map_ = std::move(map).value();
     pagemap_ = UniqueFd(::open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC));
-    // Not a touch, which may end in a signal.
+    // Not a memory access, which may raise a signal.
     there_ = ::madvise(map_.data(), map_.size(), MADV_POPULATE_READ) == 0 && present() == 1;
   }
-  /// False also if it could not be told.
+  /// False also if the kernel did not tell.
   bool is_gone() const noexcept { return there_ && present() == 0; }
   explicit operator bool() const noexcept { return there_; }
 
@@ -102,13 +103,13 @@ struct Registered {
   std::weak_ptr<const OpenFile> file;
 };
 constinit SignalSafeMutex registry_mutex;
-std::vector<Registered>* registry = nullptr;  // under the mutex; never freed: files are closed at exit
+std::vector<Registered>* registry = nullptr;  // guarded by the mutex; never freed: files are closed at exit
 
 bool same_inode(const FileIdentity& a, const FileIdentity& b) noexcept {
   return a.dev == b.dev && a.ino == b.ino;
 }
 
-// With the mutex held.
+// Call with the mutex held.
 std::shared_ptr<const OpenFile> find_registered(const FileIdentity& id) noexcept {
   if (registry == nullptr) return nullptr;
   for (const Registered& r : *registry)
@@ -136,7 +137,7 @@ OpenFile::~OpenFile() {
   delete exact_.file.load();
 }
 
-// What a thread finds out that can use the descriptor.
+// Collects the facts that need the descriptor.
 void OpenFile::learn() noexcept {
   (void)base_.with_fd([this](int fd) noexcept {
     local_ = is_local_file_system(fd);
@@ -164,11 +165,11 @@ std::shared_ptr<const OpenFile> OpenFile::adopt(File buffered) noexcept {
   }
 }
 
-// In a thread of the private table.
+// Call in a thread of the private table.
 Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin, With with) noexcept {
   const bool exact = with == With::exact_alone && memory.find(origin.id) != AtOpen::drops;
   const File::Kind kind = exact ? File::Kind::exact : File::Kind::buffered;
-  // A duplicate costs no open.  Where the system does not give one, the first open finds nothing out.
+  // A duplicate needs no open.  If the system does not allow it, the first open tests nothing.
   Result<File> first = File::keep(origin, File::Kind::shared);
   const bool duplicated = first.has_value();
   if (!duplicated) first = File::keep(origin, kind);
@@ -197,7 +198,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
     known = witness->is_gone() ? AtOpen::drops : AtOpen::keeps;
     memory.keep(origin.id, known);
   }
-  // One without read-ahead is not enough where no other can be opened.
+  // A descriptor without read-ahead is not enough if no other one can be opened.
   if (anew && !(exact && known == AtOpen::drops)) {
     out->base_ = std::move(anew).value();
     out->base_is_exact_ = exact;
@@ -229,17 +230,17 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With
     if (out == nullptr) return Status::from_errno(ENOMEM);
     bool ran;
     {
-      const AsyncSignalsAllowed program;  // a server may not answer
+      const AsyncSignalsAllowed program;  // the open may wait for a server
       ran = table->call([&]() noexcept { *out = open_here(origin, with); });
     }
     if (!ran) {
-      (void)out.release();  // a handler has forked, and this is the child: the parent's thread was writing it
+      (void)out.release();  // a signal handler has forked, and the parent's thread was writing it
       return Status::from_errno(EBADF);
     }
     made = std::move(*out);
   }
   if (!made) return made;
-  Opened faster = made;  // what another thread has opened meanwhile; ours is then closed after the lock
+  Opened faster = made;  // another thread's file, if it was faster; ours is then closed after the lock
   try {
     const std::lock_guard lock(registry_mutex);
     if (there = find_registered(origin.id); there != nullptr) {

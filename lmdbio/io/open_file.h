@@ -1,7 +1,7 @@
-// A database file as one process has it open: one set of descriptors for walks, lookups, transactions that
-// prefetch, readers and index builds.
+// The files through which this process reads a database file: one set of descriptors for walks, lookups,
+// prefetching transactions, readers and index builds.
 //
-// Nothing else opens a database file to read its pages (tests/support/check_layers.py).
+// No other code opens a database file to read its pages (tests/support/check_layers.py).
 #pragma once
 
 #include <atomic>
@@ -14,70 +14,73 @@
 
 namespace lmdbio {
 
-/// Any thread.  Its descriptors lie in the private table and are opened anew in a forked child at their first
-/// use there (File::keep); those of adopt() are as they were given.  They are closed with the last owner,
-/// which may wait for another thread: no SignalSafeMutex may be held then.
+/// The descriptors of one database file.  Any thread.  They are in the private table, and a forked child
+/// reopens each of them at its first use there (File::keep).  The file of adopt() stays as it was given.
+/// The last owner closes the descriptors, which may wait for another thread, so it must not hold a
+/// SignalSafeMutex.
 class OpenFile {
  public:
-  /// What is opened at once.  The others are opened when they are first asked for.
+  /// The files that get() opens at once.  The others are opened at their first use.
   enum class With : unsigned char {
     buffered_alone,
     direct,       ///< buffered() and direct()
-    exact_alone,  ///< for readers, which need one descriptor if they read through the page cache
+    exact_alone,  ///< for readers: one descriptor suffices if they read through the page cache
   };
 
-  /// The process's one for the inode of `origin`, opened if nobody has it.  An open of a file in user space
-  /// may drop what the page cache has of it: that is found out by the first open that is made anyway, and
-  /// where it does, base() is a duplicate of the program's descriptor.  With asynchronous
-  /// signals blocked, if a handler may fork.  Errors: as File::keep.
+  /// Returns the process's OpenFile for the inode of `origin`, and opens it if there is none.  Opening a
+  /// file of a user-space file system may drop its page cache.  The first open that is necessary anyway
+  /// tests this.  If opens do drop the page cache, base() is a duplicate of the program's descriptor.  Call
+  /// this with asynchronous signals blocked if a signal handler may fork.  Errors: as File::keep.
   static Result<std::shared_ptr<const OpenFile>> get(const Origin& origin, With with) noexcept;
-  /// For a process without a program's descriptors, in the table of the calling thread: nobody else shares
-  /// it.  Errors: as File::open.
+  /// Opens `path` in the calling thread's descriptor table, for a process without a program's descriptors.
+  /// The result is not shared with other callers.  Errors: as File::open.
   static Result<std::shared_ptr<const OpenFile>> open(const char* path) noexcept;
-  /// The same for a file that is open for buffered reads.  Null: out of memory.
+  /// As open(), for a file that is already open for buffered reads.  nullptr: out of memory.
   static std::shared_ptr<const OpenFile> adopt(File buffered) noexcept;
 
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  /// The descriptor that was opened first, through the page cache: for what does not depend on the kernel's
-  /// read-ahead, such as a mapping or the file's length.
+  /// Returns the descriptor that was opened first, through the page cache.  It is for uses that do not
+  /// depend on the kernel's read-ahead, such as a mapping or the file's length.
   const File& base() const noexcept { return base_; }
-  /// Through the page cache, with the kernel's read-ahead.  base(), if another descriptor cannot be had.
+  /// Returns the file for buffered reads with the kernel's read-ahead; base() if it cannot have another
+  /// descriptor.
   const File& buffered() const noexcept {
     if (!base_is_exact_ || opens_drop_cache_) return base_;
     const File* const own = get_or_open(buffered_, File::Kind::buffered);
     return own != nullptr ? *own : base_;
   }
-  /// Past the page cache; opened at the first call.  Null: it cannot be had.  Once half of the numbers that
-  /// RLIMIT_NOFILE allows are in use, direct(), buffered() and exact() open no further descriptor: the other
-  /// half is for files that have none yet.
+  /// Returns the file for direct reads, opened at the first call; nullptr: not available.  Once half of the
+  /// numbers that RLIMIT_NOFILE allows are in use, direct(), buffered() and exact() open no further
+  /// descriptor.  The other half is for files that have none yet.
   const File* direct() const noexcept { return get_or_open(direct_, File::Kind::direct); }
-  /// Through the page cache, without read-ahead; opened at the first call.  Null: it cannot be had, or its
-  /// open would drop the page cache.
+  /// Returns the file for buffered reads without read-ahead, opened at the first call; nullptr: not
+  /// available, or the open would drop the page cache.
   const File* exact() const noexcept {
     if (base_is_exact_) return &base_;
     return opens_drop_cache_ ? nullptr : get_or_open(exact_, File::Kind::exact);
   }
 
-  /// Each open of the file drops what the page cache has of it, the program's own opens as well: FUSE without
+  /// True if each open of the file drops its page cache, also an open by the program: FUSE without
   /// FOPEN_KEEP_CACHE, which is GlusterFS's default.
   bool opens_drop_cache() const noexcept { return opens_drop_cache_; }
   /// As is_local_file_system().
   bool local() const noexcept { return local_; }
-  /// As kernel_readahead(), bytes.
+  /// As kernel_readahead(), in bytes.
   std::uint64_t readahead() const noexcept { return readahead_; }
   const FileIdentity& identity() const noexcept { return id_; }
 
-  /// What tells how much of the file is in the page cache, asked by way of the program's descriptor as long
-  /// as that is this file: no change of threads.  -1: it has none.  Not to outlive this.
+  /// Returns a probe of the page cache for this file.  It uses the program's descriptor `programs_fd` as
+  /// long as that is this file, without a context switch; -1: the program has none.  This object must
+  /// outlive the probe.
   Residency residency(int programs_fd,
                       Residency::Sampling sampling = Residency::Sampling::yes) const noexcept {
     return {residency_, programs_fd, sampling};
   }
 
-  /// Around a fork: the registry, and where files are opened anew.
+  /// Lock and unlock the registry, and the origins of all files, around a fork.
   static void lock_registry() noexcept;
   static void unlock_registry() noexcept;
 
@@ -92,7 +95,7 @@ class OpenFile {
   const File* get_or_open(Later& later, File::Kind kind) const noexcept;
   void learn() noexcept;
 
-  File base_;  // constant once it is shared, as what follows but for the files that are opened later
+  File base_;  // constant once shared, as are the members below, except later opens
   bool base_is_exact_ = false;
   FileIdentity id_;
   bool opens_drop_cache_ = false, local_ = true;

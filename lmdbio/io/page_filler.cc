@@ -22,9 +22,9 @@
 namespace lmdbio {
 namespace {
 
-/// Pieces below are read: a fill brings kPiece, which for scattered ones is too much.
+/// Smaller pieces are read: a fill brings kPiece, which is too much for scattered pieces.
 constexpr std::size_t kLeast = std::size_t{512} << 10;
-/// In flight, where the kernel fills and where reads do.
+/// Requests in flight: fills, and reads where the kernel does not fill.
 constexpr unsigned kFills = 8, kReads = 32;
 
 bool kernel_is(unsigned major, unsigned minor) noexcept {
@@ -54,7 +54,7 @@ Result<std::unique_ptr<PageFiller>> PageFiller::make(const File& file, Bytes byt
   Result<Mapping> map = Mapping::map_file(file.fd(), size.value(), kPiece);
   if (!map) return map.error();
   Mapping& m = map.value();
-  // The kernel reads as far as a huge page goes, and because of MADV_RANDOM not one more.
+  // MADV_HUGEPAGE makes the kernel read a whole huge page.  With MADV_RANDOM it reads nothing beyond that.
   if (::madvise(m.data(), m.size(), MADV_HUGEPAGE) != 0 || ::madvise(m.data(), m.size(), MADV_RANDOM) != 0)
     return Status::from_errno(errno);
   (void)::madvise(m.data(), m.size(), MADV_DONTDUMP);
@@ -68,8 +68,8 @@ unsigned PageFiller::threads() const noexcept {
   return works() && bytes_ == Bytes::unwanted ? kFills : kReads;
 }
 
-// Errors are EFAULT and EHWPOISON whatever storage said, ENOMEM, EINVAL before Linux 5.14, EPERM by a filter:
-// a read finds out.
+// False: the range was not filled.  The read that follows finds the cause.  Here, any storage error is
+// EFAULT or EHWPOISON.  Other errors are ENOMEM, EINVAL (before Linux 5.14) and EPERM (a seccomp filter).
 bool PageFiller::populate(std::uint64_t offset, std::size_t bytes) noexcept {
   for (;;) {
     if (::madvise(map_.data() + offset, bytes, MADV_POPULATE_READ) == 0) return true;
@@ -80,8 +80,8 @@ bool PageFiller::populate(std::uint64_t offset, std::size_t bytes) noexcept {
   }
 }
 
-// The first piece that is not there: one page of it is asked for.  Not its first, which may be a meta page.
-// False: it is not there yet.
+// Tests on the first piece that is not resident whether a fill of one page brings most of the piece.  Takes
+// a page in the middle, since the first page may be a meta page.  False: the piece is not resident yet.
 bool PageFiller::prove(std::uint64_t offset, std::size_t bytes) noexcept {
   const std::optional<double> before = residency_.share(offset, bytes);
   const std::size_t page = system_page();
@@ -91,7 +91,7 @@ bool PageFiller::prove(std::uint64_t offset, std::size_t bytes) noexcept {
     trust_.store(kernel_is(5, 18) ? Trust::proven : Trust::refused, std::memory_order_relaxed);
     return works();
   }
-  if (*before > kSome || residency_.share(middle, page) != 0.0) return true;  // tells nothing
+  if (*before > kSome || residency_.share(middle, page) != 0.0) return true;  // proves nothing
   if (!populate(middle, page)) return false;
   const bool large = residency_.share(offset, bytes).value_or(0) >= kMost;
   trust_.store(large ? Trust::proven : Trust::refused, std::memory_order_relaxed);
@@ -107,12 +107,12 @@ long PageFiller::fill(std::uint64_t offset, MutableBytes to) noexcept {
         static_cast<std::size_t>(std::min(align_up(offset + to.size(), page), align_up(size_, page)) - first);
     const bool goes = trust_.load(std::memory_order_relaxed) == Trust::proven || prove(first, bytes);
     const bool there = goes && populate(first, bytes);
-    // Pages that are mapped here would stay in memory longer than others.
+    // Mapped pages would stay in memory longer than others, so these are not kept mapped.
     if (goes) (void)::madvise(map_.data() + first, bytes, MADV_DONTNEED);
     if (there && bytes_ == Bytes::unwanted)
       return static_cast<long>(std::min<std::uint64_t>(to.size(), size_ - offset));
   }
-  // Not pread(2): bytes that nobody looks at may all go to one place, which ThreadSanitizer calls a race.
+  // Not pread(2): unwanted bytes may all go to one buffer, which ThreadSanitizer would report as a race.
   const long n = ::syscall(SYS_pread64, fd_, to.data(), to.size(), static_cast<off_t>(offset));
   return n < 0 ? -static_cast<long>(errno) : n;
 }

@@ -1,4 +1,4 @@
-// Brings pieces of a file into the page cache in large requests, whatever the kernel's read-ahead is.
+// Reads pieces of a file into the page cache in large requests, regardless of the kernel's read-ahead.
 #pragma once
 
 #include <atomic>
@@ -15,31 +15,33 @@
 
 namespace lmdbio {
 
-/// Reads through the page cache ask storage for read_ahead_kb at a time, one request after the other, and
-/// copy each byte.  MADV_POPULATE_READ (Linux 5.14) in a mapping of its own with MADV_HUGEPAGE brings 2 MiB
-/// at once, in requests as large as the file system takes (Linux 5.18), and copies nothing.  The first fill
-/// tells whether it does: one page is asked for, and what comes with it is counted.
+/// Fills the page cache with MADV_POPULATE_READ (Linux 5.14), in a mapping of its own with MADV_HUGEPAGE.
+/// This brings 2 MiB at once, in requests as large as the file system takes (Linux 5.18), and copies
+/// nothing.  Buffered reads, in contrast, request read_ahead_kb at a time, one request after the other, and
+/// copy each byte.  The first fill tests whether the kernel does this: it requests one page, and measures
+/// how much comes with it.
 class PageFiller {
  public:
-  /// What large fills should be multiples of, and as large as.
+  /// Preferred size and alignment of large fills, in bytes.
   static constexpr std::size_t kPiece = std::size_t{2} << 20;
   enum class Bytes : bool {
-    unwanted,  ///< the memory that a read is given holds nothing in particular afterwards
-    copied,    ///< as a read leaves them
+    unwanted,  ///< the destination has unspecified contents afterwards
+    copied,    ///< the bytes are copied to the destination, as by a read
   };
 
-  /// Of `file`, which outlives it, and is open for reads through the page cache.  An errno: it cannot be
-  /// mapped.  No descriptor is needed for fills, but for what the kernel does not fill.
+  /// Makes a filler for `file`, which must outlive it and must be open for buffered reads.  Fails with an
+  /// errno if the file cannot be mapped.  Only ranges that the kernel does not fill need the descriptor
+  /// later.
   static Result<std::unique_ptr<PageFiller>> make(const File& file, Bytes bytes) noexcept;
 
-  /// As pread(2), with a negative errno: the bytes from `offset` on are in the page cache afterwards.  What
-  /// cannot be brought so (a small piece, an old kernel, beyond the end as it was) is read.  Blocks.  Any
-  /// thread; allocates nothing.
+  /// Brings the bytes from `offset` on into the page cache.  Returns the number of bytes, as pread(2), or a
+  /// negative errno.  Ranges that cannot be filled are read: small pieces, with an old kernel, or beyond the
+  /// end of the file as it was.  Blocks.  Any thread; allocates nothing.
   long fill(std::uint64_t offset, MutableBytes to) noexcept;
 
-  /// How many should be filling at once.
+  /// Returns how many threads should fill at once.
   unsigned threads() const noexcept;
-  /// This kernel does it, as far as is known.
+  /// True if this kernel fills, as far as is known.
   bool works() const noexcept { return trust_.load(std::memory_order_relaxed) != Trust::refused; }
 
  private:
@@ -51,18 +53,19 @@ class PageFiller {
 
   const int fd_;
   const Mapping map_;
-  const std::uint64_t size_;  ///< of the file, as it was
+  const std::uint64_t size_;  ///< of the file, as it was, in bytes
   const Bytes bytes_;
   const Residency residency_;
   std::atomic<Trust> trust_{Trust::unknown};
 };
 
-/// An engine whose reads are fills, `depth` of them at once.  Errors: as PageFiller::make and threads_engine.
+/// Makes an engine whose reads are fills, with `depth` in flight.  Errors: as PageFiller::make and
+/// threads_engine.
 Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth, PageFiller::Bytes bytes,
                                                   EventCount* results = nullptr) noexcept;
 
-/// Brings the page table entries of a mapping's pages, which are in the page cache, in one system call. Where
-/// that cannot be had, page faults do it.
+/// Creates the page table entries for resident pages of a mapping, in one system call.  If that does not
+/// work, page faults create them later.
 void fault_pages_in(std::byte* at, std::size_t bytes) noexcept;
 
 }  // namespace lmdbio

@@ -26,40 +26,40 @@ namespace lmdbio {
 
 namespace {
 
-// linux/close_range.h of 5.9 and later.
+// From linux/close_range.h (Linux 5.9).
 constexpr unsigned kCloseRangeUnshare = 2;
 #ifdef SYS_close_range
 constexpr long kSysCloseRange = SYS_close_range;
 #else
 constexpr long kSysCloseRange = 436;
 #endif
-// Of 5.3 and 5.6; the numbers are the same on all machines.
+// Linux 5.3 and 5.6; the numbers are the same on all supported machines.
 constexpr long kSysPidfdOpen = 434, kSysPidfdGetfd = 438;
-/// The sanitizers' runtimes write to standard error in any thread.
+/// The runtimes of the sanitizers write to standard error in any thread.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr unsigned kFirstClosed = 3;
 #else
 constexpr unsigned kFirstClosed = 0;
 #endif
 
-/// Threads that wait for descriptors' work to end, at most: further work waits for one of them.
+/// Upper limit on the threads of the table.  Further jobs wait until one of them is free.
 constexpr unsigned kMostThreads = 128;
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 
 thread_local constinit bool in_table = false;
 constinit std::atomic<unsigned> forks{0};
 
-constinit std::mutex the_mutex;  // guards what follows
+constinit std::mutex the_mutex;  // guards the following variables
 constinit std::weak_ptr<PrivateTable>* the_table = nullptr;
-/// Of a forked child: it stays until the process ends.
+/// The table of a forked child, which stays until the process ends.
 constinit std::shared_ptr<PrivateTable>* childs_table = nullptr;
-constinit bool refused = false;  // by the system
+constinit bool refused = false;  // the system does not allow a second table
 constinit std::atomic<bool> watches_forks{false};
 
 constinit cpu_set_t loaded_with{};
 constinit std::atomic<bool> has_affinity{false};
 
-/// All descriptors of the calling thread, which shares them with nobody.
+/// Closes all descriptors of the calling thread, whose table no other thread shares.
 void close_all() noexcept {
   if (DIR* const list = ::opendir("/proc/thread-self/fd"); list != nullptr) {
     while (const dirent* const entry = ::readdir(list)) {
@@ -77,18 +77,18 @@ void close_all() noexcept {
     UniqueFd(fd).reset();
 }
 
-/// The calling thread shares its descriptors with nobody afterwards, and has none of the program's.
+/// Gives the calling thread an empty descriptor table of its own.  False: the system does not allow it.
 bool leave_programs_table() noexcept {
   if (::syscall(kSysCloseRange, kFirstClosed, ~0u, kCloseRangeUnshare) != 0) {
     if (::unshare(CLONE_FILES) != 0) return false;  // before Linux 5.9
     close_all();
   }
-  // So that nothing of ours gets the numbers to which others write.
+  // Occupy the numbers to which other code writes, so that no file of ours gets one of them.
   for (int fd = 0; fd >= 0 && fd < 2;) fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   return true;
 }
 
-/// See set_standard_error_opener().
+/// Opens the program's standard error, as set_standard_error_opener() requires.
 int open_standard_error() noexcept {
   if (!in_table) return kSharesDescriptors;
   if (kFirstClosed > 2) return ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
@@ -96,8 +96,8 @@ int open_standard_error() noexcept {
   return ::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 }
 
-/// In a forked child, which has one thread.  The table is the parent's, with its threads and descriptors: it
-/// is left as it is.  So is the lock, which another thread may have held.
+/// Runs in a forked child, which has one thread.  The table, its threads and its descriptors belong to the
+/// parent and are left as they are.  The mutex is made anew, since another thread may have held it.
 void after_fork_in_child() noexcept {
   forks.fetch_add(1, std::memory_order_relaxed);
   new (&the_mutex) std::mutex;
@@ -114,7 +114,7 @@ void remember_affinity() noexcept {
 
 void use_remembered_affinity() noexcept {
   if (has_affinity.load(std::memory_order_acquire))
-    (void)::sched_setaffinity(0, sizeof loaded_with, &loaded_with);  // not allowed there any more: as it is
+    (void)::sched_setaffinity(0, sizeof loaded_with, &loaded_with);  // failure: keep the current mask
 }
 
 void stay_loaded() noexcept {
@@ -122,11 +122,11 @@ void stay_loaded() noexcept {
   if (done.load(std::memory_order_relaxed) || done.exchange(true)) return;
   Dl_info self;
   if (::dladdr(reinterpret_cast<void*>(&stay_loaded), &self) == 0 || self.dli_fname == nullptr) return;
-  (void)::dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);  // not found: it is the program
+  (void)::dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);  // fails if linked into the program
 }
 
 struct PrivateTable::Core {
-  SignalSafeMutex mutex;  // guards all below but `busy` and `started`
+  SignalSafeMutex mutex;  // guards all members except `busy` and `started`
   Job* first = nullptr;
   Job* last = nullptr;
   EventCount work;   // a job was queued, or the table ends
@@ -144,7 +144,7 @@ struct PrivateTable::Core {
   bool add_thread(void* (*body)(void*) noexcept) noexcept;
 };
 
-// With the mutex held; but for the first one, by a thread of the table.
+// Call with the mutex held.  All threads except the first are started by a thread of the table.
 bool PrivateTable::Core::add_thread(void* (*body)(void*) noexcept) noexcept {
   if (threads == kMostThreads) return false;
   note_own_thread();
@@ -153,9 +153,9 @@ bool PrivateTable::Core::add_thread(void* (*body)(void*) noexcept) noexcept {
   (void)::pthread_attr_setstacksize(&attributes, kStackBytes);
   sigset_t all, before;
   (void)::sigfillset(&all);
-  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's handlers run on the program's threads
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // signal handlers run on the program's threads
   int rc = ::pthread_create(&ids[threads], &attributes, body, this);
-  if (rc == EINVAL) rc = ::pthread_create(&ids[threads], nullptr, body, this);  // much thread-local data
+  if (rc == EINVAL) rc = ::pthread_create(&ids[threads], nullptr, body, this);  // kStackBytes is too small
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)::pthread_attr_destroy(&attributes);
   if (rc == 0) ++threads;
@@ -165,7 +165,7 @@ bool PrivateTable::Core::add_thread(void* (*body)(void*) noexcept) noexcept {
 void* PrivateTable::Core::run_first(void* self) noexcept {
   Core& core = *static_cast<Core*>(self);
   core.own_table = leave_programs_table();
-  use_remembered_affinity();  // those that it starts inherit it
+  use_remembered_affinity();  // the threads that it starts inherit it
   const bool own = core.own_table;
   core.started.set();
   return own ? run(self) : nullptr;
@@ -174,7 +174,7 @@ void* PrivateTable::Core::run_first(void* self) noexcept {
 void* PrivateTable::Core::run(void* self) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-fd");
   in_table = true;
-  const AsyncSignalsBlocked always;  // they are already: the lock need not ask the kernel
+  const AsyncSignalsBlocked always;  // signals are blocked already; this saves the mutex the system calls
   static_cast<Core*>(self)->serve();
   return nullptr;
 }
@@ -189,14 +189,14 @@ void PrivateTable::Core::serve() noexcept {
       job.next_ = nullptr;
       job.queued_ = false;
       ++job.running_;
-      // Jobs may block for long: somebody has to be there for the next one.
+      // Jobs may block for long, so another thread must be available for the next one.
       if (busy.fetch_add(1, std::memory_order_relaxed) + 1 >= threads) (void)add_thread(run);
       OneShot* const done = job.done_;
       lock.unlock();
       job.run_(job.argument_);
       busy.fetch_sub(1, std::memory_order_relaxed);
       if (done != nullptr) {
-        done->set();  // the job is the caller's again
+        done->set();  // the caller may free the job from now on
         lock.lock();
         continue;
       }
@@ -216,8 +216,7 @@ void PrivateTable::Core::serve() noexcept {
 
 std::shared_ptr<PrivateTable> PrivateTable::get() noexcept {
   const AsyncSignalsBlocked allocates;
-  stay_loaded();  // before the lock: the loader, which has one of its own, may be waiting for it in a
-                  // constructor
+  stay_loaded();  // before the lock: the loader holds a lock of its own, and a constructor may wait for ours
   try {
     const std::lock_guard lock(the_mutex);
     if (the_table == nullptr) the_table = new std::weak_ptr<PrivateTable>;
@@ -270,16 +269,16 @@ bool PrivateTable::watch_forks() noexcept {
 unsigned PrivateTable::generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
 PrivateTable::~PrivateTable() {
-  if (generation() != born_) return;  // the parent's
+  if (generation() != born_) return;  // the table belongs to the parent
   Core& c = *core_;
   {
     const std::lock_guard lock(c.mutex);
     c.ending = true;
     c.work.notify();
   }
-  // No job is running: who runs one holds the table.
+  // No job is running, since the caller of a job holds a reference to the table.
   if (in_table) {
-    pthread_t reaper;  // threads cannot wait for themselves
+    pthread_t reaper;  // a thread cannot join itself
     const auto join = [](void* core) -> void* {
       std::unique_ptr<Core> its(static_cast<Core*>(core));
       for (unsigned i = 0; i < its->threads; ++i) (void)::pthread_join(its->ids[i], nullptr);
@@ -300,7 +299,7 @@ bool PrivateTable::call(void (*body)(void*) noexcept, void* argument) noexcept {
   while (!done.is_set()) {
     constexpr std::int64_t kPoll = 250'000'000;
     done.wait(kPoll);
-    if (generation() != born_) return false;  // a handler has forked, and this is the child
+    if (generation() != born_) return false;  // a signal handler has forked, and this is the child
   }
   return true;
 }
@@ -354,7 +353,8 @@ int PrivateTable::start(pthread_t& thread, const pthread_attr_t* attributes, voi
     delete static_cast<Start*>(s);
     return its.body(its.argument);
   };
-  // By a thread of the table: its own table is what a new thread shares.
+  // A new thread shares the descriptor table of the thread that starts it, so a thread of the table does
+  // this.
   const bool ran = call([&]() noexcept { rc = ::pthread_create(&thread, attributes, run_body, how); });
   if (ran && rc != 0) delete how;
   return ran ? rc : EAGAIN;

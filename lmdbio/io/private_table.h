@@ -1,10 +1,10 @@
-// Threads with a table of file descriptors of their own.
+// Threads with a file descriptor table of their own.
 //
-// A program may close any descriptor at any time (a daemon closes all of them) and open another file under
-// its number. What LMDBIO reads from is therefore opened in a second table, which the program's threads do
-// not share: close_range(2) with CLOSE_RANGE_UNSHARE gives a thread an empty one, and every thread that it
-// starts shares that.  Closing a descriptor there drops no POSIX record lock of the program either: locks
-// belong to a table.
+// A program may close any descriptor at any time and open another file under its number.  A daemon closes
+// all of them.  LMDBIO therefore opens its files in a second descriptor table, which the program's threads
+// do not share.  close_range(2) with CLOSE_RANGE_UNSHARE gives one thread an empty table, and every thread
+// that it starts shares that table.  Closing a descriptor there does not drop POSIX record locks of the
+// program, since locks belong to a table.
 #pragma once
 
 #include <pthread.h>
@@ -19,9 +19,10 @@
 
 namespace lmdbio {
 
+/// The private table of this process, and the threads that share it.
 class PrivateTable {
  public:
-  /// Work for a thread of the table.  Owned by the caller; stays where it is until retract() has returned.
+  /// Work for a thread of the table.  The caller owns it and must not move it until retract() has returned.
   class Job {
    public:
     explicit Job(void (*run)(void*) noexcept = nullptr, void* argument = nullptr) noexcept
@@ -33,37 +34,40 @@ class PrivateTable {
     friend class PrivateTable;
     void (*run_)(void*) noexcept;
     void* argument_;
-    Job* next_ = nullptr;      // under the table's lock
-    bool queued_ = false;      // likewise
-    unsigned running_ = 0;     // likewise; threads that are in it
-    OneShot* done_ = nullptr;  // of call()
+    Job* next_ = nullptr;      // guarded by the table's mutex
+    bool queued_ = false;      // guarded by the table's mutex
+    unsigned running_ = 0;     // guarded by the table's mutex; number of threads that run it
+    OneShot* done_ = nullptr;  // set after the run; null: not set
   };
 
-  /// The process's table; starts its first thread if there is none.  Null: no thread can be had, or the
-  /// system refuses a table of its own (seccomp).  Any thread.
+  /// Returns the process's table, and starts its first thread if there is none.  Returns nullptr if no
+  /// thread can be started, if memory is short, or if the system does not allow a second table (seccomp).
+  /// Any thread.
   static std::shared_ptr<PrivateTable> get() noexcept;
-  /// The calling thread is one of the table's.
+  /// True in a thread of the table.
   static bool inside() noexcept;
-  /// Registers the fork handler, after those that are to run before it.  False: out of memory.
+  /// Registers the fork handler.  Handlers that must run before it are registered first.  False: out of
+  /// memory.
   static bool watch_forks() noexcept;
-  /// How many forks led to this process since the library was loaded.  A descriptor of another generation is
-  /// the parent's: its number means nothing here.
+  /// Returns the number of forks that led to this process since the library was loaded.  A descriptor of
+  /// another generation belongs to the parent, and its number is not valid here.
   static unsigned generation() noexcept;
 
   /// True if the number of `fd` is in the upper half of what RLIMIT_NOFILE allows.  The caller then closes
-  /// it, and does without.
+  /// `fd` and continues without it.
   static bool crowded(int fd) noexcept;
-  /// In a thread of the table: a duplicate of the program's descriptor, close-on-exec.  -1 and errno: there
-  /// is none, or the system does not allow it (before Linux 5.6, seccomp).
+  /// Returns a close-on-exec duplicate of the program's descriptor `fd`.  Only in a thread of the table.
+  /// Returns -1 with errno set if the program has no such descriptor, or if the system does not allow it
+  /// (before Linux 5.6, seccomp).
   static int duplicate_of_programs(int fd) noexcept;
 
   ~PrivateTable();
   PrivateTable(const PrivateTable&) = delete;
   PrivateTable& operator=(const PrivateTable&) = delete;
 
-  /// Runs body() on a thread of the table and waits for it; in such a thread at once.  False: in a forked
-  /// child that was made meanwhile; the body may have run in the parent.  Costs two changes of threads.  body
-  /// must not throw.
+  /// Runs body() in a thread of the table and waits for it.  In a thread of the table, runs it directly.
+  /// Costs two context switches.  Returns false in a child that was forked meanwhile; body() may then have
+  /// run in the parent.  body() must not throw.
   template <class F>
   bool call(F&& body) noexcept {
     if (inside()) {
@@ -73,7 +77,7 @@ class PrivateTable {
     using Body = std::remove_reference_t<F>;
     return call([](void* b) noexcept { (*static_cast<Body*>(b))(); }, &body);
   }
-  /// call() of the process's table.  False also if there is none.
+  /// Runs body() in the process's table, as call().  Also returns false if there is no table.
   template <class F>
   static bool run(F&& body) noexcept {
     if (inside()) {
@@ -83,17 +87,18 @@ class PrivateTable {
     const std::shared_ptr<PrivateTable> table = get();
     return table != nullptr && table->call(body);
   }
-  /// The beginning of a call(): has `job` run soon, and `done` set after that.  Both are new, and stay where
-  /// they are until it is set; in a child that was forked meanwhile it never is.
+  /// Starts a call() without waiting for it: `job` runs soon, then `done` is set.  Both must be new, and
+  /// must stay in place until `done` is set.  In a child that was forked meanwhile, it is never set.
   void begin(Job& job, OneShot& done) noexcept {
     job.done_ = &done;
     post(job);
   }
-  /// Has `job` run soon; nothing if it waits already.  Any thread of this process.
+  /// Queues `job` to run soon; does nothing if it is queued already.  Any thread of this process.
   void post(Job& job) noexcept;
-  /// The job is not run any more, and no thread is in it.  Not from within a job.
+  /// Removes `job` from the queue, and waits until no thread runs it.  Not from within a job.
   void retract(Job& job) noexcept;
-  /// pthread_create(3) of a thread that shares the table: all signals blocked.  0 or an errno.
+  /// Starts a thread that shares the table, with all signals blocked.  Returns 0 or an errno, as
+  /// pthread_create(3).
   int start(pthread_t& thread, const pthread_attr_t* attributes, void* (*body)(void*),
             void* argument) noexcept;
 
@@ -106,14 +111,15 @@ class PrivateTable {
   const unsigned born_;
 };
 
-/// Threads of LMDBIO run where the process was allowed to run when the library was loaded, not where the
-/// thread that happened to start them is bound.  Called by the library's constructor; else the first thread's
-/// start does it.
+/// Remembers the CPU affinity for all threads of LMDBIO.  They run where the process was allowed to run
+/// when the library was loaded, and not where the thread that happens to start them is bound.  The
+/// library's constructor calls this; otherwise the start of the first thread does.
 void remember_affinity() noexcept;
-/// For the calling thread: the mask that was remembered.
+/// Gives the calling thread the remembered affinity.
 void use_remembered_affinity() noexcept;
 
-/// Keeps this library loaded for good: the code of threads has to stay when a program calls dlclose(3).
+/// Keeps this library loaded until the process ends.  Its threads need its code after a dlclose(3) by the
+/// program.
 void stay_loaded() noexcept;
 
 }  // namespace lmdbio

@@ -1,4 +1,4 @@
-// How a file is read: the one place that decides, from facts and from the kind of access.  Pure functions.
+// Decides how a file is read, from facts about the file and the kind of access.  Pure functions.
 //
 // | access   | path        | when                                                                       |
 // |----------|-------------|----------------------------------------------------------------------------|
@@ -6,14 +6,14 @@
 // |          | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
 // |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits                   |
 // |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped                           |
-// | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is told, and  |
-// |          |             | other processes of the node leave out most of what this walk leaves out    |
+// | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is known, and |
+// |          |             | other processes of the node use little of what this walk leaves out        |
 // |          | none        | otherwise: the walk reads all values                                       |
 // | lookup   | page faults | LMDBIO_IO=mmap; a small file                                               |
 // |          | direct      | cannot be mapped                                                           |
 // |          | page cache  | otherwise                                                                  |
-// | load     | direct      | LMDBIO_IO=direct or does not fit; and walks are direct, all chunks have    |
-// |          |             | room                                                                       |
+// | load     | direct      | walks are direct and all chunks have room; and LMDBIO_IO=direct or does    |
+// |          |             | not fit                                                                    |
 // |          | page cache  | fits                                                                       |
 // |          | none        | otherwise                                                                  |
 // | prefetch | page faults | LMDBIO_IO=mmap                                                             |
@@ -23,12 +23,12 @@
 // | reader,  | page cache  | LMDBIO_IO=buffered or mmap; no O_DIRECT; fits                              |
 // | index    | direct      | LMDBIO_IO=direct; does not fit                                             |
 //
-// What fits the memory that is free goes through the page cache, since other processes, later epochs and
-// later runs find it there; by page faults alone on a local file system whose kernel reads far ahead, which
-// costs least (docs/decisions/0007).  An explicit LMDBIO_IO wins.
+// A file that fits into free memory goes through the page cache, where other processes, later epochs and
+// later runs find it.  On a local file system whose kernel reads far ahead, page faults alone do this at the
+// lowest cost (docs/decisions/0007).  An explicit LMDBIO_IO takes precedence.
 //
-// Chunks that walks read directly are left to other processes of the node in chunk files (node/chunk_file.h)
-// if the file system is not local, or LMDBIO_NODE=chunks.
+// If the file system is not local, or LMDBIO_NODE=chunks, walks leave the chunks that they read directly to
+// other processes of the node, in chunk files (node/chunk_file.h).
 #pragma once
 
 #include <cstdint>
@@ -37,26 +37,26 @@
 
 namespace lmdbio {
 
-/// Who reads.
+/// The kind of access.
 enum class Access : unsigned char {
   walk,      ///< a cursor goes from record to record
-  stride,    ///< a walk of which it is found out which values the program uses
+  stride,    ///< a walk that first finds out which values the program uses
   lookup,    ///< single keys
-  load,      ///< the whole file, in the background, since lookups go all over it
-  prefetch,  ///< the keys of lmdbio_prefetch
+  load,      ///< the whole file, in the background, since lookups are scattered all over it
+  prefetch,  ///< the keys of lmdbio_prefetch()
   reader,    ///< records by ordinal
   index,     ///< all leaf pages, once, for the record index
 };
 
 enum class ReadPath : unsigned char {
   none,         ///< this access reads nothing
-  page_faults,  ///< the mapping's page faults do it all
+  page_faults,  ///< page faults of the mapping do all reads
   page_cache,   ///< reads into the page cache, ahead of the program
   direct,       ///< reads past the page cache, into private memory
-  direct_once,  ///< likewise the first time; what is read a second time goes into the page cache
+  direct_once,  ///< as direct for the first read of data; a second read of it goes into the page cache
 };
 
-/// The value of the statistics' field "read_path".
+/// Returns the value of the statistics' field "read_path".
 constexpr const char* name_of(ReadPath path) noexcept {
   switch (path) {
     case ReadPath::none:
@@ -72,70 +72,73 @@ constexpr const char* name_of(ReadPath path) noexcept {
   return "";
 }
 
-/// Pages of which so large a share is in the page cache are taken from there.
+/// If at least this share of its pages is resident, data is taken from the page cache.
 inline constexpr double kMostlyResident = 0.9;
-/// Walks of several processes that together use so large a share of what they come to have all of it read.
+/// If walks of several processes together use at least this share of the bytes, these walks read all bytes.
 inline constexpr double kUsedTogether = 0.5;
-/// The kernel's read-ahead of page faults, bytes, that is as good as reads of our own on a local file system.
+/// From this size on, in bytes, the kernel's read-ahead of page faults on a local file system is as good as
+/// reads of our own.
 inline constexpr std::uint64_t kEnoughReadahead = std::uint64_t{2} << 20;
-/// Files below this size, bytes, are left to page faults.
+/// Files below this size, in bytes, are left to page faults.
 inline constexpr std::uint64_t kWorthReadingAhead = std::uint64_t{1} << 20;
 
-/// A file of `file_bytes` belongs in the page cache where `available` bytes could be taken: the rest of the
-/// machine has room beside it.
+/// Returns how many of `available` bytes of memory one file may fill in the page cache.  The rest is room
+/// for everything else on the machine.
 constexpr std::uint64_t room_in_page_cache(std::uint64_t available) noexcept { return available / 4 * 3; }
+/// True if a file of `file_bytes` belongs in the page cache, which can grow by `available` bytes.
 constexpr bool fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
   return file_bytes <= room_in_page_cache(available);
 }
-/// The same for a file that was found to fit, later: what is free goes up and down a little.
+/// The same for a file that was found to fit earlier.  The limit is higher, since free memory fluctuates.
 constexpr bool still_fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
   return file_bytes <= available / 8 * 7;
 }
-/// Bytes that were brought into the page cache and were gone again before a walk came to them: of the last 64
-/// MiB that walks came to, and in all.  Who goes on so reads the file twice; but once in a while another
-/// process may drop it (OpenedAnew::drops_cache).
+/// True if the page cache evicts so much prefetched data that prefetching into it is no use.  Both arguments
+/// count bytes that were evicted before a walk reached them: among the last 64 MiB that walks reached, and
+/// in all.  Such a file is read twice.  A single loss is tolerated, since another process may drop the page
+/// cache of the file once in a while (OpenFile::opens_drop_cache).
 constexpr bool page_cache_loses(std::uint64_t lately, std::uint64_t in_all) noexcept {
   return lately >= std::uint64_t{16} << 20 && in_all >= std::uint64_t{32} << 20;
 }
 
-/// Walks take what is in the page cache from there; looked at before anything else is known of a file.
+/// True if walks take resident data from the page cache.  Decided before anything else is known about the
+/// file.
 constexpr bool walks_use_resident(IoMode setting, bool can_map) noexcept {
   return setting == IoMode::automatic && can_map;
 }
 
-/// What is known of a file and of the memory there is for it.  What an access does not ask for may be left
-/// out.
+/// Facts about a file and about the memory for it.  Facts that an access does not need may be left out.
 struct ReadFacts {
   IoMode setting = IoMode::automatic;   ///< LMDBIO_IO
   NodeMode node = NodeMode::automatic;  ///< LMDBIO_NODE
   bool local = true;                    ///< the file system keeps its data on this machine
-  bool direct_works = false;            ///< O_DIRECT
+  bool direct_works = false;            ///< O_DIRECT reads work
   bool can_map = true;
   bool opens_drop_cache = false;       ///< each open of the file drops its page cache
-  std::uint64_t kernel_readahead = 0;  ///< of page faults, bytes
-  std::uint64_t memory_limit = 0;      ///< of private memory, bytes
+  std::uint64_t kernel_readahead = 0;  ///< of page faults, in bytes
+  std::uint64_t memory_limit = 0;      ///< of private memory, in bytes
   std::uint64_t file_bytes = 0;
-  std::uint64_t available = 0;             ///< memory that the page cache could grow by, bytes
+  std::uint64_t available = 0;             ///< memory that the page cache could grow by, in bytes
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
-  bool room_for_all = false;               ///< private memory and VMAs for all of its chunks (load)
-  bool residency_is_known = true;          ///< something tells what is in the page cache (stride)
-  /// Shares of the bytes around: what this walk uses, as far as that is known; what walks of other processes
-  /// of the node use (stride)
+  bool room_for_all = false;               ///< private memory and VMAs suffice for all of its chunks (load)
+  bool residency_is_known = true;          ///< a system call tells what is in the page cache (stride)
+  /// Shares of the bytes nearby, 0 to 1, that are used: by this walk, as far as known, and by walks of other
+  /// processes of the node (stride).
   double used = 0, used_by_others = 0;
 };
 
 struct ReadDecision {
   ReadPath path = ReadPath::page_faults;
-  /// What is in the page cache is taken from there, whatever the path.
+  /// Data that is in the page cache is taken from there, whatever the path.
   bool uses_resident = true;
-  /// A walk that goes through the page cache takes out what it has left: the file does not fit.
+  /// A walk through the page cache evicts the data behind it, since the file does not fit.
   bool drops_behind = false;
-  const char* reason = "";  ///< for the log and the statistics; a literal
+  const char* reason = "";  ///< for the log and the statistics; a string literal
   friend constexpr bool operator==(const ReadDecision& a, ReadPath b) noexcept { return a.path == b; }
 };
 
-/// A rank of an MPI job that finds its records in the page cache of its node takes them from there; no other
-/// rank sends it any.
+/// True if a rank of an MPI job takes its records from the page cache of its node if they are there.  No
+/// other rank sends it those records.
 constexpr bool ranks_use_resident(IoMode setting, const ReadDecision& reader) noexcept {
   return setting == IoMode::automatic && reader.uses_resident;
 }
@@ -166,7 +169,7 @@ constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {
   return {ReadPath::page_cache, resident, false, "fits into the page cache"};
 }
 
-// Which values a program uses is seen from its page tables, so they have to come by the mapping.
+// The page tables show which values a program uses, so the values have to come through the mapping.
 constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
   if (f.used_by_others > 0 && f.used + f.used_by_others >= kUsedTogether)
     return {ReadPath::none, false, false, "other processes use the values that this walk skips"};
@@ -185,8 +188,9 @@ constexpr ReadDecision lookup_path(const ReadFacts& f) noexcept {
   return {ReadPath::page_cache, true, false, "missing pages are read"};
 }
 
-// The page cache is shared by all processes, outlives snapshots, and costs no memory of its own to be made (1
-// GiB at 1 ms a request, beside lookups: 0.5 s; by chunks 0.9 s where the host has to find the memory first).
+// The page cache is shared by all processes, outlives snapshots, and needs no private memory.  At 1 ms per
+// request, and with lookups running, 1 GiB takes 0.5 s into the page cache.  It takes 0.9 s into chunks if
+// the host has to find the memory first.
 constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
   const bool chunks = f.walks == ReadPath::direct && f.room_for_all;
   if (chunks && f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
@@ -196,9 +200,9 @@ constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
   return {ReadPath::none, false, false, "fits into neither the page cache nor private memory"};
 }
 
-// Direct reads are the fastest, but what they read is private to a transaction: a program that comes again to
-// a file that fits is to find it in the page cache, as with stock.  On this machine's disks the second time
-// may bring it there; from afar it is read once.
+// Direct reads are the fastest, but their data is private to a transaction.  A program that returns to a
+// file that fits must find it in the page cache, as with stock LMDB.  On local disks, a second read may
+// bring it there.  From a remote file system, it is read only once.
 constexpr ReadDecision prefetch_path(const ReadFacts& f) noexcept {
   if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
   if (f.setting == IoMode::buffered) return {ReadPath::page_cache, true, false, "LMDBIO_IO=buffered"};
@@ -223,7 +227,8 @@ constexpr ReadDecision reader_path(const ReadFacts& f) noexcept {
 
 }  // namespace detail
 
-/// The reasons in the order of their weight; the table is at the top.
+/// Returns how `access` reads the file.  The rules are tested in the order of their weight; see the table
+/// above.
 constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) noexcept {
   switch (access) {
     case Access::walk:
@@ -243,15 +248,15 @@ constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) n
   return {};
 }
 
-/// Whether chunks that walks read directly are for all processes of the node.  A local file system gives them
-/// to each at the speed of memory.
+/// True if chunks that walks read directly are shared by all processes of the node.  A local file system
+/// does not need this: it gives the chunks to each process at memory speed.
 constexpr bool shares_chunk_files(const ReadFacts& f) noexcept {
   if (!f.can_map || !f.direct_works || f.memory_limit == 0) return false;
   return f.node == NodeMode::chunks || (f.node == NodeMode::automatic && !f.local);
 }
 
-/// Whether opening the file with O_DIRECT could be of use to walks and prefetches.  A reader has memory of
-/// its own.
+/// True if opening the file with O_DIRECT could help walks and prefetches.  Readers do not count, since they
+/// have memory of their own.
 constexpr bool may_read_directly(IoMode setting, std::uint64_t memory_limit) noexcept {
   return memory_limit != 0 && (setting == IoMode::automatic || setting == IoMode::direct);
 }

@@ -17,7 +17,7 @@
 namespace lmdbio {
 namespace {
 
-// linux/mman.h of 6.5 and later.
+// From linux/mman.h (Linux 6.5).
 constexpr long kSysCachestat = 451;
 struct CachestatRange {
   std::uint64_t off, len;  // len 0: to the end
@@ -27,7 +27,7 @@ struct Cachestat {
 };
 
 constexpr std::uint64_t kMostSamples = 8;
-constexpr uid_t kOverflowUid = 65534;  // whom a user namespace does not know, as well as nobody
+constexpr uid_t kOverflowUid = 65534;  // the user `nobody`, and users without a mapping in a user namespace
 
 std::uint64_t page_bytes() noexcept { return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
@@ -43,7 +43,8 @@ bool ask_cachestat(int fd, const CachestatRange& range, Cachestat& stat) noexcep
   return ::syscall(kSysCachestat, fd, &range, &stat, 0) == 0;
 }
 
-// To those who neither own the file nor may write it mincore(2) says "all".
+// False if mincore(2) reports all pages as resident: to users who neither own the file nor may write to
+// it.
 bool mincore_is_true(int fd, const struct stat& st) noexcept {
   if (st.st_uid == ::geteuid() && st.st_uid != kOverflowUid) return true;
   char self[32];
@@ -57,10 +58,10 @@ std::optional<double> by_cachestat(int fd, Pages p, std::uint64_t page) noexcept
   return p.share(stat.cache);
 }
 
-// `mapped`: where the first of the pages is mapped, or null.
+// `mapped`: the address of the first page, or null.
 std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::uint64_t page,
                                  const std::byte* mapped) noexcept {
-  if (!mincore_is_true(fd, st)) return {};  // who this is may have changed since the start
+  if (!mincore_is_true(fd, st)) return {};  // the effective user may have changed
   const std::size_t bytes = (p.last - p.first) * page;
   Mapping map;
   if (mapped == nullptr) {
@@ -80,7 +81,7 @@ std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::ui
   return p.share(there);
 }
 
-// 1: there, 0: not, below 0: the call cannot tell.
+// Returns 1 if the byte is resident, 0 if it is not, and below 0 if the call does not work here.
 int try_byte(int fd, std::uint64_t offset) noexcept {
   char byte;
   const iovec to = {&byte, 1};
@@ -145,8 +146,8 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   if (way_ == Way::none) return {};
   const int saved = errno;
   std::optional<double> result;
-  // cachestat(2) and mincore(2) neither read nor map: where the program's descriptor becomes another file's
-  // between two calls, the answer is wrong, and costs time.
+  // cachestat(2) and mincore(2) neither read nor map.  If the program's descriptor becomes another file's
+  // between two calls, the answer is wrong, which costs time only.
   const bool harmless = way_ == Way::cachestat || (way_ == Way::mincore && mapped != nullptr);
   if (const auto size = file_ == nullptr || harmless ? size_if_inode(fd_, id_) : std::nullopt; size)
     result = ask(fd_, *size, offset, bytes, mapped);

@@ -1,4 +1,4 @@
-// How much of a file is in the page cache.
+// Tells how much of a file is in the page cache.
 #pragma once
 
 #include <cstddef>
@@ -9,36 +9,40 @@
 
 namespace lmdbio {
 
-/// Asks by the best way that this system has and tells the truth to this user.  Threads may share one.
+/// Probes the page cache with the best system call that works here and tells this user the truth.  Any
+/// thread.
 class Residency {
  public:
   enum class Sampling : bool { no, yes };
 
-  /// `fd`: a regular file opened for reading, without O_DIRECT.  Where the number has become another file's,
-  /// nothing tells any more.  With sampling, where nothing else tells, a few single bytes are tried by
-  /// preadv2(RWF_NOWAIT): that also starts read-ahead where it finds nothing, so what was asked about tends
-  /// to be there the next time.
+  /// `fd`: a regular file that is open for reading, without O_DIRECT.  Once its number has become another
+  /// file's, probes return no result.  With sampling, if no other call works, probes read a few single
+  /// bytes with preadv2(RWF_NOWAIT).  Such a read also starts read-ahead for a missing page, so a range
+  /// that was probed tends to be resident the next time.
   explicit Residency(int fd, Sampling sampling = Sampling::yes) noexcept;
-  /// For a kept file, which outlives this.  `programs_fd`: the program's descriptor of the same file, or -1:
-  /// as long as it is one, cachestat costs no change of threads.
+  /// For a kept file, which must outlive this object.  `programs_fd`: the program's descriptor of the same
+  /// file, or -1.  While it is that file, cachestat(2) costs no context switch.
   Residency(const File& file, int programs_fd, Sampling sampling = Sampling::yes) noexcept;
 
-  /// As `other`, for who has the program's descriptor `programs_fd` of the file, or -1.
+  /// Copies `other` for a caller that has the program's descriptor `programs_fd` of the file, or -1.
+  /// Without sampling, never samples, even if `other` does.
   Residency(const Residency& other, int programs_fd, Sampling sampling) noexcept;
 
-  /// Of the bytes [offset, offset + bytes) that are inside the file now, the share that is in the page cache,
-  /// 0 to 1, in whole pages; none if none is inside, or nothing tells (any more).  cachestat costs well below
-  /// 0.1 ms per 4 MiB, mincore a few times that.  `mapped`: the file's first byte in a shared mapping that
-  /// reaches as far, or null: mincore then maps the range for the time of the call.  Allocates nothing.
+  /// Returns the resident share, 0 to 1, of the bytes [offset, offset + bytes) that are inside the file
+  /// now, in whole pages.  Returns nullopt if none is inside, or if no call works (any more).  cachestat(2)
+  /// takes well below 0.1 ms per 4 MiB, mincore(2) a few times that.  `mapped`: the file's first byte in a
+  /// shared mapping that reaches as far, or null; if it is null, mincore(2) needs a temporary mapping of
+  /// the range.  Allocates nothing.
   std::optional<double> share(std::uint64_t offset, std::uint64_t bytes,
                               const std::byte* mapped = nullptr) const noexcept;
-  /// All of these bytes are in the page cache and none of their pages waits for its read or has failed it,
-  /// which share() counts as there.  False as well where mincore(2), which tells, tells this user nothing.
-  /// `mapped` as in share(), not null.
+  /// True if all of these bytes are in the page cache and none of their pages waits for its read or has
+  /// failed it.  share() counts such pages as resident.  Also false if mincore(2), which this needs, does
+  /// not tell this user the truth.  `mapped`: as in share(), but not null.
   bool is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept;
-  /// The call that tells: "cachestat", "mincore", "preadv2" (samples), "" if none does.
+  /// Returns the name of the system call in use: "cachestat", "mincore", "preadv2" (samples); "" if none
+  /// works.
   const char* how() const noexcept;
-  /// It may read from the file.
+  /// True if probes may read from the file.
   bool samples() const noexcept { return way_ == Way::sampling; }
 
  private:
@@ -47,11 +51,11 @@ class Residency {
                             const std::byte* mapped) const noexcept;
   void choose(int fd, Sampling sampling) noexcept;
 
-  const File* file_ = nullptr;  ///< null: fd_ is enough
-  int fd_;                      ///< with a file_: the program's
-  FileIdentity id_;             ///< of both
+  const File* file_ = nullptr;  ///< null: fd_ is used
+  int fd_;                      ///< if file_ is set: the program's descriptor, or -1
+  FileIdentity id_;             ///< of the file; size and mtime are not set
   Way way_ = Way::none;
-  bool mincore_is_true_ = false;  ///< to whom this was at the start, and is as long as that is
+  bool mincore_is_true_ = false;  ///< for the effective user uid_, at the start
   unsigned uid_ = 0;
 };
 

@@ -10,11 +10,11 @@
 
 namespace lmdbio {
 
-/// One wait of a program for data.
+/// One wait of the program for data.
 class StallNotice {
  public:
-  /// The wait goes on: for the byte at `offset` of the file `name`.  Logs one line, once, when it has taken
-  /// LMDBIO_STALL_SECONDS since the first call.
+  /// Call this repeatedly while the program waits for the byte at `offset` of the file `name`.  Logs one
+  /// warning once the wait has taken LMDBIO_STALL_SECONDS since the first call.
   void look(const char* name, std::uint64_t offset) noexcept {
     const std::int64_t now = now_ns();
     if (begun_ == 0) begun_ = now;
@@ -24,7 +24,7 @@ class StallNotice {
     log_line(LogLevel::warn, "%s: a read at offset %" PRIu64 " has taken more than %u s; still waiting", name,
              offset, limit);
   }
-  /// CLOCK_MONOTONIC; 0: nobody has waited.
+  /// Returns when the wait began, CLOCK_MONOTONIC in ns; 0: no wait yet.
   std::int64_t begun() const noexcept { return begun_; }
 
  private:

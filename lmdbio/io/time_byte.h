@@ -1,4 +1,4 @@
-// The time that a read takes, where nothing else tells what is in memory.
+// Measures how long a read takes, for systems on which no call tells what is in the page cache.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace lmdbio {
 
-/// Reads the byte at `offset`: how long that took, nanoseconds; none if it cannot be read.  Much less where
-/// the page cache has it than elsewhere.  `file`: for reads through the page cache.  Blocks.
+/// Reads the byte at `offset` and returns how long this took, in nanoseconds; nullopt: it cannot be read.
+/// The time is much shorter if the byte is in the page cache.  `file`: open for buffered reads.  Blocks.
 std::optional<std::int64_t> time_byte(const File& file, std::uint64_t offset) noexcept;
 
 }  // namespace lmdbio

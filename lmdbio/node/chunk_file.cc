@@ -33,7 +33,7 @@ namespace lmdbio::node {
 
 namespace {
 
-/// Of the files that a process makes, one in so many is verified when it is linked.
+/// One in this many files that a process makes is verified when it is linked.
 constexpr unsigned kVerifyEvery = 16;
 
 struct Text {
@@ -52,7 +52,7 @@ Text text_of(const ChunkName& n) noexcept {
                       n.state[0], n.state[1], n.chunk);
   return t;
 }
-// Of text_of(); none: another file.
+// Parses a result of text_of(); nullopt: the name of another file.
 std::optional<ChunkName> parse(const char* text) noexcept {
   ChunkName n;
   if (std::sscanf(text, "%16" SCNx64 "-%16" SCNx64 "%16" SCNx64 "-%8" SCNx32, &n.life, &n.state[0],
@@ -62,8 +62,8 @@ std::optional<ChunkName> parse(const char* text) noexcept {
   return {};
 }
 
-// This user's directory, which nobody else may look into.  Others may have put something else there: /dev/shm
-// is for everybody.
+// Opens this user's directory, which no other user may open.  Verifies it, since /dev/shm is open to
+// everyone, and another user may have put something else there.
 Result<UniqueFd> open_directory(bool make) noexcept {
   const Text name = directory_name();
   constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -79,12 +79,12 @@ Result<UniqueFd> open_directory(bool make) noexcept {
   return fd;
 }
 
-// If nobody has any: who needs it makes it anew.
+// Removes the directory if it is empty.  A process that needs it makes it anew.
 void remove_directory() noexcept { (void)::rmdir(directory_name().c_str()); }
 
-// Of /dev/shm, which is the programs': they get a signal where it is full.
+// Room in /dev/shm, which belongs to the programs: they get a signal if it is full.
 struct Room {
-  std::uint64_t total = 0, used = 0;  ///< bytes, of everybody; total 0: there is no limit
+  std::uint64_t total = 0, used = 0;  ///< in bytes, of all users; total 0: no limit
   bool is_small() const noexcept { return total != 0 && total < kLeastSharedMemory; }
   bool has(std::uint64_t more) const noexcept {
     return total == 0 || (!is_small() && used + more <= total / 4);
@@ -99,14 +99,16 @@ bool has_room(int directory, std::uint64_t more) noexcept {
   return ::fstatfs(directory, &fs) == 0 && room_of(fs).has(more);
 }
 
-// Allocates all of its memory: where none is left that is an error here, and a signal later.
+// Allocates all of the file's memory.  If there is none left, this is an error here, and would be a signal
+// later.
 Status allocate(int fd, const Mapping& memory) noexcept {
   const std::size_t bytes = memory.size();
   bool huge = true;
-  // An empty range cannot be collapsed.  The kernel does not clear memory that fallocate(2) gives until a
-  // page fault does; on a tmpfs with huge=always or within_size, MADV_COLLAPSE maps such memory as it is, and
-  // a later fault of any mapping clears it, data included (Linux 6.18).  write(2) clears all of it at once,
-  // and does not end in a signal where a store through the mapping would.
+  // Write one byte to each huge page, since MADV_COLLAPSE needs a range that is not empty.  write(2) clears
+  // all of it at once.  It also returns an error where a store through the mapping would raise a signal.
+  // fallocate(2) would not do: the kernel clears its memory only at a page fault.  On a tmpfs with
+  // huge=always or within_size, MADV_COLLAPSE maps such memory as it is.  A later page fault of any mapping
+  // then clears it, including data (Linux 6.18).
   for (std::size_t at = 0; at < bytes && huge; at += kHugePage)
     huge = ::pwrite(fd, "", 1, static_cast<off_t>(at)) == 1;
   huge = huge && ::madvise(memory.data(), bytes, MADV_COLLAPSE) == 0;
@@ -115,8 +117,9 @@ Status allocate(int fd, const Mapping& memory) noexcept {
   return ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? Status() : Status::from_errno(errno);
 }
 
-// The checksum of a chunk file, as its time of modification.  It covers 64 bytes of each 4 KiB, at a place
-// that differs from page to page: it finds pages that have other bytes, at 1/64 of the cost of reading all.
+// Returns the checksum of a chunk file, in the form of a modification time.  It covers 64 bytes of each 4
+// KiB, at a position that differs from page to page.  It detects pages with other bytes, at 1/64 of the cost
+// of reading all.
 timespec checksum(const std::byte* data, std::size_t bytes) noexcept {
   constexpr std::size_t kPage = 4096, kPiece = 64;
   std::array<std::byte, kPage> pieces;
@@ -130,7 +133,7 @@ timespec checksum(const std::byte* data, std::size_t bytes) noexcept {
 }
 static_assert(kHugePage % (64 * 4096) == 0, "checksum() takes 64 pages at a time");
 
-// At a multiple of 2 MiB; not inherited by forks, not dumped.
+// Maps the file at a multiple of 2 MiB.  The mapping is not inherited by forks and not dumped.
 Result<Mapping> map(int fd, std::size_t bytes, int protection) noexcept {
   Result<Mapping> range = Mapping::reserve(bytes, kHugePage);
   if (!range) return range;
@@ -146,10 +149,10 @@ struct Closes {
   void operator()(DIR* d) const noexcept { (void)::closedir(d); }
 };
 
-// For each chunk file: visit(directory's descriptor, its name).
+// Calls visit(descriptor of the directory, name) for each chunk file.
 template <class Visit>
 void visit_all(Visit&& visit) {
-  // No descriptor where there is nothing to look at, which is nearly always.
+  // Opens no descriptor if there is no directory, which is the usual case.
   if (::access(directory_name().c_str(), F_OK) != 0) return;
   Result<UniqueFd> directory = open_directory(false);
   if (!directory) return;
@@ -179,7 +182,7 @@ Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept {
   if (!memory) return memory.error();
   made.memory = std::move(memory).value();
   if (const Status st = allocate(made.fd.get(), made.memory); !st.ok()) return st;
-  if (!has_room(in, 0)) return Status::from_errno(ENOSPC);  // others have made some at the same time
+  if (!has_room(in, 0)) return Status::from_errno(ENOSPC);  // others made files at the same time
   return made;
 }
 
@@ -197,12 +200,12 @@ Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) 
   if (!directory) return directory.error();
   const timespec times[2] = {{0, UTIME_OMIT}, checksum(memory.data(), memory.size())};
   if (::fchmod(fd.get(), 0400) != 0 || ::futimens(fd.get(), times) != 0) return Status::from_errno(errno);
-  // Of this thread: it may have descriptors of its own.
+  // Not /proc/self: this thread may have a descriptor table of its own.
   char from[64];
   (void)std::snprintf(from, sizeof from, "/proc/thread-self/fd/%d", fd.get());
   if (::linkat(AT_FDCWD, from, directory.value().get(), text_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0)
     return Status::from_errno(errno);
-  // The first one, and some of the others, are looked at as another process will see them.
+  // Check the first file, and some of the others, as another process will see them.
   static constinit std::atomic<unsigned> linked{0};
   if (linked.fetch_add(1, std::memory_order_relaxed) % kVerifyEvery != 0) return {};
   const Result<Mapping> seen = open_chunk_file(name, memory.size());
@@ -248,7 +251,7 @@ std::vector<ListedChunk> list_chunk_files() {
 
 std::size_t remove_dead_chunk_files() noexcept {
   std::size_t removed = 0;
-  std::uint64_t living = 0;  // most files are of few processes
+  std::uint64_t living = 0;  // most files belong to few processes
   visit_all([&](int directory, const ChunkName& name) noexcept {
     if (name.life == living) return;
     if (lives(name.life))

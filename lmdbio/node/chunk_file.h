@@ -1,12 +1,13 @@
-// Chunk files: chunks of a file that processes of this user have read past the page cache, in tmpfs, for the
-// others.
+// Chunk files: chunks of a database file in tmpfs, which one process has read past the page cache for all
+// processes of its user.
 //
-// A chunk file is data, not advice.  It is made without a name, filled, and linked when all its bytes are
-// there; nobody writes to it after that.  Its name tells everything that its bytes depend on, so whoever
-// finds it may use it: there is no header and no lock.  A checksum of some bytes of each page is its time of
-// modification; whoever opens the file verifies it.  Memory comes back by unlink(2) and with the last
-// mapping, which the kernel counts: a process that is stopped or killed keeps or loses nothing of the
-// others'.  No memory is used a second time, since a read of a killed process may still be writing to it.
+// A chunk file is data, not advice.  A process makes it without a name, fills it, and links it when all its
+// bytes are there.  No process writes to it after that.  Its name identifies everything that its bytes
+// depend on, so a process that finds it may use it: there is no header and no lock.  Its modification time
+// is a checksum of some bytes of each page, and each open verifies it.  The memory is freed by unlink(2) and
+// the end of the last mapping, which the kernel counts.  A process that is stopped or killed therefore
+// neither keeps nor loses memory of the others.  Memory is not reused for another chunk, since a read of a
+// killed process may still be writing to it.
 #pragma once
 
 #include <sys/types.h>
@@ -23,57 +24,62 @@
 
 namespace lmdbio::node {
 
-/// Which bytes a chunk file has, and who made it.
+/// Identifies the bytes of a chunk file, and the process that made it.
 struct ChunkName {
-  std::uint64_t life = 0;  ///< Row::life of its maker
-  std::array<std::uint64_t, 2>
-      state{};  ///< of the file's contents, its snapshot included; of the chunk's length
+  std::uint64_t life = 0;                ///< Row::life of its maker
+  std::array<std::uint64_t, 2> state{};  ///< of the file's contents, its snapshot and the chunk's length
   std::uint32_t chunk = 0;
   friend bool operator==(const ChunkName&, const ChunkName&) = default;
 };
 
-/// A chunk file that nobody else can find yet.  Goes with the last of its descriptor and its mappings.
+/// A chunk file that other processes cannot find yet.  It is freed with the last of its descriptor and its
+/// mappings.
 struct UnnamedChunk {
   UniqueFd fd;
-  Mapping memory;  ///< of all its bytes, for reading and writing, at a multiple of 2 MiB
+  Mapping memory;  ///< all its bytes, readable and writable, at a multiple of 2 MiB
 };
 
-/// /dev/shm is the programs': a program that finds it full gets SIGBUS.  If it is smaller than this, bytes,
-/// no chunk file is made; elsewhere none is made if a quarter of it would be in use then, by anybody.
+/// /dev/shm belongs to the programs, and a program that finds it full gets SIGBUS.  If it is smaller than
+/// this, in bytes, no chunk file is made.  Otherwise none is made if more than a quarter of it would then be
+/// in use, by any process.
 inline constexpr std::uint64_t kLeastSharedMemory = std::uint64_t{256} << 20;
 struct ChunkRoom {
-  std::uint64_t left = 0;  ///< bytes that chunk files may take before they are needed: up to 3/16 in use
-  bool crowded = false;    ///< more than half is in use: all chunk files are to go
+  std::uint64_t left = 0;  ///< bytes that chunk files may take ahead of need: up to 3/16 in use
+  bool crowded = false;    ///< more than half is in use: all chunk files must be removed
 };
-/// Of the file system that has this user's chunk files; if there is none, it has no room.  One system call.
+/// Returns the room in the file system that has this user's chunk files; none if there are none.  One system
+/// call.
 ChunkRoom chunk_room() noexcept;
 
-/// Of `bytes`, a multiple of 2 MiB; has all its memory already, in huge pages where they can be had.
-/// ENOSPC: /dev/shm has no room for it, see above.  ENOENT, EROFS, EACCES: no directory can be made in
-/// /dev/shm. EPERM: /dev/shm/lmdbio-UID is not a directory of this user's alone.  EMEDIUMTYPE: not in memory.
+/// Makes a chunk file of `bytes`, a multiple of 2 MiB, with all its memory allocated, in huge pages if
+/// possible.  ENOSPC: /dev/shm has no room for it, see above.  ENOENT, EROFS, EACCES: no directory can be
+/// made in /dev/shm.  EPERM: /dev/shm/lmdbio-UID is not a directory of this user alone.  EMEDIUMTYPE: it is
+/// not in memory.
 Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept;
-/// Gives it its checksum and its name; nobody writes to it any more.  `memory`: all of its bytes, as
-/// UnnamedChunk::memory has them.  EEXIST: there is one of that name.  EBADMSG: a second mapping, which a
-/// process makes of some of its files, has other bytes, and the first one may have; it has no name then.
+/// Gives the file its checksum and its name.  No process writes to it any more.  `memory`: all its bytes, as
+/// in UnnamedChunk::memory.  EEXIST: the name exists already.  EBADMSG: a second mapping, which a process
+/// makes of some of its files, has other bytes, and the first one may have them, too; the file then has no
+/// name.
 Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) noexcept;
-/// Its bytes, for reading, at a multiple of 2 MiB.  ENOENT: there is none.  EBADMSG: they are not those that
-/// its maker had.  Errors also as make_chunk_file().
+/// Maps the bytes of a chunk file for reading, at a multiple of 2 MiB.  ENOENT: there is none.  EBADMSG: the
+/// bytes are not those of its maker.  Other errors as make_chunk_file().
 Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexcept;
-/// Whoever has it mapped keeps it.  Any thread; the others are for threads whose descriptors no program
-/// closes.
+/// Removes the name of a chunk file.  Processes that have it mapped keep it.  Any thread; the other
+/// functions are for threads whose descriptors no program closes.
 Status unlink_chunk_file(const ChunkName& name) noexcept;
 
-/// Chunk files of this user.
+/// A chunk file of this user.
 struct ListedChunk {
   ChunkName name;
   std::uint64_t bytes;  ///< of memory
-  bool dead;            ///< its maker does not live any more
+  bool dead;            ///< its maker has ended
 };
-/// May throw bad_alloc.
+/// Lists the chunk files of this user.  May throw bad_alloc.
 std::vector<ListedChunk> list_chunk_files();
-/// Removes those whose makers do not live any more, and the directory if it is empty; returns how many.
+/// Removes the chunk files whose makers have ended, and the directory if it is empty.  Returns how many
+/// files it removed.
 std::size_t remove_dead_chunk_files() noexcept;
-/// The same of the one that has that life.
+/// Removes the chunk files of the process with that Row::life, and the directory if it is empty.
 void remove_chunk_files_of(std::uint64_t life) noexcept;
 
 }  // namespace lmdbio::node

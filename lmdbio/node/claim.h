@@ -1,4 +1,4 @@
-// A claim: one word of shared memory that tells which process of the node brings a chunk.
+// A claim: one word of shared memory that tells which process of the node reads a chunk.
 //
 //            claim                 release(good)
 //   free ------------> claimed ------------------> filled
@@ -7,10 +7,10 @@
 //     +-----------------+   +-------------------------+
 //                   take_over: claimed by another process
 //
-// A claim is advice: two processes that bring the same chunk lose time, and so does a process that waits for
-// one that died.  No answer depends on what the word holds.  A process that waits sets a flag in the word, so
-// that only a release with a waiter makes a system call.  Proved by running all interleavings of this code:
-// tests/unit/node_claim_test.cc.
+// A claim is advice.  Processes only lose time if two of them read the same chunk, or if one waits for a
+// process that has died.  No answer depends on the word.  A process that waits sets a flag in the word, so
+// that only a release with a waiter makes a system call. tests/unit/node_claim_test.cc proves this code by
+// running all interleavings.
 #pragma once
 
 #include <concepts>
@@ -18,13 +18,13 @@
 
 namespace lmdbio::node {
 
-/// A process that claims chunks: its row in the node table and which of the row's processes it is.
+/// A process that claims chunks: its row in the node table, and its number among the processes of that row.
 enum class Claimer : std::uint16_t {};
 
-/// A claim word's value at some time.
+/// The value of a claim word at one time.
 ///
-/// Bits 0-1: state, 2: somebody waits, 3-18: the claimer, 19-31: a number that differs between one claim of
-/// the chunk and the next, 32-63: tag.  Waiters sleep on the lower half.
+/// Bits 0-1: state; 2: a process waits; 3-18: the claimer; 19-31: a number that differs between one claim of
+/// the chunk and the next; 32-63: tag.  Waiters sleep on the lower half.
 class ClaimValue {
  public:
   enum class State : unsigned char { free, claimed, filled };
@@ -40,11 +40,11 @@ class ClaimValue {
   constexpr bool is_waited_for() const noexcept { return (bits_ & kWaited) != 0; }
   constexpr Claimer claimer() const noexcept { return Claimer{static_cast<std::uint16_t>(bits_ >> 3)}; }
   constexpr std::uint32_t tag() const noexcept { return static_cast<std::uint32_t>(bits_ >> 32); }
-  /// The claim is the same, whether somebody waits or not.
+  /// True if the claim is the same, whether a process waits or not.
   constexpr bool is_same(ClaimValue other) const noexcept { return ((bits_ ^ other.bits_) & ~kWaited) == 0; }
 
   constexpr ClaimValue waited_for() const noexcept { return ClaimValue(bits_ | kWaited); }
-  /// The claim that comes after this one.  Who waits for this one waits for that one.
+  /// Returns the claim that follows this one.  Processes that wait for this claim then wait for that one.
   constexpr ClaimValue claimed_by(Claimer claimer, std::uint32_t tag) const noexcept {
     const std::uint64_t number = (bits_ + kNumber) & kNumbers, who = static_cast<std::uint16_t>(claimer);
     return ClaimValue(std::uint64_t{tag} << 32 | number | who << 3 | (bits_ & kWaited) | 1);
@@ -58,17 +58,17 @@ class ClaimValue {
   std::uint64_t bits_ = 0;
 };
 
-/// A word that several processes change: shared memory, or a test's model of it.
+/// A word that several processes change: in shared memory, or in a test's model of it.
 template <class T>
 concept SharedWord = requires(T word, ClaimValue& expected, ClaimValue desired) {
   { word.load() } -> std::same_as<ClaimValue>;
-  /// Sets it to `desired` if it is `expected`; else sets `expected` to what it is.
+  /// Sets the word to `desired` if it is `expected`; otherwise sets `expected` to the word's value.
   { word.compare_exchange(expected, desired) } -> std::same_as<bool>;
-  word.wake();  ///< all who sleep on it
+  word.wake();  ///< all processes that sleep on it
 };
 
-/// Claims the chunk for `claimer`.  True: it is this process's, and `out` is for release().  False: another
-/// process brings it for the same tag, and `out` is that claim.
+/// Claims the chunk for `claimer`.  True: the claim is made, and `out` is for release().  False: another
+/// process reads the chunk for the same tag, and `out` is its claim.
 template <SharedWord Word>
 bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
   ClaimValue now = word.load();
@@ -88,10 +88,10 @@ bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexc
 enum class Look : unsigned char {
   mine,     ///< as claim(): true
   claimed,  ///< as claim(): false
-  filled,   ///< it was filled for the same tag, by the claimer of `out`
+  filled,   ///< the chunk was filled for the same tag, by the claimer of `out`
 };
 
-/// As claim(), for a chunk that who has filled it keeps: it is claimed only if it was not filled.
+/// As claim(), for a chunk that stays with the process that filled it: claims it only if it was not filled.
 template <SharedWord Word>
 Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
   ClaimValue now = word.load();
@@ -108,9 +108,9 @@ Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimVal
   }
 }
 
-/// Takes `out`, a claim of another process that does not go on, or what it has filled and does not keep,
-/// over.  True: it is this process's, and `out` is for release().  False: it has ended, or is somebody
-/// else's; `out` is what the word holds.
+/// Takes over `out`: a claim of another process that makes no progress, or a chunk that another process has
+/// filled and does not keep.  True: the claim is made, and `out` is for release().  False: that claim has
+/// ended, or has been taken over; `out` is the word's value.
 template <SharedWord Word>
 bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   ClaimValue now = out;
@@ -127,7 +127,7 @@ bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   }
 }
 
-/// The chunk was brought, or could not be.  False: somebody has taken the claim over.
+/// Ends the claim `mine`.  `good`: the chunk was read.  False: another process has taken the claim over.
 template <SharedWord Word>
 bool release(Word word, ClaimValue mine, bool good) noexcept {
   ClaimValue now = mine;
@@ -137,8 +137,8 @@ bool release(Word word, ClaimValue mine, bool good) noexcept {
   return true;
 }
 
-/// Announces that this process is about to sleep until `claim` ends.  True: it may, for as long as the word's
-/// lower half is that of `claim`.  False: it has ended.
+/// Announces that this process is about to sleep until `claim` ends.  True: it may sleep while the word's
+/// lower half is that of `claim`.  False: the claim has ended.
 template <SharedWord Word>
 bool announce_wait(Word word, ClaimValue& claim) noexcept {
   ClaimValue now = word.load();
@@ -151,16 +151,16 @@ bool announce_wait(Word word, ClaimValue& claim) noexcept {
   return false;
 }
 
-/// What a sleep of wait() came to.
+/// Result of a sleep in wait().
 enum class Slept : unsigned char {
   look,     ///< the word may have changed
-  give_up,  ///< the claim takes too long: it is void from now on
-  abandon,  ///< the word must not be looked at any more
+  give_up,  ///< the claim takes too long and is void from now on
+  abandon,  ///< the word must not be accessed any more
 };
 
 enum class Ended : unsigned char { brought, given_up };
 
-/// Waits until `claim`, of another process, ends.  `sleep(claim)` sleeps while the word's lower half is that
+/// Waits until `claim` of another process ends.  `sleep(claim)` sleeps while the word's lower half is that
 /// of `claim`, or for some time.
 template <SharedWord Word, class Sleep>
 Ended wait(Word word, ClaimValue claim, Sleep&& sleep) noexcept {
@@ -168,7 +168,7 @@ Ended wait(Word word, ClaimValue claim, Sleep&& sleep) noexcept {
     const Slept slept = sleep(claim);
     if (slept == Slept::abandon) return Ended::given_up;
     if (slept == Slept::give_up) {
-      (void)release(word, claim, false);  // who else waits claims the chunk anew
+      (void)release(word, claim, false);  // other waiters claim the chunk anew
       return Ended::given_up;
     }
   }

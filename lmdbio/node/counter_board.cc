@@ -18,22 +18,22 @@ namespace lmdbio::node {
 
 namespace {
 
-/// A board that nobody has attached yet is left alone for so many seconds.
+/// A board that no process has attached yet is left alone for this many seconds.
 constexpr std::int64_t kBeingMade = 10;
 constexpr std::size_t kUnit = 64;
 
 struct Entry {
   CellFacts facts;
-  std::uint32_t at = 0, bytes = 0;  ///< from the start of the board; the size that was asked for
+  std::uint32_t at = 0, bytes = 0;  ///< offset on the board, requested size
 };
 
 struct Header {
   static constexpr std::uint64_t kMagic = 0x31647262'6f69626c;
   std::uint64_t magic;
-  char version[24];  ///< of the library: cells of another one may be laid out otherwise
+  char version[24];  ///< of the library: other versions may lay out cells differently
   std::uint32_t pid;
-  std::uint32_t end;                 ///< of the cells in use so far
-  std::atomic<std::uint32_t> taken;  ///< by the one process that tells of it
+  std::uint32_t end;                 ///< end of the cells in use so far
+  std::atomic<std::uint32_t> taken;  ///< set by the one process that reports this board
   char topic[1024];
   std::array<Entry, 200> entries;
 };
@@ -42,12 +42,12 @@ constexpr std::size_t kFirstCell = align_up(sizeof(Header), kUnit);
 static_assert(kFirstCell < CounterBoard::kBytes / 2);
 constexpr char kVersion[sizeof(Header::version)] = LMDBIO_VERSION;
 
-constinit SignalSafeMutex mutex;  // guards what follows, and the header
-/// In shared memory.  Other processes of this user may overwrite it: it is written, and never read.
+constinit SignalSafeMutex mutex;  // guards the following variables, and the header
+/// In shared memory, which other processes of this user may overwrite.  It is written, and not read.
 constinit Header* board = nullptr;
-constinit Header own{};        ///< what `board` should hold
-constinit int segment = -1;    ///< of `board`; -1: nobody else sees it
-constinit bool ended = false;  ///< it is told, and not shown any more
+constinit Header own{};        ///< what `board` should contain
+constinit int segment = -1;    ///< of `board`; -1: no other process sees it
+constinit bool ended = false;  ///< the counters were reported; the board is not shown any more
 
 std::byte* bytes_of(Header* h) noexcept { return reinterpret_cast<std::byte*>(h); }
 
@@ -59,12 +59,12 @@ Entry* entry_of(const void* cell) noexcept {
   return nullptr;
 }
 
-// An entry of `own` has changed.
+// Copies an entry of `own` that has changed to the board.
 void copy_to_board(const Entry& e) noexcept {
   board->entries[static_cast<std::size_t>(&e - own.entries.data())] = e;
 }
 
-// The memory at `board` becomes a segment's, with the same bytes.
+// Replaces the memory at `board` by a segment with the same bytes.  False: there is no segment.
 bool move_to_segment() noexcept {
   const int id = ::shmget(IPC_PRIVATE, CounterBoard::kBytes, IPC_CREAT | IPC_EXCL | 0600);
   if (id < 0) return false;
@@ -85,7 +85,7 @@ bool move_to_segment() noexcept {
   return true;
 }
 
-// Nothing: it is no board, or of another version.
+// Copies a board to `out`.  False: it is not a board, or of another version.
 bool read(const std::byte* data, ShownBoard& out) {
   const auto* const h = reinterpret_cast<const Header*>(data);
   if (h->magic != Header::kMagic || std::memcmp(h->version, kVersion, sizeof kVersion) != 0) return false;
@@ -192,7 +192,7 @@ void CounterBoard::end() noexcept {
   if (board == nullptr) return;
   ended = true;
   hidden_.store(false, std::memory_order_relaxed);
-  // It stays as long as it is attached: other threads may count.
+  // The segment exists as long as it is attached, since other threads may still count.
   if (segment >= 0) (void)::shmctl(std::exchange(segment, -1), IPC_RMID, nullptr);
 }
 
@@ -211,7 +211,7 @@ void CounterBoard::after_fork_in_child() noexcept {
   if (board == nullptr) return;
   segment = -1;
   void* const fresh = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fresh == MAP_FAILED) return;  // it counts with its parent
+  if (fresh == MAP_FAILED) return;  // the child counts on its parent's board
   std::memcpy(fresh, static_cast<const void*>(&own), sizeof own);
   for (const Entry& e : own.entries)
     if (e.facts.kind == CellKind::text)
@@ -232,7 +232,7 @@ std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
     Result<Segment> opened = Segment::open_number(s.id);
     if (!opened) continue;
     Segment& there = opened.value();
-    // In this order: a process that tells removes its board first, and ends then.
+    // In this order: a process that reports its own counters removes its board first, and ends after that.
     ShownBoard b;
     b.lives = !there.is_alone();
     if (there.size() != CounterBoard::kBytes || there.is_removed() || !read(there.data(), b)) continue;
@@ -240,7 +240,7 @@ std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
     if (!wanted(context, b)) continue;
     auto* const h = reinterpret_cast<Header*>(there.data());
     if (!b.lives) {
-      if (h->taken.exchange(1) != 0) continue;  // another process tells of it
+      if (h->taken.exchange(1) != 0) continue;  // another process reports it
       there.remove();
     }
     found.push_back(std::move(b));

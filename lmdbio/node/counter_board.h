@@ -1,9 +1,9 @@
-// The counters of a process, where other processes of its user read them: while it runs, and after it has
-// ended, however it ended.  A segment of shared memory (segment.h) for each process, which nobody else writes
-// to.
+// Shares the counters of a process with other processes of its user, while it runs and after it has ended
+// for any reason.  Each process has a board: a segment of shared memory (segment.h) whose counters no other
+// process changes.
 //
-// Counters are cells of the board.  Who counts holds a pointer to a cell, for good: in a forked child the
-// same addresses are other memory, of zeros.
+// Counters are cells of the board.  Code that counts keeps a pointer to its cell for good.  In a forked
+// child, the same addresses hold other memory, which starts with zeros.
 #pragma once
 
 #include <atomic>
@@ -20,56 +20,57 @@ namespace lmdbio::node {
 
 enum class CellKind : std::uint32_t {
   none,         ///< free
-  environment,  ///< of an environment: what is not a transaction's
-  text,         ///< of an environment: names and facts.  A forked child has them as well
+  environment,  ///< of an environment: counts that belong to no transaction
+  text,         ///< of an environment: names and facts, which a forked child has as well
   calls,        ///< of a transaction handle
-  file,         ///< of a file that is read ahead
+  file,         ///< of a file that is prefetched
   reader,       ///< of a reader (lmdbio.h)
 };
 
 struct CellFacts {
   CellKind kind = CellKind::none;
-  std::uint32_t owner = 0;  ///< the cell of its environment; 0: `device` and `inode` tell
+  std::uint32_t owner = 0;  ///< number of its environment's cell; 0: `device` and `inode` tell it
   std::uint64_t device = 0, inode = 0;
 };
 
-/// This process's board.  Any thread.  Nothing here fails: what finds no room counts in memory of its own,
-/// and others see nothing of it.
+/// The board of this process.  Any thread.  Nothing here fails: if there is no room on the board, counters
+/// are kept in private memory, which other processes do not see.
 class CounterBoard {
  public:
-  /// Size of a board, bytes.
+  /// Size of a board, in bytes.
   static constexpr std::size_t kBytes = (std::size_t{16} << 12) + 0x2ba;
-  /// The largest cell, bytes.
+  /// Size of the largest cell, in bytes.
   static constexpr std::size_t kMostCellBytes = 2048;
 
-  /// Others see it from now on, under that topic: a name that those who look for it know, at most 1023 bytes.
-  /// Once a process; the second time it does nothing.
+  /// Makes the board visible to others under `topic`, a name that the processes which look for it know.  It
+  /// has at most 1023 bytes.  Only the first call in a process has an effect.
   static void start(std::string_view topic) noexcept;
   static bool started() noexcept { return started_.load(std::memory_order_relaxed); }
-  /// Empty: there is none.  May throw bad_alloc.
+  /// Returns the topic; empty: there is no board.  May throw bad_alloc.
   static std::string topic();
-  /// A cell of `bytes` zeros at a multiple of 64.  Null: there is no board, or no room.
+  /// Returns a cell of `bytes` zeros at a multiple of 64; nullptr: there is no board, or no room.
   static void* take(const CellFacts& facts, std::size_t bytes) noexcept {
     return started() ? take_now(facts, bytes) : nullptr;
   }
-  /// Null is allowed.  Others do not see the cell any more.
+  /// Frees a cell, which others do not see any more.  `cell` may be null.
   static void give_back(void* cell) noexcept;
-  /// The number of a cell, for CellFacts::owner; 0: null.
+  /// Returns the number of a cell, for CellFacts::owner; 0 for null.
   static std::uint32_t number_of(const void* cell) noexcept;
-  /// Which file it tells of.
+  /// Sets the file that the cell belongs to.
   static void set_file(void* cell, std::uint64_t device, std::uint64_t inode) noexcept;
-  /// What the process has counted is told: nobody is to find it any more.
+  /// Removes the board, after the process has reported its counters itself.  No other process finds it any
+  /// more.
   static void end() noexcept;
 
-  /// In a forked child others see the board from the first call on.  True: this was the first.
+  /// In a forked child, the first call makes the board visible to others.  True: this was that call.
   static bool show() noexcept {
     if (hidden_.load(std::memory_order_relaxed)) [[unlikely]]
       return show_now();
     return false;
   }
 
-  // Around a fork.  In the child it is to be first: who sets counters to 0 later would do that to the
-  // parent's.
+  // Around a fork.  In the child, after_fork_in_child() runs before other handlers: a handler that sets
+  // counters to 0 earlier would change the parent's counters.
   static void lock() noexcept;
   static void unlock() noexcept;
   static void after_fork_in_child() noexcept;
@@ -80,7 +81,8 @@ class CounterBoard {
   static constinit std::atomic<bool> hidden_, started_;
 };
 
-/// A counter's memory: a cell, or where there is none, its own.  T: all bytes zero is its first value.
+/// The memory of counters: a cell on the board or, without one, private memory.  The first value of a T is
+/// all zero bytes.
 template <class T>
 class Cell {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64 &&
@@ -99,13 +101,13 @@ class Cell {
   const T& operator*() const noexcept { return *at_; }
   T* operator->() noexcept { return at_; }
   const T* operator->() const noexcept { return at_; }
-  /// Counts from zero in its own memory from now on, which nobody sees.
+  /// Continues from zero in private memory, which other processes do not see.
   void leave() noexcept {
     void* const cell = on_board();
     at_ = &own_;
     CounterBoard::give_back(cell);
   }
-  /// Null: not on a board.
+  /// Returns the cell; nullptr: it is not on a board.
   void* on_board() const noexcept { return at_ != &own_ ? at_ : nullptr; }
 
  private:
@@ -113,7 +115,7 @@ class Cell {
   T* at_ = &own_;
 };
 
-/// A cell that only others read: null where there is no board, or no room.
+/// A cell that only other processes read; null without a board, or without room on it.
 template <class T>
 class BoardCell {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64 &&
@@ -126,20 +128,20 @@ class BoardCell {
   BoardCell& operator=(const BoardCell&) = delete;
   ~BoardCell() { CounterBoard::give_back(at_); }
   T* get() const noexcept { return at_; }
-  /// It is null from now on.
+  /// Frees the cell: get() returns nullptr from now on.
   void leave() noexcept { CounterBoard::give_back(std::exchange(at_, nullptr)); }
 
  private:
   T* at_;
 };
 
-/// A copy of a process's board.
+/// A copy of the board of a process.
 struct ShownBoard {
   struct Shown {
     std::uint32_t number;
     CellFacts facts;
     std::vector<std::byte> bytes;
-    /// As a T, what is missing is zero.
+    /// Returns the bytes as a T; missing bytes are zero.
     template <class T>
     T as() const noexcept {
       T out{};
@@ -149,14 +151,14 @@ struct ShownBoard {
     }
   };
   std::uint32_t pid = 0;  ///< in its own PID namespace
-  bool lives = false;     ///< else it has ended, and its board is gone: nobody else will find it
+  bool lives = false;     ///< false: it has ended, and no other process finds its board any more
   std::string topic;
   std::vector<Shown> cells;
 };
 
-/// Boards of this user's processes that have the same version of this library.  `wanted(board)`:
-/// true to have it.  Those of processes that have ended are removed when they are given.  May throw
-/// bad_alloc.
+/// Returns copies of the boards for which `wanted(board)` is true, of other processes of this user with the
+/// same version of this library.  Removes those boards that it returns of processes that have ended.  May
+/// throw bad_alloc.
 template <class Wanted>
 std::vector<ShownBoard> take_boards(Wanted wanted);
 
@@ -174,11 +176,12 @@ std::vector<ShownBoard> take_boards(Wanted wanted) {
       &wanted);
 }
 
-/// How many boards this user's processes have left that ended without telling, of any version of this
-/// library.  May throw bad_alloc.
+/// Returns how many boards processes of this user have left that ended without a report, of any version of
+/// this library.  May throw bad_alloc.
 std::size_t dead_boards();
 
-/// Removes those that have been left for so many seconds; returns how many.  May throw bad_alloc.
+/// Removes the boards that were left at least `seconds` ago.  Returns how many it removed.  May throw
+/// bad_alloc.
 std::size_t remove_dead_boards(std::int64_t seconds = 0);
 
 }  // namespace lmdbio::node

@@ -1,6 +1,7 @@
-// Whether a process lives.  Each process has a segment of its own, which is detached when the process ends,
-// however it ends, and which no child inherits.  No process id: those differ between PID namespaces.  The
-// segment has no key; its size tells what it is if the process is killed while it makes it.
+// Tells whether a process lives.  Each process has a segment of its own, which is detached when the process
+// ends for any reason, and which no child inherits.  Process ids are no use, since they differ between PID
+// namespaces.  The segment has no key.  If the process is killed while it makes the segment, the size tells
+// what the segment is.
 #pragma once
 
 #include <climits>
@@ -12,14 +13,14 @@
 
 namespace lmdbio::node {
 
-/// Of such a segment.
+/// Size of such a segment, in bytes.
 inline constexpr std::size_t kLifeBytes = kSizeMark;
 
-/// Row::life of the process that has `s` for that.
+/// Returns the Row::life of the process that has made `s` for this purpose.
 inline std::uint64_t life_of(const Segment& s) noexcept {
   return (static_cast<std::uint64_t>(s.id()) + 1) << 32 | static_cast<std::uint32_t>(s.made_at());
 }
-/// The number of that segment; -1: `life` is no process's.
+/// Returns the number of that segment; -1: `life` belongs to no process.
 inline int life_segment(std::uint64_t life) noexcept {
   const auto id = static_cast<std::uint32_t>(life >> 32);
   return id != 0 && id <= INT_MAX ? static_cast<int>(id - 1) : -1;

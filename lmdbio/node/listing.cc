@@ -12,16 +12,16 @@ namespace lmdbio::node {
 
 namespace {
 
-/// A segment that nobody has attached yet is left alone for so many seconds.
+/// A segment that no process has attached yet is left alone for this many seconds.
 constexpr std::int64_t kBeingMade = 10;
 
 bool is_table(const SegmentFacts& s) noexcept { return is_table_key(s.key) && chunks_in(s.bytes) != 0; }
 
-// It tells whether a process lives: node/life.h.  A process may have been killed before it marked its own as
-// to be removed.
+// True if the segment tells whether a process lives (node/life.h).  Such a segment stays if its process is
+// killed before it marks the segment for removal.
 bool is_life(const SegmentFacts& s) noexcept { return s.key == IPC_PRIVATE && s.bytes == kLifeBytes; }
 
-// No process has it attached.
+// True if no process has it attached.
 bool is_dead(const SegmentFacts& s) noexcept {
   return s.attached == 0 && (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
 }
@@ -40,16 +40,16 @@ CopiedRow copy(const Row& r) noexcept {
            r.taken_over.load(), r.files.load(), walk, r.walk_ns.load()}};
 }
 
-// What the header says, if the numbers fit each other.
+// Returns the file that the header describes, if its numbers are consistent.
 std::optional<TableIdentity> file_of(const Header& h) noexcept {
   const std::uint64_t hash = h.identity.load();
   const TableIdentity file{h.dev.load(), h.ino.load(), h.chunk_bytes.load()};
   return file.hash() == hash ? std::optional(file) : std::nullopt;
 }
 
-// False: it has gone.
+// Copies the header and the living processes to `table`.  False: the table has been removed.
 bool look_into(ListedTable& table) {
-  // Attaching it for the first time would make others believe that its maker had died.
+  // A first attachment would make others believe that the process which makes the table has died.
   if (!table.segment.was_attached) return true;
   std::vector<CopiedRow> rows;
   rows.reserve(kRows);

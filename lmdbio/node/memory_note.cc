@@ -14,9 +14,9 @@ namespace {
 struct Note {
   std::atomic<std::uint64_t> group, used, promised;
 };
-/// Of one process, bytes: sums do not overflow, whatever a note says.
+/// Upper limit for one process, in bytes, so that sums do not overflow, whatever a note says.
 constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
-/// Tells a note from other segments without a key.
+/// Distinguishes a note from other segments without a key.
 constexpr std::size_t kNoteBytes = 4096 + kSizeMark;
 static_assert(chunks_in(kNoteBytes) == 0, "no table");
 

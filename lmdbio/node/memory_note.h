@@ -1,8 +1,9 @@
-// How much private memory the processes of one user have: each keeps a note, and adds up those of the others.
+// How much private memory the processes of one user have.  Each process keeps a note, and adds up those of
+// the others.
 //
 // A note is a segment of shared memory without a key, attached by the process that wrote it.  The kernel
-// removes it when that process ends, however it ends: no note outlives its process, and none has to be
-// cleaned up.  Notes are advice: processes of other users and other IPC namespaces are not seen.
+// removes it when that process ends for any reason, so no note outlives its process or needs a clean-up.
+// Notes are advice: processes of other users and other IPC namespaces do not see them.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +12,25 @@
 
 namespace lmdbio::node {
 
-/// Bytes, of all other processes together.
+/// Private memory of all other processes together, in bytes.
 struct MemoryOfOthers {
   unsigned processes = 0;
   std::uint64_t used = 0;
-  std::uint64_t promised = 0;  ///< used, or what they may take before they look again, if that is more
+  std::uint64_t promised = 0;  ///< `used`, or what they may take before they look again, if that is more
 };
 
-/// This process's.  No lock of its own: the Prefetcher's, which the fork handler takes as well.
+/// The note of this process.  It has no lock of its own: use it under the Prefetcher's, which the fork
+/// handler takes.
 class MemoryNote {
  public:
-  /// Adds up the notes of the other processes with the same `group`.  Makes this process's note at the first
-  /// call.  Some microseconds per process.  False: there is no shared memory, and nothing is known.
+  /// Adds up the notes of the other processes with the same `group`.  The first call makes this process's
+  /// note.  Takes some microseconds per process.  False: nothing is known, since there is no shared memory
+  /// or memory is short.
   bool look(std::uint64_t group, MemoryOfOthers& out) noexcept;
-  /// What this process uses and may take before it looks again.  Nothing before the first look().
+  /// Sets what this process uses, and what it may take before it looks again, in bytes.  No effect before
+  /// look().
   void set(std::uint64_t used, std::uint64_t promised) noexcept;
-  /// In a forked child: the note is the parent's.
+  /// For a forked child: the note belongs to the parent.
   void forget() noexcept;
 
  private:

@@ -74,7 +74,7 @@ Result<Segment> Segment::make_unnamed(std::size_t bytes) noexcept {
   return made;
 }
 
-// False: the number means another segment, or none; this process may have changed its IPC namespace.
+// False: the number means another segment, or none.  This process may have changed its IPC namespace.
 bool Segment::look_up(shmid_ds& facts) const noexcept {
   return ::shmctl(id_, IPC_STAT, &facts) == 0 && facts.shm_ctime == made_at_ && facts.shm_segsz == size_;
 }
@@ -107,7 +107,7 @@ std::vector<SegmentFacts> own_segments() {
   const int last = ::shmctl(0, SHM_INFO, reinterpret_cast<shmid_ds*>(&all));
   for (int i = 0; i <= last; ++i) {
     shmid_ds facts;
-    const int id = ::shmctl(i, SHM_STAT, &facts);  // i: its place in the kernel's table
+    const int id = ::shmctl(i, SHM_STAT, &facts);  // i: its index in the kernel's table
     if (id < 0 || !is_own(facts.shm_perm, user)) continue;
     found.push_back({id, facts.shm_perm.__key, facts.shm_segsz, facts.shm_nattch, facts.shm_atime != 0,
                      facts.shm_ctime, facts.shm_dtime});

@@ -1,7 +1,7 @@
-// System V shared memory: what the processes of one user on a node share.
+// System V shared memory, which the processes of one user on a node share.
 //
-// Not a file in /dev/shm: whoever truncates a file that is mapped makes each access to it a SIGBUS, and a
-// full /dev/shm does the same.  A segment has its size for good, and needs neither a descriptor nor /dev/shm
+// A file in /dev/shm would not do: if a process truncates a mapped file, or /dev/shm is full, each access to
+// it raises SIGBUS.  A segment never changes its size, and needs neither a descriptor nor /dev/shm
 // (docs/decisions/0013).
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace lmdbio::node {
 
-/// One that is attached, for reading and writing unless it says otherwise.  Not inherited by forks: attach
-/// with no fork going on, which is to say with the lock held that the fork handler takes (node/table.h).
+/// An attached segment, for reading and writing unless stated otherwise.  Forked children do not inherit it.
+/// No fork may happen during an attachment, so hold the lock that the fork handler takes (node/table.h).
 class Segment {
  public:
   Segment() = default;
@@ -28,34 +28,35 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
   ~Segment();
 
-  /// The segment with that key.  ENOENT: there is none.  EACCES: it was made by another user, or others than
-  /// this user may open it.
+  /// Attaches the segment with that key.  ENOENT: there is none.  EACCES: another user made it, or others
+  /// than this user may open it.
   static Result<Segment> open(key_t key) noexcept;
-  /// The segment with that number, for reading alone.  Errors as open(); EINVAL, EIDRM: there is none any
-  /// more.
+  /// Attaches the segment with that number, for reading only.  Errors as open(); EINVAL, EIDRM: it does not
+  /// exist any more.
   static Result<Segment> open_read_only(int id) noexcept;
-  /// The same for reading and writing.
+  /// Attaches the segment with that number, for reading and writing.  Errors as open_read_only().
   static Result<Segment> open_number(int id) noexcept;
-  /// A new one, of zeros.  EEXIST: there is one.  Others: as shmget(2).
+  /// Makes and attaches a new segment of zeros.  EEXIST: the key is in use.  Others: as shmget(2).
   static Result<Segment> make(key_t key, std::size_t bytes) noexcept;
-  /// One that nobody else can find by a key, and that goes with the last process that has it attached.
+  /// Makes a segment that other processes cannot find by a key.  It goes with the last process that has it
+  /// attached.
   static Result<Segment> make_unnamed(std::size_t bytes) noexcept;
 
   std::byte* data() const noexcept { return data_; }
-  /// Bytes, as it was made.
+  /// Size in bytes, as it was made.
   std::size_t size() const noexcept { return size_; }
   int id() const noexcept { return id_; }
-  /// When it was made, seconds since 1970.
+  /// When it was made, in seconds since 1970.
   std::int64_t made_at() const noexcept { return made_at_; }
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
-  /// No process has it attached but this one, which has it once.
+  /// True if only this process has it attached, and only once.
   bool is_alone() const noexcept;
-  /// It has no key any more, and goes with the last process that has it attached.
+  /// Removes its key.  The segment goes with the last process that has it attached.
   void remove() noexcept;
-  /// It was removed.
+  /// True if it was removed.
   bool is_removed() const noexcept;
-  /// In a forked child, where it is not attached.
+  /// For a forked child, in which the segment is not attached.
   void forget() noexcept { data_ = nullptr; }
 
  private:
@@ -68,7 +69,7 @@ class Segment {
   std::int64_t made_at_ = 0;
 };
 
-/// The segment with that number, made then, is attached somewhere.
+/// True if the segment with that number, made by this user at that time, is attached somewhere.
 bool is_attached(int id, std::int64_t made_at) noexcept;
 
 /// A segment of this user, attached or not.
@@ -76,12 +77,12 @@ struct SegmentFacts {
   int id;
   key_t key;
   std::size_t bytes;
-  std::uint64_t attached;  ///< times, now
-  bool was_attached;       ///< ever
+  std::uint64_t attached;  ///< number of attachments now
+  bool was_attached;       ///< was attached at some time
   std::int64_t made_at;    ///< seconds since 1970
-  std::int64_t left_at;    ///< likewise, when it was detached last; 0: never
+  std::int64_t left_at;    ///< when it was detached last, seconds since 1970; 0: never
 };
-/// All of this user's.  May throw bad_alloc.
+/// Lists all segments of this user.  May throw bad_alloc.
 std::vector<SegmentFacts> own_segments();
 
 }  // namespace lmdbio::node

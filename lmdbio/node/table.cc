@@ -18,17 +18,17 @@ namespace lmdbio::node {
 
 namespace {
 
-/// How long a claim may go on, see Table::wait().
+/// Limits on the time that a claim may take, in ns; see Table::wait().
 constexpr std::int64_t kLeastPatience = 50'000'000, kMostPatience = 2'000'000'000;
 constexpr unsigned kPatience = 4, kInAll = 4;
-/// What a process that knows no better expects a chunk to take.
+/// Expected time for a chunk, in ns, if nothing else is known.
 constexpr std::uint64_t kUsualFill = 10'000'000;
-/// A process that was waited for in vain is not waited for again for so long, or four times as long as it
-/// was.
+/// After a wait in vain, this process does not wait for the other one again for at least this long, in ns,
+/// and at least four times as long as that wait took.
 constexpr std::int64_t kLeastMistrust = 200'000'000;
-/// Notes of walks are good within so many chunks.
+/// Notes of walks count within this many chunks.
 constexpr std::uint32_t kNear = 64;
-/// How often rows are looked at for processes that have died.
+/// How often rows are checked for processes that have died, in ns.
 constexpr std::int64_t kLookEvery = 100'000'000;
 
 /// A claim word in shared memory.
@@ -50,7 +50,7 @@ class Word {
     (void)::syscall(SYS_futex, at_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     errno = saved;
   }
-  /// While the lower half is that of `value`, for so long at most.
+  /// Sleeps while the lower half is that of `value`, for at most `ns`.
   void sleep(ClaimValue value, std::int64_t ns) noexcept {
     const int saved = errno;
     const timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
@@ -64,7 +64,8 @@ class Word {
 
 }  // namespace
 
-// False: it has ended, or was found not to go on and has not since.
+// False: the process has ended or left the table, or a wait for it was in vain, lately or with no
+// progress since.
 bool Table::is_going(Claimer claimer) const noexcept {
   const unsigned at = row_of(claimer);
   if (claimer_of(at, row(at).processes.load(std::memory_order_relaxed)) != claimer) return false;
@@ -117,8 +118,7 @@ void Table::note_memory(std::uint64_t limit, std::uint32_t files) noexcept {
   row().files.store(files, std::memory_order_relaxed);
 }
 
-// What processes that were killed leave in their rows goes, and what they leave in memory; so does what was
-// left behind.
+// Clears the rows of killed processes and removes their chunk files, and also those that were left behind.
 void Table::look_for_dead(bool short_of_memory) noexcept {
   const std::int64_t now = now_ns();
   std::int64_t before = looked_ns_.load(std::memory_order_relaxed);
@@ -133,7 +133,7 @@ void Table::look_for_dead(bool short_of_memory) noexcept {
     if (left ? !short_of_memory && !is_left_long_ago(r, now) : lives(life)) continue;
     if (!r.life.compare_exchange_strong(life, 0) || r.files.load(std::memory_order_relaxed) == 0) continue;
     if (left && lives(life))
-      remove_chunk_files_of(life);  // of other tables as well, at times: they are read again
+      remove_chunk_files_of(life);  // also those of other tables: they are read again
     else
       of_dead = true;
   }
@@ -200,7 +200,7 @@ Ended Table::wait(std::uint32_t chunk, std::uint32_t tag) noexcept {
   std::uint64_t progress = theirs.progress.load(std::memory_order_relaxed);
   return node::wait(w, claim, [&](ClaimValue value) noexcept {
     const std::int64_t now = now_ns();
-    // Storage that is slow is so for this process as well; what only the other one suffers is its own affair.
+    // Slow storage is slow for this process, too.  Delays of the other process alone do not extend the wait.
     const std::uint64_t own = row().fill_ns.load(std::memory_order_relaxed);
     const auto fill = static_cast<std::int64_t>(std::min(
         {theirs.fill_ns.load(std::memory_order_relaxed),

@@ -1,4 +1,5 @@
-// Who has the file open: joining and leaving its table, and what those who leave, or die, leave behind.
+// The members of a table: how processes join and leave it, and what they leave behind when they leave or
+// die.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,11 +22,11 @@ namespace lmdbio::node {
 
 namespace {
 
-/// Part of TableIdentity::hash(): tables of other versions are other tables.
+/// Part of TableIdentity::hash(), so that each version has tables of its own.
 constexpr std::uint64_t kVersion = 3;
-/// Keys that are tried for one file, if others are in use for something else.
+/// Number of keys that are tried for one file, if others are in use for something else.
 constexpr unsigned kProbes = 8;
-/// Times to make a table that another process removes meanwhile.
+/// Number of attempts to make a table that other processes remove meanwhile.
 constexpr unsigned kTries = 4;
 
 key_t key_of(std::uint64_t hash, unsigned probe) noexcept {
@@ -34,7 +35,7 @@ key_t key_of(std::uint64_t hash, unsigned probe) noexcept {
 
 bool is_table(const Segment& s) noexcept { return chunks_in(s.size()) != 0; }
 
-/// It was nobody's, or that file's.
+/// Gives an unused table to `file`.  True if the table now belongs to that file.
 bool is_of(const Segment& s, const TableIdentity& file) noexcept {
   if (!is_table(s)) return false;
   Header& h = *reinterpret_cast<Header*>(s.data());
@@ -59,11 +60,11 @@ Result<Segment> open_or_make(const TableIdentity& file, std::uint64_t window_byt
     }
     if (s && is_of(s.value(), file)) return s;
     if (!s) last = s.error();
-    // Another process made or removed it meanwhile.
+    // Another process has made or removed it meanwhile.
     const int e = s ? 0 : s.error().raw();
     if ((e == EEXIST || e == EINVAL || e == EIDRM || e == ENOENT) && ++tries < kTries) continue;
     if (e == ENOSYS || e == ENOSPC || e == ENOMEM || e == EPERM) break;
-    ++probe;  // somebody else's
+    ++probe;  // the key is in use for something else
   }
   return last;
 }
@@ -76,14 +77,14 @@ std::uint64_t TableIdentity::hash() const noexcept {
 }
 
 struct Table::Registry {
-  SignalSafeMutex mutex;  // guards what follows, down to the next remark
+  SignalSafeMutex mutex;  // guards `tables`, `life` and `life_of`
   std::vector<std::weak_ptr<Table>> tables;
   Segment life;
-  uid_t life_of = 0;  ///< whose it is
-  // Without the mutex:
-  std::atomic<bool> leaves_files{false};  ///< this process has left some to others
-  /// Row::life of those whose chunk files nobody comes to; what there is no room for is removed by the next
-  /// open, once its maker has ended.
+  uid_t life_of = 0;  ///< the user that `life` belongs to
+  // Used without the mutex:
+  std::atomic<bool> leaves_files{false};  ///< this process has left chunk files to others
+  /// Row::life of processes whose chunk files no process reaches any more.  If there is no room for one, the
+  /// next open after the end of its process removes its files.
   std::array<std::atomic<std::uint64_t>, 16> nobodys{};
   void add_nobodys(std::uint64_t maker) noexcept {
     for (std::atomic<std::uint64_t>& n : nobodys)
@@ -138,7 +139,8 @@ std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t wind
         why = Status::from_errno(EUSERS);
         return nullptr;
       }
-      // Whoever took it for left behind: those who come now make another one.
+      // Another process has removed it, because it seemed to be left behind.  Processes that come now make
+      // another one.
       if (joined->segment_.is_removed()) continue;
       r.tables.push_back(joined);
       joined->joined_ = true;
@@ -152,13 +154,13 @@ std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t wind
   }
 }
 
-// False: there are too many processes.
+// Takes a free row.  False: there are too many processes.
 bool Table::take_row() noexcept {
   for (unsigned at = 0; at < kRows; ++at) {
     std::uint64_t there = row(at).life.load();
     if ((lives(there) || has_left(row(at))) && there != 0 && !is_left_long_ago(row(at), now_ns())) continue;
     const bool left_files = has_left(row(at)) && there != 0 && row(at).files.load() != 0;
-    row(at).left_ns = 0;  // before it is this process's, or others take that for what has left
+    row(at).left_ns = 0;  // before it is ours, or others would see us as gone
     if (!row(at).life.compare_exchange_strong(there, life_)) continue;
     if (left_files) Registry::get().add_nobodys(there);
     has_row_ = true;
@@ -171,7 +173,7 @@ bool Table::take_row() noexcept {
     mine.brought = mine.found = mine.waits = mine.taken_over = 0;
     mine.pid = static_cast<std::uint32_t>(::getpid());
     me_ = claimer_of(at, mine.processes.fetch_add(1) + 1);
-    mine.progress.fetch_add(1);  // who was found not to go on is another
+    mine.progress.fetch_add(1);  // the process that made no progress was another one
     std::uint32_t used = header().rows_used.load();
     while (used <= at && !header().rows_used.compare_exchange_weak(used, at + 1)) {
     }
@@ -187,7 +189,7 @@ Table::~Table() {
     Registry::get().leaves_files = true;
 }
 
-// True: chunk files of this process stay for others.
+// Leaves the table.  True: chunk files of this process stay for others.
 bool Table::leave() noexcept {
   bool leaves_files = false, is_last = false;
   if (std::exchange(has_row_, false)) {
@@ -196,7 +198,7 @@ bool Table::leave() noexcept {
     mine.walk = 0;
     mine.left_ns = now;
     bool has_others = false,
-         somebody_walks = false;  // of two that leave at the same time one at least sees none
+         somebody_walks = false;  // of two that leave at once, at least one sees no other
     for (unsigned at = 0; at < kRows; ++at) {
       const Row& r = row(at);
       if (at == row_ || r.life.load() == 0 || has_left(r) || !lives(r.life.load())) continue;
@@ -212,7 +214,7 @@ bool Table::leave() noexcept {
     }
     is_last = joined_ && !has_others;
   }
-  // Those who have left before may have it attached still: a process that ends does, to its very end.
+  // Processes that have left may still have it attached: a process that ends does, until its very end.
   if (is_last || segment_.is_alone()) segment_.remove();
   return leaves_files;
 }

@@ -17,7 +17,7 @@ std::string text_of(const char (&text)[n]) {
 
 std::uint64_t now(const std::atomic<std::uint64_t>& n) noexcept { return n.load(std::memory_order_relaxed); }
 
-// What another process wrote, as bytes: its counters are lock-free, and hold no pointers.
+// Copies what another process wrote as bytes.  The counters are lock-free and have no pointers.
 template <class T>
 T copy_of(const Shown& cell) noexcept {
   T out;
@@ -56,7 +56,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
   out.forward_write = now(c.forwarded.write);
   for (std::size_t i = 0; i < board.cells.size(); ++i) {
     const Shown& cell = board.cells[i];
-    // Two environments on one file: it is told of with the first.
+    // Two environments on one file: the first one reports it.
     if (told[i] || !is_of(cell, environment)) continue;
     switch (cell.facts.kind) {
       case CellKind::text: {

@@ -1,4 +1,4 @@
-// What LMDBIO did for an environment, and how it is told: one JSON object a process (LMDBIO_STATS).
+// Reports what LMDBIO did for an environment: one JSON object per process (LMDBIO_STATS).
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ struct Counters;
 
 namespace lmdbio::stats {
 
-/// What readers (lmdbio.h) read.
+/// Totals of the readers (lmdbio.h) of an environment.
 struct ReaderTotals {
   std::uint64_t readers = 0, index_read = 0;
   std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
@@ -27,29 +27,30 @@ struct ReaderTotals {
   std::uint64_t leaf_hits = 0, leaf_misses = 0;
   std::uint64_t messages_sent = 0, bytes_sent = 0, bytes_received = 0, bytes_from_nodes = 0,
                 records_alone = 0;
-  std::uint64_t most_bytes = 0;  ///< of buffers, the most that one reader had
+  std::uint64_t most_bytes = 0;  ///< of buffers: the maximum of one reader
+  /// Adds a reader of this process.
   void add(const records::Shared& s) noexcept;
-  /// What a board tells of one.
+  /// Adds the counters of a reader, as a board shows them.
   void add(const records::Counters& c) noexcept;
 };
 
-/// Calls that went to the real library.
+/// Calls that went to stock LMDB.
 struct Forwarded {
   std::atomic<std::uint64_t> get{0}, cursor_get{0}, txn{0}, write{0};
 };
 
-/// CellKind::environment: what is not counted by its transactions, readers and files.
+/// CellKind::environment: counts that do not belong to its transactions, readers and files.
 struct EnvironmentCounters {
   Forwarded forwarded;
-  std::atomic<std::uint64_t> without_slot{0};  ///< transactions that stock gave no reader slot
+  std::atomic<std::uint64_t> without_slot{0};  ///< transactions that got no reader slot from stock LMDB
   db::Counters ended;                          ///< of transactions whose handles are gone
   ReaderTotals closed_readers;
 };
 
-/// CellKind::text: strings are cut to their room, and ended by a zero.
+/// CellKind::text: strings are cut to the size of the array, and end with a zero.
 struct EnvironmentText {
   char path[1024]{};
-  char reason[256]{};  ///< why it is not ours
+  char reason[256]{};  ///< why LMDBIO does not read this environment
   std::uint8_t ours = 0, without_locks = 0;
 };
 
@@ -59,50 +60,50 @@ struct IoReport {
   std::uint64_t chunk_bytes = 0, memory_limit = 0;
   cache::ReadStats stats;
   cache::AccessCounters access;
-  bool counted = true;  ///< else only the first two are known
+  bool counted = true;  ///< false: only read_path and reason are known
 };
 
-/// Of the whole process while the environment was open.
+/// Resource use of the whole process while the environment was open.
 struct ProcessUse {
   std::uint64_t minor_faults, major_faults, voluntary_switches, involuntary_switches, open_us;
   std::optional<std::uint64_t> storage_bytes;  ///< see process_storage_bytes()
 };
 
-/// Bytes that block devices have read for this process since it started, for page faults and the kernel's
-/// read-ahead too (read_bytes of /proc/self/io).  The kernel does not count network file systems and FUSE.
-/// None: it does not count at all, or the file cannot be read.
+/// Returns how many bytes block devices have read for this process since it started, including page faults
+/// and the kernel's read-ahead (read_bytes of /proc/self/io).  The kernel does not count network file
+/// systems and FUSE.  nullopt: it does not count at all, or the file cannot be read.
 std::optional<std::uint64_t> process_storage_bytes() noexcept;
 
 struct EnvironmentReport {
-  std::string path, reason;  ///< why it is not ours
+  std::string path, reason;  ///< reason: why LMDBIO does not read this environment
   bool ours = false, locks = true;
   std::uint64_t without_slot = 0, overtaken = 0;
-  db::Counters calls;  ///< that the engine answered
+  db::Counters calls;  ///< calls that LMDBIO answered
   std::uint64_t forward_get = 0, forward_cursor_get = 0, forward_txn = 0, forward_write = 0;
   std::optional<IoReport> io;
   ReaderTotals readers;
   std::optional<ProcessUse> use;
 
   std::uint64_t cursor_gets() const noexcept;
-  /// No call at all.
+  /// True if there was no call at all.
   bool is_unused() const noexcept;
 };
 
-/// Appends it as a JSON object.  May throw bad_alloc, as the others here.
+/// Appends the report as a JSON object.  May throw bad_alloc, as the functions below.
 void append_json(std::string& out, const EnvironmentReport& report);
-/// A line, with its end.  `environments`: objects as append_json makes them, with commas between them.
-/// `state`, `unreached`: see docs/operations.md; empty, null: not part of the line.
+/// Returns a line, with its end.  `environments`: objects as append_json() makes them, with commas between
+/// them.  `state`, `unreached`: see docs/operations.md; left out if empty or null.
 std::string process_line(std::uint32_t pid, std::string_view state, std::string_view environments,
                          const char* unreached = nullptr);
 
-/// The environments of a process, as its board has them; those that it did not use are left out.
+/// Returns the environments on the board of a process, without those that it did not use.
 std::vector<EnvironmentReport> environments_on(const node::ShownBoard& board);
-/// The process's line; empty: it used no environment.
+/// Returns the line of a process; empty: it used no environment.
 std::string line_of(const node::ShownBoard& board);
 
-/// The file that a process writes to: LMDBIO_STATS with what stands for %p, %h and %%.
+/// Returns the path of the file that a process writes to: LMDBIO_STATS with %p, %h and %% replaced.
 std::string expand(const std::string& pattern, std::uint32_t pid);
-/// What a process's board has as its topic: the pattern, made absolute by the working directory.
+/// Returns the topic of the board of a process: the pattern, made absolute with the working directory.
 std::string topic_of(const std::string& pattern);
 
 }  // namespace lmdbio::stats
