@@ -224,7 +224,7 @@ void go_on(ReadTxn& t, const TxnHandle& h) noexcept {
     log_line(LogLevel::warn,
              "%s: a forked process used an old transaction, which had given its reader slot to a newer one, "
              "and %s: MDB_BAD_TXN",
-             e.stats.path.c_str(), rc == 0 ? "a writer has committed since" : "no slot is to be had now");
+             e.stats.path.c_str(), rc == 0 ? "a writer has committed since" : "no reader slot is free");
 }
 
 }  // namespace

@@ -160,15 +160,14 @@ constexpr ConfigEntry kTable[] = {
      parse_strict},
     {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",
      "How many seconds an open waits for file locks on a network or user-space file system before it "
-     "continues without locks. 0: no limit; likewise with LMDBIO_STRICT=1.",
+     "continues without locks. 0: no limit. With LMDBIO_STRICT=1 there is no limit either.",
      parse_lock_seconds},
     {"LMDBIO_IO", "auto, mmap, direct, buffered", "auto",
      "How data that is not in memory is read. mmap: by page faults, as with stock LMDB (readers: as "
      "buffered). buffered: ahead of the program, into the page cache. direct: ahead of the program, by "
-     "direct "
-     "I/O into private memory (lookups that were not announced: into the page cache). auto: LMDBIO chooses "
-     "one of these for the file, its file system and the kind of access, and uses data that is in the page "
-     "cache already.",
+     "direct I/O into private memory (lookups without lmdbio_prefetch: into the page cache). auto: LMDBIO "
+     "chooses one of these for the file, its file system and the kind of access, and uses data that is in "
+     "the page cache already.",
      parse_io},
     {"LMDBIO_MEMORY", "8M to 1P (K, M, G, T), 1% to 90%, 0", "25%",
      "Upper limit on private memory, per process: for data read by direct I/O, prefetched values, readers "
