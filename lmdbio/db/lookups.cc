@@ -18,23 +18,23 @@ using cache::Prefetcher;
 
 namespace {
 
-/// Where nothing tells what is in memory, time does: a read of a page that is takes less, and so do so many
-/// bytes.
+/// Fallback where no call reports residency: a read of a resident page takes less than kReadNs, plus 1 ns
+/// for each kBytesANs bytes.
 constexpr std::int64_t kReadNs = 40'000, kBytesANs = 4;
-/// What it takes for another thread to do something and to answer.
+/// Upper limit on the time that another thread needs to do something and to answer.
 constexpr std::int64_t kOtherThreadNs = 40'000;
-/// Values of more than two such pieces are read by several requests at a time: less than the first, no more
-/// than the second, bytes.
+/// Limits on the size of a piece, in bytes.  A value of more than two pieces is read by several requests at
+/// a time.
 constexpr std::uint64_t kLeastPiece = std::uint64_t{128} << 10, kMostPiece = std::uint64_t{1} << 20;
-/// What lies beyond in a value is left to page faults.
+/// In bytes; page faults read the rest of a larger value.
 constexpr std::uint64_t kMostValue = std::uint64_t{64} << 20;
-/// Pages of a tree's level at most, and how many lookups a list of them may take to come.
+/// Upper limits for a list of leaf pages: pages of one level, and lookups until the list is complete.
 constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
 constexpr unsigned kMostWaits = 4096;
 
 }  // namespace
 
-/// Pages that are in memory.
+/// Provides the pages that are in memory, for the list of leaf pages.
 class Lookups::Pages final : public PageSource {
  public:
   Pages(Lookups& of, const cache::WindowView& view) : of_(of), view_(view) {}
@@ -42,7 +42,7 @@ class Lookups::Pages final : public PageSource {
     if (page >= view_.pages() || page < format::kMetaPages) return false;
     const std::uint64_t at = page << view_.shift();
     if (!of_.there(view_, at, view_.page_size())) return false;
-    // Where reads have failed a page of the cache may be without its bytes: read(2) gives an error then.
+    // After a failed read, a page in the page cache may lack its bytes.  read(2) reports this as an error.
     if (of_.file_ != nullptr && !of_.file_->resident_now(of_.file_->chunk_at(at)) &&
         of_.file_->read_failed.load(std::memory_order_relaxed) && !of_.env_->time_read(at, view_))
       return false;
@@ -88,7 +88,7 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   edge_ = false;
   try {
     if (!off_) missed = prepare(source, lookup);
-  } catch (...) {  // out of memory: page faults do it
+  } catch (...) {  // out of memory: page faults read the data
   }
   errno = saved;
   if (off_) return kNever;
@@ -98,7 +98,8 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   return next;
 }
 
-// The way of the lookup, with a question before each page.  True: something was missing, or is read ahead.
+// Follows the lookup's path through the tree and probes each page before it looks at it.  Returns true if
+// something was missing, or if the lookup belongs to a walk that is being prefetched.
 bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   const format::DbRecord& db = lookup.db;
   const cache::WindowView& view = source.view;
@@ -114,7 +115,7 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   const auto need = [&](std::uint64_t at, std::uint64_t bytes, LookupOrder* lookups) {
     const bool near = lookups != nullptr &&
                       lookups->near(at, bytes, file_ != nullptr ? file_->readahead : 0) &&
-                      !env_->no_readahead();  // the kernel reads nothing around
+                      !env_->no_readahead();  // the kernel does no read-around
     if (there(view, at, bytes)) return true;
     missed = true;
     missed_at = at;
@@ -196,7 +197,8 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   return missed;
 }
 
-// What lies between one lookup and the next is read as well: it must be little, or used by other processes.
+// The walk also reads the values between one lookup and the next.  Returns true if they are small, or if
+// other processes use them.
 bool Lookups::is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
                                const cache::WindowView& view) const noexcept {
   constexpr std::uint64_t kMostBetween = std::uint64_t{128} << 10;
@@ -206,23 +208,23 @@ bool Lookups::is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
           StrideWalk::is_shared(*file_, file_->chunk_at(leaf << view.shift()), 1000 / walk_.width()));
 }
 
-// All of it is in memory, or looks so.
+// Returns true if all of the range is in memory, or looks so.
 bool Lookups::there(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept {
   if (file_ != nullptr && file_->resident_now(file_->chunk_at(at)) &&
       file_->resident_now(file_->chunk_at(at + bytes - 1)))
     return true;
   if (const std::optional<double> share = env_->cached_share(at, bytes, view); share) return *share >= 1;
-  // Nothing tells this user.  What is missing is there after the question: where data was missing lately the
-  // question is for all of it, so that there is one request.
+  // No call reports residency to this user, so a timed read answers.  The read brings what is missing.
+  // After recent misses it covers the whole range, so that there is one request.
   if (!sensor_.cold() || file_ == nullptr) return env_->time_read(at, view).value_or(kReadNs) < kReadNs;
   const std::int64_t begun = now_ns();
-  (void)needs_.bring(*file_, at, bytes);
+  (void)needs_.bring(*file_, env_->fd(), at, bytes);
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
-// What is at `at` is in memory, and what is further on than the kernel's read-ahead gets is not: so the
-// kernel may be reading ahead of lookups in order, whose data looks as if it were in memory while it is still
-// being read.
+// Returns true if the data beyond the kernel's read-ahead from `at` is not in memory; the caller found the
+// data at `at` in memory.  The kernel may then be reading ahead of lookups in order.  Their data looks
+// resident while it is still being read.
 bool Lookups::is_edge(const cache::WindowView& view, std::uint64_t at) noexcept {
   constexpr std::uint64_t kBeyond = std::uint64_t{512} << 10, kBytes = std::uint64_t{64} << 10;
   const std::uint64_t end = view.pages() << view.shift();
@@ -230,8 +232,9 @@ bool Lookups::is_edge(const cache::WindowView& view, std::uint64_t at) noexcept 
   return env_->cached_share(at + kBeyond, kBytes, view).value_or(1) < kMostlyResident;
 }
 
-// Of a small value that is far away: as many bytes as the kernel would read, since a request takes its time
-// whatever its size, and what is around may be looked up later.
+// Returns the extent to read for a small value on remote storage: as many bytes as the kernel would read
+// around it.  A request takes its time whatever its size, and later lookups may need the data around the
+// value.
 Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept {
   const std::uint64_t piece = std::min(file_->readahead, kLeastPiece);
   if (bytes > piece / 2) return {at, bytes};
@@ -240,11 +243,11 @@ Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file
   return {from, std::min(piece, file_bytes - from)};
 }
 
-// False: the lookup's own page faults have to do it.
+// Reads the range and waits for it.  Returns false if the lookup's own page faults must read it.
 bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes) {
   if (!open_file(view)) return false;
-  // Further pieces by other threads meanwhile; this one waits for what they are reading, and skips what they
-  // have.
+  // Other threads read the further pieces meanwhile.  This thread waits for pieces that they are reading
+  // and skips pieces that they have read.
   const std::uint64_t piece = std::clamp(file_->readahead, kLeastPiece, kMostPiece);
   if (bytes > 2 * piece) {
     if (value_walk_ == nullptr) value_walk_ = std::make_unique<cache::Walk>(file_);
@@ -254,7 +257,7 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     (void)Prefetcher::existing()->submit(*value_walk_, {{}, extents_, {}, {}});
   }
   const std::int64_t begun = now_ns();
-  const Status st = needs_.bring(*file_, at, bytes);
+  const Status st = needs_.bring(*file_, env_->fd(), at, bytes);
   if (!st.ok() && st.raw() != EBADF) file_->read_failed.store(true, std::memory_order_relaxed);
   if (st.ok()) FilePolicy::note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
   return st.ok();
@@ -269,7 +272,7 @@ bool Lookups::open_file(const cache::WindowView& view) noexcept {
   return false;
 }
 
-// All leaf pages of the tree, if they are few enough.
+// Fetches all leaf pages of the tree if they are few enough.
 void Lookups::fetch_leaves(const Source& source, const format::DbRecord& db, std::uint64_t misses) {
   if (db.depth < 2 || db.depth > format::kMaxDepth || db.leaf_pages > kMostLeaves ||
       !worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))

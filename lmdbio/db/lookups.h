@@ -1,9 +1,9 @@
-// Lookups by key of data that is not in memory.
+// Prefetches for lookups by key whose data is not in memory.
 //
-// A lookup that misses memory costs a page fault for its leaf page and one or more for its value, each of
-// which waits for the kernel's read-around.  Here a lookup that asks is walked ahead of the real one: what it
-// will touch and is not in memory is read exactly, a value in one request.  Which lookups ask: all of them
-// while data is missing, one in many where it is in memory.
+// A lookup that misses memory costs a page fault for its leaf page and one or more for its value.  Each
+// page fault waits for the kernel's read-around.  A lookup that probes follows the path of the real lookup
+// before it.  It reads exactly the pages on that path that are not in memory, a value in one request.  All
+// lookups probe while data is missing; one in many probes where data is in memory.
 #pragma once
 
 #include <array>
@@ -25,18 +25,18 @@ namespace lmdbio::db {
 
 class Env;
 
-/// How many lookups there are from one that asks to the next.
+/// Decides how many lookups there are from one probe to the next.
 class LookupSensor {
  public:
-  /// Of lookups that ask, in memory: at most so many others between two of them.
+  /// Upper limit on the lookups from one probe to the next while data is in memory.
   static constexpr unsigned kMost = 1024;
-  /// So many in a row that missed nothing, and data counts as in memory again.
+  /// Number of probes in a row without a miss after which data counts as in memory again.
   static constexpr unsigned kInARow = 32;
-  /// At an edge so many more lookups ask: enough to recognize a walk.
+  /// Number of lookups in a row that probe at an edge; enough to recognize a walk.
   static constexpr unsigned kAtEdge = LookupSequence::kWalk + 1;
 
-  /// One asked.  How many lookups later the next one is to ask, 1 or more.  `edge`: what it needed is in
-  /// memory, what lies further on is not.
+  /// Records a probe and returns how many lookups later the next one is due, 1 or more.  `edge`: the
+  /// lookup's data is in memory, but the data further on is not.
   unsigned asked(bool missed, bool edge = false) noexcept {
     if (missed) {
       cold_ = true;
@@ -53,10 +53,10 @@ class LookupSensor {
     at_edge_ = kAtEdge;
     return 1;
   }
-  /// Data was missing lately: each lookup asks.
+  /// Whether data was missing recently, so that each lookup probes.
   bool cold() const noexcept { return cold_; }
-  /// The next one that asks should find out whether it is at an edge.  Not after each edge at once: data that
-  /// is used often may be scattered over a file of which little is in memory.
+  /// Whether the next probe is to test for an edge.  Returns false during the probes that follow an edge:
+  /// frequently used data may be scattered over a file that is mostly not in memory.
   bool wants_edge() const noexcept { return !cold_ && at_edge_ == 0; }
 
  private:
@@ -64,11 +64,11 @@ class LookupSensor {
   unsigned in_a_row_ = 0, interval_ = 1, at_edge_ = 0;
 };
 
-/// Lookups that go through the file in order are served better by the kernel, which reads around what is
-/// missing.  `gap`: bytes that it reads.
+/// Detects lookups that go through the file in order.  The kernel serves those better, because it reads
+/// around a missing page.  `gap`: size of that read-around in bytes.
 class LookupOrder {
  public:
-  /// The place of this lookup is near the last one's.  Remembers it.
+  /// Returns whether [at, at + bytes) is near the previous lookup's range, and remembers it.
   bool near(std::uint64_t at, std::uint64_t bytes, std::uint64_t gap) noexcept {
     const bool is = end_ != 0 && at + bytes + gap >= at_ && at <= end_ + gap;
     at_ = at;
@@ -77,10 +77,10 @@ class LookupOrder {
   }
 
  private:
-  std::uint64_t at_ = 0, end_ = 0;  ///< of the last lookup
+  std::uint64_t at_ = 0, end_ = 0;  ///< of the last lookup, byte offsets
 };
 
-/// One transaction handle's; its threads are the transaction's.
+/// Prefetches for the lookups of one transaction handle.  Follows the transaction's thread rule.
 class Lookups {
  public:
   explicit Lookups(Env& env) noexcept : env_(&env), walk_(env) {}
@@ -88,23 +88,23 @@ class Lookups {
   Lookups(const Lookups&) = delete;
   Lookups& operator=(const Lookups&) = delete;
 
-  /// The snapshot that is read.
+  /// The snapshot that lookups read.
   struct Source {
     const cache::WindowView& view;
     std::uint64_t txnid;
-    std::uint32_t window;       ///< number
-    std::uint64_t given_bytes;  ///< sizes of all values that the transaction has given out so far
+    std::uint32_t window;       ///< number of the window
+    std::uint64_t given_bytes;  ///< total size of the values that the transaction has returned so far
   };
   struct Lookup {
     const format::DbRecord& db;
-    const Comparator& order;  ///< of its keys; not a program's own
+    const Comparator& order;  ///< of the keys; never a program's own function
     const MDB_val& key;
-    bool or_next;  ///< the next record does where there is none of that key
+    bool or_next;  ///< the next record is returned if the key does not exist
   };
-  /// `lookup` is about to be made.  What it will touch is in
-  /// memory afterwards, unless the page faults of the lookup itself do as well.  How many lookups later to
-  /// call this again; kNever: not in this environment.  Finds no fault with damaged pages: the lookup will.
-  /// No cancellation point; leaves the variable errno alone.
+  /// Call before making `lookup`.  Afterwards, all data that the lookup needs is in memory, except where
+  /// its own page faults are as good.  Returns how many lookups later to call this again; kNever: not in
+  /// this environment.  Does not report damaged pages: the lookup does.  Not a cancellation point;
+  /// preserves errno.
   std::uint32_t before(const Source& source, const Lookup& lookup) noexcept;
   static constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
@@ -126,20 +126,21 @@ class Lookups {
   Env* env_;
   LookupSensor sensor_;
   LookupWalk walk_;
-  unsigned covered_ = 0;  ///< lookups after this one that need not ask, if they go on as a walk
-  unsigned within_ = 0;   ///< the next one asks after so many lookups at most; 0: no such limit
-  bool edge_ = false;     ///< this one is at an edge (LookupSensor)
+  unsigned covered_ = 0;  ///< lookups after this one that need no probe if the walk continues
+  unsigned within_ = 0;   ///< upper limit on the lookups until the next probe; 0: no limit
+  bool edge_ = false;     ///< this lookup is at an edge (LookupSensor)
   LookupOrder leaves_, values_;
-  bool around_ = false;                     ///< the file is far away, is looked up all over and is not loaded
+  /// Read around values: the file is remote, lookups go all over it, and it is not being loaded.
+  bool around_ = false;
   bool off_ = false;                        ///< nothing can be done for this environment's lookups
-  std::uint32_t window_ = 0;                ///< number of the window that all below belongs to
+  std::uint32_t window_ = 0;                ///< number of the window that the members below belong to
   std::shared_ptr<cache::FileCache> file_;  ///< null: no lookup has missed anything yet
-  cache::NeedReads needs_;                  ///< of that file
-  /// Branch pages that were there, by low bits of their numbers; 0: none.
+  cache::NeedReads needs_;                  ///< reads of that file
+  /// Branch pages that were found in memory, by the low bits of their page numbers; 0: none.
   std::array<std::uint64_t, 64> known_{};
-  // Leaf pages, all at once.
+  // The fetch of all leaf pages.
   LeafLister lister_;
-  std::uint64_t listing_ = 0;  ///< the snapshot being listed; 0: none
+  std::uint64_t listing_ = 0;  ///< snapshot whose leaf pages are being listed; 0: none
   unsigned waits_ = 0;
   std::unique_ptr<cache::Walk> leaf_walk_, value_walk_;
   std::vector<std::uint64_t> missing_;

@@ -21,39 +21,43 @@ using cache::Prefetcher;
 
 namespace {
 
-/// What is looked at where data may be in memory: here, and further on than the kernel's read-ahead gets.
+/// Ranges to probe for residency, in bytes: kLookBytes here, and kFarBytes at distance kFar, which is
+/// beyond the kernel's read-ahead.
 constexpr std::uint64_t kLookBytes = std::uint64_t{1} << 20, kFarBytes = std::uint64_t{256} << 10,
                         kFar = std::uint64_t{32} << 20;
-/// What is granted around a place that was found in memory: at first, at most.
+/// Bytes granted around a place that was found in memory: at first, and at most.
 constexpr std::uint64_t kFree = std::uint64_t{4} << 20, kMostFree = std::uint64_t{64} << 20;
-/// A walk whose values may be unused looks so seldom, in steps.
+/// Steps from one probe to the next of a walk whose values may be unused.
 constexpr unsigned kAskedAgain = 64;
-/// A look that found everything there is good for so long; it costs about 10 us.
+/// A probe that found all data in memory is valid for this time.  A probe costs about 10 us.
 constexpr std::int64_t kLookNs = 2'000'000;
-/// Where no call tells what is in memory, the time of a read of one byte does: it takes longer if it is not.
+/// Fallback where no call reports residency: a read of one byte takes at least this time if the data is not
+/// in memory.
 constexpr std::int64_t kFaultNs = 40'000;
-/// No program reads values faster, bytes a nanosecond: one that goes on faster skips them.
+/// Upper limit on the speed at which programs read values, in bytes per nanosecond.  A faster program skips
+/// them.
 constexpr std::uint64_t kReadingSpeed = 50;
-constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< values of fewer bytes say nothing
+constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< fewer bytes of values show nothing
 constexpr unsigned kUnread = 2, kAllCached = 4;
-/// Of a chunk, pages that are looked at: one touch in 64 KiB shows (cache/touched.h).  So many chunks in a
-/// row untouched, and the values are not read.
+/// Pages sampled per chunk: one touch in 64 KiB shows (cache/touched.h).  After kUntouched chunks in a row
+/// without a touch, the values count as not read.
 constexpr unsigned kSamples = 3, kUntouched = 4;
-/// As long as values are read, so few chunks are looked at: one in this many.
+/// While values are read, one in this many chunks is sampled.
 constexpr unsigned kSampledAgain = 8;
-/// Of a sparse walk: needs between two plans, at most; half of what is planned is to be left.
+/// Upper limit on the needs from one plan of a sparse walk to the next.  Half of the planned needs are left
+/// then.
 constexpr unsigned kSparseSteps = 16;
-/// An extent is a value at most so large; what follows is the mapping's.
+/// Upper limit on the extent for one value, in bytes.  Page faults read the rest of the value.
 constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
 /// A step that took longer has waited for data.
 constexpr std::int64_t kStallNs = 50'000;
-/// Where extents of so many bytes were passed, those before may have left the page cache.
+/// Bytes of needs after which earlier extents may have left the page cache.
 constexpr std::uint64_t kPassed = std::uint64_t{64} << 20;
-/// So many chunks in a row that a walk comes to for the first time: it is less scattered than was thought.
+/// After this many chunks in a row that a walk comes to for the first time, it counts as less scattered.
 constexpr unsigned kFresh = 8;
-/// Chunks ahead at the start, at the edge of a tree and elsewhere.
+/// Chunks ahead at the start: at the edge of a tree on remote storage, and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
-/// Needs in a row that are read by themselves after a read ahead has failed, at most.
+/// Upper limit on the needs in a row that are read by themselves after a failed prefetch.
 constexpr unsigned kMostAlone = 64;
 
 StrideWalk::Arrival arrival(Readahead::Step kind) noexcept {
@@ -64,11 +68,13 @@ StrideWalk::Arrival arrival(Readahead::Step kind) noexcept {
 
 }  // namespace
 
-/// For one fold_plan(): takes the Prefetcher's lock at the first question that needs it, and keeps it.
+/// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first question that needs
+/// it, and keeps it.
 class Readahead::Facts final : public ChunkFacts {
  public:
   explicit Facts(const Readahead& readahead) noexcept : readahead_(readahead) {}
-  /// What was left, or read in pieces: as a whole it would be read twice.
+  /// Whether the walk has left the chunk, or has read it in pieces.  Read as a whole, it would be read
+  /// twice.
   bool is_exact(std::uint32_t chunk) override {
     if (chunk == last_) return exact_;
     const cache::FileCache& file = readahead_.walk_->file();
@@ -82,7 +88,8 @@ class Readahead::Facts final : public ChunkFacts {
   }
 
  private:
-  /// A walk whose use of values is being found out has begun with a few by themselves (StrideWalk).
+  /// A chunk counts as read in pieces from this part of it on.  A walk may begin with a few exact reads
+  /// while a StrideWalk finds out which values are used.
   static constexpr std::uint64_t kPart = 2;
 
   std::uint64_t asked_bytes(ChunkIndex chunk) {
@@ -98,7 +105,7 @@ class Readahead::Facts final : public ChunkFacts {
   bool exact_ = false;
 };
 
-// It is there, or it is still what the walk waits for.
+// Whether the chunk is in memory or being read, or the walk still waits for it.
 bool Readahead::is_planned(ChunkIndex chunk) const noexcept {
   return walk_->file().table.state(chunk) != cache::ChunkState::file ||
          std::find(chunks_.begin(), chunks_.end(), chunk) != chunks_.end();
@@ -146,42 +153,43 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const ca
   } else {
     try {
       st = step_now(kind, place, need, view, run, leaves);
-    } catch (...) {  // out of memory: page faults do it
+    } catch (...) {  // out of memory: page faults read the data
       run = FreeRun::everything();
     }
-    // What cannot be mapped has no page cache to be read into.
+    // An unmapped file has no page cache to read into.
     alone = !st.ok() && walk_ != nullptr && walk_->file().has_page_cache();
     alone_next_ = alone ? std::min(2 * alone_next_ + 1, kMostAlone) : 0;
     alone_ = alone_next_;
   }
-  // What has failed was a larger piece, or was on its way before it was needed: storage may be at fault
-  // elsewhere in it, or may be well again; and some file systems tell of a file's growth before they let it
-  // be read.
+  // The failed read was larger than `need`, or began before `need` was needed.  Storage may have failed
+  // elsewhere in it, or may have recovered.  Some file systems also report a file's growth before they
+  // allow reads of it.
   if (alone) {
     st = read_need(need, view);
     run = {need.first, need.pages};
   }
-  if (!st.ok()) run = {};  // the next call asks again
+  if (!st.ok()) run = {};  // the next call tries again
   errno = saved;
   return st;
 }
 
-// Into the page cache.  A page fault that fails would end in a signal.  That the pages are there by now does
-// not tell that their bytes are: the kernel reads ahead of faults, and forgets that it failed.
+// Reads `need` into the page cache and waits.  A page fault that fails would end in a signal.  Pages that
+// are in the page cache may lack their bytes: the kernel reads ahead of faults, and forgets that it failed.
 Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) noexcept {
   cache::FileCache& file = walk_->file();
   Status st;
   if (!file.has_page_cache()) return st;
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
-  if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, at, bytes);
-  if (st.raw() == EBADF) {  // nothing was read: the mapping has it
+  if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, env_->fd(), at, bytes);
+  if (st.raw() == EBADF) {  // nothing was read: page faults read it
     st = {};
   }
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);
   return st;
 }
 
-// A need in no chunk of the plan, as its extent is: of a large value what follows is the mapping's.
+// Reads a need that lies in no chunk of the plan, up to the size of its extent.  Page faults read the rest
+// of a large value.
 Status Readahead::read_exactly(const PageRun& need, const cache::WindowView& view) noexcept {
   const cache::FileCache& file = walk_->file();
   const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
@@ -215,7 +223,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   }
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
-    // In memory nothing has to be found out, and the walk goes on without asking.
+    // If data is in memory, nothing has to be found out, and the walk goes on without further calls.
     if (!StrideWalk::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
         in_memory(need, place.forward, now, view)) {
       const std::uint64_t wide = wide_;
@@ -254,13 +262,13 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   return st;
 }
 
-// What is granted around a place that is in memory.
+// Returns the run to grant around a place that is in memory.
 FreeRun Readahead::around(const PageRun& need) const noexcept {
   const std::uint64_t before = std::min(need.first, wide_);
   return {need.first - before, before + std::max(wide_, need.pages)};
 }
 
-// MDB_FIRST or LAST: the walk starts, or starts over.
+// Records that the walk starts, or starts over, by MDB_FIRST or MDB_LAST.
 void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   if (need.first != history_.first_page) {
     history_.epochs = 0;
@@ -271,8 +279,7 @@ void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   history_.end_page = forward ? need.first : need.first + need.pages;
 }
 
-// Whether the data around a place is in memory, as far as that can be told; sets how wide the place may be
-// taken.
+// Whether the data around `need` is in memory, as far as can be found out.  Sets wide_ accordingly.
 bool Readahead::in_memory(const PageRun& need, bool forward, std::int64_t now,
                           const cache::WindowView& view) noexcept {
   if (!walks_use_resident(config().io, !env_->unmapped())) return false;
@@ -289,7 +296,9 @@ bool Readahead::in_memory(const PageRun& need, bool forward, std::int64_t now,
   std::optional<bool> there = there_from(forward ? at : at - std::min(at, kLookBytes), kLookBytes);
   if (there == true && (forward ? end - at > kFar : at > kFar))
     there = there_from(forward ? at + kFar : at - kFar, kFarBytes);
-  if (!there) {  // nothing tells: then time does.  Far first: near is what the kernel has just read ahead
+  // No call reports residency, so the time of a read decides.  The far byte comes first, because the kernel
+  // may have just read ahead the near one.
+  if (!there) {
     const std::uint64_t last = end - view.page_size();
     there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar), view) &&
             read_at_once(at, view);
@@ -299,13 +308,14 @@ bool Readahead::in_memory(const PageRun& need, bool forward, std::int64_t now,
   return *there;
 }
 
-// By read(2), which cannot end in a signal.
+// Whether a read of one byte at `offset` takes as little time as from memory.  Uses read(2), which cannot
+// end in a signal.
 bool Readahead::read_at_once(std::uint64_t offset, const cache::WindowView& view) const noexcept {
   const std::optional<std::int64_t> ns = env_->time_read(offset, view);
   return ns && *ns < kFaultNs;
 }
 
-// Whether it can be told which values are read: then it is found out.
+// Starts to find out which values are read.  Returns false if that is not possible.
 bool Readahead::pick(const WalkPlace& place, const cache::WindowView& view) {
   if (uses_ == Uses::all) return false;
   picking_ = StrideWalk::start(*walk_, place, view);
@@ -318,15 +328,16 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
   std::shared_ptr<cache::FileCache> file = env_->read_ahead(view);
   if (file == nullptr) return false;
   if (file->path() == ReadPath::page_faults) {
-    if (!env_->no_readahead()) {  // page faults do it as well, unless values are left out
+    // Page faults are as good, unless values are left out.
+    if (!env_->no_readahead()) {
       walk_ = std::make_unique<cache::Walk>(std::move(file));
       Prefetcher::existing()->add(*walk_);
       if (pick(place, view)) return true;
       forget();
       return false;
     }
-    if (uses_ == Uses::all) return false;                // lookups: as the program wished
-    Prefetcher::existing()->use_readahead(*file, true);  // the program's wish was for lookups: this is a walk
+    if (uses_ == Uses::all) return false;                // lookups keep MDB_NORDAHEAD
+    Prefetcher::existing()->use_readahead(*file, true);  // MDB_NORDAHEAD was for lookups: this is a walk
     hinted_file_ = std::move(file);
     return false;
   }
@@ -346,14 +357,15 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
   return true;
 }
 
-// Whether the program can have read what it was given since it was let go.
+// Whether the program may have read the values that it was given since the last step returned.
 bool Readahead::reads_values(std::int64_t now, std::uint64_t given) noexcept {
   const std::uint64_t bytes = given - given_before_;
   const auto passed = static_cast<std::uint64_t>(std::max<std::int64_t>(now - left_ns_, 1));
   return bytes < kJudged || passed >= bytes / kReadingSpeed;
 }
 
-// Whether the program has read none of the values that it passed since it was let go, or was given none.
+// Whether the program has read none of the values that it passed since the last step returned, or was given
+// none.
 bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& place) noexcept {
   const std::uint64_t bytes = place.given_bytes - given_before_;
   if (samples_.empty()) return kind == Step::value && !reads_values(now, place.given_bytes);
@@ -365,7 +377,8 @@ bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& plac
                      [](auto p) { return p == cache::TouchedPages::Page::absent; });
 }
 
-// Private memory does not show what is read; nor do pages that were touched before.
+// Chooses pages of `chunk` whose touch will show that values are read.  Private memory shows no touch;
+// pages that were touched before show no new one.
 void Readahead::sample(const FreeRun& chunk, const cache::WindowView& view) noexcept {
   samples_.clear();
   if (unread_ == 0 && ++chunks_given_ % kSampledAgain != 0) return;
@@ -411,14 +424,14 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   const unsigned chunk_shift = static_cast<unsigned>(std::countr_zero(file.chunk_bytes));
   const ChunkGeometry geometry{chunk_shift, view.shift(), view.pages()};
   std::size_t most = prefetcher.most_chunks(file);
-  if (bytes_left_ != 0) {  // up to the chunk in which it ends
+  if (bytes_left_ != 0) {  // up to the chunk in which the walk ends
     const std::uint64_t in_chunk = (need.first << view.shift()) % file.chunk_bytes;
     const std::uint64_t behind = place.forward ? in_chunk : file.chunk_bytes - 1 - in_chunk;
     most = std::min<std::size_t>(most, (behind + bytes_left_) / file.chunk_bytes + 1);
   }
   horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
   PagesThere there(file, view);
-  if (kind != Step::value) {  // what the leaf holds is known if it is there
+  if (kind != Step::value) {  // the leaf's values are known if the leaf is there
     format::PageView leaf;
     if (there.get(need.first, leaf) && leaf.is_leaf() && leaf.count() != 0) {
       place.leaf = leaf;
@@ -429,7 +442,8 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (file.path() == ReadPath::page_cache || file.shares_chunks)
     if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_, !place.forward);
-  // What was read of a chunk that is gone by now was read in vain, in part; the page cache keeps it.
+  // A chunk that has been evicted since was read in vain, in part.  The page cache keeps chunks, unless
+  // drop_behind is set.
   const bool loses = file.path() == ReadPath::direct || file.drop_behind;
   if (loses && (comes_back_to(a) || comes_back_to(b))) {
     history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
@@ -437,7 +451,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   }
   const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
-  // A chunk too many stays in the page cache for later; private memory would be read for nothing.
+  // A superfluous chunk stays in the page cache for later, but in private memory it is read in vain.
   if (file.path() == ReadPath::direct) plan_.leaf_pages = 0;
   {
     Facts facts(*this);
@@ -450,7 +464,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   extents_.clear();
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
-  if (!file.has_page_cache()) extents_.clear();  // what cannot be mapped cannot be had from the page cache
+  if (!file.has_page_cache()) extents_.clear();  // an unmapped file has no page cache to read into
   if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
@@ -483,7 +497,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   return {};
 }
 
-// Leaf pages are read, values are not.
+// Reads leaf pages, but no values.
 Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, const cache::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();
   cache::FileCache& file = walk_->file();
@@ -502,7 +516,8 @@ Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, con
   const std::byte* const page = view.at(format::Pgno{need.first});
   format::PageView leaf = format::PageView::none();
   bool is_leaf = false;
-  if (page != nullptr) {  // the leaf itself: its fault is not the program's time
+  // Touch the leaf here, so that its page fault does not count as the program's time.
+  if (page != nullptr) {
     const AsyncSignalsAllowed program;
     is_leaf =
         format::PageView::open(page, view.page_size(), format::Pgno{need.first}, leaf) && leaf.is_leaf();

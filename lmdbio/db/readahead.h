@@ -1,8 +1,9 @@
-// A cursor's read-ahead: tells walks over data that is not in memory from others, and reads ahead of them.
+// Read-ahead of a cursor: recognizes walks over data that is not in memory, and prefetches for them.
 //
-// A walker calls it only when it leaves the run of pages that it was last granted: within a run it goes
-// as fast as memory.  Where data is in memory runs are long and cost a look now and then; a walk that finds
-// data missing becomes a stream: it plans what comes next and waits until what it needs now is there.
+// A walker calls it only when it leaves the run of pages that it was last granted.  Within a run it goes as
+// fast as memory.  While data is in memory, runs are long and a residency probe now and then is the only
+// cost.  A walk that finds data missing becomes a stream.  A stream plans its next needs and waits until
+// its current need can be read.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +24,17 @@ namespace lmdbio::db {
 
 class Env;
 
-/// One cursor's; its threads are the cursor's.
+/// Prefetches for one cursor.  Follows the cursor's thread rule.
 class Readahead {
  public:
-  /// What the walker comes to.
+  /// The kind of page that the walker comes to.
   enum class Step : unsigned char {
     edge,   ///< a leaf, by MDB_FIRST or MDB_LAST
     leaf,   ///< the next leaf
     value,  ///< a value in overflow pages
   };
 
-  /// Of the values that it is given, what the program uses.
+  /// What is known about the program's use of the values that it is given.
   enum class Uses : bool { unknown, all };
 
   explicit Readahead(Env& env, Uses uses = Uses::unknown) noexcept;
@@ -41,38 +42,41 @@ class Readahead {
   Readahead(const Readahead&) = delete;
   Readahead& operator=(const Readahead&) = delete;
 
-  /// False: runs are FreeRun::everything(), and step() need not be called.
+  /// Returns false if read-ahead is off.  Then runs are FreeRun::everything(), and step() need not be
+  /// called.
   bool is_on() const noexcept { return state_ != State::off; }
-  /// It reads ahead of a walk over data that is not in memory.
+  /// Whether it prefetches for a walk over data that is not in memory.
   bool is_streaming() const noexcept { return state_ == State::stream; }
-  /// How much of the values the program uses, in 1/1000, where the caller knows.
+  /// Sets the share of the values that the program uses, in 1/1000, if the caller knows it.
   void note_use(std::uint32_t share) noexcept { used_ = share; }
-  /// A walk has begun and has not been forgotten.
+  /// Whether a walk has begun and has not been forgotten.
   bool has_walk() const noexcept { return walk_ != nullptr; }
-  /// The walk will end, or jump, after about so many bytes more; 0: nobody knows.
+  /// Limits the read-ahead: the walk will end, or jump, after about `bytes` more.  0: unknown.
   void limit_bytes(std::uint64_t bytes) noexcept { bytes_left_ = bytes; }
-  /// The walker is about to read `need`; `place` is where that is, its `leaf` none for Step::leaf and edge.
-  /// Sets the run that it may go on in, which includes `need` on success.  `leaves` asks for a call at each
-  /// leaf even so.  An errno: `need` cannot be read now; nothing has changed, and the next call tries again.
-  /// No cancellation point; leaves the variable errno alone.
+  /// Waits until the walker can read `need`.  `place` is the position of `need`; its `leaf` is none for
+  /// Step::leaf and Step::edge.  Sets `run` to the pages that the walker may enter, `need` included.  Sets
+  /// `leaves` if the walker must call again at each leaf even so.  Returns an errno if `need` cannot be
+  /// read now; `run` is empty then, and the next call tries again.  Not a cancellation point; preserves
+  /// errno.
   Status step(Step kind, WalkPlace place, const PageRun& need, const cache::WindowView& view, FreeRun& run,
               bool& leaves) noexcept;
-  /// A lookup jumped to a place with `need` in it: what may be read from there before it is called a walk.
+  /// Returns the run that a lookup may read after it has jumped to a place with `need`, before it counts as
+  /// a walk.
   static FreeRun after_jump(const PageRun& need) noexcept {
     constexpr std::uint64_t kValues = 16, kPages = 8;
     const std::uint64_t around = need.pages * kValues + kPages;
     return {need.first > around ? need.first - around : 0, 2 * around};
   }
-  /// The window has changed: what was planned is of the old one.
+  /// Forgets the walk and its plan.  Required when the window has changed: the plan is for the old one.
   void forget() noexcept;
 
  private:
   enum class State : unsigned char {
-    off,       ///< the mapping does it
+    off,       ///< page faults read the data
     watching,  ///< data was in memory so far
-    stream,    ///< it was not
-    keys,      ///< likewise, but the program does not read the values
-    picking,   ///< likewise, and it is being found out which of them the program reads
+    stream,    ///< data was missing: prefetches for the walk
+    keys,      ///< data was missing, but the program does not read the values
+    picking,   ///< data was missing; finds out which values the program reads
   };
 
   class Facts;
@@ -101,31 +105,32 @@ class Readahead {
   State state_ = State::watching;
   std::unique_ptr<cache::Walk> walk_;
   cache::NeedReads needs_;
-  std::shared_ptr<cache::FileCache> hinted_file_;  ///< off, but for what the kernel was asked to do; or null
-  // watching
+  std::shared_ptr<cache::FileCache> hinted_file_;  ///< with kernel read-ahead on, though off itself; or null
+  // Of State::watching.
   std::int64_t looked_ns_ = 0;
-  std::uint64_t wide_ = 0;               ///< pages granted around a place that was in memory
+  std::uint64_t wide_ = 0;               ///< pages granted around a place found in memory
   std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
-  unsigned asked_ = 0;                   ///< steps of it
+  unsigned asked_ = 0;                   ///< steps of picking_
   static constexpr std::uint32_t kAllUsed = 1000;
-  std::uint32_t used_ = kAllUsed;  ///< of the values, in 1/1000
-  // stream
+  std::uint32_t used_ = kAllUsed;  ///< share of values that are used, in 1/1000
+  // Of State::stream.
   std::size_t horizon_ = 0;       ///< chunks
   std::uint64_t bytes_left_ = 0;  ///< see limit_bytes()
   WalkHistory history_;
   Trail trail_;
-  std::uint64_t passed_ = 0;          ///< bytes of needs since extents were last to be looked for anew
-  unsigned fresh_ = 0;                ///< chunks in a row to which it came for the first time
-  std::int64_t left_ns_ = 0;          ///< when the walker was let go last
-  std::uint64_t given_before_ = 0;    ///< bytes of values, then
-  unsigned unread_ = 0, cached_ = 0;  ///< steps in a row: values were not read; all in the page cache
-  bool reads_late_ = false;           ///< whether values are read shows only after the walk has left them
+  std::uint64_t passed_ = 0;          ///< bytes of needs since forget_extents()
+  unsigned fresh_ = 0;                ///< chunks in a row that the walk came to for the first time
+  std::int64_t left_ns_ = 0;          ///< when the last step returned; 0: not known
+  std::uint64_t given_before_ = 0;    ///< WalkPlace::given_bytes at that time
+  unsigned unread_ = 0, cached_ = 0;  ///< steps in a row: values not read; all in page cache
+  bool reads_late_ = false;           ///< the program reads values only after the walk has left them
   std::optional<cache::TouchedPages> touched_;
-  /// Pages of the chunk that was granted last, none of them touched then; or none at all.
-  unsigned chunks_given_ = 0;  ///< while all values seem to be read
+  unsigned chunks_given_ = 0;  ///< granted while all values seem to be read
+  /// Pages of the chunk that was granted last, all untouched at that time; or empty.
   std::vector<const std::byte*> samples_;
-  unsigned replan_in_ = 0;               ///< steps of a sparse walk until the next plan
-  unsigned alone_ = 0, alone_next_ = 0;  ///< after a failed read: needs to be read by themselves; at the next
+  unsigned replan_in_ = 0;  ///< steps of a sparse walk until the next plan
+  /// After a failed read: needs still to be read by themselves; their number after the last failure.
+  unsigned alone_ = 0, alone_next_ = 0;
   Plan plan_;
   FoldedPlan folded_;
   std::vector<cache::ChunkIndex> chunks_;
