@@ -224,11 +224,22 @@ TEST_F(ChunkCacheTest, PlannedChunksGoOnlyForAThreadThatWaits) {
 }
 
 TEST_F(ChunkCacheTest, NoChunksWhileAReaderWaits) {
+  ASSERT_TRUE(bring(0));
   budget().begin_wait();
   EXPECT_FALSE(chunks_.take_memory(cache(), true));
   EXPECT_EQ(chunks_.take_shortage(), kAheadChunk);
+  EXPECT_FALSE(chunks_.reserve(MemoryUse::prefetch, 1)) << "nor other read-ahead";
+  EXPECT_EQ(residents(), Chunks{0}) << "what is evicted is the reader's";
   budget().end_wait();
-  EXPECT_TRUE(bring(0));
+  EXPECT_TRUE(bring(1));
+}
+
+TEST_F(ChunkCacheTest, AChunkThatAWalkWaitedForIsUsed) {
+  plans_.planned[2] = {true, 0};
+  ASSERT_TRUE(bring(2));
+  plans_.planned.clear();
+  ASSERT_TRUE(chunks_.give_all_back(cache()));
+  EXPECT_EQ(cache().stats.wasted, 0u);
 }
 
 TEST_F(ChunkCacheTest, ChunksThatCannotBeGivenBackStay) {
@@ -246,7 +257,7 @@ TEST_F(ChunkCacheTest, ChunksThatCannotBeGivenBackStay) {
 
 TEST_F(ChunkCacheTest, ChunksOfALargeFileGoOnceTheyWerePassed) {
   cache().used_bytes = std::uint64_t{128} << 20;
-  ASSERT_TRUE(bring(0));
+  ASSERT_TRUE(bring(0, false, true));
   ASSERT_TRUE(bring(1));
   plans_.now = cache().residents.oldest()->left + kKeptBehind - 1;
   ASSERT_TRUE(chunks_.take_memory(cache(), false));
@@ -256,6 +267,11 @@ TEST_F(ChunkCacheTest, ChunksOfALargeFileGoOnceTheyWerePassed) {
   ASSERT_TRUE(chunks_.take_memory(cache(), false));
   EXPECT_EQ(residents(), (Chunks{0, 1})) << "a walk comes to it";
   plans_.planned.clear();
+  chunks_.return_memory(cache());
+  script_.to_come = 0;
+  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  EXPECT_EQ(residents(), (Chunks{0, 1})) << "a walk of another process comes to it";
+  script_.to_come = UINT32_MAX;
   chunks_.return_memory(cache());
   ASSERT_TRUE(chunks_.take_memory(cache(), false));
   EXPECT_EQ(residents(), Chunks{1}) << "though there is room";
@@ -415,6 +431,7 @@ TEST_F(UnmappedChunksTest, ChunksStayEvenBeyondTheLimit) {
   EXPECT_EQ(used(), 0u);
   EXPECT_TRUE(budget().over_limit());
   EXPECT_FALSE(chunks_.shrink());
+  EXPECT_FALSE(chunks_.reserve(MemoryUse::readers, kAheadChunk));
   EXPECT_EQ(residents().size(), kChunks);
   ASSERT_TRUE(chunks_.empty(cache()));
   EXPECT_EQ(budget().used(), 0u);

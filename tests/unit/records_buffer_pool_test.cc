@@ -119,6 +119,21 @@ TEST(BufferPool, AMuchLargerFreeBufferIsLeftForLargerRequests) {
   EXPECT_EQ(fits.size(), kMiB) << "four times the size is not much larger";
 }
 
+TEST(BufferPool, TheSmallestFreeBufferThatFitsIsUsed) {
+  const auto pool = std::make_shared<BufferPool>(64 * kMiB);
+  {
+    const Buffer small = take(*pool, 64 * kKiB), middle = take(*pool, 128 * kKiB),
+                 large = take(*pool, 256 * kKiB);
+  }
+  EXPECT_EQ(take(*pool, 100 * kKiB).size(), 128 * kKiB);
+  EXPECT_EQ(pool->counters().made, 3u);
+}
+
+TEST(BufferPool, ABufferIsNoLargerThanTheLimitAllows) {
+  const auto pool = std::make_shared<BufferPool>(112 * kKiB);
+  EXPECT_EQ(take(*pool, 100 * kKiB).size(), 100 * kKiB) << "not 128 KiB";
+}
+
 TEST(BufferPool, FreeBuffersOfOtherSizesMakeRoom) {
   const auto pool = std::make_shared<BufferPool>(kMiB);
   { const Buffer large = take(*pool, kMiB); }
@@ -146,6 +161,10 @@ TEST(BufferPool, BuffersInUseStayBelowTheRequestsLimit) {
   EXPECT_EQ(error_of(*pool, 64 * kKiB, little), ENOMEM);
   MemoryRequest enough = read_ahead(192 * kKiB);
   EXPECT_EQ(error_of(*pool, 64 * kKiB, enough), 0);
+  EXPECT_EQ(error_of(*pool, 64 * kKiB, little), ENOMEM) << "a free buffer would exceed it, too";
+  MemoryRequest own = needed();
+  own.most = 64 * kKiB;
+  EXPECT_EQ(error_of(*pool, 100 * kKiB, own), ENOMEM) << "the buffer alone would";
   MemoryRequest none = needed();
   EXPECT_EQ(error_of(*pool, 65 * kMiB, none), ENOMEM) << "more than the pool may ever have";
   EXPECT_FALSE(none.ahead_in_the_way);

@@ -29,6 +29,31 @@ using testing::FixedSource;
 
 constexpr std::size_t kKiB = 1024;
 
+/// Around another engine: gives one completion at a time, so that others are in flight meanwhile.
+class OneAtATime final : public IoEngine {
+ public:
+  explicit OneAtATime(std::unique_ptr<IoEngine> inner) : IoEngine(inner->caps()), inner_(std::move(inner)) {}
+
+ private:
+  Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override {
+    for (const RawRead& r : reads) {
+      const ReadOp op{r.offset, r.dst, r.slot, 1};
+      const Result<std::size_t> passed = inner_->submit({&op, 1});
+      if (!passed) return passed;
+    }
+    return reads.size();
+  }
+  Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t) noexcept override {
+    Completion c;
+    const Result<std::size_t> n = inner_->reap({&c, 1}, 1);
+    if (!n || n.value() == 0) return n;
+    out[0] = {static_cast<unsigned>(c.tag),
+              c.status.ok() ? static_cast<long>(c.bytes) : -static_cast<long>(c.status.raw())};
+    return std::size_t{1};
+  }
+  const std::unique_ptr<IoEngine> inner_;
+};
+
 /// What make_engine() makes, and has made.  The engines read the file's bytes in memory.
 struct Engines {
   Bytes file;
@@ -45,6 +70,7 @@ struct Engines {
   };
   std::vector<Made> made;
   FaultyEngine* last = nullptr;
+  IoEngine* outer = nullptr;  ///< around it
 };
 Engines engines;
 
@@ -56,7 +82,9 @@ Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth, 
   auto made = std::make_unique<FaultyEngine>(memory_engine(engines.file, engines.caps), engines.plan,
                                              engines.shuffle);
   engines.last = made.get();
-  return std::unique_ptr<IoEngine>(std::move(made));
+  auto outer = std::make_unique<OneAtATime>(std::move(made));
+  engines.outer = outer.get();
+  return std::unique_ptr<IoEngine>(std::move(outer));
 }
 
 class PageReadsTest : public ::testing::Test {
@@ -195,7 +223,7 @@ TEST_F(PageReadsTest, AnExceptionIsPassedOnWhenNothingIsInFlight) {
   ASSERT_TRUE(reads.prepare(pages).ok());
   const auto throws = [](const WantedPage&, const std::byte*) -> bool { throw std::runtime_error("mine"); };
   EXPECT_THROW((void)reads.read(pages, throws, [] { return true; }), std::runtime_error);
-  EXPECT_EQ(engines.last->in_flight(), 0u);
+  EXPECT_EQ(engines.outer->in_flight(), 0u);
   read_all(reads, pages);
 }
 
@@ -263,6 +291,18 @@ TEST_F(PageReadsTest, ResidentPagesAreCopied) {
   ASSERT_EQ(engines.made.size(), 1u);
   EXPECT_FALSE(engines.made[0].direct);
   EXPECT_EQ(engines.made[0].wanted, EngineKind::pread);
+}
+
+TEST_F(PageReadsTest, AFewResidentPagesAreNotEnough) {
+  if (*file_->residency(-1).how() == '\0') GTEST_SKIP() << "nothing tells what is in the page cache";
+  if (!drop_page_cache()) GTEST_SKIP() << "the page cache keeps the file";
+  (void)::posix_fadvise(temp_->fd(), 0, 0, POSIX_FADV_RANDOM);  // a read brings what it asks for and no more
+  std::vector<std::byte> page(4 * kKiB);
+  ASSERT_EQ(::pread(temp_->fd(), page.data(), page.size(), 4 * kKiB), static_cast<ssize_t>(page.size()));
+  PageReads reads(request_);
+  read_all(reads, wanted({1, 50, 150}));
+  ASSERT_EQ(engines.made.size(), 1u);
+  EXPECT_EQ(engines.made[0].wanted, EngineKind::threads);
 }
 
 TEST_F(PageReadsTest, OtherPagesAreReadByManyRequests) {
