@@ -120,6 +120,16 @@ TEST(Walker, GoesThroughAllLeavesForthAndBack) {
   EXPECT_EQ(back.go(MDB_FIRST), "aA");
 }
 
+TEST(Walker, MayGoToAndFroForEver) {
+  Damaged d(three_leaves());
+  OnMain w(*d.txn);
+  ASSERT_EQ(w.set(MDB_SET, "e"), "eE");
+  for (int i = 0; i < 100; ++i) {  // more leaves than the file has pages
+    ASSERT_EQ(w.go(MDB_NEXT), "gG") << i;
+    ASSERT_EQ(w.go(MDB_PREV), "eE") << i;
+  }
+}
+
 TEST(Walker, ForgetsItsPlaceWhenItIsUnset) {
   Damaged d(three_leaves());
   OnMain w(*d.txn);
@@ -270,6 +280,19 @@ TEST(Walker, DuplicatesComeOneAfterTheOther) {
   EXPECT_EQ(w.go(MDB_PREV_DUP), "NOTFOUND");
 }
 
+TEST(Walker, SingleValuesHaveNoOtherDuplicates) {
+  FileImage f(kPage);
+  f.leaf({{"a", "1"}, {"b", "2"}, {"c", "3"}});
+  f.metas(FileImage::record(MDB_DUPSORT, 1, 2, 3), 7);
+  Damaged d(f);
+  OnMain w(*d.txn, true);
+  ASSERT_EQ(w.set(MDB_SET, "b"), "b2");
+  EXPECT_EQ(w.go(MDB_NEXT_DUP), "NOTFOUND");
+  EXPECT_EQ(w.go(MDB_GET_CURRENT), "b2");
+  EXPECT_EQ(w.go(MDB_PREV_DUP), "NOTFOUND");
+  EXPECT_EQ(w.go(MDB_GET_CURRENT), "b2");
+}
+
 TEST(Walker, EdgesAndNumberOfDuplicates) {
   Damaged d(duplicates());
   OnMain w(*d.txn, true);
@@ -302,9 +325,16 @@ TEST(Walker, LookupsOfAKeyAndItsData) {
   const struct {
     const char *key, *data, *both, *range;
   } cases[] = {
-      {"a", "1", "1", "1"}, {"a", "0", "NOTFOUND", "1"},  {"a", "2", "NOTFOUND", "NOTFOUND"},
-      {"b", "q", "q", "q"}, {"b", "a", "NOTFOUND", "p"},  {"b", "s", "NOTFOUND", "NOTFOUND"},
-      {"c", "y", "y", "y"}, {"c", "xx", "NOTFOUND", "y"}, {"d", "y", "NOTFOUND", "NOTFOUND"},
+      {"a", "1", "1", "1"},
+      {"a", "0", "NOTFOUND", "1"},
+      {"a", "2", "NOTFOUND", "NOTFOUND"},
+      {"b", "q", "q", "q"},
+      {"b", "a", "NOTFOUND", "p"},
+      {"b", "s", "NOTFOUND", "NOTFOUND"},
+      {"c", "y", "y", "y"},
+      {"c", "xx", "NOTFOUND", "y"},
+      {"c", "wa", "NOTFOUND", "x"},
+      {"d", "y", "NOTFOUND", "NOTFOUND"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(::testing::Message() << c.key << ' ' << c.data);

@@ -153,6 +153,7 @@ TEST(Receiver, FindsRecordsOnceTheyHaveCome) {
     p.send_round(1);
     ASSERT_TRUE(p.run([&] { return p.has_round(1); }));
     EXPECT_TRUE(p.status.ok());
+    EXPECT_FALSE(p.receiver->resting()) << "others are to come";
     Traffic traffic;
     p.receiver->add_to(traffic);
     EXPECT_EQ(traffic.bytes_received, p.message(0).bytes.size() + p.message(1).bytes.size());
@@ -280,6 +281,10 @@ TEST(Receiver, WhatAReaderWillNotSendFails) {
   p.receiver->drop_before(p.first_of(1));
   p.settle();
   EXPECT_EQ(p.find(p.first_of(2)), Found::failed) << "rounds that were opened later as well";
+  p.receiver->leave();
+  p.expect_farewell();
+  ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+  EXPECT_EQ(p.network.open(), 0u) << "what does not come is not waited for";
 }
 
 TEST(Receiver, AnImpatientCallerGoesOnWithoutALateReader) {
@@ -325,22 +330,35 @@ TEST(Receiver, LeavingReceivesAndDropsWhatIsSent) {
     Pair p(9, two_ranks(), memory);
     p.send_round(0);
     p.settle();
+    EXPECT_EQ(p.network.open(), 1u + kAhead - 1 + (memory == 0 ? 1 : 0)) << "no farewell is under way";
     p.receiver->leave();
     EXPECT_TRUE(p.receiver->has_left());
     EXPECT_EQ(p.find(p.first_of(0)), Found::failed);
-    p.expect_farewell();
     p.settle();
-    EXPECT_TRUE(p.farewell_in.done()) << "the reader is told";
     EXPECT_FALSE(p.receiver->closed());
     // The reader had begun these.
     for (std::uint64_t round = 1; round < kRounds; ++round) p.send_round(round);
     p.say_farewell(kRounds);
+    EXPECT_FALSE(p.run([&] { return p.receiver->closed(); })) << "the reader does not know";
+    p.expect_farewell();
     ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
     EXPECT_TRUE(p.status.ok());
     EXPECT_TRUE(p.receiver->resting());
     for (const auto& s : p.sent) EXPECT_TRUE(s->header_op.done() && s->bytes_op.done());
     EXPECT_EQ(p.network.open(), 0u);
   }
+}
+
+TEST(Receiver, AWrongMessageIsNoErrorToARankThatHasLeft) {
+  Pair p(9);
+  p.settle();
+  p.receiver->leave();
+  FakeMessage m = p.message(1);
+  p.send(std::move(m));  // of another round
+  p.say_farewell(1);
+  p.expect_farewell();
+  ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+  EXPECT_TRUE(p.status.ok()) << p.why;
 }
 
 TEST(Receiver, RoundsThatAreNotUsedAnyMoreAreReceivedAndDropped) {
@@ -353,6 +371,7 @@ TEST(Receiver, RoundsThatAreNotUsedAnyMoreAreReceivedAndDropped) {
   ASSERT_TRUE(p.run([&] { return p.has_round(2); }));
   EXPECT_EQ(p.find(p.first_of(0)), Found::pending);
   EXPECT_TRUE(p.sent[1]->bytes_op.done());
+  EXPECT_FALSE(p.receiver->resting()) << "one is still to come";
   p.send_round(3);
   ASSERT_TRUE(p.run([&] { return p.has_round(3); }));
   EXPECT_TRUE(p.receiver->resting()) << "that was all";
@@ -384,6 +403,23 @@ TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
   }
 }
 
+TEST(Receiver, RecordsThatCameLateAreKept) {
+  Job job = two_ranks();
+  job.order.epochs = 2;
+  job.kept_parts = kKeptParts;
+  Pair p(11, job, UINT64_MAX, UINT64_MAX);
+  for (std::uint64_t round = 0; round < kRounds; ++round) {
+    p.settle();
+    p.receiver->drop_before(round + 1 < kRounds ? p.first_of(round + 1) : Spot{1, 0});
+    p.send_round(round);
+  }
+  p.settle();
+  for (std::uint64_t round = kRounds; round < 2 * kRounds; ++round) {
+    ASSERT_TRUE(p.run([&] { return p.has_round(round); })) << round;
+    p.receiver->drop_before(round + 1 < 2 * kRounds ? p.first_of(round + 1) : Spot{2, 0});
+  }
+}
+
 TEST(Receiver, FindsItsOwnRecordsInWhatItReads) {
   // Alone all records are its own, and stay where they were read; of two ranks it takes copies.
   for (const std::uint32_t ranks : {1u, 2u}) {
@@ -411,6 +447,7 @@ TEST(Receiver, FindsItsOwnRecordsInWhatItReads) {
         (void)network.rank(0).poll();
       }
       ASSERT_EQ(found, Found::here);
+      EXPECT_NE(keep, nullptr);
       EXPECT_EQ(r.ordinal, position * ranks);
       EXPECT_EQ(text(r.key), records.key(r.ordinal));
       EXPECT_EQ(text(r.value), records.value(r.ordinal));

@@ -192,6 +192,9 @@ TEST(Sender, ARankAloneGetsWhatWasRead) {
   ASSERT_FALSE(own.copied);
   ASSERT_NE(own.read, nullptr);
   ASSERT_EQ(own.which.size(), kRecords / kRounds);
+  std::uint64_t hash = 0;
+  for (std::uint64_t i = 0; i < kRecords / kRounds; ++i) hash = ordinals_hash(hash, i);
+  EXPECT_EQ(own.hash, hash);
   for (std::size_t i = 0; i < own.which.size(); ++i) {
     lmdbio_record r{};
     std::string why;
@@ -258,46 +261,76 @@ TEST(Sender, ItEndsWhenBothHaveSaidFarewell) {
     SCOPED_TRACE(seed);
     Pair p(seed);
     p.sender->send_nothing_here();
-    p.expect_farewell();
-    ASSERT_TRUE(p.run([&] { return p.came() == kRounds && p.has_farewell(); }));
-    EXPECT_EQ(p.farewell, kRounds) << "it tells how many messages it has sent";
-    EXPECT_FALSE(p.sender->closed());
     p.say_farewell();
-    ASSERT_TRUE(p.run([&] { return p.sender->closed(); }, false));
-    EXPECT_TRUE(p.sender->resting());
-    EXPECT_FALSE(p.sender->has_left());
+    EXPECT_FALSE(p.run([&] { return p.sender->closed(); })) << "its own is not received";
+    p.expect_farewell();
+    ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
+
+    Pair q(seed);
+    q.sender->send_nothing_here();
+    q.expect_farewell();
+    ASSERT_TRUE(q.run([&] { return q.came() == kRounds && q.has_farewell(); }));
+    EXPECT_EQ(q.farewell, kRounds) << "it tells how many messages it has sent";
+    EXPECT_FALSE(q.sender->closed());
+    q.say_farewell();
+    ASSERT_TRUE(q.run([&] { return q.sender->closed(); }, false));
+    EXPECT_TRUE(q.sender->resting());
+    EXPECT_FALSE(q.sender->has_left());
   }
 }
 
 TEST(Sender, ARankThatLeftGetsNothingMore) {
-  Pair p(5);
-  p.sender->send_nothing_here();
-  p.say_farewell();
-  p.expect_farewell();
-  ASSERT_TRUE(p.run([&] { return p.has_farewell() && p.came() == p.farewell; }));
-  const std::size_t read = p.source.times.size();
-  EXPECT_LE(p.farewell, kAhead + 1);
-  ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
-  EXPECT_EQ(p.came(), p.farewell);
-  EXPECT_EQ(p.source.times.size(), read) << "and nothing is read for it";
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    for (const bool endless : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " endless " << endless);
+      Job job = two_ranks();
+      if (endless) job.order.epochs = 0;
+      Pair p(seed, job);
+      p.sender->send_nothing_here();
+      p.step(false);  // reads for it may be under way
+      p.say_farewell();
+      p.expect_farewell();
+      ASSERT_TRUE(p.run([&] { return p.has_farewell(); })) << "it is told at once";
+      const std::size_t read = p.source.times.size();
+      if (!endless) {
+        ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
+      }
+      EXPECT_FALSE(p.run([&] { return p.came() > p.farewell; })) << "more messages than it told of";
+      EXPECT_EQ(p.came(), p.farewell);
+      EXPECT_EQ(p.source.times.size(), read) << "nothing is read for it";
+    }
 }
 
 TEST(Sender, LeavingDropsWhatWasNotSent) {
-  Pair p(6);
-  p.expect_farewell();
-  ASSERT_TRUE(p.run([&] { return p.sender->events() >= 1; }, false));
-  const std::uint64_t sent = p.sender->events();
-  p.sender->leave();
-  OwnRecords own;
-  EXPECT_FALSE(p.sender->take_own(0, own));
-  EXPECT_TRUE(p.sender->has_left());
-  EXPECT_FALSE(p.sender->closed()) << "messages are under way";
-  ASSERT_TRUE(p.run([&] { return p.has_farewell() && p.came() == sent; }));
-  EXPECT_EQ(p.farewell, sent);
-  p.say_farewell();
-  ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
-  EXPECT_EQ(p.reads.now, 0u) << "no read is under way";
-  EXPECT_EQ(p.sender->events(), sent);
+  unsigned reading = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    for (const unsigned steps : {1u, 5u, 30u}) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " steps " << steps);
+      Pair p(seed);
+      for (unsigned i = 0; i < steps; ++i) p.step(false);
+      const bool busy = p.sender->busy();  // asks the reads, which may end
+      if (p.reads.now != 0) {
+        ++reading;
+        EXPECT_TRUE(busy);
+      }
+      const std::uint64_t sent = p.sender->events();
+      p.sender->leave();
+      OwnRecords own;
+      EXPECT_FALSE(p.sender->take_own(0, own));
+      EXPECT_TRUE(p.sender->has_left());
+      p.expect_farewell();
+      p.say_farewell();
+      ASSERT_TRUE(p.run([&] { return p.has_farewell(); }, false));
+      EXPECT_EQ(p.farewell, sent);
+      if (sent != 0) {
+        EXPECT_FALSE(p.run([&] { return p.sender->closed(); }, false)) << "messages are under way";
+      }
+      ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
+      EXPECT_EQ(p.came(), sent);
+      EXPECT_EQ(p.reads.now, 0u) << "no read is under way";
+      EXPECT_EQ(p.sender->events(), sent);
+    }
+  EXPECT_GT(reading, 0u);
 }
 
 TEST(Sender, TheFirstRoundsGoThroughThePageCache) {
