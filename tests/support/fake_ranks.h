@@ -227,7 +227,7 @@ class FakeSource final : public ranks::PartSource {
       times[o] += 1;
       if (use.comes_again) to_page_cache[o] += 1;
     }
-    read->polls = rng_.below(6);
+    read->polls = least_polls + rng_.below(6);
     read->fails = rng_.percent(faults_.reads);
     if (use.may_lend && has_cache) {
       read->lent = true;
@@ -246,6 +246,7 @@ class FakeSource final : public ranks::PartSource {
     unsigned now = 0, most = 0;
   };
   UnderWay* under_way = nullptr;
+  unsigned least_polls = 0;  ///< that a read takes
   bool caches() const noexcept override { return has_cache; }
   bool has_cache = false;                           ///< it lends what it may
   std::map<std::uint64_t, unsigned> times;          ///< how often each record was read
