@@ -186,8 +186,8 @@ inline FakeMessage message_of(const ranks::Deal& deal, const FakeRecords& record
     m.ordinals.push_back(need.ordinal);
     hash = ranks::ordinals_hash(hash, need.ordinal);
   }
-  const ranks::MessageHeader header{static_cast<std::uint32_t>(sizes.size()), static_cast<std::uint32_t>(round),
-                                    m.bytes.size(), hash};
+  const ranks::MessageHeader header{static_cast<std::uint32_t>(sizes.size()),
+                                    static_cast<std::uint32_t>(round), m.bytes.size(), hash};
   put(m.header, &header, sizeof header);
   put(m.header, sizes.data(), sizes.size() * sizeof(ranks::RecordSizes));
   return m;

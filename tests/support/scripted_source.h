@@ -19,9 +19,9 @@ struct SourceScript {
   std::function<Answer(std::uint32_t chunk, unsigned n)> answer;
 
   std::atomic<unsigned> processes{1};
-  std::atomic<bool> full{false};                 ///< the processes of the node may not keep more chunks
+  std::atomic<bool> full{false};                   ///< the processes of the node may not keep more chunks
   std::atomic<std::uint32_t> to_come{UINT32_MAX};  ///< the chunk that other processes will reach
-  std::atomic<unsigned> dropped{0};              ///< names that were dropped
+  std::atomic<unsigned> dropped{0};                ///< names that were dropped
 
   /// Of the `n`-th wait for a chunk, from 0; may take its time.
   std::function<Waited(std::uint32_t chunk, unsigned n)> wait;
