@@ -183,6 +183,7 @@ class Walker:
         self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, pass_fds=pass_fds, start_new_session=True)
         self.lines, self.times, self.err = [], [], ""
+        self.said, self.said_all = threading.Condition(), False
         self.started = time.monotonic()
         self.go_on(steps)
         self.threads = [threading.Thread(target=t, daemon=True) for t in (self._read, self._read_errors)]
@@ -200,17 +201,19 @@ class Walker:
 
     def is_at(self, step, timeout=HANGS):
         """It has said so much."""
-        end = time.monotonic() + timeout
-        while len(self.lines) <= step and self.process.poll() is None and time.monotonic() < end:
-            time.sleep(.002)
-        if self.process.poll() is not None:  # what it said last may not have been read yet
-            self.threads[0].join(timeout)
-        return len(self.lines) > step
+        with self.said:
+            self.said.wait_for(lambda: len(self.lines) > step or self.said_all, timeout)
+            return len(self.lines) > step
 
     def _read(self):
         for line in self.process.stdout:
-            self.lines.append(line.strip())
-            self.times.append(time.monotonic())
+            with self.said:
+                self.lines.append(line.strip())
+                self.times.append(time.monotonic())
+                self.said.notify_all()
+        with self.said:
+            self.said_all = True
+            self.said.notify_all()
 
     def _read_errors(self):
         self.err = self.process.stderr.read()

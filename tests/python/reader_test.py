@@ -986,15 +986,17 @@ def test_a_daemon_thread_at_exit(mixed, script):
     """It may be inside of a call when the interpreter ends."""
     for _ in range(3):
         script("""
-import sys, threading, time, lmdbio
+import sys, threading, lmdbio
 reader = lmdbio.Reader(sys.argv[1])
+read = threading.Semaphore(0)
 def work(seed):
     while True:
         for batch in reader.stream(lmdbio.Order.shuffled(seed, batch=64)):
-            pass
+            read.release()
 for i in range(3):
     threading.Thread(target=work, args=(i,), daemon=True).start()
-time.sleep(0.2)
+for _ in range(100):
+    read.acquire()
 """, mixed.path)
 
 

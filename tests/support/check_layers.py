@@ -3,8 +3,10 @@
 
 check_layers.py layers ROOT      each folder includes only what the table allows; the owners of close and munmap
 check_layers.py registered ROOT  each tests/**/*_test.{cc,c,py} is named, uncommented, in the nearest build file
+check_layers.py tested ROOT      docs/tests.md names each module once, tests that are registered, and each test file
 check_layers.py selftest         the rules find what they are for
 """
+import fnmatch
 import os
 import re
 import sys
@@ -60,6 +62,10 @@ ONLY = [
     (re.compile(r"\bFile::(?:open|keep|reopen)\s*\(|(?:\.|->)again\s*\("), ["lmdbio/io/open_file.cc", "lmdbio/io/file.cc"],
      "opens a database file outside lmdbio/io/open_file.cc"),
 ]
+# The table from modules to tests, and the folders whose modules it has to name.
+TABLE = "docs/tests.md"
+TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "db", "check", "records", "ranks", "stats")] + ["compat"]
+TEST = (".cc", ".c", ".py")
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
@@ -135,27 +141,96 @@ def check_layers(root):
     return wrong
 
 
+def build_text(root, path):
+    """The nearest folder with a CMakeLists.txt to a file of tests, and its build files without comments."""
+    folder = os.path.dirname(path)
+    while True:
+        if os.path.isfile(os.path.join(root, folder, "CMakeLists.txt")) or folder in ("", "tests"):
+            break
+        folder = os.path.dirname(folder)
+    text = ""
+    here = os.path.join(root, folder)
+    for n in sorted(os.listdir(here)):
+        if n == "CMakeLists.txt" or n.endswith(".cmake"):
+            text += read(root, os.path.join(folder, n)) + "\n"
+    text = re.sub(r"#\[(=*)\[.*?\]\1\]", "", text, flags=re.S)
+    return folder, re.sub(r"#[^\n]*", "", text)
+
+
+def is_registered(folder, text, path, any_ending=False):
+    name = re.escape(os.path.relpath(path, folder))
+    if any_ending:
+        name = re.sub(r"\\\.(py|cc|c)$", r"(\\.\1)?", name)
+        prefix = os.path.basename(folder) + "_"
+        if name.startswith(prefix):  # fuzz/fuzz_page.cc: lmdbio_fuzz(page ..)
+            name = rf"({name}|(?<=\(){name[len(prefix):]})"
+    elif not path.endswith(".cc"):  # programs that a loop adds may be named without their ending
+        name = name.replace(r"\.py", r"(\.py)?").replace(r"\.c", r"(\.c)?")
+    return re.search(rf"(?<![\w.-]){name}(?![\w.-])", text) is not None
+
+
 def check_registered(root):
     wrong = []
     for path in files(root, "tests", ("_test.cc", "_test.c", "_test.py")):
-        folder = os.path.dirname(path)
-        while True:  # the nearest folder with a CMakeLists.txt, with the .cmake files beside it
-            lists = os.path.join(root, folder, "CMakeLists.txt")
-            if os.path.isfile(lists) or folder in ("", "tests"):
-                break
-            folder = os.path.dirname(folder)
-        text = ""
-        here = os.path.join(root, folder)
-        for n in sorted(os.listdir(here)):
-            if n == "CMakeLists.txt" or n.endswith(".cmake"):
-                text += read(root, os.path.join(folder, n)) + "\n"
-        text = re.sub(r"#\[(=*)\[.*?\]\1\]", "", text, flags=re.S)
-        text = re.sub(r"#[^\n]*", "", text)
-        name = re.escape(os.path.relpath(path, folder))
-        if not path.endswith(".cc"):  # programs that a loop adds may be named without their ending
-            name = name.replace(r"\.py", r"(\.py)?").replace(r"\.c", r"(\.c)?")
-        if not re.search(rf"(?<![\w.-]){name}(?![\w.-])", text):
+        folder, text = build_text(root, path)
+        if not is_registered(folder, text, path):
             wrong.append(f"{path}: not named in {os.path.join(folder, 'CMakeLists.txt')}: it is never built or run")
+    return wrong
+
+
+def rows_of_table(root):
+    """(line, heading above it, cells) of each row of TABLE."""
+    heading = ""
+    for number, line in enumerate(read(root, TABLE).split("\n"), 1):
+        if line.startswith("#"):
+            heading = line.lstrip("#").strip()
+        elif line.startswith("|") and not line.startswith("|--"):
+            cells = [c.strip() for c in line.strip().strip("|").split("|")]
+            if cells[0] not in ("modules", "covers"):
+                yield number, heading, cells
+
+
+def check_tested(root):
+    """Sections of TABLE that are named as a folder of TESTED have rows `modules | what | unit tests | other tests`."""
+    wrong = []
+    at = {}     # module -> line
+    named = []  # patterns of tests
+    modules = {}
+    for folder in TESTED:
+        for path in files(root, folder, (".h", ".cc")):
+            modules.setdefault(os.path.splitext(path)[0], set()).add(os.path.splitext(path)[1])
+    tests = {os.path.splitext(p)[0]: p for p in files(root, "tests", TEST)}
+    for number, heading, cells in rows_of_table(root):
+        where = f"{TABLE}:{number}"
+        if heading in TESTED:
+            if len(cells) != 4:
+                wrong.append(f"{where}: {len(cells)} columns instead of 4")
+                continue
+            columns = cells[2:]
+            for name in (n.strip() for n in cells[0].split(",")):
+                module = f"{heading}/{name}"
+                if module not in modules:
+                    wrong.append(f"{where}: no such module: {module}")
+                elif module in at:
+                    wrong.append(f"{where}: {module} is in line {at[module]} as well")
+                own = f"{os.path.basename(heading)}_{name}_test"
+                if f"tests/unit/{own}" in tests and f"`{own}`" not in cells[2]:
+                    wrong.append(f"{where}: {own} is missing in the row of {module}")
+                at[module] = number
+        else:
+            columns = cells[1:]
+        for test in (t for c in columns for t in re.findall(r"`([^`]*)`", c)):
+            pattern = "tests/" + (test if "/" in test else "unit/" + test)
+            named.append(pattern)
+            found = fnmatch.filter(tests, pattern)
+            if not found:
+                wrong.append(f"{where}: no such test: {test}")
+            if "*" not in test:
+                wrong += [f"{where}: {test} is not registered" for f in found
+                          if not is_registered(*build_text(root, tests[f]), tests[f], any_ending=True)]
+    wrong += [f"{TABLE}: no row has {m}" for m in sorted(modules) if ".cc" in modules[m] and m not in at]
+    wrong += [f"{TABLE}: no row names {tests[t]}" for t in sorted(tests)
+              if t.endswith("_test") and not any(fnmatch.fnmatch(t, p) for p in named)]
     return wrong
 
 
@@ -205,14 +280,42 @@ def selftest():
     expect(check_registered, {"tests/CMakeLists.txt": "", "tests/s/CMakeLists.txt": "foreach(t a_test b_test.c)",
                               "tests/s/a_test.py": "", "tests/s/b_test.c": "", "tests/s/c_test.py": ""},
            "tests/s/c_test.py: not named in tests/s/CMakeLists.txt")
+    table = {TABLE: "## lmdbio/base\n| modules | what | unit tests | other tests |\n|---|---|---|---|\n"
+                    "| a | x | `base_a_test` | `shim/*`, `diff/run` |\n## Other\n| covers | tests |\n|---|---|\n| y | `procs/p_test` |\n",
+             "lmdbio/base/a.cc": "", "lmdbio/base/a.h": "", "lmdbio/base/header_only.h": "",
+             "tests/unit/CMakeLists.txt": "t(a SOURCES base_a_test.cc)", "tests/unit/base_a_test.cc": "",
+             "tests/shim/CMakeLists.txt": "t(s_test.py)", "tests/shim/s_test.py": "",
+             "tests/diff/CMakeLists.txt": "add_executable(d run.cc)", "tests/diff/run.cc": "",
+             "tests/procs/CMakeLists.txt": "t(p_test.py)", "tests/procs/p_test.py": ""}
+    changed = lambda old, new: {**table, TABLE: table[TABLE].replace(old, new)}
+    expect(check_tested, table)
+    expect(check_tested, {**table, "lmdbio/base/b.cc": ""}, "no row has lmdbio/base/b")
+    expect(check_tested, {**table, "tests/unit/base_b_test.cc": ""}, "no row names tests/unit/base_b_test.cc")
+    expect(check_tested, {**table, "tests/unit/CMakeLists.txt": "# base_a_test.cc"}, "tests.md:4: base_a_test is not registered")
+    expect(check_tested, {**table, "tests/diff/CMakeLists.txt": ""}, "tests.md:4: diff/run is not registered")
+    prefixed = {**changed("diff/run", "fuzz/fuzz_page"), "tests/fuzz/fuzz_page.cc": ""}
+    expect(check_tested, {**prefixed, "tests/fuzz/CMakeLists.txt": "fuzz(page 20)"})
+    expect(check_tested, {**prefixed, "tests/fuzz/CMakeLists.txt": "fuzz(pages 20 page)"},
+           "tests.md:4: fuzz/fuzz_page is not registered")
+    expect(check_tested, changed("| a |", "| a, a |"), "tests.md:4: lmdbio/base/a is in line 4 as well")
+    expect(check_tested, changed("| a |", "| a, none |"), "tests.md:4: no such module: lmdbio/base/none")
+    expect(check_tested, changed("| a |", "| a, header_only |"))
+    expect(check_tested, changed("`base_a_test`", ""), "base_a_test is missing in the row", "no row names tests/unit/base_a_test.cc")
+    expect(check_tested, changed("diff/run", "diff/none"), "tests.md:4: no such test: diff/none")
+    expect(check_tested, changed("shim/*", "none/*"), "no such test: none/*", "no row names tests/shim/s_test.py")
+    expect(check_tested, changed(" | `shim/*`, `diff/run` |", " |"), "tests.md:4: 3 columns", "no row has lmdbio/base/a",
+           "no row names tests/shim/s_test.py", "no row names tests/unit/base_a_test.cc")
     return []
+
+
+CHECKS = {"layers": check_layers, "registered": check_registered, "tested": check_tested}
 
 
 def main():
     if len(sys.argv) == 2 and sys.argv[1] == "selftest":
         wrong = selftest()
-    elif len(sys.argv) == 3 and sys.argv[1] in ("layers", "registered"):
-        wrong = {"layers": check_layers, "registered": check_registered}[sys.argv[1]](sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] in CHECKS:
+        wrong = CHECKS[sys.argv[1]](sys.argv[2])
     else:
         sys.exit(__doc__)
     for line in wrong:

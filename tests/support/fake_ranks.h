@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,7 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/message.h"
 #include "lmdbio/ranks/part_source.h"
+#include "lmdbio/ranks/payload.h"
 #include "lmdbio/ranks/transport.h"
 #include "tests/support/rng.h"
 
@@ -36,6 +41,9 @@ class FakeNetwork {
   std::size_t most_waiting = 0;
   /// Receives of one rank that were under way, at most.
   std::size_t most_receives = 0;
+  /// The n-th call of send() or receive() that is refused, and the n-th message that does not arrive, counted
+  /// from 1; 0: none.  Both give EIO.
+  std::uint64_t refuses_at = 0, loses_at = 0;
 
  private:
   struct Send {
@@ -59,6 +67,7 @@ class FakeNetwork {
     Status send(std::uint32_t to, unsigned channel, std::span<const std::byte> bytes,
                 ranks::Operation& op) override {
       if (to == rank_) throw std::logic_error("a message to itself");
+      if (++net_.calls_ == net_.refuses_at) return Status::from_errno(EIO);
       Row& row = net_.rows_[{rank_, to, channel}];
       row.sends.push_back({bytes, &op});
       net_.most_waiting = std::max(net_.most_waiting, row.sends.size());
@@ -68,6 +77,7 @@ class FakeNetwork {
     }
     Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
                    ranks::Operation& op) override {
+      if (++net_.calls_ == net_.refuses_at) return Status::from_errno(EIO);
       net_.receives_of(from, rank_, channel).push_back({room, &op});
       net_.most_receives = std::max(net_.most_receives, ++net_.receives_[rank_]);
       op = {};
@@ -121,6 +131,7 @@ class FakeNetwork {
       ++messages;
       bytes += s.bytes.size();
       r.op->bytes = s.bytes.size();
+      if (messages == loses_at) s.op->status = r.op->status = Status::from_errno(EIO);
       s.op->under_way = r.op->under_way = false;
       ++ends_[0]->events;  // of all ranks together
       landing_.erase(landing_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -128,6 +139,7 @@ class FakeNetwork {
   }
 
   Rng rng_;
+  std::uint64_t calls_ = 0;
   std::vector<std::unique_ptr<End>> ends_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, unsigned>, Row> rows_;
   std::map<std::pair<std::uint32_t, unsigned>, std::deque<Receive>> from_any_;
@@ -149,6 +161,53 @@ struct FakeRecords {
   }
 };
 
+/// What a reader sends to a rank for a round: as message.h describes it.
+struct FakeMessage {
+  std::vector<std::byte> header, bytes;
+  std::vector<std::uint64_t> ordinals;
+};
+inline FakeMessage message_of(const ranks::Deal& deal, const FakeRecords& records, std::uint64_t round,
+                              std::uint32_t reader, std::uint32_t rank) {
+  const auto put = [](std::vector<std::byte>& to, const void* from, std::size_t n) {
+    const auto* const at = static_cast<const std::byte*>(from);
+    to.insert(to.end(), at, at + n);
+  };
+  FakeMessage m;
+  std::vector<ranks::Deal::Need> needs;
+  deal.needs(round, deal.part_read_by(round, reader), needs);
+  std::vector<ranks::RecordSizes> sizes;
+  std::uint64_t hash = 0;
+  for (const ranks::Deal::Need& need : needs) {
+    if (need.rank != rank) continue;
+    const std::string key = records.key(need.ordinal), value = records.value(need.ordinal);
+    sizes.push_back({static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size())});
+    put(m.bytes, key.data(), key.size());
+    put(m.bytes, value.data(), value.size());
+    m.ordinals.push_back(need.ordinal);
+    hash = ranks::ordinals_hash(hash, need.ordinal);
+  }
+  const ranks::MessageHeader header{static_cast<std::uint32_t>(sizes.size()),
+                                    static_cast<std::uint32_t>(round), m.bytes.size(), hash};
+  put(m.header, &header, sizeof header);
+  put(m.header, sizes.data(), sizes.size() * sizeof(ranks::RecordSizes));
+  return m;
+}
+
+/// So many bytes, for the messages of one rank.
+class LimitedMemory final : public ranks::PayloadMemory {
+ public:
+  explicit LimitedMemory(std::uint64_t limit) : left_(limit) {}
+  bool take(std::uint64_t bytes) noexcept override {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+  void give_back(std::uint64_t bytes) noexcept override { left_ += bytes; }
+
+ private:
+  std::uint64_t left_;
+};
+
 class FakeSource final : public ranks::PartSource {
  public:
   /// Of each 100 reads so many fail, so many starts find no memory.
@@ -168,7 +227,7 @@ class FakeSource final : public ranks::PartSource {
       times[o] += 1;
       if (use.comes_again) to_page_cache[o] += 1;
     }
-    read->polls = rng_.below(6);
+    read->polls = least_polls + rng_.below(6);
     read->fails = rng_.percent(faults_.reads);
     if (use.may_lend && has_cache) {
       read->lent = true;
@@ -187,6 +246,7 @@ class FakeSource final : public ranks::PartSource {
     unsigned now = 0, most = 0;
   };
   UnderWay* under_way = nullptr;
+  unsigned least_polls = 0;  ///< that a read takes
   bool caches() const noexcept override { return has_cache; }
   bool has_cache = false;                           ///< it lends what it may
   std::map<std::uint64_t, unsigned> times;          ///< how often each record was read

@@ -45,7 +45,7 @@ class FixedSource final : public cache::MemorySource {
     return used_ - std::min(used_, of_readers) + bytes <= limit_;
   }
   std::uint64_t beyond_guaranteed(cache::MemoryUse) noexcept override { return UINT64_MAX; }
-  bool pressed(cache::MemoryUse) noexcept override { return false; }
+  bool pressed(cache::MemoryUse) noexcept override { return is_pressed; }
   void begin_wait() noexcept override {}
   void end_wait() noexcept override {}
   std::uint64_t used() {
@@ -57,7 +57,8 @@ class FixedSource final : public cache::MemorySource {
     return most_;
   }
 
-  std::atomic<unsigned> takes{0};  ///< that were asked for
+  std::atomic<unsigned> takes{0};       ///< that were asked for
+  std::atomic<bool> is_pressed{false};  ///< readers have to give back what they can do without
 
  private:
   const std::uint64_t limit_;

@@ -7,12 +7,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "lmdbio/node/table.h"
@@ -63,6 +67,25 @@ inline std::vector<SegmentFacts> tables() {
   for (const SegmentFacts& s : own_segments())
     if (is_table_key(s.key) && chunks_in(s.bytes) != 0) found.push_back(s);
   return found;
+}
+
+/// Asks until it is true, for a minute at most.  For what takes time, and tells nobody.
+template <class Condition>
+bool comes_true(Condition&& condition) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+/// Whether the first thread of a process waits in a system call.
+inline bool is_asleep(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  stat.ignore(std::numeric_limits<std::streamsize>::max(), ')');
+  std::string state;
+  return stat >> state && state == "S";
 }
 
 /// A process that says when it has done its part, and then goes on as it is told.

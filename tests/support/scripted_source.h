@@ -19,6 +19,9 @@ struct SourceScript {
   std::function<Answer(std::uint32_t chunk, unsigned n)> answer;
 
   std::atomic<unsigned> processes{1};
+  std::atomic<bool> full{false};                   ///< the processes of the node may not keep more chunks
+  std::atomic<std::uint32_t> to_come{UINT32_MAX};  ///< the chunk that other processes will reach
+  std::atomic<unsigned> dropped{0};                ///< names that were dropped
 
   /// Of the `n`-th wait for a chunk, from 0; may take its time.
   std::function<Waited(std::uint32_t chunk, unsigned n)> wait;
@@ -48,11 +51,11 @@ class ScriptedSource final : public cache::ChunkSource {
     ++(good ? s.good : s.failed);
     return {good};
   }
-  void drop(const node::ChunkName&) noexcept override {}
+  void drop(const node::ChunkName&) noexcept override { ++script_.dropped; }
   void leave() noexcept override {}
-  bool is_to_come(cache::ChunkIndex) const noexcept override { return false; }
+  bool is_to_come(cache::ChunkIndex chunk) const noexcept override { return script_.to_come == raw(chunk); }
   unsigned processes() const noexcept override { return script_.processes; }
-  bool is_full() const noexcept override { return false; }
+  bool is_full() const noexcept override { return script_.full; }
   Waited wait(cache::ChunkIndex chunk) noexcept override {
     unsigned n;
     {

@@ -23,6 +23,7 @@ using records::Spot;
 using test::FakeNetwork;
 using test::FakeRecords;
 using test::FakeSource;
+using test::LimitedMemory;
 
 // Sanitizers make each step ten times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -34,21 +35,6 @@ constexpr std::uint64_t kFewer = 1;
 constexpr std::uint64_t at_least(std::uint64_t n) { return kFewer == 1 ? n : 0; }
 
 std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
-
-/// So many bytes, for the messages of one rank.
-class LimitedMemory final : public PayloadMemory {
- public:
-  explicit LimitedMemory(std::uint64_t limit) : left_(limit) {}
-  bool take(std::uint64_t bytes) noexcept override {
-    if (bytes > left_) return false;
-    left_ -= bytes;
-    return true;
-  }
-  void give_back(std::uint64_t bytes) noexcept override { left_ += bytes; }
-
- private:
-  std::uint64_t left_;
-};
 
 /// What few tests need of a job.
 struct More {
