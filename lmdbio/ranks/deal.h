@@ -45,7 +45,7 @@ struct Job {
   /// if their shares are the same in each epoch.  It is not sent again.
   unsigned kept_parts = 0;
   /// Where each rank's share begins, if they do not all begin at order.epoch and order.position: ranks that
-  /// go on where they stopped.  The job ends with epoch order.epoch + order.epochs - 1.
+  /// go on where they stopped.  The job ends before records::end_epoch(order).
   std::shared_ptr<const std::vector<records::Spot>> starts;
   records::Order::List list;  ///< of the order; null: it is copied
 };

@@ -12,7 +12,7 @@ namespace lmdbio::records {
 
 struct PlacesRequest {
   std::string database;            ///< its name; empty: the main one
-  bool sidecar = true;             ///< an index file is looked for
+  bool index_file = true;          ///< an index file is looked for
   std::shared_ptr<Memory> memory;  ///< as of IndexRequest
   /// As of IndexRequest.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
