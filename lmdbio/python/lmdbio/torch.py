@@ -13,6 +13,7 @@ import itertools
 import operator
 import os
 import sys
+import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -124,6 +125,27 @@ def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
             "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window, "last": plan.last}
 
 
+_warned = False  # of an index without a ticket, in this process
+
+
+def _warn_if_loaded() -> None:
+    """Warns once per process if a DataLoader, or another class of torch.utils.data, requests an index that has no ticket.
+
+    A program that reads some records itself gets no warning.
+    """
+    global _warned
+    frame = None if _warned else sys._getframe(2)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torch.utils.data."):
+        frame = frame.f_back
+    if frame is None:
+        return
+    _warned = True
+    warnings.warn("an LmdbDataset gets plain indices from torch.utils.data, so nothing is read ahead.  Use lmdbio.torch.DataLoader; "
+                  "in place of a Subset, pass it sampler= with the indices of the subset.  For a dataset that wraps an LmdbDataset, "
+                  "pass torch's DataLoader a batch_sampler=lmdbio.torch.BatchSampler(...) of the inner dataset, and pass its "
+                  "indices on unchanged", RuntimeWarning, stacklevel=3)
+
+
 class LmdbDataset(torch.utils.data.Dataset[Any]):
     """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
 
@@ -135,7 +157,8 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
     lmdbio.Reader; memory is for each process.
 
     With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
-    and reads ahead.  With any other sampler, it reads the records of a batch when they are requested.
+    and reads ahead.  With any other sampler, it reads the records of a batch when they are requested, and warns once per
+    process.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
@@ -153,6 +176,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
             return record if self.decode is None else self.decode(record)
         if isinstance(index, slice):
             raise TypeError("an LmdbDataset has single samples, no slices")
+        _warn_if_loaded()
         record = self._opened.samples().record(index)
         return bytes(record.value) if self.decode is None else self.decode(record)
 
@@ -162,6 +186,8 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
         if isinstance(indices, Indices):
             records = fetcher.take(indices.ticket)
             return list(records) if self.decode is None else [self.decode(r) for r in records]
+        if not any(type(i) is Index or type(i) is KeyIndex for i in indices):
+            _warn_if_loaded()
         batch = fetcher.samples.read(indices)
         return [bytes(v) for v in batch.values] if self.decode is None else [self.decode(r) for r in batch]
 
