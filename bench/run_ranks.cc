@@ -267,7 +267,7 @@ Order share_of(const Options& o, const Rank& rank) {
                 : o.order == "shuffle"  ? Order::shuffled(o.seed, o.batch)
                                         : Order::window_shuffled(o.seed, o.window, o.batch);
   order.share(rank.rank(), rank.ranks(), o.block());
-  order.epochs = o.epochs;
+  order.repeat(o.epochs);
   return order;
 }
 
@@ -278,7 +278,7 @@ void read_stream(const Options& o, const Reader& reader, Rank& rank) {
   Stream stream = reader.stream(share_of(o, rank));
   for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
     if (epoch != 0) rank.begin_epoch();
-    while (stream.where().epoch == epoch) {
+    while (stream.position().epoch == epoch) {
       const std::uint64_t begin = clock_ns();
       const std::optional<Batch> batch = stream.next();
       const double waited = seconds_since(begin);

@@ -3,8 +3,8 @@
 // status 77.
 //
 //   run_reader DATABASE --order sequential|strided|shuffle|list|keys [--records N] [--count N] [--seed S]
-//              [--step K] [--phase P] [--batch B] [--no-sidecar]
-//   run_reader DATABASE --only-open [--no-sidecar]
+//              [--step K] [--phase P] [--batch B] [--no-index-file]
+//   run_reader DATABASE --only-open [--no-index-file]
 //
 // --only-open: no records; the index is made, or loaded, and that is what is timed.
 // list, keys: the order of run_random, of N records of the database's --records.  --count: records (0: all).
@@ -22,7 +22,7 @@ namespace {
 struct Options {
   const char* path = nullptr;
   std::string order;
-  bool only_open = false, no_sidecar = false;
+  bool only_open = false, no_index_file = false;
   std::uint64_t records = 0, count = 0, seed = 1, step = 1, phase = 0, batch = 64;
 };
 
@@ -42,8 +42,8 @@ Options parse(int argc, char** argv) {
       o.order = argv[++i];
     } else if (a == "--only-open") {
       o.only_open = true;
-    } else if (a == "--no-sidecar") {
-      o.no_sidecar = true;
+    } else if (a == "--no-index-file") {
+      o.no_index_file = true;
     } else if (a[0] != '-' && o.path == nullptr) {
       o.path = argv[i];
     } else {
@@ -69,7 +69,6 @@ struct Plan {
     order.size = sizeof order;
     order.batch = o.batch;
     order.seed = o.seed;
-    order.epochs = 1;
     if (o.order == "strided") {
       order.step = o.step;
       order.offset = o.phase;
@@ -127,7 +126,7 @@ int run(int argc, char** argv) {
   result.library = library_of(reinterpret_cast<void*>(&lmdbio_reader_open));
   lmdbio_reader_options options{};
   options.size = sizeof options;
-  options.no_sidecar = o.no_sidecar ? 1 : 0;
+  options.no_index_file = o.no_index_file ? 1 : 0;
   // With a progress function the index is made while the reader is opened, not beside the first batches.
   if (o.only_open) options.progress = [](void*, const char*, std::uint64_t, std::uint64_t) { return 0; };
   Options read = o;
@@ -137,7 +136,9 @@ int run(int argc, char** argv) {
   const std::uint64_t start = clock_ns();
   succeed(lmdbio_reader_open(o.path, &options, &reader), "lmdbio_reader_open");
   result.open_seconds = static_cast<double>(clock_ns() - start) * 1e-9;
-  result.entries = lmdbio_reader_count(reader);
+  std::uint64_t entries = 0;
+  succeed(lmdbio_reader_count(reader, &entries), "lmdbio_reader_count");
+  result.entries = entries;
   if (!o.only_open) read_all(reader, plan.order, o.count, result);
   lmdbio_reader_close(reader);
   result.seconds = static_cast<double>(clock_ns() - start) * 1e-9;

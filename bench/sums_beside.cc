@@ -65,7 +65,7 @@ double with_stream(const Options& o, const MpiRanks& team, bool idle, Sums& sums
   const Reader reader = team.open(o.path);
   Order order =
       Order::sequential(o.batch).share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks));
-  order.epochs = 0;
+  order.repeat();
   Stream stream = reader.stream(order);
   (void)stream.next();
   if (!idle) return sums.seconds([&] { (void)stream.next(); });

@@ -179,7 +179,9 @@ void LMDBIOSource::OpenEnv() {
 
 uint64_t LMDBIOSource::Count() const {
   if (ranks_ > 1 && TheRanks().wait(reader_) != 0) LOG(FATAL) << lmdbio_error();
-  return lmdbio_reader_count(reader_);
+  uint64_t count = 0;
+  if (lmdbio_reader_count(reader_, &count) != 0) LOG(FATAL) << lmdbio_error();
+  return count;
 }
 
 std::shared_ptr<LMDBIOSource> LMDBIOSource::Open(const string& path) {
@@ -368,6 +370,7 @@ void SetShare(lmdbio_order* order, uint64_t place, uint64_t step, uint64_t count
   order->step = step;
   order->epoch = epoch;
   order->position = place / step - before;
+  order->end_epoch = LMDBIO_ENDLESS;
 }
 
 uint64_t BatchRecords(const string& path, uint64_t count, uint64_t batch_bytes) {
@@ -408,7 +411,6 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
     order.kind = LMDBIO_ORDER_LIST;
     order.list = list.data();
     order.length = list.size();
-    order.epochs = 1;
   } else {
     // Not as a share, which all ranks would have to open.
     walk_.place = place;
@@ -418,6 +420,7 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
     order.function = &Walk::Ordinal;
     order.function_context = &walk_;
     order.length = count_;
+    order.end_epoch = LMDBIO_ENDLESS;
   }
   Check(lmdbio_stream_open(reader_, &order, &stream_));
   ++streams_;

@@ -1,4 +1,4 @@
-// Readers of records: lmdbio.h over lmdbio/reader.
+// The functions of lmdbio.h for readers, batches and streams, over lmdbio/records.
 #include <lmdbio/lmdbio.h>
 
 #include <algorithm>
@@ -22,12 +22,12 @@ Status invalid(std::string& why, const char* text) {
   return Status::from_errno(EINVAL);
 }
 
-/// A reader of several ranks waits until they have one snapshot.
+/// Waits until all ranks have the same snapshot, if several ranks share the reader.
 Status wait_for_team(const lmdbio_reader& reader, std::string& why) {
   return reader.team != nullptr ? reader.team->wait(why) : Status();
 }
 
-/// The batch as a program holds it.
+/// Passes a batch to the program, which will release it.
 const lmdbio_batch* give(std::unique_ptr<records::Batch> b) noexcept { return b.release(); }
 
 }  // namespace
@@ -67,7 +67,7 @@ LMDBIO_ABI int lmdbio_reader_open(const char* path, const lmdbio_reader_options*
 LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_reader_options* given,
                                     lmdbio_reader** reader) {
   ReadTxn* const t = as<ReadTxn>(txn);
-  // Looks a named database up, by the program's comparator, which may throw.
+  // Outside told(): this may look up a named database with the program's comparator, which may throw.
   const bool usable = t != nullptr && t->env != nullptr && t->txn.has_dbi(dbi) && !t->txn.blocked();
   Status known;
   if (usable && t->txn.stale(dbi))
@@ -83,7 +83,8 @@ LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
     if (t->env == nullptr || !t->txn.has_dbi(dbi)) return invalid(why, "no such transaction or database");
     if (t->txn.blocked()) return Status::from_mdb(MDB_BAD_TXN);
     if (!known.ok()) return known;
-    t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);  // the reader needs its slot
+    t->handle->owner.store(TxnHandle::kNever,
+                           std::memory_order_relaxed);  // the reader keeps the transaction's slot
     lmdbio_reader_options options;
     if (const Status st = read_options(given, false, options, why); !st.ok()) return st;
     const char* const name = dbi == db::kMainDbi ? nullptr : t->env->engine->dbx(dbi).name;
@@ -106,11 +107,14 @@ LMDBIO_ABI void lmdbio_reader_close(lmdbio_reader* reader) {
   });
 }
 
-LMDBIO_ABI uint64_t lmdbio_reader_count(const lmdbio_reader* reader) {
-  if (reader == nullptr) return 0;
-  if (reader->team == nullptr) return reader->core->count();
-  const int rc = told([&](std::string& why) { return reader->team->wait(why); });
-  return rc == 0 ? reader->core->count() : 0;
+LMDBIO_ABI int lmdbio_reader_count(const lmdbio_reader* reader, uint64_t* count) {
+  return told([&](std::string& why) {
+    if (reader == nullptr || count == nullptr) return invalid(why, "lmdbio_reader_count: null argument");
+    if (const Status st = wait_for_team(*reader, why); !st.ok()) return st;
+    if (!reader->core->ours(why)) return Status::from_errno(EINVAL);
+    *count = reader->core->count();
+    return Status();
+  });
 }
 
 LMDBIO_ABI int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinals, size_t n,

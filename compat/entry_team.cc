@@ -1,4 +1,4 @@
-// Readers that the ranks of an MPI job share, for liblmdbio_mpi.so.
+// Readers that the ranks of an MPI job share: the functions that liblmdbio_mpi.so calls.
 #include <unistd.h>
 
 #include <atomic>
@@ -32,7 +32,7 @@ std::uint64_t hash(const std::byte* bytes, std::size_t n, std::uint64_t seed) no
   return h;
 }
 
-/// A reader as this rank has it.
+/// This rank's part of a reader that the ranks share.
 class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
  public:
   LocalReader(lmdbio_reader& reader, const lmdbio_reader_options& options, std::shared_ptr<Opened> opened,
@@ -43,7 +43,7 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
         opened_(std::move(opened)),
         part_(part) {
     options_.database = nullptr;
-    options_.progress = nullptr;  // not called by another thread, and not twice
+    options_.progress = nullptr;  // it must not be called by another thread, or twice
   }
   LocalReader(const LocalReader&) = delete;
   LocalReader& operator=(const LocalReader&) = delete;
@@ -105,7 +105,7 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
   }
 
  private:
-  /// The file as it is now, with the transaction id of the reader's snapshot.
+  /// Returns the state of the file now, with the transaction id of the reader's snapshot.
   Status look(ranks::FileState& state, std::string& why) {
     db::Env& env = *reader_.env->engine;
     const records::Source& source = reader_.core->shared().source;
@@ -129,21 +129,21 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
   lmdbio_reader& reader_;
   lmdbio_reader_options options_;
   const std::string database_;
-  const std::weak_ptr<Opened> opened_;  // the reader's snapshot has it
+  const std::weak_ptr<Opened> opened_;  // the reader owns it
   const ReaderPart part_;
   const std::atomic<bool> never_{false};
   std::shared_ptr<ranks::TeamReader> shared_;
   ranks::FileState state_;
 };
 
-/// Everything but the other ranks.
+/// Opens this rank's part of a reader, and tells the other ranks.  Does not wait for them.
 Status open_local(const SharedTeam& team, const char* path, const lmdbio_reader_options& options,
                   std::unique_ptr<lmdbio_reader>& out, std::string& why) {
   const auto opened = std::make_shared<Opened>();
   if (const Status st = open_environment(path, options, *opened, why); !st.ok()) return st;
   ReadTxn* t = nullptr;
   if (const Status st = served(path, *opened, t, why); !st.ok()) return st;
-  // Each node reads its part of the file, and finds the same part in its page cache in the next epoch.
+  // Each node reads its own part of the file, and finds this part in its page cache in the next epoch.
   ReaderPart part;
   part.of_file = 1.0 / static_cast<double>(team->nodes());
   part.deferred_index = team->network().ranks() > 1;
@@ -227,7 +227,7 @@ int poll(void* handle) noexcept {
   });
 }
 
-/// One line of JSON about the whole job.
+/// Returns one line of JSON with the counters of the whole job.
 std::string job_line(ranks::Team& team) {
   const ranks::JobTotals& t = team.job_totals();
   std::string out = "{\"lmdbio\":\"" LMDBIO_VERSION "\",\"job\":{";
@@ -264,14 +264,14 @@ int close(void* handle) noexcept {
 }
 
 void free_team(void* handle) noexcept {
-  // Else messages may be under way, whose memory has to stay.
+  // Otherwise messages may still be in flight, and their memory must stay.
   if (team_of(handle)->ended_well()) delete static_cast<SharedTeam*>(handle);
 }
 
 void set_error(const char* text) noexcept {
   try {
     set_error_text(text);
-  } catch (...) {  // out of memory: there is no text
+  } catch (...) {  // without memory there is no text
   }
 }
 

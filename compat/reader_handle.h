@@ -1,4 +1,4 @@
-// What a program's lmdbio_reader and lmdbio_stream are, and how their calls fail.
+// The objects behind lmdbio_reader and lmdbio_stream, and the errors of their calls.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -24,7 +24,7 @@ class ReaderTeam;
 struct lmdbio_reader {
   std::unique_ptr<lmdbio::records::Reader> core;
   lmdbio::compat::EnvHandle* env = nullptr;
-  /// Of a reader that the ranks of an MPI job share (compat/entry_team.cc); null: this process's alone.
+  /// Null, unless the ranks of an MPI job share the reader (compat/entry_team.cc).
   std::shared_ptr<lmdbio::compat::ReaderTeam> team;
 };
 struct lmdbio_stream {
@@ -33,7 +33,8 @@ struct lmdbio_stream {
 
 namespace lmdbio::compat {
 
-/// As guarded(); a failure's text becomes that of lmdbio_error().
+/// Runs `body` as guarded() does.  If it fails, sets the text of lmdbio_error() to the reason that it stored
+/// in its argument, or to the text of its error code.
 template <class Body>
 int told(Body&& body) noexcept {
   return guarded([&] {
@@ -46,15 +47,16 @@ int told(Body&& body) noexcept {
       why.clear();
       st = Status::from_errno(ENOMEM);
     }
-    if (st.ok() || (st.raw() == MDB_NOTFOUND && why.empty())) return st;  // the end of a stream
+    if (st.ok() || (st.raw() == MDB_NOTFOUND && why.empty())) return st;  // the end of a stream is no error
     if (why.empty()) why = mdb_strerror(st.raw());
     set_error_text(why);
     return st;
   });
 }
 
-/// A struct of a program's that may be older or newer than ours: what it lacks is zero; what we do not know
-/// has to be.  `size` is its first member.
+/// Copies a struct of the program, whose version may be older or newer than ours.  `size` is its first
+/// member. Fields that it lacks become zero.  Returns false if `size` is not valid, or a field that we do not
+/// know is not zero.
 template <class T>
 bool read_sized(const T* given, T& out) noexcept {
   std::size_t size = 0;
@@ -69,7 +71,7 @@ bool read_sized(const T* given, T& out) noexcept {
   return true;
 }
 
-/// What lmdbio_reader_open opened, as long as the reader needs it.
+/// Owns what lmdbio_reader_open has opened, as long as the reader needs it.
 struct Opened {
   MDB_env* env = nullptr;
   MDB_txn* txn = nullptr;
@@ -83,32 +85,34 @@ struct Opened {
   }
 };
 
-/// Opens `path` for a reader.  `why`: names the path.  May throw bad_alloc.
+/// Opens `path` for a reader.  On failure, `why` names the path and the reason.  May throw bad_alloc.
 Status open_environment(const char* path, const lmdbio_reader_options& options, Opened& o, std::string& why);
-/// What a reader is to this process.
+/// The part of the work that this process does for a reader.
 struct ReaderPart {
-  double of_file = 1;           ///< the part of the file that this node reads
-  bool deferred_index = false;  ///< as of records::PlacesRequest
-  /// Through the page cache, more than was asked for may be read where that is faster: huge pages, and the
-  /// kernel's read-ahead.  Not where other nodes read what is beside it.
+  double of_file = 1;           ///< the part of the file that this node reads, from 0 to 1
+  bool deferred_index = false;  ///< see records::PlacesRequest::deferred
+  /// Reads through the page cache may bring more than was requested where that is faster: huge pages, and the
+  /// kernel's read-ahead.  False if other nodes read the neighbouring data.
   bool reads_around = true;
 };
-/// A reader of the snapshot of `t`; `opened` may be null.  May throw bad_alloc.
+/// Makes a reader of the snapshot of `t`.  The reader keeps `opened`, which may be null.  May throw
+/// bad_alloc.
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
                    const std::shared_ptr<Opened>& opened, const ReaderPart& part,
                    std::unique_ptr<records::Reader>& out, std::string& why);
-/// Options as given, or the defaults.  `opens`: flags are looked at.
+/// Copies the given options, or sets the defaults if `given` is null.  `opens`: checks the flags.
 Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,
                     std::string& why);
-/// The transaction of `o` as LMDBIO serves it.
+/// Returns the transaction of `o` in `out`.  ENOTSUP: LMDBIO does not serve it.
 Status served(const char* path, const Opened& o, ReadTxn*& out, std::string& why);
 
-/// A reader of several ranks.
+/// A reader that several ranks share.
 class ReaderTeam {
  public:
   virtual ~ReaderTeam() = default;
-  /// Waits until all ranks have one snapshot.  Otherwise their common error.
+  /// Waits until all ranks have the same snapshot.  Returns the same error on all ranks if they cannot.
   virtual Status wait(std::string& why) = 0;
+  /// Opens a stream, together with the other ranks if the order is a share.
   virtual Status open_stream(const lmdbio_order& order, std::unique_ptr<records::BatchStream>& out,
                              std::string& why) = 0;
 };

@@ -27,8 +27,8 @@ Status invalid(std::string& why, const char* text) {
   return Status::from_errno(EINVAL);
 }
 
-/// MDB_NOSUBDIR if `path` is a file that is a database by itself.  The data file of a directory becomes that
-/// directory: with another lock file beside it, a writer would not see the reader.
+/// Returns MDB_NOSUBDIR if `path` is a data file that LMDB must open by itself; otherwise 0.  The data file
+/// of a directory is replaced by this directory: with another lock file, a writer would not see the reader.
 unsigned kind_of(std::string& path, unsigned flags) {
   struct stat st {};
   if ((flags & MDB_NOSUBDIR) != 0 || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return 0;
@@ -40,10 +40,10 @@ unsigned kind_of(std::string& path, unsigned flags) {
   return 0;
 }
 
-/// What a reader may have: `limit` bytes, of the process's or, where LMDBIO_MEMORY allows nothing, its own.
+/// The memory of a reader.  It is part of the process's memory, unless LMDBIO_MEMORY is 0.
 struct ReaderMemory {
-  std::uint64_t limit = 0;
-  std::shared_ptr<records::Memory> process;  ///< null: its own
+  std::uint64_t limit = 0;                   ///< bytes
+  std::shared_ptr<records::Memory> process;  ///< the process's memory; null: the reader has memory of its own
 };
 
 Status reader_memory(const std::string& name, const lmdbio_reader_options& options, ReaderMemory& out,
@@ -77,6 +77,7 @@ Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) 
   return make_exact_engine(file, depth);
 }
 
+/// The program's progress function.
 struct Progress {
   lmdbio_progress_func* call;
   void* context;
@@ -157,7 +158,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
       static_cast<std::uint64_t>(static_cast<double>(source.pages * source.page_size) * part.of_file);
   facts.available = source.available;
   facts.direct_works = true;
-  // Opened before anything is read, since the open may drop what the page cache has of the file.
+  // Open the file for direct reads before anything is read, because the open may drop its pages from the page
+  // cache.
   if (choose_read_path(Access::reader, facts) == ReadPath::direct)
     facts.direct_works = source.direct() != nullptr;
   const ReadDecision read = choose_read_path(Access::reader, facts);
@@ -168,7 +170,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   records::PlacesRequest request;
   request.database = database;
   request.memory = memory.process;
-  request.sidecar = options.no_sidecar == 0;
+  request.index_file = options.no_index_file == 0;
   request.deferred = part.deferred_index;
   if (options.progress != nullptr) {
     request.progress = Progress::on;

@@ -1,7 +1,7 @@
 // The loop of reader_loops.py in C++: batches of 64 in a shuffled order, of which a program looks at nothing
 // but each value's first byte. Prints the seconds of each epoch.
 //
-//   reader_loop DATABASE EPOCHS [zero-copy]
+//   reader_loop DATABASE EPOCHS [mapped]
 #include <lmdbio/reader.h>
 
 #include <chrono>
@@ -15,7 +15,7 @@ int main(int argc, char** argv) try {
   for (int epoch = 0; epoch < std::atoi(argv[2]); ++epoch) {
     const auto begun = std::chrono::steady_clock::now();
     lmdbio::Order order = lmdbio::Order::shuffled(1, 64);
-    order.from(static_cast<std::uint64_t>(epoch), 0);
+    order.resume(static_cast<std::uint64_t>(epoch));
     order.zero_copy = argc > 3;
     for (const lmdbio::Batch& batch : reader.stream(order))
       for (const lmdbio::Record record : batch) sum += static_cast<std::uint64_t>(record.value[0]);

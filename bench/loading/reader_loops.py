@@ -22,7 +22,7 @@ import sys, time, lmdbio
 reader, how, sum = lmdbio.Reader(sys.argv[1]), sys.argv[3:], 0
 for epoch in range(int(sys.argv[2])):
     begun = time.perf_counter()
-    for batch in reader.stream(lmdbio.Order.shuffled(1, batch=64).resume(epoch), zero_copy="zero-copy" in how):
+    for batch in reader.stream(lmdbio.Order.shuffled(1, batch=64).resume(epoch), bytes_as="mapped" if "mapped" in how else "view"):
         for key, value in batch:
             sum += value[0]
         if "keep" not in how:
@@ -32,7 +32,7 @@ print(sum, file=sys.stderr)
 """
 # Name: the program, its arguments, and what its records/s are compared with.
 LOOPS = {"C++": ("c", [], None), "Python": ("python", [], "C++"), "Python, without del": ("python", ["keep"], "C++"),
-         "C++, zero_copy": ("c", ["zero-copy"], None), "Python, zero_copy": ("python", ["zero-copy"], "C++, zero_copy")}
+         "C++, mapped": ("c", ["mapped"], None), "Python, mapped": ("python", ["mapped"], "C++, mapped")}
 
 
 def write(path, count, value_bytes):

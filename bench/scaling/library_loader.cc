@@ -89,7 +89,7 @@ class LibraryLoader final : public Loader {
     } else {
       check(reader_open_(s.database.c_str(), nullptr, &reader_));
     }
-    records_ = reader_count_(reader_);
+    check(reader_count_(reader_, &records_));
     const std::uint64_t steps = steps_per_epoch(records_, s.batch, static_cast<std::uint64_t>(ranks));
     if (steps == 0) die("%s: fewer records than one batch for each rank", s.database.c_str());
     steps_ = StepCounter(s.batch, steps);

@@ -13,7 +13,7 @@ inline lmdbio_order order_of(const LoaderSettings& s, int rank, int ranks) {
   lmdbio_order order{};
   order.size = sizeof order;
   order.batch = s.batch;
-  order.epochs = s.epochs;
+  order.end_epoch = s.epochs;
   order.last = LMDBIO_LAST_DROP;
   order.offset = static_cast<std::uint64_t>(rank);
   order.step = static_cast<std::uint64_t>(ranks);

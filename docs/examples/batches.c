@@ -13,7 +13,7 @@ static int failed(const char* what) {
 }
 
 static int read_all(lmdbio_reader* reader) {
-  lmdbio_order order = {.size = sizeof order, .kind = LMDBIO_ORDER_SEQUENTIAL, .batch = 64, .epochs = 1};
+  lmdbio_order order = {.size = sizeof order, .kind = LMDBIO_ORDER_SEQUENTIAL, .batch = 64};
   lmdbio_stream* stream;
   const lmdbio_batch* batch;
   uint64_t records = 0, bytes = 0;

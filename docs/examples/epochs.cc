@@ -1,8 +1,9 @@
-// Trains (here: sums up) over shuffled epochs, and goes on in mid-epoch after it was stopped.
+// Trains (here: sums up) over two shuffled epochs, and resumes in the middle of an epoch after it was
+// stopped.
 //
 //   epochs DATABASE RANK RANKS [EPOCH POSITION]
 //
-// Prints a line for each epoch, and where it stands after the first hundred batches.
+// Prints a line for each epoch, and its position after the first hundred batches.
 #include <lmdbio/reader.h>
 
 #include <cstdio>
@@ -18,13 +19,8 @@ int main(int argc, char** argv) try {
 
   const lmdbio::Reader reader(argv[1]);
   lmdbio::Order order = lmdbio::Order::shuffled(/*seed_of_all=*/42, /*batch_records=*/32);
-  order.share(number(2), number(3));
-  order.epochs = 2;
-  if (argc == 6) {
-    order.from(number(4), number(5));
-    if (order.epoch >= 2) return 0;  // nothing is left
-    order.epochs = 2 - order.epoch;
-  }
+  order.share(number(2), number(3)).repeat(2);
+  if (argc == 6) order.resume(number(4), number(5));  // the end stays the same
 
   lmdbio::Stream stream = reader.stream(order);
   unsigned long long sum = 0, epoch = order.epoch;
@@ -35,14 +31,13 @@ int main(int argc, char** argv) try {
       epoch = batch.epoch();
       sum = 0;
     }
-    for (const lmdbio::Record record : batch)  // the bytes are the batch's: no copies
+    for (const lmdbio::Record record : batch)  // views of the batch's bytes: nothing is copied
       sum = std::accumulate(record.value.begin(), record.value.end(), sum + record.ordinal,
                             [](unsigned long long s, std::byte b) { return s + static_cast<unsigned>(b); });
     if (++batches == 100) {
-      const lmdbio::Stream::Place place = stream.where();
-      std::printf("a job that starts with %llu %llu goes on here\n",
-                  static_cast<unsigned long long>(place.epoch),
-                  static_cast<unsigned long long>(place.position));
+      const lmdbio::Position at = stream.position();
+      std::printf("a job that starts with %llu %llu resumes here\n",
+                  static_cast<unsigned long long>(at.epoch), static_cast<unsigned long long>(at.position));
     }
   }
   std::printf("epoch %llu: %llu\n", epoch, sum);

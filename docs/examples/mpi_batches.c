@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     if (rank == 0) fprintf(stderr, "usage: mpi_batches DATABASE BATCH\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  lmdbio_order order = {.size = sizeof order, .batch = strtoull(argv[2], NULL, 10), .epochs = 2};
+  lmdbio_order order = {.size = sizeof order, .batch = strtoull(argv[2], NULL, 10), .end_epoch = 2};
   order.offset = (uint64_t)rank; /* records rank, rank + ranks, rank + 2 ranks, ... */
   order.step = (uint64_t)ranks;
 

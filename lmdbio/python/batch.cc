@@ -17,15 +17,15 @@ namespace {
 enum Field : int { kKey, kValue, kOrdinal };
 PyTypeObject* record_type;  // owned by the module
 
-// What a batch lends next to the view that this thread makes.  The garbage collector may run meanwhile, and
-// with it other threads, and finalizers that make views of other batches.
+// The bytes that a batch exports to the view that this thread is making.  The garbage collector may run
+// meanwhile, and with it other threads, and finalizers that make views of other batches.
 struct Lent {
   PyObject* batch = nullptr;
   MDB_val bytes{0, nullptr};
 };
 thread_local constinit Lent lent;
 
-// A batch's Python object exports the bytes that it lends, and only while they are asked for here.
+// Exports the bytes in `lent`.  A batch exports nothing while new_view() is not running.
 int get_buffer(PyObject* batch, Py_buffer* view, int flags) {
   if (lent.batch != batch) {
     view->obj = nullptr;
@@ -50,7 +50,7 @@ PyObject* new_bytes(const MDB_val& bytes) {
                                    static_cast<Py_ssize_t>(bytes.mv_size));
 }
 
-/// As views of `batch`, or without one as copies.
+/// Returns a view that keeps `batch` alive, or a bytes object if `batch` is null.
 py::object bytes_of(py::handle batch, const MDB_val& bytes) {
   PyObject* const made = batch ? new_view(batch, bytes) : new_bytes(bytes);
   if (made == nullptr) throw py::error_already_set();
@@ -67,7 +67,7 @@ py::object make_record(py::handle batch, const lmdbio_record& r) {
   return made;
 }
 
-/// An index as Python counts, from the end if it is negative.
+/// Converts an index of Python, which counts from the end if it is negative.  Raises IndexError.
 std::size_t checked(const Batch& b, Py_ssize_t i) {
   const auto size = static_cast<Py_ssize_t>(b.size());
   if (i < 0) i += size;
@@ -77,14 +77,25 @@ std::size_t checked(const Batch& b, Py_ssize_t i) {
 
 }  // namespace
 
-Batch::Batch(OwnedBatch batch, bool copies, std::shared_ptr<const void> keep)
+BytesAs bytes_as_of(const py::object& given) {
+  if (py::isinstance<py::str>(given)) {
+    const auto name = given.cast<std::string>();
+    if (name == "view") return BytesAs::view;
+    if (name == "bytes") return BytesAs::bytes;
+    if (name == "mapped") return BytesAs::mapped;
+  }
+  raise_as(PyExc_ValueError,
+           "bytes_as must be \"view\", \"bytes\" or \"mapped\", not " + std::string(py::repr(given)));
+}
+
+Batch::Batch(OwnedBatch batch, BytesAs as, std::shared_ptr<const void> keep)
     : count_(batch->count),
       epoch_(batch->epoch),
       position_(batch->position),
       padding_(batch->padding),
       keep_(std::move(keep)),
       batch_(std::move(batch)) {
-  if (!copies) return;
+  if (as != BytesAs::bytes) return;
   copied_ = records({});
   batch_.reset();
   keep_.reset();
@@ -140,10 +151,10 @@ void add_batch(py::module_& module) {
   static PyStructSequence_Desc record{
       "lmdbio.Record",
       "A record: the tuple (key, value), which also has the attribute `ordinal`.\n\n"
-      "Key and value are memoryviews over a buffer of the library, read-only and without particular "
-      "alignment,\n"
-      "or bytes objects where copies were asked for.  numpy.frombuffer(record.value, dtype) makes an array\n"
-      "without a copy.  A view keeps its whole batch alive.",
+      "Key and value are memoryviews of the library's memory, read-only and without particular alignment,\n"
+      "or bytes objects with bytes_as=\"bytes\".  numpy.frombuffer(record.value, dtype) makes an array "
+      "without\n"
+      "a copy.  A view keeps its whole batch alive.",
       fields, 2};
   record_type = PyStructSequence_NewType(&record);
   if (record_type == nullptr) throw py::error_already_set();
@@ -151,9 +162,9 @@ void add_batch(py::module_& module) {
 
   py::class_<Batch>(
       module, "Batch",
-      "Records in the order that was asked for: a sequence of Record, None for a key that does\n"
-      "not exist.  Its memory belongs to the reader's `memory` until the batch and all views of its\n"
-      "records are gone.  Any thread.",
+      "A sequence of Record, in the requested order; None for a key that does not exist.\n\n"
+      "Its memory counts in the reader's `memory` until the batch and all views of its records are gone.\n"
+      "Any thread.",
       py::custom_type_setup([](PyHeapTypeObject* heap) {
         heap->as_buffer.bf_getbuffer = get_buffer;
         heap->ht_type.tp_as_buffer = &heap->as_buffer;

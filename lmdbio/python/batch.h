@@ -1,4 +1,4 @@
-// Batches of lmdbio.h whose records are memoryviews, or copies.
+// Batches of lmdbio.h as Python's class Batch, and the forms of their bytes.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -15,25 +15,35 @@ struct ReleaseBatch {
 };
 using OwnedBatch = std::unique_ptr<const lmdbio_batch, ReleaseBatch>;
 
-/// Some records.  The views that it makes keep its Python object alive; it keeps none of them.
+/// The form of keys and values: the keyword `bytes_as` of Python's classes and functions.
+enum class BytesAs : unsigned char {
+  view,   ///< memoryviews of buffers of the library
+  bytes,  ///< bytes objects
+  mapped  ///< memoryviews, from streams of the file's mapping where records are in the page cache
+};
+/// Converts the argument `bytes_as`.  Raises ValueError if it is none of the three names.
+BytesAs bytes_as_of(const pybind11::object& given);
+
+/// Records.  The views that a batch makes keep its Python object alive; the batch keeps no view.
 class Batch {
  public:
   using PythonClass = void;  ///< see made.h
-  /// `copies`: the records become bytes objects at once, and the library's batch is released.
-  /// `keep`: what its bytes need besides the library's batch.
-  Batch(OwnedBatch batch, bool copies, std::shared_ptr<const void> keep = nullptr);
+  /// Takes over a batch of the library.  With BytesAs::bytes, copies the records to bytes objects at once,
+  /// and releases the library's batch.  `keep` is an object that the views need besides the library's batch;
+  /// may be null.
+  Batch(OwnedBatch batch, BytesAs as, std::shared_ptr<const void> keep = nullptr);
 
   std::size_t size() const noexcept { return count_; }
   std::uint64_t epoch() const noexcept { return epoch_; }
   std::uint64_t position() const noexcept { return position_; }
   std::size_t padding() const noexcept { return padding_; }
-  /// Record `i`; None: the key does not exist.  `self`: the Python object of this.
+  /// Returns record `i`, or None if its key does not exist.  `self` is the Python object of this batch.
   pybind11::object record(pybind11::handle self, std::size_t i) const;
-  /// Its key, value or ordinal.
+  /// Returns the key, value or ordinal of record `i`, or None if its key does not exist.
   pybind11::object field(pybind11::handle self, std::size_t i, int which) const;
   pybind11::list records(pybind11::handle self) const;
   pybind11::list column(pybind11::handle self, int which) const;
-  /// Copies of all values, None for keys that do not exist.
+  /// Returns all values as bytes objects; None for keys that do not exist.
   pybind11::list copied_values() const;
 
  private:
@@ -41,7 +51,7 @@ class Batch {
   std::uint64_t epoch_, position_;
   std::size_t padding_;
   std::shared_ptr<const void> keep_;
-  OwnedBatch batch_;  ///< null: copied
+  OwnedBatch batch_;  ///< null: all records are in copied_
   pybind11::list copied_;
 };
 

@@ -12,7 +12,7 @@ namespace lmdbio::python {
 
 namespace {
 
-/// Named databases that one environment may have open.
+/// The number of named databases that one environment may have open.
 constexpr MDB_dbi kDatabases = 128;
 
 struct File {
@@ -21,13 +21,14 @@ struct File {
   auto operator<=>(const File&) const = default;
 };
 
-/// Of one process: a child that is forked while another thread holds the mutex has one of its own.
+/// The open environments of one process.  A forked child makes its own table, because another thread of the
+/// parent may hold the mutex.
 struct Opened {
   const pid_t process = ::getpid();
   std::recursive_mutex mutex;  ///< also held while an environment is closed
   std::map<File, std::weak_ptr<Environment>> files;
 };
-// Never destroyed: readers may outlive static objects.
+// The table is never destroyed, because readers may outlive static objects.
 Opened& opened() {
   static std::atomic<Opened*> all{nullptr};
   Opened* now = all.load();
@@ -38,8 +39,8 @@ Opened& opened() {
   return *now;
 }
 
-/// Where LMDB is to open, and with which flags.  The data file of a directory becomes that directory, as
-/// lmdbio_reader_open has it: with another lock file beside it, a writer would not see the reader.
+/// Returns the path and the flags for mdb_env_open.  As in lmdbio_reader_open, the data file of a directory
+/// is replaced by this directory: with another lock file, a writer would not see the reader.
 std::pair<std::string, unsigned> place_of(const std::string& path) {
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return {path, 0};
@@ -63,7 +64,7 @@ Environment::Environment(MDB_env* env, std::string path, bool locked)
 
 Environment::~Environment() {
   if (!ours()) return;
-  const std::lock_guard guard(opened().mutex);  // who opens the file anew waits
+  const std::lock_guard guard(opened().mutex);  // a thread that opens the file again waits
   mdb_env_close(env_);
 }
 
@@ -94,7 +95,7 @@ int Environment::open(const std::string& path, bool lock, std::shared_ptr<Enviro
   rc = mdb_env_set_maxdbs(env, kDatabases);
   if (rc == 0)
     rc = mdb_env_open(env, place.c_str(), MDB_RDONLY | MDB_NOTLS | flags | (lock ? 0U : MDB_NOLOCK), 0644);
-  if (rc == EBADF && known && st.st_size == 0) {  // LMDB's answer to an empty file
+  if (rc == EBADF && known && st.st_size == 0) {  // LMDB's error for an empty file
     why = path + ": empty: nothing has been written to this database yet";
     return MDB_INVALID;
   }
@@ -111,8 +112,8 @@ int Environment::open(const std::string& path, bool lock, std::shared_ptr<Enviro
   return 0;
 }
 
-// A handle that is opened in a transaction is others' once that has ended, and only one transaction at a time
-// may open any.
+// Other transactions can use a database handle only after the transaction that opened it has been committed.
+// Only one transaction at a time may open handles.
 int Environment::database(const char* name, MDB_dbi& out, std::string& why) {
   const std::lock_guard guard(mutex_);
   MDB_txn* txn = nullptr;

@@ -1,4 +1,4 @@
-// Open LMDB environments, which the readers of a process share: LMDB allows one for each file.
+// LMDB environments, which the readers of a process share: LMDB allows only one open environment per file.
 #pragma once
 
 #include <lmdb.h>
@@ -10,12 +10,13 @@
 
 namespace lmdbio::python {
 
-/// An environment of the library, opened read-only.  Any thread; without the GIL where it may wait.
+/// An environment that is open read-only.  Any thread.  Callers release the GIL around calls that may wait.
 class Environment {
  public:
-  /// The one that this process has open for the file already, or a new one.  `path`: as for
-  /// lmdbio_reader_open.  `lock`: false: MDB_NOLOCK, for a new one; true: EINVAL if it is open so.  0, or an
-  /// errno or MDB_ code, and `why`.
+  /// Returns the environment that this process has open for the file, or opens one.  `path` is that of
+  /// lmdbio_reader_open.  With `lock` false, a new environment is opened with MDB_NOLOCK.  With `lock` true,
+  /// returns EINVAL if the environment is open without locks.  Returns 0, or an errno or MDB_ code with the
+  /// reason in `why`.
   static int open(const std::string& path, bool lock, std::shared_ptr<Environment>& out, std::string& why);
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
@@ -23,9 +24,9 @@ class Environment {
 
   const std::string& path() const noexcept { return path_; }
   MDB_env* handle() const noexcept { return env_; }
-  /// The handle of a named database, null: of the main one, as seen by the newest commit.
+  /// Opens a named database, or the main one if `name` is null, as of the newest commit.  Returns as open().
   int database(const char* name, MDB_dbi& out, std::string& why);
-  /// False in a forked child, where the environment is of no use and is not closed.
+  /// Returns false in a forked child, which cannot use the environment and does not close it.
   bool ours() const noexcept;
 
  private:
@@ -35,12 +36,13 @@ class Environment {
   const std::string path_;
   const bool locked_;
   const pid_t pid_;
-  std::mutex mutex_;  ///< one thread at a time opens databases
+  std::mutex mutex_;  ///< held while a database is opened
 };
 
-/// A read transaction, which is a snapshot.
+/// Owns a read transaction, which is a snapshot.
 class Snapshot {
  public:
+  /// Begins a transaction.  Returns 0, or an errno or MDB_ code with the reason in `why`.
   static int begin(std::shared_ptr<Environment> env, std::unique_ptr<Snapshot>& out, std::string& why);
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;

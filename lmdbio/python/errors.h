@@ -7,12 +7,12 @@
 
 namespace lmdbio::python {
 
-/// Adds Error, CorruptedError and CancelledError to `module`.  Once, before raise().
+/// Adds Error, CorruptedError and CancelledError to `module`.  Must be called once, before raise().
 void add_exceptions(pybind11::module_& module);
-/// Raises the exception for `rc`, an errno or an MDB_ code, with this text.  If a signal handler has raised
-/// one already, that one.  The caller holds the GIL.
+/// Raises the exception for `rc`, an errno or an MDB_ code, with this text.  If a signal handler has already
+/// raised an exception, raises that one instead.  The caller holds the GIL.
 [[noreturn]] void raise(int rc, const std::string& text);
-/// The same for the last call of lmdbio.h, with its lmdbio_error().
+/// Raises the exception for `rc`, with the text of lmdbio_error().
 [[noreturn]] void raise_last(int rc);
 /// Raises a Python exception of a built-in type.
 [[noreturn]] void raise_as(PyObject* type, const std::string& text);

@@ -1,4 +1,4 @@
-// Functions of lmdbio.h that belong to no reader.
+// The module's functions that need no reader.
 #include <dlfcn.h>
 
 #include <cerrno>
@@ -14,7 +14,7 @@ namespace lmdbio::python {
 
 namespace {
 
-/// Elements `first` to `last` - 1 of an epoch's order, as an array of ordinals.
+/// Returns elements `first` to `last` - 1 of an epoch's order, as an array of ordinals.
 Ordinals shuffled(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t first,
                   std::uint64_t last) {
   if (first > last || last > count) raise_as(PyExc_ValueError, "first and last must be in 0 .. count");
@@ -24,13 +24,13 @@ Ordinals shuffled(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, 
   return all;
 }
 
-/// The path of a module that LMDBIO does not serve; empty: none.
+/// Returns the path of a module that contains an LMDB that LMDBIO does not serve, or "".
 std::string unreached() {
   char path[4096];
   return lmdbio_unreached(path, sizeof path) != 0 ? path : "";
 }
 
-/// The library is among those whose functions all modules of the process find, and they use them.
+/// Returns true if the library's functions are global symbols of the process, and all modules use them.
 bool is_active() {
   void* const all = ::dlopen(nullptr, RTLD_NOW);
   if (all == nullptr) return false;
@@ -39,22 +39,22 @@ bool is_active() {
   return found && lmdbio_disabled() == 0 && unreached().empty();
 }
 
-/// Where the library is that this process uses.
+/// Returns the path of the library that this process uses.
 std::string library() {
   Dl_info info{};
   return ::dladdr(reinterpret_cast<void*>(&lmdbio_version), &info) != 0 ? info.dli_fname : "";
 }
 
-/// False: LMDBIO does not serve the transaction.
+/// Announces keys.  Returns false if LMDBIO does not serve the transaction.
 bool prefetch(const py::object& txn, const py::iterable& keys, const std::optional<std::string>& database) {
-  const Keys wanted(keys);  // runs code of the program's
+  const Keys wanted(keys);  // may run code of the program
   MDB_txn* const found = lmdbio_txn_in(txn.ptr(), static_cast<std::size_t>(Py_TYPE(txn.ptr())->tp_basicsize));
   if (found == nullptr) return false;
   MDB_dbi dbi = 1;  // LMDB's number of the main database
   if (database)
     if (const int rc = mdb_dbi_open(found, database->c_str(), 0, &dbi); rc != 0)
       raise(rc, "database " + *database + ": " + mdb_strerror(rc));
-  // Under the GIL: another thread may end the transaction.
+  // The GIL stays held: otherwise another thread could end the transaction.
   const int rc = lmdbio_prefetch(found, dbi, wanted.values().data(), wanted.values().size());
   if (rc != 0) raise_last(rc);
   return true;

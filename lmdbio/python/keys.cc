@@ -48,7 +48,7 @@ void KeyIterator::fill() {
   given_ = 0;
   while (rc_ == 0 && ends_.size() < kPiece) {
     MDB_val key{}, value{};
-    // Values that nobody asks for are not read.  LMDB moves through duplicates only where they are asked for.
+    // Without a value argument, no values are read.  LMDB visits duplicates only with a value argument.
     rc_ = mdb_cursor_get(cursor_, &key, duplicates_ ? &value : nullptr, MDB_NEXT);
     if (rc_ != 0) break;
     bytes_.append(static_cast<const char*>(key.mv_data), key.mv_size);

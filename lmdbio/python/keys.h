@@ -1,4 +1,4 @@
-// All keys of a database, by a cursor.
+// The iterator over all keys of a database.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@
 
 namespace lmdbio::python {
 
-/// Walks the reader's own snapshot, some hundred keys at a time.
+/// Reads the keys of the reader's snapshot with a cursor, some hundred at a time.
 class KeyIterator {
  public:
   using PythonClass = void;  ///< see made.h
@@ -20,7 +20,7 @@ class KeyIterator {
   KeyIterator& operator=(const KeyIterator&) = delete;
   ~KeyIterator();
 
-  /// Raises StopIteration.  One thread at a time.
+  /// Returns the next key.  Raises StopIteration at the end.  One thread at a time.
   pybind11::bytes next();
 
  private:
@@ -28,10 +28,10 @@ class KeyIterator {
 
   const std::shared_ptr<Handle> reader_;
   MDB_cursor* cursor_ = nullptr;
-  std::string bytes_;              ///< of the keys that were read
-  std::vector<std::size_t> ends_;  ///< in `bytes_`
-  std::size_t given_ = 0;
-  int rc_ = 0;  ///< what ended it, MDB_NOTFOUND or an error, once the keys before are given
+  std::string bytes_;              ///< the keys that were read
+  std::vector<std::size_t> ends_;  ///< the end of each key in bytes_
+  std::size_t given_ = 0;          ///< number of these keys that were returned
+  int rc_ = 0;  ///< MDB_NOTFOUND or an error, which next() reports after the keys that were read
   bool duplicates_ = false;
   bool busy_ = false;  ///< guarded by the GIL
 };

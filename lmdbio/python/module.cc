@@ -7,8 +7,8 @@
 
 namespace {
 
-/// False, with ImportError: this is a subinterpreter.  pybind11's state belongs to the process, and keeps
-/// pointers to the first interpreter that it was initialized in, which may end before the main one.
+/// Returns false and sets ImportError in a subinterpreter.  pybind11's state belongs to the process, and
+/// keeps pointers to the interpreter in which it was initialized first, which may end before the main one.
 bool check_interpreter() noexcept {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
   PyErr_SetString(PyExc_ImportError, "lmdbio cannot be used in a subinterpreter");
@@ -22,7 +22,7 @@ PyObject* check_again(PyObject*, PyObject*) noexcept {
 
 }  // namespace
 
-// pybind11's function initializes pybind11 first; ours, below, checks the interpreter before.
+// pybind11's init function would initialize pybind11 first.  Ours, below, checks the interpreter before that.
 #define PyInit__lmdbio init_by_pybind11
 PYBIND11_MODULE(_lmdbio, module) {
   module.attr("__version__") = lmdbio_version();
@@ -30,8 +30,9 @@ PYBIND11_MODULE(_lmdbio, module) {
   lmdbio::python::add_batch(module);
   lmdbio::python::add_reader(module);
   lmdbio::python::add_functions(module);
-  // Subinterpreters get a copy of a module that the main interpreter has imported, without a call of its init
-  // function.  Not by pybind11, which takes the main interpreter's lock for exceptions.
+  // A subinterpreter gets a copy of a module that the main interpreter has imported, without a call of its
+  // init function.  So the package calls this function.  It is not made by pybind11, which takes the main
+  // interpreter's lock for exceptions.
   static PyMethodDef check{"_check_interpreter", check_again, METH_NOARGS,
                            "Raises ImportError in a subinterpreter."};
   PyObject* const function = PyCFunction_New(&check, nullptr);

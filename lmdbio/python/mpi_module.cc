@@ -14,11 +14,11 @@ namespace py = pybind11;
 
 namespace {
 
-/// The ranks of a communicator.
+/// The state for the ranks of a communicator: lmdbio_mpi.
 class Ranks {
  public:
   using PythonClass = void;  ///< see made.h
-  /// `comm`: the address of an MPI_Comm, as mpi4py's _addressof tells.
+  /// `comm` is the address of an MPI_Comm, which mpi4py's _addressof returns.  `timeout` is in seconds.
   Ranks(std::uintptr_t comm, unsigned readers_per_node, unsigned timeout) {
     lmdbio_mpi_options options{};
     options.size = sizeof options;
@@ -29,12 +29,14 @@ class Ranks {
   }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
-  ~Ranks() = default;  // MPI_Finalize ends it: the garbage collector's time is not the same on all ranks
+  // MPI_Finalize ends the state, because the garbage collector runs at different times on the ranks.
+  ~Ranks() = default;
 
-  /// Error code and text; 0: it can be used.
+  /// Returns the error code and text of lmdbio_mpi_init.
   std::pair<int, std::string> state() const { return {rc_, rc_ != 0 ? lmdbio_error() : ""}; }
 
-  /// Error code, text, and the address of a reader.
+  /// Opens a reader, and waits for the other ranks.  Returns an error code, its text, and the address of the
+  /// reader.
   std::tuple<int, std::string, std::uintptr_t> open(const std::string& path,
                                                     const std::optional<std::string>& database,
                                                     std::uint64_t memory) const {

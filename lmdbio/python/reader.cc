@@ -40,12 +40,12 @@ class Reader {
  public:
   using PythonClass = void;  ///< see made.h
   Reader(const std::string& path, const std::optional<std::string>& database,
-         std::optional<std::uint64_t> memory, bool lock, bool index)
+         std::optional<std::uint64_t> memory, bool lock, bool index_file)
       : path_(path), database_(database) {
     lmdbio_reader_options options{};
     options.size = sizeof options;
     options.memory = static_cast<std::size_t>(memory.value_or(0));
-    options.no_sidecar = !index;
+    options.no_index_file = !index_file;
     std::string why;
     std::unique_ptr<Snapshot> snapshot;
     MDB_dbi dbi = 0;
@@ -94,33 +94,40 @@ class Reader {
 
   std::uint64_t size() const {
     const std::shared_ptr<Handle> h = open();
-    const Waiting waits;
-    return lmdbio_reader_count(h->reader());
+    std::uint64_t count = 0;
+    int rc = 0;
+    {
+      const Waiting waits;
+      rc = lmdbio_reader_count(h->reader(), &count);
+    }
+    if (rc != 0 || PyErr_Occurred() != nullptr) raise_last(rc);
+    return count;
   }
 
-  py::object read(const Ordinals& ordinals, bool copy) const {
+  py::object read(const Ordinals& ordinals, BytesAs as) const {
     const std::shared_ptr<Handle> h = open();
     const std::span<const std::uint64_t> wanted(ordinals.data(), static_cast<std::size_t>(ordinals.size()));
+    const std::uint64_t count = size();
     if (const auto most = std::max_element(wanted.begin(), wanted.end());
-        most != wanted.end() && *most >= lmdbio_reader_count(h->reader()))
-      raise_as(PyExc_IndexError, path_ + ": no record " + std::to_string(*most) + "; number of records: " +
-                                     std::to_string(lmdbio_reader_count(h->reader())));
-    return batch_of(copy, [&](const lmdbio_batch** b) {
+        most != wanted.end() && *most >= count)
+      raise_as(PyExc_IndexError, path_ + ": no record " + std::to_string(*most) +
+                                     "; number of records: " + std::to_string(count));
+    return batch_of(as, [&](const lmdbio_batch** b) {
       return lmdbio_reader_read(h->reader(), wanted.data(), wanted.size(), b);
     });
   }
 
-  py::object read_keys(const py::iterable& keys, bool copy) const {
+  py::object read_keys(const py::iterable& keys, BytesAs as) const {
     const std::shared_ptr<Handle> h = open();
     const Keys wanted(keys);
-    return batch_of(copy, [&](const lmdbio_batch** b) {
+    return batch_of(as, [&](const lmdbio_batch** b) {
       return lmdbio_reader_read_keys(h->reader(), wanted.values().data(), wanted.values().size(), b);
     });
   }
 
-  /// The record with this key; None: it does not exist.
-  py::object find(const py::bytes& key, bool copy) const {
-    return read_keys(py::make_tuple(key), copy).attr("__getitem__")(0);
+  /// Returns the record with this key, or None if it does not exist.
+  py::object find(const py::bytes& key, BytesAs as) const {
+    return read_keys(py::make_tuple(key), as).attr("__getitem__")(0);
   }
 
   /// Does not read the value.
@@ -139,7 +146,7 @@ class Reader {
 
   py::object item(const py::object& at) const {
     if (py::isinstance<py::bytes>(at)) {
-      py::object r = find(at, false);
+      py::object r = find(at, BytesAs::view);
       if (!r.is_none()) return r;
       raise_as(PyExc_KeyError, path_ + ": no key " + std::string(py::repr(at)));
     }
@@ -154,7 +161,7 @@ class Reader {
       Ordinals wanted(n);
       for (Py_ssize_t i = 0; i < n; ++i)
         wanted.mutable_data()[i] = static_cast<std::uint64_t>(start + i * step);
-      return read(wanted, false);
+      return read(wanted, BytesAs::view);
     }
     Py_ssize_t i = PyNumber_AsSsize_t(at.ptr(), PyExc_IndexError);
     const bool too_large = i == -1 && PyErr_ExceptionMatches(PyExc_IndexError) != 0;
@@ -166,19 +173,19 @@ class Reader {
                                      "; number of records: " + std::to_string(count));
     Ordinals wanted(1);
     *wanted.mutable_data() = static_cast<std::uint64_t>(i);
-    return read(wanted, false).attr("__getitem__")(0);
+    return read(wanted, BytesAs::view).attr("__getitem__")(0);
   }
 
-  py::object get(const py::bytes& key, const py::object& otherwise, bool copy) const {
-    const py::object r = find(key, copy);
+  py::object get(const py::bytes& key, const py::object& otherwise, BytesAs as) const {
+    const py::object r = find(key, as);
     return r.is_none() ? otherwise : r.attr("value");
   }
 
-  std::unique_ptr<Stream> stream(const py::object& order, bool copy, bool zero_copy) const {
-    return std::make_unique<Stream>(open(), order, copy, zero_copy);
+  std::unique_ptr<Stream> stream(const py::object& order, BytesAs as) const {
+    return std::make_unique<Stream>(open(), order, as);
   }
 
-  /// The last transaction in the snapshot; 0: unknown, of a reader of several ranks.
+  /// Returns the number of the last transaction in the snapshot, or 0 if several ranks share the reader.
   std::size_t transaction() const {
     const std::shared_ptr<Handle> h = open();
     return h->snapshot() == nullptr ? 0 : mdb_txn_id(h->snapshot()->handle());
@@ -199,7 +206,7 @@ class Reader {
   }
 
   template <class Call>
-  static py::object batch_of(bool copy, Call&& call) {
+  static py::object batch_of(BytesAs as, Call&& call) {
     const lmdbio_batch* b = nullptr;
     int rc = 0;
     {
@@ -207,8 +214,8 @@ class Reader {
       rc = call(&b);
     }
     OwnedBatch owned(rc == 0 ? b : nullptr);
-    if (rc != 0 || PyErr_Occurred() != nullptr) raise_last(rc);  // a signal's exception may come at the end
-    return py::cast(std::make_unique<Batch>(std::move(owned), copy));
+    if (rc != 0 || PyErr_Occurred() != nullptr) raise_last(rc);  // a signal handler may raise at the end
+    return py::cast(std::make_unique<Batch>(std::move(owned), as));
   }
 
   const std::string path_;
@@ -216,10 +223,11 @@ class Reader {
   std::shared_ptr<Handle> handle_;  ///< null: closed
 };
 
-/// A new Reader; `handle`: the address of one that another module has opened, which is taken over.
+/// Makes a Reader.  `handle` is None, or the address of a reader that another module has opened, which is
+/// then taken over.
 std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<std::string>& database,
-                                    const py::object& memory, bool lock, bool index, const py::object& handle,
-                                    const py::object& keep) {
+                                    const py::object& memory, bool lock, bool index_file,
+                                    const py::object& handle, const py::object& keep) {
   const auto name = py::module_::import("os").attr("fsencode")(path).cast<std::string>();
   if (name.find('\0') != std::string::npos || (database && database->find('\0') != std::string::npos))
     raise_as(PyExc_ValueError, "path and database must not contain null bytes");
@@ -231,10 +239,10 @@ std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<
       raise_as(PyExc_ValueError, "memory must be at least 1 MiB and at most 2**62 bytes, or None");
     limit = whole.cast<std::uint64_t>();
   }
-  return std::make_unique<Reader>(name, database, limit, lock, index);
+  return std::make_unique<Reader>(name, database, limit, lock, index_file);
 }
 
-/// Whole numbers, as an array of the library's type.
+/// Converts whole numbers to an array of the library's type.
 Ordinals ordinals_of(const py::object& given) {
   const py::module_ numpy = py::module_::import("numpy");
   const py::object array =
@@ -246,7 +254,7 @@ Ordinals ordinals_of(const py::object& given) {
   if (array.attr("ndim").cast<int>() != 1) raise_as(PyExc_ValueError, "ordinals must be a list of numbers");
   if (kind == "i" && array.attr("min")().cast<std::int64_t>() < 0)
     throw py::index_error("ordinals must not be negative");
-  return array.attr("astype")("uint64");  // a copy: the program may change its own meanwhile
+  return array.attr("astype")("uint64");  // a copy, because the program may change its array
 }
 
 }  // namespace
@@ -260,18 +268,24 @@ void add_reader(py::module_& module) {
       "path: the directory that contains data.mdb, or a data file.  database: the name of a database;\n"
       "None: the main one.  memory: upper limit in bytes for what the reader reads ahead and for the\n"
       "batches that the program holds, at least 1 MiB; None: LMDBIO_MEMORY.  lock: False: as\n"
-      "MDB_NOLOCK, for databases that nobody writes.  index: False: do not look for an index file.\n\n"
+      "MDB_NOLOCK, for databases that are not written.  index_file: False: do not look for an index file.\n\n"
+      "The keyword bytes_as of the methods is the form of keys and values: \"view\": memoryviews of the\n"
+      "library's memory.  \"bytes\": bytes objects, which do not count in `memory`.  \"mapped\": "
+      "memoryviews;\n"
+      "in streams, of the mapped file where records are in the page cache, which is fastest.  As with LMDB,\n"
+      "the process ends by SIGBUS if the file is truncated while such views are used.\n\n"
       "Any number of threads may use a reader.  After a fork, the child opens its own.\n"
       "Raises FileNotFoundError and other OSErrors, CorruptedError, KeyError (no such database),\n"
       "MemoryError, and Error if LMDBIO does not serve the file.")
       .def(py::init(&make_reader), py::arg("path"), py::arg("database") = py::none(),
-           py::arg("memory") = py::none(), py::kw_only(), py::arg("lock") = true, py::arg("index") = true,
-           py::arg("_handle") = py::none(), py::arg("_keep") = py::none())
+           py::arg("memory") = py::none(), py::kw_only(), py::arg("lock") = true,
+           py::arg("index_file") = true, py::arg("_handle") = py::none(), py::arg("_keep") = py::none())
       .def_property_readonly(
           "path",
           [](const Reader& r) { return py::module_::import("os").attr("fsdecode")(py::bytes(r.path())); })
       .def_property_readonly("database", &Reader::database)
-      // What programs use to clean up, and debuggers to show, works for an object whose __init__ failed, too.
+      // `closed`, close() and repr() also work for an object whose __init__ failed: programs use them to
+      // clean up, and debuggers to show the object.
       .def_property_readonly(
           "closed",
           [](const py::object& self) { return !is_made(self) || self.cast<const Reader&>().closed(); })
@@ -289,30 +303,39 @@ void add_reader(py::module_& module) {
                  .attr("from_iterable")(self.attr("stream")(
                      py::module_::import("lmdbio").attr("Order").attr("sequential")(py::arg("batch") = 64)));
            })
-      .def("get", &Reader::get, py::arg("key"), py::arg("default") = py::none(), py::kw_only(),
-           py::arg("copy") = false, "The value of a key, the first one if it has several; or `default`.")
+      .def(
+          "get",
+          [](const Reader& r, const py::bytes& key, const py::object& otherwise, const py::object& as) {
+            return r.get(key, otherwise, bytes_as_of(as));
+          },
+          py::arg("key"), py::arg("default") = py::none(), py::kw_only(), py::arg("bytes_as") = "view",
+          "The value of a key, the first one if it has several; or `default`.")
       .def(
           "read",
-          [](const Reader& r, const py::object& ordinals, bool copy) {
-            return r.read(ordinals_of(ordinals), copy);
+          [](const Reader& r, const py::object& ordinals, const py::object& as) {
+            const BytesAs form = bytes_as_of(as);
+            return r.read(ordinals_of(ordinals), form);
           },
-          py::arg("ordinals"), py::kw_only(), py::arg("copy") = false,
+          py::arg("ordinals"), py::kw_only(), py::arg("bytes_as") = "view",
           "The records with these ordinals, in this order, read together.  Raises IndexError.")
       .def(
-          "read_keys", &Reader::read_keys, py::arg("keys"), py::kw_only(), py::arg("copy") = false,
+          "read_keys",
+          [](const Reader& r, const py::iterable& keys, const py::object& as) {
+            return r.read_keys(keys, bytes_as_of(as));
+          },
+          py::arg("keys"), py::kw_only(), py::arg("bytes_as") = "view",
           "The records with these keys, in this order, read together; None for each key that does not exist.")
       .def("keys", &Reader::keys,
            "Iterates over all keys, as bytes, in their order; reads no values that have pages of their own.\n"
            "With MDB_DUPSORT a key comes once for each of its values, so that key number i is that of record "
            "i.")
-      .def("stream", &Reader::stream, py::arg("order"), py::kw_only(), py::arg("copy") = false,
-           py::arg("zero_copy") = false,
-           "Opens a stream of the records in an Order, which are read ahead.\n\n"
-           "copy: records are bytes objects, which do not count as the reader's memory.  zero_copy: records "
-           "that are\n"
-           "in the page cache are views of the file's mapping, which is fastest; as with LMDB, the process "
-           "ends by\n"
-           "SIGBUS if the file is truncated while they are used.")
+      .def(
+          "stream",
+          [](const Reader& r, const py::object& order, const py::object& as) {
+            return r.stream(order, bytes_as_of(as));
+          },
+          py::arg("order"), py::kw_only(), py::arg("bytes_as") = "view",
+          "Opens a stream of the records in an Order, which are read ahead.  bytes_as: see Reader.")
       .def(
           "close",
           [](const py::object& self) {

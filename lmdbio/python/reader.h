@@ -1,4 +1,4 @@
-// Readers and streams of lmdbio.h as Python's classes.
+// Readers of lmdbio.h as Python's class Reader.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -17,14 +17,15 @@ namespace lmdbio::python {
 
 using Ordinals = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
 
-/// A reader of the library, with what it needs to live.  Calls and streams that use it keep it open.
+/// Owns a reader of the library and the objects that it needs.  Calls and streams that use it keep it open.
 class Handle {
  public:
-  /// `snapshot`: of a reader that was attached; else null.  `keep`: lives as long as the reader.
+  /// `snapshot` is the transaction that the reader was attached to, or null.  `keep` is any object that must
+  /// live as long as the reader.
   Handle(lmdbio_reader* reader, std::unique_ptr<Snapshot> snapshot, pybind11::object keep);
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  /// With the GIL; waits without it.
+  /// Closes the reader.  The caller holds the GIL, which is released during the wait.
   ~Handle();
 
   lmdbio_reader* reader() const noexcept { return reader_; }
@@ -34,7 +35,7 @@ class Handle {
 
   MDB_dbi dbi = 0;
   std::string path;
-  std::mutex txn_mutex;  ///< guards the snapshot's transaction where cursors use it
+  std::mutex txn_mutex;  ///< guards the snapshot's transaction while cursors use it
 
  private:
   lmdbio_reader* const reader_;

@@ -21,8 +21,8 @@ Keys::Keys(const py::iterable& keys) : objects_(keys) {
   }
 }
 
-Stream::Stream(std::shared_ptr<Handle> reader, const py::object& order, bool copy, bool zero_copy)
-    : reader_(std::move(reader)), copy_(copy), zero_copy_(zero_copy) {
+Stream::Stream(std::shared_ptr<Handle> reader, const py::object& order, BytesAs as)
+    : reader_(std::move(reader)), as_(as) {
   const auto number = [&](const char* field) { return order.attr(field).cast<std::uint64_t>(); };
   lmdbio_order o{};
   o.size = sizeof o;
@@ -36,10 +36,10 @@ Stream::Stream(std::shared_ptr<Handle> reader, const py::object& order, bool cop
   o.window = number("window");
   o.epoch = number("epoch");
   o.position = number("position");
-  const py::object epochs = order.attr("epochs");
-  o.epochs = epochs.is_none() ? 0 : epochs.cast<std::uint64_t>();
+  const py::object end_epoch = order.attr("end_epoch");
+  o.end_epoch = end_epoch.is_none() ? LMDBIO_ENDLESS : end_epoch.cast<std::uint64_t>();
   o.across_epochs = order.attr("across_epochs").cast<bool>();
-  o.zero_copy = copy || zero_copy ? 1 : 0;  // copies are made here
+  o.zero_copy = as != BytesAs::view ? 1 : 0;  // Batch copies the bytes for bytes objects itself
   Ordinals list;
   std::optional<Keys> keys;
   if (o.kind == LMDBIO_ORDER_LIST) {
@@ -51,7 +51,7 @@ Stream::Stream(std::shared_ptr<Handle> reader, const py::object& order, bool cop
     o.keys = keys->values().data();
     o.length = keys->values().size();
   }
-  where_ = {o.epoch, o.position};
+  position_ = {o.epoch, o.position};
   int rc = 0;
   {
     const Waiting waits;
@@ -79,20 +79,19 @@ py::object Stream::next() {
   }
   busy_ = false;
   OwnedBatch owned(rc == 0 ? b : nullptr);
-  lmdbio_stream_position(stream_, &where_.first, &where_.second);
+  lmdbio_stream_position(stream_, &position_.first, &position_.second);
   if (closing_) close();
   if (rc == MDB_NOTFOUND) throw py::stop_iteration();
   if (rc != 0) raise_last(rc);
-  return py::cast(std::make_unique<Batch>(std::move(owned), copy_, zero_copy_ ? reader_ : nullptr));
+  return py::cast(std::make_unique<Batch>(std::move(owned), as_, as_ == BytesAs::mapped ? reader_ : nullptr));
 }
 
-std::pair<std::uint64_t, std::uint64_t> Stream::where() const { return where_; }
+std::pair<std::uint64_t, std::uint64_t> Stream::position() const { return position_; }
 
 void Stream::cancel() {
   if (stream_ != nullptr) lmdbio_stream_cancel(stream_);
 }
 
-// A call in progress ends first, and then closes the stream.
 void Stream::close() {
   if (stream_ == nullptr) return;
   closing_ = true;
@@ -111,8 +110,9 @@ void add_stream(py::module_& module) {
       .def("__iter__", [](const py::object& self) { return self; })
       .def("__next__", &Stream::next)
       .def_property_readonly(
-          "where", &Stream::where,
-          "Epoch and position of the next batch.  An Order resumes there: order.resume(*stream.where).")
+          "position", &Stream::position,
+          "The epoch and position of the next batch, as a tuple.  An Order with the same end resumes there:\n"
+          "order.resume(*stream.position).")
       .def("cancel", &Stream::cancel,
            "Makes a waiting call for the next batch, and all later ones, raise CancelledError.  Any thread.")
       .def("close", &Stream::close,

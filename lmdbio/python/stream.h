@@ -1,4 +1,4 @@
-// Streams of lmdbio.h.
+// Streams of lmdbio.h as Python's class Stream.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,14 +8,16 @@
 #include <memory>
 #include <utility>
 
+#include "lmdbio/python/batch.h"
 #include "lmdbio/python/made.h"
 #include "lmdbio/python/reader.h"
 
 namespace lmdbio::python {
 
-/// The keys that a call is given; the objects live as long as this does.
+/// The keys that are passed to a call.  Keeps their Python objects alive.
 class Keys {
  public:
+  /// Raises TypeError if a key is not bytes.
   explicit Keys(const pybind11::iterable& keys);
   const std::vector<MDB_val>& values() const noexcept { return values_; }
 
@@ -24,31 +26,35 @@ class Keys {
   std::vector<MDB_val> values_;
 };
 
+/// An iterator over batches.
 class Stream {
  public:
   using PythonClass = void;  ///< see made.h
-  /// `order`: an lmdbio.Order.
-  Stream(std::shared_ptr<Handle> reader, const pybind11::object& order, bool copy, bool zero_copy);
+  /// Opens a stream of `order`, which is an lmdbio.Order.
+  Stream(std::shared_ptr<Handle> reader, const pybind11::object& order, BytesAs as);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream() { close(); }
 
-  /// The next Batch.  Raises StopIteration.
+  /// Returns the next Batch.  Raises StopIteration at the end.
   pybind11::object next();
-  std::pair<std::uint64_t, std::uint64_t> where() const;
-  /// Any thread.
+  /// Returns the epoch and position of the next batch, also after close().
+  std::pair<std::uint64_t, std::uint64_t> position() const;
+  /// Makes a waiting next() and all later ones raise CancelledError.  Any thread.
   void cancel();
+  /// Closes the stream.  If another thread is in next(), cancels it, and that thread closes the stream.
   void close();
 
  private:
   void open() const;
 
   std::shared_ptr<Handle> reader_;
-  const bool copy_, zero_copy_;
-  lmdbio_stream* stream_ = nullptr;
+  const BytesAs as_;
+  lmdbio_stream* stream_ = nullptr;  ///< null: closed
   // Guarded by the GIL.
-  std::pair<std::uint64_t, std::uint64_t> where_{};
-  bool busy_ = false, closing_ = false;
+  std::pair<std::uint64_t, std::uint64_t> position_{};
+  bool busy_ = false;     ///< a thread is in next()
+  bool closing_ = false;  ///< this thread is to close the stream
 };
 
 void add_stream(pybind11::module_& module);

@@ -1,4 +1,4 @@
-// Calls that may wait: without the GIL, and so that Python's signal handlers run meanwhile.
+// Calls that may wait release the GIL, and let Python's signal handlers run meanwhile.
 #pragma once
 
 #include <Python.h>
@@ -8,7 +8,7 @@
 
 namespace lmdbio::python {
 
-/// While it lives, the calling thread does not hold the GIL.
+/// Releases the GIL while it lives.
 class WithoutGil {
  public:
   WithoutGil() noexcept : thread_(PyEval_SaveThread()) {}
@@ -20,8 +20,8 @@ class WithoutGil {
     try {
       PyEval_RestoreThread(thread_);
     } catch (abi::__forced_unwind&) {
-      // The interpreter ends, and with it this daemon thread.  Up to Python 3.13 it is unwound, which no
-      // function of the library allows; later, it waits here for the end of the process.
+      // The interpreter is ending, and this is a daemon thread.  Python up to 3.13 unwinds it, which the
+      // library's functions do not allow.  So the thread waits here for the end of the process.
       for (;;) ::pause();
     }
   }
@@ -31,8 +31,8 @@ class WithoutGil {
   PyThreadState* thread_;
 };
 
-/// The same for calls of the library.  If a signal handler raises an exception (KeyboardInterrupt), the call
-/// ends with ECANCELED, and the exception is set: see raise().
+/// Releases the GIL around a call of the library.  If a signal handler raises an exception such as
+/// KeyboardInterrupt, the call ends with ECANCELED, and the exception is set; see raise().
 class Waiting : public WithoutGil {
  public:
   Waiting() noexcept {
@@ -51,7 +51,7 @@ class Waiting : public WithoutGil {
     return w.programs_(w.context_);
   }
 
-  /// Of a program that embeds Python.
+  /// The interrupt function that was set before, by a program that embeds Python.
   lmdbio_interrupt_func* programs_ = nullptr;
   void* context_ = nullptr;
 };

@@ -84,6 +84,7 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
       return invalid("position: it is beyond the end of an epoch");
     made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
   }
+  made.job_.order.end_epoch = records::end_epoch(o);  // the default depends on `epoch`, which shares change
   // The program owns the arrays.
   made.job_.order.list = nullptr;
   made.job_.order.keys = nullptr;
@@ -111,9 +112,7 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
 }
 
 std::uint64_t Deal::last_epoch() const noexcept {
-  const lmdbio_order& o = job_.order;
-  const std::uint64_t last = o.epoch + (o.epochs - 1);
-  return o.epochs == 0 || last < o.epoch ? UINT64_MAX : last;
+  return job_.order.end_epoch == LMDBIO_ENDLESS ? UINT64_MAX : job_.order.end_epoch - 1;
 }
 
 std::uint64_t Deal::next_sent(std::uint64_t round) const noexcept {
@@ -150,12 +149,9 @@ std::uint64_t Deal::most_positions() const noexcept {
 
 lmdbio_order Deal::share(std::uint32_t rank) const {
   lmdbio_order o = share_of(job_, rank);
-  const std::uint64_t last = last_epoch();
   const Spot start = start_of(rank);
-  const bool ended = start.epoch > last;
-  o.epoch = ended ? last : start.epoch;
-  o.position = ended ? order_of(rank).length(last) : start.position;
-  if (last != UINT64_MAX) o.epochs = last - o.epoch + 1;
+  o.epoch = start.epoch;
+  o.position = start.position;
   return o;
 }
 

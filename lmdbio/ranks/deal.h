@@ -45,7 +45,7 @@ struct Job {
   /// sent again.  In kKeptParts-ths of all rounds.  Without effect if the shares differ between epochs.
   unsigned kept_parts = 0;
   /// Where each rank's share begins.  Null: all shares begin at order.epoch and order.position.  Set for
-  /// ranks that continue where they stopped.  The last epoch is order.epoch + order.epochs - 1.
+  /// ranks that continue where they stopped.  The job ends before records::end_epoch(order).
   std::shared_ptr<const std::vector<records::Spot>> starts;
   records::Order::List list;  ///< of the order; null: the list in `order` is copied
 };

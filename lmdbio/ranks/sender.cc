@@ -50,7 +50,7 @@ Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::ui
 }
 
 void Sender::use_page_cache(double share) noexcept {
-  if (deal_.is_scattered() || deal_.last_epoch() == deal_.first_epoch()) return;
+  if (deal_.is_scattered() || deal_.last_epoch() <= deal_.first_epoch()) return;
   const std::uint64_t rounds = deal_.rounds_per_epoch(), kept = deal_.kept_rounds();
   const auto room = static_cast<std::uint64_t>(static_cast<double>(rounds) * share);
   cached_ = {kept, kept + std::min(room, rounds - kept)};

@@ -44,7 +44,7 @@ bool votes_to_deal(const StreamFacts& f) noexcept {
   facts.records = f.records;
   facts.record_bytes = f.record_bytes;
   facts.elements = has_length(f.share) ? f.share.length : f.records;
-  facts.epochs = f.share.epochs;
+  facts.epochs = records::epochs_to_read(f.share);  // of a rank that has read all: 0, which favours dealing
   facts.round_records = round_records(f.offer, scattered_bytes(f.record_bytes), f.readers);
   facts.fetch_records = kFetchBytes / f.record_bytes;
   facts.nodes = f.nodes;
@@ -55,7 +55,7 @@ bool votes_to_deal(const StreamFacts& f) noexcept {
 
 Keeping what_to_keep(const StreamFacts& f, std::uint64_t set_aside) noexcept {
   const Result<records::Order> share = records::Order::make(f.share, f.records, nullptr, f.list);
-  if (!share || !share.value().repeats() || f.share.epochs == 1) return {};
+  if (!share || !share.value().repeats() || records::epochs_to_read(f.share) <= 1) return {};
   const auto records = static_cast<double>(share.value().length(f.share.epoch));
   const double bytes =
       records * static_cast<double>(f.record_bytes + Receiver::kBytesOfPlace) * kMoreThanEstimated;

@@ -39,8 +39,8 @@ FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_
   std::uint64_t h = 1;
   for (const std::uint64_t field :
        {std::uint64_t{o.kind}, std::uint64_t{o.last}, std::max<std::uint64_t>(o.batch, 1), o.seed, o.window,
-        o.epochs == 0 ? 0 : o.epoch + o.epochs, std::uint64_t{o.across_epochs != 0},
-        std::max<std::uint64_t>(share.block, 1), share.step, has_length(o) ? o.length : 0})
+        records::end_epoch(o), std::uint64_t{o.across_epochs != 0}, std::max<std::uint64_t>(share.block, 1),
+        share.step, has_length(o) ? o.length : 0})
     h = mix(h ^ field);
   if (o.kind == LMDBIO_ORDER_LIST)
     for (std::size_t i = 0; i < o.length; ++i) h = mix(h ^ o.list[i]);

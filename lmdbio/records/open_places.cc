@@ -45,7 +45,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
                    bool& loaded, std::string& why) {
   RecordIndex index;
   loaded = false;
-  if (request.sidecar) {
+  if (request.index_file) {
     const Result<FileIdentity> identity = source.base().identity();
     const Result<std::uint64_t> size = source.base().size();
     if (identity && size) {

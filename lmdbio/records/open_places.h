@@ -13,7 +13,7 @@ namespace lmdbio::records {
 /// Which index open_places() opens, and how.
 struct PlacesRequest {
   std::string database;            ///< its name; empty: the main one
-  bool sidecar = true;             ///< look for an index file
+  bool index_file = true;          ///< look for an index file
   std::shared_ptr<Memory> memory;  ///< as in IndexRequest
   /// As in IndexRequest.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;

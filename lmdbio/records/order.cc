@@ -13,9 +13,10 @@ namespace {
 
 constexpr std::uint64_t low_bits(unsigned n) noexcept { return (std::uint64_t{1} << n) - 1; }
 
-// A Feistel network permutes the numbers of as many bits as count - 1 has; those that leave the range go
-// through it again (cycle walking: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002), less than
-// twice on average.  With fewer bits than kLeastBits its permutations would not be even.
+// A Feistel network permutes all numbers that have as many bits as count - 1.  Results outside the range pass
+// through the network again (cycle walking: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002).
+// On average a number passes fewer than two times.  With fewer than kLeastBits bits, the permutations would
+// not be uniform.
 constexpr unsigned kRounds = 8, kLeastBits = 8;
 
 class Network {
@@ -32,7 +33,7 @@ class Network {
   }
   std::uint64_t backward(std::uint64_t x) const noexcept {
     std::uint64_t l = x & low_bits(low_), h = x >> low_;
-    for (unsigned round = kRounds; round-- > 0;) step(round, l, h);  // each step undoes itself
+    for (unsigned round = kRounds; round-- > 0;) step(round, l, h);  // a step is its own inverse
     return h << low_ | l;
   }
 
@@ -208,7 +209,7 @@ std::uint64_t Order::record(std::uint64_t epoch, std::uint64_t i) const noexcept
     case LMDBIO_ORDER_LIST:
       return (*list_)[i];
     case LMDBIO_ORDER_FUNCTION:
-      return std::min(function_(context_, epoch, i), UINT64_MAX - 1);  // UINT64_MAX is an absent key
+      return std::min(function_(context_, epoch, i), UINT64_MAX - 1);  // UINT64_MAX marks an absent key
     case LMDBIO_ORDER_SEQUENTIAL:
     case LMDBIO_ORDER_KEYS:
       break;

@@ -1,4 +1,4 @@
-// Orders of records: pure functions of the place in a sequence, so that a job can go on anywhere.
+// Orders of records.  They are pure functions of an epoch and a position, so a job can resume anywhere.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -12,97 +12,117 @@
 
 namespace lmdbio::records {
 
-/// Element `i` of a permutation of 0 to `count` - 1, another one for each seed and epoch.  Frozen: jobs
-/// resume by it, and ranks agree on it; docs/format.md says how it is made.  `i` is below `count`.
+/// Returns element `i` of a permutation of 0 to `count` - 1, which differs for each seed and epoch.  `i` must
+/// be less than `count`.  The permutation must never change, because jobs resume by it and ranks rely on it.
+/// docs/format.md defines it.
 std::uint64_t shuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t i) noexcept;
-/// The i for which shuffle() gives `x`, which is below `count`.
+/// Returns the i for which shuffle() returns `x`.  `x` must be less than `count`.
 std::uint64_t unshuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
                         std::uint64_t x) noexcept;
 
-/// A place in an order: as lmdbio_order's fields of these names.
+/// Returns the epoch before which a stream of this order ends, at least 1.  This is lmdbio_order::end_epoch
+/// with its default filled in.  LMDBIO_ENDLESS: the stream never ends.  The start may lie at or after the
+/// end; the stream then has no records.
+constexpr std::uint64_t end_epoch(const lmdbio_order& order) noexcept {
+  if (order.end_epoch != 0) return order.end_epoch;
+  return order.epoch < LMDBIO_ENDLESS ? order.epoch + 1 : LMDBIO_ENDLESS;
+}
+/// Returns the number of epochs that a stream of this order reads, including a first one that it reads only
+/// in part.  0: the stream has no records.  The number is huge if the stream never ends.
+constexpr std::uint64_t epochs_to_read(const lmdbio_order& order) noexcept {
+  const std::uint64_t end = end_epoch(order);
+  return order.epoch < end ? end - order.epoch : 0;
+}
+
+/// A position in an order: the fields of lmdbio_order with these names.
 struct Spot {
   std::uint64_t epoch = 0, position = 0;
   friend bool operator==(const Spot&, const Spot&) = default;
 };
 
-/// What a lmdbio_order says, for a database of so many records.  Constant once made; any thread.
+/// Maps positions of an lmdbio_order to records, for a database with a given number of records.  Immutable;
+/// any thread.  The order's start and end belong to Sequence.
 class Order {
  public:
   using List = std::shared_ptr<const std::vector<std::uint64_t>>;
-  /// `list`: of the order, if somebody has a copy of it; else it is copied.  EINVAL: a field out of its
-  /// range, an ordinal of the list among them; `wrong` (may be null) then gets its name and what it has to
-  /// be, a constant.  ENOMEM.
+  /// Checks the fields of `order`.  `list` is a copy of the order's list, if the caller has one; otherwise
+  /// the list is copied.  EINVAL: a field, or an ordinal of the list, is out of range; `*wrong` (unless
+  /// `wrong` is null) is then set to a constant text that names the field and its range.  ENOMEM.
   static Result<Order> make(const lmdbio_order& order, std::uint64_t records, const char** wrong = nullptr,
                             List list = nullptr) noexcept;
 
-  /// Records in an epoch's sequence.  Without across_epochs() the same for all epochs.
+  /// Returns the number of records in an epoch's sequence.  Without across_epochs(), it is the same for all
+  /// epochs.
   std::uint64_t length(std::uint64_t epoch = 0) const noexcept;
-  /// The record at a position of an epoch's sequence, below length(epoch): its ordinal; with by_key() the
-  /// index of its key.  With across_epochs() positions beyond that are of the epochs that follow.
+  /// Returns the ordinal of the record at a position of an epoch's sequence, or with by_key() the index of
+  /// its key.  `position` must be less than length(epoch), except with across_epochs(), where larger
+  /// positions belong to the epochs that follow.
   std::uint64_t at(std::uint64_t epoch, std::uint64_t position) const noexcept;
-  /// Which element of the kind's order that is, before offset, step and block choose among them, and of which
-  /// epoch's.
+  /// Returns the element at a position: its epoch, and its number among all elements of that epoch, before
+  /// offset, step and block select the share.
   Spot element(std::uint64_t epoch, std::uint64_t position) const noexcept;
-  /// The ordinal of an element of an epoch, below elements(); with by_key() the index of its key.
+  /// Returns the ordinal of an element of an epoch, or with by_key() the index of its key.  `element` must be
+  /// less than elements().
   std::uint64_t record(std::uint64_t epoch, std::uint64_t element) const noexcept;
-  /// Elements of an epoch, before offset, step and block choose.
+  /// Returns the number of elements of an epoch, before offset, step and block select the share.
   std::uint64_t elements() const noexcept { return all_; }
-  /// Which element of an epoch's order, before offset, step and block choose, is the record `ordinal`, below
-  /// the number of records.  None: lists and functions, in which a record may be any number of times.
+  /// Returns the number of the element of an epoch that is the record `ordinal`, before offset, step and
+  /// block select the share.  `ordinal` must be less than the number of records.  Returns nothing for lists,
+  /// keys and functions, which may contain a record any number of times.
   std::optional<std::uint64_t> element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept;
-  /// Where that element is: none if offset, step and block do not choose it.  Its position in its epoch's
-  /// sequence, or with across_epochs() counted as normal() does.
+  /// Returns the position of an element in its epoch's sequence, with across_epochs() as normal() counts it.
+  /// Returns nothing if offset, step and block do not select the element.
   std::optional<Spot> position_of(std::uint64_t epoch, std::uint64_t element) const noexcept;
-  /// With across_epochs(): the same record's place, with a position below its epoch's length.  There has to
-  /// be an element: not for length 0.
+  /// With across_epochs(): returns the position of the same record that is less than the length of its epoch.
+  /// The order must have elements.
   Spot normal(Spot s) const noexcept;
-  /// With across_epochs(): how many records there are from `s` to the end of epoch `last`; at most
+  /// With across_epochs(): returns the number of records from `s` to the end of epoch `last`, at most
   /// UINT64_MAX.
   std::uint64_t left(Spot s, std::uint64_t last) const noexcept;
-  /// With across_epochs(): how many records lie between two places, at most UINT64_MAX; none: `to` comes
-  /// first.
+  /// With across_epochs(): returns the number of records from `from` to `to`, at most UINT64_MAX.  Returns
+  /// nothing if `to` comes first.
   std::optional<std::uint64_t> distance(Spot from, Spot to) const noexcept;
-  /// Positions of an epoch's sequence that are elements below `elements`.
+  /// Returns the number of positions of an epoch's sequence that belong to elements less than `elements`.
   std::uint64_t positions_below(std::uint64_t epoch, std::uint64_t elements) const noexcept;
-  /// Becomes the share of another rank.
+  /// Changes this order to the share of another rank.
   void set_offset(std::uint64_t offset) noexcept {
     offset_ = offset;
     length_ = static_cast<std::uint64_t>(chosen(all_));
   }
-  /// The share of another rank.
+  /// Returns the share of another rank.
   Order with_offset(std::uint64_t offset) const noexcept {
     Order other = *this;
     other.set_offset(offset);
     return other;
   }
-  /// Epoch follows epoch in one sequence, from which offset, step and block choose.
+  /// Returns true if all epochs form one sequence, from which offset, step and block select the share.
   bool across_epochs() const noexcept { return across_epochs_; }
-  /// Each epoch has the same records at the same positions.
+  /// Returns true if each epoch has the same records at the same positions.
   bool repeats() const noexcept {
     return (kind_ == LMDBIO_ORDER_SEQUENTIAL || kind_ == LMDBIO_ORDER_LIST || kind_ == LMDBIO_ORDER_KEYS) &&
            (!across_epochs_ || Wide{all_} % (Wide{step_} * block_) == 0);
   }
-  /// Of a list; else null.
+  /// Returns the list, or null for other kinds.
   const List& list() const noexcept { return list_; }
-  /// There are no records.
+  /// Returns true if no epoch has any records.
   bool empty() const noexcept { return across_epochs_ ? all_ == 0 : length_ == 0; }
   bool by_key() const noexcept { return kind_ == LMDBIO_ORDER_KEYS; }
-  /// Records that lie next to each other in the database mostly follow each other.
+  /// Returns true if records that follow each other in the sequence are mostly neighbours in the database.
   bool in_order() const noexcept;
 
  private:
   Order() = default;
   lmdbio_order_kind kind_ = LMDBIO_ORDER_SEQUENTIAL;
-  /// Wide enough for any epoch times any length.
+  /// Holds the product of any epoch and any length.
   __extension__ using Wide = unsigned __int128;
-  /// How many of the first `elements` elements are chosen.
+  /// Returns how many of the first `elements` elements belong to the share.
   Wide chosen(Wide elements) const noexcept;
-  /// With across_epochs_: how many chosen ones lie before that epoch.
+  /// With across_epochs_: returns the number of elements of the share before that epoch.
   Wide before(Wide epoch) const noexcept { return chosen(epoch * all_); }
 
   bool across_epochs_ = false;
-  std::uint64_t all_ = 0;     ///< elements of an epoch before offset, step and block choose among them
-  std::uint64_t length_ = 0;  ///< chosen, without across_epochs_
+  std::uint64_t all_ = 0;     ///< elements of an epoch
+  std::uint64_t length_ = 0;  ///< elements of the share in an epoch, without across_epochs_
   std::uint64_t offset_ = 0, step_ = 1, block_ = 1, seed_ = 0, window_ = 1;
   List list_;
   lmdbio_ordinal_func* function_ = nullptr;

@@ -13,26 +13,22 @@ Result<Sequence> Sequence::make(const lmdbio_order& order, Order made,
   Sequence s(order, std::move(made), std::move(ordinals_of_keys));
   s.last_ = order.last;
   s.batch_ = std::max<std::uint64_t>(order.batch, 1);
-  s.epochs_ = order.epochs;
+  s.end_epoch_ = end_epoch(order);
   s.window_ = order.kind == LMDBIO_ORDER_WINDOW_SHUFFLE ? order.window : 0;
   return s;
 }
 
-// The same place, or the next epoch's start if there is no batch at it.
+// Returns the same position, or the start of the next epoch if there is no batch at this position.
 Spot Sequence::settle(Spot s) const noexcept {
   if (order_.across_epochs()) return order_.empty() ? s : order_.normal(s);
   const std::uint64_t left = order_.length() - s.position;
   return left == 0 || (last_ == LMDBIO_LAST_DROP && left < batch_) ? Spot{s.epoch + 1, 0} : s;
 }
 
-// Only the last batch of all can have fewer records.
+// Only the last batch of the stream can have fewer records.
 std::optional<BatchPlan> Sequence::batch_across_epochs(Spot at) const noexcept {
   if (order_.empty()) return {};
-  std::uint64_t real = batch_;
-  // Epochs end: with UINT64_MAX, which nobody reaches.
-  const std::uint64_t last =
-      epochs_ == 0 || first_.epoch + (epochs_ - 1) < first_.epoch ? UINT64_MAX : first_.epoch + (epochs_ - 1);
-  real = std::min(real, order_.left(at, last));
+  const std::uint64_t real = std::min(batch_, order_.left(at, end_epoch_ - 1));
   if (real == 0 || (last_ == LMDBIO_LAST_DROP && real < batch_)) return {};
   BatchPlan b;
   b.at = at;
@@ -45,8 +41,8 @@ std::optional<BatchPlan> Sequence::batch_across_epochs(Spot at) const noexcept {
 std::optional<BatchPlan> Sequence::batch(Spot at) const noexcept {
   if (order_.across_epochs()) return batch_across_epochs(at);
   const std::uint64_t length = order_.length();
-  if (epochs_ != 0 && at.epoch - first_.epoch >= epochs_) return {};
-  if (settle(at) != at) return {};  // an epoch without batches: so are all that follow
+  if (at.epoch >= end_epoch_) return {};
+  if (settle(at) != at) return {};  // if one epoch has no batches, no epoch has any
   BatchPlan b;
   b.at = at;
   const std::uint64_t real = std::min(batch_, length - at.position);
@@ -58,7 +54,7 @@ std::optional<BatchPlan> Sequence::batch(Spot at) const noexcept {
 
 std::uint64_t Sequence::ordinal(const BatchPlan& b, std::uint64_t i) const noexcept {
   const std::uint64_t real = b.count - b.padding;
-  // Padding across epochs is what follows.
+  // With across_epochs, the padding consists of the records that follow.
   const std::uint64_t position =
       i < real || order_.across_epochs() ? b.at.position + i : (i - real) % order_.length();
   const std::uint64_t at = order_.at(b.at.epoch, position);

@@ -1,4 +1,4 @@
-// Which records each batch of an order has.  Pure.
+// The batches of an order, as pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,32 @@
 
 namespace lmdbio::records {
 
+/// Describes a batch.
 struct BatchPlan {
-  Spot at;                  ///< of its first record
-  Spot after;               ///< of the next batch's
-  std::uint64_t count = 0;  ///< records, padding included
-  std::uint64_t padding = 0;
+  Spot at;                    ///< position of its first record
+  Spot after;                 ///< position of the first record of the next batch
+  std::uint64_t count = 0;    ///< number of records, with the padding
+  std::uint64_t padding = 0;  ///< number of records at the end that only fill up the batch
 };
 
+/// Divides an order into batches, from its start to its end.  Immutable; any thread.
 class Sequence {
  public:
-  /// `ordinals_of_keys`: with LMDBIO_ORDER_KEYS, a record's ordinal for each key.  EINVAL: a field out of its
-  /// range.
+  /// Makes the sequence of `order`, which `made` was made from.  `ordinals_of_keys` has the ordinal of each
+  /// key with LMDBIO_ORDER_KEYS.  EINVAL: a field is out of range.
   static Result<Sequence> make(const lmdbio_order& order, Order made,
                                std::vector<std::uint64_t> ordinals_of_keys) noexcept;
 
   bool by_key() const noexcept { return order_.by_key(); }
-  /// Where the order begins.
+  /// Returns the position of the first batch, if there is one.
   Spot first() const noexcept { return settle(first_); }
-  /// The batch at `at`, which is first() or another batch's `after`.  None: the end.
+  /// Returns the batch at `at`, which must be first() or the `after` of another batch.  Returns nothing at
+  /// the end.
   std::optional<BatchPlan> batch(Spot at) const noexcept;
-  /// The ordinal of record `i` of a batch.
+  /// Returns the ordinal of record `i` of a batch.
   std::uint64_t ordinal(const BatchPlan& b, std::uint64_t i) const noexcept;
-  /// Records of this batch and the next lie among each other in the file: they are best read together.
+  /// Returns true if the records of this batch and of the next one are mixed in the file, so that reading
+  /// both together is best.
   bool mixed_with_next(const BatchPlan& b) const noexcept;
 
  private:
@@ -43,8 +47,9 @@ class Sequence {
   std::vector<std::uint64_t> ordinals_;
   Spot first_;
   lmdbio_last last_ = LMDBIO_LAST_KEEP;
-  std::uint64_t batch_ = 1, epochs_ = 0;
-  std::uint64_t window_ = 0;  ///< of LMDBIO_ORDER_WINDOW_SHUFFLE; 0: not that
+  std::uint64_t batch_ = 1;      ///< records per batch
+  std::uint64_t end_epoch_ = 1;  ///< records::end_epoch of the order
+  std::uint64_t window_ = 0;     ///< records per window of LMDBIO_ORDER_WINDOW_SHUFFLE; 0: another kind
 };
 
 }  // namespace lmdbio::records

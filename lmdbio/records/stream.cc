@@ -18,20 +18,20 @@ namespace lmdbio::records {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-/// What is read together: some requests of the largest size.  What is copied out of the page cache is to fit
-/// into a processor's.
+/// Bytes that are read together: a few requests of the largest size.  Bytes that are copied from the page
+/// cache together must fit into a processor's cache.
 constexpr std::uint64_t kLoadBytes = 4 * kMiB, kCachedLoadBytes = kMiB / 2;
-/// The part of it that is planned for: records differ in size, buffers should not.
+/// The part of a fetch that is planned.  Records differ in size, and buffers should not.
 constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - bytes / 16; }
-/// The first fetch is waited for by a program that does nothing else.
+/// Bytes of the first fetch.  It is small, because the program waits for it and does nothing else.
 constexpr std::uint64_t kFirstLoadBytes = kMiB;
-/// Read ahead: latency x bandwidth of file systems that need some dozens of requests in flight.
+/// Bytes to read ahead: latency times bandwidth of file systems that need some dozens of requests in flight.
 constexpr std::uint64_t kAheadBytes = 32 * kMiB;
-/// The program works on one batch while the next is read.
+/// Fetches to read ahead at least, so that the program works on one batch while the next is read.
 constexpr std::size_t kLeastAhead = 2;
-/// The part of a stream's memory that one fetch may have, where batches let it.
+/// A fetch normally takes at most this part (1/kLoadsInMemory) of its stream's share of memory.
 constexpr std::uint64_t kLoadsInMemory = 8;
-/// Nanoseconds; then it is looked again.
+/// The longest wait for the turn, in nanoseconds, before the conditions are checked again.
 constexpr std::int64_t kLongest = 250'000'000;
 
 }  // namespace
@@ -74,7 +74,7 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
 Stream::~Stream() {
   if (::getpid() != pid_) {
     queues_.forget();
-    // Another thread of the parent's was changing them.
+    // Another thread of the parent process was changing them.
     if (turn_.load() != kFree) {
       (void)owned_ahead_.release();
       (void)unstarted_.release();
@@ -98,7 +98,7 @@ void Stream::cancel() noexcept {
   shared_.pool->changes().notify();
 }
 
-// False: cancelled.
+// Takes the turn.  False: cancelled.  `always`: not to be cancelled.
 bool Stream::enter(bool always) noexcept {
   if (try_enter()) return true;
   for (;;) {
@@ -109,7 +109,7 @@ bool Stream::enter(bool always) noexcept {
       const AsyncSignalsAllowed program;
       shared_.pool->changes().wait(seen, kLongest);
     }
-    if (::getpid() != pid_) return true;  // a handler has forked: next() says so
+    if (::getpid() != pid_) return true;  // a signal handler has forked; next() reports it
   }
 }
 
@@ -118,7 +118,7 @@ bool Stream::try_enter() noexcept {
   return turn_.compare_exchange_strong(expected, kTaken);
 }
 
-// What is used after the turn lives as long as any reader's caller does.
+// Another thread may destroy the stream once the turn has ended, so the pool is kept alive here.
 void Stream::leave() noexcept {
   reserve();
   const std::shared_ptr<BufferPool> pool = shared_.pool;
@@ -126,14 +126,14 @@ void Stream::leave() noexcept {
   pool->notify_needs();
 }
 
-// Nothing of the stream is touched after that: another thread may end it.
+// The caller must not use the stream after this: another thread may destroy it.
 void Stream::end_turn() noexcept {
   const std::shared_ptr<BufferPool> pool = shared_.pool;
   if (turn_.exchange(kFree) == kWaitedFor) pool->changes().notify();
 }
 
-// A stream that has nothing ahead will ask for its next batch.  What it keeps others from reading ahead is at
-// most its share: perhaps it is never asked again.
+// Reserves memory for the next batch while nothing is read ahead.  The reservation keeps other streams from
+// reading ahead, so it is at most this stream's share: the program may never ask for another batch.
 void Stream::reserve() noexcept {
   const std::uint64_t wanted = ahead_.empty() ? std::min(batch_bytes_, share()) : 0;
   if (wanted == reserved_) return;
@@ -152,14 +152,14 @@ std::uint64_t Stream::load_target() const noexcept {
   return std::min(cached_ && !zero_copy_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
 }
 
-// What comes out of the page cache takes no time to wait for: it is copied as it is due, each time into the
-// buffer that was given back last, which the processor's caches still hold.
+// Data in the page cache needs no read-ahead.  It is copied when it is due, each time into the buffer that
+// was released last, which is still in the processor's caches.
 bool Stream::enough_ahead() const noexcept {
   if (cached_) return !ahead_.empty();
   return ahead_.size() >= kLeastAhead && ahead_bytes_ >= std::min(kAheadBytes, share() / 2);
 }
 
-// The next batches.  Null: the end.
+// Plans a fetch of the next batches.  `out` is null at the end of the stream.
 Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   out.reset();
   auto made = std::make_unique<Ahead>();
@@ -176,7 +176,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
       const Status st =
           add_records(reader_.places(), shared_, {some, n}, cancelled_, fetch, why, sequence_.by_key());
       if (st.ok()) continue;
-      // The batches before are not to blame.
+      // The batches before this one can still be read.
       if (made->batches.empty()) return st;
       singly_ = true;
       single_until_ = b->after;
@@ -186,7 +186,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
     at = b->after;
     if (singly_) break;
     const std::uint64_t one_more = fetch.bytes() + fetch.bytes() / made->batches.size();
-    // Records of a window are spread over its batches.
+    // The records of a window are spread over all its batches, so these are best read together.
     const std::uint64_t most = sequence_.mixed_with_next(*b) ? share() / kLoadsInMemory : target;
     if (one_more > most) break;
   }
@@ -200,12 +200,12 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   return {};
 }
 
-// A batch that the program waits for may use all memory, read-ahead's too.  Read-ahead leaves room for the
-// next batch of every other stream.
+// A batch that the program waits for (`needed`) may use all memory, also that of read-ahead.  Read-ahead
+// leaves room for the next batch of every other stream.
 Status Stream::start(Ahead& a, bool needed, std::string& why) {
   Fetch& fetch = *a.fetch;
   const std::uint64_t limit = shared_.pool->limit();
-  const bool urgent = ahead_.size() <= kLeastAhead;  // this one included
+  const bool urgent = ahead_.size() <= kLeastAhead;  // with this one
   const auto least = static_cast<std::size_t>(load_target());
   Status st;
   if (needed && a.batches.size() == 1) {
@@ -222,8 +222,8 @@ Status Stream::start(Ahead& a, bool needed, std::string& why) {
   return st;
 }
 
-// As much as there is room for.  An error is of no interest while there are fetches ahead.  `waits`: the
-// program does, for the next batch.
+// Starts as many fetches as there is room for.  The caller ignores errors while there are fetches ahead.
+// `waits`: the program waits for the next batch.
 Status Stream::fill(bool waits, std::string& why) {
   while (unstarted_ != nullptr || !enough_ahead()) {
     if (unstarted_ == nullptr) {
@@ -232,7 +232,7 @@ Status Stream::fill(bool waits, std::string& why) {
     }
     if (enough_ahead()) break;
     const bool needed = waits && ahead_.empty();
-    ahead_.emplace_back();  // before the reads begin: it may throw
+    ahead_.emplace_back();  // before the reads begin, because it may throw
     Status st;
     try {
       st = start(*unstarted_, needed, why);
@@ -242,7 +242,7 @@ Status Stream::fill(bool waits, std::string& why) {
     }
     if (!st.ok()) {
       ahead_.pop_back();
-      // There may be room for less: for one batch.
+      // There may be room for a single batch.
       if (st.raw() != ENOMEM || !needed || unstarted_->batches.size() == 1) {
         queues_.pump();
         return st;
@@ -265,6 +265,7 @@ Status Stream::fill(bool waits, std::string& why) {
   return {};
 }
 
+// Waits for the reads of a fetch.
 Status Stream::await(Ahead& a, std::string& why) {
   if (a.finished) return {};
   ReadGroup& group = a.fetch->group();
@@ -306,7 +307,7 @@ Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {
 
 Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
   for (;;) {
-    if (::getpid() != pid_) {  // also after a wait, in which a signal handler may have forked
+    if (::getpid() != pid_) {  // a signal handler may have forked during a wait
       (void)reader_.ours(why);
       return Status::from_errno(EINVAL);
     }
@@ -330,7 +331,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
     const HeldFetch held(a.fetch);
     if (const Status st = await(a, why); !st.ok()) {
       if (!a.fetch->group().done()) continue;  // cancelled
-      // One of several batches is to blame: they are read again one by one.
+      // Any of the batches may have failed, so they are read again one by one.
       const bool alone = a.batches.size() == 1;
       single_until_ = a.batches.back().after;
       go_back();
@@ -340,8 +341,8 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       queues_.count();
       return st;
     }
-    if (wait_ended(cancelled_)) continue;                     // also if the reads have ended since
-    if (a.fetch->lends() && !a.fetch->still_lent(shared_)) {  // reads tell what is wrong
+    if (wait_ended(cancelled_)) continue;                     // also if the reads have ended meanwhile
+    if (a.fetch->lends() && !a.fetch->still_lent(shared_)) {  // a read will find the reason
       zero_copy_ = false;
       go_back();
       continue;
@@ -365,7 +366,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
     }
     std::string ignored;
     if (!cached_) try {
-        (void)fill(false, ignored);  // what fails will fail again when its batch is due
+        (void)fill(false, ignored);  // an error will occur again when its batch is due
       } catch (...) {
       }
     queues_.count();

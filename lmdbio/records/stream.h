@@ -1,4 +1,4 @@
-// Batches in an order, read ahead of the program.
+// Streams: batches in an order, which are read ahead of the program.
 #pragma once
 
 #include <atomic>
@@ -11,33 +11,35 @@
 
 namespace lmdbio::records {
 
-/// Batches in an order, from wherever they come.  One thread at a time, but for cancel().
+/// Interface of all streams of batches.  One thread at a time, except for cancel().
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  /// MDB_NOTFOUND: the end.  ECANCELED.  Else the batch could not be read, `why` says what is wrong, and the
-  /// next call tries the same one again.  May throw bad_alloc; so does the next call then.
+  /// Returns the next batch.  MDB_NOTFOUND: the end.  ECANCELED: cancel() was called.  Any other error: the
+  /// batch could not be read, `why` gives the reason, and the next call tries to read the same batch again.
+  /// May throw bad_alloc; the next call then tries the same batch, too.
   virtual Status next(std::unique_ptr<Batch>& out, std::string& why) = 0;
-  /// Where next() goes on.
+  /// Returns the position of the next batch.
   virtual Spot position() const noexcept = 0;
-  /// Any thread.
+  /// Makes a waiting next() and all later ones return ECANCELED.  Any thread.
   virtual void cancel() noexcept = 0;
 };
 
-/// Batches are planned in fetches: several small ones together, so that their reads are few and large, or one
-/// large one.  Reads of the fetches ahead go on by themselves; each next() adds new ones and hands out the
-/// next batch of the oldest fetch.  No thread of its own.  One thread at a time, but for cancel().
+/// The stream of one reader.  It plans batches in fetches: a fetch has several small batches, so that its
+/// reads are few and large, or one large batch.  The reads of the fetches ahead proceed by themselves.  Each
+/// next() starts new fetches, and returns the next batch of the oldest one.  A stream has no thread of its
+/// own.  One thread at a time, except for cancel().
 ///
-/// Streams of a reader share its memory, and all readers the process's.  A call that lacks memory for the
-/// batch that it is to give drops what other streams have read ahead, with start_needed(): each stream has a
-/// turn, which next() takes and which other threads take to drop its fetches.
+/// The streams of a reader share its memory, and all readers share the process's memory.  A call that lacks
+/// memory for its batch drops what other streams have read ahead (start_needed()).  Each stream therefore has
+/// a turn, a lock: next() takes it, and so do other threads that drop fetches of the stream.
 class Stream final : public BatchStream {
  public:
-  /// The reader outlives it.  EINVAL: a field of `order` is out of its range; else as Reader::find.  May
-  /// throw bad_alloc.
+  /// Opens a stream of `reader`, which must outlive it.  EINVAL: a field of `order` is out of range.  Other
+  /// errors are those of Reader::find.  May throw bad_alloc.
   static Status open(Reader& reader, const lmdbio_order& order, std::unique_ptr<Stream>& out,
                      std::string& why);
-  /// Waits for the reads in flight.
+  /// Waits for its reads in flight.
   ~Stream() override;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -46,27 +48,27 @@ class Stream final : public BatchStream {
   Spot position() const noexcept override { return give_; }
   void cancel() noexcept override;
 
-  /// Who waits for memory.
+  /// A call that waits for memory.
   struct Caller {
     const std::atomic<bool>& cancelled;
-    const Stream* stream = nullptr;
+    const Stream* stream = nullptr;  ///< its stream; null: it has none
   };
   enum class Dropped : unsigned char {
-    some,
-    busy,  ///< there may be something of a stream that is in a call
-    none,
+    some,  ///< a fetch was dropped
+    busy,  ///< nothing was dropped, but a stream that is in a call may have fetches ahead
+    none,  ///< there is nothing to drop
   };
-  /// Drops a fetch that another stream of reader `of` (null: of any) has read ahead, and may wait until its
-  /// reads in flight end.
+  /// Drops a fetch that another stream of reader `of` has read ahead; null: of any reader.  May wait until
+  /// the reads in flight of this fetch end.
   static Dropped drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept;
 
  private:
   struct Ahead {
     std::shared_ptr<Fetch> fetch = std::make_shared<Fetch>();
     std::vector<BatchPlan> batches;
-    std::size_t given = 0;   ///< batches
-    std::size_t record = 0;  ///< first of the next batch
-    std::uint64_t cost = 0;  ///< bytes, in ahead_bytes_
+    std::size_t given = 0;   ///< batches that were returned
+    std::size_t record = 0;  ///< index in the fetch of the first record of the next batch
+    std::uint64_t cost = 0;  ///< bytes that count in ahead_bytes_
     bool finished = false;
   };
 
@@ -96,31 +98,33 @@ class Stream final : public BatchStream {
   const pid_t pid_;
   std::atomic<bool> cancelled_{false};
   enum Turn : int { kFree, kTaken, kWaitedFor };
-  std::atomic<int> turn_{kFree};  ///< who takes it has all that follows
+  std::atomic<int> turn_{kFree};  ///< guards all members below
   Queues queues_;
   using Fetches = std::deque<std::unique_ptr<Ahead>>;
   std::unique_ptr<Fetches> owned_ahead_ = std::make_unique<Fetches>();
   Fetches& ahead_ = *owned_ahead_;
-  std::unique_ptr<Ahead> unstarted_;  ///< planned, there was no memory for it
-  std::uint64_t ahead_bytes_ = 0;     ///< of `ahead_`
-  std::uint64_t batch_bytes_ = 0;     ///< of a batch, lately
-  std::uint64_t reserved_ = 0;        ///< of Shared::reserved
-  Spot plan_, give_;                  ///< the next batch to plan, to give
-  Spot single_until_{};               ///< batches before this one are read one by one
+  std::unique_ptr<Ahead> unstarted_;  ///< a planned fetch for which there was no memory
+  std::uint64_t ahead_bytes_ = 0;     ///< bytes of the fetches in ahead_
+  std::uint64_t batch_bytes_ = 0;     ///< bytes of a batch of the last fetch
+  std::uint64_t reserved_ = 0;        ///< this stream's part of Shared::reserved, in bytes
+  Spot plan_, give_;                  ///< the next batch to plan, and the next one to return
+  Spot single_until_{};               ///< with singly_: batches before this one are read one by one
   bool singly_ = false;
-  bool cached_ = false;  ///< the last fetch had nothing to wait for
-  bool begun_ = false;
-  bool zero_copy_;  ///< what is in the page cache is lent, not copied
+  bool cached_ = false;  ///< the last fetch came from the page cache, without a wait
+  bool begun_ = false;   ///< a fetch was planned
+  bool zero_copy_;       ///< records in the page cache are lent, not copied
 };
 
-/// Of the process's memory, what each reader has.  Read-ahead gives way, that of a stream that is in a call
-/// when the call ends.  False: there is no room.
+/// Reserves the least memory of a reader, out of the process's memory.  Drops read-ahead of other streams if
+/// there is no room; waits for a stream that is in a call until the call ends.  Returns false if there is
+/// still no room.
 bool take_least(Shared& shared) noexcept;
 
-/// Starts a fetch that a program waits for, in a buffer of `least` bytes if there is room.  Read-ahead of
-/// other streams gives way; for that of a stream that is in a call, waits until the call ends.  Where there
-/// is no room for gaps between the records they are not read.  ENOMEM: what is held leaves too little.
-/// ECANCELED.  Else as Fetch::start.
+/// Starts a fetch that a program waits for, in a buffer of at least `least` bytes if there is room.  Drops
+/// read-ahead of other streams if memory is short; waits for a stream that is in a call until the call ends.
+/// If there is still no room, the gaps between the records are not read.  ENOMEM: the batches that the
+/// program holds leave too little memory.  ECANCELED: `caller` was cancelled.  Other errors are those of
+/// Fetch::start.
 Status start_needed(Shared& shared, Queues& queues, Fetch& fetch, std::size_t least,
                     const Stream::Caller& caller) noexcept;
 

@@ -137,7 +137,7 @@ TEST(DistRecords, WrapAroundOfEpochs) {
   ReaderDb db;
   db.fill(10, [](std::uint64_t) -> std::size_t { return 5000; });
   Job job = job_of(4, 2, 7, 6);
-  job.order.epochs = 9;
+  job.order.end_epoch = 9;
   const Records all = db.walk();
   const Result got = run(db, job, all, kDirectly, 5);
   for (std::uint32_t r = 0; r < job.ranks; ++r) {
@@ -250,7 +250,7 @@ TEST(DistRecords, EachByteIsReadOnce) {
   db.fill(4000, [](std::uint64_t) -> std::size_t { return 3000; });
   const Records all = db.walk();
   Job job = job_of(8, 4, 16, 1024);
-  job.order.epochs = 1;
+  job.order.end_epoch = 1;
   const Result got = run(db, job, all, kDirectly, 9);
   EXPECT_LE(got.bytes_read, got.file_bytes + got.file_bytes / 20);
   EXPECT_GE(got.bytes_read, got.file_bytes * 9 / 10);

@@ -98,7 +98,7 @@ void database(const std::string& name, std::uint64_t records = 2000, std::size_t
 
 lmdbio::Order share(std::uint64_t batch = 16) {
   lmdbio::Order o = lmdbio::Order::sequential(batch);
-  o.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks));
+  o.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks), 1);
   return o;
 }
 
@@ -251,7 +251,7 @@ void changes() {
   const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
   {
     lmdbio::Order order = share();
-    order.epochs = 3;
+    order.repeat(3);
     const lmdbio::Reader reader = mpi.open("db");
     lmdbio::Stream stream = reader.stream(order);
     (void)stream.next();
@@ -439,8 +439,26 @@ void empty() {
   const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
   const lmdbio::Reader reader = mpi.open("db");
   lmdbio::Order order = share();
-  order.epochs = 2;
+  order.repeat(2);
   expect(read_all(reader, order) == 0 && reader.size() == 0, "records");
+}
+
+/// Ranks resume with the same end: some in the last epoch, some at the end, whose streams are empty.  Then
+/// all are at the end.  Different ends are an error of all.
+void ends() {
+  database("db");
+  const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
+  const lmdbio::Reader reader = mpi.open("db");
+  expect(read_all(reader, share().repeat(3).resume(2)) == share_of(2000), "the last epoch");
+  const bool ended = rank % 2 != 0;
+  expect(read_all(reader, share().repeat(3).resume(ended ? 3 : 2)) == (ended ? 0 : share_of(2000)),
+         "the rest");
+  expect(read_all(reader, share().repeat(3).resume(3 + static_cast<std::uint64_t>(rank))) == 0, "nothing");
+  expect(read_all(reader, share().resume(5)) == share_of(2000), "one epoch by default");
+  lmdbio::Order order = share();
+  order.end_epoch = 5 + (rank == 1);
+  const Failure f = failure_of([&] { (void)read_all(reader, order); });
+  expect(f.code == EINVAL, std::to_string(f.code) + " for different ends: " + f.why);
 }
 
 /// Two streams of one reader that are opened before anything is agreed on, and read in another sequence on
@@ -534,8 +552,8 @@ void functions() {
   const auto forward = [](void*, std::uint64_t, std::uint64_t i) -> std::uint64_t { return i; };
   lmdbio::Order order = rank == 1 ? lmdbio::Order::by(forward, nullptr, 2000, 16)
                                   : lmdbio::Order::by(backward, nullptr, 2000, 16);
-  order.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks));
-  order.epochs = 8;
+  order.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks), 1);
+  order.repeat(8);
   const Failure f = failure_of([&] {
     lmdbio::Stream stream = reader.stream(order);
     std::uint64_t next = 0;
@@ -586,7 +604,7 @@ void cut() {
   const lmdbio::MpiRanks mpi(MPI_COMM_WORLD);
   const lmdbio::Reader reader = mpi.open("db", small);
   lmdbio::Order order = share();
-  order.epochs = 2;
+  order.repeat(2);
   lmdbio::Stream stream = reader.stream(order);
   expect(stream.next().has_value(), "a batch");
   barrier(mpi);
@@ -650,6 +668,7 @@ const std::map<std::string, void (*)()> kScenarios = {{"missing", missing},
                                                       {"is_killed", is_killed},
                                                       {"wrong_thread", wrong_thread},
                                                       {"empty", empty},
+                                                      {"ends", ends},
                                                       {"streams", streams},
                                                       {"closes", closes},
                                                       {"stops", stops},

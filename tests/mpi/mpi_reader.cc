@@ -109,7 +109,7 @@ struct Configuration {
     order.window = 1 + rng.below(records);
     order.seed = seed;
     order.batch = 1 + rng.below(40);
-    order.epochs = 1 + rng.below(3);
+    order.end_epoch = 1 + rng.below(3);
     order.last = static_cast<lmdbio_last>(rng.below(3));
     order.across_epochs = rng.percent(50);
     if (order.kind == LMDBIO_ORDER_LIST)
@@ -121,7 +121,7 @@ struct Configuration {
     order.share(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(ranks),
                 rng.percent(50) ? order.batch : 1);
     held = rng.below(4);
-    // Goes on somewhere; each rank at another place.
+    // Each rank resumes at another position.
     stop_after = rng.percent(30) ? 1 + rng.below(10) + static_cast<std::uint64_t>(rank) % 3 : 0;
     leaves = rng.percent(30);
     leaver = static_cast<int>(rng.below(static_cast<std::uint64_t>(ranks)));
@@ -149,14 +149,14 @@ struct Configuration {
       records = 997, order.batch = 13, order.last = LMDBIO_LAST_KEEP;
       order.share(order.offset, order.step, 1);
     } else if (which == "wrap_around") {
-      records = 500 + 7, order.batch = 32, order.epochs = 4, order.across_epochs = 1;
+      records = 500 + 7, order.batch = 32, order.end_epoch = 4, order.across_epochs = 1;
       order.share(order.offset, order.step, 1);
     } else if (which == "two_readers_a_node") {
       mpi.readers_per_node = 2;
     } else if (which == "groups") {  // that do not divide the readers
       mpi.readers_per_node = 3, mpi.stagger_group = 2, mpi.stagger_reads = 1;
     } else if (which == "shuffle" || which == "function") {  // of records that share their pages
-      smallest = 0, largest = 300, records = 3000, order.epochs = 3;
+      smallest = 0, largest = 300, records = 3000, order.end_epoch = 3;
       order.length = records;
       order.kind = which == "shuffle" ? LMDBIO_ORDER_SHUFFLE : LMDBIO_ORDER_FUNCTION;
       order.function_context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(records));
@@ -188,12 +188,12 @@ void expect(bool right, const Configuration& c, const std::string& what) {
   ++failures;
   std::fprintf(
       stderr,
-      "rank %d: %s (%llu records of %llu to %llu bytes, kind %d, batch %llu, block %llu, epochs %llu, last "
+      "rank %d: %s (%llu records of %llu to %llu bytes, kind %d, batch %llu, block %llu, end %llu, last "
       "%d, across %d, readers %u)\n",
       rank, what.c_str(), static_cast<unsigned long long>(c.records),
       static_cast<unsigned long long>(c.smallest), static_cast<unsigned long long>(c.largest), c.order.kind,
       static_cast<unsigned long long>(c.order.batch), static_cast<unsigned long long>(c.order.block),
-      static_cast<unsigned long long>(c.order.epochs), c.order.last, c.order.across_epochs,
+      static_cast<unsigned long long>(c.order.end_epoch), c.order.last, c.order.across_epochs,
       c.mpi.readers_per_node);
 }
 
@@ -211,7 +211,7 @@ std::vector<Given> alone(const std::string& path, const Configuration& c) {
 /// Up to `most` batches from where `order` says, which have to be those from `expected[at]` on.
 std::size_t together(const lmdbio::Reader& reader, const Configuration& c, const lmdbio::Order& order,
                      const std::vector<Given>& expected, std::size_t at, std::size_t most,
-                     lmdbio::Stream::Place& place) {
+                     lmdbio::Position& position) {
   lmdbio::Stream stream = reader.stream(order);
   std::vector<lmdbio::Batch> held;  // batches outlive the stream's next ones
   std::vector<std::size_t> numbers;
@@ -251,7 +251,7 @@ std::size_t together(const lmdbio::Reader& reader, const Configuration& c, const
     held.erase(held.begin());
     numbers.erase(numbers.begin());
   }
-  place = stream.where();
+  position = stream.position();
   for (std::size_t i = 0; i < held.size(); ++i)
     expect(given(held[i]) == expected[numbers[i]], c, "batch " + std::to_string(numbers[i]) + " differs");
   return n;
@@ -276,30 +276,23 @@ void run(std::uint64_t seed, std::uint64_t limit, const std::string& which) {
     lmdbio::Reader::Options options = c.reader;
     options.database = c.database;
     const lmdbio::Reader reader = mpi.open(path, options);
-    lmdbio::Stream::Place place;
+    lmdbio::Position position;
     std::size_t at = 0;
     if (c.stop_after != 0) {
-      at = together(reader, c, c.order, expected, 0, c.stop_after, place);
-      if (at < c.stop_after) place = {c.order.epochs, 0};
-      lmdbio::Order rest = c.order;
-      if (at == c.stop_after && place.epoch < c.order.epochs) {
-        rest.from(place.epoch, place.position);
-        rest.epochs = c.order.epochs - place.epoch;
-      } else {  // the end
-        rest.from(c.order.epochs - 1, 0);
-        rest.epochs = 1;
+      at = together(reader, c, c.order, expected, 0, c.stop_after, position);
+      if (at < c.stop_after) {  // the end, or ENOMEM
         at = expected.size();
+        position = {c.order.end_epoch, 0};
       }
-      if (c.leaves && rank == c.leaver) {
+      lmdbio::Order rest = c.order;
+      rest.resume(position);  // empty for a rank that has read all
+      if (c.leaves && rank == c.leaver)
         (void)reader.stream(rest);
-      } else if (at < expected.size()) {
-        (void)together(reader, c, rest, expected, at, SIZE_MAX, place);
-      } else {
-        (void)reader.stream(rest);
-      }
+      else
+        (void)together(reader, c, rest, expected, at, SIZE_MAX, position);
     } else {
       const std::size_t most = c.leaves && rank == c.leaver ? seed % 7 : SIZE_MAX;
-      (void)together(reader, c, c.order, expected, 0, most, place);
+      (void)together(reader, c, c.order, expected, 0, most, position);
     }
   }
   MPI_Barrier(MPI_COMM_WORLD);  // rank 0 removes the database

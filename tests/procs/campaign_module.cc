@@ -46,7 +46,7 @@ std::string read(Open& o, const char* dir, const Model& model, unsigned what) {
     lmdbio_reader_options options{};
     options.size = sizeof options;
     options.memory = 8 << 20;  // less than there is: streams are in the midst of reading ahead
-    options.no_sidecar = 1;
+    options.no_index_file = 1;
     rc = lmdbio_reader_attach(o.txn, dbi, &options, &o.reader);
     if (rc != 0) return failed("lmdbio_reader_attach", rc);
     lmdbio_order order{};

@@ -40,7 +40,7 @@ static lmdbio_reader_options options(void) {
   o.size = sizeof o;
   o.memory = reader_memory;
   o.flags = MDB_NOLOCK;
-  o.no_sidecar = 1;
+  o.no_index_file = 1;
   return o;
 }
 
@@ -55,7 +55,7 @@ static void* stream(void* argument) {
   o.size = sizeof o;
   o.kind = s->seed % 2 ? LMDBIO_ORDER_SHUFFLE : LMDBIO_ORDER_SEQUENTIAL;
   o.batch = 8;
-  o.epochs = rounds;
+  o.end_epoch = rounds;
   o.seed = s->seed;
   lmdbio_stream* st;
   GOT(stream_open(s->reader, &o, &st));
@@ -133,7 +133,6 @@ static void* build(void* unused) {
     lmdbio_order order = {0};
     order.size = sizeof order;
     order.batch = 4;
-    order.epochs = 1;
     lmdbio_stream* st;
     const lmdbio_batch* b;
     GOT(stream_open(r, &order, &st));

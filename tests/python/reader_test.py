@@ -54,10 +54,10 @@ orders = [(Order.sequential(batch=7), list(range(n))), (Order.shuffled(5, batch=
           (Order.sequential(batch=10).share(1, 3), [i for i in range(n) if i // 10 % 3 == 1]),
           (Order.shuffled(5, batch=4).share(2, 3, block=1).resume(2), shuffled[2::3])]
 for order, wanted in orders:
-    for more in ({{}}, {{"copy": True}}, {{"zero_copy": True}}):
-        got = [(x.ordinal, bytes(x.key), bytes(x.value)) for b in reader.stream(order, **more) for x in b]
-        assert got == [(i, *records[i]) for i in wanted], (order, more)
-window = [x.ordinal for b in reader.stream(Order.shuffled_in_windows(1, window=100, batch=9)) for x in b]
+    for form in ("view", "bytes", "mapped"):
+        got = [(x.ordinal, bytes(x.key), bytes(x.value)) for b in reader.stream(order, bytes_as=form) for x in b]
+        assert got == [(i, *records[i]) for i in wanted], (order, form)
+window = [x.ordinal for b in reader.stream(Order.window_shuffled(1, window=100, batch=9)) for x in b]
 assert sorted(window) == list(range(n)) and all(i // 100 == x // 100 for i, x in enumerate(window)) and window != list(range(n))
 """, mixed.path, LMDBIO_IO=how)
 
@@ -75,8 +75,8 @@ def test_single_records(mixed):
     with pytest.raises(TypeError):
         reader[1.5]
     key, value = mixed.records[5]
-    assert bytes(reader[key].value) == value == reader.get(key).tobytes() == reader.get(key, copy=True)
-    assert isinstance(reader.get(key, copy=True), bytes)
+    assert bytes(reader[key].value) == value == reader.get(key).tobytes() == reader.get(key, bytes_as="bytes")
+    assert isinstance(reader.get(key, bytes_as="bytes"), bytes)
     assert reader.get(b"absent") is None and reader.get(b"absent", 7) == 7
     assert key in reader and b"absent" not in reader
     with pytest.raises(KeyError, match="absent"):
@@ -91,7 +91,8 @@ def test_several_records(mixed):
     reader = lmdbio.Reader(mixed.path)
     for wanted in ([3, 1, 2, 3], (5,), range(10, 0, -2), numpy.arange(4, dtype=numpy.int16), []):
         assert rows([reader.read(wanted)]) == expected(mixed, wanted)
-        assert rows([reader.read(wanted, copy=True)]) == expected(mixed, wanted)
+        for form in ("view", "bytes", "mapped"):
+            assert rows([reader.read(wanted, bytes_as=form)]) == expected(mixed, wanted)
     assert rows([reader[10:20:3]]) == expected(mixed, range(10, 20, 3)) and rows([reader[::-400]]) == expected(mixed, [999, 599, 199])
     with pytest.raises(IndexError, match="1000"):
         reader.read([1, 1000])
@@ -214,7 +215,7 @@ def test_values_in_the_page_cache_are_views_of_the_file(large):
     reader = lmdbio.Reader(large.path, memory=1 << 20)
     for _ in reader.stream(Order.sequential(batch=1)):  # into the page cache
         pass
-    batches = list(reader.stream(Order.shuffled(1, batch=64), zero_copy=True))
+    batches = list(reader.stream(Order.shuffled(1, batch=64), bytes_as="mapped"))
     with open("/proc/self/maps", encoding="ascii") as maps:
         spans = [line.split()[0].split("-") for line in maps if line.rstrip().endswith(large.path + "/data.mdb")]
     inside = [any(int(a, 16) <= address(v) < int(b, 16) for a, b in spans) for batch in batches for v in batch.values]
@@ -266,12 +267,12 @@ def private():
         return sum(int(line.split()[1]) for line in f if line.startswith(("Private_Dirty", "Private_Clean"))) << 10
 
 
-@pytest.mark.parametrize("more", [{}, {"copy": True}, {"zero_copy": True}])
-def test_memory_is_flat_over_20_epochs(large, more):
+@pytest.mark.parametrize("form", ["view", "bytes", "mapped"])
+def test_memory_is_flat_over_20_epochs(large, form):
     reader = lmdbio.Reader(large.path, memory=32 << 20)
     after = []
     for epoch in range(20):
-        for batch in reader.stream(Order.shuffled(1, batch=16).resume(epoch), **more):
+        for batch in reader.stream(Order.shuffled(1, batch=16).resume(epoch), bytes_as=form):
             for key, value in batch:
                 assert len(value) == 112640
         del batch, key, value
@@ -321,16 +322,62 @@ def test_resume_at_100_places(mixed):
     reader, r = lmdbio.Reader(mixed.path), random.Random(4)
     for _ in range(100):
         order = r.choice([Order.shuffled(r.randrange(9), batch=r.randrange(1, 40)), Order.sequential(batch=r.randrange(1, 40)),
-                          Order.shuffled_in_windows(3, window=50, batch=16)]).repeat(2)
+                          Order.window_shuffled(3, window=50, batch=16)]).repeat(2)
         if r.random() < .5:
             order = order.share(r.randrange(3), 3)
         whole = rows(reader.stream(order))
         stream, got = reader.stream(order), []
         for _ in range(r.randrange(2 * 1000 // order.batch // order.ranks)):
             got += rows([next(stream)])
-        epoch, position = stream.where
-        rest = pickle.loads(pickle.dumps(order)).resume(epoch, position).repeat(2 - epoch) if epoch < 2 else None
-        assert got + (rows(reader.stream(rest)) if rest else []) == whole
+        rest = pickle.loads(pickle.dumps(order)).resume(*stream.position)
+        assert got + rows(reader.stream(rest)) == whole
+
+
+def test_orders_end_before_an_epoch(mixed):
+    reader, order = lmdbio.Reader(mixed.path), Order.shuffled(2, batch=300)
+    epochs = lambda order: [b.epoch for b in reader.stream(order) if b.position == 0]  # noqa: E731
+    assert epochs(order) == [0] and epochs(order.resume(7)) == [7]
+    assert epochs(order.repeat(3)) == [0, 1, 2]
+    assert epochs(order.repeat(10).resume(3)) == epochs(order.resume(3).repeat(10)) == list(range(3, 10))
+    assert epochs(Order.shuffled(2, batch=300, end_epoch=3)) == [0, 1, 2]
+    for epoch in (3, 4, 1000):
+        for across in (False, True):
+            stream = reader.stream(Order.shuffled(2, across_epochs=across).repeat(3).resume(epoch))
+            assert stream.position == (epoch, 0) and not list(stream)
+    endless = iter(reader.stream(order.repeat()))
+    assert [next(endless).epoch for _ in range(40)][-1] == 9
+    stream = reader.stream(order.repeat(2))
+    assert len(list(stream)) == 8 and stream.position == (2, 0)
+
+
+def test_shares_are_those_of_the_interfaces_in_c_and_cpp(mixed):
+    """docs/examples/epochs.cc prints a sum of each epoch of a share, with the default block."""
+    program = os.path.join(conftest.BUILD, "tests", "shim", "example_epochs")
+    if not os.access(program, os.X_OK):
+        pytest.skip("the example is not built")
+    reader = lmdbio.Reader(mixed.path)
+    for rank in range(3):
+        order = Order.shuffled(42, batch=32).share(rank, 3).repeat(2)
+        sums = [0, 0]
+        for batch in reader.stream(order):
+            sums[batch.epoch] += sum(batch.ordinals) + sum(sum(v) for v in batch.values)
+        done = subprocess.run([program, mixed.path, str(rank), "3"], stdout=subprocess.PIPE, text=True, check=True)
+        assert done.stdout.splitlines() == [f"epoch {i}: {total}" for i, total in enumerate(sums)]
+
+
+def test_forms_of_bytes(mixed):
+    reader, key = lmdbio.Reader(mixed.path), mixed.records[5][0]
+    order = Order.list([5], batch=1)
+    calls = (lambda **more: reader.get(key, **more), lambda **more: reader.read([5], **more)[0].value,
+             lambda **more: reader.read_keys([key], **more).values[0], lambda **more: next(reader.stream(order, **more))[0].value)
+    for call in calls:
+        for form, kind in (("view", memoryview), ("bytes", bytes), ("mapped", memoryview)):
+            value = call(bytes_as=form)
+            assert type(value) is kind and bytes(value) == mixed.records[5][1]
+        assert type(call()) is memoryview
+        for wrong in ("copy", "", "View", None, True, 1, b"view"):
+            with pytest.raises(ValueError, match='"view", "bytes" or "mapped"'):
+                call(bytes_as=wrong)
 
 
 def test_fields_of_batches(mixed):
@@ -346,7 +393,7 @@ def test_orders_compare():
     assert len({Order.list([1]), Order.list([1]), Order.list([2])}) == 2
 
 
-@pytest.mark.parametrize("wrong", [{"seed": None}, {"seed": 1.5}, {"batch": 64.0}, {"epochs": 2.5}])
+@pytest.mark.parametrize("wrong", [{"seed": None}, {"seed": 1.5}, {"batch": 64.0}, {"end_epoch": 2.5}])
 def test_numbers_of_orders_are_whole(wrong):
     with pytest.raises(TypeError):
         Order.shuffled(**wrong)
@@ -355,7 +402,7 @@ def test_numbers_of_orders_are_whole(wrong):
 @pytest.mark.parametrize("make", [
     lambda: Order.shuffled(-1), lambda: Order.shuffled(1 << 64), lambda: Order(batch=1 << 70), lambda: Order(window=-1),
     lambda: Order("random"), lambda: Order(batch=0), lambda: Order(last="none"), lambda: Order.sequential().share(2, 2),
-    lambda: Order.sequential().repeat(0), lambda: Order.list([-1]), lambda: Order.sequential().resume(-1),
+    lambda: Order.sequential().repeat(0), lambda: Order(end_epoch=-1), lambda: Order.list([-1]), lambda: Order.sequential().resume(-1),
 ])
 def test_wrong_orders(make):
     with pytest.raises(ValueError, match="order"):
@@ -364,7 +411,7 @@ def test_wrong_orders(make):
 
 def test_orders_that_do_not_fit(mixed):
     reader = lmdbio.Reader(mixed.path)
-    for order in (Order.list([1000]), Order.sequential().resume(0, 1001), Order("window", window=0)):
+    for order in (Order.list([1000]), Order.sequential().resume(0, 1001), Order("window_shuffled", window=0)):
         with pytest.raises(ValueError, match="order"):
             reader.stream(order)
     with pytest.raises(TypeError):
@@ -434,7 +481,7 @@ def test_a_damaged_page(tmp_path, mixed):
     os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))  # the index is of the file as it was
     bad = {True: [], False: []}
     for index, lost in bad.items():
-        reader = lmdbio.Reader(tmp_path, lock=False, index=index)
+        reader = lmdbio.Reader(tmp_path, lock=False, index_file=index)
         for i in range(1000):
             try:
                 assert (bytes(reader[i].key), bytes(reader[i].value)) == mixed.records[i]
@@ -852,7 +899,7 @@ def test_a_signal_ends_a_wait(large, slow, alarm):
         try:
             got += rows([next(stream)])
         except Alarm:
-            given = stream.where[1]
+            given = stream.position[1]
             if given == len(got):
                 break
             got += expected(large, lmdbio.shuffled(3, 0, 640, len(got), given).tolist())  # it came after the call
@@ -919,8 +966,8 @@ def test_a_stream_is_for_one_thread_at_a_time(hanging):
     thread = threading.Thread(target=drain)
     thread.start()
     at = None
-    while fs.counters()["hung"] == 0 or at != stream.where:  # until what was read ahead has been given
-        at = stream.where
+    while fs.counters()["hung"] == 0 or at != stream.position:  # until what was read ahead has been given
+        at = stream.position
         time.sleep(0.5)
     with pytest.raises(ValueError, match="another thread"):
         next(stream)

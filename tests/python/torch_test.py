@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import conftest
 import pytest
@@ -117,6 +118,43 @@ def test_any_loader_with_our_sampler(mixed, workers):
         assert list(batches) == cut(epoch_order(epoch))
     wrapped = torch.utils.data.Subset(data, range(1000))  # loses the tickets, not the records
     assert list(torch.utils.data.DataLoader(wrapped, batch_sampler=sampler, num_workers=workers, collate_fn=same)) == cut(epoch_order(2))
+
+
+class Wrapper(torch.utils.data.Dataset):
+    """Passes numbers on to the inner dataset, without their tickets."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return self.inner[int(index)]
+
+
+@pytest.mark.parametrize("how", ["subset", "subset alone", "wrapper", "plain", "keys", "concatenated"])
+def test_plain_indices_warn_once(mixed, monkeypatch, how):
+    monkeypatch.setattr(lt, "_warned", False)
+    data = lt.LmdbDataset(mixed.path, decode=key_of)
+    ours = lt.BatchSampler(data, BATCH, shuffle=True, seed=SEED)
+    torchs = torch.utils.data.DataLoader
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a program that reads some records, and loaders that know the order
+        assert [data[i] for i in range(5)] + data.__getitems__([5, 6]) + [data[mixed.records[7][0]]] == list(range(8))
+        assert list(lt.DataLoader(data, BATCH, True, seed=SEED, collate_fn=same)) == cut(epoch_order(0))
+        assert list(torchs(data, batch_sampler=ours, collate_fn=same)) == cut(epoch_order(0))
+        assert list(lt.DataLoader(data, 10, sampler=range(30), collate_fn=same)) == cut(list(range(30)), 10)
+    samples = {"subset": lambda: torchs(torch.utils.data.Subset(data, range(1000)), 10, collate_fn=same),
+               "subset alone": lambda: torch.utils.data.Subset(data, range(1000)),
+               "wrapper": lambda: torchs(Wrapper(data), batch_sampler=ours, collate_fn=same),
+               "plain": lambda: torchs(data, 10, collate_fn=same),
+               "keys": lambda: torchs(data, batch_sampler=[[mixed.records[0][0]]] * 2, collate_fn=same),
+               "concatenated": lambda: torchs(torch.utils.data.ConcatDataset([data, data]), 10, collate_fn=same)}[how]
+    with pytest.warns(RuntimeWarning, match="lmdbio.torch.DataLoader.*lmdbio.torch.BatchSampler") as found:
+        for _ in range(2):
+            list(zip(samples(), range(3)))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2, 3])

@@ -101,8 +101,12 @@ static void stream(MDB_txn* txn, MDB_dbi dbi, lmdbio_progress_func* told) {
   lmdbio_stream* batches;
   const lmdbio_batch* batch;
   const lmdbio_reader_options options = {
-      .size = sizeof options, .memory = 8u << 20, .no_sidecar = 1, .progress = told};
-  const lmdbio_order order = {.size = sizeof order, .kind = LMDBIO_ORDER_SHUFFLE, .batch = kBatch, .seed = 5};
+      .size = sizeof options, .memory = 8u << 20, .no_index_file = 1, .progress = told};
+  const lmdbio_order order = {.size = sizeof order,
+                              .kind = LMDBIO_ORDER_SHUFFLE,
+                              .batch = kBatch,
+                              .seed = 5,
+                              .end_epoch = LMDBIO_ENDLESS};
   MUST(lmdbio_reader_attach(txn, dbi, &options, &reader));
   look("a reader's index");
   MUST(lmdbio_stream_open(reader, &order, &batches));

@@ -132,8 +132,12 @@ static void read_ordinals(const char* what, unsigned n, unsigned seed) {
 /* The index of a reader is made on in the background. */
 static void attach(void) {
   if (!lmdbio_reader_attach) return;
-  lmdbio_reader_options options = {.size = sizeof options, .memory = 8u << 20, .no_sidecar = 1};
-  lmdbio_order order = {.size = sizeof order, .kind = LMDBIO_ORDER_SHUFFLE, .batch = kBatch, .seed = 5};
+  lmdbio_reader_options options = {.size = sizeof options, .memory = 8u << 20, .no_index_file = 1};
+  lmdbio_order order = {.size = sizeof order,
+                        .kind = LMDBIO_ORDER_SHUFFLE,
+                        .batch = kBatch,
+                        .seed = 5,
+                        .end_epoch = LMDBIO_ENDLESS};
   int rc = lmdbio_reader_attach(txn, dbi, &options, &reader);
   if (rc == 0) rc = lmdbio_stream_open(reader, &order, &stream);
   if (rc != 0 && !lacks_memory(rc)) fail(reader ? "lmdbio_stream_open" : "lmdbio_reader_attach", 0, rc);

@@ -90,7 +90,7 @@ class Examples(shimtest.Case):
     def test_epochs(self):
         ranks = 3
         for rank in range(ranks):
-            share = [[shuffle(42, epoch, RECORDS, i) for i in range(rank, RECORDS, ranks)] for epoch in range(2)]
+            share = [[shuffle(42, epoch, RECORDS, i) for i in range(RECORDS) if i // 32 % ranks == rank] for epoch in range(2)]
             lines = self.output("stock", ["epochs", self.db, str(rank), str(ranks)])
             place = next(line for line in lines if line.startswith("a job")).split()
             epoch, position = int(place[5]), int(place[6])
@@ -100,6 +100,8 @@ class Examples(shimtest.Case):
             left = [share[epoch][position:], *share[epoch + 1:]]
             self.assertEqual([line for line in rest if line.startswith("epoch")],
                              [f"epoch {epoch + k}: {total(part)}" for k, part in enumerate(left)])
+            rest = self.output("stock", ["epochs", self.db, str(rank), str(ranks), "2", "0"])
+            self.assertEqual(rest, ["epoch 2: 0"], "nothing is left")
 
     def test_prefetch(self):
         wanted = [shuffle(1, 0, RECORDS * 2, i) for i in range(3000)]  # half of them do not exist

@@ -154,7 +154,6 @@ static lmdbio_stream* open_stream(lmdbio_reader* reader) {
   order.size = sizeof order;
   order.kind = LMDBIO_ORDER_SHUFFLE;
   order.batch = kBatch;
-  order.epochs = 1;
   MUST(lmdbio_stream_open(reader, &order, &stream));
   return stream;
 }

@@ -36,8 +36,9 @@ static int open_reader(MDB_txn* txn, MDB_dbi dbi, int with_stream) {
   lmdbio_reader* reader;
   lmdbio_stream* stream;
   const lmdbio_batch* batch;
-  const lmdbio_reader_options options = {.size = sizeof options, .memory = 8u << 20, .no_sidecar = 1};
-  const lmdbio_order order = {.size = sizeof order, .kind = LMDBIO_ORDER_SHUFFLE, .batch = kBatch};
+  const lmdbio_reader_options options = {.size = sizeof options, .memory = 8u << 20, .no_index_file = 1};
+  const lmdbio_order order = {
+      .size = sizeof order, .kind = LMDBIO_ORDER_SHUFFLE, .batch = kBatch, .end_epoch = LMDBIO_ENDLESS};
   MUST(lmdbio_reader_attach(txn, dbi, &options, &reader));
   if (!with_stream) return 0;  // its index is being made
   MUST(lmdbio_stream_open(reader, &order, &stream));

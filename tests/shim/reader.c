@@ -83,8 +83,13 @@ static lmdbio_order order(lmdbio_order_kind kind, uint64_t batch) {
   o.batch = batch;
   o.seed = 42;
   o.window = 100;
-  o.epochs = 1;
   return o;
+}
+
+static uint64_t count_of(const lmdbio_reader* reader) {
+  uint64_t count = 0;
+  MUST(lmdbio_reader_count(reader, &count));
+  return count;
 }
 
 // The data file of a directory stands for the directory: readers and writers share its lock file.
@@ -94,7 +99,7 @@ static void a_file_for_a_directory(const char* dir) {
   snprintf(lock, sizeof lock, "%s/data.mdb-lock", dir);
   lmdbio_reader* reader = NULL;
   MUST(lmdbio_reader_open(file, NULL, &reader));
-  CHECK(lmdbio_reader_count(reader) == kRecords);
+  CHECK(count_of(reader) == kRecords);
   lmdbio_reader_close(reader);
   CHECK(access(lock, F_OK) != 0);
   // A database that is a file by itself.
@@ -103,7 +108,7 @@ static void a_file_for_a_directory(const char* dir) {
   snprintf(alone_lock, sizeof alone_lock, "%s/alone.mdb-lock", dir);
   CHECK(link(file, alone) == 0);
   MUST(lmdbio_reader_open(alone, NULL, &reader));
-  CHECK(lmdbio_reader_count(reader) == kRecords);
+  CHECK(count_of(reader) == kRecords);
   lmdbio_reader_close(reader);
   CHECK(unlink(alone) == 0 && unlink(alone_lock) == 0);
 }
@@ -131,8 +136,11 @@ static void wrong_arguments(const char* dir) {
   lmdbio_stream_close(NULL);
   lmdbio_stream_cancel(NULL);
   lmdbio_batch_release(NULL);
-  CHECK(lmdbio_reader_count(NULL) == 0);
+  uint64_t count = 77;
+  CHECK(lmdbio_reader_count(NULL, &count) == EINVAL && count == 77);
+  CHECK(strstr(lmdbio_error(), "lmdbio_reader_count") != NULL);
   MUST(lmdbio_reader_open(dir, NULL, &reader));
+  CHECK(lmdbio_reader_count(reader, NULL) == EINVAL);
   const uint64_t beyond = kRecords, none = UINT64_MAX;
   CHECK(lmdbio_reader_read(reader, &beyond, 1, &batch) == EINVAL && batch == NULL);
   CHECK(strstr(lmdbio_error(), dir) != NULL && strstr(lmdbio_error(), "3000") != NULL);
@@ -158,15 +166,14 @@ static void wrong_arguments(const char* dir) {
   newer.more = 0;
   MUST(lmdbio_stream_open(reader, &newer.o, &stream));
   lmdbio_stream_close(stream);
-  // From an older one: what it lacks is zero; so is `epochs`, which means without end.
+  // From an older header: what it lacks is zero, so that one epoch is read.
   o = order(LMDBIO_ORDER_SEQUENTIAL, kRecords);
   o.size = offsetof(lmdbio_order, list);
   MUST(lmdbio_stream_open(reader, &o, &stream));
-  for (unsigned i = 0; i < 3; ++i) {
-    MUST(lmdbio_stream_next(stream, &batch));
-    CHECK(batch->epoch == i && batch->count == kRecords);
-    lmdbio_batch_release(batch);
-  }
+  MUST(lmdbio_stream_next(stream, &batch));
+  CHECK(batch->epoch == 0 && batch->count == kRecords);
+  lmdbio_batch_release(batch);
+  CHECK(lmdbio_stream_next(stream, &batch) == MDB_NOTFOUND);
   lmdbio_stream_close(stream);
   lmdbio_reader_close(reader);
 }
@@ -201,7 +208,7 @@ static void reading(const char* dir) {
   lmdbio_stream* stream;
   const lmdbio_batch *batch, *kept;
   MUST(lmdbio_reader_open(dir, NULL, &reader));
-  CHECK(lmdbio_reader_count(reader) == kRecords);
+  CHECK(count_of(reader) == kRecords);
   const uint64_t some[] = {7, 2999, 0, 7, 1500};
   MUST(lmdbio_reader_read(reader, some, 5, &batch));
   CHECK(batch->count == 5 && batch->epoch == 0 && batch->position == 0);
@@ -223,7 +230,7 @@ static void reading(const char* dir) {
   for (unsigned k = 0; k < 3; ++k)
     for (uint64_t batch_size = 1; batch_size < 5000; batch_size = batch_size * 7 + 1) {
       lmdbio_order o = order(kinds[k], batch_size);
-      o.epochs = 2;
+      o.end_epoch = 2;
       CHECK(drain(reader, &o) == 2 * kRecords);
     }
   lmdbio_order o = order(LMDBIO_ORDER_KEYS, 2);
@@ -260,13 +267,65 @@ static int goes_on(void* context, const char* what, uint64_t done, uint64_t tota
   return 0;
 }
 
+// The end is an epoch: a resumed stream has the same end as the first one.
+static void ends(const char* dir) {
+  lmdbio_reader* reader;
+  lmdbio_stream* stream;
+  const lmdbio_batch* batch;
+  uint64_t epoch, position;
+  MUST(lmdbio_reader_open(dir, NULL, &reader));
+  lmdbio_order o = order(LMDBIO_ORDER_SHUFFLE, 64);
+  o.epoch = 7;
+  CHECK(drain(reader, &o) == kRecords);  // one epoch, whichever it is
+  o.end_epoch = 10;
+  CHECK(drain(reader, &o) == 3 * kRecords);
+  o.epoch = 3;
+  o.position = 1000;
+  CHECK(drain(reader, &o) == 7 * kRecords - 1000);
+  MUST(lmdbio_stream_open(reader, &o, &stream));
+  for (unsigned n = 0; n < 50; ++n) {
+    MUST(lmdbio_stream_next(stream, &batch));
+    lmdbio_batch_release(batch);
+  }
+  lmdbio_stream_position(stream, &epoch, &position);
+  lmdbio_stream_close(stream);
+  CHECK(epoch == 4);
+  o.epoch = epoch;
+  o.position = position;
+  CHECK(drain(reader, &o) == 6 * kRecords - position);
+  o.end_epoch = 0;
+  CHECK(drain(reader, &o) == kRecords - position);
+  // Nothing is left: an empty stream.
+  o.position = 0;
+  for (o.epoch = 10; o.epoch < 13; ++o.epoch)
+    for (o.across_epochs = 0; o.across_epochs < 2; ++o.across_epochs) {
+      o.end_epoch = 10;
+      CHECK(drain(reader, &o) == 0);
+    }
+  o.across_epochs = 0;
+  o.epoch = UINT64_MAX;
+  o.end_epoch = 0;
+  CHECK(drain(reader, &o) == 0);
+  o.end_epoch = 1;
+  o.epoch = 1;
+  o.position = kRecords + 1;  // is still wrong
+  CHECK(lmdbio_stream_open(reader, &o, &stream) == EINVAL);
+  o.position = 0;
+  o.end_epoch = LMDBIO_ENDLESS;
+  MUST(lmdbio_stream_open(reader, &o, &stream));
+  for (uint64_t n = 0; n < 20 * kRecords; n += batch->count, lmdbio_batch_release(batch))
+    MUST(lmdbio_stream_next(stream, &batch));
+  lmdbio_stream_close(stream);
+  lmdbio_reader_close(reader);
+}
+
 static void options_and_attached(const char* dir, const char* pairs_dir) {
   lmdbio_reader* reader = NULL;
   const lmdbio_batch* batch;
   lmdbio_reader_options options = {0};
   unsigned calls = 0;
   options.size = sizeof options;
-  options.no_sidecar = 1;
+  options.no_index_file = 1;
   options.memory = 8 << 20;
   options.progress = stops_at_once;
   options.progress_context = &calls;
@@ -282,7 +341,7 @@ static void options_and_attached(const char* dir, const char* pairs_dir) {
   options.progress = NULL;
   options.database = "pairs";
   MUST(lmdbio_reader_open(pairs_dir, &options, &reader));
-  CHECK(lmdbio_reader_count(reader) == kPairs);
+  CHECK(count_of(reader) == kPairs);
   char name[16], item[16];
   key_of(3, name);
   key_of(15, item);
@@ -332,7 +391,7 @@ static void cancelled(const char* dir) {
   pthread_t thread;
   MUST(lmdbio_reader_open(dir, NULL, &reader));
   lmdbio_order o = order(LMDBIO_ORDER_SHUFFLE, 10);
-  o.epochs = 0;
+  o.end_epoch = LMDBIO_ENDLESS;
   MUST(lmdbio_stream_open(reader, &o, &stream));
   MUST(pthread_create(&thread, NULL, cancels, stream));
   int rc;
@@ -351,7 +410,7 @@ static void forked(const char* dir) {
   int status;
   MUST(lmdbio_reader_open(dir, NULL, &reader));
   lmdbio_order o = order(LMDBIO_ORDER_SHUFFLE, 10);
-  o.epochs = 5;
+  o.end_epoch = 5;
   MUST(lmdbio_stream_open(reader, &o, &stream));
   MUST(lmdbio_stream_next(stream, &kept));
   fflush(stdout);
@@ -360,12 +419,14 @@ static void forked(const char* dir) {
     const uint64_t zero = 0;
     CHECK(lmdbio_stream_next(stream, &batch) == EINVAL && strstr(lmdbio_error(), "child") != NULL);
     CHECK(lmdbio_reader_read(reader, &zero, 1, &batch) == EINVAL);
+    uint64_t count = 77;
+    CHECK(lmdbio_reader_count(reader, &count) == EINVAL && count == 77);
     for (unsigned i = 0; i < 10; ++i) CHECK(right(&kept->records[i]));
     lmdbio_batch_release(kept);
     lmdbio_stream_close(stream);
     lmdbio_reader_close(reader);
     MUST(lmdbio_reader_open(dir, NULL, &own));
-    o.epochs = 1;
+    o.end_epoch = 1;
     CHECK(drain(own, &o) == kRecords);
     lmdbio_reader_close(own);
     _exit(0);
@@ -420,7 +481,7 @@ static void snapshot(const char* dir) {
   CHECK(write(ask[1], "q", 1) == 1 && waitpid(writer, &status, 0) == writer && status == 0);
   lmdbio_reader_close(reader);
   MUST(lmdbio_reader_open(dir, NULL, &reader));
-  CHECK(lmdbio_reader_count(reader) == kRecords - 1000 + 400);
+  CHECK(count_of(reader) == kRecords - 1000 + 400);
   lmdbio_reader_close(reader);
 }
 
@@ -436,6 +497,7 @@ int main(int argc, char** argv) {
   wrong_arguments(argv[1]);
   a_file_for_a_directory(argv[1]);
   reading(argv[1]);
+  ends(argv[1]);
   options_and_attached(argv[1], pairs_dir);
   cancelled(argv[1]);
 #ifndef __SANITIZE_ADDRESS__  /* its allocator's locks are not taken care of over a fork beside threads that allocate */

@@ -207,8 +207,7 @@ static void opens(MDB_env* env, int environments) {
 }
 
 static int give_batches(lmdbio_reader* reader) {
-  lmdbio_order order = {
-      .size = sizeof order, .kind = LMDBIO_ORDER_SHUFFLE, .batch = 4, .seed = 1, .epochs = 1};
+  lmdbio_order order = {.size = sizeof order, .kind = LMDBIO_ORDER_SHUFFLE, .batch = 4, .seed = 1};
   lmdbio_stream* stream;
   const lmdbio_batch* batch;
   CHECK(lmdbio_stream_open(reader, &order, &stream) == 0);
@@ -226,7 +225,7 @@ static int give_batches(lmdbio_reader* reader) {
 
 static void readers(int again) {
   lmdbio_reader_options options = {
-      .size = sizeof options, .flags = MDB_NOSUBDIR, .memory = 16u << 20, .no_sidecar = 1};
+      .size = sizeof options, .flags = MDB_NOSUBDIR, .memory = 16u << 20, .no_index_file = 1};
   lmdbio_reader* reader = NULL;
   for (int more = 1; more;) {
     if (reader == NULL) CHECK(lmdbio_reader_open(path, &options, &reader) == 0);

@@ -52,7 +52,7 @@ OWNED = [
 ONLY = [
     (re.compile(r"::preadv?2?\s*\(|\bSYS_preadv?\w*|\bMADV_POPULATE_READ\b"),
      ["lmdbio/io", "lmdbio/cli",       # a command reads the file that it is given
-      "lmdbio/records/index_file.cc",   # a sidecar file
+      "lmdbio/records/index_file.cc",   # an index file
       "lmdbio/cache/touched.cc"],      # /proc/self/pagemap
      "reads a file outside lmdbio/io"),
     (re.compile(r"\bIoMode::\w+|[=<>]\s*0\.9\d?(?![\w.])"),

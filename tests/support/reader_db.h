@@ -236,12 +236,12 @@ class ReaderDb {
   test::LmdbApi lmdb_;
 };
 
-inline lmdbio_order order_of(lmdbio_order_kind kind, std::uint64_t batch, std::uint64_t epochs = 1) {
+inline lmdbio_order order_of(lmdbio_order_kind kind, std::uint64_t batch, std::uint64_t end_epoch = 0) {
   lmdbio_order o{};
   o.size = sizeof o;
   o.kind = kind;
   o.batch = batch;
-  o.epochs = epochs;
+  o.end_epoch = end_epoch;
   o.seed = 7;
   o.window = 10;
   return o;

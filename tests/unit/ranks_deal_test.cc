@@ -48,8 +48,9 @@ Job random_job(test::Rng& rng, std::uint32_t records) {
   job.order.seed = rng.below(5);
   job.order.batch = rng.between(0, 9);
   job.order.last = static_cast<lmdbio_last>(rng.below(3));
-  job.order.epochs = rng.between(1, 3);
+  const std::uint64_t epochs = rng.between(1, 3);
   job.order.epoch = rng.below(2);
+  job.order.end_epoch = job.order.epoch + epochs;
   job.order.across_epochs = rng.below(2) == 0;
   job.assignment = rng.below(2) == 0 ? Assignment::strided : Assignment::contiguous;
   job.ranks = rng.between(1, 9);
@@ -84,7 +85,7 @@ TEST(Deal, NeedsAreWhatTheRanksUse) {
     if (!deal.has_rounds()) continue;
     ++with_rounds;
     std::map<std::uint64_t, std::uint32_t> homes;  // reader of each ordinal
-    const std::uint64_t epochs = job.order.epoch + job.order.epochs + 1;
+    const std::uint64_t epochs = job.order.end_epoch + 1;
     std::vector<std::vector<std::multiset<std::uint64_t>>> expected;  // by rank
     for (std::uint32_t r = 0; r < job.ranks; ++r) expected.push_back(used(deal.share(r), records, epochs));
     for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
@@ -222,6 +223,7 @@ TEST(Deal, LargeNumbers) {
   Job job;
   job.order.size = sizeof job.order;
   job.order.batch = 32;
+  job.order.end_epoch = LMDBIO_ENDLESS;
   job.order.across_epochs = 1;
   job.ranks = 10000, job.readers = 256;
   job.round_records = std::uint64_t{1} << 22;

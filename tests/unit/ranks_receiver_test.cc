@@ -34,7 +34,7 @@ Job two_ranks() {
   job.order.size = sizeof job.order;
   job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
   job.order.batch = 5;
-  job.order.epochs = 1;
+  job.order.end_epoch = 1;
   job.ranks = 2;
   job.readers = 1;
   job.round_records = kRecords / kRounds;
@@ -379,7 +379,7 @@ TEST(Receiver, RoundsThatAreNotUsedAnyMoreAreReceivedAndDropped) {
 
 TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
   Job job = two_ranks();
-  job.order.epochs = 2;
+  job.order.end_epoch = 2;
   job.kept_parts = kKeptParts;
   for (const std::uint64_t keeps : {UINT64_MAX, std::uint64_t{1}}) {
     SCOPED_TRACE(keeps);
@@ -405,7 +405,7 @@ TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
 
 TEST(Receiver, RecordsThatCameLateAreKept) {
   Job job = two_ranks();
-  job.order.epochs = 2;
+  job.order.end_epoch = 2;
   job.kept_parts = kKeptParts;
   Pair p(11, job, UINT64_MAX, UINT64_MAX);
   for (std::uint64_t round = 0; round < kRounds; ++round) {

@@ -30,7 +30,7 @@ Job two_ranks() {
   job.order.size = sizeof job.order;
   job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
   job.order.batch = 5;
-  job.order.epochs = 1;
+  job.order.end_epoch = 1;
   job.ranks = 2;
   job.readers = 1;
   job.round_records = kRecords / kRounds;
@@ -285,7 +285,7 @@ TEST(Sender, ARankThatLeftGetsNothingMore) {
     for (const bool endless : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " endless " << endless);
       Job job = two_ranks();
-      if (endless) job.order.epochs = 0;
+      if (endless) job.order.end_epoch = LMDBIO_ENDLESS;
       Pair p(seed, job);
       p.sender->send_nothing_here();
       p.source.least_polls = seed % 2 == 0 ? 0 : 40;
@@ -337,7 +337,7 @@ TEST(Sender, LeavingDropsWhatWasNotSent) {
 
 TEST(Sender, TheFirstRoundsGoThroughThePageCache) {
   Job job = two_ranks();
-  job.order.epochs = 2;
+  job.order.end_epoch = 2;
   Pair p(7, job);
   p.sender->send_nothing_here();
   p.sender->use_page_cache(0.5);
@@ -346,7 +346,7 @@ TEST(Sender, TheFirstRoundsGoThroughThePageCache) {
   EXPECT_LT(p.source.to_page_cache.rbegin()->first, kRecords / 2) << "the first half";
   EXPECT_EQ(p.source.to_page_cache.begin()->second, 2u) << "in each epoch";
 
-  job.order.epochs = 1;
+  job.order.end_epoch = 1;
   Pair once(7, job);
   once.sender->use_page_cache(1);
   ASSERT_TRUE(once.run([&] { return once.came() == kAhead; }));

@@ -19,6 +19,7 @@ StreamFacts plenty() {
   f.record_bytes = 1024;
   f.nodes = f.readers = 4;
   f.ranks_here = 2;
+  f.share.end_epoch = LMDBIO_ENDLESS;
   f.offer = kGiB;
   f.for_messages = kGiB / 2;
   f.memory = kGiB;
@@ -69,10 +70,15 @@ TEST(StreamSizes, SharesAreKeptAsFarAsThereIsMemory) {
 
 TEST(StreamSizes, OnlySharesThatComeAgainAreKept) {
   StreamFacts f = plenty();
-  f.share.epochs = 1;
+  f.share.end_epoch = 1;
   EXPECT_EQ(what_to_keep(f, 0).parts, 0u);
-  f.share.epochs = 2;
+  f.share.end_epoch = 2;
   EXPECT_EQ(what_to_keep(f, 0).parts, kKeptParts);
+  f.share.epoch = 1;
+  EXPECT_EQ(what_to_keep(f, 0).parts, 0u) << "the last epoch";
+  f.share.epoch = 2;
+  EXPECT_EQ(what_to_keep(f, 0).parts, 0u) << "all has been read";
+  f.share.epoch = 0;
   f.share.across_epochs = 1;
   EXPECT_EQ(what_to_keep(f, 0).parts, kKeptParts) << "8 divides the number of records";
   f.records += 1;

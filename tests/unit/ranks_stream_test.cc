@@ -183,7 +183,7 @@ Job random_job(test::Rng& rng, std::uint32_t records) {
   job.order.seed = rng.below(5);
   job.order.batch = rng.between(0, 30);
   job.order.last = static_cast<lmdbio_last>(rng.below(3));
-  job.order.epochs = rng.between(1, 3);
+  job.order.end_epoch = rng.between(1, 3);
   job.order.across_epochs = rng.below(2) == 0;
   job.assignment = rng.below(2) == 0 ? Assignment::strided : Assignment::contiguous;
   job.ranks = rng.between(1, 9);
@@ -222,6 +222,35 @@ TEST(RankStream, EachRankGetsItsShare) {
   EXPECT_GT(given, at_least(80000));
 }
 
+// Ranks resume at positions of their own, some of them at or after the end of the job.
+TEST(RankStream, RanksThatHaveReadAllTakePart) {
+  unsigned empty = 0, jobs = 0;
+  for (std::uint64_t seed = 9000; seed < 9000 + 300 / kFewer; ++seed) {
+    SCOPED_TRACE(seed);
+    test::Rng rng(seed);
+    const std::uint32_t records = rng.between(1, 200);
+    Job job = random_job(rng, records);
+    const std::uint32_t latest = seed % 10 == 0 ? 0 : 3;  // 0: all ranks have read all
+    auto starts = std::make_shared<std::vector<Spot>>();
+    for (std::uint32_t r = 0; r < job.ranks; ++r)
+      starts->push_back({latest == 0 ? job.order.end_epoch + rng.below(2) : rng.below(latest + 2), 0});
+    job.starts = starts;
+    Ranks ranks(job, records, seed, {}, rng.between(1, 4), {.keeps = UINT64_MAX});
+    if (!ranks.deal.has_rounds()) continue;
+    ++jobs;
+    ranks.run();
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(ranks.errors, 0u);
+    if (latest == 0) {
+      EXPECT_EQ(ranks.given, 0u);
+      for (const auto& s : ranks.sources) EXPECT_TRUE(s->times.empty());
+    }
+    for (const Spot& start : *starts) empty += start.epoch >= job.order.end_epoch;
+  }
+  EXPECT_GT(jobs, at_least(100));
+  EXPECT_GT(empty, at_least(100));
+}
+
 // A reader that never has anything to read, of an order without an end, passes over its rounds bit by bit.
 TEST(RankStream, AReaderWithoutWork) {
   for (const bool records : {true, false}) {
@@ -233,6 +262,7 @@ TEST(RankStream, AReaderWithoutWork) {
     };
     job.order.function_context = records ? &job : nullptr;
     job.order.length = 16;
+    job.order.end_epoch = LMDBIO_ENDLESS;
     job.ranks = job.readers = 2;
     job.scattered_records = 8;
     Ranks ranks(job, 32, 1, {}, 3);
@@ -314,7 +344,7 @@ TEST(RankStream, BlocksAreLoadedAsAWhole) {
   job.order.size = sizeof job.order;
   job.order.kind = LMDBIO_ORDER_SHUFFLE;
   job.order.batch = 4;
-  job.order.epochs = 2;
+  job.order.end_epoch = 2;
   job.ranks = 3, job.readers = 2;
   job.scattered_records = 40;
   constexpr std::uint64_t kRecords = 2000;
@@ -363,7 +393,7 @@ TEST(RankStream, KeepsWhatItWasSent) {
         Job job;
         job.order.size = sizeof job.order;
         job.order.batch = 7;
-        job.order.epochs = 4;
+        job.order.end_epoch = 4;
         job.ranks = ranks_in_all, job.readers = 2;
         job.round_records = 33;
         job.kept_parts = parts;
@@ -385,7 +415,7 @@ TEST(RankStream, KeepsWhatItWasSent) {
           read_again += kept && n != 1;
         }
         EXPECT_EQ(read_again != 0, parts != 0 && !room);
-        const std::uint64_t batches = job.order.epochs * kRecords / job.order.batch;
+        const std::uint64_t batches = job.order.end_epoch * kRecords / job.order.batch;
         if (parts == kKeptParts && room) {
           EXPECT_GT(ranks.rested, batches / 2);
         }
@@ -415,7 +445,7 @@ TEST(RankStream, APartOfEachEpochGoesThroughThePageCache) {
   Job job;
   job.order.size = sizeof job.order;
   job.order.batch = 4;
-  job.order.epochs = 3;
+  job.order.end_epoch = 3;
   job.order.across_epochs = 1;
   job.ranks = 4, job.readers = 2;
   job.round_records = 10;
@@ -433,7 +463,7 @@ TEST(RankStream, APartOfEachEpochGoesThroughThePageCache) {
       cached += at != s->to_page_cache.end() && at->second == times;
     }
   EXPECT_EQ(cached, 100u);
-  job.order.epochs = 1;
+  job.order.end_epoch = 1;
   Ranks once(job, 200, 1, {}, 3, {.in_page_cache = 1});
   once.run();
   for (const auto& s : once.sources) EXPECT_TRUE(s->to_page_cache.empty());
@@ -508,7 +538,7 @@ TEST(RankStream, RanksWithoutReaders) {
     Job job;
     job.order.size = sizeof job.order;
     job.order.batch = 7;
-    job.order.epochs = 3;
+    job.order.end_epoch = 3;
     job.order.last = LMDBIO_LAST_PAD;
     job.ranks = job.readers = 3;
     job.round_records = 33;
@@ -533,7 +563,7 @@ TEST(RankStream, ManyRanks) {
     job.order.size = sizeof job.order;
     job.order.batch = 2;
     job.order.last = LMDBIO_LAST_PAD;
-    job.order.epochs = 1;
+    job.order.end_epoch = 1;
     job.ranks = 60;
     job.readers = 1;
     job.round_records = 200;
@@ -683,7 +713,7 @@ TEST(RankStream, ASlowRankIsNotFlooded) {
   Job job;
   job.order.size = sizeof job.order;
   job.order.batch = 4;
-  job.order.epochs = 1;
+  job.order.end_epoch = 1;
   job.ranks = 4, job.readers = 2;
   job.round_records = 16;
   constexpr unsigned kAhead = 3;

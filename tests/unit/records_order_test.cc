@@ -336,6 +336,28 @@ TEST(Order, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(wrong(o), "last: unknown value");
 }
 
+TEST(Order, EndsBeforeAnEpoch) {
+  lmdbio_order o = plain(LMDBIO_ORDER_SEQUENTIAL);
+  EXPECT_EQ(end_epoch(o), 1u);
+  EXPECT_EQ(epochs_to_read(o), 1u);
+  o.epoch = 7;
+  EXPECT_EQ(end_epoch(o), 8u);
+  o.end_epoch = 10;
+  EXPECT_EQ(end_epoch(o), 10u);
+  EXPECT_EQ(epochs_to_read(o), 3u);
+  o.end_epoch = 7;
+  EXPECT_EQ(epochs_to_read(o), 0u);
+  o.end_epoch = 2;
+  EXPECT_EQ(epochs_to_read(o), 0u);
+  o.end_epoch = LMDBIO_ENDLESS;
+  EXPECT_EQ(end_epoch(o), UINT64_MAX);
+  EXPECT_GT(epochs_to_read(o), UINT64_MAX / 2);
+  o.epoch = UINT64_MAX;
+  o.end_epoch = 0;
+  EXPECT_EQ(end_epoch(o), UINT64_MAX);
+  EXPECT_EQ(epochs_to_read(o), 0u);
+}
+
 TEST(Order, RefusesWhatItCannotBe) {
   const auto refused = [](const lmdbio_order& o) {
     const Result<Order> made = Order::make(o, 10);

@@ -25,12 +25,12 @@ constexpr std::uint64_t kValuePages = 64;
 
 class StreamTest : public ::testing::Test {
  protected:
-  static lmdbio_order order(lmdbio_order_kind kind, std::uint64_t batch, std::uint64_t epochs = 1) {
+  static lmdbio_order order(lmdbio_order_kind kind, std::uint64_t batch, std::uint64_t end_epoch = 0) {
     lmdbio_order o{};
     o.size = sizeof o;
     o.kind = kind;
     o.batch = batch;
-    o.epochs = epochs;
+    o.end_epoch = end_epoch;
     return o;
   }
   static std::unique_ptr<Stream> open(Reader& r, const lmdbio_order& o) {
@@ -91,6 +91,51 @@ TEST_F(StreamTest, BatchesComeInOrderAndPositionsTellWhereItGoesOn) {
   EXPECT_TRUE(next(*s).empty());
   EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
   EXPECT_EQ(s->position(), (Spot{2, 0}));
+}
+
+TEST_F(StreamTest, AResumedStreamHasTheSameEnd) {
+  const auto r = file_.reader(32 * kMiB, kDirectly);
+  for (const int across : {0, 1}) {
+    for (const lmdbio_last last : {LMDBIO_LAST_KEEP, LMDBIO_LAST_DROP, LMDBIO_LAST_PAD}) {
+      lmdbio_order o = order(LMDBIO_ORDER_SHUFFLE, 5, 3);
+      o.across_epochs = across;
+      o.last = last;
+      const auto whole = open(*r, o);
+      std::vector<Ordinals> expected;
+      std::vector<Spot> at;
+      do {
+        at.push_back(whole->position());
+        expected.push_back(next(*whole));
+      } while (status_.ok());
+      EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
+      for (std::size_t first = 0; first < expected.size(); ++first) {
+        o.epoch = at[first].epoch;
+        o.position = at[first].position;
+        const auto rest = open(*r, o);
+        for (std::size_t i = first; i < expected.size(); ++i) {
+          EXPECT_EQ(rest->position(), at[i]);
+          EXPECT_EQ(next(*rest), expected[i]) << first << ' ' << i;
+        }
+        EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
+      }
+    }
+  }
+}
+
+TEST_F(StreamTest, AStreamThatDoesNotStartBeforeItsEndIsEmpty) {
+  const auto r = file_.reader(32 * kMiB, kDirectly);
+  for (const int across : {0, 1}) {
+    for (const std::uint64_t epoch : {std::uint64_t{3}, std::uint64_t{4}, UINT64_MAX}) {
+      lmdbio_order o = order(LMDBIO_ORDER_SEQUENTIAL, 5, 3);
+      o.across_epochs = across;
+      o.last = LMDBIO_LAST_PAD;
+      o.epoch = epoch;
+      const auto s = open(*r, o);
+      EXPECT_EQ(s->position(), (Spot{epoch, 0}));
+      EXPECT_TRUE(next(*s).empty());
+      EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
+    }
+  }
 }
 
 // Of a file that is read through the page cache, as by one of several ranks: the kernel reads ahead of none

@@ -1,4 +1,5 @@
-// The functions of lmdbio/mpi.h for C++20.  Header-only.  Rules are those of mpi.h.
+/// @file
+/// The functions of lmdbio/mpi.h for C++20.  Header-only.  Lifetimes and thread rules are those of mpi.h.
 #pragma once
 
 #include <lmdbio/mpi.h>
@@ -12,27 +13,33 @@ namespace lmdbio {
 
 /// The ranks of a communicator that read together.  Must outlive its readers, and end before MPI_Finalize.
 ///
-/// The destructor is collective: it waits for all ranks.  If an exception leaves its scope, it does not wait,
-/// as the other ranks may never come; MPI_Finalize then ends what is left.
+/// The destructor is collective: it waits for all ranks.  If an exception destroys the object, the destructor
+/// does not wait, because the other ranks may never call theirs.  MPI_Finalize then ends what is left.
 class MpiRanks {
  public:
-  /// Collective over `comm`.  Throws Error.
+  /// Creates the state for all ranks of `comm`; see lmdbio_mpi_init.  Collective.  Throws Error.
+  /// @param comm     an intracommunicator, which is duplicated
+  /// @param options  options, whose `size` need not be set
   explicit MpiRanks(MPI_Comm comm, const lmdbio_mpi_options& options = with_size({})) {
     lmdbio_mpi* mpi = nullptr;
     const lmdbio_mpi_options sized = with_size(options);
     detail::check(lmdbio_mpi_init(comm, &sized, &mpi));
     mpi_.reset(mpi);
   }
-  /// Opens `path` together with the other ranks; does not wait for them.  Throws Error, or whatever
-  /// options.progress throws.
+  /// Opens a database together with the other ranks, and does not wait for them; see lmdbio_mpi_reader_open.
+  /// Throws Error, and exceptions of options.progress.
+  /// @param path     a directory that contains data.mdb, or a data file; the same text on all ranks
+  /// @param options  options
+  /// @return the reader, which must not outlive this object.
   Reader open(const std::string& path, const Reader::Options& options = {}) const {
     return Reader(options, [&](const lmdbio_reader_options& o, lmdbio_reader** r) {
       return lmdbio_mpi_reader_open(mpi_.get(), path.c_str(), &o, r);
     });
   }
-  /// Waits until all ranks have opened the same database.  Throws Error.
+  /// Waits until all ranks have opened the database of `reader`, and its index is complete.  Throws Error.
+  /// @param reader  a reader that open() returned
   static void wait(const Reader& reader) { detail::check(lmdbio_mpi_wait(reader.handle())); }
-  /// Nodes that the ranks run on.
+  /// @return the number of nodes that the ranks run on.
   unsigned nodes() const noexcept { return lmdbio_mpi_nodes(mpi_.get()); }
   /// Makes progress if the library has no thread of its own.  Throws Error.
   void poll() const { detail::check(lmdbio_mpi_poll(mpi_.get())); }
@@ -44,7 +51,7 @@ class MpiRanks {
   }
   struct Finalize {
     Finalize() noexcept : exceptions(std::uncaught_exceptions()) {}
-    int exceptions;  ///< when the object was made: in a destructor, perhaps
+    int exceptions;  ///< number of exceptions in flight when the object was made, perhaps in a destructor
     void operator()(lmdbio_mpi* mpi) const noexcept {
       if (std::uncaught_exceptions() <= exceptions) (void)lmdbio_mpi_finalize(mpi);
     }

@@ -1,5 +1,6 @@
-// The readers and streams of lmdbio.h for C++20, with owning classes, spans and exceptions.  Header-only: the
-// library exports only C functions.  Lifetimes and thread rules are those of lmdbio.h.
+/// @file
+/// The readers and streams of lmdbio.h for C++20, with owning classes, spans and exceptions.  Header-only:
+/// the library exports only C functions.  Lifetimes and thread rules are those of lmdbio.h.
 #pragma once
 
 #if __cplusplus < 202002L
@@ -24,11 +25,13 @@
 
 namespace lmdbio {
 
-/// Thrown when a call of the library fails.  code() is an errno or an MDB_ code; what() names file and
-/// reason.
+/// Thrown when a call of the library fails.  what() names the file and the reason.
 class Error : public std::runtime_error {
  public:
+  /// @param code  an errno or an MDB_ code
+  /// @param what  the file and the reason
   Error(int code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  /// @return the errno or MDB_ code.
   int code() const noexcept { return code_; }
 
  private:
@@ -50,18 +53,20 @@ inline std::span<const std::byte> bytes(const MDB_val& v) noexcept {
 
 }  // namespace detail
 
-/// A record of a batch.  The batch owns its bytes.
+/// A record of a batch.  The batch owns its bytes, which have no particular alignment.
 struct Record {
-  std::uint64_t ordinal = UINT64_MAX;
-  std::span<const std::byte> key, value;
-  /// Returns false if the requested key does not exist.
+  std::uint64_t ordinal = UINT64_MAX;     ///< from 0, in key order; UINT64_MAX: the key does not exist
+  std::span<const std::byte> key, value;  ///< empty if the key does not exist
+  /// @return false if the requested key does not exist.
   bool exists() const noexcept { return ordinal != UINT64_MAX; }
 };
 
-/// Owns the bytes of its records until it is destroyed or assigned to, unless the order has zero_copy.  A
-/// batch that was default-constructed or moved from is empty.
+/// Records and their bytes, which it owns until it is destroyed or assigned to.  With lmdbio_order::zero_copy
+/// the bytes are valid only until the reader is closed.  A batch that was default-constructed or moved from
+/// is empty.  Any thread may destroy a batch.
 class Batch {
  public:
+  /// Iterates over the records.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -84,18 +89,22 @@ class Batch {
   };
 
   Batch() = default;
-  /// Takes ownership of `batch`.
+  /// @param batch  a batch of lmdbio.h, which this object will release
   explicit Batch(const lmdbio_batch* batch) noexcept : batch_(batch) {}
 
+  /// @return the number of records.
   std::size_t size() const noexcept { return batch_ == nullptr ? 0 : batch_->count; }
   bool empty() const noexcept { return size() == 0; }
-  /// `i` must be less than size().
+  /// @param i  less than size()
+  /// @return the record, whose bytes belong to this batch.
   Record operator[](std::size_t i) const noexcept { return record(batch_->records[i]); }
   Iterator begin() const noexcept { return Iterator(batch_ == nullptr ? nullptr : batch_->records); }
   Iterator end() const noexcept { return Iterator(batch_ == nullptr ? nullptr : batch_->records + size()); }
+  /// @return the epoch of the first record; 0 outside streams.
   std::uint64_t epoch() const noexcept { return batch_ == nullptr ? 0 : batch_->epoch; }
+  /// @return the position of the first record in the stream's share of the epoch, from 0; 0 outside streams.
   std::uint64_t position() const noexcept { return batch_ == nullptr ? 0 : batch_->position; }
-  /// Returns the number of records at the end that only fill up the batch.
+  /// @return the number of records at the end that only fill up the batch (LMDBIO_LAST_PAD).
   std::size_t padding() const noexcept { return batch_ == nullptr ? 0 : batch_->padding; }
 
  private:
@@ -108,42 +117,63 @@ class Batch {
   std::unique_ptr<const lmdbio_batch, Release> batch_;
 };
 
-/// lmdbio_order with defaults: all records once, in order, one record per batch.
+/// A position in a stream: an epoch, and a number of records of the stream's share of this epoch.
+struct Position {
+  std::uint64_t epoch = 0, position = 0;
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+/// An order of records: lmdbio_order, whose fields describe it.  By default, it reads one epoch of all
+/// records, in key order, one record per batch.
 struct Order : lmdbio_order {
-  Order() noexcept : lmdbio_order{} {
-    size = sizeof(lmdbio_order);
-    epochs = 1;
-  }
+  Order() noexcept : lmdbio_order{} { size = sizeof(lmdbio_order); }
+  /// Makes an order of all records in key order.
+  /// @param batch_records  records per batch, at least 1
   static Order sequential(std::uint64_t batch_records = 1) noexcept {
     return with(LMDBIO_ORDER_SEQUENTIAL, batch_records);
   }
+  /// Makes a shuffled order of all records, which differs for each seed and epoch.
+  /// @param seed_of_all    any number
+  /// @param batch_records  records per batch, at least 1
   static Order shuffled(std::uint64_t seed_of_all, std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_SHUFFLE, batch_records);
     o.seed = seed_of_all;
     return o;
   }
-  static Order window_shuffled(std::uint64_t seed_of_all, std::uint64_t records,
+  /// Makes an order of all records in key order, but shuffled within each window.
+  /// @param seed_of_all     any number
+  /// @param window_records  records per window, at least 1
+  /// @param batch_records   records per batch, at least 1
+  static Order window_shuffled(std::uint64_t seed_of_all, std::uint64_t window_records,
                                std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_WINDOW_SHUFFLE, batch_records);
     o.seed = seed_of_all;
-    o.window = records;
+    o.window = window_records;
     return o;
   }
-  /// `ordinals` must stay valid until Reader::stream has copied them.
+  /// Makes an order of the records with these ordinals.
+  /// @param ordinals       must stay valid until Reader::stream has copied them
+  /// @param batch_records  records per batch, at least 1
   static Order of(std::span<const std::uint64_t> ordinals, std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_LIST, batch_records);
     o.list = ordinals.data();
     o.length = ordinals.size();
     return o;
   }
-  /// `wanted` must stay valid until Reader::stream has copied the keys.
+  /// Makes an order of the records with these keys.
+  /// @param wanted         must stay valid until Reader::stream has copied the keys
+  /// @param batch_records  records per batch, at least 1
   static Order of(std::span<const MDB_val> wanted, std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_KEYS, batch_records);
     o.keys = wanted.data();
     o.length = wanted.size();
     return o;
   }
-  /// `elements` elements per epoch, whose ordinals a function of the program returns.
+  /// Makes an order of the records whose ordinals a function of the program returns.
+  /// @param ordinal        the function; see lmdbio_ordinal_func
+  /// @param context        passed to the function
+  /// @param elements       number of elements per epoch
+  /// @param batch_records  records per batch, at least 1
   static Order by(lmdbio_ordinal_func* ordinal, void* context, std::size_t elements,
                   std::uint64_t batch_records = 1) noexcept {
     Order o = with(LMDBIO_ORDER_FUNCTION, batch_records);
@@ -152,27 +182,50 @@ struct Order : lmdbio_order {
     o.length = elements;
     return o;
   }
-  /// Selects share `rank` of `ranks`: of every `ranks` blocks of `block_elements` elements, block `rank`.
-  Order& share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t block_elements = 1) noexcept {
+  /// Selects the share of a rank: of every `ranks` blocks of the order, block number `rank`.  By default, a
+  /// block has `batch` elements, so that rank r of n reads the batches r, r + n, r + 2 n, ... of the whole
+  /// order.  Set `batch` before.
+  /// @param rank            number of the share, less than `ranks`
+  /// @param ranks           number of shares, at least 1
+  /// @param block_elements  elements per block; 0: records per batch
+  /// @return this order.
+  Order& share(std::uint64_t rank, std::uint64_t ranks, std::uint64_t block_elements = 0) noexcept {
     offset = rank;
     step = ranks;
-    block = block_elements;
+    block = block_elements != 0 ? block_elements : batch;
     return *this;
   }
-  /// Selects elements rank, rank + ranks, rank + 2 ranks, ... of the sequence of all epochs.  Programs that
-  /// skip the records of other ranks, and start again at the end, read in this order, for example Caffe.
-  /// See lmdbio_order::across_epochs.
+  /// Selects the share of a rank from the sequence of all epochs; see lmdbio_order::across_epochs.  With
+  /// block_elements = 1, these are the elements rank, rank + ranks, rank + 2 ranks, ...  Programs that skip
+  /// the records of other ranks, and start again at the end, read in this order, for example Caffe.
+  /// @param rank            number of the share, less than `ranks`
+  /// @param ranks           number of shares, at least 1
+  /// @param block_elements  elements per block; 0: records per batch
+  /// @return this order.
   Order& share_across_epochs(std::uint64_t rank, std::uint64_t ranks,
-                             std::uint64_t block_elements = 1) noexcept {
+                             std::uint64_t block_elements = 0) noexcept {
     across_epochs = 1;
     return share(rank, ranks, block_elements);
   }
-  /// Resumes at a place that Stream::where() returned.
-  Order& from(std::uint64_t first_epoch, std::uint64_t first_position) noexcept {
+  /// Sets the end: the stream reads the epochs before epoch `epochs`, which are this many if it begins with
+  /// epoch 0.  resume() does not change the end.
+  /// @param epochs  at least 1; LMDBIO_ENDLESS: the stream never ends
+  /// @return this order.
+  Order& repeat(std::uint64_t epochs = LMDBIO_ENDLESS) noexcept {
+    end_epoch = epochs;
+    return *this;
+  }
+  /// Sets the start, for example to the Stream::position() of a stream that was stopped.  If the start is not
+  /// before the end that repeat() has set, the stream is empty.
+  /// @param first_epoch     the first epoch to read
+  /// @param first_position  number of records of the share that are skipped in this epoch
+  /// @return this order.
+  Order& resume(std::uint64_t first_epoch, std::uint64_t first_position = 0) noexcept {
     epoch = first_epoch;
     position = first_position;
     return *this;
   }
+  Order& resume(const Position& start) noexcept { return resume(start.epoch, start.position); }
 
  private:
   static Order with(lmdbio_order_kind k, std::uint64_t batch_records) noexcept {
@@ -183,15 +236,12 @@ struct Order : lmdbio_order {
   }
 };
 
-/// Records in a given order, read ahead.  One thread at a time, except for cancel().
+/// Records in a given order, read ahead.  Must be destroyed before its reader.  One thread at a time, except
+/// for cancel().
 class Stream {
  public:
-  struct Place {
-    std::uint64_t epoch = 0, position = 0;
-    friend bool operator==(const Place&, const Place&) = default;
-  };
   /// For loops over the rest of the stream: for (Batch& batch : stream) ...  Each batch is valid until the
-  /// next.
+  /// next one is requested, unless the program moves it away.
   class Iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -217,8 +267,8 @@ class Stream {
     bool ended_ = false;
   };
 
-  /// Returns the next batch, or nothing at the end of the stream.  Throws Error; the next call then tries to
-  /// read the same batch again.
+  /// Waits for the next batch.  Throws Error; the next call then tries to read the same batch again.
+  /// @return the batch, or nothing at the end of the stream.
   std::optional<Batch> next() {
     const lmdbio_batch* b = nullptr;
     const int rc = lmdbio_stream_next(stream_.get(), &b);
@@ -228,9 +278,10 @@ class Stream {
   }
   Iterator begin() { return Iterator(*this); }
   static std::default_sentinel_t end() noexcept { return {}; }
-  /// Returns the place of the next batch.
-  Place where() const noexcept {
-    Place p;
+  /// @return the position of the next batch.  An order with the same end resumes there:
+  /// order.resume(position).
+  Position position() const noexcept {
+    Position p;
     lmdbio_stream_position(stream_.get(), &p.epoch, &p.position);
     return p;
   }
@@ -246,61 +297,85 @@ class Stream {
   std::unique_ptr<lmdbio_stream, Close> stream_;
 };
 
-/// One snapshot of one database.  Must outlive its streams; its batches may outlive it.  Threads may share a
-/// reader.
+/// One snapshot of one database.  Must outlive its streams; its batches may outlive it.  Any number of
+/// threads may use a reader.
 class Reader {
  public:
-  /// Returns false to cancel.
+  /// Reports progress; see lmdbio_progress_func.  Returns false to cancel.
   using Progress = std::function<bool(std::string_view what, std::uint64_t done, std::uint64_t total)>;
+  /// Options of a reader; see lmdbio_reader_options.
   struct Options {
-    std::string database;    ///< empty: the main database
+    std::string database;    ///< name of a named database; empty: the main database
     std::size_t memory = 0;  ///< upper limit in bytes for all streams, see lmdbio.h; 0: LMDBIO_MEMORY
     unsigned flags = 0;      ///< MDB_NOLOCK, MDB_NOSUBDIR
-    bool sidecar = true;     ///< use the index file, if there is a valid one
+    bool index_file = true;  ///< use the index file, if there is a valid one
     Progress progress;       ///< reports on building the index
   };
 
   explicit Reader(const std::string& path) : Reader(path, Options()) {}
-  /// Throws Error, or whatever options.progress throws.
+  /// Opens a reader as lmdbio_reader_open does.  Throws Error, and exceptions of options.progress.
+  /// @param path     a directory that contains data.mdb, or a data file
+  /// @param options  options
   Reader(const std::string& path, const Options& options) {
     open(options, [&path](const lmdbio_reader_options& o, lmdbio_reader** r) {
       return lmdbio_reader_open(path.c_str(), &o, r);
     });
   }
-  /// Uses the snapshot of the program's transaction `txn`, which must outlive the reader.
   Reader(MDB_txn* txn, MDB_dbi dbi) : Reader(txn, dbi, Options()) {}
+  /// Opens a reader of the snapshot of a transaction.  Throws Error, and exceptions of options.progress.
+  /// @param txn      a read transaction of the program, which must outlive the reader
+  /// @param dbi      a database of its environment
+  /// @param options  options; `database` and `flags` are ignored
   Reader(MDB_txn* txn, MDB_dbi dbi, const Options& options) {
     open(options, [txn, dbi](const lmdbio_reader_options& o, lmdbio_reader** r) {
       return lmdbio_reader_attach(txn, dbi, &o, r);
     });
   }
 
-  /// For headers of the library: opens by `by`, which takes lmdbio_reader_options and lmdbio_reader**.
+  /// For headers of the library: opens a reader by a function.
+  /// @param options  options
+  /// @param by       takes lmdbio_reader_options and lmdbio_reader**, and returns an error code
   template <class Open>
   Reader(const Options& options, Open&& by) {
     open(options, std::forward<Open>(by));
   }
 
-  std::uint64_t size() const noexcept { return lmdbio_reader_count(reader_.get()); }
-  /// For functions of lmdbio.h.  The reader owns it.
+  /// Throws Error if the reader cannot be used; see lmdbio_reader_count.
+  /// @return the number of records.
+  std::uint64_t size() const {
+    std::uint64_t count = 0;
+    detail::check(lmdbio_reader_count(reader_.get(), &count));
+    return count;
+  }
+  /// @return the reader for functions of lmdbio.h.  This object owns it.
   lmdbio_reader* handle() const noexcept { return reader_.get(); }
 
+  /// Reads records by ordinal, and waits for them.  Throws Error.
+  /// @param ordinals  in any order; each must be less than size()
+  /// @return the records in the given order.
   Batch read(std::span<const std::uint64_t> ordinals) const {
     const lmdbio_batch* b = nullptr;
     detail::check(lmdbio_reader_read(reader_.get(), ordinals.data(), ordinals.size(), &b));
     return Batch(b);
   }
   Batch read(std::uint64_t ordinal) const { return read(std::span(&ordinal, 1)); }
+  /// Reads records by key, and waits for them.  Throws Error.
+  /// @param keys  in any order
+  /// @return the records in the given order.  Record::exists() is false for a key that does not exist.
   Batch read_keys(std::span<const MDB_val> keys) const {
     const lmdbio_batch* b = nullptr;
     detail::check(lmdbio_reader_read_keys(reader_.get(), keys.data(), keys.size(), &b));
     return Batch(b);
   }
-  /// Returns a batch of one record; Record::exists() is false if there is no such key.
+  /// @param key  a key
+  /// @return a batch of one record.  Record::exists() is false if the key does not exist.
   Batch read_key(std::string_view key) const {
     const MDB_val v{key.size(), const_cast<char*>(key.data())};
     return read_keys(std::span(&v, 1));
   }
+  /// Opens a stream.  Throws Error.
+  /// @param order  the order, which is copied
+  /// @return the stream, which must be destroyed before this reader.
   Stream stream(const lmdbio_order& order) const {
     lmdbio_stream* s = nullptr;
     detail::check(lmdbio_stream_open(reader_.get(), &order, &s));
@@ -333,7 +408,7 @@ class Reader {
     o.database = options.database.empty() ? nullptr : options.database.c_str();
     o.memory = options.memory;
     o.flags = options.flags;
-    o.no_sidecar = !options.sidecar;
+    o.no_index_file = !options.index_file;
     if (options.progress) {
       o.progress = Watch::call;
       o.progress_context = &watch;

@@ -1,4 +1,4 @@
-"""Reads LMDB databases fast: records by ordinal or key, in an order that is known ahead.
+"""Reads LMDB databases fast: records by ordinal or key, in an order that is known in advance.
 
     reader = lmdbio.Reader("train.lmdb")
     for batch in reader.stream(lmdbio.Order.shuffled(seed=1, batch=64)):

@@ -6,19 +6,20 @@ from typing import Any, Iterable, Optional, Tuple
 import numpy
 import numpy.typing
 
-_KINDS = {"sequential": 0, "shuffled": 1, "window": 2, "list": 3, "keys": 4}
+_KINDS = {"sequential": 0, "shuffled": 1, "window_shuffled": 2, "list": 3, "keys": 4}
 _LAST = {"keep": 0, "drop": 1, "pad": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """In which order a stream returns which records: lmdbio_order of lmdbio.h.
+    """The order in which a stream returns records: lmdbio_order of lmdbio.h.
 
-    Made by Order.sequential, shuffled, shuffled_in_windows, list and keys.  Each method of an order returns a new one.
+    Made by Order.sequential, shuffled, window_shuffled, list and keys.  Each method of an order returns a new one.
 
     batch: records per batch.  last: what happens to an incomplete last batch of an epoch: "keep", "drop", or "pad": it is
-    filled up with the first records of the share.  An order reads `epochs` epochs, None: without end, from `epoch` on.
-    The same order of as many records is the same on every machine.
+    filled up with the first records of the share.  A stream begins at `epoch` and `position`, and ends before `end_epoch`; 0:
+    it reads only the epoch in which it begins; None: it never ends.  If it does not begin before a given end, it is empty.
+    For the same number of records, an order is the same on every machine.
     """
 
     kind: str = "sequential"
@@ -29,11 +30,11 @@ class Order:
     rank: int = 0
     ranks: int = 1
     block: int = 1
-    epochs: Optional[int] = 1
+    end_epoch: Optional[int] = 0
     epoch: int = 0
     position: int = 0
     across_epochs: bool = False
-    _list: bytes = dataclasses.field(default=b"", repr=False)  # ordinals, as the machine has 64-bit numbers
+    _list: bytes = dataclasses.field(default=b"", repr=False)  # ordinals, as 64-bit numbers of the machine
     _keys: Optional[Tuple[bytes, ...]] = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,12 +42,12 @@ class Order:
             raise ValueError(f"order: kind must be one of {', '.join(_KINDS)}, not {self.kind!r}")
         if self.last not in _LAST:
             raise ValueError(f"order: last must be one of {', '.join(_LAST)}, not {self.last!r}")
-        for name in ("batch", "block", "ranks", "epoch", "position", "rank", "seed", "window", "epochs"):
+        for name in ("batch", "block", "ranks", "epoch", "position", "rank", "seed", "window", "end_epoch"):
             given = getattr(self, name)
-            if given is None and name == "epochs":
+            if given is None and name == "end_epoch":
                 continue
             value = operator.index(given)  # TypeError
-            least = 1 if name in ("batch", "block", "ranks", "epochs") else 0
+            least = 1 if name in ("batch", "block", "ranks") else 0
             if not least <= value < 1 << 64:
                 raise ValueError(f"order: {name} must be at least {least} and less than 2**64, not {value}")
             object.__setattr__(self, name, value)
@@ -64,13 +65,13 @@ class Order:
         return cls("shuffled", batch, seed=seed, **more)
 
     @classmethod
-    def shuffled_in_windows(cls, seed: int = 0, *, window: int, batch: int = 1, **more: Any) -> "Order":
-        """In key order, but shuffled within each `window` records: reads the file nearly in order."""
-        return cls("window", batch, seed=seed, window=window, **more)
+    def window_shuffled(cls, seed: int = 0, *, window: int, batch: int = 1, **more: Any) -> "Order":
+        """All records in key order, but shuffled within each `window` records: reads the file nearly in order."""
+        return cls("window_shuffled", batch, seed=seed, window=window, **more)
 
     @classmethod
     def list(cls, ordinals: Iterable[int], *, batch: int = 1, **more: Any) -> "Order":
-        """The records with these ordinals, in each epoch in this order."""
+        """The records with these ordinals, in this order in each epoch."""
         given = numpy.asarray(ordinals if hasattr(ordinals, "__len__") else [*ordinals])
         if given.size and (given.ndim != 1 or given.dtype.kind not in "iu"):
             raise TypeError("order: ordinals must be a list of whole numbers")
@@ -80,22 +81,30 @@ class Order:
 
     @classmethod
     def keys(cls, keys: Iterable[bytes], *, batch: int = 1, **more: Any) -> "Order":
-        """The records with these keys, in each epoch in this order; None in place of a key that does not exist."""
+        """The records with these keys, in this order in each epoch; None in place of a key that does not exist."""
         return cls("keys", batch, _keys=tuple(keys), **more)
 
     def share(self, rank: int, ranks: int, *, block: Optional[int] = None) -> "Order":
-        """The part of rank `rank` of `ranks`: of every `ranks` blocks of `block` records, block `rank`.
+        """The share of rank `rank` of `ranks`: of every `ranks` blocks of `block` records, block number `rank`.
 
-        block: None: the records of a batch, so that the ranks' batches taken by turns are the whole order.
+        block: None: the records per batch, so that rank r of n reads the batches r, r + n, r + 2 n, ... of the whole order.
         """
         return dataclasses.replace(self, rank=rank, ranks=ranks, block=self.batch if block is None else block)
 
     def repeat(self, epochs: Optional[int] = None) -> "Order":
-        """Reads this number of epochs; None: without end."""
-        return dataclasses.replace(self, epochs=epochs)
+        """Sets the end: the stream reads the epochs before epoch `epochs`, which are this many if it begins with epoch 0.
+
+        epochs: at least 1; None: the stream never ends.  resume() does not change the end.
+        """
+        if epochs is not None and operator.index(epochs) < 1:
+            raise ValueError(f"order: epochs must be at least 1, or None, not {epochs}")
+        return dataclasses.replace(self, end_epoch=epochs)
 
     def resume(self, epoch: int, position: int = 0) -> "Order":
-        """Begins at this epoch and position, for example those of Stream.where.  `epochs` counts from this epoch."""
+        """Sets the start, for example to that of Stream.position: order.resume(*stream.position).
+
+        If the start is not before the end that repeat() has set, the stream is empty.
+        """
         return dataclasses.replace(self, epoch=epoch, position=position)
 
     @property

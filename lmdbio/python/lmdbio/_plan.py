@@ -1,4 +1,4 @@
-"""Which batches of an epoch a process reads."""
+"""The batches of an epoch that a process reads."""
 import dataclasses
 import operator
 from typing import Any, Optional
@@ -14,18 +14,20 @@ Numbers = numpy.typing.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The batches of one rank.  Of an epoch's order, rank r of n has batches r, r + n, r + 2 n, ..., as far as all ranks have
-    a whole batch.  The samples that are left are divided evenly between the ranks: each rank's last batch.
+    """The batches of one rank.
+
+    Rank r of n has the batches r, r + n, r + 2 n, ... of an epoch's order, as far as all ranks have a whole batch.  The samples
+    that are left are divided evenly between the ranks: they are each rank's last batch.
 
     last: "pad": the last batches have the same size on all ranks; ranks that have one sample less get one of the order's
-    first samples, as with torch's DistributedSampler.  "keep": each sample comes exactly once.  "drop": no last batch.
-    The order does not depend on how many workers read it.
+    first samples, as with torch's DistributedSampler.  "keep": each sample occurs exactly once.  "drop": no last batch.
+    The order does not depend on the number of workers.
     """
 
     count: int  # samples
     batch: int
     shuffle: bool = False
-    window: Optional[int] = None  # shuffle only within so many samples
+    window: Optional[int] = None  # samples within which to shuffle; None: all
     seed: int = 0
     rank: int = 0
     ranks: int = 1
@@ -47,7 +49,7 @@ class Plan:
         return self.count // (self.batch * self.ranks)
 
     def elements(self, k: int) -> Numbers:
-        """The places of batch `k` in the epoch's order."""
+        """The positions of the samples of batch `k` in the epoch's order."""
         first = (k * self.ranks + self.rank) * self.batch
         if k < self.whole:
             return numpy.arange(first, first + self.batch)
@@ -60,6 +62,7 @@ class Plan:
 
     @property
     def batches(self) -> int:
+        """The number of batches of this rank."""
         return self.whole + (self.size(self.whole) > 0)
 
     @property
@@ -77,8 +80,8 @@ class Plan:
         return self.batch if k < self.whole else len(self.elements(k))
 
     def order(self, epoch: int, k: int, parts: int = 1) -> Order:
-        """The order of batches k, k + parts, k + 2 parts, ... of `streamed`."""
-        kind = "sequential" if not self.shuffle else "shuffled" if self.window is None else "window"
+        """The order of batches k, k + parts, k + 2 parts, ... of the first `streamed` batches of this epoch."""
+        kind = "sequential" if not self.shuffle else "shuffled" if self.window is None else "window_shuffled"
         return Order(kind, self.batch, seed=self.seed, window=self.window or 0,
                      last="keep" if self.ranks == 1 and self.last != "drop" else "drop",
                      rank=k % parts * self.ranks + self.rank, ranks=parts * self.ranks, block=self.batch, epoch=epoch,
@@ -95,7 +98,7 @@ class Plan:
                                   for run in numpy.split(elements, cuts)])
 
     def _shuffled(self, epoch: int, w: int, first: int, n: int) -> Numbers:
-        """`n` samples of the order, from number `first` of window `w` on; docs/format.md."""
+        """The `n` samples of the order that begin with number `first` of window `w`; docs/format.md."""
         if self.window is None:
             return shuffled(self.seed, epoch, self.count, first, first + n).astype(numpy.int64)
         begin = w * self.window

@@ -1,4 +1,4 @@
-"""Prefetching for programs that read by py-lmdb."""
+"""Prefetching for programs that read with py-lmdb."""
 import warnings
 from typing import Any, Iterable, Optional, Set
 
@@ -10,8 +10,9 @@ _warned: Set[str] = set()
 def prefetch(txn: Any, keys: Iterable[bytes], database: Optional[str] = None) -> bool:
     """Tells LMDBIO which keys the program will soon look up in this transaction of py-lmdb.
 
-    It reads their values, many at a time; txn.get then returns them without waiting.  Only a hint: results do not change.
-    Some hundred keys at a time, as the program goes on, work best.  database: the name of a named database.
+    LMDBIO reads their values, many at a time; txn.get then returns them without waiting.  This is only a hint: results do not
+    change.  It works best with some hundreds of keys at a time, as the program proceeds.  database: the name of a named
+    database.
 
     Returns False, and warns once of each reason, if LMDBIO is not active in this process or does not serve the
     transaction.

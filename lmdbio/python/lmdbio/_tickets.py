@@ -1,7 +1,7 @@
-"""Reads batches ahead for map-style datasets, which are asked for one record at a time.
+"""Reads batches ahead for map-style datasets, whose records are requested one at a time.
 
-A DataLoader asks a map-style dataset for one index after the other.  Here an index is a number or a key that carries a
-ticket: which batch it belongs to, and which one the same process will be asked for next.
+A DataLoader requests one index after the other from a map-style dataset.  Here an index is a number or a key that carries a
+ticket.  The ticket names the batch of the index, and the batch that the same process will request next.
 """
 import concurrent.futures
 import dataclasses
@@ -19,7 +19,7 @@ from ._plan import Plan
 
 
 class Index(int):
-    """An ordinal with its ticket, and its place in the batch."""
+    """An ordinal with its ticket, and its number in the batch."""
 
     ticket: "Ticket"
     at: int
@@ -29,7 +29,7 @@ class Index(int):
 
 
 class KeyIndex(bytes):
-    """The same for a key."""
+    """A key with its ticket, and its number in the batch."""
 
     ticket: "Ticket"
     at: int
@@ -46,7 +46,7 @@ def _index(kind: Any, value: Any, ticket: "Ticket", at: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """Batch `k` of an epoch of a plan.  With N workers, a worker is asked for each N-th batch."""
+    """Batch `k` of an epoch of a plan.  With N workers, each worker reads every N-th batch."""
 
     plan: Plan
     epoch: int
@@ -62,7 +62,7 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """These ordinals or keys; then, of the same process, probably those that follow."""
+    """A batch of ordinals or keys, and the batch that the same process will probably request next."""
 
     wanted: Tuple[Any, ...]
     following: Tuple[Any, ...] = ()
@@ -78,7 +78,7 @@ Ticket = Union[Planned, Listed]
 
 
 class Indices(Sequence[Any]):
-    """The indices of a batch, which are made where they are used: what is sent to a worker is their ticket."""
+    """The indices of a batch.  Only their ticket is sent to a worker, which makes the indices."""
 
     def __init__(self, ticket: Ticket) -> None:
         self.ticket = ticket
@@ -94,7 +94,7 @@ class Indices(Sequence[Any]):
     def __getitem__(self, i: Any) -> Any:
         return list(self)[i]
 
-    # Loaders of other libraries put batches together.
+    # Loaders of other libraries concatenate batches.
     def __add__(self, others: Iterable[Any]) -> List[Any]:
         return [*self, *others]
 
@@ -106,7 +106,7 @@ class Indices(Sequence[Any]):
 
 
 def ordinals_of(reader: Reader, keys: Sequence[bytes]) -> "numpy.typing.NDArray[numpy.int64]":
-    """The ordinals of the records with these keys, sorted; keys that do not exist have none."""
+    """The sorted ordinals of the records with these keys.  Keys that do not exist are ignored."""
     found = set()
     for i in reader.read_keys(keys).ordinals:
         while i is not None and i not in found:
@@ -116,11 +116,11 @@ def ordinals_of(reader: Reader, keys: Sequence[bytes]) -> "numpy.typing.NDArray[
 
 
 class Samples:
-    """The records of a reader without those with the ordinals `excluded`: sample i is the i-th of the others.  Any thread."""
+    """The records of a reader, except those with the ordinals `excluded`.  Sample i is the i-th of the others.  Any thread."""
 
     def __init__(self, reader: Reader, excluded: "numpy.typing.NDArray[numpy.int64]") -> None:
         self.reader = reader
-        self._before = excluded - numpy.arange(len(excluded))  # of each one, the samples before it
+        self._before = excluded - numpy.arange(len(excluded))  # for each excluded record, the number of samples before it
 
     def __len__(self) -> int:
         return len(self.reader) - len(self._before)
@@ -144,16 +144,16 @@ class Samples:
         return self.reader.read(self._ordinals([i + len(self) if i < 0 else i]))[0]
 
     def stream(self, plan: Plan, epoch: int, k: int, parts: int) -> Stream:
-        """Of batches k, k + parts, k + 2 parts, ... of plan.streamed."""
+        """A stream of the batches k, k + parts, k + 2 parts, ... of the first plan.streamed batches."""
         if not len(self._before):
-            return self.reader.stream(plan.order(epoch, k, parts), zero_copy=True)
+            return self.reader.stream(plan.order(epoch, k, parts), bytes_as="mapped")
         samples = [self._ordinals(plan.samples(epoch, j)) for j in range(k, plan.streamed, parts)]
-        return self.reader.stream(Order.list(numpy.concatenate(samples), batch=plan.batch), zero_copy=True)
+        return self.reader.stream(Order.list(numpy.concatenate(samples), batch=plan.batch), bytes_as="mapped")
 
     def _ordinals(self, samples: Any) -> Any:
         numbers = numpy.asarray(samples)
         if not len(self._before) or not len(numbers) or numbers.dtype.kind not in "iu":
-            return samples  # what is no number, the reader refuses
+            return samples  # the reader raises TypeError if these are not numbers
         if numbers.max() >= len(self):
             raise IndexError(f"{self.reader.path}: no sample {numbers.max()}; number of samples: {len(self)}")
         return numbers + numpy.searchsorted(self._before, numbers, side="right")
@@ -162,34 +162,35 @@ class Samples:
 class Fetcher:
     """Reads the batches of tickets, for one thread.
 
-    parts: the number of processes that share the batches.  copy: a batch is a list of values, as bytes.
+    parts: the number of processes that share the batches.  bytes_as: "bytes": a batch is a list of values, as bytes objects;
+    "mapped": a batch is a sequence of records, which are views.
     """
 
-    # In an epoch, so many streams are given up for another one; then batches are read without a stream.
+    # The number of streams that are closed in an epoch in favour of another one.  Then batches are read without a stream.
     MOST_GIVEN_UP = 2
 
-    def __init__(self, samples: Samples, parts: int, copy: bool) -> None:
-        self.samples, self.parts, self.copy = samples, parts, copy
+    def __init__(self, samples: Samples, parts: int, bytes_as: str) -> None:
+        self.samples, self.parts, self.bytes_as = samples, parts, bytes_as
         self.ticket: Optional[Ticket] = None
         self.records: Union[Batch, List[Any], Tuple[()]] = ()
         self._stream: Optional[Stream] = None
-        self._expected: Optional[Planned] = None  # the batch that the stream gives next
-        self._step = parts  # from a batch of this process to its next one
+        self._expected: Optional[Planned] = None  # the next batch of the stream
+        self._step = parts  # the distance from a batch of this process to its next one
         self._last: Optional[Planned] = None
         self._given_up: Dict[Tuple[Plan, int], int] = {}  # by plan and epoch
         self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._ahead: Optional[Tuple[Tuple[Any, ...], "concurrent.futures.Future[Batch]"]] = None
-        self._in_vain = 0  # batches that were read ahead, and not asked for
+        self._in_vain = 0  # number of batches that were read ahead, and not requested
 
     def batch(self, ticket: Ticket) -> Any:
-        """The records of a ticket, which stay here until the next one."""
+        """The records of a ticket, which are kept until the next ticket."""
         if ticket is self.ticket:
             return self.records
-        self.ticket, self.records = None, ()  # its memory is free for the next
+        self.ticket, self.records = None, ()  # frees the memory for the next batch
         made: Any = self._planned(ticket) if isinstance(ticket, Planned) else self._listed(ticket)
         if len(made) != len(ticket):
             made = self.samples.read(ticket.items())
-        self.ticket, self.records = ticket, made._copied_values() if self.copy else made
+        self.ticket, self.records = ticket, made._copied_values() if self.bytes_as == "bytes" else made
         return self.records
 
     def take(self, ticket: Ticket) -> Any:
@@ -211,7 +212,7 @@ class Fetcher:
                 self._given_up[epoch] = self._given_up.get(epoch, 0) + 1
             last = self._last
             if last is not None and (last.plan, last.epoch) == (t.plan, t.epoch) and last.k < t.k:
-                self._step = t.k - last.k  # another library shares the batches between ranks
+                self._step = t.k - last.k  # another library divides the batches between ranks
             self.close()
             self._stream = self.samples.stream(t.plan, t.epoch, t.k, self._step)
             self._expected = t
@@ -228,7 +229,7 @@ class Fetcher:
                 self._in_vain += 1
             elif failed is None:
                 made = ahead[1].result()
-        ahead = None  # what was not asked for is given back
+        ahead = None  # releases a batch that was not requested
         if made is None:
             made = self.samples.read(t.wanted)
         if t.following and self._in_vain <= self.MOST_GIVEN_UP:
@@ -245,20 +246,21 @@ class Fetcher:
 
 
 class Opened:
-    """A reader that each process opens for itself when it first needs it; can be pickled.  Any thread.
+    """A reader that each process opens for itself when it first needs it.  Can be pickled.  Any thread.
 
     All processes read the same state of the database.  parts: returns the number of processes that share the batches.
+    bytes_as: see Fetcher.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str], memory: Optional[int],
-                 exclude: Union[bytes, Iterable[bytes]], parts: Callable[[], int], copy: bool) -> None:
+                 exclude: Union[bytes, Iterable[bytes]], parts: Callable[[], int], bytes_as: str) -> None:
         try:
             self.path = os.path.abspath(os.fspath(path))
         except TypeError:
             raise TypeError(f"path must be one path, not {path!r}; torch.utils.data.ConcatDataset joins datasets") from None
         self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
-        self.database, self.memory, self.parts, self.copy = database, memory, parts, copy
-        # Of the state that is read: its last transaction and number of records, and the ordinals of `exclude`.
+        self.database, self.memory, self.parts, self.bytes_as = database, memory, parts, bytes_as
+        # The state that is read: its last transaction and its number of records.  `excluded`: the ordinals of `exclude`.
         self.state: Optional[Tuple[int, int]] = None
         self.excluded: Any = None
         self._own = _Own()
@@ -266,15 +268,15 @@ class Opened:
     def _here(self) -> "_Own":
         own = self._own
         if own.process != os.getpid():
-            own = self._own = _Own()  # the old one is of the parent process, which forked this one
+            own = self._own = _Own()  # the old one belongs to the parent of this forked process
         return own
 
     def fetcher(self) -> Fetcher:
-        """Of the calling thread."""
+        """The Fetcher of the calling thread."""
         own = self._here()
         made: Optional[Fetcher] = getattr(own.thread, "fetcher", None)
         if made is None:
-            made = own.thread.fetcher = Fetcher(self.samples(), self.parts(), self.copy)
+            made = own.thread.fetcher = Fetcher(self.samples(), self.parts(), self.bytes_as)
         return made
 
     def samples(self) -> Samples:
@@ -302,7 +304,7 @@ class Opened:
 
 
 class _Own:
-    """What a process has of an Opened."""
+    """The objects of an Opened that belong to one process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

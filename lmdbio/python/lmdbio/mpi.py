@@ -16,18 +16,20 @@ from . import _lmdbio
 
 __all__ = ["Reader"]
 
-# A communicator's own attribute, which goes with it: from options to its state, which MPI_Finalize ends.
+# An attribute of each communicator: a dict from options to the state of its ranks, which MPI_Finalize ends.
 _KEY = MPI.Comm.Create_keyval()
 
 
 class Reader(_lmdbio.Reader):
-    """An lmdbio.Reader of all ranks of `comm`, an mpi4py communicator; opened by all of them.
+    """An lmdbio.Reader that all ranks of `comm`, an mpi4py communicator, open and share.
 
-    The ranks wait until all have opened the same file; if one cannot, all raise an exception that names the rank and the
-    reason.  Streams of the order `order.share(comm.rank, comm.size)` are opened by all ranks together, in the same
-    sequence.  keys() is not available.  Waits for other ranks do not end with KeyboardInterrupt.
+    The ranks wait until all have opened the same file.  If one of them cannot, all raise an exception that names the rank and
+    the reason.  All ranks open streams of the order `order.share(comm.rank, comm.size)` in the same sequence, with the same
+    end.  Batches that one rank reads for another are copied, also with bytes_as="mapped".  keys() is not available.
+    KeyboardInterrupt does not end waits for other ranks.
 
-    readers_per_node: ranks of each node that read the file.  timeout: seconds to wait until all ranks have opened it.
+    path, database, memory: see lmdbio.Reader.  readers_per_node: number of ranks of each node that read the file.  timeout:
+    seconds to wait until all ranks have opened it.
     """
 
     def __init__(self, comm: MPI.Comm, path: "str | os.PathLike[str]", database: Optional[str] = None, memory: Optional[int] = None, *,

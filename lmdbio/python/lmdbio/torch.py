@@ -13,6 +13,7 @@ import itertools
 import operator
 import os
 import sys
+import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -28,7 +29,7 @@ Decode = Callable[[Record], Any]
 
 
 def _job() -> Tuple[int, int]:
-    """Rank and ranks, of torch.distributed, of MPI, or of a program of one process."""
+    """Rank and number of ranks, of torch.distributed, of MPI, or of a program with one process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -38,10 +39,10 @@ def _job() -> Tuple[int, int]:
 
 
 class _Ranks:
-    """Which share of the batches is read: as given, or else, if our DataLoader asks, that of the job's rank.
+    """The share of the batches that is read: the given one, or, if our DataLoader asks, that of the job's rank.
 
-    Loaders of other libraries may share the batches between the ranks themselves, or leave that to the sampler: this
-    cannot be seen here.
+    Loaders of other libraries may divide the batches between the ranks themselves, or leave this to the sampler.  This class
+    cannot know which.
     """
 
     def __init__(self, rank: Optional[int], ranks: Optional[int]) -> None:
@@ -69,7 +70,7 @@ class _Ranks:
             self._of_loader = None
 
     def __getstate__(self) -> Dict[str, Any]:
-        own = self.now()  # a spawned worker knows no job; a spawned rank will have one
+        own = self.now()  # a spawned worker cannot find out its rank, but a spawned rank can
         return {"_given": own if own[1] > 1 else self._given, "_of_loader": None}
 
 
@@ -88,7 +89,7 @@ def _whole(batch_size: Any) -> int:
 
 
 def _part_and_parts() -> Tuple[int, int]:
-    """Of the workers of a DataLoader."""
+    """The number of this worker of a DataLoader, and the number of workers."""
     worker = torch.utils.data.get_worker_info()
     return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
@@ -97,8 +98,13 @@ def _parts() -> int:
     return _part_and_parts()[1]
 
 
+def _form(decode: Optional[Decode]) -> str:
+    """The form in which a dataset reads records; see Fetcher."""
+    return "bytes" if decode is None else "mapped"
+
+
 def _place(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
-    """Epoch and samples of a state_dict, after checking that it is of the same order."""
+    """Epoch and number of samples of a state_dict, after checking that its order is the same."""
     now_of = _state(plan, 0, 0)
     missing = [name for name in now_of if name not in state]
     if missing:
@@ -119,24 +125,46 @@ def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
             "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window, "last": plan.last}
 
 
+_warned = False  # of an index without a ticket, in this process
+
+
+def _warn_if_loaded() -> None:
+    """Warns once per process if a DataLoader, or another class of torch.utils.data, requests an index that has no ticket.
+
+    A program that reads some records itself gets no warning.
+    """
+    global _warned
+    frame = None if _warned else sys._getframe(2)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torch.utils.data."):
+        frame = frame.f_back
+    if frame is None:
+        return
+    _warned = True
+    warnings.warn("an LmdbDataset gets plain indices from torch.utils.data, so nothing is read ahead.  Use lmdbio.torch.DataLoader; "
+                  "in place of a Subset, pass it sampler= with the indices of the subset.  For a dataset that wraps an LmdbDataset, "
+                  "pass torch's DataLoader a batch_sampler=lmdbio.torch.BatchSampler(...) of the inner dataset, and pass its "
+                  "indices on unchanged", RuntimeWarning, stacklevel=3)
+
+
 class LmdbDataset(torch.utils.data.Dataset[Any]):
     """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
 
     decode: makes a sample of an lmdbio.Record, whose key and value are memoryviews; None: a sample is the value, as bytes.
-    exclude: keys of records that are no samples, for example [b"__len__"]; they need not exist.  dataset[i] and len(dataset)
-    leave them out.
+    exclude: keys of records that are not samples, for example [b"__len__"]; they need not exist.  dataset[i] and len(dataset)
+    ignore them.
     Each process opens the database for itself; workers may be forked or spawned.  All of them read the state of the database
-    at which the dataset was made: a process that would read a later one raises RuntimeError.  database, memory: as for
-    lmdbio.Reader, for each process.
+    at which the dataset was made: a process that would read a later one raises RuntimeError.  database, memory: see
+    lmdbio.Reader; memory is for each process.
 
     With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
-    and reads ahead.  With any other sampler, it reads the records of a batch when it is asked for them.
+    and reads ahead.  With any other sampler, it reads the records of a batch when they are requested, and warns once per
+    process.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
                  decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = ()) -> None:
         self.decode = decode
-        self._opened = Opened(path, database, memory, exclude, _parts, copy=decode is None)
+        self._opened = Opened(path, database, memory, exclude, _parts, _form(decode))
         self._opened.samples()
 
     def __len__(self) -> int:
@@ -148,15 +176,18 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
             return record if self.decode is None else self.decode(record)
         if isinstance(index, slice):
             raise TypeError("an LmdbDataset has single samples, no slices")
+        _warn_if_loaded()
         record = self._opened.samples().record(index)
         return bytes(record.value) if self.decode is None else self.decode(record)
 
     def __getitems__(self, indices: Sequence[Union[int, bytes]]) -> List[Any]:
-        """All samples of a batch; PyTorch 1.13 and later call this."""
+        """All samples of a batch.  PyTorch 1.13 and later call this."""
         fetcher = self._opened.fetcher()
         if isinstance(indices, Indices):
             records = fetcher.take(indices.ticket)
             return list(records) if self.decode is None else [self.decode(r) for r in records]
+        if not any(type(i) is Index or type(i) is KeyIndex for i in indices):
+            _warn_if_loaded()
         batch = fetcher.samples.read(indices)
         return [bytes(v) for v in batch.values] if self.decode is None else [self.decode(r) for r in batch]
 
@@ -165,15 +196,15 @@ Item = Union[int, bytes]
 
 
 class BatchSampler(torch.utils.data.BatchSampler):
-    """The batches of an LmdbDataset; their indices tell the dataset what will be asked for next.
+    """The batches of an LmdbDataset; their indices tell the dataset which batch will be requested next.
 
     For the argument `batch_sampler` of a DataLoader.  Each iteration is an epoch, with an order of its own if `shuffle` is
-    set.  rank, ranks: in a job of several ranks, which share of the batches; rank=0, ranks=1: all of them, for loaders that
-    share them between the ranks themselves.  last: what becomes of the samples that do not fill a batch of each rank: "pad"
+    set.  rank, ranks: the share of the batches in a job of several ranks; rank=0, ranks=1: all of them, for loaders that
+    divide them between the ranks themselves.  last: what happens to the samples that do not fill a batch of each rank: "pad"
     and "keep": they are divided evenly between the ranks, and ranks that have one less get one of the first samples
-    ("pad"), or have one less ("keep"); "drop", or drop_last: they are left out.
+    ("pad"), or have one less ("keep"); "drop", or drop_last: they are omitted.
 
-    sampler: indices or keys in another order, which it shares between the ranks itself, as torch's DistributedSampler does;
+    sampler: indices or keys in another order, which it divides between the ranks itself, as torch's DistributedSampler does;
     shuffle, rank and ranks then have no effect.  May also be given in place of the dataset.  The dataset reads one batch
     ahead; workers: the number of workers of the DataLoader, so that each of them knows its next batch.
     """
@@ -182,8 +213,8 @@ class BatchSampler(torch.utils.data.BatchSampler):
                  sampler: Optional[Iterable[Item]] = None, drop_last: bool = False, last: Optional[str] = None, seed: int = 0,
                  rank: Optional[int] = None, ranks: Optional[int] = None, workers: int = 0) -> None:
         count = 0
-        self._own: Any = None  # stands for our order, as what it is to other libraries
-        if isinstance(dataset, torch.utils.data.Sampler):  # other libraries make a batch sampler anew in this way
+        self._own: Any = None  # a sampler that represents our order to other libraries
+        if isinstance(dataset, torch.utils.data.Sampler):  # other libraries make a new batch sampler in this way
             sampler = dataset if sampler is None else sampler
         elif isinstance(dataset, LmdbDataset):
             count = len(dataset)
@@ -205,17 +236,17 @@ class BatchSampler(torch.utils.data.BatchSampler):
 
     @property
     def plan(self) -> Plan:
-        """Without a sampler: the batches of this rank."""
+        """The batches of this rank, if there is no sampler."""
         rank, ranks = self._ranks.now()
         return dataclasses.replace(self._all, rank=rank, ranks=ranks)
 
     @property
     def epoch(self) -> int:
-        """Of the next iteration."""
+        """The epoch of the next iteration."""
         return max(self._epoch, getattr(self.sampler, "epoch", 0))
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
-        """The epoch of the next iteration, and its first batch."""
+        """Sets the epoch of the next iteration, and its first batch."""
         self._epoch, self._first = epoch, first_batch
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
@@ -227,7 +258,7 @@ class BatchSampler(torch.utils.data.BatchSampler):
         return self._batches(None if self.foreign is not None else self.plan, self.epoch, self._first)
 
     def _batches(self, plan: Optional[Plan], epoch: int, first: int) -> Iterator[Indices]:
-        # Not before the first batch: with workers, torch makes two iterators, and uses one.
+        # This runs with the first batch: with workers, torch makes two iterators, and uses one.
         if plan is None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
         if self.epoch == epoch:
@@ -267,13 +298,13 @@ def _item(i: Any) -> Item:
 class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     """The records of an LMDB database in an order that the dataset sets.
 
-    Workers of a DataLoader share the order batch by batch, so that its batches are the same with any number of workers.
-    batch_size: that of the DataLoader, which lmdbio.torch.DataLoader sets by itself.  window: shuffle only within so
-    many neighbouring records, which reads the file nearly in order.  The other arguments are those of LmdbDataset and
+    The workers of a DataLoader divide the order by batches, so that the batches are the same with any number of workers.
+    batch_size: that of the DataLoader; lmdbio.torch.DataLoader sets it.  window: shuffles only within this number of
+    neighbouring records, which reads the file nearly in order.  The other arguments are those of LmdbDataset and
     BatchSampler.
 
-    Without workers, an iteration that is not broken off is followed by the next epoch.  With workers,
-    lmdbio.torch.DataLoader counts epochs; with another DataLoader call set_epoch() before each.
+    Without workers, each complete iteration is followed by the next epoch.  With workers, lmdbio.torch.DataLoader counts
+    epochs; with another DataLoader call set_epoch() before each epoch.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
@@ -285,10 +316,10 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError("window must be at least 1, and needs shuffle=True")
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
         self.batch_size, self.last, self._ranks = batch_size, _last(last, drop_last), _Ranks(rank, ranks)
-        self._opened = Opened(path, database, memory, exclude, _parts, copy=decode is None)
+        self._opened = Opened(path, database, memory, exclude, _parts, _form(decode))
         self._opened.samples()
-        # Epoch and records at which an iteration begins: of a worker that is started for it, and, in memory that is
-        # shared, of one that lives on.
+        # Epoch and number of records at which an iteration begins: in a worker that is started for it, and, in shared memory,
+        # in a worker that exists already.
         self._begin = (0, 0)
         self._shared_begin = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._iterated_by: Optional[int] = None  # process
@@ -302,19 +333,19 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         return self.plan().length
 
     def set_epoch(self, epoch: int, records: int = 0) -> None:
-        """The epoch of the next iteration, and how many of its records are left out at the beginning."""
+        """Sets the epoch of the next iteration, and the number of records that are skipped at its beginning."""
         self._begin = (epoch, records)
         self._shared_begin[0], self._shared_begin[1] = epoch, records
         self._given = 0
 
     def state_dict(self) -> Dict[str, Any]:
-        """Where the next record is, if this process iterates over the dataset itself.  In a DataLoader with workers, use
-        lmdbio.torch.DataLoader.state_dict."""
+        """The position of the next record, if this process iterates over the dataset itself.  In a DataLoader with workers,
+        use lmdbio.torch.DataLoader.state_dict."""
         epoch, records = self._begin
         return _state(self.plan(), epoch, records + self._given)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """The next iteration begins where the one that saved the state was."""
+        """Resumes: the next iteration begins where the one that saved the state was."""
         self.set_epoch(*_place(state, self.plan()))
 
     def __iter__(self) -> Iterator[Any]:
@@ -337,7 +368,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             self.set_epoch(epoch + 1)
 
     def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Any]:
-        """Of batches first, first + parts, ... of an epoch; values if nothing is decoded."""
+        """The records of the batches first, first + parts, ... of an epoch; their values if there is no `decode`."""
         samples = self._opened.samples()
         records: Callable[[Batch], Sequence[Any]] = Batch._copied_values
         if self.decode is not None:
@@ -349,14 +380,14 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             got = [next(stream) if stream is not None and k < plan.streamed else samples.read(plan.samples(epoch, k))]
             waiting = collections.deque(itertools.islice(records(got.pop()), skipped, None))
             skipped = 0
-            while waiting:  # keeps no reference to the samples that were yielded
+            while waiting:  # without a reference to the samples that were yielded
                 yield waiting.popleft()
 
 
 class _Shared(torch.utils.data.distributed.DistributedSampler[Any]):
-    """The samples of this rank: what our DataLoader shows as its sampler.
+    """The samples of this rank, as the sampler of our DataLoader.
 
-    Libraries leave the sampler of a loader alone if it shares the samples between the ranks already.
+    Other libraries do not replace the sampler of a loader if it already divides the samples between the ranks.
     """
 
     def __init__(self, batches: BatchSampler) -> None:
@@ -380,7 +411,7 @@ class _Shared(torch.utils.data.distributed.DistributedSampler[Any]):
 
 
 class _Batches:
-    """An iterator that tells its loader which batches the program got."""
+    """An iterator that counts the batches that the program got, for its loader."""
 
     def __init__(self, loader: "DataLoader", batches: Iterator[Any], epoch: int, first: int) -> None:
         self._loader, self._batches, self._epoch, self._next = loader, batches, epoch, first
@@ -408,7 +439,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  batch_sampler: Optional[Iterable[Sequence[Item]]] = None, num_workers: int = 0, drop_last: bool = False,
                  last: Optional[str] = None, seed: Optional[int] = None, rank: Optional[int] = None,
                  ranks: Optional[int] = None, **more: Any) -> None:
-        # Lightning makes a loader anew with the positional arguments of the first one, and names others in their place.
+        # Lightning makes a new loader with the positional arguments of the first one, and passes other arguments by name.
         if positional and (batch_sampler is None or shuffle is None):
             if len(positional) > 3 or batch_size != 1 or (len(positional) > 1 and shuffle is not None):
                 raise TypeError("DataLoader: too many arguments without a name, or one that is given twice")
@@ -444,7 +475,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             object.__setattr__(self, "sampler", _Shared(batch_sampler) if own is None else own)
 
     def _plan(self) -> Optional[Plan]:
-        """None: another sampler sets the order."""
+        """The batches of this rank; None: another sampler sets the order."""
         own = self._order
         if not isinstance(own, LmdbIterableDataset) and (not isinstance(own, BatchSampler) or own.foreign is not None):
             return None
@@ -467,7 +498,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return _Batches(self, super().__iter__(), epoch, first)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Which batch comes after the last one that the program got: saved with a model, training resumes there."""
+        """The state with which a loader resumes after the last batch that the program got.  Save it with the model."""
         epoch, k = self._resume or self._now
         plan = self._plan()
         if plan is None:
@@ -479,7 +510,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return _state(plan, epoch, min(k * plan.batch, plan.length))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """The next iteration begins where state_dict() was called, also with another number of workers."""
+        """Resumes: the next iteration begins where state_dict() was called.  The number of workers may differ."""
         plan = self._plan()
         if plan is None:
             repeats = isinstance(self._order, BatchSampler) and hasattr(self._order.sampler, "set_epoch")
