@@ -88,7 +88,9 @@ Result<ReadQueue*> Queues::get(bool direct) noexcept {
     const File* const exact = past == nullptr ? shared_.source.file->exact() : nullptr;
     const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.file->buffered();
     Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
-    if (!engine) return engine.error();
+    // EBADF: this is a forked child, and it could not open the file again.  The descriptor is not one that
+    // the program knows, so the error is reported as one of the storage.
+    if (!engine) return Status::from_errno(engine.error().raw() == EBADF ? EIO : engine.error().raw());
     one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));
     return one.queue.get();
   } catch (...) {
