@@ -244,17 +244,14 @@ std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<
 
 /// Converts whole numbers to an array of the library's type.
 Ordinals ordinals_of(const py::object& given) {
-  const py::module_ numpy = py::module_::import("numpy");
-  const py::object array =
-      py::hasattr(given, "__len__") ? numpy.attr("asarray")(given) : numpy.attr("asarray")(py::list(given));
-  if (py::len(array) == 0) return Ordinals(0);
-  const auto kind = array.attr("dtype").attr("kind").cast<std::string>();
-  if (kind != "i" && kind != "u")
-    raise_as(PyExc_TypeError, "ordinals must be whole numbers; for keys call read_keys");
-  if (array.attr("ndim").cast<int>() != 1) raise_as(PyExc_ValueError, "ordinals must be a list of numbers");
-  if (kind == "i" && array.attr("min")().cast<std::int64_t>() < 0)
-    throw py::index_error("ordinals must not be negative");
-  return array.attr("astype")("uint64");  // a copy, because the program may change its array
+  // Initialized under the GIL: the guard of a static with an initializer could wait for a thread that waits
+  // for the GIL.
+  static PyObject* convert = nullptr;
+  if (convert == nullptr)
+    convert = py::object(py::module_::import("lmdbio._order").attr("ordinals_of")).release().ptr();
+  PyObject* const array = call_python(convert, given.ptr());
+  if (array == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(array);
 }
 
 }  // namespace

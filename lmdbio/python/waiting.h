@@ -1,4 +1,8 @@
 // Calls that may wait release the GIL, and let Python's signal handlers run meanwhile.
+//
+// When the interpreter ends, Python up to 3.13 unwinds each daemon thread that asks for the GIL.  C++ code
+// does not survive that: neither the library's functions, which are noexcept, nor pybind11's destructors,
+// which need the GIL.  So such a thread waits here for the end of the process.
 #pragma once
 
 #include <Python.h>
@@ -7,6 +11,20 @@
 #include <unistd.h>
 
 namespace lmdbio::python {
+
+/// Waits for the end of the process.
+[[noreturn]] inline void wait_for_exit() noexcept {
+  for (;;) ::pause();
+}
+
+/// Calls a function that is written in Python.  Returns a new reference; nullptr: an exception is set.
+inline PyObject* call_python(PyObject* function, PyObject* argument) noexcept {
+  try {
+    return PyObject_CallOneArg(function, argument);
+  } catch (abi::__forced_unwind&) {
+    wait_for_exit();
+  }
+}
 
 /// Releases the GIL while it lives.
 class WithoutGil {
@@ -20,9 +38,7 @@ class WithoutGil {
     try {
       PyEval_RestoreThread(thread_);
     } catch (abi::__forced_unwind&) {
-      // The interpreter is ending, and this is a daemon thread.  Python up to 3.13 unwinds it, which the
-      // library's functions do not allow.  So the thread waits here for the end of the process.
-      for (;;) ::pause();
+      wait_for_exit();
     }
   }
   void give_up() noexcept { thread_ = PyEval_SaveThread(); }

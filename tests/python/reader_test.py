@@ -1029,17 +1029,20 @@ def test_fork_with_threads_in_calls(mixed, tmp_path):
             t.join()
 
 
-def test_a_daemon_thread_at_exit(mixed, script):
+@pytest.mark.parametrize("call, times", [
+    ("for batch in reader.stream(lmdbio.Order.shuffled(seed, batch=64)): read.release()", 3),
+    ("reader.read([seed, 7]); read.release()", 20),
+])
+def test_a_daemon_thread_at_exit(mixed, script, call, times):
     """It may be inside of a call when the interpreter ends."""
-    for _ in range(3):
-        script("""
+    for _ in range(times):
+        script(f"""
 import sys, threading, lmdbio
 reader = lmdbio.Reader(sys.argv[1])
 read = threading.Semaphore(0)
 def work(seed):
     while True:
-        for batch in reader.stream(lmdbio.Order.shuffled(seed, batch=64)):
-            read.release()
+        {call}
 for i in range(3):
     threading.Thread(target=work, args=(i,), daemon=True).start()
 for _ in range(100):

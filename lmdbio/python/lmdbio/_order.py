@@ -10,6 +10,20 @@ _KINDS = {"sequential": 0, "shuffled": 1, "window_shuffled": 2, "list": 3, "keys
 _LAST = {"keep": 0, "drop": 1, "pad": 2}
 
 
+def ordinals_of(given: Iterable[int]) -> "numpy.typing.NDArray[numpy.uint64]":
+    """A copy of the ordinals that a program gives to Reader.read, as an array.  Raises TypeError, ValueError, IndexError."""
+    array = numpy.asarray(given if hasattr(given, "__len__") else [*given])
+    if not array.size:
+        return numpy.empty(0, dtype=numpy.uint64)
+    if array.dtype.kind not in "iu":
+        raise TypeError("ordinals must be whole numbers; for keys call read_keys")
+    if array.ndim != 1:
+        raise ValueError("ordinals must be a list of numbers")
+    if array.min() < 0:
+        raise IndexError("ordinals must not be negative")
+    return array.astype(numpy.uint64)
+
+
 @dataclasses.dataclass(frozen=True)
 class Order:
     """The order in which a stream returns records: lmdbio_order of lmdbio.h.
