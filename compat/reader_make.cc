@@ -13,9 +13,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/prefetcher.h"
-#include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/open_file.h"
-#include "lmdbio/io/page_filler.h"
 #include "lmdbio/records/open_places.h"
 
 namespace lmdbio::compat {
@@ -63,18 +61,6 @@ Status reader_memory(const std::string& name, const lmdbio_reader_options& optio
         ": LMDBIO_MEMORY leaves a reader no memory: set it to 8M or more, or give the reader its own limit "
         "(option `memory`)";
   return Status::from_errno(ENOMEM);
-}
-
-Result<std::unique_ptr<IoEngine>> make_exact_engine(const File& file, unsigned depth) noexcept {
-  return select_engine(file, depth, engine_kind(config().engine), nullptr);
-}
-
-Result<std::unique_ptr<IoEngine>> make_engine(const File& file, unsigned depth) noexcept {
-  if (!file.direct() && config().engine == IoEngineChoice::automatic) {
-    auto filling = select_engine(file, depth, EngineKind::populate_copied, nullptr);
-    if (filling) return filling;
-  }
-  return make_exact_engine(file, depth);
 }
 
 /// The program's progress function.
@@ -133,21 +119,17 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
     why = name + ": " + mdb_strerror(file.error().raw());
     return file.error();
   }
-  records::Source source{file.value(),
-                         name,
-                         data_file(env.setup.path.c_str(), env.setup.open_flags),
-                         0,
-                         0,
-                         0,
-                         {},
-                         {},
-                         {},
-                         opened,
-                         origin.fd,
-                         memory_facts().available};
+  records::Source source;
+  source.file = file.value();
+  source.name = name;
+  source.path = data_file(env.setup.path.c_str(), env.setup.open_flags);
+  source.snapshot = opened;
+  source.programs_fd = origin.fd;
+  source.available = memory_facts().available;
   source.page_size = env.engine->page_size();
   source.txnid = t.txn.id();
   source.pages = std::min(t.txn.snapshot().last_pg + 1, env.engine->file_pages(source.txnid));
+  source.reads_around = part.reads_around && config().engine == IoEngineChoice::automatic;
   source.db = t.txn.record_now(dbi);
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
@@ -179,9 +161,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   std::unique_ptr<records::Places> places;
   bool loaded = false;
   if (const Status st = records::open_places(source, request, places, loaded, why); !st.ok()) return st;
-  auto made =
-      std::make_unique<records::Reader>(std::move(source), std::move(places), memory.limit, read,
-                                        part.reads_around ? make_engine : make_exact_engine, memory.process);
+  auto made = std::make_unique<records::Reader>(std::move(source), std::move(places), memory.limit, read,
+                                                memory.process);
   if (!records::take_least(made->shared())) {
     why = name + ": not enough memory for a reader, which needs 1 MiB" + made->shared().memory().reason();
     return Status::from_errno(ENOMEM);

@@ -86,7 +86,6 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
   if (file.get() == nullptr || !r.io || !r.io->counted) return;
   cache::FileCounters& f = *file.get();
   f.stats = r.io->stats;
-  f.access = r.io->access;
   f.chunk_bytes = r.io->chunk_bytes;
   f.memory_limit = r.io->memory_limit;
   set_text(f.reason, r.io->reason);
@@ -114,7 +113,6 @@ std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   out.chunk_bytes = file->chunk_bytes;
   out.memory_limit = cache::Prefetcher::existing()->memory_limit();
   out.stats = env.engine->read_stats(*file);
-  out.access = env.engine->access_counters(*file);
   return out;
 }
 

@@ -225,8 +225,8 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   plans_.look_up(file, chunk, facts);
   file.residents.add({chunk, facts.awaited, plans_.clock(), name, is_shared});
   ++file.stats.published;
-  file.stats.most_vmas = std::max(file.stats.most_vmas, budget_.vmas());
-  file.stats.most_resident = std::max<std::uint64_t>(file.stats.most_resident, file.residents.size());
+  file.stats.most_vmas.raise_to(budget_.vmas());
+  file.stats.most_resident.raise_to(file.residents.size());
   return true;
 }
 

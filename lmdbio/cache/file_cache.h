@@ -14,7 +14,9 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/cache/chunk_source.h"
 #include "lmdbio/cache/chunk_table.h"
+#include "lmdbio/cache/file_stats.h"
 #include "lmdbio/cache/late_use.h"
+#include "lmdbio/cache/lookup_history.h"
 #include "lmdbio/cache/memory_budget.h"
 #include "lmdbio/cache/node_share.h"
 #include "lmdbio/cache/residents.h"
@@ -22,105 +24,25 @@
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/read_path.h"
-#include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
 #include "lmdbio/node/counter_board.h"
 
 namespace lmdbio::cache {
 
-/// Statistics of read-ahead.  Bytes, counts, nanoseconds.
-struct ReadStats {
-  static constexpr unsigned kSizes = ReadQueue::kSizeClasses;
-  std::uint64_t asked = 0;   ///< bytes of chunks and extents that walks reached
-  std::uint64_t read = 0;    ///< bytes that the engines read
-  std::uint64_t wasted = 0;  ///< bytes of chunks that were evicted before a walk reached them
-  std::uint64_t requests[kSizes]{};
-  std::uint64_t short_reads = 0, retries = 0;
-  std::uint64_t chunks_read = 0, chunks_cached = 0, extents = 0;
-  std::uint64_t chunks_given = 0;          ///< read by other processes and taken from chunk files
-  std::uint64_t chunks_claimed = 0;        ///< about to be read while another process was reading them
-  std::uint64_t stalls = 0, stall_ns = 0;  ///< waits of programs for data
-  std::uint64_t published = 0, reclaimed = 0, publish_failed = 0, stale = 0, read_failed = 0, stole = 0;
-  std::uint64_t snapshots = 0;      ///< new snapshots that evicted chunks
-  std::uint64_t most_resident = 0;  ///< chunks at the same time
-  std::uint64_t most_vmas = 0;      ///< largest number of VMAs that all chunks of the process took
-  std::uint64_t loads_begun = 0, loads_finished = 0;  ///< loads of the whole file
-  std::uint64_t vanished = 0;     ///< bytes read into the page cache, but evicted before a walk reached them
-  std::uint64_t went_direct = 0;  ///< changes to direct reads, see path_change.h
-
-  /// Adds the counters of a queue: those of `now` less those of `before`, which were added earlier.
-  void add_reads(const IoEngine::Counters& now, const IoEngine::Counters& before,
-                 const ReadQueue::Sizes& sizes) noexcept {
-    read += now.bytes - before.bytes;
-    for (unsigned i = 0; i < kSizes; ++i) requests[i] += sizes[i];
-    short_reads += now.short_reads - before.short_reads;
-    retries += now.retries - before.retries;
-  }
-  /// Adds the statistics of another window on the same file.
-  void add(const ReadStats& s) noexcept {
-    asked += s.asked, read += s.read, wasted += s.wasted;
-    for (unsigned i = 0; i < kSizes; ++i) requests[i] += s.requests[i];
-    short_reads += s.short_reads, retries += s.retries;
-    chunks_read += s.chunks_read, chunks_cached += s.chunks_cached, extents += s.extents;
-    chunks_given += s.chunks_given, chunks_claimed += s.chunks_claimed;
-    stalls += s.stalls, stall_ns += s.stall_ns;
-    published += s.published, reclaimed += s.reclaimed, publish_failed += s.publish_failed;
-    stale += s.stale, read_failed += s.read_failed, stole += s.stole, snapshots += s.snapshots;
-    most_resident = std::max(most_resident, s.most_resident);
-    most_vmas = std::max(most_vmas, s.most_vmas);
-    loads_begun += s.loads_begun, loads_finished += s.loads_finished;
-    vanished += s.vanished, went_direct += s.went_direct;
-  }
-};
-
-/// Statistics of what walks and lookups did.
-struct AccessCounters {
-  std::uint64_t key_walks = 0;     ///< times a walk was seen to skip its values
-  std::uint64_t stride_walks = 0;  ///< times a walk was seen to use each k-th value
-  std::uint64_t predicted = 0;     ///< values prefetched as the next used ones of such walks, and reached
-  std::uint64_t predicted_right = 0, predicted_wrong = 0;  ///< of `predicted`: seen used; seen not used
-  std::uint64_t sparse_plans = 0;                  ///< plans of walks whose data is scattered over the file
-  std::uint64_t lookups_missed = 0;                ///< lookups that probed residency and found data missing
-  std::uint64_t exact_reads = 0, exact_bytes = 0;  ///< reads of just the data that lookups missed; bytes
-  std::uint64_t exact_ns = 0;                      ///< time that lookups waited for these reads
-  std::uint64_t leaves_fetched = 0;                ///< leaf pages fetched ahead of lookups
-
-  void add(const AccessCounters& c) noexcept {
-    key_walks += c.key_walks, stride_walks += c.stride_walks, predicted += c.predicted;
-    predicted_right += c.predicted_right, predicted_wrong += c.predicted_wrong;
-    sparse_plans += c.sparse_plans, lookups_missed += c.lookups_missed;
-    exact_reads += c.exact_reads, exact_bytes += c.exact_bytes, exact_ns += c.exact_ns;
-    leaves_fetched += c.leaves_fetched;
-  }
-};
-
-/// All counters of a file, and how it is read.  Other processes read them (node/counter_board.h).
-struct FileCounters {
-  ReadStats stats;
-  AccessCounters access;
-  std::uint64_t chunk_bytes = 0, memory_limit = 0;
-  ReadPath path = ReadPath::none;
-  char reason[64]{}, engine[16]{}, residency[16]{};  ///< cut to this length, with a final zero
-};
-
-/// Progress of a load of a whole file.  Under the Prefetcher's lock.
+/// Progress of a load of a whole file.  Under the Prefetcher's lock, except is_going().
 struct WholeLoad {
-  ReadPath path = ReadPath::none;   ///< none: no load is going on
-  std::uint32_t next = 0, end = 0;  ///< chunk numbers
-  unsigned reading = 0;             ///< chunks being read
-  unsigned begun = 0;               ///< number of loads begun
-};
-
-/// What a layer above stores with a file, shared by all users of the file.  Created and used under the
-/// Prefetcher's lock; destroyed with the FileCache.
-class FileExtension {
- public:
-  FileExtension() = default;
-  FileExtension(const FileExtension&) = delete;
-  FileExtension& operator=(const FileExtension&) = delete;
-  virtual ~FileExtension() = default;
-  /// In a forked child: resets counters, which hold the parent's events.
-  virtual void after_fork() noexcept = 0;
+  std::atomic<ReadPath> path{ReadPath::none};  ///< none: no load is going on
+  std::uint32_t next = 0, end_chunk = 0;       ///< chunk numbers
+  unsigned reading = 0;                        ///< chunks being read
+  unsigned begun = 0;                          ///< number of loads begun
+  bool is_going() const noexcept { return path.load(std::memory_order_relaxed) != ReadPath::none; }
+  void end() noexcept { path.store(ReadPath::none, std::memory_order_relaxed); }
+  /// In a forked child: the parent's load does not go on here.
+  void after_fork() noexcept {
+    end();
+    next = end_chunk = 0;
+    reading = begun = 0;
+  }
 };
 
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
@@ -135,7 +57,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
         file(std::move(f)),
         buffered(file->buffered()),
         direct(past_page_cache),
-        exact(file->exact()),
         residency(file->residency(programs_fd)),
         local(file->local()),
         readahead(file->readahead()),
@@ -153,7 +74,6 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   const std::shared_ptr<const OpenFile> file;
   const File& buffered;      ///< see OpenFile
   const File* const direct;  ///< see OpenFile; null if not available or not wanted
-  const File* const exact;   ///< see OpenFile; null if not available
   const Residency residency;
   const bool local;               ///< on a local file system
   const std::uint64_t readahead;  ///< of the kernel, for page faults, in bytes
@@ -186,20 +106,19 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// A reference to itself, set if there was no memory to give the chunks back at close.  Other users of
   /// the window, perhaps under a new snapshot, need to know of these chunks.
   std::shared_ptr<FileCache> kept;
-  std::atomic<bool> drop_behind{false};            ///< drop chunks that walks have passed from the page cache
-  unsigned readahead_walks = 0;                    ///< see Prefetcher::use_readahead
-  bool comes_around = false;                       ///< a walk has gone through the file more than once
+  std::atomic<bool> drop_behind{false};   ///< drop chunks that walks have passed from the page cache
+  unsigned readahead_walks = 0;           ///< see Prefetcher::use_readahead
+  std::atomic<bool> comes_around{false};  ///< a walk has gone through the file more than once; any thread
   std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest of a direct request; 0: none; any thread
   std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
   unsigned changes = 0;                            ///< snapshot changes in that minute that evicted chunks
   node::Cell<FileCounters> counters;
-  ReadStats& stats = counters->stats;
-  AccessCounters& access = counters->access;
-  NodeShare node;                            ///< any thread, without the lock
-  std::unique_ptr<ChunkSource> source;       ///< constant once a walk has begun
-  WholeLoad load;                            ///< of this file
-  LateUse late_use;                          ///< of this file's values
-  std::unique_ptr<FileExtension> extension;  ///< null until a layer above sets it
+  FileStats& stats = counters->stats;   ///< any thread, without the lock
+  NodeShare node;                       ///< any thread, without the lock
+  std::unique_ptr<ChunkSource> source;  ///< constant once a walk has begun
+  WholeLoad load;                       ///< of this file
+  LateUse late_use;                     ///< of this file's values
+  LookupHistory lookups;                ///< any thread, without the lock
 
   virtual ~FileCache() = default;
 

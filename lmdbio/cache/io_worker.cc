@@ -1,5 +1,6 @@
 #include "lmdbio/cache/io_worker.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -118,10 +119,7 @@ void IoWorker::loop() noexcept {
     if (stopping_ && idle()) break;
     sleep(seen);
   }
-  std::vector<std::unique_ptr<Lane>> gone;
-  owner_.lock();
-  gone.swap(lanes_);
-  owner_.unlock();
+  lanes_.clear();
 }
 
 // Takes and begins jobs.  Returns true if something was begun or has ended.  `seen`: the count of work_
@@ -241,7 +239,9 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   const bool publish = chunk != nullptr && chunk->publishes;
   Status st;
   try {
-    Lane* const l = lane(f.job.file, lane_kind(file, f.job));
+    Lane& l = lane(f.job.file);
+    l.queues.set_file_bytes(file.file_bytes.load(std::memory_order_relaxed));
+    ReadQueue& queue = queue_for(l, f.job);
     const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
                                            : f.job.extent()->extent;
     if (publish && !f.staging) {
@@ -257,11 +257,10 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
       else
         st = made.error();
     }
-    l->queue->set_file_bytes(file.file_bytes.load(std::memory_order_relaxed));
     if (st.ok())
-      st = publish ? l->queue->add(f.group, wanted, f.staging.data())
-                   : l->queue->add_unread(f.group, wanted, {scratch_.data(), scratch_.size()});
-    l->queue->submit();
+      st = publish ? queue.add(f.group, wanted, f.staging.data())
+                   : queue.add_unread(f.group, wanted, {scratch_.data(), scratch_.size()});
+    queue.submit();
   } catch (...) {
     st = Status::from_errno(ENOMEM);
   }
@@ -269,14 +268,64 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   if (f.group.done()) finished(at);
 }
 
+IoWorker::Lane& IoWorker::lane(const std::shared_ptr<FileCache>& file) {
+  for (const std::unique_ptr<Lane>& l : lanes_)
+    if (l->file == file) return *l;
+  lanes_.push_back(std::make_unique<Lane>(file));
+  return *lanes_.back();
+}
+
+ReadQueue& IoWorker::queue_for(Lane& lane, const ReadJob& job) {
+  using gather::ReadKind;
+  FileCache& file = *lane.file;
+  const ChunkJob* const c = job.chunk();
+  const char* name = nullptr;
+  const auto get = [&](ReadKind kind) {
+    const Result<ReadQueue*> queue = lane.queues.get(kind, &name);
+    if (queue && name != nullptr && (kind == ReadKind::chunk_direct || file.path() != ReadPath::direct))
+      file.set_engine(name);
+    return queue;
+  };
+  if (c != nullptr && !c->publishes && !file.cannot_populate &&
+      config().engine == IoEngineChoice::automatic) {
+    if (const Result<ReadQueue*> queue = get(ReadKind::chunk_filled); queue) return *queue.value();
+    file.cannot_populate = true;
+  }
+  const Result<ReadQueue*> queue = get(c == nullptr                              ? ReadKind::piece_cached
+                                       : !c->publishes || file.direct == nullptr ? ReadKind::chunk_cached
+                                                                                 : ReadKind::chunk_direct);
+  if (!queue) throw std::bad_alloc();
+  return *queue.value();
+}
+
+// Removes the lanes of files that were closed.
+void IoWorker::drop_lanes() noexcept {
+  std::erase_if(lanes_,
+                [](const std::unique_ptr<Lane>& l) { return l->file->users == 0 && !l->queues.is_busy(); });
+}
+
+// Drops chunks that walks have passed from the page cache.  The file does not fit, and its pages must not
+// evict those of other programs.
+void IoWorker::drop_pages() noexcept {
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    FileCache& file = *l->file;
+    if (!file.has_dropping.load(std::memory_order_relaxed)) continue;
+    std::vector<Extent> pieces;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      pieces.swap(file.dropping);
+      file.has_dropping.store(false, std::memory_order_relaxed);
+    }
+    for (const Extent& e : pieces)
+      (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
+                            POSIX_FADV_DONTNEED);
+  }
+}
+
 // Submits requests and takes results.  Returns true if some request has ended.
 bool IoWorker::pump() noexcept {
   bool any = false;
-  for (const std::unique_ptr<Lane>& l : lanes_) {
-    const std::size_t before = l->queue->in_flight() + l->queue->waiting();
-    l->queue->pump();
-    any = any || l->queue->in_flight() + l->queue->waiting() < before;
-  }
+  for (const std::unique_ptr<Lane>& l : lanes_) any = l->queues.pump() || any;
   for (std::size_t i = 0; i < fills_.size(); ++i) {
     if (!fills_[i].busy || !fills_[i].group.done()) continue;
     finished(i);
@@ -293,9 +342,10 @@ void IoWorker::finished(std::size_t at) noexcept {
     if (!filled.good && f.group.status.ok())
       f.group.status = Status::from_errno(EAGAIN);  // page faults bring the bytes instead
   }
+  for (const std::unique_ptr<Lane>& l : lanes_)
+    if (l->file == f.job.file) l->file->stats.add_reads(l->queues.take_counts());
   {
     const std::lock_guard lock(owner_.mutex_);
-    count(*f.job.file);
     if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
       chunk_ended(f, *c);
     else
@@ -387,7 +437,7 @@ void IoWorker::look_for_late_use(FileCache& file, bool faulted) noexcept {
   const std::lock_guard lock(owner_.mutex_);
   if (!file.late_use.saw({addresses.data(), n}, {pages.data(), n})) return;
   file.late_use.end();
-  if (owner_.worker_ == this && !owner_.is_loading(file))
+  if (owner_.worker_ == this && !file.load.is_going())
     (void)owner_.begin_whole_load(file, file.late_use.used_bytes());
 }
 
@@ -425,13 +475,15 @@ void IoWorker::sleep(std::uint32_t seen) noexcept {
     timeout = timeout < 0 ? ms : std::min(timeout, ms);
   }
   for (const std::unique_ptr<Lane>& l : lanes_) {
-    if (l->queue->in_flight() == 0) continue;
-    const int wait = l->queue->poll_timeout_ms();
-    if (wait >= 0 && (timeout < 0 || wait < timeout)) timeout = wait;
-    if (const int fd = l->queue->ready_fd(); fd >= 0 && n < kMost)
-      fds[n++] = {fd, POLLIN, 0};
-    else
-      timeout = 1;
+    l->queues.for_each([&](const ReadQueue& queue) {
+      if (queue.in_flight() == 0) return;
+      const int wait = queue.poll_timeout_ms();
+      if (wait >= 0 && (timeout < 0 || wait < timeout)) timeout = wait;
+      if (const int fd = queue.ready_fd(); fd >= 0 && n < kMost)
+        fds[n++] = {fd, POLLIN, 0};
+      else
+        timeout = 1;
+    });
   }
   polling_.store(true);
   if (work_.now() == seen) (void)::poll(fds, n, timeout);

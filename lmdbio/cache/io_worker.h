@@ -12,9 +12,9 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/unique_fd.h"
-#include "lmdbio/cache/engine_factory.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/cache/touched.h"
+#include "lmdbio/gather/queues.h"
 #include "lmdbio/io/page_filler.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/io/read_queue.h"
@@ -46,18 +46,11 @@ class IoWorker {
   /// Size of a request that fills the page cache, in bytes.
   static constexpr std::size_t kFillRequest = PageFiller::kPiece;
 
-  enum class LaneKind : unsigned char {
-    direct,
-    buffered,
-    exact,     ///< buffered, without the kernel's read-ahead
-    populate,  ///< chunks into the page cache, see PageFiller
-  };
-  /// One way to read one file.
+  /// The queues of one file.
   struct Lane {
-    std::shared_ptr<FileCache> file;
-    LaneKind kind;
-    std::unique_ptr<ReadQueue> queue;
-    IoEngine::Counters counted;  ///< counters of the queue that are in the file's statistics already
+    explicit Lane(std::shared_ptr<FileCache> f) noexcept : file(std::move(f)), queues(file->file) {}
+    const std::shared_ptr<FileCache> file;
+    gather::Queues queues;
   };
   /// A read in progress.
   struct Fill {
@@ -87,10 +80,9 @@ class IoWorker {
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
-  LaneKind lane_kind(const FileCache& file, const ReadJob& job) const noexcept;
-  Lane* lane(const std::shared_ptr<FileCache>& file, LaneKind kind);
+  Lane& lane(const std::shared_ptr<FileCache>& file);
+  static ReadQueue& queue_for(Lane& lane, const ReadJob& job);
   void drop_lanes() noexcept;
-  void count(const FileCache& file) noexcept;
 
   Prefetcher& owner_;
   std::shared_ptr<PrivateTable> table_;
@@ -99,8 +91,8 @@ class IoWorker {
   std::atomic<bool> polling_{false};  ///< the thread waits in poll(2), which a futex does not end
   UniqueFd bell_;                     ///< an eventfd of the private table that ends the poll(2)
   PrivateTable::Job ringing_{&ring, this};
-  std::atomic<bool> stopping_{false};         // set under the Prefetcher's lock
-  std::vector<std::unique_ptr<Lane>> lanes_;  // the list is changed under the Prefetcher's lock
+  std::atomic<bool> stopping_{false};  // set under the Prefetcher's lock
+  std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Fill> fills_;
   std::size_t in_flight_ = 0;    ///< number of busy fills
   std::uint32_t asked_for_ = 0;  ///< count of work_ when jobs were last requested

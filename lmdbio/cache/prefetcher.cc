@@ -12,9 +12,9 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/io_worker.h"
-#include "lmdbio/cache/need_reads.h"
 #include "lmdbio/cache/path_change.h"
 #include "lmdbio/cache/whole_load.h"
+#include "lmdbio/gather/needed_pages.h"
 #include "lmdbio/io/open_file.h"
 
 namespace lmdbio::cache {
@@ -139,7 +139,7 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
     const std::lock_guard lock(mutex_);
     if (--file->users != 0) return;
     schedule_.clear_plans(*file);
-    file->load.path = ReadPath::none;
+    file->load.end();
     file->source->leave();
     if (!chunks_.give_all_back(*file)) {
       file->kept = file;
@@ -176,7 +176,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   file.used_bytes = std::min(used_bytes, file_bytes);
   if (file.direct != nullptr)
     (void)file.window->prepare_restore(file_bytes);  // on failure new data is not published
-  if (file.load.path == ReadPath::direct) file.load.path = ReadPath::none;
+  if (file.load.path == ReadPath::direct) file.load.end();
   if (gone.value() == 0) return {};
   ++file.stats.snapshots;
   schedule_.want_again(file);
@@ -355,7 +355,7 @@ bool Prefetcher::next_job(ReadJob& job, bool idle) {
 }
 
 void Prefetcher::give_up() noexcept {
-  for (FileCache* const f : chunks_.files()) f->load.path = ReadPath::none;
+  for (FileCache* const f : chunks_.files()) f->load.end();
   schedule_.give_up();
 }
 
@@ -421,7 +421,10 @@ Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
     Staging staging;
     if (made) {
       staging = std::move(made).value();
-      st = NeedReads::read(file, file.offset(chunk), {staging.data(), bytes});
+      ReadCounts counts;
+      st = gather::read_now(*file.file, file.name.c_str(), file.offset(chunk), {staging.data(), bytes},
+                            counts);
+      file.stats.add_reads(counts);
     }
     lock.lock();
     if (forks != this->forks()) {  // a handler has forked, and this is the child: no thread reads the chunk
@@ -442,11 +445,6 @@ Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
     if (file.users == 0) return Status::from_errno(EBADF);
     if (++tries > kReadTries) return Status::from_errno(ENOMEM);
   }
-}
-
-ReadStats Prefetcher::stats(const FileCache& file) noexcept {
-  const std::lock_guard lock(mutex_);
-  return file.stats;
 }
 
 std::uint64_t Prefetcher::memory_used() noexcept {
@@ -477,16 +475,16 @@ bool Prefetcher::memory_is_nearly_full() noexcept {
 bool Prefetcher::loads_wait() noexcept {
   const std::lock_guard lock(mutex_);
   return std::any_of(chunks_.files().begin(), chunks_.files().end(),
-                     [this](const FileCache* f) { return is_loading(*f) && f->load.reading == 0; });
+                     [this](const FileCache* f) { return f->load.is_going() && f->load.reading == 0; });
 }
 
 void Prefetcher::after_fork_in_child() noexcept {
   worker_ = nullptr;  // leaked: its threads and descriptors are the parent's
   for (FileCache* const f : chunks_.files()) {
     f->begin_counting(memory_limit());
-    f->load = {};
+    f->load.after_fork();
     f->late_use.after_fork();
-    if (f->extension != nullptr) f->extension->after_fork();
+    f->lookups.after_fork();
     f->reading.clear();
     f->reads_extents = false;
     f->dropping.clear();

@@ -93,8 +93,6 @@ class Prefetcher final : public MemorySource {
   /// nothing on local file systems, where reads are fast.
   void watch_late_use(FileCache& file, std::span<const std::byte* const> values,
                       std::uint64_t used_bytes) noexcept;
-  /// Returns whether a load of the whole file is going on.  With lock() held.
-  bool is_loading(const FileCache& file) const noexcept { return file.load.path != ReadPath::none; }
 
   /// Drops all chunks of a window without a mapping, and those that are being read for it.  With lock()
   /// held; no transaction reads the window, and none begins while the lock is held.  Returns false if there
@@ -130,7 +128,6 @@ class Prefetcher final : public MemorySource {
   /// with it what belongs to the parent.
   unsigned forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
 
-  ReadStats stats(const FileCache& file) noexcept;
   /// Returns how many bytes of private memory are in use.
   std::uint64_t memory_used() noexcept;
 

@@ -27,8 +27,8 @@ std::uint64_t most_reading(const FileCache& file) noexcept {
 
 void end_if_done(FileCache& file) noexcept {
   WholeLoad& load = file.load;
-  if (load.path == ReadPath::none || load.next < load.end || load.reading != 0) return;
-  load.path = ReadPath::none;
+  if (!load.is_going() || load.next < load.end_chunk || load.reading != 0) return;
+  load.end();
   ++file.stats.loads_finished;
 }
 
@@ -51,7 +51,7 @@ ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
 void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept {
   file.load.path = path;
   file.load.next = 0;
-  file.load.end = raw(file.chunk_at(used_bytes - 1)) + 1;
+  file.load.end_chunk = raw(file.chunk_at(used_bytes - 1)) + 1;
   ++file.load.begun;
   ++file.stats.loads_begun;
   file.comes_around = true;  // keep the chunks: lookups want all of them
@@ -62,21 +62,22 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
   for (FileCache* const f : cache.files()) {
     FileCache& file = *f;
     WholeLoad& load = file.load;
-    if (load.path == ReadPath::none) continue;
+    if (!load.is_going()) continue;
     if (file.has_page_cache() && budget.nearly_full()) continue;  // the load waits: IoWorker tries again
     const std::uint64_t most = most_reading(file);
     const bool publishes = load.path == ReadPath::direct;
-    for (; load.next < load.end && load.reading < most; ++load.next) {
+    for (; load.next < load.end_chunk && load.reading < most; ++load.next) {
       const ChunkIndex c{load.next};
       if (file.table.state(c) != ChunkState::file || file.bytes_in(c) == 0) continue;
       if (publishes) {  // a load evicts no chunks
         if (!budget.has_room(MemoryUse::chunks, file.chunk_bytes, 2)) {
-          if (idle) load.path = ReadPath::none;
+          if (idle) load.end();
           break;
         }
       } else if (load.next % kLookEvery == 0) {
-        if (!still_fits_page_cache(std::uint64_t{load.end} * file.chunk_bytes, memory_facts().available)) {
-          load.path = ReadPath::none;
+        if (!still_fits_page_cache(std::uint64_t{load.end_chunk} * file.chunk_bytes,
+                                   memory_facts().available)) {
+          load.end();
           break;
         }
       }
@@ -96,7 +97,7 @@ void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcep
   WholeLoad& load = file.load;
   if (load.reading > 0) --load.reading;
   if (!good && job.load == load.begun)  // chunks of an earlier load say nothing about this one
-    load.path = ReadPath::none;
+    load.end();
   else
     end_if_done(file);
 }

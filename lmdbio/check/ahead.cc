@@ -3,23 +3,21 @@
 #include <algorithm>
 #include <utility>
 
-#include "lmdbio/base/config.h"
 #include "lmdbio/format/page_view.h"
-#include "lmdbio/io/engine_select.h"
+#include "lmdbio/gather/queues.h"
 
 namespace lmdbio::check {
 namespace {
 
 using format::Pgno;
 
-constexpr unsigned kDepth = 64;
 /// Upper limit on the bytes of one request.  A request covers adjacent pages, without gaps.
 constexpr std::size_t kRequest = 256 << 10;
 /// Upper limit on the bytes of the pages of a wave; small compared to the page cache.
 constexpr std::size_t kWaveBytes = 32 << 20;
 /// Requests of a wave.  They are several times the queue depth, but soon complete, because progress is
 /// reported only when a wave is walked.
-constexpr std::size_t kWaveRequests = 16 * kDepth;
+constexpr std::size_t kWaveRequests = 1024;
 /// Leaf pages of a wave before it is known how many pages a leaf page names; least number for any wave.
 constexpr std::size_t kFirstWave = 16, kSmallestWave = 4;
 /// Number of waves.  The check walks the first one.  The pages that the second one names are being read,
@@ -45,19 +43,13 @@ ReadAhead::~ReadAhead() {
 
 bool ReadAhead::open() noexcept {
   if (queue_ != nullptr) return true;
-  const EngineKind wanted = engine_kind(config().engine);
-  Result<std::unique_ptr<IoEngine>> engine =
-      select_engine(*file_, kDepth, wanted == EngineKind::automatic ? EngineKind::threads : wanted, nullptr);
-  if (!engine) return false;
+  Result<std::unique_ptr<ReadQueue>> queue =
+      gather::make_queue(gather::ReadKind::check_cached, *file_, view_.pages() * view_.page_size());
+  if (!queue) return false;
   Result<Mapping> scratch = Mapping::zeroed(4 * kRequest);
   if (!scratch) return false;
   scratch_ = std::move(scratch).value();
-  try {
-    queue_ =
-        std::make_unique<ReadQueue>(std::move(engine).value(), view_.pages() * view_.page_size(), kRequest);
-  } catch (...) {
-    return false;
-  }
+  queue_ = std::move(queue).value();
   return true;
 }
 

@@ -221,12 +221,8 @@ std::shared_ptr<cache::FileCache> Env::read_ahead(const cache::WindowView& view)
   return unmapped_file_ != nullptr ? unmapped_file_->cache_at(view.base()) : read_ahead(view.pages());
 }
 
-cache::ReadStats Env::read_stats(const cache::FileCache& file) noexcept {
-  return unmapped_file_ != nullptr ? unmapped_file_->stats() : cache::Prefetcher::existing()->stats(file);
-}
-
-cache::AccessCounters Env::access_counters(const cache::FileCache& file) noexcept {
-  return unmapped_file_ != nullptr ? unmapped_file_->counters() : FilePolicy::counters(file);
+cache::FileStats Env::read_stats(const cache::FileCache& file) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->stats() : file.stats;
 }
 
 std::shared_ptr<PrefetchFile> Env::prefetch_file(std::uint64_t used_pages) noexcept {

@@ -125,10 +125,9 @@ class Env {
   std::shared_ptr<cache::FileCache> read_ahead(std::uint64_t used_pages) noexcept;
   /// Returns the chunk cache of the window that `view`, of a running transaction, belongs to.
   std::shared_ptr<cache::FileCache> read_ahead(const cache::WindowView& view) noexcept;
-  /// Return the statistics of `file`, the environment's chunk cache.  For an unmapped file they include all
+  /// Returns the statistics of `file`, the environment's chunk cache.  For an unmapped file they include all
   /// its windows.
-  cache::ReadStats read_stats(const cache::FileCache& file) noexcept;
-  cache::AccessCounters access_counters(const cache::FileCache& file) noexcept;
+  cache::FileStats read_stats(const cache::FileCache& file) noexcept;
   /// Returns the chunk cache if there is one already, else nullptr.  Creates nothing.
   std::shared_ptr<cache::FileCache> read_ahead_so_far() const noexcept;
   /// Returns the file's part in prefetching (txn_prefetch.h).  The first call creates it.  Returns nullptr if

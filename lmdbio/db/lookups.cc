@@ -190,8 +190,8 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   if (!missed && sensor_.wants_edge()) edge_ = is_edge(view, last);
   if (missed && file_ != nullptr) {
     const std::uint64_t misses =
-        FilePolicy::lookup_missed(*file_, source.txnid, missed_at, view.pages() << view.shift(), far);
-    around_ = !file_->local && misses >= MissRecord::kMisses;
+        lookup_missed(*file_, source.txnid, missed_at, view.pages() << view.shift(), far);
+    around_ = !file_->local && misses >= cache::MissRecord::kMisses;
     if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
   }
   return missed;
@@ -218,7 +218,7 @@ bool Lookups::there(const cache::WindowView& view, std::uint64_t at, std::uint64
   // After recent misses it covers the whole range, so that there is one request.
   if (!sensor_.cold() || file_ == nullptr) return env_->time_read(at, view).value_or(kReadNs) < kReadNs;
   const std::int64_t begun = now_ns();
-  (void)needs_.bring(*file_, env_->fd(), at, bytes);
+  (void)read_exactly(at, bytes);
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
@@ -257,16 +257,27 @@ bool Lookups::bring(const cache::WindowView& view, std::uint64_t at, std::uint64
     (void)Prefetcher::existing()->submit(*value_walk_, {{}, extents_, {}, {}});
   }
   const std::int64_t begun = now_ns();
-  const Status st = needs_.bring(*file_, env_->fd(), at, bytes);
+  const Status st = read_exactly(at, bytes);
   if (!st.ok() && st.raw() != EBADF) file_->read_failed.store(true, std::memory_order_relaxed);
-  if (st.ok()) FilePolicy::note_exact(*file_, bytes, static_cast<std::uint64_t>(now_ns() - begun));
-  return st.ok();
+  if (!st.ok()) return false;
+  const auto waited = static_cast<std::uint64_t>(now_ns() - begun);
+  ++file_->stats.exact_reads;
+  file_->stats.exact_bytes += bytes;
+  file_->stats.exact_ns += waited;
+  file_->lookups.note_wait(waited);
+  return true;
+}
+
+Status Lookups::read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept {
+  const Status st = needs_.bring(file_->file, file_->name.c_str(), env_->fd(), at, bytes);
+  file_->stats.add_reads(needs_.take_counts());
+  return st;
 }
 
 bool Lookups::open_file(const cache::WindowView& view) noexcept {
   if (file_ != nullptr) return true;
   file_ = env_->read_ahead(view.pages());
-  if (file_ != nullptr && file_->exact != nullptr) return true;
+  if (file_ != nullptr && file_->file->exact() != nullptr) return true;
   file_.reset();
   off_ = true;
   return false;
@@ -275,11 +286,11 @@ bool Lookups::open_file(const cache::WindowView& view) noexcept {
 // Fetches all leaf pages of the tree if they are few enough.
 void Lookups::fetch_leaves(const Source& source, const format::DbRecord& db, std::uint64_t misses) {
   if (db.depth < 2 || db.depth > format::kMaxDepth || db.leaf_pages > kMostLeaves ||
-      !worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))
+      !cache::worth_all_leaves(misses, db.leaf_pages, 0, ~std::uint64_t{0}))
     return;
-  if (!FilePolicy::claim_leaves(*file_, source.txnid)) return;
-  if (!worth_all_leaves(misses, db.leaf_pages, db.leaf_pages << source.view.shift(),
-                        memory_facts().available))
+  if (file_->users == 0 || !file_->lookups.claim_leaves(source.txnid)) return;
+  if (!cache::worth_all_leaves(misses, db.leaf_pages, db.leaf_pages << source.view.shift(),
+                               memory_facts().available))
     return;
   lister_.start(format::raw(db.root), db.depth, db.leaf_pages);
   listing_ = source.txnid;
@@ -299,7 +310,7 @@ void Lookups::go_on_listing(const cache::WindowView& view) {
     extents_.resize(merge(extents_, 0));
     if (!extents_.empty()) (void)Prefetcher::existing()->submit(*leaf_walk_, {{}, extents_, {}, {}});
   }
-  if (step == LeafLister::Step::done) FilePolicy::count(*file_, {.leaves_fetched = wanted.size()});
+  if (step == LeafLister::Step::done) file_->stats.leaves_fetched += wanted.size();
   if (step == LeafLister::Step::wait && ++waits_ < kMostWaits) return;
   listing_ = 0;
   lister_.forget();

@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "lmdbio/cache/need_reads.h"
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/compare.h"
@@ -19,6 +18,7 @@
 #include "lmdbio/db/lookup_walk.h"
 #include "lmdbio/db/planner.h"
 #include "lmdbio/format/layout.h"
+#include "lmdbio/gather/needed_pages.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::db {
@@ -118,6 +118,7 @@ class Lookups {
   bool is_edge(const cache::WindowView& view, std::uint64_t at) noexcept;
   Extent around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept;
   bool bring(const cache::WindowView& view, std::uint64_t at, std::uint64_t bytes);
+  Status read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept;
   bool open_file(const cache::WindowView& view) noexcept;
   void forget() noexcept;
   void fetch_leaves(const Source& source, const format::DbRecord& db, std::uint64_t misses);
@@ -135,7 +136,7 @@ class Lookups {
   bool off_ = false;                        ///< nothing can be done for this environment's lookups
   std::uint32_t window_ = 0;                ///< number of the window that the members below belong to
   std::shared_ptr<cache::FileCache> file_;  ///< null: no lookup has missed anything yet
-  cache::NeedReads needs_;                  ///< reads of that file
+  gather::NeededPages needs_;               ///< reads of that file
   /// Branch pages that were found in memory, by the low bits of their page numbers; 0: none.
   std::array<std::uint64_t, 64> known_{};
   // The fetch of all leaf pages.

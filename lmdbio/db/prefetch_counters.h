@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lmdbio/base/counter.h"
+
 namespace lmdbio::db {
 
 struct PrefetchCounters {
@@ -16,17 +18,20 @@ struct PrefetchCounters {
   std::uint64_t dropped = 0;
   std::uint64_t bytes = 0, requests = 0;  ///< read, tree pages included
 
-  void add(const PrefetchCounters& c) noexcept {
-    keys += c.keys;
-    found += c.found;
-    cached += c.cached;
-    arena += c.arena;
-    hits += c.hits;
-    waits += c.waits;
-    dropped += c.dropped;
-    bytes += c.bytes;
-    requests += c.requests;
-  }
+  void add(const PrefetchCounters& c) noexcept;
 };
+
+/// All counters, with their names in reports (docs/operations.md).
+inline constexpr CounterField<PrefetchCounters, std::uint64_t> kPrefetchCounters[] = {
+    {"keys", &PrefetchCounters::keys},       {"found", &PrefetchCounters::found},
+    {"cached", &PrefetchCounters::cached},   {"arena", &PrefetchCounters::arena},
+    {"read", &PrefetchCounters::bytes},      {"requests", &PrefetchCounters::requests},
+    {"hits", &PrefetchCounters::hits},       {"waits", &PrefetchCounters::waits},
+    {"dropped", &PrefetchCounters::dropped},
+};
+
+inline void PrefetchCounters::add(const PrefetchCounters& c) noexcept {
+  add_counters(*this, c, kPrefetchCounters);
+}
 
 }  // namespace lmdbio::db

@@ -9,12 +9,10 @@
 namespace lmdbio::db {
 
 PrefetchFile::PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file,
-                           const File& buffered, const File* direct, int programs_fd, ReadPath path,
-                           std::uint64_t bytes)
+                           bool reads_directly, int programs_fd, ReadPath path, std::uint64_t bytes)
     : prefetcher_(prefetcher),
       file_(std::move(file)),
-      buffered_(buffered),
-      direct_(direct),
+      reads_directly_(reads_directly),
       residency_(file_->residency(programs_fd, Residency::Sampling::no)),
       path_(path),
       slabs_(prefetcher) {
@@ -39,10 +37,8 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint
   if (!size) return nullptr;
   const File* direct = wants_direct ? file.direct() : nullptr;
   if (direct != nullptr && direct->alignment() > cache::ValueArena::kUnit) direct = nullptr;
-  // The prefetches need a descriptor without read-ahead; only where opens drop the page cache is another
-  // one used.
-  const File* const buffered = file.opens_drop_cache() ? &file.buffered() : file.exact();
-  if (buffered == nullptr) return nullptr;
+  // The prefetches need a descriptor without read-ahead, except where opens drop the page cache.
+  if (!file.opens_drop_cache() && file.exact() == nullptr) return nullptr;
   facts.local = file.local();
   facts.direct_works = direct != nullptr;
   facts.opens_drop_cache = file.opens_drop_cache();
@@ -50,10 +46,10 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint
   facts.available = memory_facts().available;
   const ReadPath path = choose_read_path(Access::prefetch, facts).path;
   if (path == ReadPath::page_faults) return nullptr;
-  if (path == ReadPath::page_cache) direct = nullptr;
   try {
-    return std::shared_ptr<PrefetchFile>(
-        new PrefetchFile(*prefetcher, opened.value(), *buffered, direct, origin.fd, path, size.value()));
+    return std::shared_ptr<PrefetchFile>(new PrefetchFile(*prefetcher, opened.value(),
+                                                          direct != nullptr && path != ReadPath::page_cache,
+                                                          origin.fd, path, size.value()));
   } catch (...) {
     return nullptr;
   }

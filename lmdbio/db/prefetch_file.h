@@ -22,10 +22,8 @@ class PrefetchFile {
   static std::shared_ptr<PrefetchFile> open(const Origin& origin, std::uint64_t used_bytes) noexcept;
 
   ReadPath path() const noexcept { return path_; }
-  const File& buffered() const noexcept {
-    return buffered_;
-  }  ///< without read-ahead, except on file systems whose opens drop the page cache
-  const File* direct() const noexcept { return direct_; }
+  const std::shared_ptr<const OpenFile>& file() const noexcept { return file_; }
+  bool reads_directly() const noexcept { return reads_directly_; }
   const Residency& residency() const noexcept { return residency_; }
   cache::SlabPool& slabs() noexcept { return slabs_; }
   cache::Prefetcher& prefetcher() noexcept { return prefetcher_; }
@@ -34,15 +32,14 @@ class PrefetchFile {
   bool to_arena(std::uint64_t offset) noexcept;
 
  private:
-  PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file, const File& buffered,
-               const File* direct, int programs_fd, ReadPath path, std::uint64_t bytes);
+  PrefetchFile(cache::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file, bool reads_directly,
+               int programs_fd, ReadPath path, std::uint64_t bytes);
 
   static constexpr unsigned kPieceShift = 12;  ///< of the piece of the file that one bit stands for
 
   cache::Prefetcher& prefetcher_;
   const std::shared_ptr<const OpenFile> file_;
-  const File& buffered_;      ///< owned by file_
-  const File* const direct_;  ///< owned by file_; null: no read bypasses the page cache
+  const bool reads_directly_;  ///< some reads bypass the page cache
   const Residency residency_;
   const ReadPath path_;
   std::size_t pieces_ = 0;

@@ -180,7 +180,10 @@ Status Readahead::read_need(const PageRun& need, const cache::WindowView& view) 
   Status st;
   if (!file.has_page_cache()) return st;
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
-  if (!file.residency.is_read(at, bytes, view.base())) st = needs_.bring(file, env_->fd(), at, bytes);
+  if (!file.residency.is_read(at, bytes, view.base())) {
+    st = needs_.bring(file.file, file.name.c_str(), env_->fd(), at, bytes);
+    file.stats.add_reads(needs_.take_counts());
+  }
   if (st.raw() == EBADF) {  // nothing was read: page faults read it
     st = {};
   }
@@ -273,7 +276,7 @@ void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   if (need.first != history_.first_page) {
     history_.epochs = 0;
   } else if (++history_.epochs == 1) {
-    FilePolicy::note_epoch(walk_->file());
+    walk_->file().comes_around.store(true, std::memory_order_relaxed);
   }
   history_.first_page = need.first;
   history_.end_page = forward ? need.first : need.first + need.pages;
@@ -410,7 +413,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
     if (unread_ >= (samples_.empty() ? kUnread : kUntouched) && file.has_page_cache() &&
         !StrideWalk::is_shared(file, file.chunk_at(need.first << view.shift()), used_)) {
       unread_ = 0;
-      FilePolicy::count(file, {.key_walks = 1});
+      ++file.stats.key_walks;
       if (pick(place, view)) {
         const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
         if (!goes_on) return goes_on.error();
@@ -468,7 +471,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const c
   if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
-      FilePolicy::count(file, {.sparse_plans = 1});
+      ++file.stats.sparse_plans;
       replan_in_ = static_cast<unsigned>(std::min<std::size_t>(kSparseSteps, plan_.runs.size() / 2));
     }
     run = {need.first, need.pages};
@@ -522,7 +525,7 @@ Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, con
     is_leaf =
         format::PageView::open(page, view.page_size(), format::Pgno{need.first}, leaf) && leaf.is_leaf();
   }
-  if (is_leaf) FilePolicy::pass_by(file, leaf, view);
+  if (is_leaf) pass_by(file, leaf, view);
   given_before_ = place.given_bytes;
   left_ns_ = now_ns();
   return {};

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "lmdbio/base/status.h"
-#include "lmdbio/cache/need_reads.h"
 #include "lmdbio/cache/touched.h"
 #include "lmdbio/cache/walk.h"
 #include "lmdbio/cache/window.h"
 #include "lmdbio/db/planner.h"
 #include "lmdbio/db/stride_walk.h"
 #include "lmdbio/db/trail.h"
+#include "lmdbio/gather/needed_pages.h"
 
 namespace lmdbio::db {
 
@@ -104,7 +104,7 @@ class Readahead {
   const Uses uses_;
   State state_ = State::watching;
   std::unique_ptr<cache::Walk> walk_;
-  cache::NeedReads needs_;
+  gather::NeededPages needs_;
   std::shared_ptr<cache::FileCache> hinted_file_;  ///< with kernel read-ahead on, though off itself; or null
   // Of State::watching.
   std::int64_t looked_ns_ = 0;

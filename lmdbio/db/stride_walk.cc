@@ -194,9 +194,9 @@ Result<bool> StrideWalk::step(Arrival at, const WalkPlace& here, const PageRun& 
     upcoming_.count = 0;  // from an earlier turn, if the tree has one leaf
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (stride_.period() == 0 && stride_.unused_in_a_row() >= kPassedBy)
-      FilePolicy::pass_by(walk_.file(), place.leaf, view);
+      pass_by(walk_.file(), place.leaf, view);
     if (is_fast()) {
-      if (!std::exchange(keys_counted_, true)) FilePolicy::count(walk_.file(), {.key_walks = 1});
+      if (!std::exchange(keys_counted_, true)) ++walk_.file().stats.key_walks;
       give_leaf(place.leaf, view);
       run = FreeRun::everything();
     } else {
@@ -435,7 +435,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
 
 void StrideWalk::report() noexcept {
   if (counters_.predicted == 0 && counters_.stride_walks == 0) return;
-  FilePolicy::count(walk_.file(), counters_);
+  walk_.file().stats.add(counters_);
   counters_ = {};
 }
 

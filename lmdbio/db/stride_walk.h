@@ -127,7 +127,7 @@ class StrideWalk {
   bool apart_ = true;                        ///< use can be observed
   unsigned probed_ = 0;                      ///< values since the start that were fetched without a guess
   bool counted_ = false, keys_counted_ = false;
-  AccessCounters counters_;  ///< not yet added to the file's
+  cache::FileStats counters_;  ///< not yet added to the file's
   Plan plan_;
   std::vector<Extent> extents_;
   // Pages that are looked at together.

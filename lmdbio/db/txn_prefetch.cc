@@ -31,7 +31,7 @@ constexpr unsigned kMostStep = 8;
 constexpr std::size_t kScratch = std::size_t{1} << 20;
 /// All reads into the page cache may share one buffer.  ThreadSanitizer reports that as a race.
 #if defined(__SANITIZE_THREAD__)
-constexpr std::size_t kScratches = 2 * PrefetchQueues::kBufferedDepth;
+constexpr std::size_t kScratches = 128;
 #else
 constexpr std::size_t kScratches = 1;
 #endif
@@ -49,7 +49,10 @@ std::unique_ptr<TxnPrefetch> TxnPrefetch::make(std::shared_ptr<PrefetchFile> fil
 }
 
 TxnPrefetch::TxnPrefetch(std::shared_ptr<PrefetchFile> file)
-    : file_(std::move(file)), queues_(*file_), arena_(file_->slabs()), forks_(file_->prefetcher().forks()) {}
+    : file_(std::move(file)),
+      queues_(file_->file()),
+      arena_(file_->slabs()),
+      forks_(file_->prefetcher().forks()) {}
 
 TxnPrefetch::~TxnPrefetch() {
   end();
@@ -61,11 +64,27 @@ PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(co
 // --- lifetime ---
 
 // Creates the queues for a file of `file_bytes`.  The file may grow later, but a snapshot must not be larger.
-bool TxnPrefetch::make_queues(std::uint64_t file_bytes) {
+Status TxnPrefetch::make_queues(std::uint64_t file_bytes) {
   drop_reads();
-  queues_.count(counters_);
   store_.reset();
-  return queues_.make(file_bytes);
+  queues_.clear();
+  direct_ = cached_ = nullptr;
+  file_bytes_ = 0;
+  queues_.set_file_bytes(file_bytes);
+  const Result<ReadQueue*> cached = queues_.get(gather::ReadKind::told_cached);
+  if (!cached) return cached.error();
+  cached_ = cached.value();
+  if (file_->reads_directly())
+    if (const Result<ReadQueue*> direct = queues_.get(gather::ReadKind::told_direct); direct)
+      direct_ = direct.value();
+  file_bytes_ = file_bytes;
+  return {};
+}
+
+void TxnPrefetch::count_reads() noexcept {
+  const ReadCounts counts = queues_.take_counts();
+  counters_.bytes += counts.bytes;
+  counters_.requests += counts.requests;
 }
 
 // Creates what prefetching needs for the transaction's snapshot.  Returns false if that fails.
@@ -74,10 +93,10 @@ bool TxnPrefetch::ready(const Txn& txn) {
   if (!std::exchange(joined_, true)) file_->prefetcher().join(cache::MemoryUse::prefetch);
   const cache::WindowView& view = txn.view();
   const std::uint64_t bytes = view.pages() << view.shift();
-  if (!queues_.made() || bytes > queues_.file_bytes()) {
-    const Result<std::uint64_t> size = file_->buffered().size();
+  if (bytes > file_bytes_) {
+    const Result<std::uint64_t> size = file_->file()->base().size();
     if (forks_ != file_->prefetcher().forks()) return false;  // a signal handler has forked meanwhile
-    if (!size || !make_queues(std::max(size.value(), bytes))) return false;
+    if (!size || !make_queues(std::max(size.value(), bytes)).ok()) return false;
   }
   if (!scratch_) {
     Result<Mapping> made = Mapping::zeroed(kScratches * kScratch);
@@ -90,7 +109,7 @@ bool TxnPrefetch::ready(const Txn& txn) {
     if (store_reserved_ == 0 &&
         file_->prefetcher().take(cache::MemoryUse::prefetch, most, cache::Urgency::ahead))
       store_reserved_ = most;
-    store_ = std::make_unique<PageStore>(queues_.buffered(), view.shift(), view.pages(),
+    store_ = std::make_unique<PageStore>(*cached_, view.shift(), view.pages(),
                                          std::max<std::uint64_t>(store_reserved_, kLeastTree),
                                          &file_->residency());
   } else if (txnid_ != txn.id() || window_ != txn.stamp().window()) {
@@ -119,7 +138,7 @@ void TxnPrefetch::end() noexcept {
   const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   drop_reads();
-  queues_.count(counters_);
+  count_reads();
   table_.clear();
   arena_.clear();
   passed_ = 0;
@@ -160,7 +179,9 @@ void TxnPrefetch::after_fork() noexcept {
   arena_.forget_unsafe();
   groups_.clear();
   store_.reset();
-  queues_.abandon();
+  queues_.forget();
+  direct_ = cached_ = nullptr;
+  file_bytes_ = 0;
   counters_ = {};
   store_reserved_ = 0;  // counted in the parent
   joined_ = false;      // counted in the parent
@@ -195,7 +216,7 @@ void TxnPrefetch::add(Txn& txn, MDB_dbi dbi, std::span<const MDB_val> keys) noex
     queues_.pump();
   } catch (...) {  // out of memory: keys not requested yet are left to lookups
   }
-  queues_.count(counters_);
+  count_reads();
 }
 
 // Finds by name the record of a named database that this transaction has not looked up yet.  The
@@ -296,8 +317,7 @@ void TxnPrefetch::read_run(const Run& run, std::span<PrefetchedKey* const> items
   const Wanted &a = wanted_[run.first], &z = wanted_[run.first + run.count - 1];
   const std::uint64_t offset = a.page << shift;
   const Extent extent{offset, ((z.page + format::overflow_pages(z.bytes, shift)) << shift) - offset};
-  if (queues_.direct() != nullptr && file_->to_arena(offset) && read_into_arena(run, items, extent, shift))
-    return;
+  if (direct_ != nullptr && file_->to_arena(offset) && read_into_arena(run, items, extent, shift)) return;
   read_into_page_cache(run, items, extent);
 }
 
@@ -310,7 +330,7 @@ bool TxnPrefetch::read_into_arena(const Run& run, std::span<PrefetchedKey* const
   if (room.slab == nullptr && bytes <= cache::SlabPool::kSlab && arena_.empty_one(passed_))
     room = arena_.take(bytes);
   if (room.slab == nullptr) return false;
-  if (!queues_.direct()->add(room.read->group, {start, bytes}, room.slab->memory.data() + room.at).ok()) {
+  if (!direct_->add(room.read->group, {start, bytes}, room.slab->memory.data() + room.at).ok()) {
     room.read->group.status = Status::from_errno(ENOMEM);
     return false;
   }
@@ -339,8 +359,7 @@ void TxnPrefetch::read_into_page_cache(const Run& run, std::span<PrefetchedKey* 
   Status st;
   for (std::uint64_t at = extent.offset, end = at + extent.bytes; at < end && st.ok();) {
     const std::uint64_t bytes = std::min<std::uint64_t>(kScratch, end - at);
-    st = queues_.buffered().add(*group, {at, bytes},
-                                scratch_.data() + kScratch * (next_scratch_++ % kScratches));
+    st = cached_->add(*group, {at, bytes}, scratch_.data() + kScratch * (next_scratch_++ % kScratches));
     at += bytes;
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -350,7 +369,7 @@ void TxnPrefetch::read_into_page_cache(const Run& run, std::span<PrefetchedKey* 
     e.page = wanted_[run.first + i].page;
     e.group = group;
   }
-  if (!st.ok()) queues_.buffered().drop(*group);
+  if (!st.ok()) cached_->drop(*group);
 }
 
 }  // namespace lmdbio::db

@@ -20,8 +20,8 @@
 #include "lmdbio/db/bulk_lookup.h"
 #include "lmdbio/db/prefetch_counters.h"
 #include "lmdbio/db/prefetch_file.h"
-#include "lmdbio/db/prefetch_queues.h"
 #include "lmdbio/db/prefetch_table.h"
+#include "lmdbio/gather/queues.h"
 
 namespace lmdbio::db {
 
@@ -85,7 +85,8 @@ class TxnPrefetch {
 
   explicit TxnPrefetch(std::shared_ptr<PrefetchFile> file);
   bool ready(const Txn& txn);
-  bool make_queues(std::uint64_t file_bytes);
+  Status make_queues(std::uint64_t file_bytes);
+  void count_reads() noexcept;
   void find_some(Txn& txn, const PrefetchedTree& tree, const format::DbRecord& db,
                  std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen);
   void read_wanted(const Txn& txn, std::size_t tree, std::span<const MDB_val> keys);
@@ -103,7 +104,10 @@ class TxnPrefetch {
   bool forked_here() noexcept;
 
   const std::shared_ptr<PrefetchFile> file_;
-  PrefetchQueues queues_;
+  gather::Queues queues_;
+  std::uint64_t file_bytes_ = 0;  ///< that the queues were made for; 0: there are none
+  ReadQueue* direct_ = nullptr;   ///< past the page cache; null: values go to the page cache only
+  ReadQueue* cached_ = nullptr;   ///< into the page cache
   std::unique_ptr<PageStore> store_;
   std::uint64_t store_reserved_ = 0;  ///< bytes
   bool joined_ = false;               ///< counted as a user of the process's memory

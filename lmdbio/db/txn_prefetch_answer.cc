@@ -50,7 +50,7 @@ bool TxnPrefetch::answer(const PrefetchedTree& tree, const MDB_val& key, const c
   }
   passed_ = std::max(passed_, e.number);
   ++counters_.hits;
-  if (!queues_.waiting()) return true;
+  if (!queues_.is_waiting()) return true;
   const int saved = errno;
   const Uncancelled wait;
   const AsyncSignalsBlocked fork_safe;
@@ -81,15 +81,14 @@ bool TxnPrefetch::give_out(PrefetchedKey& e, unsigned page_shift) noexcept {
 
 bool TxnPrefetch::wait_for_slab(PrefetchedKey& e) noexcept {
   const Uncancelled wait;
-  queues_.direct()->pump();
+  direct_->pump();
   ValueArena::Slab& slab = *e.slab;
   if (!e.read->group.done()) ++counters_.waits;
-  (void)queues_.direct()->wait(e.read->group);
+  (void)direct_->wait(e.read->group);
   // Wait for all reads begun in the slab, because a forked child inherits a slab as a whole.
-  for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i)
-    (void)queues_.direct()->wait(slab.reads[i]->group);
+  for (std::size_t i = slab.safe_reads; i < slab.reads.size(); ++i) (void)direct_->wait(slab.reads[i]->group);
   if (forked_here()) return false;
-  queues_.count(counters_);
+  count_reads();
   return arena_.make_safe(slab);
 }
 
@@ -99,8 +98,8 @@ bool TxnPrefetch::wait_for_page_cache(PrefetchedKey& e) noexcept {
   const AsyncSignalsBlocked fork_safe;
   const Busy busy(busy_);
   ++counters_.waits;
-  const bool read = queues_.buffered().wait(*e.group).ok(), good = !forked_here() && read;
-  queues_.count(counters_);
+  const bool read = cached_->wait(*e.group).ok(), good = !forked_here() && read;
+  count_reads();
   errno = saved;
   return good;
 }

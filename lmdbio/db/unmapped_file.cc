@@ -94,7 +94,6 @@ void UnmappedFile::close(std::list<Entry>& gone) noexcept {
     prefetcher_.close(e.cache);
     const std::lock_guard lock(prefetcher_);
     closed_.add(e.cache->stats);
-    closed_counters_.add(e.cache->access);
   }
   gone.clear();
 }
@@ -155,17 +154,10 @@ std::shared_ptr<cache::FileCache> UnmappedFile::cache_at(const std::byte* base) 
   return nullptr;
 }
 
-cache::ReadStats UnmappedFile::stats() const noexcept {
+cache::FileStats UnmappedFile::stats() const noexcept {
   const std::lock_guard lock(prefetcher_);
-  cache::ReadStats sum = closed_;
+  cache::FileStats sum = closed_;
   for (const Entry& e : entries_) sum.add(e.cache->stats);
-  return sum;
-}
-
-AccessCounters UnmappedFile::counters() const noexcept {
-  const std::lock_guard lock(prefetcher_);
-  AccessCounters sum = closed_counters_;
-  for (const Entry& e : entries_) sum.add(e.cache->access);
   return sum;
 }
 

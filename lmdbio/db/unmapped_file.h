@@ -15,7 +15,6 @@
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/cache/window.h"
-#include "lmdbio/db/file_policy.h"
 
 namespace lmdbio::db {
 
@@ -54,9 +53,8 @@ class UnmappedFile {
 
   /// Returns the cache of the window at `base`.  A transaction of the caller must hold that window.
   std::shared_ptr<cache::FileCache> cache_at(const std::byte* base) const noexcept;
-  /// Return the sums over all windows so far.
-  cache::ReadStats stats() const noexcept;
-  AccessCounters counters() const noexcept;
+  /// Returns the sums over all windows so far.
+  cache::FileStats stats() const noexcept;
 
  private:
   static constexpr std::uint64_t kNoSnapshot = ~std::uint64_t{0};
@@ -76,8 +74,7 @@ class UnmappedFile {
   cache::Prefetcher& prefetcher_;
   std::list<Entry> entries_;            ///< the first one stays
   std::uint64_t latest_ = kNoSnapshot;  ///< the snapshot entered last that had no window yet
-  cache::ReadStats closed_;             ///< of closed windows
-  AccessCounters closed_counters_;      ///< of closed windows
+  cache::FileStats closed_;             ///< of closed windows
 };
 
 }  // namespace lmdbio::db

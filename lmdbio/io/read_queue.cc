@@ -143,6 +143,12 @@ void ReadQueue::drop_all() noexcept {
   while (!forgotten() && engine_->in_flight() != 0) reap_next(engine_->in_flight());
 }
 
+ReadCounts ReadQueue::take_counts() noexcept {
+  const IoEngine::Counters now = counters(), before = std::exchange(taken_, now);
+  return {now.requests - before.requests, now.bytes - before.bytes, now.short_reads - before.short_reads,
+          now.retries - before.retries, std::exchange(sizes_, {})};
+}
+
 bool ReadQueue::forgotten() noexcept {
   if (!forgotten_ && born_ != PrivateTable::generation()) forget();
   return forgotten_;

@@ -31,13 +31,26 @@ struct ReadGroup {
   bool done() const noexcept { return left == 0; }
 };
 
+/// What queues have read.
+struct ReadCounts {
+  /// Classes of request sizes: up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, and more.
+  static constexpr unsigned kSizes = 5;
+  std::uint64_t requests = 0;                   ///< continued and retried ones count again
+  std::uint64_t bytes = 0;                      ///< that these requests read
+  std::uint64_t short_reads = 0;                ///< that were continued
+  std::uint64_t retries = 0;                    ///< after EINTR, EAGAIN, ECANCELED or EFAULT
+  std::array<std::uint64_t, kSizes> by_size{};  ///< number of requests that callers made, by size
+
+  void add(const ReadCounts& c) noexcept {
+    requests += c.requests, bytes += c.bytes, short_reads += c.short_reads, retries += c.retries;
+    for (unsigned i = 0; i < kSizes; ++i) by_size[i] += c.by_size[i];
+  }
+};
+
 /// One thread at a time may use a queue; it has no thread and no locks of its own.  Memory and groups that
 /// were added belong to the engine until the group is done or the queue is destroyed.
 class ReadQueue {
  public:
-  /// Classes of request sizes: up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, and more.
-  static constexpr unsigned kSizeClasses = 5;
-  using Sizes = std::array<std::uint64_t, kSizeClasses>;
   /// The default for the largest request, in bytes.
   static constexpr std::size_t kMostRequest = std::size_t{1} << 20;
 
@@ -52,6 +65,8 @@ class ReadQueue {
   /// Returns the alignment of offsets and memory in bytes, a power of two.
   std::size_t alignment() const noexcept { return engine_->caps().align; }
   bool direct() const noexcept { return engine_->caps().direct; }
+  /// Returns how many requests can be in flight, at least 1.
+  unsigned depth() const noexcept { return engine_->caps().depth; }
   /// Returns the memory that a read of `extent` needs, in bytes: the extent is widened to the alignment at
   /// both ends.
   std::size_t room(const Extent& extent) const noexcept;
@@ -90,8 +105,8 @@ class ReadQueue {
   std::size_t in_flight() const noexcept { return engine_->in_flight(); }
   std::size_t waiting() const noexcept { return pending_.size(); }
   const IoEngine::Counters& counters() const noexcept { return engine_->counters(); }
-  /// Returns the number of requests submitted since the last call, by size class.
-  Sizes take_sizes() noexcept { return std::exchange(sizes_, Sizes{}); }
+  /// Returns what was read since the last call.
+  ReadCounts take_counts() noexcept;
   /// For poll(2), see IoEngine.
   int ready_fd() const noexcept { return engine_->ready_fd(); }
   int poll_timeout_ms() const noexcept { return engine_->poll_timeout_ms(); }
@@ -113,8 +128,9 @@ class ReadQueue {
   std::unique_ptr<IoEngine> engine_;
   std::uint64_t file_bytes_;
   const std::size_t most_request_;
-  std::deque<ReadOp> pending_;  ///< the tag of each is the address of its group
-  Sizes sizes_{};
+  std::deque<ReadOp> pending_;                             ///< the tag of each is the address of its group
+  IoEngine::Counters taken_;                               ///< counters() at the last take_counts()
+  std::array<std::uint64_t, ReadCounts::kSizes> sizes_{};  ///< requests submitted since then
   std::size_t next_unread_ = 0;
   const char* name_ = nullptr;  ///< null: stalls are not logged
   bool forgotten_ = false;

@@ -57,7 +57,7 @@ class DoneWork final : public IndexWork {
 
 std::unique_ptr<IndexWork> start_index(const records::Source& source, std::shared_ptr<records::Memory> memory,
                                        std::uint64_t part, std::uint64_t parts) {
-  auto places = records::PendingPlaces::start(source, select_engine, memory, /*tolerant=*/false, part, parts);
+  auto places = records::PendingPlaces::start(source, memory, /*tolerant=*/false, part, parts);
   if (places != nullptr) return std::make_unique<ThreadWork>(std::move(places));
   return std::make_unique<DoneWork>(source, std::move(memory), part, parts);
 }

@@ -146,19 +146,18 @@ void TeamReader::let_go() noexcept {
 JobTotals TeamReader::totals() const noexcept {
   JobTotals totals;
   if (local_ == nullptr) return totals;
-  const auto get = [](const std::atomic<std::uint64_t>& n) { return n.load(std::memory_order_relaxed); };
   const records::Counters& c = local_->reader().shared().counters;
-  totals.records = get(c.records);
-  totals.bytes = get(c.bytes_given);
-  totals.file_bytes = get(c.bytes_read);
-  totals.file_requests = get(c.requests);
-  totals.memory_bytes = get(c.bytes_copied);
-  totals.messages = get(c.messages_sent);
-  totals.rank_bytes = get(c.bytes_received);
-  totals.node_bytes = get(c.bytes_from_nodes);
-  totals.records_alone = get(c.records_alone);
-  totals.waits = get(c.waits);
-  totals.wait_ns = get(c.wait_ns);
+  totals.records = c.records;
+  totals.bytes = c.bytes_given;
+  totals.file_bytes = c.bytes_read;
+  totals.file_requests = c.requests;
+  totals.memory_bytes = c.bytes_copied;
+  totals.messages = c.messages_sent;
+  totals.rank_bytes = c.bytes_received;
+  totals.node_bytes = c.bytes_from_nodes;
+  totals.records_alone = c.records_alone;
+  totals.waits = c.waits;
+  totals.wait_ns = c.wait_ns;
   return totals;
 }
 

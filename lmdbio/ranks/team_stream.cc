@@ -306,9 +306,7 @@ void TeamStream::Core::count_traffic() noexcept {
   if (shared_ == nullptr) return;
   const Traffic now = stream_->traffic();
   records::Counters& c = shared_->counters;
-  const auto add = [&](std::atomic<std::uint64_t>& to, std::uint64_t Traffic::*field) {
-    if (now.*field != counted_.*field) to.fetch_add(now.*field - counted_.*field, std::memory_order_relaxed);
-  };
+  const auto add = [&](Counter& to, std::uint64_t Traffic::*field) { to += now.*field - counted_.*field; };
   add(c.messages_sent, &Traffic::messages_sent);
   add(c.bytes_sent, &Traffic::bytes_sent);
   add(c.bytes_received, &Traffic::bytes_received);
@@ -348,9 +346,9 @@ Status TeamStream::Core::next(std::unique_ptr<records::Batch>& out, std::string&
   records::Counters& c = shared_->counters;
   std::uint64_t bytes = 0;
   for (const lmdbio_record& r : made->rows) bytes += r.key.mv_size + r.value.mv_size;
-  c.batches.fetch_add(1, std::memory_order_relaxed);
-  c.records.fetch_add(made->count, std::memory_order_relaxed);
-  c.bytes_given.fetch_add(bytes, std::memory_order_relaxed);
+  ++c.batches;
+  c.records += made->count;
+  c.bytes_given += bytes;
   out = std::move(made);
   return {};
 }
@@ -490,9 +488,8 @@ Status TeamStream::next(std::unique_ptr<records::Batch>& out, std::string& why) 
   }
   at_ = core_->position();
   if (const auto shared = core_->shared(); begun != 0 && shared != nullptr) {
-    shared->counters.waits.fetch_add(1, std::memory_order_relaxed);
-    shared->counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
-                                       std::memory_order_relaxed);
+    ++shared->counters.waits;
+    shared->counters.wait_ns += static_cast<std::uint64_t>(now_ns() - begun);
   }
   if (!core_->resting()) team_.notify();  // there may be room for more
   return st;

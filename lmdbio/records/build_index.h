@@ -9,24 +9,20 @@
 
 #include "lmdbio/base/result.h"
 #include "lmdbio/format/layout.h"
-#include "lmdbio/io/engine_select.h"
+#include "lmdbio/gather/queues.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/records/memory.h"
 #include "lmdbio/records/record_index.h"
 
 namespace lmdbio::records {
 
-/// The type of select_engine(), which is the default.
-using MakeEngine = Result<std::unique_ptr<IoEngine>> (*)(const File& file, unsigned depth, EngineKind wanted,
-                                                         const char** name) noexcept;
-
 /// What build_index() reads, and with which limits.
 struct IndexRequest {
   const OpenFile* file = nullptr;
-  std::uint64_t file_pages = 0;  ///< whole pages in the file
-  std::size_t page_size = 0;     ///< bytes
-  format::DbRecord record{};     ///< of the database, in a snapshot that is held
-  MakeEngine make_engine = select_engine;
+  std::uint64_t file_pages = 0;    ///< whole pages in the file
+  std::size_t page_size = 0;       ///< bytes
+  format::DbRecord record{};       ///< of the database, in a snapshot that is held
+  gather::MakeEngine make_engine;  ///< see gather::make_queue()
   std::uint64_t available = 0;  ///< memory that the page cache could grow by, in bytes: see choose_read_path
   unsigned threads = 0;         ///< upper limit, the caller's thread included; 0: the build decides
   std::uint64_t chunk_pages = 0;  ///< leaf pages that a thread takes at a time; 0: the build decides

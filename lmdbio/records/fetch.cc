@@ -61,8 +61,8 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
     held_.push_back({leaves[i], bytes});
     here[i] = true;
   });
-  shared.counters.leaf_hits.fetch_add(held_.size(), std::memory_order_relaxed);
-  shared.counters.leaf_misses.fetch_add(leaves.size() - held_.size(), std::memory_order_relaxed);
+  shared.counters.leaf_hits += held_.size();
+  shared.counters.leaf_misses += leaves.size() - held_.size();
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     if (here[i]) continue;
     want(shared, leaves[i], page);
@@ -172,7 +172,7 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
   if (!still_lent(shared)) return false;
   lent_ = shared.mapped();
   for (const Stretch& s : stretches_) shared.fault_in(s.extent);
-  shared.counters.bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
+  shared.counters.bytes_copied += bytes;
   return true;
 }
 
@@ -188,7 +188,7 @@ bool Fetch::copy(Shared& shared) noexcept {
     std::memcpy(buffer_.data() + s.at, file + s.extent.offset, static_cast<std::size_t>(s.extent.bytes));
     bytes += s.extent.bytes;
   }
-  shared.counters.bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
+  shared.counters.bytes_copied += bytes;
   return true;
 }
 

@@ -77,7 +77,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
     return {};
   }
   if (request.progress == nullptr && source.db.leaf_pages >= kManyLeaves) {
-    out = PendingPlaces::start(source, select_engine, request.memory);
+    out = PendingPlaces::start(source, request.memory);
     if (out != nullptr) return {};
   }
   IndexRequest build;

@@ -14,9 +14,11 @@
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio::records {
+
+using gather::ReadKind;
+
 namespace {
 
-constexpr unsigned kDirectDepth = 64, kBufferedDepth = 32;
 /// Number of pages to probe: if a probe reads nothing; if a probe may start read-ahead.
 constexpr std::size_t kSamples = 32, kDearSamples = 4;
 /// A helper thread needs this many buffers, or the engine's queue depth if that is less.
@@ -66,36 +68,29 @@ Status PageReads::choose(std::span<const WantedPage> wanted) noexcept {
   facts.available = request_.available;
   facts.direct_works = true;  // if not, open() fails below
   const ReadDecision decision = choose_read_path(Access::index, facts);
-  const EngineKind kind = engine_kind(config().engine);
-  const bool automatic = kind == EngineKind::automatic;
-  Mode mode = Mode::direct;
+  ReadKind kind = ReadKind::index_direct;
   if (decision.uses_resident && in_page_cache(wanted))
-    mode = Mode::cached;
+    kind = ReadKind::index_resident;
   else if (decision == ReadPath::page_cache)
-    mode = Mode::buffered;
-  if (queue_ != nullptr && (mode == mode_ || (mode == Mode::direct && mode_ == Mode::buffered))) return {};
-  // pread copies resident pages at once.  Buffered reads of other pages block, so threads make them.
-  if (mode == Mode::direct && open(true, kind, kDirectDepth).ok()) {
-    mode_ = mode;
+    kind = ReadKind::index_cached;
+  if (queue_ != nullptr &&
+      (kind == kind_ || (kind == ReadKind::index_direct && kind_ == ReadKind::index_cached)))
     return {};
-  }
-  mode_ = mode == Mode::direct ? Mode::buffered : mode;
-  if (mode_ == Mode::cached) return open(false, automatic ? EngineKind::pread : kind, kBufferedDepth);
-  return open(false, automatic ? EngineKind::threads : kind, kBufferedDepth);
+  if (kind == ReadKind::index_direct && open(kind).ok()) return {};
+  return open(kind == ReadKind::index_direct ? ReadKind::index_cached : kind);
 }
 
-Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
+Status PageReads::open(ReadKind kind) noexcept {
   before_ = reads();
   queue_.reset();
   slots_.clear();
-  const File* const file = direct ? request_.file->direct() : &request_.file->base();
-  if (file == nullptr) return Status::from_errno(ENOTSUP);
-  Result<std::unique_ptr<IoEngine>> engine = request_.make_engine(*file, depth, kind, nullptr);
-  if (!engine) return engine.error();
-  const std::size_t align = engine.value()->caps().align;
+  Result<std::unique_ptr<ReadQueue>> made = gather::make_queue(
+      kind, *request_.file, request_.file_pages * request_.page_size, request_.make_engine);
+  if (!made) return made.error();
+  const std::size_t align = made.value()->alignment();
   // Room for a page at least, and for the alignment at both ends.
   const std::size_t room = align_up(std::max(kRequest, request_.page_size), align) + 2 * align;
-  std::size_t count = std::max(1u, std::min(depth, engine.value()->caps().depth));
+  std::size_t count = std::max(1u, made.value()->depth());
   const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page boundary
   buffers_.reset();
   const std::size_t least = needed_ ? 1 : std::min(count, kLeastSlots);
@@ -111,10 +106,11 @@ Status PageReads::open(bool direct, EngineKind kind, unsigned depth) noexcept {
   }
   try {
     slots_.resize(count);
-    queue_ = std::make_unique<ReadQueue>(std::move(engine).value(), request_.file_pages * request_.page_size);
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
+  queue_ = std::move(made).value();
+  kind_ = kind;
   std::byte* at = buffers_.data();
   at += align_up(reinterpret_cast<std::uintptr_t>(at), align) - reinterpret_cast<std::uintptr_t>(at);
   for (Slot& s : slots_) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lmdbio/base/mapping.h"
-#include "lmdbio/io/read_queue.h"
+#include "lmdbio/gather/queues.h"
 #include "lmdbio/records/build_index.h"
 
 namespace lmdbio::records {
@@ -57,7 +57,7 @@ class PageReads {
   bool in_page_cache(std::span<const WantedPage> wanted) noexcept;
   bool samples_are_cached(std::span<const WantedPage> wanted) noexcept;
   Status choose(std::span<const WantedPage> wanted) noexcept;
-  Status open(bool direct, EngineKind kind, unsigned depth) noexcept;
+  Status open(gather::ReadKind kind) noexcept;
   /// Returns true if page `end` is near enough to the page before it for one request.
   bool joins(std::span<const WantedPage> wanted, std::size_t end) const noexcept {
     return wanted[end].page - wanted[end - 1].page <= kGap / request_.page_size + 1;
@@ -72,8 +72,8 @@ class PageReads {
   Mapping buffers_;
   std::vector<Slot> slots_;
   std::unique_ptr<ReadQueue> queue_;  ///< destroyed before the buffers that it reads into
-  enum class Mode : unsigned char { none, cached, direct, buffered } mode_ = Mode::none;
-  IndexReads before_;  ///< counts of engines that were closed
+  gather::ReadKind kind_{};           ///< of queue_
+  IndexReads before_;                 ///< counts of engines that were closed
 };
 
 template <class Take, class Tick>

@@ -19,24 +19,23 @@ constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
 
-PendingPlaces::PendingPlaces(const Source& source, MakeEngine make_engine, std::shared_ptr<Memory> memory)
+PendingPlaces::PendingPlaces(const Source& source, std::shared_ptr<Memory> memory)
     : file_(source.file), name_(source.name), pid_(::getpid()) {
   request_.file = file_.get();
   request_.file_pages = source.pages;
   request_.page_size = source.page_size;
   request_.record = source.db;
   request_.available = source.available;
-  request_.make_engine = make_engine;
+  request_.make_engine = source.make_engine;
   request_.memory = std::move(memory);
   request_.progress = go_on;
   request_.context = this;
   request_.cancelled = &ending_;
 }
 
-std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, MakeEngine make_engine,
-                                                    std::shared_ptr<Memory> memory, bool tolerant,
-                                                    std::uint64_t part, std::uint64_t parts) {
-  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, make_engine, std::move(memory)));
+std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, std::shared_ptr<Memory> memory,
+                                                    bool tolerant, std::uint64_t part, std::uint64_t parts) {
+  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, std::move(memory)));
   made->request_.tolerant = tolerant;
   made->request_.part = part;
   made->request_.parts = parts;

@@ -23,9 +23,9 @@ class PendingPlaces final : public Places {
   /// Starts the thread.  Returns nullptr if no thread or descriptor can be had.  `tolerant`, `part` and
   /// `parts`: as in IndexRequest.  With several parts, only done() and made() are useful.  May throw
   /// bad_alloc.
-  static std::unique_ptr<PendingPlaces> start(const Source& source, MakeEngine make_engine,
-                                              std::shared_ptr<Memory> memory = nullptr, bool tolerant = true,
-                                              std::uint64_t part = 0, std::uint64_t parts = 1);
+  static std::unique_ptr<PendingPlaces> start(const Source& source, std::shared_ptr<Memory> memory = nullptr,
+                                              bool tolerant = true, std::uint64_t part = 0,
+                                              std::uint64_t parts = 1);
   ~PendingPlaces() override;
   PendingPlaces(const PendingPlaces&) = delete;
   PendingPlaces& operator=(const PendingPlaces&) = delete;
@@ -50,7 +50,7 @@ class PendingPlaces final : public Places {
   }
 
  private:
-  PendingPlaces(const Source& source, MakeEngine make_engine, std::shared_ptr<Memory> memory);
+  PendingPlaces(const Source& source, std::shared_ptr<Memory> memory);
   static void* run(void* self) noexcept;
   static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
   void make() noexcept;

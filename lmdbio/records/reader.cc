@@ -48,7 +48,7 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
     lmdbio_record& r = batch->rows[k];
     std::uint64_t page = 0;
     if (const Status st = fetch->give(shared, i + k, r, page); !st.ok()) {
-      shared.counters.failed.fetch_add(1, std::memory_order_relaxed);
+      ++shared.counters.failed;
       why = reason(shared,
                    "record " + std::to_string(fetch->ordinal(i + k)) + " cannot be read: page " +
                        std::to_string(page) + " or the record index is damaged",
@@ -61,9 +61,9 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
   batch->fetch = fetch;
   batch->count = n;
   batch->records = batch->rows.data();
-  shared.counters.batches.fetch_add(1, std::memory_order_relaxed);
-  shared.counters.records.fetch_add(n, std::memory_order_relaxed);
-  shared.counters.bytes_given.fetch_add(bytes, std::memory_order_relaxed);
+  ++shared.counters.batches;
+  shared.counters.records += n;
+  shared.counters.bytes_given += bytes;
   out = std::move(batch);
   return {};
 }
@@ -104,9 +104,9 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
 }
 
 Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
-               EngineMaker make_engine, std::shared_ptr<Memory> process)
+               std::shared_ptr<Memory> process)
     : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), read,
-                                       std::move(make_engine), std::move(process))),
+                                       std::move(process))),
       places_(std::move(places)),
       pid_(::getpid()) {}
 
@@ -173,12 +173,12 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
     }
   }
   if (!st.ok()) {
-    shared_->counters.failed.fetch_add(1, std::memory_order_relaxed);
+    ++shared_->counters.failed;
     why = reason(*shared_, "cannot be read", st);
     return st;
   }
-  shared_->counters.fetches.fetch_add(1, std::memory_order_relaxed);
-  if (fetch->cached()) shared_->counters.fetches_cached.fetch_add(1, std::memory_order_relaxed);
+  ++shared_->counters.fetches;
+  if (fetch->cached()) ++shared_->counters.fetches_cached;
   fetch->finish(*shared_);
   return make_batch(*shared_, fetch, 0, ordinals.size(), out, why);
 }

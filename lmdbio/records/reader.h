@@ -38,7 +38,7 @@ class Reader {
   /// `memory`: bytes for batches and leaf pages; smaller values count as kLeastMemory.  `process`: as in
   /// Shared.  May throw bad_alloc.
   Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
-         EngineMaker make_engine, std::shared_ptr<Memory> process = nullptr);
+         std::shared_ptr<Memory> process = nullptr);
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
   ~Reader();

@@ -20,12 +20,10 @@ constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_
 
 }  // namespace
 
-Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker maker,
-               std::shared_ptr<Memory> process)
+Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, std::shared_ptr<Memory> process)
     : source(std::move(from)),
       page_shift(static_cast<unsigned>(std::countr_zero(source.page_size))),
       read(how),
-      make_engine(std::move(maker)),
       residency(source.file->residency(source.programs_fd)),
       pool(std::make_shared<BufferPool>(memory - memory / kLeafShare, std::move(process))),
       keeps_all_leaves(source.db.leaf_pages <= memory / kLeafShare / LeafCache::cost(source.page_size)),
@@ -76,47 +74,30 @@ void Shared::fault_in(const Extent& extent) noexcept {
   }
 }
 
-Queues::~Queues() { count(); }
-
-Result<ReadQueue*> Queues::get(bool direct) noexcept {
-  const File* const past = direct ? shared_.source.direct() : nullptr;
-  One& one = past != nullptr ? direct_ : buffered_;
-  if (one.queue != nullptr) return one.queue.get();
-  try {
-    // Use a descriptor without the kernel's read-ahead: the data behind a record usually belongs to another
-    // rank, and reads that overlap wait for each other.
-    const File* const exact = past == nullptr ? shared_.source.file->exact() : nullptr;
-    const File& file = past != nullptr ? *past : exact != nullptr ? *exact : shared_.source.file->buffered();
-    Result<std::unique_ptr<IoEngine>> engine = shared_.make_engine(file, kDepth);
-    // EBADF: this is a forked child, and it could not open the file again.  The descriptor is not one that
-    // the program knows, so the error is reported as one of the storage.
-    if (!engine) return Status::from_errno(engine.error().raw() == EBADF ? EIO : engine.error().raw());
-    one.queue = std::make_unique<ReadQueue>(std::move(engine).value(), shared_.offset(shared_.source.pages));
-    return one.queue.get();
-  } catch (...) {
-    return Status::from_errno(ENOMEM);
-  }
+Queues::Queues(Shared& shared) noexcept
+    : gather::Queues(shared.source.file, shared.source.make_engine), shared_(shared) {
+  set_file_bytes(shared.offset(shared.source.pages));
 }
 
-void Queues::pump() noexcept {
-  for (One* const one : {&direct_, &buffered_})
-    if (one->queue != nullptr) one->queue->pump();
+// Reads through the page cache use a descriptor without the kernel's read-ahead: the data behind a record
+// usually belongs to another rank, and reads that overlap wait for each other.
+Result<ReadQueue*> Queues::get(bool direct) noexcept {
+  using gather::ReadKind;
+  const bool past = direct && shared_.source.direct() != nullptr;
+  const Result<ReadQueue*> queue =
+      gather::Queues::get(past                          ? ReadKind::record_direct
+                          : shared_.source.reads_around ? ReadKind::record_filled
+                                                        : ReadKind::record_cached);
+  // EBADF: this is a forked child, and it could not open the file again.  The descriptor is not one that
+  // the program knows, so the error is reported as one of the storage.
+  if (!queue && queue.error().raw() == EBADF) return Status::from_errno(EIO);
+  return queue;
 }
 
 void Queues::count() noexcept {
-  for (One* const one : {&direct_, &buffered_}) {
-    if (one->queue == nullptr) continue;
-    const IoEngine::Counters& now = one->queue->counters();
-    shared_.counters.bytes_read.fetch_add(now.bytes - std::exchange(one->bytes, now.bytes),
-                                          std::memory_order_relaxed);
-    shared_.counters.requests.fetch_add(now.requests - std::exchange(one->requests, now.requests),
-                                        std::memory_order_relaxed);
-  }
-}
-
-void Queues::forget() noexcept {
-  for (One* const one : {&direct_, &buffered_})
-    if (one->queue != nullptr) one->queue->forget();
+  const ReadCounts counts = take_counts();
+  shared_.counters.bytes_read += counts.bytes;
+  shared_.counters.requests += counts.requests;
 }
 
 }  // namespace lmdbio::records

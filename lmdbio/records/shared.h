@@ -3,52 +3,27 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/zeroed_array.h"
+#include "lmdbio/gather/queues.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/read_path.h"
-#include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/records/buffer_pool.h"
+#include "lmdbio/records/counters.h"
 #include "lmdbio/records/leaf_cache.h"
 #include "lmdbio/records/source.h"
 
 namespace lmdbio::records {
 
-/// Makes an engine for reads of `file`, which outlives it.
-using EngineMaker = std::function<Result<std::unique_ptr<IoEngine>>(const File& file, unsigned depth)>;
-
-/// Counters of a reader.  Any thread; no order between them.
-struct Counters {
-  std::atomic<std::uint64_t> batches{0}, records{0};
-  std::atomic<std::uint64_t> bytes_given{0};   ///< of keys and values
-  std::atomic<std::uint64_t> bytes_read{0};    ///< from the file
-  std::atomic<std::uint64_t> bytes_copied{0};  ///< from the page cache, through the mapping
-  std::atomic<std::uint64_t> requests{0};
-  std::atomic<std::uint64_t> fetches{0};         ///< fetches that have been read
-  std::atomic<std::uint64_t> fetches_cached{0};  ///< of those: from the page cache
-  std::atomic<std::uint64_t> waits{0}, wait_ns{0};
-  std::atomic<std::uint64_t> failed{0};                     ///< batches that could not be returned
-  std::atomic<std::uint64_t> leaf_hits{0}, leaf_misses{0};  ///< key leaf pages: cached, not cached
-  std::atomic<bool> index_read{false};                      ///< the record index came from a file
-  // Readers that the ranks of an MPI job share:
-  std::atomic<std::uint64_t> messages_sent{0};  ///< messages with records
-  std::atomic<std::uint64_t> bytes_sent{0};     ///< in these messages
-  std::atomic<std::uint64_t> bytes_received{0};
-  std::atomic<std::uint64_t> bytes_from_nodes{0};  ///< of those: from ranks on other nodes
-  std::atomic<std::uint64_t> records_alone{0};     ///< read here: others were late, failed or had left
-};
-
 /// The shared state of a reader.
 struct Shared {
   /// `process`: where the memory is taken from; null: the reader has a Memory of its own.
-  Shared(Source from, std::uint64_t memory, ReadDecision how, EngineMaker make_engine,
-         std::shared_ptr<Memory> process = nullptr);
+  Shared(Source from, std::uint64_t memory, ReadDecision how, std::shared_ptr<Memory> process = nullptr);
 
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
   /// Returns true if the `n` pages from `first` on can belong to a tree of the snapshot.
@@ -72,7 +47,6 @@ struct Shared {
   Source source;
   const unsigned page_shift;
   const ReadDecision read;
-  const EngineMaker make_engine;
   const Residency residency;
   const std::shared_ptr<BufferPool> pool;
   /// The tree has so few leaf pages that the leaf cache keeps all of them, also those with values.
@@ -98,31 +72,20 @@ struct Shared {
 };
 
 /// The queues of one stream, or of one call.  They are made when they are needed.  One thread at a time.
-class Queues {
+class Queues : public gather::Queues {
  public:
-  explicit Queues(Shared& shared) noexcept : shared_(shared) {}
-  ~Queues();
-  Queues(const Queues&) = delete;
-  Queues& operator=(const Queues&) = delete;
+  explicit Queues(Shared& shared) noexcept;
+  ~Queues() { count(); }
 
   /// Returns the queue for direct reads if `direct` is set and the file allows them, or else the queue for
-  /// reads through the page cache.  Errors: ENOMEM, or as select_engine().
+  /// reads through the page cache.  Errors: EIO if a forked child cannot open the file again; others as
+  /// gather::make_queue().
   Result<ReadQueue*> get(bool direct) noexcept;
-  /// Pumps the queues.  Never waits.
-  void pump() noexcept;
   /// Adds the reads since the last call to the reader's counters.
   void count() noexcept;
-  /// Drops all reads.  Call it in a forked child.
-  void forget() noexcept;
 
  private:
-  static constexpr unsigned kDepth = 128;
-  struct One {
-    std::unique_ptr<ReadQueue> queue;
-    std::uint64_t bytes = 0, requests = 0;  ///< counted so far
-  };
   Shared& shared_;
-  One direct_, buffered_;
 };
 
 }  // namespace lmdbio::records

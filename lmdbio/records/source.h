@@ -7,6 +7,7 @@
 
 #include "lmdbio/db/compare.h"
 #include "lmdbio/format/layout.h"
+#include "lmdbio/gather/queues.h"
 #include "lmdbio/io/open_file.h"
 
 namespace lmdbio::records {
@@ -39,6 +40,10 @@ struct Source {
   }
 
   std::uint64_t available = 0;  ///< bytes that the page cache could grow by when this was made
+  /// Reads through the page cache also bring what lies around the records.  Not for ranks that read only
+  /// some of the records: what lies around theirs belongs to others.
+  bool reads_around = false;
+  gather::MakeEngine make_engine;  ///< of readers and index builds; see gather::Queues
 };
 
 }  // namespace lmdbio::records

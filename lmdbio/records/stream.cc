@@ -258,8 +258,8 @@ Status Stream::fill(bool waits, std::string& why) {
     batch_bytes_ = unstarted_->fetch->bytes() / unstarted_->batches.size();
     ahead_bytes_ += unstarted_->cost;
     ahead_.back() = std::move(unstarted_);
-    shared_.counters.fetches.fetch_add(1, std::memory_order_relaxed);
-    if (cached_) shared_.counters.fetches_cached.fetch_add(1, std::memory_order_relaxed);
+    ++shared_.counters.fetches;
+    if (cached_) ++shared_.counters.fetches_cached;
   }
   queues_.pump();
   return {};
@@ -272,9 +272,8 @@ Status Stream::await(Ahead& a, std::string& why) {
   if (!group.done()) {
     const std::int64_t begun = now_ns();
     const Status st = a.fetch->queue()->wait(group, cancelled_);
-    shared_.counters.waits.fetch_add(1, std::memory_order_relaxed);
-    shared_.counters.wait_ns.fetch_add(static_cast<std::uint64_t>(now_ns() - begun),
-                                       std::memory_order_relaxed);
+    ++shared_.counters.waits;
+    shared_.counters.wait_ns += static_cast<std::uint64_t>(now_ns() - begun);
     if (!group.done()) return st;
   }
   if (group.status.ok()) {
@@ -320,7 +319,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
     if (filled.raw() == ECANCELED) continue;
     if (ahead_.empty()) {
       if (!filled.ok()) {
-        shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+        ++shared_.counters.failed;
         return filled;
       }
       batch_bytes_ = 0;
@@ -337,7 +336,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       go_back();
       singly_ = true;
       if (!alone) continue;
-      shared_.counters.failed.fetch_add(1, std::memory_order_relaxed);
+      ++shared_.counters.failed;
       queues_.count();
       return st;
     }

@@ -35,11 +35,15 @@ void add_file(EnvironmentReport& report, const Shown& cell) {
   const auto c = copy_of<cache::FileCounters>(cell);
   if (report.io) {  // another window on the same file
     report.io->stats.add(c.stats);
-    report.io->access.add(c.access);
     return;
   }
-  report.io = IoReport{name_of(c.path), text_of(c.reason), text_of(c.engine), text_of(c.residency),
-                       c.chunk_bytes,   c.memory_limit,    c.stats,           c.access};
+  report.io = IoReport{name_of(c.path),
+                       text_of(c.reason),
+                       text_of(c.engine),
+                       text_of(c.residency),
+                       c.chunk_bytes,
+                       c.memory_limit,
+                       c.stats};
 }
 
 EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environment,
@@ -73,13 +77,9 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
       case CellKind::file:
         add_file(out, cell);
         break;
-      case CellKind::reader: {
-        records::Counters counters;
-        std::memcpy(static_cast<void*>(&counters), cell.bytes.data(),
-                    std::min(cell.bytes.size(), sizeof counters));
-        out.readers.add(counters);
+      case CellKind::reader:
+        out.readers.add(copy_of<records::Counters>(cell));
         break;
-      }
       default:
         continue;
     }
@@ -98,25 +98,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
 
 void ReaderTotals::add(const records::Counters& c) noexcept {
   ++readers;
-  index_read += c.index_read.load(std::memory_order_relaxed) ? 1u : 0u;
-  batches += now(c.batches);
-  records += now(c.records);
-  bytes_given += now(c.bytes_given);
-  bytes_read += now(c.bytes_read);
-  bytes_copied += now(c.bytes_copied);
-  requests += now(c.requests);
-  fetches += now(c.fetches);
-  fetches_cached += now(c.fetches_cached);
-  leaf_hits += now(c.leaf_hits);
-  leaf_misses += now(c.leaf_misses);
-  messages_sent += now(c.messages_sent);
-  bytes_sent += now(c.bytes_sent);
-  bytes_received += now(c.bytes_received);
-  bytes_from_nodes += now(c.bytes_from_nodes);
-  records_alone += now(c.records_alone);
-  waits += now(c.waits);
-  wait_ns += now(c.wait_ns);
-  failed += now(c.failed);
+  add_counters(counters, c, records::kCounters);
 }
 
 void ReaderTotals::add(const records::Shared& s) noexcept {

@@ -11,22 +11,18 @@
 #include "lmdbio/cache/file_cache.h"
 #include "lmdbio/db/txn.h"
 #include "lmdbio/node/counter_board.h"
+#include "lmdbio/records/counters.h"
 
 namespace lmdbio::records {
 struct Shared;
-struct Counters;
 }  // namespace lmdbio::records
 
 namespace lmdbio::stats {
 
 /// Totals of the readers (lmdbio.h) of an environment.
 struct ReaderTotals {
-  std::uint64_t readers = 0, index_read = 0;
-  std::uint64_t batches = 0, records = 0, bytes_given = 0, bytes_read = 0, bytes_copied = 0, requests = 0;
-  std::uint64_t fetches = 0, fetches_cached = 0, waits = 0, wait_ns = 0, failed = 0;
-  std::uint64_t leaf_hits = 0, leaf_misses = 0;
-  std::uint64_t messages_sent = 0, bytes_sent = 0, bytes_received = 0, bytes_from_nodes = 0,
-                records_alone = 0;
+  std::uint64_t readers = 0;
+  records::Counters counters;
   std::uint64_t most_bytes = 0;  ///< of buffers: the maximum of one reader
   /// Adds a reader of this process.
   void add(const records::Shared& s) noexcept;
@@ -58,8 +54,7 @@ struct EnvironmentText {
 struct IoReport {
   std::string read_path, reason, engine, residency;
   std::uint64_t chunk_bytes = 0, memory_limit = 0;
-  cache::ReadStats stats;
-  cache::AccessCounters access;
+  cache::FileStats stats;
   bool counted = true;  ///< false: only read_path and reason are known
 };
 

@@ -40,6 +40,11 @@ void append_number(std::string& out, const char* name, std::uint64_t value) {
   out += ',';
 }
 
+template <class T, class C, std::size_t n>
+void append_counters(std::string& out, const T& record, const CounterField<T, C> (&fields)[n]) {
+  for (const CounterField<T, C>& f : fields) append_number(out, f.name, record.*f.counter / f.unit);
+}
+
 void close_object(std::string& out) {
   if (out.back() == ',') out.pop_back();
   out += '}';
@@ -54,8 +59,6 @@ void append_io(std::string& out, const IoReport& io) {
     out += "},";
     return;
   }
-  const cache::ReadStats& s = io.stats;
-  const cache::AccessCounters& a = io.access;
   out += ",\"engine\":";
   append_string(out, io.engine.c_str());
   out += ",\"residency\":";
@@ -63,45 +66,10 @@ void append_io(std::string& out, const IoReport& io) {
   out += ',';
   append_number(out, "chunk_bytes", io.chunk_bytes);
   append_number(out, "memory_limit", io.memory_limit);
-  append_number(out, "asked", s.asked);
-  append_number(out, "read", s.read);
-  append_number(out, "wasted", s.wasted);
-  append_number(out, "chunks_read", s.chunks_read);
-  append_number(out, "chunks_cached", s.chunks_cached);
-  append_number(out, "chunks_given", s.chunks_given);
-  append_number(out, "chunks_claimed", s.chunks_claimed);
-  append_number(out, "extents", s.extents);
-  append_number(out, "stalls", s.stalls);
-  append_number(out, "stall_us", s.stall_ns / 1000);
-  append_number(out, "published", s.published);
-  append_number(out, "reclaimed", s.reclaimed);
-  append_number(out, "most_resident", s.most_resident);
-  append_number(out, "most_vmas", s.most_vmas);
-  append_number(out, "publish_failed", s.publish_failed);
-  append_number(out, "read_failed", s.read_failed);
-  append_number(out, "short_reads", s.short_reads);
-  append_number(out, "retries", s.retries);
-  append_number(out, "stale", s.stale);
-  append_number(out, "stolen", s.stole);
-  append_number(out, "snapshots", s.snapshots);
-  append_number(out, "key_walks", a.key_walks);
-  append_number(out, "stride_walks", a.stride_walks);
-  append_number(out, "predicted", a.predicted);
-  append_number(out, "predicted_right", a.predicted_right);
-  append_number(out, "predicted_wrong", a.predicted_wrong);
-  append_number(out, "sparse_plans", a.sparse_plans);
-  append_number(out, "vanished", s.vanished);
-  append_number(out, "went_direct", s.went_direct);
-  append_number(out, "lookups_missed", a.lookups_missed);
-  append_number(out, "exact_reads", a.exact_reads);
-  append_number(out, "exact_bytes", a.exact_bytes);
-  append_number(out, "exact_us", a.exact_ns / 1000);
-  append_number(out, "leaves_fetched", a.leaves_fetched);
-  append_number(out, "loads_begun", s.loads_begun);
-  append_number(out, "loads_finished", s.loads_finished);
+  append_counters(out, io.stats, cache::kFileStats);
   out += "\"requests\":{";
-  constexpr const char* kSizes[cache::ReadStats::kSizes] = {"4K", "64K", "256K", "1M", "more"};
-  for (unsigned i = 0; i < cache::ReadStats::kSizes; ++i) append_number(out, kSizes[i], s.requests[i]);
+  constexpr const char* kSizes[ReadCounts::kSizes] = {"4K", "64K", "256K", "1M", "more"};
+  for (unsigned i = 0; i < ReadCounts::kSizes; ++i) append_number(out, kSizes[i], io.stats.requests[i]);
   close_object(out);
   out += "},";
 }
@@ -110,26 +78,8 @@ void append_readers(std::string& out, const ReaderTotals& all) {
   if (all.readers == 0) return;
   out += "\"reader\":{";
   append_number(out, "readers", all.readers);
-  append_number(out, "index_read", all.index_read);
-  append_number(out, "index_built", all.readers - all.index_read);
-  append_number(out, "batches", all.batches);
-  append_number(out, "records", all.records);
-  append_number(out, "bytes", all.bytes_given);
-  append_number(out, "read", all.bytes_read);
-  append_number(out, "copied", all.bytes_copied);
-  append_number(out, "requests", all.requests);
-  append_number(out, "fetches", all.fetches);
-  append_number(out, "fetches_cached", all.fetches_cached);
-  append_number(out, "leaf_hits", all.leaf_hits);
-  append_number(out, "leaf_misses", all.leaf_misses);
-  append_number(out, "waits", all.waits);
-  append_number(out, "wait_us", all.wait_ns / 1000);
-  append_number(out, "failed", all.failed);
-  append_number(out, "messages_sent", all.messages_sent);
-  append_number(out, "bytes_sent", all.bytes_sent);
-  append_number(out, "bytes_received", all.bytes_received);
-  append_number(out, "bytes_from_nodes", all.bytes_from_nodes);
-  append_number(out, "records_alone", all.records_alone);
+  append_number(out, "index_built", all.readers - all.counters.index_read);
+  append_counters(out, all.counters, records::kCounters);
   append_number(out, "most_memory", all.most_bytes);
   close_object(out);
   out += ',';
@@ -148,7 +98,7 @@ std::uint64_t EnvironmentReport::cursor_gets() const noexcept {
 
 bool EnvironmentReport::is_unused() const noexcept {
   return calls.get + cursor_gets() + calls.begun + calls.renewed + forward_get + forward_cursor_get +
-             forward_txn + forward_write + readers.batches ==
+             forward_txn + forward_write + readers.counters.batches ==
          0;
 }
 
@@ -183,15 +133,7 @@ void append_json(std::string& out, const EnvironmentReport& r) {
   append_number(out, "bytes", calls.bytes);
   if (const db::PrefetchCounters& prefetch = calls.prefetch; prefetch.keys != 0) {
     out += "\"prefetch\":{";
-    append_number(out, "keys", prefetch.keys);
-    append_number(out, "found", prefetch.found);
-    append_number(out, "cached", prefetch.cached);
-    append_number(out, "arena", prefetch.arena);
-    append_number(out, "read", prefetch.bytes);
-    append_number(out, "requests", prefetch.requests);
-    append_number(out, "hits", prefetch.hits);
-    append_number(out, "waits", prefetch.waits);
-    append_number(out, "dropped", prefetch.dropped);
+    append_counters(out, prefetch, db::kPrefetchCounters);
     close_object(out);
     out += ',';
   }

@@ -241,7 +241,7 @@ TEST(DistRecords, RecordsInThePageCacheAreLent) {
       if (!truncated) expect_record(record, all);
     }
   }
-  EXPECT_EQ(reader->shared().counters.bytes_read.load(), 0u);
+  EXPECT_EQ(reader->shared().counters.bytes_read, 0u);
 }
 
 // In the first epoch each byte leaves the file once, but for pages at the borders of parts.

@@ -99,10 +99,11 @@ class ReaderPending : public ::testing::Test {
   std::unique_ptr<Reader> pending() {
     gate.open = false;
     Source s = db.source();
-    std::unique_ptr<Places> p = PendingPlaces::start(s, GatedEngine::make);
+    s.make_engine = GatedEngine::make;
+    std::unique_ptr<Places> p = PendingPlaces::start(s);
     EXPECT_NE(p, nullptr);
-    return std::make_unique<Reader>(std::move(s), std::move(p), std::uint64_t{64} << 20, kDirectly,
-                                    ReaderDb::engines());
+    s.make_engine = {};
+    return std::make_unique<Reader>(std::move(s), std::move(p), std::uint64_t{64} << 20, kDirectly);
   }
   /// Opens the gate once the index waits there.
   static std::thread opener() {
@@ -227,7 +228,7 @@ TEST_F(ReaderPending, TriesAgainAfterEnomem) {
   {
     const Source s = db.source();
     memory->count(MemoryUse::index, source.memory_limit());
-    const std::unique_ptr<PendingPlaces> p = PendingPlaces::start(s, select_engine, memory);
+    const std::unique_ptr<PendingPlaces> p = PendingPlaces::start(s, memory);
     ASSERT_NE(p, nullptr);
     const std::atomic<bool> never{false};
     std::string why;

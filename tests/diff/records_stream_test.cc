@@ -333,7 +333,7 @@ TEST(ReaderStream, SmallAndWithoutEnd) {
       expect_record(b->records[i % b->count], all);
       if (HasFailure()) return;
     }
-    EXPECT_LT(r->shared().counters.bytes_read.load() + r->shared().counters.bytes_copied.load(), kMiB);
+    EXPECT_LT(r->shared().counters.bytes_read + r->shared().counters.bytes_copied, kMiB);
   }
 }
 
@@ -413,7 +413,7 @@ TEST_F(OfOne, WindowsAreReadInOrder) {
   const std::uint64_t bytes = std::filesystem::file_size(db->file());
   EXPECT_EQ(read_all(*r, o, *all).size(), kRecords);
   if (!r->shared().source.direct()) GTEST_SKIP() << "no direct reads";
-  EXPECT_LT(r->shared().counters.bytes_read.load(), bytes + bytes / 4);
+  EXPECT_LT(r->shared().counters.bytes_read, bytes + bytes / 4);
 }
 
 TEST_F(OfOne, SequentialReadsAreFewAndLarge) {
@@ -423,8 +423,8 @@ TEST_F(OfOne, SequentialReadsAreFewAndLarge) {
   for (const std::uint64_t batch : {1u, 16u, 500u}) {
     const auto fresh = db->reader(64 * kMiB, kDirectly);
     EXPECT_EQ(read_all(*fresh, order_of(LMDBIO_ORDER_SEQUENTIAL, batch), *all).size(), kRecords);
-    EXPECT_LE(fresh->shared().counters.requests.load(), bytes / kMiB * 5 / 4 + 8) << batch;
-    EXPECT_LT(fresh->shared().counters.bytes_read.load(), bytes + bytes / 20) << batch;
+    EXPECT_LE(fresh->shared().counters.requests, bytes / kMiB * 5 / 4 + 8) << batch;
+    EXPECT_LT(fresh->shared().counters.bytes_read, bytes + bytes / 20) << batch;
   }
 }
 
@@ -436,7 +436,7 @@ TEST_F(OfOne, WhatIsInThePageCacheIsReadFromThere) {
             static_cast<ssize_t>(bytes.size()));
   if (*r->shared().residency.how() == '\0') GTEST_SKIP() << "nothing tells what is in the page cache";
   EXPECT_EQ(read_all(*r, order_of(LMDBIO_ORDER_SHUFFLE, 16), *all).size(), kRecords);
-  EXPECT_EQ(r->shared().counters.fetches_cached.load(), r->shared().counters.fetches.load());
+  EXPECT_EQ(r->shared().counters.fetches_cached, r->shared().counters.fetches);
 }
 
 TEST_F(OfOne, StreamsInThreadsAndAFreedThread) {

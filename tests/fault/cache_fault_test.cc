@@ -100,7 +100,7 @@ constexpr std::size_t kBytes = 4 * kAheadChunk + 4096 + 11;  // more than fits
 const bool set = [] {
   ::setenv("LMDBIO_IO", "direct", 1);
   ::setenv("LMDBIO_MEMORY", "8M", 1);
-  engine_factory() = testing::ScriptedEngine::make;
+  gather::engine_factory() = testing::ScriptedEngine::make;
   real_calls = window_calls();
   window_calls() = {failing_mremap, failing_duplicate, failing_reserve};
   return true;
@@ -312,14 +312,14 @@ TEST_F(CacheFault, NoneWorks) {
 #if !defined(__SANITIZE_ADDRESS__)
 // Of the thread that reads.  Nobody waits for ever, and no memory is lost sight of.
 TEST_F(CacheFault, EachAllocation) {
-  engine_factory() = select_engine;  // the double's own must not fail
+  gather::engine_factory() = select_engine;  // the double's own must not fail
   each(allocations, [] { EXPECT_TRUE(walk_all(true).empty()); });
   for (const unsigned from : {1u, 3u, 10u}) {
     allocations.reset(from, ~0u);
     EXPECT_TRUE(walk_all(false).empty());
   }
   allocations.reset();
-  engine_factory() = testing::ScriptedEngine::make;
+  gather::engine_factory() = testing::ScriptedEngine::make;
 }
 #endif
 

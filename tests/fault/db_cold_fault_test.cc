@@ -445,7 +445,7 @@ TEST_P(DbCold, ReadsOfLookupsThatAreShortOrRefused) {
       const std::shared_ptr<cache::FileCache> file = cold.env().read_ahead_so_far();
       ASSERT_NE(file, nullptr);
       EXPECT_FALSE(file->read_failed) << "each was read in the end";
-      const cache::ReadStats stats = cold.env().read_stats(*file);
+      const cache::FileStats stats = cold.env().read_stats(*file);
       EXPECT_EQ(stats.short_reads, error == 0 ? 3u : 0u);
       EXPECT_EQ(stats.retries, error == 0 ? 0u : 3u);
       EXPECT_GT(stats.read, 0u);

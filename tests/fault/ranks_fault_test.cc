@@ -15,7 +15,7 @@
 namespace lmdbio::ranks {
 namespace {
 
-using records::EngineMaker;
+using gather::MakeEngine;
 using records::Reader;
 using testing::expect_record;
 using testing::FaultPlan;
@@ -53,14 +53,15 @@ class DistFault : public ::testing::Test {
 class Faults {
  public:
   explicit Faults(FaultPlan plan) : plan_(plan) {}
-  EngineMaker maker() {
-    return [this](const File& f, unsigned depth) -> Result<std::unique_ptr<IoEngine>> {
-      auto inner = select_engine(f, depth, EngineKind::automatic, nullptr);
-      if (!inner) return inner;
-      auto made = std::make_unique<FaultyEngine>(std::move(inner).value(), plan_);
-      engine_ = made.get();
-      return std::unique_ptr<IoEngine>(std::move(made));
-    };
+  MakeEngine maker() {
+    return
+        [this](const File& f, unsigned depth, EngineKind, const char**) -> Result<std::unique_ptr<IoEngine>> {
+          auto inner = select_engine(f, depth, EngineKind::automatic, nullptr);
+          if (!inner) return inner;
+          auto made = std::make_unique<FaultyEngine>(std::move(inner).value(), plan_);
+          engine_ = made.get();
+          return std::unique_ptr<IoEngine>(std::move(made));
+        };
   }
   /// While the reader lives.
   bool fired() const { return engine_ != nullptr && engine_->fired(); }

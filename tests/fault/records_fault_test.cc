@@ -16,6 +16,7 @@
 namespace lmdbio::records {
 namespace {
 
+using gather::MakeEngine;
 using testing::expect_record;
 using testing::Fault;
 using testing::FaultPlan;
@@ -34,14 +35,15 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 class Faults {
  public:
   explicit Faults(FaultPlan plan) : plan_(plan) {}
-  EngineMaker maker() {
-    return [this](const File& f, unsigned depth) -> Result<std::unique_ptr<IoEngine>> {
-      auto inner = select_engine(f, depth, EngineKind::automatic, nullptr);
-      if (!inner) return inner;
-      auto made = std::make_unique<FaultyEngine>(std::move(inner).value(), plan_, ++seed_);
-      engine_ = made.get();
-      return std::unique_ptr<IoEngine>(std::move(made));
-    };
+  MakeEngine maker() {
+    return
+        [this](const File& f, unsigned depth, EngineKind, const char**) -> Result<std::unique_ptr<IoEngine>> {
+          auto inner = select_engine(f, depth, EngineKind::automatic, nullptr);
+          if (!inner) return inner;
+          auto made = std::make_unique<FaultyEngine>(std::move(inner).value(), plan_, ++seed_);
+          engine_ = made.get();
+          return std::unique_ptr<IoEngine>(std::move(made));
+        };
   }
   bool fired() const { return engine_ != nullptr && engine_->fired(); }
 
@@ -144,9 +146,11 @@ TEST_F(ReaderFault, AFailedCallLeavesTheReaderWhole) {
 }
 
 TEST_F(ReaderFault, NoEngine) {
-  const auto r = db.reader(
-      16 * kMiB, kDirectly,
-      [](const File&, unsigned) -> Result<std::unique_ptr<IoEngine>> { return Status::from_errno(EPERM); });
+  const auto r =
+      db.reader(16 * kMiB, kDirectly,
+                [](const File&, unsigned, EngineKind, const char**) -> Result<std::unique_ptr<IoEngine>> {
+                  return Status::from_errno(EPERM);
+                });
   const auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
   std::unique_ptr<Batch> b;
   std::string why;
@@ -175,9 +179,8 @@ TEST_F(ReaderFault, DamagedPages) {
     ASSERT_EQ(::pread(file.get(), &good, n, static_cast<off_t>(offset)), static_cast<ssize_t>(n));
     ASSERT_EQ(::pwrite(file.get(), &bad, n, static_cast<off_t>(offset)), static_cast<ssize_t>(n));
     {
-      const auto r =
-          std::make_unique<Reader>(db.source(), ReaderDb::places_of(*places), 8 * kMiB,
-                                   rng.percent(50) ? kDirectly : kThroughPageCache, ReaderDb::engines());
+      const auto r = std::make_unique<Reader>(db.source(), ReaderDb::places_of(*places), 8 * kMiB,
+                                              rng.percent(50) ? kDirectly : kThroughPageCache);
       lmdbio_order o = order_of(LMDBIO_ORDER_SEQUENTIAL, 1);
       auto s = stream_of(*r, o);
       std::unique_ptr<Batch> b;
@@ -283,9 +286,10 @@ TEST_F(ReaderFault, CancelWakesWhoWaits) {
   std::atomic<unsigned> held{0};
   std::atomic<bool> open{false};
   const auto r =
-      db.reader(16 * kMiB, kDirectly, [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
-        return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
-      });
+      db.reader(16 * kMiB, kDirectly,
+                [&](const File& f, unsigned, EngineKind, const char**) -> Result<std::unique_ptr<IoEngine>> {
+                  return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
+                });
   auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
   int rc = 0, again = 0;
   std::thread waits([&] {
@@ -312,7 +316,8 @@ class ReadAheadInFlight : public ReaderFault {
     ReaderFault::SetUp();
     ASSERT_TRUE(gate);
     reader = db.reader(
-        kMiB + kMiB / 2, kDirectly, [this](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+        kMiB + kMiB / 2, kDirectly,
+        [this](const File& f, unsigned, EngineKind, const char**) -> Result<std::unique_ptr<IoEngine>> {
           return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open, gate.get()));
         });
     first = stream_of(*reader, order_of(LMDBIO_ORDER_SEQUENTIAL, 80));
@@ -432,9 +437,11 @@ TEST_F(ReadAheadInFlight, OfAStreamThatIsClosed) {
 TEST_F(ReaderFault, AChildDoesNotWait) {
   std::atomic<unsigned> held{0};
   std::atomic<bool> open{false};
-  auto r = db.reader(16 * kMiB, kDirectly, [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
-    return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
-  });
+  auto r =
+      db.reader(16 * kMiB, kDirectly,
+                [&](const File& f, unsigned, EngineKind, const char**) -> Result<std::unique_ptr<IoEngine>> {
+                  return std::unique_ptr<IoEngine>(std::make_unique<HeldEngine>(f, held, open));
+                });
   auto s = stream_of(*r, order_of(LMDBIO_ORDER_SEQUENTIAL, 50));
   std::thread waits([&] {
     std::unique_ptr<Batch> b;
@@ -575,7 +582,8 @@ TEST(ReaderThreads, ReadsOfThoseThatHaveEndedAreTakenByOthers) {
   for (const int error : {0, ECANCELED, EFAULT}) {
     for (const ReadDecision& read : {kDirectly, kThroughPageCache}) {
       std::atomic<unsigned> given_up{0};
-      const EngineMaker orphaning = [&](const File& f, unsigned) -> Result<std::unique_ptr<IoEngine>> {
+      const MakeEngine orphaning = [&](const File& f, unsigned, EngineKind,
+                                       const char**) -> Result<std::unique_ptr<IoEngine>> {
         return std::unique_ptr<IoEngine>(std::make_unique<OrphaningEngine>(f, error, given_up));
       };
       const auto r = db.reader(16 * kMiB, read, error != 0 ? orphaning : ReaderDb::engines());

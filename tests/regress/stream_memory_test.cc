@@ -194,8 +194,7 @@ TEST(StreamMemory, ReadersOfAProcess) {
     for (std::size_t i = 0; i < held.size(); ++i) {
       records::Source s = db.source();
       auto p = ReaderDb::places(s);
-      readers.push_back(std::make_unique<Reader>(std::move(s), std::move(p), kLimit, kDirectly,
-                                                 ReaderDb::engines(), memory));
+      readers.push_back(std::make_unique<Reader>(std::move(s), std::move(p), kLimit, kDirectly, memory));
       ASSERT_TRUE(take_least(readers.back()->shared())) << i;
       streams.push_back(stream_of(*readers.back(), order_of(LMDBIO_ORDER_SEQUENTIAL, 1)));
     }
@@ -253,7 +252,7 @@ std::atomic<bool> gate_open{true};
 class GatedEngine final : public IoEngine {
  public:
   GatedEngine(const File& f, unsigned depth) : IoEngine({f.alignment(), depth, f.direct()}), fd_(f.fd()) {}
-  static Result<std::unique_ptr<IoEngine>> make(const File& f, unsigned depth) {
+  static Result<std::unique_ptr<IoEngine>> make(const File& f, unsigned depth, EngineKind, const char**) {
     return std::unique_ptr<IoEngine>(new GatedEngine(f, depth));
   }
 
@@ -284,11 +283,11 @@ TEST(StreamMemory, OpeningWaitsForStreamsInCalls) {
   db.fill(60, [](std::uint64_t) -> std::size_t { return 1'040'000; });
   FixedSource source(6 * kMiB + kMiB / 2);
   const auto memory = std::make_shared<Memory>(&source);
-  const auto make = [&](EngineMaker engine) {
+  const auto make = [&](gather::MakeEngine engine) {
     Source s = db.source();
     auto p = ReaderDb::places(s);
-    return std::make_unique<Reader>(std::move(s), std::move(p), source.memory_limit(), kDirectly,
-                                    std::move(engine), memory);
+    s.make_engine = std::move(engine);
+    return std::make_unique<Reader>(std::move(s), std::move(p), source.memory_limit(), kDirectly, memory);
   };
   {
     const auto first = make(GatedEngine::make);

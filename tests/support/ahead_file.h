@@ -56,7 +56,10 @@ class AheadFile {
   std::uint32_t chunks() const {
     return static_cast<std::uint32_t>((contents_.size() + kAheadChunk - 1) / kAheadChunk);
   }
-  cache::ReadStats stats() const { return prefetcher().stats(*cache_); }
+  cache::FileStats stats() const {
+    const std::lock_guard lock(prefetcher());  // what ends together is counted together
+    return cache_->stats;
+  }
 
   /// What is at a chunk's addresses is what the file was made of, or was given by change().
   bool right(std::uint32_t chunk) const {

@@ -165,8 +165,9 @@ class ReaderDb {
       page_size = format::page_size(m);
       if (i == 0 || m.txnid > newest.txnid) newest = m;
     }
-    records::Source s{
-        OpenFile::adopt(std::move(buffered)), file(), file(), 0, 0, 0, {}, {}, {}, nullptr, -1, false};
+    records::Source s;
+    s.file = OpenFile::adopt(std::move(buffered));
+    s.name = s.path = file();
     s.page_size = page_size;
     s.pages = std::min<std::uint64_t>(newest.last_pg + 1, size / page_size);
     s.txnid = newest.txnid;
@@ -206,16 +207,19 @@ class ReaderDb {
     return std::make_unique<Same>(p);
   }
 
-  static records::EngineMaker engines(EngineKind kind = EngineKind::automatic) {
-    return [kind](const File& f, unsigned depth) { return select_engine(f, depth, kind, nullptr); };
+  static gather::MakeEngine engines(EngineKind kind = EngineKind::automatic) {
+    return [kind](const File& f, unsigned depth, EngineKind, const char** name) {
+      return select_engine(f, depth, kind, name);
+    };
   }
 
   std::unique_ptr<records::Reader> reader(std::uint64_t memory = std::uint64_t{64} << 20,
                                           ReadDecision read = kAsResident,
-                                          records::EngineMaker maker = engines()) const {
+                                          gather::MakeEngine maker = engines()) const {
     records::Source s = source();
     std::unique_ptr<records::Places> p = places(s);
-    return std::make_unique<records::Reader>(std::move(s), std::move(p), memory, read, std::move(maker));
+    s.make_engine = std::move(maker);  // of the reader, not of the index
+    return std::make_unique<records::Reader>(std::move(s), std::move(p), memory, read);
   }
 
  private:

@@ -84,18 +84,9 @@ class ReaderFile {
   }
   records::Source source() const {
     File buffered = File::open(file_.path(), File::Mode::buffered).value();
-    records::Source s{OpenFile::adopt(std::move(buffered)),
-                      file_.path(),
-                      file_.path(),
-                      0,
-                      0,
-                      0,
-                      {},
-                      {},
-                      {},
-                      nullptr,
-                      -1,
-                      false};
+    records::Source s;
+    s.file = OpenFile::adopt(std::move(buffered));
+    s.name = s.path = file_.path();
     s.page_size = kPage;
     s.pages = image_.pages();
     s.txnid = 7;
@@ -119,13 +110,9 @@ class ReaderFile {
     };
     return std::make_unique<Known>(*this);
   }
-  static records::EngineMaker engines() {
-    return
-        [](const File& f, unsigned depth) { return select_engine(f, depth, EngineKind::automatic, nullptr); };
-  }
   /// The file outlives it.
   std::unique_ptr<records::Reader> reader(std::uint64_t memory, ReadDecision read) const {
-    return std::make_unique<records::Reader>(source(), places(), memory, read, engines());
+    return std::make_unique<records::Reader>(source(), places(), memory, read);
   }
 
  private:

@@ -68,8 +68,8 @@ inline EngineScript& engine_script() {
   static EngineScript script;
   return script;
 }
-/// The same for what threads of the program read by themselves, and wait for (cache/need_reads.h): the other
-/// script does not count it.
+/// The same for what threads of the program read by themselves, and wait for (gather/needed_pages.h): the
+/// other script does not count it.
 inline EngineScript& need_script() {
   static EngineScript script;
   return script;
@@ -95,7 +95,7 @@ class ScriptedEngine final : public IoEngine {
   }
   void forget() noexcept override { inner_->forget(); }
 
-  /// For cache::engine_factory().
+  /// For gather::engine_factory().
   static Result<std::unique_ptr<IoEngine>> make(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept {
     const bool need = wanted == EngineKind::single || wanted == EngineKind::single_unread;
@@ -159,7 +159,7 @@ class ScriptedEngine final : public IoEngine {
 inline bool script_all_reads(const char* memory) {
   ::setenv("LMDBIO_IO", "direct", 1);
   ::setenv("LMDBIO_MEMORY", memory, 1);
-  cache::engine_factory() = ScriptedEngine::make;
+  gather::engine_factory() = ScriptedEngine::make;
   return true;
 }
 

@@ -90,9 +90,9 @@ class WalkEnv {
     std::vector<char> all(bytes());
     ASSERT_EQ(::pread(file_.fd(), all.data(), all.size(), 0), static_cast<ssize_t>(all.size()));
   }
-  cache::ReadStats stats() {
+  cache::FileStats stats() {
     const auto file = env_->read_ahead_so_far();
-    return file == nullptr ? cache::ReadStats() : env_->read_stats(*file);
+    return file == nullptr ? cache::FileStats() : env_->read_stats(*file);
   }
 
  private:

@@ -96,7 +96,7 @@ TEST_F(Ahead, WalksBothWays) {
       EXPECT_TRUE(file.all_right());
     }
   }
-  const ReadStats s = file.stats();
+  const FileStats s = file.stats();
   EXPECT_EQ(s.read_failed, 0u);
   EXPECT_EQ(s.stale, 0u);
   EXPECT_EQ(s.publish_failed, 0u);

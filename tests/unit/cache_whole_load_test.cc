@@ -38,8 +38,7 @@ class WholeLoadTest : public ::testing::Test {
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
   static bool begin(AheadFile& file) {
     const std::lock_guard lock(prefetcher());
-    return !prefetcher().is_loading(*file.cache()) &&
-           prefetcher().begin_whole_load(*file.cache(), file.bytes());
+    return !file.cache()->load.is_going() && prefetcher().begin_whole_load(*file.cache(), file.bytes());
   }
   static void finish(AheadFile& file, unsigned loads = 1) {
     while (file.stats().loads_finished < loads) ::sched_yield();

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "lmdbio/cache/io_worker.h"
 #include "lmdbio/db/file_policy.h"
@@ -34,11 +36,12 @@ class FilePolicyTest : public ::testing::Test {
     EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed";
   }
   /// Lookups that have waited long enough for a load, all over the file.  What the last one was told.
-  static std::uint64_t miss(AheadFile& file, unsigned n = MissRecord::kMisses, std::uint64_t snapshot = 1) {
-    FilePolicy::note_exact(*file.cache(), 1, file.bytes());
+  static std::uint64_t miss(AheadFile& file, unsigned n = cache::MissRecord::kMisses,
+                            std::uint64_t snapshot = 1) {
+    file.cache()->lookups.note_wait(file.bytes());
     std::uint64_t told = 0;
     for (unsigned i = 0; i < n; ++i)
-      told = FilePolicy::lookup_missed(*file.cache(), snapshot, file.bytes() / n * i, file.bytes(), true);
+      told = lookup_missed(*file.cache(), snapshot, file.bytes() / n * i, file.bytes(), true);
     return told;
   }
   static void finish(AheadFile& file, unsigned loads = 1) {
@@ -48,7 +51,7 @@ class FilePolicyTest : public ::testing::Test {
 
 TEST_F(FilePolicyTest, ALoadOnceASnapshot) {
   AheadFile file(6 * kAheadChunk + kTail);
-  EXPECT_EQ(miss(file, MissRecord::kMisses - 1), MissRecord::kMisses - 1) << "too few";
+  EXPECT_EQ(miss(file, cache::MissRecord::kMisses - 1), cache::MissRecord::kMisses - 1) << "too few";
   EXPECT_EQ(file.stats().loads_begun, 0u);
   EXPECT_EQ(miss(file), 0u);
   finish(file);
@@ -62,16 +65,16 @@ TEST_F(FilePolicyTest, ALoadOnceASnapshot) {
 TEST_F(FilePolicyTest, NotBeforeItIsDue) {
   AheadFile file(4 * kAheadChunk);
   for (unsigned i = 0; i < 1000; ++i)  // nobody has waited
-    (void)FilePolicy::lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), true);
+    (void)lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), true);
   EXPECT_EQ(file.stats().loads_begun, 0u);
-  EXPECT_EQ(FilePolicy::counters(*file.cache()).lookups_missed, 1000u);
+  EXPECT_EQ(file.stats().lookups_missed, 1000u);
 }
 
 TEST_F(FilePolicyTest, NotForLookupsInOrder) {
   AheadFile file(4 * kAheadChunk);
-  FilePolicy::note_exact(*file.cache(), 1, file.bytes());
+  file.cache()->lookups.note_wait(file.bytes());
   for (unsigned i = 0; i < 1000; ++i)
-    EXPECT_EQ(FilePolicy::lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), false), 0u);
+    EXPECT_EQ(lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), false), 0u);
   EXPECT_EQ(file.stats().loads_begun, 0u);
 }
 
@@ -80,7 +83,7 @@ TEST_F(FilePolicyTest, ANewSnapshotMayHaveAnother) {
   EXPECT_EQ(miss(file), 0u);
   finish(file);
   EXPECT_TRUE(file.advance(2).ok());
-  EXPECT_EQ(miss(file, MissRecord::kMisses, 2), 0u);
+  EXPECT_EQ(miss(file, cache::MissRecord::kMisses, 2), 0u);
   finish(file, 2);
   EXPECT_EQ(file.stats().loads_begun, 2u);
   EXPECT_TRUE(file.all_right());
@@ -90,35 +93,45 @@ TEST_F(FilePolicyTest, AWriterThatGoesOn) {
   AheadFile file(4 * kAheadChunk);
   for (std::uint64_t snapshot = 2; snapshot < 30; ++snapshot) {
     EXPECT_TRUE(file.advance(snapshot).ok());
-    (void)miss(file, MissRecord::kMisses, snapshot);
+    (void)miss(file, cache::MissRecord::kMisses, snapshot);
   }
   EXPECT_LE(file.stats().loads_begun, 8u);
 }
 
 TEST_F(FilePolicyTest, LeavesAreClaimedOnceASnapshot) {
   AheadFile file(kAheadChunk);
-  EXPECT_TRUE(FilePolicy::claim_leaves(*file.cache(), 1));
-  EXPECT_FALSE(FilePolicy::claim_leaves(*file.cache(), 1));
+  EXPECT_TRUE(file.cache()->lookups.claim_leaves(1));
+  EXPECT_FALSE(file.cache()->lookups.claim_leaves(1));
   unsigned claimed = 0;
   for (std::uint64_t snapshot = 2; snapshot < 100; ++snapshot)
-    claimed += FilePolicy::claim_leaves(*file.cache(), snapshot);
+    claimed += file.cache()->lookups.claim_leaves(snapshot);
   EXPECT_EQ(claimed, 7u) << "a writer goes on";
 }
 
 TEST_F(FilePolicyTest, AForkedChildCountsFromZero) {
   AheadFile file(kAheadChunk);
-  FilePolicy::count(*file.cache(), {.key_walks = 2, .leaves_fetched = 3});
-  FilePolicy::note_exact(*file.cache(), 5, 7);
-  const AccessCounters c = FilePolicy::counters(*file.cache());
-  EXPECT_EQ(c.key_walks, 2u);
-  EXPECT_EQ(c.leaves_fetched, 3u);
-  EXPECT_EQ(c.exact_reads, 1u);
-  EXPECT_EQ(c.exact_bytes, 5u);
+  file.cache()->stats.key_walks += 2;
+  ++file.cache()->stats.exact_reads;
   testing::expect_success(testing::fork_a_child([&] {
-    const AccessCounters its = FilePolicy::counters(*file.cache());
-    return its.key_walks == 0 && its.leaves_fetched == 0 && its.exact_reads == 0 ? 0 : 1;
+    const cache::FileStats its = file.stats();
+    return its.key_walks == 0 && its.exact_reads == 0 ? 0 : 1;
   }));
-  EXPECT_EQ(FilePolicy::counters(*file.cache()).key_walks, 2u);
+  EXPECT_EQ(file.stats().key_walks, 2u);
+}
+
+// Another thread may be counting a miss while the process forks.
+TEST_F(FilePolicyTest, AForkedChildMayCountMisses) {
+  AheadFile file(kAheadChunk);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (std::uint64_t i = 0; !stop; ++i)
+      (void)lookup_missed(*file.cache(), 1, i % file.bytes(), file.bytes(), true);
+  });
+  for (int i = 0; i < 50; ++i)
+    testing::expect_success(testing::fork_a_child(
+        [&] { return lookup_missed(*file.cache(), 1, 0, file.bytes(), false) == 0 ? 0 : 1; }));
+  stop = true;
+  other.join();
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <thread>
 
-#include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/readahead.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/walk_env.h"
@@ -76,7 +75,7 @@ TEST_F(ReadaheadTest, AStreamIsGrantedTheChunksOfItsNeed) {
     EXPECT_TRUE(status_.ok());
     EXPECT_FALSE(leaves_);
   }
-  const cache::ReadStats s = env_.stats();
+  const cache::FileStats s = env_.stats();
   EXPECT_GE(s.chunks_read, 3u);
   EXPECT_EQ(s.read_failed, 0u);
 }
@@ -160,7 +159,7 @@ TEST_F(ReadaheadTest, ValuesThatAreNotReadAreFoundOut) {
   const FreeRun run = come_to(4, given += kUnreadable);
   EXPECT_TRUE(leaves_);
   EXPECT_TRUE(run.covers(env_.value(129).first, kLarge)) << "values are the mapping's";
-  EXPECT_EQ(FilePolicy::counters(*env_.env().read_ahead_so_far()).key_walks, 1u);
+  EXPECT_EQ(env_.env().read_ahead_so_far()->stats.key_walks, 1u);
 
   FreeRun at_leaf;
   ASSERT_TRUE(ahead_

@@ -4,7 +4,6 @@
 
 #include <thread>
 
-#include "lmdbio/db/file_policy.h"
 #include "lmdbio/db/stride_walk.h"
 #include "tests/support/walk_env.h"
 
@@ -49,9 +48,9 @@ class StrideWalkTest : public ::testing::Test {
     }
     return values_;
   }
-  AccessCounters counters() {
+  cache::FileStats counters() {
     picking_.reset();  // its counts go into the file's then
-    return FilePolicy::counters(*file_);
+    return file_->stats;
   }
   std::uint64_t read_bytes() { return env_.stats().read; }
 
@@ -71,7 +70,7 @@ TEST_F(StrideWalkTest, AWalkThatReadsAllBecomesAStream) {
 
 TEST_F(StrideWalkTest, EachThirdValueIsFetchedAndNoOther) {
   EXPECT_EQ(walk([](unsigned i) { return i % 3 == 1; }), kValues);
-  const AccessCounters s = counters();
+  const cache::FileStats s = counters();
   EXPECT_EQ(s.stride_walks, 1u);
   EXPECT_GE(s.predicted, kValues / 3 - 4);
   EXPECT_EQ(s.predicted_right, s.predicted);
@@ -83,7 +82,7 @@ TEST_F(StrideWalkTest, EachThirdValueIsFetchedAndNoOther) {
 
 TEST_F(StrideWalkTest, ValuesThatNobodyReadsAreNotFetched) {
   EXPECT_EQ(walk([](unsigned) { return false; }), kValues);
-  const AccessCounters s = counters();
+  const cache::FileStats s = counters();
   EXPECT_EQ(s.predicted, 0u);
   EXPECT_GE(read_bytes(), kValueBytes);
   EXPECT_LE(read_bytes(), 8 * kValueBytes) << "those at the start";

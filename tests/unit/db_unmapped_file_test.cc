@@ -120,7 +120,7 @@ TEST_F(Unmapped, EachSnapshotKeepsItsBytes) {
   EXPECT_EQ(memory(), kChunks * kChunk) << "what nobody reads of an older snapshot goes";
   EXPECT_TRUE(holds(*now, contents_));
 
-  const cache::ReadStats so_far = file_->stats();
+  const cache::FileStats so_far = file_->stats();
   EXPECT_EQ(so_far.published, 2 * kChunks);
   file_->leave(now);
   EXPECT_EQ(file_->stats().published, so_far.published);
@@ -144,7 +144,7 @@ TEST_F(Unmapped, AChunkThatCannotBeRead) {
 
 TEST_F(Unmapped, ReadsOfChunksThatAreShortOrRefused) {
   for (const int error : {0, EINTR, EAGAIN}) {
-    const cache::ReadStats before = file_->stats();
+    const cache::FileStats before = file_->stats();
     UnmappedFile::Entry* const e = enter(static_cast<std::uint64_t>(100 + error));
     ASSERT_NE(e, nullptr);
     need_script().reset();

@@ -62,7 +62,7 @@ class FetchTest : public ::testing::Test {
 };
 
 TEST_F(FetchTest, SmallGapsAreReadOver) {
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   Done d = fetch(shared, {0, 1, 2});
   EXPECT_EQ(d.requests, 3u) << "the leaf, two values with what is between, one value";
   EXPECT_EQ(d.pages, 1u + 20 + 2);
@@ -70,7 +70,7 @@ TEST_F(FetchTest, SmallGapsAreReadOver) {
 }
 
 TEST_F(FetchTest, GapsAreNotReadWhereThatIsTooMuch) {
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   Done d = fetch(shared, {2, 1, 0}, 7 * kPage);
   EXPECT_EQ(d.requests, 4u);
   EXPECT_EQ(d.pages, 7u);
@@ -78,35 +78,35 @@ TEST_F(FetchTest, GapsAreNotReadWhereThatIsTooMuch) {
 }
 
 TEST_F(FetchTest, LeafPagesAreKeptForOthers) {
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   EXPECT_EQ(fetch(shared, {0}).pages, 1u + 2);
-  EXPECT_EQ(shared.counters.leaf_misses.load(), 1u);
+  EXPECT_EQ(shared.counters.leaf_misses, 1u);
   Done d = fetch(shared, {3, 3});
   EXPECT_EQ(d.pages, 2u) << "the leaf was kept, a value is read once";
-  EXPECT_EQ(shared.counters.leaf_hits.load(), 1u);
+  EXPECT_EQ(shared.counters.leaf_hits, 1u);
   expect_right(shared, *d.fetch, 0, 3);
   expect_right(shared, *d.fetch, 1, 3);
 }
 
 TEST_F(FetchTest, WhatIsInThePageCacheIsCopied) {
   file_.fill_page_cache();
-  Shared shared(file_.source(), kMemory, kAsResident, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kAsResident);
   if (*shared.residency.how() == '\0') GTEST_SKIP() << "nothing tells what is in the page cache";
   Done d = fetch(shared, {0, 1, 2});
   EXPECT_TRUE(d.cached);
   EXPECT_EQ(d.fetch->queue(), nullptr) << "nothing to wait for";
-  EXPECT_EQ(shared.counters.bytes_copied.load(), (1 + 3 * 2) * kPage) << "and no gaps";
-  EXPECT_EQ(shared.counters.bytes_read.load(), 0u);
+  EXPECT_EQ(shared.counters.bytes_copied, (1 + 3 * 2) * kPage) << "and no gaps";
+  EXPECT_EQ(shared.counters.bytes_read, 0u);
   for (std::size_t i = 0; i < 3; ++i) expect_right(shared, *d.fetch, i, i);
 
-  Shared past(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared past(file_.source(), kMemory, kDirectly);
   EXPECT_FALSE(fetch(past, {0}).cached) << "not where it is to be read directly";
-  EXPECT_EQ(past.counters.bytes_copied.load(), 0u);
+  EXPECT_EQ(past.counters.bytes_copied, 0u);
 }
 
 TEST_F(FetchTest, ADamagedValueSpoilsItsRecord) {
   file_.damage(file_.first_page(1));
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   Done d = fetch(shared, {0, 1, 2});
   lmdbio_record r{};
   std::uint64_t bad = 0;
@@ -118,7 +118,7 @@ TEST_F(FetchTest, ADamagedValueSpoilsItsRecord) {
 
 TEST_F(FetchTest, ADamagedLeafIsNamed) {
   file_.damage(file_.leaf());
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   Done d = fetch(shared, {0});
   lmdbio_record r{};
   std::uint64_t bad = 0;
@@ -128,7 +128,7 @@ TEST_F(FetchTest, ADamagedLeafIsNamed) {
 
 // Places come from an index, which may be wrong.
 TEST_F(FetchTest, WhatLiesOutsideIsNotRead) {
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   for (const std::uint64_t page : {std::uint64_t{1}, shared.source.pages - 1, shared.source.pages,
                                    std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     auto f = std::make_shared<Fetch>();
@@ -148,11 +148,11 @@ TEST_F(FetchTest, WhatLiesOutsideIsNotRead) {
     std::uint64_t bad = 0;
     EXPECT_EQ(f->give(shared, 0, r, bad).raw(), MDB_CORRUPTED) << page;
   }
-  EXPECT_LE(shared.counters.bytes_read.load(), kPage) << "the leaf, once";
+  EXPECT_LE(shared.counters.bytes_read, kPage) << "the leaf, once";
 }
 
 TEST_F(FetchTest, MissingRecordsAreEmptyAndReadNothing) {
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   Done d = fetch(shared, {kNoRecord, kNoRecord});
   EXPECT_EQ(d.requests, 0u);
   EXPECT_EQ(d.fetch->buffer_bytes(), 0u);
@@ -164,7 +164,7 @@ TEST_F(FetchTest, MissingRecordsAreEmptyAndReadNothing) {
 }
 
 TEST_F(FetchTest, WithoutMemoryItStaysAsItWas) {
-  Shared shared(file_.source(), kMemory, kDirectly, ReaderFile::engines());
+  Shared shared(file_.source(), kMemory, kDirectly);
   Fetch f;
   f.add(0, file_.place(0), shared);
   f.plan(shared, ~std::uint64_t{0});

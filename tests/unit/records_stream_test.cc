@@ -167,7 +167,7 @@ TEST_F(StreamTest, WhatIsInThePageCacheIsNotCopiedIfThatIsAskedFor) {
     }
     EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
     EXPECT_EQ(all.size(), kValues);
-    EXPECT_EQ(r->shared().counters.requests.load(), 0u);
+    EXPECT_EQ(r->shared().counters.requests, 0u);
     batch_.reset();
   }
 }
@@ -252,7 +252,7 @@ TEST_F(StreamTest, ReadsAheadWithinTheLimit) {
   for (unsigned i = 1; i < 2 * kValues; ++i) ASSERT_EQ(next(*s), (Ordinals{i % kValues}));
   EXPECT_LE(pool.counters().most_bytes, pool.limit());
   // Read once in each turn: nothing was dropped.
-  EXPECT_LE(r->shared().counters.bytes_read.load(), 2 * file_.bytes() + kMiB);
+  EXPECT_LE(r->shared().counters.bytes_read, 2 * file_.bytes() + kMiB);
 }
 
 TEST_F(StreamTest, ACancelledStreamStaysWhereItIs) {
@@ -271,9 +271,9 @@ TEST_F(StreamTest, ACancelledStreamStaysWhereItIs) {
 TEST_F(StreamTest, ACancelledStreamGivesNothingMore) {
   testing::EngineScript& script = testing::engine_script();
   script.reset();
-  Reader r(file_.source(), file_.places(), 32 * kMiB, kDirectly, [](const File& f, unsigned depth) {
-    return testing::ScriptedEngine::make(f, depth, EngineKind::automatic, nullptr);
-  });
+  Source source = file_.source();
+  source.make_engine = testing::ScriptedEngine::make;
+  Reader r(std::move(source), file_.places(), 32 * kMiB, kDirectly);
   const auto s = open(r, order(LMDBIO_ORDER_SEQUENTIAL, 4));
   script.hold();
   std::thread waits([&] { EXPECT_TRUE(next(*s).empty()); });

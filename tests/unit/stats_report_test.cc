@@ -35,8 +35,8 @@ void adds_all(T one) {
 }
 
 TEST(Counters, AllAreAdded) {
-  adds_all(cache::ReadStats{});
-  adds_all(cache::AccessCounters{});
+  adds_all(cache::FileStats{});
+  adds_all(db::PrefetchCounters{});
 }
 
 EnvironmentText text(const char* path, bool ours) {
@@ -66,7 +66,7 @@ ShownBoard board() {
   cache::FileCounters file;
   file.stats.read = 4096;
   file.stats.stalls = 2;
-  file.access.exact_reads = 3;
+  file.stats.exact_reads = 3;
   file.path = ReadPath::direct;
   std::strncpy(file.reason, "why", sizeof file.reason - 1);
   records::Counters reader;
@@ -97,9 +97,9 @@ TEST(BoardReport, WhatBelongsToAnEnvironment) {
   EXPECT_EQ(a.io->read_path, "direct");
   EXPECT_EQ(a.io->reason, "why");
   EXPECT_EQ(a.io->stats.read, 8192u) << "two windows on the file";
-  EXPECT_EQ(a.io->access.exact_reads, 6u);
+  EXPECT_EQ(a.io->stats.exact_reads, 6u);
   EXPECT_EQ(a.readers.readers, 1u);
-  EXPECT_EQ(a.readers.batches, 6u);
+  EXPECT_EQ(a.readers.counters.batches, 6u);
   EXPECT_FALSE(found[1].ours);
   EXPECT_EQ(found[1].reason, "because");
   EXPECT_EQ(found[1].forward_get, 5u);

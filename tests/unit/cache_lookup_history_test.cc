@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "lmdbio/db/lookup_policy.h"
+#include "lmdbio/cache/lookup_history.h"
 
-namespace lmdbio::db {
+namespace lmdbio::cache {
 namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
@@ -66,4 +66,4 @@ TEST(AllLeaves, WorthIt) {
 }
 
 }  // namespace
-}  // namespace lmdbio::db
+}  // namespace lmdbio::cache

@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <vector>
 
-#include "lmdbio/cache/engine_factory.h"
-#include "lmdbio/cache/need_reads.h"
+#include "lmdbio/gather/needed_pages.h"
+#include "lmdbio/gather/queues.h"
 #include "tests/support/ahead_file.h"
 #include "tests/support/scripted_engine.h"
 
-namespace lmdbio::cache {
+namespace lmdbio::gather {
 namespace {
 
 using testing::AheadFile;
@@ -18,41 +18,49 @@ using testing::need_script;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-class NeedReadsTest : public ::testing::Test {
+class NeededPagesTest : public ::testing::Test {
  protected:
-  NeedReadsTest() {
+  NeededPagesTest() {
     engine_factory() = testing::ScriptedEngine::make;
     need_script().reset();
   }
-  ~NeedReadsTest() override { need_script().reset(); }
+  ~NeededPagesTest() override { need_script().reset(); }
+
+  Status bring(std::uint64_t offset, std::uint64_t bytes, int fd = -1) {
+    return pages_.bring(file_.cache()->file, "a file", fd, offset, bytes);
+  }
 
   AheadFile file_{8 * kMiB};
-  NeedReads reads_;
+  NeededPages pages_;
 };
 
-TEST_F(NeedReadsTest, ARequestForEachMiB) {
-  EXPECT_TRUE(reads_.bring(*file_.cache(), -1, 0, 4096).ok());
+TEST_F(NeededPagesTest, ARequestForEachMiB) {
+  EXPECT_TRUE(bring(0, 4096).ok());
   EXPECT_EQ(need_script().reads, 1u);
-  EXPECT_TRUE(reads_.bring(*file_.cache(), -1, 5000, 3 * kMiB).ok());
+  EXPECT_TRUE(bring(5000, 3 * kMiB).ok());
   EXPECT_EQ(need_script().reads, 1u + 4u);
+  const ReadCounts counts = pages_.take_counts();
+  EXPECT_EQ(counts.requests, 5u);
+  EXPECT_EQ(counts.bytes, 4096 + 3 * kMiB + 4096) << "5000 bytes later, whole pages";
+  EXPECT_EQ(pages_.take_counts().requests, 0u);
 }
 
 // Where each failure takes a minute, a value of many MiB does not take as many minutes.
-TEST_F(NeedReadsTest, NothingIsTriedAfterAFailure) {
+TEST_F(NeededPagesTest, NothingIsTriedAfterAFailure) {
   need_script().error = EIO;
   need_script().fail_nth = 3;
-  EXPECT_EQ(reads_.bring(*file_.cache(), -1, 0, 8 * kMiB).raw(), EIO);
+  EXPECT_EQ(bring(0, 8 * kMiB).raw(), EIO);
   EXPECT_EQ(need_script().reads, 3u);
   need_script().fail_nth = 0;
-  EXPECT_TRUE(reads_.bring(*file_.cache(), -1, 0, 8 * kMiB).ok());
+  EXPECT_TRUE(bring(0, 8 * kMiB).ok());
 }
 
 // That tells nothing of the file.
-TEST_F(NeedReadsTest, WithoutAnEngine) {
+TEST_F(NeededPagesTest, WithoutAnEngine) {
   need_script().fail_make = true;
-  EXPECT_EQ(reads_.bring(*file_.cache(), -1, 0, 4096).raw(), EBADF);
+  EXPECT_EQ(bring(0, 4096).raw(), EBADF);
   need_script().fail_make = false;
-  EXPECT_TRUE(reads_.bring(*file_.cache(), -1, 0, 4096).ok());
+  EXPECT_TRUE(bring(0, 4096).ok());
 }
 
 // --- small pieces, which the calling thread reads through the program's descriptor ---
@@ -68,7 +76,7 @@ Result<std::unique_ptr<IoEngine>> note_file(const File& file, unsigned depth, En
   return testing::ScriptedEngine::make(file, depth, wanted, name);
 }
 
-class SmallReads : public NeedReadsTest {
+class SmallReads : public NeededPagesTest {
  protected:
   SmallReads() {
     engine_factory() = note_file;
@@ -76,12 +84,10 @@ class SmallReads : public NeedReadsTest {
     EXPECT_EQ(::fsync(file_.fd()), 0);
     EXPECT_EQ(::posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
   }
-  Status bring(std::uint64_t offset, std::uint64_t bytes, int fd) {
-    return reads_.bring(*file_.cache(), fd, offset, bytes);
-  }
   Status bring(std::uint64_t offset, std::uint64_t bytes) { return bring(offset, bytes, file_.fd()); }
+  using NeededPagesTest::bring;
   bool is_local() const { return file_.cache()->local; }
-  static constexpr std::uint64_t kSmall = NeedReads::kMostBySelf;
+  static constexpr std::uint64_t kSmall = NeededPages::kMostBySelf;
   static constexpr bool kBySelf = false, kByPrivateTable = true;
 };
 
@@ -157,4 +163,4 @@ TEST_F(SmallReads, AForkedChildReadsByItself) {
 }
 
 }  // namespace
-}  // namespace lmdbio::cache
+}  // namespace lmdbio::gather

@@ -1,0 +1,52 @@
+// The statistics of readers.
+#pragma once
+
+#include "lmdbio/base/counter.h"
+
+namespace lmdbio::records {
+
+/// Counts of one reader, or sums over readers.  Any thread.
+struct Counters {
+  Counter index_read;  ///< 1: the record index came from a file
+  Counter batches, records;
+  Counter bytes_given;             ///< of keys and values
+  Counter bytes_read;              ///< from the file
+  Counter bytes_copied;            ///< from the page cache, through the mapping
+  Counter requests;                ///< reads of the file
+  Counter fetches;                 ///< fetches that have been read
+  Counter fetches_cached;          ///< of those: from the page cache
+  Counter leaf_hits, leaf_misses;  ///< key leaf pages: cached, not cached
+  Counter waits, wait_ns;          ///< of the program for batches
+  Counter failed;                  ///< batches that could not be returned
+  // Readers that the ranks of an MPI job share:
+  Counter messages_sent;  ///< messages with records
+  Counter bytes_sent;     ///< in these messages
+  Counter bytes_received;
+  Counter bytes_from_nodes;  ///< of those: from ranks on other nodes
+  Counter records_alone;     ///< read here: others were late, failed or had left
+};
+
+/// All counters, with their names in reports (docs/operations.md).
+inline constexpr CounterField<Counters> kCounters[] = {
+    {"index_read", &Counters::index_read},
+    {"batches", &Counters::batches},
+    {"records", &Counters::records},
+    {"bytes", &Counters::bytes_given},
+    {"read", &Counters::bytes_read},
+    {"copied", &Counters::bytes_copied},
+    {"requests", &Counters::requests},
+    {"fetches", &Counters::fetches},
+    {"fetches_cached", &Counters::fetches_cached},
+    {"leaf_hits", &Counters::leaf_hits},
+    {"leaf_misses", &Counters::leaf_misses},
+    {"waits", &Counters::waits},
+    {"wait_us", &Counters::wait_ns, 1000},
+    {"failed", &Counters::failed},
+    {"messages_sent", &Counters::messages_sent},
+    {"bytes_sent", &Counters::bytes_sent},
+    {"bytes_received", &Counters::bytes_received},
+    {"bytes_from_nodes", &Counters::bytes_from_nodes},
+    {"records_alone", &Counters::records_alone},
+};
+
+}  // namespace lmdbio::records
