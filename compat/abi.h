@@ -14,6 +14,7 @@
   [&]() __attribute__((noinline, cold)) {                                                          \
     const ::lmdbio::compat::Stock* const real = ::lmdbio::compat::stock_of_handle(return_address); \
     return real != nullptr && real->name != nullptr ? real->name(__VA_ARGS__) : absent;            \
-  }()
+  }                                                                                                \
+  ()
 #define LMDBIO_FORWARD(name, absent, ...) \
   LMDBIO_FORWARD_FROM(__builtin_return_address(0), name, absent, __VA_ARGS__)

@@ -6,13 +6,13 @@ namespace lmdbio::compat::alone {
 
 namespace {
 
-Status newest(EnvHandle& env, db::Snapshot& out) {
+Status newest(EnvHandle& env, tree::Snapshot& out) {
   if (env.engine->window() == nullptr) return Status::from_errno(ENOMEM);
-  db::MetaCopies metas;
+  tree::MetaCopies metas;
   if (const Status st = env.engine->read_metas(metas); !st.ok()) return st;
-  const db::MetaSource source(metas.pages());
+  const tree::MetaSource source(metas.pages());
   Status st = source.renew(out.txnid);
-  if (st.ok()) st = db::read_snapshot(metas.pages(), source, out);
+  if (st.ok()) st = tree::read_snapshot(metas.pages(), source, out);
   return st.raw() != MDB_BAD_TXN ? st : Status::from_mdb(MDB_CORRUPTED);
 }
 
@@ -20,15 +20,15 @@ Status newest(EnvHandle& env, db::Snapshot& out) {
 
 int env_stat(EnvHandle& env, MDB_stat* stat) {
   if (stat == nullptr) return EINVAL;
-  db::Snapshot now;
+  tree::Snapshot now;
   if (const Status st = newest(env, now); !st.ok()) return st.raw();
-  fill(*stat, env.engine->page_size(), now.dbs[db::kMainDbi]);
+  fill(*stat, env.engine->page_size(), now.dbs[tree::kMainDbi]);
   return 0;
 }
 
 int env_info(EnvHandle& env, MDB_envinfo* info) {
   if (info == nullptr) return EINVAL;
-  db::Snapshot now;
+  tree::Snapshot now;
   if (const Status st = newest(env, now); !st.ok()) return st.raw();
   *info = {};
   info->me_mapsize = env.setup.map_bytes;

@@ -20,7 +20,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
-#include "lmdbio/cache/window.h"
+#include "lmdbio/window/window.h"
 
 namespace lmdbio::compat {
 
@@ -154,7 +154,7 @@ std::string absolute(const char* path) {
 
 /// Returns whether `file` is the one that the parent opened.
 bool is_inherited(const EnvHandle& env, const struct stat& file) noexcept {
-  const FileIdentity parents = env.engine->origin().id;
+  const FileIdentity parents = env.engine->file().origin().id;
   return file.st_dev == parents.dev && file.st_ino == parents.ino;
 }
 
@@ -241,7 +241,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   else if (!no_room)
     rc = open_bounded(stock, real, path, flags, mode, env.local);
   const bool short_of_files = (rc == EMFILE || rc == ENFILE) && close_proofs(env);
-  if (short_of_files || (rc == ENOMEM && cache::Window::shrink_all())) {  // because of our files or windows
+  if (short_of_files || (rc == ENOMEM && window::Window::shrink_all())) {  // because of our files or windows
     if (MDB_env* const made = make_open(env, path, env.setup.open_flags, rc); made != nullptr) {
       stock.env_close(real);
       real = made;
@@ -350,16 +350,16 @@ void look_back(ReadTxn& t) noexcept {
   t.by_metas = t.unprotected = false;
   EnvHandle& e = *t.env;
   if (t.used() == t.used_before) return;  // nothing was read
-  db::MetaCopies metas;
+  tree::MetaCopies metas;
   if (e.engine->window() == nullptr || e.overtaken.load() || !e.engine->read_metas(metas).ok() ||
-      !db::overtaken(metas.pages(), t.txn.id()))
+      !tree::overtaken(metas.pages(), t.txn.id()))
     return;
   int rc = 0;
   MDB_env* const real = companion(e, rc);
   if (real != nullptr && !e.lockless && slot_holds(*e.stock, real, t.txn.id())) return;
   if (e.overtaken.exchange(true)) return;
   std::uint64_t now = 0;
-  (void)db::MetaSource(metas.pages()).renew(now);
+  (void)tree::MetaSource(metas.pages()).renew(now);
   log_line(LogLevel::warn,
            "%s: changed by a writer while it was being read without locks: transaction %" PRIu64
            " was read, but the newest is %" PRIu64 "; the data read may be inconsistent",

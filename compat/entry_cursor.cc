@@ -32,9 +32,9 @@ int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) {
 /// short.
 ReadCursor* make_read(ReadTxn& t, MDB_dbi dbi) noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
-  std::unique_ptr<db::Walker> dups;
-  if (db::Cursor::wants_dups(t.txn, dbi)) {
-    dups.reset(new (std::nothrow) db::Walker);
+  std::unique_ptr<tree::Walker> dups;
+  if (tree::Cursor::wants_dups(t.txn, dbi)) {
+    dups.reset(new (std::nothrow) tree::Walker);
     if (dups == nullptr) return nullptr;
   }
   void* const room = cursor_room();
@@ -58,9 +58,9 @@ int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
   if (!t.txn.has_dbi(dbi, true)) return EINVAL;
   if (t.txn.blocked()) return MDB_BAD_TXN;
   (void)t.txn.record(dbi);
-  std::unique_ptr<db::Walker> dups;
-  if (db::Cursor::wants_dups(t.txn, dbi)) {
-    dups.reset(new (std::nothrow) db::Walker);
+  std::unique_ptr<tree::Walker> dups;
+  if (tree::Cursor::wants_dups(t.txn, dbi)) {
+    dups.reset(new (std::nothrow) tree::Walker);
     if (dups == nullptr) return ENOMEM;
   }
   c->stock->cursor_close(c->real);

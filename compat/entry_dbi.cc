@@ -45,7 +45,7 @@ LMDBIO_ABI int mdb_stat(MDB_txn* txn, MDB_dbi dbi, MDB_stat* stat) {
 LMDBIO_ABI int mdb_dbi_flags(MDB_txn* txn, MDB_dbi dbi, unsigned int* flags) {
   LMDBIO_TXN_CALL(dbi_flags, EINVAL, dbi, flags)
   if (!r->txn.has_dbi(dbi)) return EINVAL;
-  *flags = r->txn.record_now(dbi).flags & db::kPersistentFlags;
+  *flags = r->txn.record_now(dbi).flags & tree::kPersistentFlags;
   return 0;
 }
 
@@ -58,8 +58,8 @@ LMDBIO_ABI int mdb_set_compare(MDB_txn* txn, MDB_dbi dbi, MDB_cmp_func* cmp) {
   LMDBIO_TXN_CALL(set_compare, EINVAL, dbi, cmp)
   if (!r->txn.has_dbi(dbi)) return EINVAL;
   if (cmp == nullptr) return 0;  // stock would call it
-  db::Dbx& slot = r->txn.env().dbx(dbi);
-  slot.key_order = db::Comparator::of_user(cmp);
+  tree::Dbx& slot = r->txn.env().dbx(dbi);
+  slot.key_order = format::Comparator::of_user(cmp);
   slot.ordered = true;
   return 0;
 }
@@ -67,7 +67,7 @@ LMDBIO_ABI int mdb_set_compare(MDB_txn* txn, MDB_dbi dbi, MDB_cmp_func* cmp) {
 LMDBIO_ABI int mdb_set_dupsort(MDB_txn* txn, MDB_dbi dbi, MDB_cmp_func* cmp) {
   LMDBIO_TXN_CALL(set_dupsort, EINVAL, dbi, cmp)
   if (!r->txn.has_dbi(dbi)) return EINVAL;
-  if (cmp != nullptr) r->txn.env().dbx(dbi).dup_order = db::Comparator::of_user(cmp);
+  if (cmp != nullptr) r->txn.env().dbx(dbi).dup_order = format::Comparator::of_user(cmp);
   return 0;
 }
 
@@ -84,15 +84,16 @@ LMDBIO_ABI int mdb_set_relctx(MDB_txn* txn, MDB_dbi dbi, void* ctx) {
 
 LMDBIO_ABI int mdb_cmp(MDB_txn* txn, MDB_dbi dbi, const MDB_val* a, const MDB_val* b) {
   LMDBIO_TXN_CALL(cmp, 0, dbi, a, b)
-  return dbi < r->txn.env().max_dbs() ? db::compare_values(r->txn.env().dbx(dbi).key_order, *a, *b) : 0;
+  return dbi < r->txn.env().max_dbs() ? format::compare_values(r->txn.env().dbx(dbi).key_order, *a, *b) : 0;
 }
 
 LMDBIO_ABI int mdb_dcmp(MDB_txn* txn, MDB_dbi dbi, const MDB_val* a, const MDB_val* b) {
   LMDBIO_TXN_CALL(dcmp, 0, dbi, a, b)
   if (dbi >= r->txn.env().max_dbs()) return 0;
-  db::Comparator order = r->txn.env().dbx(dbi).dup_order;
-  if (order.order == db::Order::uint && a->mv_size == sizeof(std::size_t)) order.order = db::Order::word;
-  return db::compare_values(order, *a, *b);
+  format::Comparator order = r->txn.env().dbx(dbi).dup_order;
+  if (order.order == format::Order::uint && a->mv_size == sizeof(std::size_t))
+    order.order = format::Order::word;
+  return format::compare_values(order, *a, *b);
 }
 
 }  // extern "C"

@@ -17,8 +17,8 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/mapping.h"
-#include "lmdbio/cache/window.h"
 #include "lmdbio/node/table.h"
+#include "lmdbio/window/window.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -53,10 +53,10 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   struct stat file;
   const bool regular = ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
   if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
-  Result<std::unique_ptr<db::Env>> engine =
-      db::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
-                         db::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str(),
-                         identity_of(file), data_file(env.setup.path.c_str(), open_flags)});
+  Result<std::unique_ptr<tree::Env>> engine = tree::Env::open(
+      fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
+           tree::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str(),
+           identity_of(file), data_file(env.setup.path.c_str(), open_flags)});
   if (!engine) {
     log_line(LogLevel::info,
              "%s: not enough address space for a second mapping of %zu bytes; stock LMDB serves it",
@@ -185,7 +185,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
   // Our window goes first, so that stock has as much address space as it would have alone.
   (void)guarded([&] {
     e->engine->retire_window(e->idle());
-    if (size != 0 && !Mapping::reserve(size, 1)) (void)cache::Window::shrink_all();
+    if (size != 0 && !Mapping::reserve(size, 1)) (void)window::Window::shrink_all();
     return Status();
   });
   rc = e->stock->env_set_mapsize(real, size);

@@ -87,7 +87,7 @@ LMDBIO_ABI int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
                            std::memory_order_relaxed);  // the reader keeps the transaction's slot
     lmdbio_reader_options options;
     if (const Status st = read_options(given, false, options, why); !st.ok()) return st;
-    const char* const name = dbi == db::kMainDbi ? nullptr : t->env->engine->dbx(dbi).name;
+    const char* const name = dbi == tree::kMainDbi ? nullptr : t->env->engine->dbx(dbi).name;
     auto made = std::make_unique<lmdbio_reader>();
     made->env = t->env;
     const Status st =

@@ -107,9 +107,9 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
  private:
   /// Returns the state of the file now, with the transaction id of the reader's snapshot.
   Status look(ranks::FileState& state, std::string& why) {
-    db::Env& env = *reader_.env->engine;
+    tree::Env& env = *reader_.env->engine;
     const records::Source& source = reader_.core->shared().source;
-    db::MetaCopies metas;
+    tree::MetaCopies metas;
     Status st = env.read_metas(metas);
     const auto identity = source.base().identity();
     if (st.ok() && !identity) st = identity.error();

@@ -30,11 +30,11 @@ struct CompanionSource {
 
 /// Logs why the meta pages name no readable transaction, and returns the error.
 Status bad_metas(ReadTxn& t) noexcept {
-  db::MetaCopies copies;
+  tree::MetaCopies copies;
   if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
   const std::byte* const(&metas)[2] = copies.pages();
-  const std::uint64_t a = db::SharedWords::load(metas[0] + db::detail::kAtTxnid),
-                      b = db::SharedWords::load(metas[1] + db::detail::kAtTxnid);
+  const std::uint64_t a = tree::SharedWords::load(metas[0] + tree::detail::kAtTxnid),
+                      b = tree::SharedWords::load(metas[1] + tree::detail::kAtTxnid);
   const std::uint64_t locked = t.companion != nullptr ? t.env->stock->txn_id(t.companion) : 0;
   if (locked > std::max(a, b))
     log_line(LogLevel::warn,
@@ -51,8 +51,8 @@ Status bad_metas(ReadTxn& t) noexcept {
 /// Starts the engine on the newest snapshot that the metas show.
 Status start_by_metas(ReadTxn& t) {
   for (;;) {
-    const db::Env::Metas metas = t.env->engine->metas();
-    const db::MetaSource source(metas.pages);
+    const tree::Env::Metas metas = t.env->engine->metas();
+    const tree::MetaSource source(metas.pages);
     std::uint64_t txnid = 0;
     Status st = source.renew(txnid);
     if (st.ok()) st = t.txn.begin(txnid, source);

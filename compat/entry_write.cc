@@ -41,7 +41,8 @@ LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, u
     if (key == nullptr) return EINVAL;
     if ((flags & MDB_MULTIPLE) != 0) {
       data[1].mv_size = 0;  // number of items stored
-      if (c->cursor.txn() != nullptr && (c->cursor.txn()->record_now(c->cursor.dbi()).flags & MDB_DUPFIXED) == 0)
+      if (c->cursor.txn() != nullptr &&
+          (c->cursor.txn()->record_now(c->cursor.dbi()).flags & MDB_DUPFIXED) == 0)
         return MDB_INCOMPATIBLE;
     }
     return EACCES;

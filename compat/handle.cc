@@ -65,7 +65,7 @@ void ForwardCursor::count(std::uint64_t ForwardCounters::*which) noexcept {
 }
 
 std::uint64_t ReadTxn::used() const noexcept {
-  const db::Counters& n = txn.counters();
+  const tree::Counters& n = txn.counters();
   return std::accumulate(std::begin(n.cursor_op), std::end(n.cursor_op), n.get);
 }
 
@@ -76,7 +76,7 @@ std::size_t EnvHandle::spare_index() noexcept {
   return (self >> 6) * 0x9E3779B97F4A7C15u >> 58;
 }
 
-ReadTxn::ReadTxn(EnvHandle& e, db::Env& engine)
+ReadTxn::ReadTxn(EnvHandle& e, tree::Env& engine)
     : env(&e),
       counters({node::CellKind::calls, node::CounterBoard::number_of(e.stats.counters.on_board())}),
       txn(engine) {
@@ -401,9 +401,9 @@ bool EnvHandle::has_live() const noexcept {
   return false;
 }
 
-db::Counters EnvHandle::read_counters() noexcept {
+tree::Counters EnvHandle::read_counters() noexcept {
   const std::lock_guard lock(mutex);
-  db::Counters sum = stats.counters->ended;
+  tree::Counters sum = stats.counters->ended;
   for (const ReadTxn* t = all_; t != nullptr; t = t->next) sum.add(t->txn.counters());
   return sum;
 }

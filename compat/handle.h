@@ -17,9 +17,9 @@
 #include "compat/prove.h"
 #include "compat/stats.h"
 #include "compat/stock.h"
-#include "lmdbio/db/cursor.h"
-#include "lmdbio/db/env.h"
-#include "lmdbio/db/txn.h"
+#include "lmdbio/tree/cursor.h"
+#include "lmdbio/tree/env.h"
+#include "lmdbio/tree/txn.h"
 
 namespace lmdbio::compat {
 
@@ -66,7 +66,7 @@ struct TxnHandle {
   std::uint64_t began = 0;        ///< order of begins in a forked child
   // Used while the handle is parked, under the mutex of lock_handles():
   TxnHandle *next = nullptr, *prev = nullptr;
-  db::Txn::Saved saved;
+  tree::Txn::Saved saved;
 
   /// Drops a reference.  The last one frees the handle.
   void drop() noexcept {
@@ -78,7 +78,7 @@ struct TxnHandle {
 /// beginning and ending a transaction does not allocate.  The counters stay in the ReadTxn until they are
 /// read.
 struct ReadTxn {
-  ReadTxn(EnvHandle& e, db::Env& engine);
+  ReadTxn(EnvHandle& e, tree::Env& engine);
   ~ReadTxn();
 
   EnvHandle* env;                 ///< null: the environment was closed before the transaction ended
@@ -102,8 +102,8 @@ struct ReadTxn {
   }
   ReadTxn* next_spare = nullptr;
   ReadTxn *next = nullptr, *prev = nullptr;  ///< list of all in the environment; see lock_handles
-  node::Cell<db::Counters> counters;
-  db::Txn txn;
+  node::Cell<tree::Counters> counters;
+  tree::Txn txn;
 };
 
 inline std::uintptr_t this_thread() noexcept {
@@ -149,7 +149,7 @@ struct ForwardTxn {
 /// cursor between an environment of ours and a pass-through one, and a handle's address cannot change.
 struct ReadCursor {
   static constexpr std::uint64_t kTag = kReadCursorTag;
-  ReadCursor(ReadTxn& t, MDB_dbi dbi, std::unique_ptr<db::Walker> dups) noexcept
+  ReadCursor(ReadTxn& t, MDB_dbi dbi, std::unique_ptr<tree::Walker> dups) noexcept
       : handle(t), cursor(t.txn, dbi, std::move(dups)) {}
 
   /// Refers to the handle of the cursor's transaction.  The reference may dangle, as in stock.  In a forked
@@ -178,7 +178,7 @@ struct ReadCursor {
 
   std::uint64_t tag = kTag;
   Ref handle;  ///< dropped after the cursor, which uses the transaction
-  db::Cursor cursor;
+  tree::Cursor cursor;
 };
 
 struct ForwardCursor {
@@ -223,9 +223,9 @@ struct EnvHandle {
   /// Null for an unmapped file.  Also null in a forked child with an engine, until companion() has opened one
   /// for it.
   std::atomic<MDB_env*> real{nullptr};
-  std::unique_ptr<db::Env> engine;  ///< null: pass-through
-  int fd = -1;                      ///< of the data file, from the real environment at the engine's start
-  bool keep_companions = false;     ///< the reader table does not show a reset companion
+  std::unique_ptr<tree::Env> engine;  ///< null: pass-through
+  int fd = -1;                        ///< of the data file, from the real environment at the engine's start
+  bool keep_companions = false;       ///< the reader table does not show a reset companion
   bool opened = false;
   bool tried = false;      ///< an open failed in the real library
   bool refused = false;    ///< an open was refused before the real library was called
@@ -279,7 +279,7 @@ struct EnvHandle {
   /// caller holds the lock of lock_handles().
   TxnHandle* live_among(std::span<const std::uintptr_t> words) noexcept;
   /// Returns the counters of all transactions so far.
-  db::Counters read_counters() noexcept;
+  tree::Counters read_counters() noexcept;
   /// Returns whether the program holds a transaction.  The caller holds the lock of lock_handles().
   bool has_live() const noexcept;
 

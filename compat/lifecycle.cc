@@ -8,18 +8,18 @@
 #include "compat/handle.h"
 #include "compat/stats.h"
 #include "compat/stock.h"
-#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/node/table.h"
+#include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::compat {
 
 namespace {
 
 constinit std::atomic<bool> registered{false};
-constinit cache::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; guarded by the other locks
+constinit window::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; guarded by the other locks
 
 // No other thread holds a lock of ours during the fork, so the child finds them free.  Lock order:
 // docs/concurrency.md.
@@ -27,19 +27,19 @@ void before_fork() {
   lock_stats();
   lock_handles();
   lock_stock();
-  cache::lock_shared_windows();
+  window::lock_shared_windows();
   OpenFile::lock_registry();
   node::Table::lock_registry();
-  cache::Prefetcher::lock_creation();
-  prefetcher = cache::Prefetcher::existing();
+  window::Prefetcher::lock_creation();
+  prefetcher = window::Prefetcher::existing();
   if (prefetcher != nullptr) prefetcher->lock();
   node::CounterBoard::lock();
 }
 void unlock_others() {
-  cache::Prefetcher::unlock_creation();
+  window::Prefetcher::unlock_creation();
   node::Table::unlock_registry();
   OpenFile::unlock_registry();
-  cache::unlock_shared_windows();
+  window::unlock_shared_windows();
   unlock_stock();
   unlock_handles();
   unlock_stats();

@@ -17,10 +17,10 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/mix.h"
 #include "lmdbio/check/check.h"
-#include "lmdbio/db/env.h"
 #include "lmdbio/format/explain.h"
 #include "lmdbio/io/engine_pread.h"
 #include "lmdbio/io/file_system.h"
+#include "lmdbio/tree/env.h"
 
 namespace lmdbio::compat {
 
@@ -183,7 +183,7 @@ Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
   if (!opened) return {};
   local = is_local_file_system(kept.get());
   char why[kWhyBytes];
-  const Status st = db::prove_metas(opened.value(), why);
+  const Status st = tree::prove_metas(opened.value(), why);
   if (!st.ok()) {
     log_line(LogLevel::warn, "%s: meta pages: %s", file, why);
   } else if (local) {  // for other files a server would be asked
@@ -213,18 +213,18 @@ void explain_refusal(const std::string& file, const KeptFd& fd) noexcept {
 }
 
 Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
-  db::Env& engine = *env.engine;
+  tree::Env& engine = *env.engine;
   if (engine.window() == nullptr) return Status::from_errno(ENOMEM);
   for (int round = 0; round < kCopyTries; ++round) {
     const Held held(*env.stock, of == nullptr ? real : nullptr);
-    db::Snapshot now;
+    tree::Snapshot now;
     if (of != nullptr) {
       now = of->txn.snapshot();
     } else {
       // An error here would also prevent the copy.
       if (held.rc() != 0) return as_status(held.rc());
       now.txnid = held.id();
-      Status st = db::read_snapshot(engine.metas().pages, held, now);
+      Status st = tree::read_snapshot(engine.metas().pages, held, now);
       if (st.raw() == MDB_BAD_TXN) st = Status::from_mdb(MDB_CORRUPTED);
       if (!st.ok()) return st;
     }
@@ -233,7 +233,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
     const Status st =
         check::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
-    if (db::overtaken(engine.metas().pages, now.txnid))
+    if (tree::overtaken(engine.metas().pages, now.txnid))
       continue;  // without locks: the writer may have changed it
     log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
              hazard.page, hazard.reason);

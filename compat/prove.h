@@ -45,7 +45,7 @@ class KeptFd {
 };
 
 /// Checks the file before a read-only open.  Returns MDB_INVALID or MDB_CORRUPTED, logged, if stock would
-/// crash on the file's metas (db::prove_metas) or wait forever (a pipe).  Stock itself detects all other
+/// crash on the file's metas (tree::prove_metas) or wait forever (a pipe).  Stock itself detects all other
 /// faults.  Sets `local` if the file is known to be on a local file system.  A local file that was checked
 /// before and has not changed is not opened.  Any thread; allocates nothing.
 ///

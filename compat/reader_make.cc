@@ -12,9 +12,9 @@
 #include "compat/reader_handle.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
-#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/records/open_places.h"
+#include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::compat {
 
@@ -46,7 +46,7 @@ struct ReaderMemory {
 
 Status reader_memory(const std::string& name, const lmdbio_reader_options& options, ReaderMemory& out,
                      std::string& why) {
-  cache::Prefetcher* const prefetcher = cache::Prefetcher::get();
+  window::Prefetcher* const prefetcher = window::Prefetcher::get();
   if (prefetcher == nullptr) return Status::from_errno(ENOMEM);
   const std::uint64_t all = prefetcher->memory_limit();
   out.limit = options.memory != 0 ? options.memory : all;
@@ -106,7 +106,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
                    std::unique_ptr<records::Reader>& out, std::string& why) {
   EnvHandle& env = *t.env;
   const std::string& name = env.stats.path;
-  const Origin origin = env.engine->origin();
+  const Origin origin = env.engine->file().origin();
   const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::exact_alone);
   if (!file) {
     if (PrivateTable::get() == nullptr) {

@@ -16,16 +16,16 @@
 
 #include "compat/handle.h"
 #include "compat/object.h"
+#include "lmdbio/ahead/file_policy.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/file_size_signal.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/unique_fd.h"
-#include "lmdbio/cache/prefetcher.h"
-#include "lmdbio/db/file_policy.h"
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/records/shared.h"
+#include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::compat {
 
@@ -41,7 +41,7 @@ struct ClosedCells {
   node::Cell<stats::EnvironmentCounters> counters{node::CellFacts{CellKind::environment}};
   node::BoardCell<stats::EnvironmentText> text{
       {CellKind::text, CounterBoard::number_of(counters.on_board())}};
-  node::BoardCell<cache::FileCounters> file{{CellKind::file, CounterBoard::number_of(counters.on_board())}};
+  node::BoardCell<window::FileCounters> file{{CellKind::file, CounterBoard::number_of(counters.on_board())}};
 };
 
 // Leaked on purpose: it has no static destructor, and the atexit handler may run late.
@@ -84,7 +84,7 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
     t->without_locks = r.locks ? 0 : 1;
   }
   if (file.get() == nullptr || !r.io || !r.io->counted) return;
-  cache::FileCounters& f = *file.get();
+  window::FileCounters& f = *file.get();
   f.stats = r.io->stats;
   f.chunk_bytes = r.io->chunk_bytes;
   f.memory_limit = r.io->memory_limit;
@@ -98,11 +98,11 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
 std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   if (env.engine == nullptr) return std::nullopt;
   stats::IoReport out;
-  const std::shared_ptr<cache::FileCache> file = env.engine->read_ahead_so_far();
+  const std::shared_ptr<window::FileCache> file = env.engine->file().cache_so_far();
   if (file == nullptr) {
     out.read_path = "mmap";
-    out.reason = env.engine->reads_ahead() ? "no walk or lookup found data missing in memory"
-                                           : env.engine->no_read_ahead_reason();
+    out.reason = env.engine->file().reads_ahead() ? "no walk or lookup found data missing in memory"
+                                                  : env.engine->file().no_read_ahead_reason();
     out.counted = false;
     return out;
   }
@@ -111,8 +111,8 @@ std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   out.engine = file->engine.load(std::memory_order_relaxed);
   out.residency = file->residency.how();
   out.chunk_bytes = file->chunk_bytes;
-  out.memory_limit = cache::Prefetcher::existing()->memory_limit();
-  out.stats = env.engine->read_stats(*file);
+  out.memory_limit = window::Prefetcher::existing()->memory_limit();
+  out.stats = env.engine->file().stats(*file);
   return out;
 }
 

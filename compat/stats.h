@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/db/txn.h"
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/stats/report.h"
+#include "lmdbio/tree/txn.h"
 
 namespace lmdbio::records {
 struct Shared;

@@ -9,9 +9,9 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/mapping.h"
-#include "lmdbio/db/snapshot.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/engine_pread.h"
+#include "lmdbio/tree/snapshot.h"
 
 namespace lmdbio::compat {
 
@@ -56,9 +56,9 @@ bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) {
   const std::uint64_t used = (m.last_pg + 1) * page_size;
   const std::uint64_t map_bytes = std::max<std::uint64_t>(
       env.setup.map_bytes != 0 ? env.setup.map_bytes : static_cast<std::size_t>(m.mapsize), used);
-  Result<std::unique_ptr<db::Env>> engine = db::Env::open_unmapped(
+  Result<std::unique_ptr<tree::Env>> engine = tree::Env::open_unmapped(
       env.proof.get(), {page_size, map_bytes, env.max_dbs, (shown & MDB_NORDAHEAD) != 0,
-                        db::Behaviour::of_release(env.stock->patch), m.last_pg, path});
+                        tree::Behaviour::of_release(env.stock->patch), m.last_pg, path});
   if (!engine) return false;
 
   MDB_env* const real = env.real.exchange(nullptr);

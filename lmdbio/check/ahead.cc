@@ -29,7 +29,7 @@ constexpr unsigned kStrangers = 16;
 
 }  // namespace
 
-ReadAhead::ReadAhead(const File* file, const cache::WindowView& view,
+ReadAhead::ReadAhead(const File* file, const window::WindowView& view,
                      const std::atomic<bool>* cancelled) noexcept
     : file_(file),
       view_(view),

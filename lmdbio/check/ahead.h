@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "lmdbio/base/mapping.h"
-#include "lmdbio/cache/window.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/io/residency.h"
+#include "lmdbio/window/window.h"
 
 namespace lmdbio::check {
 
@@ -32,7 +32,7 @@ class ReadAhead {
 
   /// `file`: the file that `view` maps, opened for reads through the page cache; null: nothing is read.
   /// `cancelled` ends waits once it is set; may be null.  All three outlive this object.
-  ReadAhead(const File* file, const cache::WindowView& view, const std::atomic<bool>* cancelled) noexcept;
+  ReadAhead(const File* file, const window::WindowView& view, const std::atomic<bool>* cancelled) noexcept;
   ~ReadAhead();
 
   bool on() const noexcept { return on_; }
@@ -78,7 +78,7 @@ class ReadAhead {
   }
 
   const File* const file_;
-  const cache::WindowView view_;
+  const window::WindowView view_;
   const std::atomic<bool>* const cancelled_;
   bool on_;
   Residency residency_;

@@ -4,17 +4,17 @@
 #include <cerrno>
 
 #include "lmdbio/check/walk.h"
-#include "lmdbio/db/compare.h"
-#include "lmdbio/db/env.h"
+#include "lmdbio/format/compare.h"
+#include "lmdbio/tree/env.h"
 
 namespace lmdbio::check {
 
-using db::default_dup_order;
-using db::default_key_order;
-using db::kFreeDbi;
-using db::kMainDbi;
 using format::DbRecord;
+using format::default_dup_order;
+using format::default_key_order;
 using format::Pgno;
+using tree::kFreeDbi;
+using tree::kMainDbi;
 
 namespace {
 
@@ -273,7 +273,7 @@ void Checker::leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned co
   if (options_.order && !first && high.at != nullptr && !before(tree, tree.last, high)) bad_order(tree, p);
 }
 
-Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const Options& options,
+Status check_snapshot(const window::WindowView& file, const Snapshot& snapshot, const Options& options,
                       Visitor& visitor, Totals& totals) {
   return Checker(file, snapshot, options, visitor, totals).run();
 }

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "lmdbio/base/status.h"
-#include "lmdbio/cache/window.h"
-#include "lmdbio/db/snapshot.h"
+#include "lmdbio/tree/snapshot.h"
+#include "lmdbio/window/window.h"
 
 namespace lmdbio {
 class File;
@@ -17,7 +17,7 @@ class File;
 
 namespace lmdbio::check {
 
-using db::Snapshot;
+using tree::Snapshot;
 
 enum class Severity : unsigned char {
   error,    ///< LMDB never writes this
@@ -102,7 +102,7 @@ struct Options {
 ///
 /// Returns ENOMEM if there is no memory for two bits per page.  Any thread; different walks are
 /// independent.
-Status check_snapshot(const cache::WindowView& file, const Snapshot& snapshot, const Options& options,
+Status check_snapshot(const window::WindowView& file, const Snapshot& snapshot, const Options& options,
                       Visitor& visitor, Totals& totals);
 
 /// Why stock must not be asked for a compacting copy.
@@ -120,6 +120,6 @@ struct CopyHazard {
 ///
 /// Returns what stock returns if stock notices the problem itself, else MDB_CORRUPTED; sets `why` in both
 /// cases.  Returns ENOMEM if there is no memory for one bit per page.
-Status check_compact_copy(const cache::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
+Status check_compact_copy(const window::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
 
 }  // namespace lmdbio::check

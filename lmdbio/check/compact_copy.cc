@@ -20,7 +20,7 @@ constexpr unsigned kNestingLimit = 8;
 
 class CopyChecker {
  public:
-  CopyChecker(const cache::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept
+  CopyChecker(const window::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept
       : file_(file), snapshot_(snapshot), why_(why) {}
 
   Status run() noexcept {
@@ -170,7 +170,7 @@ class CopyChecker {
     return {};
   }
 
-  const cache::WindowView file_;
+  const window::WindowView file_;
   const Snapshot& snapshot_;
   CopyHazard& why_;
   PageSet used_;
@@ -179,7 +179,8 @@ class CopyChecker {
 
 }  // namespace
 
-Status check_compact_copy(const cache::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept {
+Status check_compact_copy(const window::WindowView& file, const Snapshot& snapshot,
+                          CopyHazard& why) noexcept {
   return CopyChecker(file, snapshot, why).run();
 }
 

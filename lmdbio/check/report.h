@@ -7,12 +7,12 @@
 #include <string_view>
 
 #include "lmdbio/check/check.h"
-#include "lmdbio/db/compare.h"
+#include "lmdbio/format/compare.h"
 
 namespace lmdbio::check {
 
-using db::Comparator;
-using db::Order;
+using format::Comparator;
+using format::Order;
 
 inline unsigned long long ull(std::uint64_t v) noexcept { return v; }
 
@@ -87,7 +87,7 @@ class Report {
 /// Whether `a` is before `b` in the order of the tree's keys.  The keys of a tree of duplicates are values.
 bool before_by_rule(const Tree& tree, const Key& a, const Key& b);
 inline bool before(const Tree& tree, const Key& a, const Key& b) {
-  return tree.order().order == Order::memn ? db::compare_memn(a.at, a.size, b.at, b.size) < 0
+  return tree.order().order == Order::memn ? format::compare_memn(a.at, a.size, b.at, b.size) < 0
                                            : before_by_rule(tree, a, b);
 }
 /// Counts keys on page `p` that are out of order.

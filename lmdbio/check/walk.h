@@ -21,7 +21,7 @@ inline constexpr unsigned kKinds =
 /// it.
 class Checker {
  public:
-  Checker(const cache::WindowView& file, const Snapshot& snapshot, const Options& options, Visitor& visitor,
+  Checker(const window::WindowView& file, const Snapshot& snapshot, const Options& options, Visitor& visitor,
           Totals& totals) noexcept
       : file_(file),
         snapshot_(snapshot),
@@ -67,7 +67,7 @@ class Checker {
   void place(const Tree& tree, std::size_t key_bytes, const std::byte* value, std::size_t bytes,
              bool overflow);
 
-  const cache::WindowView file_;
+  const window::WindowView file_;
   const Snapshot& snapshot_;
   const Options options_;
   Visitor& visitor_;

@@ -62,7 +62,7 @@ class Collector : public check::Visitor {
 const char* name_of(check::Severity s) { return s == check::Severity::error ? "error" : "warning"; }
 
 struct Report {
-  db::Snapshot snapshot;
+  tree::Snapshot snapshot;
   check::Totals totals;
   std::vector<Found> metas, found;
   std::uint64_t left_out = 0;
@@ -160,7 +160,7 @@ int check(const Options& options) {
   r.metas = judge(database);
   for (int attempt = 1;; ++attempt) {
     r.snapshot = database.snapshot(which);
-    const cache::WindowView file = database.view();
+    const window::WindowView file = database.view();
     check::Options what;
     what.order = !options.any_order;
     what.file = &database.file().buffered();

@@ -172,14 +172,14 @@ void Database::refuse_format(Bytes head) const {
 
 void Database::read_exactly() noexcept { exactly_ = ::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM) == 0; }
 
-cache::WindowView Database::view() {
+window::WindowView Database::view() {
   struct stat now {};
   if (::fstat(fd(), &now) != 0) throw Failure(path_ + ": " + errno_text(errno));
   const auto bytes = align_down(static_cast<std::uint64_t>(now.st_size), page_size_);
   if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was being read");
   if (!window_ || bytes != mapped_bytes_) {
     expect_truncation(path_);
-    Result<cache::Window> window = cache::Window::map(fd(), bytes, page_size_, exactly_);
+    Result<window::Window> window = window::Window::map(fd(), bytes, page_size_, exactly_);
     if (!window) throw Failure(path_ + ": cannot be mapped: " + errno_text(window.error().raw()));
     window_.emplace(std::move(window).value());
     mapped_bytes_ = bytes;
@@ -187,14 +187,14 @@ cache::WindowView Database::view() {
   return window_->view(bytes / page_size_);
 }
 
-db::Snapshot Database::snapshot(std::optional<unsigned> which) {
+tree::Snapshot Database::snapshot(std::optional<unsigned> which) {
   if (!which && metas_[0].problem.empty() && metas_[1].problem.empty()) {
-    const cache::WindowView v = view();
+    const window::WindowView v = view();
     const std::byte* const mapped[2] = {v.at(format::Pgno{0}), v.at(format::Pgno{1})};
-    const db::MetaSource source(mapped);
-    db::Snapshot s;
+    const tree::MetaSource source(mapped);
+    tree::Snapshot s;
     (void)source.renew(s.txnid);
-    const Status st = db::read_snapshot(mapped, source, s);
+    const Status st = tree::read_snapshot(mapped, source, s);
     if (!st.ok()) throw Failure(path_ + ": a writer commits faster than a meta page can be read; try again");
     return s;
   }
@@ -209,7 +209,7 @@ db::Snapshot Database::snapshot(std::optional<unsigned> which) {
   for (std::vector<std::byte> again = read(); again != page; again = read()) page = std::move(again);
   if (page.size() < format::kMetaBytes) throw Failure(path_ + ": truncated while it was being read");
   const auto m = load<MetaRecord>(Bytes(page), format::kPageHeader);
-  db::Snapshot s;
+  tree::Snapshot s;
   s.txnid = m.txnid;
   s.last_pg = m.last_pg;
   s.dbs[0] = m.dbs[0];
@@ -222,7 +222,7 @@ std::uint64_t Database::newest() const noexcept {
   for (unsigned i = 0; i < 2; ++i) {
     std::uint64_t id = 0;
     if (metas_[i].usable &&
-        ::pread(fd(), &id, sizeof id, static_cast<off_t>(i * page_size_ + db::detail::kAtTxnid)) ==
+        ::pread(fd(), &id, sizeof id, static_cast<off_t>(i * page_size_ + tree::detail::kAtTxnid)) ==
             sizeof id &&
         id > newest)
       newest = id;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 
-#include "lmdbio/cache/window.h"
-#include "lmdbio/db/snapshot.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/open_file.h"
+#include "lmdbio/tree/snapshot.h"
+#include "lmdbio/window/window.h"
 
 namespace lmdbio::cli {
 
@@ -41,7 +41,7 @@ class Database {
 
   /// Returns the newest snapshot, or the snapshot of meta page `which` (0 or 1).  Throws Failure if there
   /// is none.
-  db::Snapshot snapshot(std::optional<unsigned> which = {});
+  tree::Snapshot snapshot(std::optional<unsigned> which = {});
   /// Returns the current newest transaction.
   std::uint64_t newest() const noexcept;
   /// Disables the kernel's read-ahead.  Call it before the first view(), for a walk that does its own
@@ -49,7 +49,7 @@ class Database {
   void read_exactly() noexcept;
   /// Returns a view of the pages that the file has now.  The previous view becomes invalid.  If the file is
   /// truncated while its pages are read, the process ends with a message.
-  cache::WindowView view();
+  window::WindowView view();
 
  private:
   void judge_metas();
@@ -62,7 +62,7 @@ class Database {
   std::size_t page_size_ = 0;
   Meta metas_[2];
   bool exactly_ = false;
-  std::optional<cache::Window> window_;
+  std::optional<window::Window> window_;
   std::uint64_t mapped_bytes_ = 0;
 };
 

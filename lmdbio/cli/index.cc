@@ -59,9 +59,9 @@ struct Made {
 
 /// The state of the file that is indexed.
 struct State {
-  db::Snapshot snapshot;
+  tree::Snapshot snapshot;
   FileIdentity identity;
-  cache::WindowView view;
+  window::WindowView view;
 };
 
 FileIdentity identity_of(const Database& database) {

@@ -192,7 +192,7 @@ void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
 }
 
 struct Facts {
-  db::Snapshot snapshot;
+  tree::Snapshot snapshot;
   std::uint64_t map_bytes;
   std::optional<double> cached;  ///< share of the file in the page cache, 0 to 1
   const char* cached_how = "";   ///< the system call that reported it
@@ -364,7 +364,7 @@ int info(const Options& options) {
     if (database.meta(i).usable) f.map_bytes = std::max(f.map_bytes, database.meta(i).record.mapsize);
   f.map_bytes = std::max(f.map_bytes, static_cast<std::uint64_t>(database.status().st_size));
   look_for_index(database, f);
-  const cache::WindowView file = database.view();
+  const window::WindowView file = database.view();
   Survey survey(file.shift());
   if (!options.fast) {
     check::Options what;

@@ -17,7 +17,8 @@ MetaKind judge_meta(Bytes page) noexcept {
 
 Result<MetaRecord> parse_meta(Bytes page) noexcept {
   if (judge_meta(page) == MetaKind::good) return load<MetaRecord>(page, kPageHeader);
-  const bool other_version = page.size() >= kMetaBytes && (load<std::uint16_t>(page, kAtFlags) & kMeta) != 0 &&
+  const bool other_version = page.size() >= kMetaBytes &&
+                             (load<std::uint16_t>(page, kAtFlags) & kMeta) != 0 &&
                              load<std::uint32_t>(page, kPageHeader) == kMagic &&
                              load<std::uint32_t>(page, kPageHeader + 4) != kVersion;
   return Status::from_mdb(other_version ? MDB_VERSION_MISMATCH : MDB_INVALID);

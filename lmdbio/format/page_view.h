@@ -74,7 +74,8 @@ class PageView {
     return end <= size_;
   }
   /// The same for a leaf, for hot paths: loads the header at once, and also returns its fields.
-  bool leaf_node(unsigned i, Node& out, unsigned& flags, std::size_t& key_size, std::size_t& data_size) const noexcept {
+  bool leaf_node(unsigned i, Node& out, unsigned& flags, std::size_t& key_size,
+                 std::size_t& data_size) const noexcept {
     const std::size_t off = load<std::uint16_t>(page_ + kPageHeader + 2 * i);
     if (off < kPageHeader + 2 * count_ || off + kNodeHeader > size_) [[unlikely]]
       return false;
@@ -97,7 +98,8 @@ class PageView {
     page_ = page;
     size_ = static_cast<std::uint32_t>(size);
     flags_ = load<std::uint16_t>(page + kAtFlags);
-    const std::size_t lower = load<std::uint16_t>(page + kAtLower), upper = load<std::uint16_t>(page + kAtUpper);
+    const std::size_t lower = load<std::uint16_t>(page + kAtLower),
+                      upper = load<std::uint16_t>(page + kAtUpper);
     count_ = static_cast<std::uint16_t>((lower - kPageHeader) / 2);
     if (lower < kPageHeader) [[unlikely]]
       return false;

@@ -24,9 +24,9 @@ constinit std::atomic<OfProcess*> of_process_now{nullptr};
 
 }  // namespace
 
-Memory::Memory(cache::MemorySource* source) noexcept : source_(source), pid_(::getpid()) {}
+Memory::Memory(gather::MemorySource* source) noexcept : source_(source), pid_(::getpid()) {}
 
-std::shared_ptr<Memory> Memory::of_process(cache::MemorySource& source) {
+std::shared_ptr<Memory> Memory::of_process(gather::MemorySource& source) {
   const pid_t self = ::getpid();
   OfProcess* now = of_process_now.load(std::memory_order_acquire);
   std::unique_ptr<OfProcess> made;

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "lmdbio/base/futex.h"
-#include "lmdbio/cache/memory_source.h"
+#include "lmdbio/gather/memory_source.h"
 
 namespace lmdbio::records {
 
-using cache::MemoryUse;
-using cache::Urgency;
+using gather::MemoryUse;
+using gather::Urgency;
 
 class BufferPool;
 class Stream;
@@ -45,12 +45,12 @@ class MemoryHolder {
 class Memory {
  public:
   /// `source`: the process's memory.  With null, only the readers' own limits apply.
-  explicit Memory(cache::MemorySource* source = nullptr) noexcept;
+  explicit Memory(gather::MemorySource* source = nullptr) noexcept;
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() = default;
   /// Returns the calling process's object for `source`, which is never destroyed.  May throw bad_alloc.
-  static std::shared_ptr<Memory> of_process(cache::MemorySource& source);
+  static std::shared_ptr<Memory> of_process(gather::MemorySource& source);
   /// Unmaps up to `bytes` bytes of free buffers in the object of of_process(), if it exists.  Readers keep
   /// the part of the memory that is guaranteed to them.
   static void reclaim(std::uint64_t bytes) noexcept;
@@ -123,7 +123,7 @@ class Memory {
   std::vector<Stream*> open_streams;  ///< streams, the next one to drop read-ahead first
 
  private:
-  cache::MemorySource* const source_;
+  gather::MemorySource* const source_;
   const pid_t pid_;
   std::atomic<unsigned> needs_{0};
   EventCount changes_;

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "lmdbio/db/bulk_lookup.h"
 #include "lmdbio/records/stream.h"
+#include "lmdbio/tree/bulk_lookup.h"
 
 namespace lmdbio::records {
 
@@ -202,16 +202,17 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
   TakenMemory pages;
   const std::uint64_t most = std::clamp(shared_->memory().limit() / kLookupShare, kLeastLookup, kLookupBytes);
   const bool got = pages.take(shared_->pool->memory(), MemoryUse::readers, most, Urgency::ahead);
-  db::PageStore store(*queue.value(), shared_->page_shift, shared_->source.pages, got ? most : kLeastLookup);
+  tree::PageStore store(*queue.value(), shared_->page_shift, shared_->source.pages,
+                        got ? most : kLeastLookup);
   Status wrong;
-  const Status st = db::find_keys(store, shared_->source.db, shared_->source.key_order, keys,
-                                  [&](std::size_t i, const db::KeyPlace& at) {
-                                    if (at.outcome == db::KeyPlace::Outcome::absent) return;
-                                    Status found = Status::from_mdb(MDB_CORRUPTED);
-                                    if (at.outcome == db::KeyPlace::Outcome::found)
-                                      found = places_->ordinal_of(at.leaf, at.slot, at.page, ordinals[i]);
-                                    if (!found.ok() && wrong.ok()) wrong = found;
-                                  });
+  const Status st = tree::find_keys(store, shared_->source.db, shared_->source.key_order, keys,
+                                    [&](std::size_t i, const tree::KeyPlace& at) {
+                                      if (at.outcome == tree::KeyPlace::Outcome::absent) return;
+                                      Status found = Status::from_mdb(MDB_CORRUPTED);
+                                      if (at.outcome == tree::KeyPlace::Outcome::found)
+                                        found = places_->ordinal_of(at.leaf, at.slot, at.page, ordinals[i]);
+                                      if (!found.ok() && wrong.ok()) wrong = found;
+                                    });
   if (!st.ok()) {
     why = reason(*shared_,
                  st.raw() == ENOTSUP

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lmdbio/db/compare.h"
+#include "lmdbio/format/compare.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/gather/queues.h"
 #include "lmdbio/io/open_file.h"
@@ -25,7 +25,7 @@ struct Source {
   std::uint64_t pages = 0;    ///< of the snapshot and inside the file; a page number beyond them is damage
   std::uint64_t txnid = 0;
   format::DbRecord db{};
-  db::Comparator key_order{}, dup_order{};
+  format::Comparator key_order{}, dup_order{};
   /// While this object lives, no writer reuses the snapshot's pages.  It is destroyed with the Source,
   /// before the files are closed.
   std::shared_ptr<void> snapshot;

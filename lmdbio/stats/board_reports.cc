@@ -32,7 +32,7 @@ bool is_of(const Shown& cell, const Shown& environment) noexcept {
 }
 
 void add_file(EnvironmentReport& report, const Shown& cell) {
-  const auto c = copy_of<cache::FileCounters>(cell);
+  const auto c = copy_of<window::FileCounters>(cell);
   if (report.io) {  // another window on the same file
     report.io->stats.add(c.stats);
     return;
@@ -72,7 +72,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
         break;
       }
       case CellKind::calls:
-        out.calls.add(copy_of<db::Counters>(cell));
+        out.calls.add(copy_of<tree::Counters>(cell));
         break;
       case CellKind::file:
         add_file(out, cell);

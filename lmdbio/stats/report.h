@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "lmdbio/cache/file_cache.h"
-#include "lmdbio/db/txn.h"
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/records/counters.h"
+#include "lmdbio/tree/txn.h"
+#include "lmdbio/window/file_cache.h"
 
 namespace lmdbio::records {
 struct Shared;
@@ -39,7 +39,7 @@ struct Forwarded {
 struct EnvironmentCounters {
   Forwarded forwarded;
   std::atomic<std::uint64_t> without_slot{0};  ///< transactions that got no reader slot from stock LMDB
-  db::Counters ended;                          ///< of transactions whose handles are gone
+  tree::Counters ended;                        ///< of transactions whose handles are gone
   ReaderTotals closed_readers;
 };
 
@@ -54,7 +54,7 @@ struct EnvironmentText {
 struct IoReport {
   std::string read_path, reason, engine, residency;
   std::uint64_t chunk_bytes = 0, memory_limit = 0;
-  cache::FileStats stats;
+  window::FileStats stats;
   bool counted = true;  ///< false: only read_path and reason are known
 };
 
@@ -73,7 +73,7 @@ struct EnvironmentReport {
   std::string path, reason;  ///< reason: why LMDBIO does not read this environment
   bool ours = false, locks = true;
   std::uint64_t without_slot = 0, overtaken = 0;
-  db::Counters calls;  ///< calls that LMDBIO answered
+  tree::Counters calls;  ///< calls that LMDBIO answered
   std::uint64_t forward_get = 0, forward_cursor_get = 0, forward_txn = 0, forward_write = 0;
   std::optional<IoReport> io;
   ReaderTotals readers;

@@ -66,7 +66,7 @@ void append_io(std::string& out, const IoReport& io) {
   out += ',';
   append_number(out, "chunk_bytes", io.chunk_bytes);
   append_number(out, "memory_limit", io.memory_limit);
-  append_counters(out, io.stats, cache::kFileStats);
+  append_counters(out, io.stats, window::kFileStats);
   out += "\"requests\":{";
   constexpr const char* kSizes[ReadCounts::kSizes] = {"4K", "64K", "256K", "1M", "more"};
   for (unsigned i = 0; i < ReadCounts::kSizes; ++i) append_number(out, kSizes[i], io.stats.requests[i]);
@@ -85,7 +85,7 @@ void append_readers(std::string& out, const ReaderTotals& all) {
   out += ',';
 }
 
-constexpr const char* kCursorOpNames[db::Counters::kCursorOps + 1] = {
+constexpr const char* kCursorOpNames[tree::Counters::kCursorOps + 1] = {
     "first",      "first_dup", "get_both", "get_both_range", "get_current",   "get_multiple", "last",
     "last_dup",   "next",      "next_dup", "next_multiple",  "next_nodup",    "prev",         "prev_dup",
     "prev_nodup", "set",       "set_key",  "set_range",      "prev_multiple", "invalid"};
@@ -103,7 +103,7 @@ bool EnvironmentReport::is_unused() const noexcept {
 }
 
 void append_json(std::string& out, const EnvironmentReport& r) {
-  const db::Counters& calls = r.calls;
+  const tree::Counters& calls = r.calls;
   const std::uint64_t cursor_get = r.cursor_gets();
   out += "{\"path\":";
   append_string(out, r.path.c_str());
@@ -116,7 +116,7 @@ void append_json(std::string& out, const EnvironmentReport& r) {
   append_number(out, "txn_renew", calls.renewed);
   close_object(out);
   out += ",\"cursor_ops\":{";
-  for (unsigned i = 0; i <= db::Counters::kCursorOps; ++i) {
+  for (unsigned i = 0; i <= tree::Counters::kCursorOps; ++i) {
     if (calls.cursor_op[i] != 0) append_number(out, kCursorOpNames[i], calls.cursor_op[i]);
   }
   close_object(out);
@@ -131,9 +131,9 @@ void append_json(std::string& out, const EnvironmentReport& r) {
   append_number(out, "overtaken", r.overtaken);
   append_number(out, "records", calls.get - calls.get_missed + cursor_get - calls.cursor_failed);
   append_number(out, "bytes", calls.bytes);
-  if (const db::PrefetchCounters& prefetch = calls.prefetch; prefetch.keys != 0) {
+  if (const tree::PrefetchCounters& prefetch = calls.prefetch; prefetch.keys != 0) {
     out += "\"prefetch\":{";
-    append_counters(out, prefetch, db::kPrefetchCounters);
+    append_counters(out, prefetch, tree::kPrefetchCounters);
     close_object(out);
     out += ',';
   }

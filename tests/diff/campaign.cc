@@ -114,7 +114,7 @@ struct Bench {
   Bench(const Options& o, const test::LmdbApi& reference, const test::LmdbApi& other,
         const std::vector<Environment>& environments, const std::string& dir, Coverage& coverage) {
     writer = std::make_unique<Writer>(reference, environments);  // forks: before anything is opened
-    setenv("LMDBIO_STRICT", "1", 1);  // stock's refusals too
+    setenv("LMDBIO_STRICT", "1", 1);                             // stock's refusals too
     if (!o.tested_on.empty()) setenv("LMDBIO_STOCK_LIB", o.tested_on.c_str(), 1);
     tested = test::load_lmdb(o.tested.empty() ? o.reference : o.tested);
     if (o.sabotage >= 0) sabotage(o.sabotage, &tested);

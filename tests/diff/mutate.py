@@ -31,7 +31,7 @@ HANG_SECONDS = 10
 NOT_OBSERVABLE = re.compile(
     r"prefetch|counter|n\.bytes|assert|^\s*#|^\s*//|static_assert|template|operator|^\s*using |LMDBIO_|likely\(\)")
 
-NO_ANSWER = re.compile(r"/(readahead|lookups|stride|planner|trail|pages_there|leaf_ahead|leaf_lister|file_policy|lookup_policy|"
+NO_ANSWER = re.compile(r"/(readahead|lookups|stride|planner|trail|pages_there|leaf_ahead|leaf_lister|file_policy|lookup_history|environment_file|"
                        r"prefetch_counters|check)")
 PREFETCHED = re.compile(r"/(txn_prefetch|prefetch_|bulk_lookup)")
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/db/cursor.h"
-#include "lmdbio/db/env.h"
-#include "lmdbio/db/txn.h"
 #include "lmdbio/format/meta_view.h"
+#include "lmdbio/tree/cursor.h"
+#include "lmdbio/tree/env.h"
+#include "lmdbio/tree/txn.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/file_image.h"
 
@@ -28,24 +28,24 @@ MDB_val as_val(const std::string& s) { return {s.size(), const_cast<char*>(s.dat
 
 class Reader {
  public:
-  Reader(const ExactBytes& file, std::size_t page_size, Bytes program, db::Behaviour behaviour)
+  Reader(const ExactBytes& file, std::size_t page_size, Bytes program, tree::Behaviour behaviour)
       : file_(file), page_size_(page_size), program_(program), behaviour_(behaviour) {}
 
   void run() {
-    auto env = db::Env::over(file_.bytes(), {page_size_, file_.bytes().size(), 4, false, behaviour_});
+    auto env = tree::Env::over(file_.bytes(), {page_size_, file_.bytes().size(), 4, false, behaviour_});
     if (!env) return;
     env_ = std::move(env).value();
-    txn_ = std::make_unique<db::Txn>(*env_);
+    txn_ = std::make_unique<tree::Txn>(*env_);
     if (!begin()) return;
-    walk(db::kMainDbi);
-    walk(db::kFreeDbi);
+    walk(tree::kMainDbi);
+    walk(tree::kFreeDbi);
     open_named();
     calls();
   }
 
  private:
   bool begin() {
-    const db::MetaSource source(env_->metas().pages);
+    const tree::MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     (void)source.renew(txnid);
     const Status st = txn_->begin(txnid, source);
@@ -86,7 +86,7 @@ class Reader {
   // To both ends and to every key found.
   void walk(MDB_dbi dbi) {
     for (const auto& [edge, step] : {std::pair{MDB_FIRST, MDB_NEXT}, std::pair{MDB_LAST, MDB_PREV}}) {
-      cursors_[0] = std::make_unique<db::Cursor>(*txn_, dbi);
+      cursors_[0] = std::make_unique<tree::Cursor>(*txn_, dbi);
       MDB_cursor_op op = edge;
       for (std::size_t i = 0; i < kMostSteps; ++i, op = step) {
         MDB_val k{}, v{};
@@ -111,9 +111,9 @@ class Reader {
     check(st);
   }
   void open_named() {
-    MDB_dbi dbi = db::kMainDbi;
+    MDB_dbi dbi = tree::kMainDbi;
     check(txn_->open_dbi(nullptr, 0, dbi));
-    MDB_dbi end = db::kCoreDbs;
+    MDB_dbi end = tree::kCoreDbs;
     for (const std::string& key : std::vector<std::string>(keys_)) {
       if (key.find('\0') != std::string::npos) continue;
       const Status st = txn_->open_dbi(key.c_str(), 0, dbi);
@@ -131,9 +131,9 @@ class Reader {
       const std::size_t which = (byte >> 5) % cursors_.size();
       const unsigned what = byte & 31;
       MDB_dbi dbi = static_cast<MDB_dbi>((byte >> 5) + i) % dbis_;
-      if (!txn_->has_dbi(dbi, true)) dbi = db::kMainDbi;
-      std::unique_ptr<db::Cursor>& cursor = cursors_[which];
-      if (cursor == nullptr) cursor = std::make_unique<db::Cursor>(*txn_, dbi);
+      if (!txn_->has_dbi(dbi, true)) dbi = tree::kMainDbi;
+      std::unique_ptr<tree::Cursor>& cursor = cursors_[which];
+      if (cursor == nullptr) cursor = std::make_unique<tree::Cursor>(*txn_, dbi);
       const std::string key = pick(keys_, i), value = pick(values_, i + byte);
       switch (what) {
         case 31:
@@ -177,11 +177,11 @@ class Reader {
   const ExactBytes& file_;
   const std::size_t page_size_;
   const Bytes program_;
-  const db::Behaviour behaviour_;
-  std::unique_ptr<db::Env> env_;
-  std::unique_ptr<db::Txn> txn_;
-  std::array<std::unique_ptr<db::Cursor>, 3> cursors_;
-  MDB_dbi dbis_ = db::kCoreDbs;
+  const tree::Behaviour behaviour_;
+  std::unique_ptr<tree::Env> env_;
+  std::unique_ptr<tree::Txn> txn_;
+  std::array<std::unique_ptr<tree::Cursor>, 3> cursors_;
+  MDB_dbi dbis_ = tree::kCoreDbs;
   std::vector<std::string> keys_, values_;
 };
 
@@ -197,6 +197,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ExactBytes file(input.first(file_size));
   const Bytes program = input.subspan(file_size);
   for (const int release : {24, 90})
-    Reader(file, page_size, program, db::Behaviour::of_release(release)).run();
+    Reader(file, page_size, program, tree::Behaviour::of_release(release)).run();
   return 0;
 }

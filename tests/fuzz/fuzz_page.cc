@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lmdbio/db/compare.h"
-#include "lmdbio/db/search.h"
+#include "lmdbio/format/compare.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/format/page_view.h"
+#include "lmdbio/format/search.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/file_image.h"
 
@@ -52,16 +52,17 @@ void check_nodes(const PageView& page, const ExactBytes& bytes) {
 }
 
 void search(const PageView& page, Bytes key, std::size_t item_bytes, std::size_t skip) {
-  using db::Order;
+  using format::Order;
   MDB_val k = {key.size(), const_cast<std::byte*>(key.data())};
   for (const Order order : {Order::memn, Order::memnr, Order::cint, Order::uint, Order::word}) {
-    db::Place place;
-    if (db::search_page(page, {order}, k, item_bytes, place)) FUZZ_REQUIRE(place.index <= page.count());
+    format::Place place;
+    if (format::search_page(page, {order}, k, item_bytes, place)) FUZZ_REQUIRE(place.index <= page.count());
   }
   if (page.is_leaf2()) return;
-  db::Place place;
-  const bool ok = page.is_leaf() ? db::search_memn<true>(page, key.data(), key.size(), skip, place)
-                                 : page.count() > 0 && db::search_memn<false>(page, key.data(), key.size(), skip, place);
+  format::Place place;
+  const bool ok = page.is_leaf() ? format::search_memn<true>(page, key.data(), key.size(), skip, place)
+                                 : page.count() > 0 &&
+                                       format::search_memn<false>(page, key.data(), key.size(), skip, place);
   if (ok) FUZZ_REQUIRE(place.index <= page.count());
 }
 
@@ -74,7 +75,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ExactBytes key_block(std::as_bytes(std::span(data + 1, key_size)));
   const Bytes key = key_block.bytes();
   const std::uint8_t* const rest = data + 1 + key_size;
-  const std::size_t skip = std::min<std::size_t>(rest[0], key_size), item = rest[1] | std::size_t{rest[2]} << 8;
+  const std::size_t skip = std::min<std::size_t>(rest[0], key_size),
+                    item = rest[1] | std::size_t{rest[2]} << 8;
   const ExactBytes page_block(std::as_bytes(std::span(rest + 3, size - 4 - key_size)));
   const Bytes page = page_block.bytes();
 

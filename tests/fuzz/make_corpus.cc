@@ -66,7 +66,8 @@ int main(int argc, char** argv) {
       const std::string page = file.substr(p * 512, 512);
       const unsigned flags = static_cast<unsigned char>(page[10]);
       if ((flags & 3) == 0) continue;
-      save(out / "page" / (std::string(name) + "_" + std::to_string(p)), std::string("\x09key00-abcd\x00\x04\x00", 13) + page);
+      save(out / "page" / (std::string(name) + "_" + std::to_string(p)),
+           std::string("\x09key00-abcd\x00\x04\x00", 13) + page);
       ++saved;
     }
   }

@@ -34,7 +34,7 @@ void index_all(const FileBytes& file, const UniqueFd& fd, Counts& counts) {
   const auto opened = OpenFile::adopt(File::from_fd(fd.get(), File::Take::borrow).value());
   const std::size_t size = file.size() / page_size * page_size;
   const Bytes bytes = std::as_bytes(std::span(file)).first(size);
-  const db::Snapshot s = testing::newest_snapshot(bytes, page_size);
+  const tree::Snapshot s = testing::newest_snapshot(bytes, page_size);
   std::vector<format::DbRecord> records{s.dbs[0], s.dbs[1]};
   for (std::size_t r = 0; r < records.size() && r < 20; ++r) {
     IndexRequest request;

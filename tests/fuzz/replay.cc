@@ -15,8 +15,8 @@
 #include "tests/support/rng.h"
 
 // A target's own mutations, where it has some: every second one then.
-extern "C" __attribute__((weak)) std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
-                                                                     unsigned seed);
+extern "C" __attribute__((weak)) std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                                                     std::size_t max_size, unsigned seed);
 
 namespace {
 
@@ -31,7 +31,8 @@ Input read_all(const std::filesystem::path& path) {
 
 // Pages are full of small numbers and page offsets, so that is what goes wrong.
 void mutate(Input& in, Rng& rng) {
-  constexpr std::array<std::uint16_t, 12> kEdges = {0, 1, 2, 7, 8, 15, 16, 0x7fff, 0x8000, 0xfff0, 0xfffe, 0xffff};
+  constexpr std::array<std::uint16_t, 12> kEdges = {0,  1,      2,      7,      8,      15,
+                                                    16, 0x7fff, 0x8000, 0xfff0, 0xfffe, 0xffff};
   for (unsigned n = rng.between(1, 6); n > 0 && !in.empty(); --n) {
     const std::size_t at = rng.below(in.size()), page = at & ~std::size_t{511};
     switch (rng.below(8)) {
@@ -58,7 +59,8 @@ void mutate(Input& in, Rng& rng) {
       case 4: {  // one page over another
         const std::size_t from = rng.below(in.size()) & ~std::size_t{511};
         const std::size_t bytes = std::min<std::size_t>({512, in.size() - from, in.size() - page});
-        std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(from), bytes, in.begin() + static_cast<std::ptrdiff_t>(page));
+        std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(from), bytes,
+                    in.begin() + static_cast<std::ptrdiff_t>(page));
         break;
       }
       case 5:
@@ -97,12 +99,14 @@ int main(int argc, char** argv) {
       Input in = original;
       if (m % 2 == 0 && m > 0 && &LLVMFuzzerCustomMutator != nullptr) {
         in.resize(original.size() + kMostGrowth);
-        in.resize(LLVMFuzzerCustomMutator(in.data(), original.size(), in.size(), static_cast<unsigned>(rng.next())));
+        in.resize(LLVMFuzzerCustomMutator(in.data(), original.size(), in.size(),
+                                          static_cast<unsigned>(rng.next())));
       } else if (m > 0) {
         mutate(in, rng);
       }
       if (keep != nullptr)
-        std::ofstream(keep, std::ios::binary).write(reinterpret_cast<const char*>(in.data()), static_cast<std::streamsize>(in.size()));
+        std::ofstream(keep, std::ios::binary)
+            .write(reinterpret_cast<const char*>(in.data()), static_cast<std::streamsize>(in.size()));
       LLVMFuzzerTestOneInput(in.data(), in.size());
     }
   }

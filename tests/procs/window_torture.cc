@@ -24,14 +24,14 @@
 #include <vector>
 
 #include "lmdbio/base/unique_fd.h"
-#include "lmdbio/cache/window.h"
+#include "lmdbio/window/window.h"
 #include "tests/support/rng.h"
 
 namespace lmdbio {
 namespace {
 
-using cache::Staging;
-using cache::Window;
+using window::Staging;
+using window::Window;
 
 constexpr std::size_t kChunk = 2 * Window::kHugePage, kPage = 4096, kTransfer = 64 << 10;
 constexpr int kPublishers = 2, kReclaimers = 2, kReaders = 3;

@@ -1,5 +1,5 @@
-// Pages and nodes whose flags contradict each other led reads out of their page.  Found by fuzz_file, fuzz_page
-// and by reading; each is to be MDB_CORRUPTED.
+// Pages and nodes whose flags contradict each other led reads out of their page.  Found by fuzz_file,
+// fuzz_page and by reading; each is to be MDB_CORRUPTED.
 #include <gtest/gtest.h>
 
 #include "tests/support/damaged.h"
@@ -36,7 +36,8 @@ TEST(DamagedPageKinds, MetaPageAsALeaf) {
 
 // In a tree without duplicates of one size, LEAF2's count has no slots behind it.
 TEST(DamagedPageKinds, Leaf2InAPlainTree) {
-  for (const unsigned flags : {0u, unsigned{MDB_DUPSORT}, unsigned{MDB_DUPSORT | MDB_DUPFIXED}, unsigned{MDB_REVERSEKEY}}) {
+  for (const unsigned flags :
+       {0u, unsigned{MDB_DUPSORT}, unsigned{MDB_DUPSORT | MDB_DUPFIXED}, unsigned{MDB_REVERSEKEY}}) {
     for (const std::uint32_t item_size : {0u, 4u}) {
       FileImage f(kPage);
       const std::uint64_t root = f.leaf2(4, {"aaaa", "bbbb"});
@@ -71,13 +72,13 @@ TEST(DamagedPageKinds, RefusedSubPageIsNotKept) {
   std::string sub = FileImage::sub_page({"1", "2"});
   put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + format::kAtFlags, format::kBranch);
   put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + format::kAtLower, 0xfff0);
-  const std::uint64_t root = f.leaf({{"a", sub, format::kDupData},
-                                     {"b", FileImage::sub_page({"1", "2"}), format::kDupData}});
+  const std::uint64_t root =
+      f.leaf({{"a", sub, format::kDupData}, {"b", FileImage::sub_page({"1", "2"}), format::kDupData}});
   f.metas(FileImage::record(MDB_DUPSORT, 1, root, 4), 1);
   for (const int release : {24, 90}) {
     for (const MDB_cursor_op op : {MDB_PREV, MDB_PREV_DUP, MDB_NEXT, MDB_NEXT_DUP}) {
-      Damaged d(f, db::Behaviour::of_release(release));
-      db::Cursor c(*d.txn, db::kMainDbi);
+      Damaged d(f, tree::Behaviour::of_release(release));
+      tree::Cursor c(*d.txn, tree::kMainDbi);
       MDB_val k{}, v{};
       ASSERT_EQ(c.get(&k, &v, MDB_FIRST).raw(), MDB_CORRUPTED);
       d.txn->end(true);

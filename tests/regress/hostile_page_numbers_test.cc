@@ -14,16 +14,16 @@
 #include <utility>
 #include <vector>
 
-#include "lmdbio/cache/window.h"
-#include "lmdbio/db/cursor.h"
-#include "lmdbio/db/env.h"
-#include "lmdbio/db/txn.h"
+#include "lmdbio/tree/cursor.h"
+#include "lmdbio/tree/env.h"
+#include "lmdbio/tree/txn.h"
+#include "lmdbio/window/window.h"
 #include "tests/support/child.h"
 #include "tests/support/damaged.h"
 #include "tests/support/file_image.h"
 #include "tests/support/temp_file.h"
 
-namespace lmdbio::db {
+namespace lmdbio::tree {
 namespace {
 
 using testing::as_val;
@@ -129,7 +129,7 @@ class Cold {
     begin();
     (void)::fdatasync(file.fd());
     if (mapped) {
-      const cache::Window& w = *env_->window();
+      const window::Window& w = *env_->window();
       (void)::madvise(const_cast<std::byte*>(w.base()), w.length(), MADV_DONTNEED);
     }
     (void)::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
@@ -278,4 +278,4 @@ INSTANTIATE_TEST_SUITE_P(Each, HostilePageNumbers,
                          });
 
 }  // namespace
-}  // namespace lmdbio::db
+}  // namespace lmdbio::tree

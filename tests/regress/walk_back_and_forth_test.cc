@@ -32,7 +32,7 @@ TEST(WalkBackAndForth, IsNoEndlessTree) {
                                                            {MDB_PREV_NODUP, MDB_NEXT_NODUP}};
   for (const auto& [forth, back] : turns) {
     for (const char* const from : {"a", "b", "c"}) {
-      db::Cursor cursor(*healthy.txn, db::kMainDbi);
+      tree::Cursor cursor(*healthy.txn, tree::kMainDbi);
       const std::string start = from;
       MDB_val key = as_val(start), data{};
       ASSERT_TRUE(cursor.get(&key, &data, MDB_SET).ok());
@@ -59,7 +59,7 @@ TEST(WalkBackAndForth, SharedDuplicatesAreDamage) {
   f.metas(FileImage::record(MDB_DUPSORT, 1, root, 24), 1);
   for (const bool forwards : {true, false}) {
     Damaged damaged(f);
-    db::Cursor cursor(*damaged.txn, db::kMainDbi);
+    tree::Cursor cursor(*damaged.txn, tree::kMainDbi);
     MDB_val key{}, data{};
     Status st = cursor.get(&key, &data, forwards ? MDB_FIRST : MDB_LAST);
     int steps = 0;

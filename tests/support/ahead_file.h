@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "lmdbio/cache/prefetcher.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/node/table.h"
+#include "lmdbio/window/prefetcher.h"
 #include "tests/support/temp_file.h"
 #include "tests/support/test_bytes.h"
 
@@ -27,10 +27,10 @@ class AheadFile {
                      std::uint64_t map_bytes = std::uint64_t{64} << 20)
       : contents_(pattern(bytes)), temp_(contents_) {
     if (anonymous) {
-      window_ = std::make_shared<cache::Window>(cache::Window::reserve(map_bytes, kAheadPage).value());
+      window_ = std::make_shared<window::Window>(window::Window::reserve(map_bytes, kAheadPage).value());
     } else {
-      window_ = cache::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes, kAheadPage,
-                                      false, map_bytes)
+      window_ = window::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes, kAheadPage,
+                                       false, map_bytes)
                     .value();
     }
     open();
@@ -48,15 +48,15 @@ class AheadFile {
     cache_.reset();
   }
 
-  static cache::Prefetcher& prefetcher() { return *cache::Prefetcher::get(); }
-  const std::shared_ptr<cache::FileCache>& cache() const { return cache_; }
-  const std::shared_ptr<cache::Window>& window() const { return window_; }
+  static window::Prefetcher& prefetcher() { return *window::Prefetcher::get(); }
+  const std::shared_ptr<window::FileCache>& cache() const { return cache_; }
+  const std::shared_ptr<window::Window>& window() const { return window_; }
   int fd() const { return temp_.fd(); }
   std::size_t bytes() const { return contents_.size(); }
   std::uint32_t chunks() const {
     return static_cast<std::uint32_t>((contents_.size() + kAheadChunk - 1) / kAheadChunk);
   }
-  cache::FileStats stats() const {
+  window::FileStats stats() const {
     const std::lock_guard lock(prefetcher());  // what ends together is counted together
     return cache_->stats;
   }
@@ -84,23 +84,23 @@ class AheadFile {
  private:
   std::vector<std::byte> contents_;
   TempFile temp_;
-  std::shared_ptr<cache::Window> window_;
-  std::shared_ptr<cache::FileCache> cache_;
+  std::shared_ptr<window::Window> window_;
+  std::shared_ptr<window::FileCache> cache_;
 };
 
 /// A child as the fork handlers leave it; `body` gives its exit code.
 template <class Body>
 pid_t fork_a_child(Body&& body) {
-  cache::Prefetcher& prefetcher = AheadFile::prefetcher();
+  window::Prefetcher& prefetcher = AheadFile::prefetcher();
   prefetcher.lock();
-  cache::lock_shared_windows();
+  window::lock_shared_windows();
   OpenFile::lock_registry();
   node::Table::lock_registry();
   const pid_t child = ::fork();
   if (child == 0) node::Table::forget_all();
   node::Table::unlock_registry();
   OpenFile::unlock_registry();
-  cache::unlock_shared_windows();
+  window::unlock_shared_windows();
   if (child == 0) {
     prefetcher.after_fork_in_child();
     ::_exit(body());
@@ -126,26 +126,26 @@ class AheadWalk {
 
   /// To `chunk`, with wishes for `ahead` more in a direction.
   Status go(std::uint32_t chunk, bool forward = true, std::size_t ahead = 2) {
-    const std::vector<cache::ChunkIndex> w = wishes(chunk, forward, ahead);
+    const std::vector<window::ChunkIndex> w = wishes(chunk, forward, ahead);
     return AheadFile::prefetcher().wait(AheadFile::prefetcher().submit(
-        walk_, {w, {}, {cache::ChunkIndex{chunk}, cache::ChunkIndex{chunk}}, {}}));
+        walk_, {w, {}, {window::ChunkIndex{chunk}, window::ChunkIndex{chunk}}, {}}));
   }
   /// Wishes, without waiting for any.
   Status wish(std::uint32_t chunk, std::size_t ahead) {
-    const std::vector<cache::ChunkIndex> w = wishes(chunk, true, ahead);
+    const std::vector<window::ChunkIndex> w = wishes(chunk, true, ahead);
     return AheadFile::prefetcher().wait(AheadFile::prefetcher().submit(walk_, {w, {}, {}, {}}));
   }
-  cache::Walk& walk() { return walk_; }
+  window::Walk& walk() { return walk_; }
 
  private:
-  std::vector<cache::ChunkIndex> wishes(std::uint32_t chunk, bool forward, std::size_t ahead) const {
-    std::vector<cache::ChunkIndex> w;
+  std::vector<window::ChunkIndex> wishes(std::uint32_t chunk, bool forward, std::size_t ahead) const {
+    std::vector<window::ChunkIndex> w;
     for (std::uint32_t c = chunk; c < file_.chunks() && w.size() <= ahead; forward ? ++c : --c)
-      w.push_back(cache::ChunkIndex{c});
+      w.push_back(window::ChunkIndex{c});
     return w;
   }
   const AheadFile& file_;
-  cache::Walk walk_;
+  window::Walk walk_;
 };
 
 }  // namespace lmdbio::testing

@@ -20,17 +20,18 @@ LAYERS = {
     "lmdbio/format": ["lmdbio/base"],
     "lmdbio/io": ["lmdbio/base"],
     "lmdbio/node": ["lmdbio/base"],
-    "lmdbio/gather": ["lmdbio/base", "lmdbio/io"],
-    "lmdbio/cache": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather"],
-    "lmdbio/db": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/cache"],
-    "lmdbio/check": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/cache", "lmdbio/db"],
-    "lmdbio/records": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/node/counter_board.h", "lmdbio/cache", "lmdbio/db", PUBLIC],
-    "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/records"],
+    "lmdbio/gather": ["lmdbio/base", "lmdbio/io", "lmdbio/node"],
+    "lmdbio/window": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather"],
+    "lmdbio/ahead": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/window"],
+    "lmdbio/tree": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead"],
+    "lmdbio/check": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/window", "lmdbio/tree"],
+    "lmdbio/records": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node/counter_board.h", "lmdbio/gather", "lmdbio/tree", PUBLIC],
+    "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/window", "lmdbio/tree", "lmdbio/records"],
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
-    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db",
+    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
-    "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/db", "lmdbio/check",
-               "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
+    "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
+               "lmdbio/tree", "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
     "lmdbio/python": [PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
@@ -41,7 +42,7 @@ LAYERS = {
 RESTRICTED = [
     (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
-    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/db", "lmdbio/records", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
+    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
                                "compat", "caffe_patch", "bench", "tests"]),
 ]
 # Calls that only one file of the product makes.
@@ -54,7 +55,7 @@ ONLY = [
     (re.compile(r"::preadv?2?\s*\(|\bSYS_preadv?\w*|\bMADV_POPULATE_READ\b"),
      ["lmdbio/io", "lmdbio/cli",       # a command reads the file that it is given
       "lmdbio/records/index_file.cc",   # an index file
-      "lmdbio/cache/touched.cc"],      # /proc/self/pagemap
+      "lmdbio/window/touched.cc"],      # /proc/self/pagemap
      "reads a file outside lmdbio/io"),
     (re.compile(r"\bIoMode::\w+|[=<>]\s*0\.9\d?(?![\w.])"),
      ["lmdbio/io/read_path.h", "lmdbio/base/config.h", "lmdbio/base/config.cc"],
@@ -67,7 +68,7 @@ ONLY = [
 ]
 # The table from modules to tests, and the folders whose modules it has to name.
 TABLE = "docs/tests.md"
-TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "gather", "cache", "db", "check", "records", "ranks", "stats")] + ["compat"]
+TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "gather", "window", "ahead", "tree", "check", "records", "ranks", "stats")] + ["compat"]
 TEST = (".cc", ".c", ".py")
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}
@@ -265,14 +266,14 @@ def selftest():
     expect(check_layers, {"lmdbio/new/n.h": ""}, "in no layer")
     expect(check_layers, {"lmdbio/io/j.cc": "/*\n*/ ::munmap(p, n);\n  ::close(fd);\n  f.close();\n  x->munmap();\n"},
            "j.cc:2: only lmdbio/base/mapping.h calls munmap", "j.cc:3: only lmdbio/base/unique_fd.h calls close")
-    expect(check_layers, {"lmdbio/db/j.cc": "n = ::pread(fd, p, 1, 0);\n// ::pread(\n", "lmdbio/io/k.cc": "::pread(fd, p, 1, 0);"},
-           "lmdbio/db/j.cc:1: reads a file outside lmdbio/io: ::pread(")
-    expect(check_layers, {"lmdbio/cache/j.cc": "if (config().io == IoMode::direct) f();\ndouble kCached = 0.9;\nconst char* v = \"0.9.24\";"},
+    expect(check_layers, {"lmdbio/tree/j.cc": "n = ::pread(fd, p, 1, 0);\n// ::pread(\n", "lmdbio/io/k.cc": "::pread(fd, p, 1, 0);"},
+           "lmdbio/tree/j.cc:1: reads a file outside lmdbio/io: ::pread(")
+    expect(check_layers, {"lmdbio/window/j.cc": "if (config().io == IoMode::direct) f();\ndouble kCached = 0.9;\nconst char* v = \"0.9.24\";"},
            "decides how a file is read", "decides how a file is read")
     expect(check_layers, {"compat/j.cc": "open(p, O_DIRECT);"}, "opens for direct reads")
-    expect(check_layers, {"lmdbio/db/j.cc": "auto f = File::open(path, mode);\nauto g = File::keep(origin, kind);\nauto h = f.again(kind);",
+    expect(check_layers, {"lmdbio/tree/j.cc": "auto f = File::open(path, mode);\nauto g = File::keep(origin, kind);\nauto h = f.again(kind);",
                           "lmdbio/io/open_file.cc": "File::keep(origin, kind); OpenFile::open(path);"},
-           "db/j.cc:1: opens a database file", "db/j.cc:2: opens a", "db/j.cc:3: opens a")
+           "tree/j.cc:1: opens a database file", "tree/j.cc:2: opens a", "tree/j.cc:3: opens a")
     expect(check_registered, {"tests/unit/CMakeLists.txt": "t(a SOURCES a_test.cc)", "tests/unit/a_test.cc": ""})
     expect(check_registered, {"tests/unit/CMakeLists.txt": "# t(a SOURCES a_test.cc)", "tests/unit/a_test.cc": ""},
            "tests/unit/a_test.cc: not named")

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "lmdbio/db/cursor.h"
-#include "lmdbio/db/env.h"
-#include "lmdbio/db/txn.h"
+#include "lmdbio/tree/cursor.h"
+#include "lmdbio/tree/env.h"
+#include "lmdbio/tree/txn.h"
 #include "tests/support/file_image.h"
 
 namespace lmdbio::testing {
@@ -21,15 +21,15 @@ inline MDB_val as_val(const std::string& s) { return {s.size(), const_cast<char*
 /// A file's bytes, alone in memory, and a transaction over them.
 class Damaged {
  public:
-  Damaged(const FileImage& image, db::Behaviour behaviour = {})
+  Damaged(const FileImage& image, tree::Behaviour behaviour = {})
       : bytes(image.bytes()), page_size_(image.page_size()), behaviour_(behaviour) {
     env = std::move(
-        db::Env::over(bytes.bytes(), {page_size_, bytes.bytes().size(), 4, false, behaviour_}).value());
-    txn = std::make_unique<db::Txn>(*env);
+        tree::Env::over(bytes.bytes(), {page_size_, bytes.bytes().size(), 4, false, behaviour_}).value());
+    txn = std::make_unique<tree::Txn>(*env);
     begin();
   }
   void begin() {
-    const db::MetaSource source(env->metas().pages);
+    const tree::MetaSource source(env->metas().pages);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn->begin(txnid, source).ok());
@@ -45,7 +45,7 @@ class Damaged {
         {MDB_FIRST, MDB_LAST_DUP},    {MDB_LAST, MDB_FIRST_DUP},      {MDB_FIRST, MDB_GET_MULTIPLE},
     };
     for (const auto& w : kWalks) {
-      db::Cursor c(*txn, db::kMainDbi);
+      tree::Cursor c(*txn, tree::kMainDbi);
       MDB_cursor_op op = w[0];
       for (int i = 0; i < 60; ++i, op = w[1]) {
         if (!step(c, nullptr, op, seen)) break;
@@ -54,20 +54,20 @@ class Damaged {
       }
     }
     {  // back from the end, and forth again
-      db::Cursor c(*txn, db::kMainDbi);
+      tree::Cursor c(*txn, tree::kMainDbi);
       for (const MDB_cursor_op op :
            {MDB_LAST, MDB_PREV, MDB_PREV, MDB_NEXT, MDB_GET_CURRENT, MDB_NEXT, MDB_NEXT})
         step(c, nullptr, op, seen);
     }
     for (const std::string& key : keys) {
       for (const MDB_cursor_op op : {MDB_SET, MDB_SET_KEY, MDB_SET_RANGE, MDB_GET_BOTH, MDB_GET_BOTH_RANGE}) {
-        db::Cursor c(*txn, db::kMainDbi);
+        tree::Cursor c(*txn, tree::kMainDbi);
         if (!step(c, &key, op, seen)) continue;
         for (const MDB_cursor_op after : {MDB_NEXT, MDB_GET_CURRENT, MDB_SET_RANGE, MDB_PREV})
           step(c, &key, after, seen);
       }
       MDB_val v{};
-      const Status st = txn->get(db::kMainDbi, as_val(key), v);
+      const Status st = txn->get(tree::kMainDbi, as_val(key), v);
       if (st.ok()) inside(v);
       note(st, seen);
     }
@@ -75,11 +75,11 @@ class Damaged {
   }
 
   ExactBytes bytes;
-  std::unique_ptr<db::Env> env;
-  std::unique_ptr<db::Txn> txn;
+  std::unique_ptr<tree::Env> env;
+  std::unique_ptr<tree::Txn> txn;
 
  private:
-  bool step(db::Cursor& c, const std::string* key, MDB_cursor_op op, unsigned& seen) {
+  bool step(tree::Cursor& c, const std::string* key, MDB_cursor_op op, unsigned& seen) {
     MDB_val k = key != nullptr ? as_val(*key) : MDB_val{}, v = key != nullptr ? as_val(*key) : MDB_val{};
     const Status st = c.get(&k, &v, op);
     if (st.ok()) {
@@ -104,14 +104,14 @@ class Damaged {
     EXPECT_EQ(txn->blocked(), damage || rc == MDB_BAD_TXN);
     if (!txn->blocked()) return;
     MDB_val v{};
-    db::Cursor c(*txn, db::kMainDbi);
+    tree::Cursor c(*txn, tree::kMainDbi);
     EXPECT_EQ(c.get(&v, &v, MDB_FIRST).raw(), MDB_BAD_TXN);
     txn->end(true);
     begin();
   }
 
   std::size_t page_size_;
-  db::Behaviour behaviour_;
+  tree::Behaviour behaviour_;
   volatile unsigned sum_ = 0;
 };
 

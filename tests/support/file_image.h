@@ -26,7 +26,8 @@ class ExactBytes {
   std::byte* data() const { return data_.get(); }
   bool holds(const void* p, std::size_t n) const {
     const auto at = static_cast<const std::byte*>(p);
-    return at >= data_.get() && at <= data_.get() + size_ && n <= static_cast<std::size_t>(data_.get() + size_ - at);
+    return at >= data_.get() && at <= data_.get() + size_ &&
+           n <= static_cast<std::size_t>(data_.get() + size_ - at);
   }
 
  private:
@@ -112,7 +113,8 @@ class FileImage {
   }
   static std::string sub_page2(std::size_t item_size, const std::vector<std::string>& items) {
     std::string s(format::kPageHeader + items.size() * item_size, '\0');
-    leaf2_at(reinterpret_cast<std::byte*>(s.data()), s.size(), 0, format::kLeaf | format::kSubPage, item_size, items);
+    leaf2_at(reinterpret_cast<std::byte*>(s.data()), s.size(), 0, format::kLeaf | format::kSubPage, item_size,
+             items);
     return s;
   }
   static format::DbRecord record(unsigned flags, unsigned depth, std::uint64_t root, std::uint64_t entries,
@@ -126,7 +128,9 @@ class FileImage {
     r.root = format::Pgno{root};
     return r;
   }
-  static std::string as_data(const format::DbRecord& r) { return {reinterpret_cast<const char*>(&r), sizeof r}; }
+  static std::string as_data(const format::DbRecord& r) {
+    return {reinterpret_cast<const char*>(&r), sizeof r};
+  }
 
   /// Writes the meta of transaction `txnid`, and of the one before it with the same content.
   void metas(const format::DbRecord& main, std::uint64_t txnid) {
@@ -139,7 +143,8 @@ class FileImage {
   // Fills a page from both ends.
   class Writer {
    public:
-    Writer(std::byte* page, std::size_t size, std::uint64_t pgno, unsigned flags) : page_(page), upper_(size) {
+    Writer(std::byte* page, std::size_t size, std::uint64_t pgno, unsigned flags)
+        : page_(page), upper_(size) {
       put(page, pgno);
       put(page + format::kAtFlags, static_cast<std::uint16_t>(flags));
       bounds();
@@ -176,8 +181,8 @@ class FileImage {
       std::memcpy(n + format::kNodeHeader + e.key.size(), e.data.data(), e.data.size());
     }
   }
-  static void leaf2_at(std::byte* at, std::size_t size, std::uint64_t p, unsigned flags, std::size_t item_size,
-                       const std::vector<std::string>& items) {
+  static void leaf2_at(std::byte* at, std::size_t size, std::uint64_t p, unsigned flags,
+                       std::size_t item_size, const std::vector<std::string>& items) {
     put(at, p);
     put(at + format::kAtPad, static_cast<std::uint16_t>(item_size));
     put(at + format::kAtFlags, static_cast<std::uint16_t>(flags | format::kLeaf2));
@@ -199,7 +204,8 @@ class FileImage {
     m.magic = format::kMagic;
     m.version = format::kVersion;
     m.mapsize = bytes_.size();
-    m.dbs[0] = record(kIntegerKey, 0, format::raw(format::kNoPage), 0, static_cast<std::uint32_t>(page_size_));
+    m.dbs[0] =
+        record(kIntegerKey, 0, format::raw(format::kNoPage), 0, static_cast<std::uint32_t>(page_size_));
     m.dbs[1] = main;
     m.last_pg = pages() - 1;
     m.txnid = txnid;

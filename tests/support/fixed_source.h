@@ -8,18 +8,18 @@
 #include <cstdint>
 #include <mutex>
 
-#include "lmdbio/cache/memory_source.h"
+#include "lmdbio/gather/memory_source.h"
 
 namespace lmdbio::testing {
 
 /// So many bytes for all readers.
-class FixedSource final : public cache::MemorySource {
+class FixedSource final : public gather::MemorySource {
  public:
   explicit FixedSource(std::uint64_t limit) : limit_(limit) {}
   std::uint64_t memory_limit() const noexcept override { return limit_; }
-  void join(cache::MemoryUse) noexcept override {}
-  void leave(cache::MemoryUse) noexcept override {}
-  bool take(cache::MemoryUse, std::uint64_t bytes, cache::Urgency) noexcept override {
+  void join(gather::MemoryUse) noexcept override {}
+  void leave(gather::MemoryUse) noexcept override {}
+  bool take(gather::MemoryUse, std::uint64_t bytes, gather::Urgency) noexcept override {
     ++takes;
     const std::lock_guard lock(mutex_);
     if (used_ + bytes > limit_) return false;
@@ -27,11 +27,11 @@ class FixedSource final : public cache::MemorySource {
     most_ = std::max(most_, used_);
     return true;
   }
-  void count(cache::MemoryUse, std::uint64_t bytes) noexcept override {
+  void count(gather::MemoryUse, std::uint64_t bytes) noexcept override {
     const std::lock_guard lock(mutex_);
     used_ += bytes;
   }
-  void give_back(cache::MemoryUse, std::uint64_t bytes) noexcept override {
+  void give_back(gather::MemoryUse, std::uint64_t bytes) noexcept override {
     const std::lock_guard lock(mutex_);
     EXPECT_LE(bytes, used_);
     used_ -= bytes;
@@ -40,12 +40,12 @@ class FixedSource final : public cache::MemorySource {
     const std::lock_guard lock(mutex_);
     return limit_ - std::min(used_, limit_);
   }
-  bool could_take(cache::MemoryUse, std::uint64_t bytes, std::uint64_t of_readers) noexcept override {
+  bool could_take(gather::MemoryUse, std::uint64_t bytes, std::uint64_t of_readers) noexcept override {
     const std::lock_guard lock(mutex_);
     return used_ - std::min(used_, of_readers) + bytes <= limit_;
   }
-  std::uint64_t beyond_guaranteed(cache::MemoryUse) noexcept override { return UINT64_MAX; }
-  bool pressed(cache::MemoryUse) noexcept override { return is_pressed; }
+  std::uint64_t beyond_guaranteed(gather::MemoryUse) noexcept override { return UINT64_MAX; }
+  bool pressed(gather::MemoryUse) noexcept override { return is_pressed; }
   void begin_wait() noexcept override {}
   void end_wait() noexcept override {}
   std::uint64_t used() {

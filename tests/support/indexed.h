@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "lmdbio/base/mapping.h"
-#include "lmdbio/db/snapshot.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/records/build_index.h"
+#include "lmdbio/tree/snapshot.h"
 
 namespace lmdbio::testing {
 
 /// The newest meta's snapshot, as a file that nobody writes has it.
-inline db::Snapshot newest_snapshot(Bytes file, std::size_t page_size) {
-  db::Snapshot s;
+inline tree::Snapshot newest_snapshot(Bytes file, std::size_t page_size) {
+  tree::Snapshot s;
   for (std::size_t i = 0; i < 2; ++i) {
     const auto m = load<format::MetaRecord>(file, i * page_size + format::kPageHeader);
     if (i != 0 && m.txnid <= s.txnid) continue;
@@ -49,7 +49,7 @@ class IndexedFile {
   const OpenFile& file() const { return *file_; }
   std::size_t page_size() const { return page_size_; }
   std::uint64_t pages() const { return pages_; }
-  const db::Snapshot& snapshot() const { return snapshot_; }
+  const tree::Snapshot& snapshot() const { return snapshot_; }
   const std::byte* page(std::uint64_t p) const { return map_.data() + p * page_size_; }
 
   records::IndexRequest request(const format::DbRecord& record) const {
@@ -79,7 +79,7 @@ class IndexedFile {
   Mapping map_;
   std::size_t page_size_ = 4096;
   std::uint64_t pages_ = 0;
-  db::Snapshot snapshot_;
+  tree::Snapshot snapshot_;
 };
 
 /// An index of `record`; fails the test if there is none.

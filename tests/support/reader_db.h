@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lmdbio/db/compare.h"
+#include "lmdbio/format/compare.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/io_engine.h"
@@ -172,8 +172,8 @@ class ReaderDb {
     s.pages = std::min<std::uint64_t>(newest.last_pg + 1, size / page_size);
     s.txnid = newest.txnid;
     s.db = newest.dbs[1];
-    s.key_order = db::default_key_order(s.db.flags);
-    s.dup_order = db::default_dup_order(s.db.flags);
+    s.key_order = format::default_key_order(s.db.flags);
+    s.dup_order = format::default_dup_order(s.db.flags);
     return s;
   }
 

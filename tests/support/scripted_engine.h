@@ -17,9 +17,9 @@
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/unique_fd.h"
-#include "lmdbio/cache/io_worker.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/io_engine.h"
+#include "lmdbio/window/io_worker.h"
 
 namespace lmdbio::testing {
 

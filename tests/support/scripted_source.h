@@ -7,14 +7,14 @@
 #include <map>
 #include <mutex>
 
-#include "lmdbio/cache/chunk_source.h"
+#include "lmdbio/window/chunk_source.h"
 
 namespace lmdbio::testing {
 
 /// What became of the chunks; outlives the source.  Any thread.
 struct SourceScript {
-  using Answer = cache::ChunkSource::Answer;
-  using Waited = cache::ChunkSource::Waited;
+  using Answer = window::ChunkSource::Answer;
+  using Waited = window::ChunkSource::Waited;
   /// Of the `n`-th claim of a chunk, from 0.
   std::function<Answer(std::uint32_t chunk, unsigned n)> answer;
 
@@ -38,14 +38,14 @@ struct SourceScript {
   std::map<std::uint32_t, Seen> seen;  ///< under the mutex
 };
 
-class ScriptedSource final : public cache::ChunkSource {
+class ScriptedSource final : public window::ChunkSource {
  public:
   explicit ScriptedSource(SourceScript& script) : script_(script) {}
-  Answer claim(const Wanted& wanted, cache::Staging&) noexcept override {
+  Answer claim(const Wanted& wanted, window::Staging&) noexcept override {
     const std::lock_guard lock(script_.mutex);
     return script_.answer(raw(wanted.chunk), script_.seen[raw(wanted.chunk)].claims++);
   }
-  Filled filled(cache::ChunkIndex chunk, bool good) noexcept override {
+  Filled filled(window::ChunkIndex chunk, bool good) noexcept override {
     const std::lock_guard lock(script_.mutex);
     SourceScript::Seen& s = script_.seen[raw(chunk)];
     ++(good ? s.good : s.failed);
@@ -53,10 +53,10 @@ class ScriptedSource final : public cache::ChunkSource {
   }
   void drop(const node::ChunkName&) noexcept override { ++script_.dropped; }
   void leave() noexcept override {}
-  bool is_to_come(cache::ChunkIndex chunk) const noexcept override { return script_.to_come == raw(chunk); }
+  bool is_to_come(window::ChunkIndex chunk) const noexcept override { return script_.to_come == raw(chunk); }
   unsigned processes() const noexcept override { return script_.processes; }
   bool is_full() const noexcept override { return script_.full; }
-  Waited wait(cache::ChunkIndex chunk) noexcept override {
+  Waited wait(window::ChunkIndex chunk) noexcept override {
     unsigned n;
     {
       const std::lock_guard lock(script_.mutex);

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/cache/prefetcher.h"
-#include "lmdbio/db/env.h"
-#include "lmdbio/db/planner.h"
-#include "lmdbio/db/txn.h"
+#include "lmdbio/ahead/planner.h"
+#include "lmdbio/tree/env.h"
+#include "lmdbio/tree/txn.h"
+#include "lmdbio/window/prefetcher.h"
 #include "tests/support/file_image.h"
 #include "tests/support/temp_file.h"
 
@@ -33,42 +33,43 @@ class WalkEnv {
 
   WalkEnv(unsigned values, std::uint64_t pages_each, bool no_readahead = false)
       : pages_each_(pages_each), image_(image(values, pages_each)), file_(image_.bytes()) {
-    env_ = std::move(
-        db::Env::open(file_.fd(),
+    env_ =
+        std::move(tree::Env::open(
+                      file_.fd(),
                       {kPage, image_.bytes().size(), 1, no_readahead, {}, ~std::uint64_t{0} - 1, "walk.mdb"})
-            .value());
-    txn_ = std::make_unique<db::Txn>(*env_);
-    const db::MetaSource source(env_->metas().pages);
+                      .value());
+    txn_ = std::make_unique<tree::Txn>(*env_);
+    const tree::MetaSource source(env_->metas().pages);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn_->begin(txnid, source).ok());
   }
 
-  db::Env& env() { return *env_; }
-  db::Txn& txn() { return *txn_; }
+  tree::Env& env() { return *env_; }
+  tree::Txn& txn() { return *txn_; }
   int fd() const { return file_.fd(); }
   const char* path() const { return file_.path(); }
-  const cache::WindowView& view() const { return txn_->view(); }
+  const window::WindowView& view() const { return txn_->view(); }
   std::uint64_t bytes() const { return image_.bytes().size(); }
   /// The pages of value `i`.
-  db::PageRun value(unsigned i) const { return {kFirstValue + i * pages_each_, pages_each_}; }
-  db::PageRun leaf_page() const { return {kLeaf, 1}; }
+  ahead::PageRun value(unsigned i) const { return {kFirstValue + i * pages_each_, pages_each_}; }
+  ahead::PageRun leaf_page() const { return {kLeaf, 1}; }
   format::PageView leaf() const {
     format::PageView page;
     EXPECT_TRUE(format::PageView::open(view().at(format::Pgno{kLeaf}), kPage, format::Pgno{kLeaf}, page));
     return page;
   }
   /// At value `i`, or at the leaf itself: then it is not known yet.
-  db::WalkPlace at(unsigned i, std::uint64_t given_bytes = 0) const {
-    db::WalkPlace p;
+  ahead::WalkPlace at(unsigned i, std::uint64_t given_bytes = 0) const {
+    ahead::WalkPlace p;
     p.leaf = leaf();
     p.index = i;
     p.value_pages = pages_each_;
     p.given_bytes = given_bytes;
     return p;
   }
-  db::WalkPlace at_leaf(std::uint64_t given_bytes = 0) const {
-    db::WalkPlace p;
+  ahead::WalkPlace at_leaf(std::uint64_t given_bytes = 0) const {
+    ahead::WalkPlace p;
     p.value_pages = pages_each_;
     p.given_bytes = given_bytes;
     return p;
@@ -81,7 +82,7 @@ class WalkEnv {
   }
   /// Nothing of the file is in memory, or all of it.
   void drop_page_cache() {
-    const cache::Window& w = *env_->window();
+    const window::Window& w = *env_->window();
     (void)::madvise(const_cast<std::byte*>(w.base()), w.length(), MADV_DONTNEED);
     (void)::fdatasync(file_.fd());
     (void)::posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_DONTNEED);
@@ -90,9 +91,9 @@ class WalkEnv {
     std::vector<char> all(bytes());
     ASSERT_EQ(::pread(file_.fd(), all.data(), all.size(), 0), static_cast<ssize_t>(all.size()));
   }
-  cache::FileStats stats() {
-    const auto file = env_->read_ahead_so_far();
-    return file == nullptr ? cache::FileStats() : env_->read_stats(*file);
+  window::FileStats stats() {
+    const auto file = env_->file().cache_so_far();
+    return file == nullptr ? window::FileStats() : env_->file().stats(*file);
   }
 
  private:
@@ -117,8 +118,8 @@ class WalkEnv {
   const std::uint64_t pages_each_;
   const FileImage image_;
   const TempFile file_;
-  std::unique_ptr<db::Env> env_;
-  std::unique_ptr<db::Txn> txn_;
+  std::unique_ptr<tree::Env> env_;
+  std::unique_ptr<tree::Txn> txn_;
 };
 
 }  // namespace lmdbio::testing

@@ -80,7 +80,7 @@ struct Outcome {
 
 Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const Options& options = {},
               std::size_t limit = 1000) {
-  const cache::Window window = cache::Window::over(file, page_size);
+  const window::Window window = window::Window::over(file, page_size);
   Outcome out;
   out.seen.limit = limit;
   EXPECT_TRUE(check_snapshot(window.view(~std::uint64_t{0}), s, options, out.seen, out.totals).ok());
@@ -98,11 +98,11 @@ Outcome check_ahead(Bytes file, std::size_t page_size, const Snapshot& s, Option
   EXPECT_EQ(::posix_fadvise(temp.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
   const Result<File> buffered = File::from_fd(temp.fd(), File::Take::borrow);
   EXPECT_TRUE(buffered);
-  const Result<cache::Window> window = cache::Window::map(temp.fd(), file.size(), page_size, true);
+  const Result<window::Window> window = window::Window::map(temp.fd(), file.size(), page_size, true);
   EXPECT_TRUE(window);
   options.file = &buffered.value();
   Outcome out;
-  const cache::WindowView view = window.value().view(file.size() / page_size);
+  const window::WindowView view = window.value().view(file.size() / page_size);
   EXPECT_TRUE(check_snapshot(view, s, options, out.seen, out.totals).ok());
   return out;
 }
@@ -125,7 +125,7 @@ void expect_same(const Outcome& a, const Outcome& b) {
 }
 
 Status copy_check(Bytes file, std::size_t page_size, const Snapshot& s, CopyHazard& why) {
-  return check_compact_copy(cache::Window::over(file, page_size).view(~std::uint64_t{0}), s, why);
+  return check_compact_copy(window::Window::over(file, page_size).view(~std::uint64_t{0}), s, why);
 }
 
 /// A file with every kind of page, node and tree.

@@ -10,9 +10,11 @@ namespace lmdbio::compat {
 namespace {
 
 TEST(Route, ReadOnlyEnvironmentsOfTheKnownFormatAreOurs) {
-  for (std::size_t page = 512; page <= 32768; page *= 2) EXPECT_EQ(route({MDB_RDONLY, MDB_RDONLY, page}), nullptr) << page;
-  for (const unsigned flags : {unsigned{MDB_NOSUBDIR}, unsigned{MDB_NOTLS}, unsigned{MDB_NOLOCK}, unsigned{MDB_NORDAHEAD},
-                               unsigned{MDB_NOSYNC}, unsigned{MDB_NOMETASYNC}, unsigned{MDB_MAPASYNC}, unsigned{MDB_NOMEMINIT}})
+  for (std::size_t page = 512; page <= 32768; page *= 2)
+    EXPECT_EQ(route({MDB_RDONLY, MDB_RDONLY, page}), nullptr) << page;
+  for (const unsigned flags :
+       {unsigned{MDB_NOSUBDIR}, unsigned{MDB_NOTLS}, unsigned{MDB_NOLOCK}, unsigned{MDB_NORDAHEAD},
+        unsigned{MDB_NOSYNC}, unsigned{MDB_NOMETASYNC}, unsigned{MDB_MAPASYNC}, unsigned{MDB_NOMEMINIT}})
     EXPECT_EQ(route({MDB_RDONLY | flags, MDB_RDONLY | flags, 4096}), nullptr) << flags;
 }
 
@@ -22,11 +24,14 @@ TEST(Route, EachReasonAlone) {
   EXPECT_STREQ(route({MDB_RDONLY | MDB_FIXEDMAP, MDB_RDONLY, 4096}), "MDB_FIXEDMAP");
   EXPECT_STREQ(route({MDB_RDONLY, MDB_RDONLY | MDB_FIXEDMAP, 4096}), "MDB_FIXEDMAP");
   EXPECT_STREQ(route({MDB_RDONLY | MDB_WRITEMAP, MDB_RDONLY | MDB_WRITEMAP, 4096}), "MDB_WRITEMAP");
-  for (const std::size_t page : {0u, 256u, 511u, 32769u, 65536u}) EXPECT_STREQ(route({MDB_RDONLY, MDB_RDONLY, page}), "unsupported page size") << page;
+  for (const std::size_t page : {0u, 256u, 511u, 32769u, 65536u})
+    EXPECT_STREQ(route({MDB_RDONLY, MDB_RDONLY, page}), "unsupported page size") << page;
 }
 
 // stock drops MDB_WRITEMAP of a read-only open: the flags given do not count.
-TEST(Route, WritemapAsGivenIsNoReason) { EXPECT_EQ(route({MDB_RDONLY, MDB_RDONLY | MDB_WRITEMAP, 4096}), nullptr); }
+TEST(Route, WritemapAsGivenIsNoReason) {
+  EXPECT_EQ(route({MDB_RDONLY, MDB_RDONLY | MDB_WRITEMAP, 4096}), nullptr);
+}
 
 TEST(Route, FirstReasonIsNamed) {
   EXPECT_STREQ(route({MDB_WRITEMAP | MDB_FIXEDMAP, MDB_FIXEDMAP, 0}), "writable environment");

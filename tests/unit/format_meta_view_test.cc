@@ -73,7 +73,8 @@ TEST(MetaView, PageSizes) {
     FileImage f = image(size);
     EXPECT_EQ(verdict(f.bytes()), kGood) << size;
   }
-  for (const std::uint32_t size : {0u, 1u, 256u, 511u, 513u, 768u, 4095u, 4097u, 6144u, 65536u, 1u << 31, ~0u})
+  for (const std::uint32_t size :
+       {0u, 1u, 256u, 511u, 513u, 768u, 4095u, 4097u, 6144u, 65536u, 1u << 31, ~0u})
     EXPECT_EQ(with(kAtPageSize, size), kBadSize) << size;
 }
 

@@ -25,7 +25,9 @@ class OnePage {
     put(bytes_.data() + at, v);
     return *this;
   }
-  bool open(PageView& view) const { return PageView::open(bytes_.data(), bytes_.bytes().size(), Pgno{pgno_}, view); }
+  bool open(PageView& view) const {
+    return PageView::open(bytes_.data(), bytes_.bytes().size(), Pgno{pgno_}, view);
+  }
   bool opens() const {
     PageView view;
     return open(view);
@@ -103,7 +105,8 @@ TEST(PageView, EachWrongHeaderIsRefused) {
     EXPECT_TRUE(OnePage(f, p).opens());
     EXPECT_FALSE(OnePage(f, p).set<std::uint64_t>(0, p + 1).opens()) << "number";
     EXPECT_FALSE(OnePage(f, p).set<std::uint64_t>(0, p | std::uint64_t{1} << 63).opens()) << "number";
-    for (const unsigned lower : {0u, 2u, 15u}) EXPECT_FALSE(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(lower)).opens()) << lower;
+    for (const unsigned lower : {0u, 2u, 15u})
+      EXPECT_FALSE(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(lower)).opens()) << lower;
     for (const unsigned flags : {0u, kOverflow, kMeta, kSubPage, kLeaf2})
       EXPECT_FALSE(OnePage(f, p).set(kAtFlags, static_cast<std::uint16_t>(flags)).opens()) << flags;
     if (p == kLeaf2Page) continue;
@@ -112,7 +115,8 @@ TEST(PageView, EachWrongHeaderIsRefused) {
     EXPECT_FALSE(OnePage(f, p).set<std::uint16_t>(kAtUpper, 0xffff).opens());
     EXPECT_TRUE(OnePage(f, p).set<std::uint16_t>(kAtUpper, kPage).opens());
     const auto upper = load<std::uint16_t>(f.page(p) + kAtUpper);
-    EXPECT_FALSE(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(upper + 2)).opens()) << "lower beyond upper";
+    EXPECT_FALSE(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(upper + 2)).opens())
+        << "lower beyond upper";
     EXPECT_TRUE(OnePage(f, p).set(kAtLower, upper).opens());
   }
 }
@@ -136,7 +140,8 @@ TEST(PageView, EachWrongSlotIsRefused) {
         }
         return !ok;
       };
-      for (const unsigned offset : {0u, 1u, 15u, 16u, 16 + 2 * n - 1, unsigned{kPage} - 7, unsigned{kPage}, 0xffffu})
+      for (const unsigned offset :
+           {0u, 1u, 15u, 16u, 16 + 2 * n - 1, unsigned{kPage} - 7, unsigned{kPage}, 0xffffu})
         EXPECT_TRUE(refused(offset)) << p << ' ' << i << ' ' << offset;
     }
   }
@@ -152,10 +157,18 @@ TEST(PageView, NodesEndInsideTheirPage) {
     bool ok;
   };
   const Case cases[] = {
-      {true, 0, 12, 20, true},       {true, 0, 12, 21, false},      {true, 0, 32, 0, true},
-      {true, 0, 33, 0, false},       {true, 0, 65535, 0, false},    {true, 0, 0, 0xffffffff, false},
-      {true, kBigData, 24, 1u << 30, true}, {true, kBigData, 25, 1, false}, {true, kDupData, 12, 20, true},
-      {true, kSubData, 12, 21, false}, {false, 0xffff, 32, 0xffffffff, true}, {false, 0, 33, 0, false},
+      {true, 0, 12, 20, true},
+      {true, 0, 12, 21, false},
+      {true, 0, 32, 0, true},
+      {true, 0, 33, 0, false},
+      {true, 0, 65535, 0, false},
+      {true, 0, 0, 0xffffffff, false},
+      {true, kBigData, 24, 1u << 30, true},
+      {true, kBigData, 25, 1, false},
+      {true, kDupData, 12, 20, true},
+      {true, kSubData, 12, 21, false},
+      {false, 0xffff, 32, 0xffffffff, true},
+      {false, 0, 33, 0, false},
   };
   for (const Case& c : cases) {
     FileImage f(kPage);
@@ -188,7 +201,8 @@ TEST(PageView, SubPages) {
     return PageView::open_sub(block.data(), block.bytes().size(), v);
   };
   const auto nothing = [](std::byte*) {};
-  const std::string plain = FileImage::sub_page({"a", "bb"}), fixed = FileImage::sub_page2(1, {"a", "b", "c"});
+  const std::string plain = FileImage::sub_page({"a", "bb"}),
+                    fixed = FileImage::sub_page2(1, {"a", "b", "c"});
   EXPECT_TRUE(open(plain, nothing));
   EXPECT_TRUE(open(fixed, nothing)) << "its slots would not fit into it";
   EXPECT_FALSE(open(plain.substr(0, kPageHeader - 1), nothing));

@@ -134,7 +134,7 @@ class Model {
     }
   }
 
-  // As program(), by chunk files: cache/chunk_source.cc (claim_memory, filled, drop).
+  // As program(), by chunk files: window/chunk_source.cc (claim_memory, filled, drop).
   void program_of_files() noexcept {
     const Word word{this};
     const Claimer me{static_cast<std::uint16_t>(running_ + 1)};

@@ -35,8 +35,8 @@ void adds_all(T one) {
 }
 
 TEST(Counters, AllAreAdded) {
-  adds_all(cache::FileStats{});
-  adds_all(db::PrefetchCounters{});
+  adds_all(window::FileStats{});
+  adds_all(tree::PrefetchCounters{});
 }
 
 EnvironmentText text(const char* path, bool ours) {
@@ -47,8 +47,8 @@ EnvironmentText text(const char* path, bool ours) {
   return t;
 }
 
-db::Counters gets(std::uint64_t n, std::uint64_t bytes) {
-  db::Counters c;
+tree::Counters gets(std::uint64_t n, std::uint64_t bytes) {
+  tree::Counters c;
   c.get = n;
   c.bytes = bytes;
   c.begun = 1;
@@ -63,7 +63,7 @@ ShownBoard board() {
   EnvironmentCounters first, second;
   first.ended = gets(1, 10);
   second.forwarded.get = 5;
-  cache::FileCounters file;
+  window::FileCounters file;
   file.stats.read = 4096;
   file.stats.stalls = 2;
   file.stats.exact_reads = 3;

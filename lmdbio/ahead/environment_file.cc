@@ -1,0 +1,111 @@
+#include "lmdbio/ahead/environment_file.h"
+
+#include <bit>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/io/time_byte.h"
+#include "lmdbio/window/prefetcher.h"
+
+namespace lmdbio::ahead {
+
+namespace {
+
+ReadDecision how_lookups_read(const EnvironmentFile::Facts& f) noexcept {
+  if (f.fd < 0) return {};
+  ReadFacts facts;
+  facts.setting = config().io;
+  facts.file_bytes = f.id.size;
+  facts.can_map = !f.unmapped;
+  return choose_read_path(Access::lookup, facts);
+}
+
+}  // namespace
+
+EnvironmentFile::EnvironmentFile(Facts facts) noexcept
+    : facts_(std::move(facts)), lookups_(how_lookups_read(facts_)) {}
+
+EnvironmentFile::~EnvironmentFile() {
+  close_cache();
+  delete residency_.load();
+}
+
+Status EnvironmentFile::begin_unmapped(std::uint64_t used_pages) {
+  std::shared_ptr<window::FileCache> first = cache(used_pages);
+  if (first == nullptr) return Status::from_errno(ENOMEM);
+  unmapped_file_ =
+      std::make_unique<UnmappedFile>(origin(), facts_.page_size, name(), window_, std::move(first));
+  return {};
+}
+
+void EnvironmentFile::close_cache() noexcept {
+  unmapped_file_.reset();
+  const std::unique_ptr<std::shared_ptr<window::FileCache>> file(cache_.exchange(nullptr));
+  if (file != nullptr) window::Prefetcher::existing()->close(*file);
+}
+
+std::shared_ptr<window::FileCache> EnvironmentFile::cache_so_far() const noexcept {
+  const std::shared_ptr<window::FileCache>* const there = cache_.load(std::memory_order_acquire);
+  return there != nullptr ? *there : nullptr;
+}
+
+std::shared_ptr<window::FileCache> EnvironmentFile::cache(std::uint64_t used_pages) noexcept {
+  if (auto there = cache_so_far(); there != nullptr) return there;
+  window::Prefetcher* const prefetcher = window::Prefetcher::get();
+  if (prefetcher == nullptr || window_ == nullptr) return nullptr;
+  Result<std::shared_ptr<window::FileCache>> file = prefetcher->open(
+      window_, origin(), name(), used_pages * facts_.page_size, newest_.load(std::memory_order_relaxed));
+  if (!file) return nullptr;
+  auto* const mine = new (std::nothrow) std::shared_ptr<window::FileCache>(file.value());
+  std::shared_ptr<window::FileCache>* none = nullptr;
+  if (mine == nullptr || !cache_.compare_exchange_strong(none, mine, std::memory_order_acq_rel)) {
+    prefetcher->close(file.value());  // another thread was faster
+    delete mine;
+  }
+  return cache_so_far();
+}
+
+std::shared_ptr<window::FileCache> EnvironmentFile::cache(const window::WindowView& view) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->cache_at(view.base()) : cache(view.pages());
+}
+
+Status EnvironmentFile::new_snapshot(std::uint64_t txnid, std::uint64_t file_bytes,
+                                     std::uint64_t used_bytes) noexcept {
+  std::uint64_t newest = newest_.load(std::memory_order_relaxed);
+  while (newest < txnid && !newest_.compare_exchange_weak(newest, txnid)) {
+  }
+  // Chunks may also belong to another environment on the same window, so ask for the process's prefetcher.
+  window::Prefetcher* const prefetcher = facts_.fd >= 0 ? window::Prefetcher::existing() : nullptr;
+  return prefetcher != nullptr ? prefetcher->advance(*window_, txnid, file_bytes, used_bytes) : Status();
+}
+
+// Returns nullptr if memory is short.
+const Residency* EnvironmentFile::residency() noexcept {
+  const Residency* there = residency_.load(std::memory_order_acquire);
+  if (there != nullptr) return there;
+  const bool ours = !facts_.unmapped && is_inode(facts_.fd, facts_.id);
+  auto* const mine = new (std::nothrow) Residency(ours ? facts_.fd : -1);
+  if (mine == nullptr || residency_.compare_exchange_strong(there, mine, std::memory_order_acq_rel))
+    return mine;
+  delete mine;  // another thread was faster
+  return there;
+}
+
+std::optional<double> EnvironmentFile::cached_share(std::uint64_t offset, std::uint64_t bytes,
+                                                    const window::WindowView& view) noexcept {
+  const std::byte* const mapped = facts_.unmapped ? nullptr : view.base();
+  if (const Residency* const r = residency(); r != nullptr && !r->samples())
+    if (const std::optional<double> share = r->share(offset, bytes, mapped); share) return share;
+  const std::shared_ptr<window::FileCache> file = cache(view.pages());
+  return file != nullptr ? file->residency.share(offset, bytes, mapped) : std::nullopt;
+}
+
+std::optional<std::int64_t> EnvironmentFile::time_read(std::uint64_t offset,
+                                                       const window::WindowView& view) noexcept {
+  const std::shared_ptr<window::FileCache> file = cache(view.pages());
+  return file != nullptr ? time_byte(file->buffered, offset) : std::nullopt;
+}
+
+}  // namespace lmdbio::ahead

@@ -1,0 +1,78 @@
+#include "lmdbio/ahead/leaf_ahead.h"
+
+#include "lmdbio/base/futex.h"
+
+namespace lmdbio::ahead {
+
+const std::byte* LeafAhead::leaf_at(const window::WindowView& view, const format::PageView& parent,
+                                    unsigned i) noexcept {
+  format::Node node;
+  if (i >= parent.count() || !parent.node(i, node)) return nullptr;
+  return format::raw(node.child()) < view.pages() ? view.hint(node.child()) : nullptr;
+}
+
+void LeafAhead::jumped(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                       const format::PageView& leaf, unsigned index) noexcept {
+  phase_ = Phase::start;
+  next_ = leaf_at(view, parent, taken + 1);
+  if (next_ == nullptr) return;
+  __builtin_prefetch(next_);
+  // The step to entry index + 1 prefetches entry 0.
+  slots_ = leaf.bytes() + format::kPageHeader - 2 * (std::size_t{index} + 1);
+  more_lines_ = 0;
+}
+
+void LeafAhead::walked(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                       const format::PageView& leaf) noexcept {
+  const unsigned entries = leaf.count();
+  next_ = leaf_at(view, parent, taken + 1);
+  if (const std::byte* const page = leaf_at(view, parent, taken + 2); page != nullptr)
+    __builtin_prefetch(page);
+  // The page numbers of later leaves, early enough.
+  if (constexpr unsigned kBranchAhead = 8; taken + kBranchAhead < parent.count())
+    __builtin_prefetch(parent.bytes() + load<std::uint16_t>(parent.bytes() + format::kPageHeader +
+                                                            2 * (taken + std::size_t{kBranchAhead})));
+  // The step to entry 1 prefetches entry 0.
+  slots_ = next_ != nullptr ? next_ + format::kPageHeader - 2 : nullptr;
+  if (leaves_left_ == 0 || phase_ == Phase::start) tune();
+  --leaves_left_;
+  entries_ += entries;
+  const bool whole = phase_ == Phase::whole || (phase_ == Phase::kept && keep_whole_);
+  const auto lines = static_cast<unsigned>(leaf.size() / kLine / entries);
+  more_lines_ = whole && lines > 1 ? lines - 1 : 0;
+}
+
+// Switches between the trials and the faster method.  Reads the clock at most once in kTrialLeaves leaves.
+// A disturbance can only lengthen a trial, so the shortest cost counts.  The shortest cost decays slowly,
+// so that one bad trial decides nothing.
+void LeafAhead::tune() noexcept {
+  constexpr double kForget = 1.1;
+  const std::int64_t now = now_ns();
+  const double cost =
+      entries_ == 0 ? 0 : static_cast<double>(now - since_ns_) / static_cast<double>(entries_);
+  const auto shortest = [cost](double& best) {
+    best = best == 0 || cost < best * kForget ? cost : best * kForget;
+  };
+  switch (phase_) {
+    case Phase::start:
+    case Phase::kept:
+      phase_ = Phase::headers;
+      leaves_left_ = kTrialLeaves;
+      break;
+    case Phase::headers:
+      shortest(headers_cost_);
+      phase_ = Phase::whole;
+      leaves_left_ = kTrialLeaves;
+      break;
+    case Phase::whole:
+      shortest(whole_cost_);
+      keep_whole_ = whole_cost_ < headers_cost_;
+      phase_ = Phase::kept;
+      leaves_left_ = kKeptLeaves;
+      break;
+  }
+  entries_ = 0;
+  since_ns_ = now;
+}
+
+}  // namespace lmdbio::ahead

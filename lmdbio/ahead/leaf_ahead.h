@@ -1,0 +1,62 @@
+// Prefetches the next leaf of a forward walk into the processor's caches.
+//
+// Measured on 2.6 M records of 200 B (0.6 GB in the page cache), time of MDB_NEXT relative to stock LMDB:
+//                                        untouched   all bytes read
+//   nothing                                 0.89          0.95
+//   all lines of the leaf, evenly paced     0.57          0.51
+//   one line a record: its node's header    0.38          0.67
+// Memory bandwidth limits the second method, and memory latency limits the third.  Which one is better
+// depends on whether the program reads the values, and only the time shows that.  So LeafAhead tries both
+// now and then, for some leaves each, and keeps the faster one.  It also prefetches the first line of the
+// page after the next.  That line holds the slots with the offsets of the node headers; a load that waits
+// for the slots would delay everything behind it (0.48 instead of 0.38).
+#pragma once
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/format/page_view.h"
+#include "lmdbio/window/window.h"
+
+namespace lmdbio::ahead {
+
+class LeafAhead {
+ public:
+  void off() noexcept { next_ = nullptr; }
+  /// Starts anew: the walk starts at, or jumped to, entry `index` of `leaf`, below entry `taken` of
+  /// `parent`.  The walk may never need the next leaf, so it is only prefetched, which cannot fault.  Its
+  /// nodes are assumed to have the same offsets as this leaf's, which is true for records of one size.
+  void jumped(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+              const format::PageView& leaf, unsigned index) noexcept;
+  /// Records that the walk came to `leaf` from the leaf before it.  From here on, the walk is expected to
+  /// need the next leaf.
+  void walked(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+              const format::PageView& leaf) noexcept;
+  /// Prefetches for a step to entry `i` of the leaf from the entry before it.
+  [[gnu::always_inline]] void step(unsigned i) const noexcept {
+    if (next_ == nullptr) return;
+    const std::byte* line = next_ + load<std::uint16_t>(slots_ + 2 * std::size_t{i});
+    __builtin_prefetch(line);
+    for (unsigned n = more_lines_; n > 0; --n) __builtin_prefetch(line += kLine);
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  static constexpr unsigned kTrialLeaves = 128, kKeptLeaves = 4096;
+  enum class Phase : unsigned char { start, headers, whole, kept };
+
+  static const std::byte* leaf_at(const window::WindowView& view, const format::PageView& parent,
+                                  unsigned i) noexcept;
+  void tune() noexcept;
+
+  const std::byte* next_ = nullptr;  ///< the next leaf; null: a step prefetches nothing
+  const std::byte* slots_ =
+      nullptr;               ///< of the entries to prefetch, shifted by the step at which they are due
+  unsigned more_lines_ = 0;  ///< lines to prefetch of each node after its first
+  Phase phase_ = Phase::start;
+  bool keep_whole_ = false;
+  unsigned leaves_left_ = 0;
+  std::uint64_t entries_ = 0;  ///< number walked in this phase
+  std::int64_t since_ns_ = 0;
+  double headers_cost_ = 0, whole_cost_ = 0;  ///< ns per entry; 0: not tried yet
+};
+
+}  // namespace lmdbio::ahead

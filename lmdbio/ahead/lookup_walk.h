@@ -1,0 +1,64 @@
+// Prefetches for lookups by keys in the order of the tree, as for a walk.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "lmdbio/ahead/lookup_sequence.h"
+#include "lmdbio/ahead/planner.h"
+#include "lmdbio/ahead/readahead.h"
+#include "lmdbio/window/window.h"
+
+namespace lmdbio::ahead {
+
+/// Recognizes and prefetches the walk of lookups of one transaction handle.  Follows the handle's thread
+/// rule.
+class LookupWalk {
+ public:
+  explicit LookupWalk(EnvironmentFile& env) noexcept : readahead_(env, Readahead::Uses::all) {}
+
+  /// Whether lookups are a walk and one in the leaf page below `taken` is likely to be a step of it.
+  bool has(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
+    return sequence_.is_walk() && readahead_.is_on() && sequence_.is_near(root, taken);
+  }
+  /// Of a walk: entries from one lookup to the next, 1 or more.
+  std::uint32_t width() const noexcept { return static_cast<std::uint32_t>(std::abs(sequence_.step())); }
+  /// Whether the walk is being prefetched.
+  bool is_streaming() const noexcept { return readahead_.is_streaming(); }
+  /// Waits until `need` can be read; returns false if it cannot be read now.  `need` is a leaf page, and
+  /// `place.leaf` is none; or it is a value.
+  bool bring(const WalkPlace& place, const PageRun& need, const window::WindowView& view) noexcept;
+  /// Records that the lookup has come to `place`.
+  void came_to(std::uint64_t root, const WalkPlace& place) noexcept {
+    sequence_.came_to(root, place.taken, place.index, place.leaf.count());
+    if (!sequence_.is_walk() && readahead_.has_walk()) end_walk();
+  }
+  bool forward() const noexcept { return sequence_.step() >= 0; }
+  /// Returns how many lookups after `place` find what they need in memory if the walk continues.
+  unsigned covered(const WalkPlace& place, const window::WindowView& view) const noexcept;
+  /// Returns after how many lookups from `place` on the next one must probe, although its data was in
+  /// memory.
+  unsigned ask_within(const WalkPlace& place, const window::WindowView& view) const noexcept;
+  /// The next `lookups` lookups are not reported to came_to().
+  void skip(unsigned lookups) noexcept { sequence_.skip(lookups); }
+  /// Forgets the walk and all places.  Called when the window has changed.
+  void forget() noexcept {
+    end_walk();
+    sequence_.forget();
+  }
+
+ private:
+  void end_walk() noexcept {
+    readahead_.forget();
+    run_ = {};
+    leaf_ = 0;
+  }
+
+  Readahead readahead_;
+  LookupSequence sequence_;
+  FreeRun run_;
+  std::uint64_t leaf_ = 0;  ///< page number of the leaf read last; 0: none
+};
+
+}  // namespace lmdbio::ahead

@@ -1,0 +1,111 @@
+// Snapshots: how a reader gets a transaction id and a copy of the matching meta page.
+#pragma once
+
+#include <lmdb.h>
+
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <cstdint>
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/base/status.h"
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::tree {
+
+/// The source of a reader's transaction id: a companion transaction of stock LMDB, or the metas alone.
+/// renew(txnid) releases the snapshot held before and takes the newest one.  Writers then do not reuse pages
+/// of `txnid` until the source releases it.  A lock-free source gives no such guarantee.
+template <class T>
+concept SnapshotSource = requires(T source, std::uint64_t& txnid) {
+  { source.renew(txnid) } -> std::same_as<Status>;
+};
+
+/// The state that a transaction starts from.
+struct Snapshot {
+  std::uint64_t txnid = 0;
+  std::uint64_t last_pg = 0;
+  format::DbRecord dbs[2]{};  ///< free, main
+};
+
+/// Loads words of a meta page that writers share.  Tests replace it to let a writer run between two loads.
+struct SharedWords {
+  static std::uint64_t load(const std::byte* p) noexcept {
+    return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(p), __ATOMIC_RELAXED);
+  }
+};
+
+namespace detail {
+inline constexpr std::size_t kAtDbs = format::kPageHeader + offsetof(format::MetaRecord, dbs);
+inline constexpr std::size_t kAtLastPg = format::kPageHeader + offsetof(format::MetaRecord, last_pg);
+inline constexpr std::size_t kAtTxnid = format::kPageHeader + offsetof(format::MetaRecord, txnid);
+}  // namespace detail
+
+/// Copies the meta page of the source's transaction to `out`.  On entry `out.txnid` is the source's current
+/// id; on return it is the id of the copy.
+///
+/// A reader slot does not protect the metas.  Stock's writer stores the roots first and the txnid last, so a
+/// copy torn by commit T+2 shows T before and after it.  Transaction N writes meta N % 2.  The copy of meta[T
+/// & 1] is whole if its txnid is T and one of these holds.  The other meta is older than T: T+2 cannot start
+/// before T+1 is visible.  Or the source, asked again, still says T: it says T+1 only after T+1's commit has
+/// ended, and T+2 starts later.  Otherwise the newer id is tried.
+///
+/// A source that says 0 is not asked again.  Either nothing was ever committed, or another environment of
+/// this process is setting up the lock file of the same file again.  File locks do not prevent this inside
+/// one process, and stock shows such a reader an empty database.  A slot with id 0 keeps all pages, so the
+/// newest meta can be used.
+///
+/// `metas` are page 0 and page 1.  Returns MDB_BAD_TXN after kTries rounds (writers commit faster than a meta
+/// can be copied), or the error of the source.
+template <class Words = SharedWords, SnapshotSource Source>
+Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapshot& out) {
+  constexpr int kTries = 1000;
+  for (int round = 0; round < kTries; ++round) {
+    if (out.txnid == 0) [[unlikely]]
+      out.txnid =
+          std::max(Words::load(metas[0] + detail::kAtTxnid), Words::load(metas[1] + detail::kAtTxnid));
+    const std::uint64_t txnid = out.txnid;
+    const std::byte* const meta = metas[txnid & 1];
+    std::uint64_t words[sizeof out.dbs / 8];
+    for (std::size_t i = 0; i < std::size(words); ++i) words[i] = Words::load(meta + detail::kAtDbs + 8 * i);
+    const std::uint64_t last_pg = Words::load(meta + detail::kAtLastPg);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const std::uint64_t own = Words::load(meta + detail::kAtTxnid);
+    const std::uint64_t other = Words::load(metas[~txnid & 1] + detail::kAtTxnid);
+    bool whole = own == txnid && (other < txnid || (other == 0 && txnid == 0));
+    if (!whole) [[unlikely]] {
+      if (const Status st = source.renew(out.txnid); !st.ok()) return st;
+      whole = own == txnid && out.txnid == txnid;
+    }
+    if (whole) [[likely]] {
+      std::memcpy(out.dbs, words, sizeof out.dbs);
+      out.last_pg = last_pg;
+      return {};
+    }
+  }
+  return Status::from_mdb(MDB_BAD_TXN);
+}
+
+/// Returns whether a lock-free reader of `txnid` may have seen pages of a later transaction.  The second
+/// commit after `txnid` is the first one that may overwrite them (a writer reuses what was freed before its
+/// predecessor).
+inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) noexcept {
+  for (const std::byte* const meta : metas) {
+    const std::uint64_t id = SharedWords::load(meta + detail::kAtTxnid);
+    if (id > txnid && id - txnid > 1) return true;
+  }
+  return false;
+}
+
+/// Gives the newest txnid that the metas show, without a lock: for readers that have no companion.
+class MetaSource {
+ public:
+  explicit MetaSource(const std::byte* const (&metas)[2]) noexcept : metas_{metas[0], metas[1]} {}
+  Status renew(std::uint64_t& txnid) const noexcept;
+
+ private:
+  const std::byte* metas_[2];
+};
+
+}  // namespace lmdbio::tree

@@ -1,0 +1,446 @@
+#include "lmdbio/tree/txn.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/uncancelled.h"
+#include "lmdbio/tree/cursor.h"
+#include "lmdbio/tree/descend.h"
+#include "lmdbio/tree/txn_prefetch.h"
+#include "lmdbio/window/prefetcher.h"
+
+namespace lmdbio::tree {
+
+void Counters::add(const Counters& c) noexcept {
+  get += c.get;
+  get_missed += c.get_missed;
+  for (unsigned i = 0; i <= kCursorOps; ++i) cursor_op[i] += c.cursor_op[i];
+  cursor_failed += c.cursor_failed;
+  bytes += c.bytes;
+  begun += c.begun;
+  renewed += c.renewed;
+  prefetch.add(c.prefetch);
+}
+
+Txn::Txn(Env& env)
+    : dbs_(zeroed_array<format::DbRecord>(env.max_dbs())),
+      dbi_state_(zeroed_array<unsigned char>(env.max_dbs())),
+      env_(&env) {}
+
+Txn::~Txn() {
+  forget_prefetch();
+  if (entered_ != nullptr) leave_window();
+}
+
+void Txn::start(std::uint32_t window, const window::WindowView& view) noexcept {
+  stamp_.set_window(window);
+  leaf_seen_ = nullptr;
+  view_ = view;
+  if (loader_ != nullptr) [[unlikely]]
+    view_.load_by(loader_.get());
+  std::memcpy(dbs_.get(), snapshot_.dbs, sizeof snapshot_.dbs);
+  dbi_state_[kFreeDbi] = kValid;
+  dbi_state_[kMainDbi] = kValid | kUserValid;
+  restart();
+}
+
+Status Txn::begin_unmapped() noexcept {
+  const Uncancelled wait;
+  const AsyncSignalsBlocked allocates;
+  ahead::UnmappedFile* const file = env_->file().unmapped_file();
+  if (loader_ == nullptr) loader_.reset(new (std::nothrow) Loader);
+  if (file == nullptr || loader_ == nullptr) return Status::from_errno(ENOMEM);
+  if (const Status st = env_->read_metas(loader_->metas); !st.ok()) return st;
+  const MetaSource source(loader_->metas.pages());
+  Snapshot now;
+  if (const Status st = source.renew(now.txnid); !st.ok()) return st;
+  if (const Status st = read_snapshot(loader_->metas.pages(), source, now); !st.ok()) return st;
+  if (env_->outgrown(now.last_pg)) return Status::from_mdb(MDB_MAP_RESIZED);
+  const unsigned shift = env_->page_shift();
+  const int saved = errno;
+  const Result<ahead::UnmappedFile::Entry*> entered =
+      file->enter(now.txnid, (now.last_pg + 1) << shift, env_->file_pages(now.txnid) << shift);
+  errno = saved;
+  if (!entered) return entered.error();
+  entered_ = entered.value();
+  if (now.txnid == snapshot_.txnid && stamp_.window() == entered_->number) {
+    restart();
+    return {};
+  }
+  snapshot_ = now;
+  loader_->file = entered_->cache;
+  loader_->page_shift = shift;
+  // Only pages that the file had when the window got this snapshot: its chunks cover no more.
+  start(entered_->number,
+        entered_->window->view(std::min(now.last_pg + 1, entered_->cache->file_bytes.load() >> shift)));
+  return {};
+}
+
+// Leaves the window of an unmapped file, whose memory may then be released.
+void Txn::leave_window() noexcept {
+  const int saved = errno;
+  const Uncancelled wait;
+  const AsyncSignalsBlocked allocates;
+  env_->file().unmapped_file()->leave(std::exchange(entered_, nullptr));
+  errno = saved;
+}
+
+bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
+  const window::ChunkIndex a = file->chunk_at(first << page_shift),
+                           b = file->chunk_at(((first + n) << page_shift) - 1);
+  for (std::uint32_t c = raw(a); c <= raw(b); ++c) {
+    if (file->resident_now(window::ChunkIndex{c})) [[likely]]
+      continue;
+    const int saved = errno;
+    const Uncancelled wait;
+    const AsyncSignalsBlocked allocates;
+    failed = window::Prefetcher::existing()->read_chunk(*file, window::ChunkIndex{c});
+    errno = saved;
+    if (!failed.ok()) return false;
+  }
+  failed = {};
+  return true;
+}
+
+// Returns the error of a failed read, once, or OK. A page that cannot be read now is not damaged: the next
+// attempt may succeed.
+Status Txn::unread() noexcept {
+  return loader_ != nullptr ? std::exchange(loader_->failed, Status()) : Status();
+}
+
+void Txn::restart() noexcept {
+  dbs_[kMainDbi].flags = snapshot_.dbs[kMainDbi].flags;  // mdb_dbi_open may have added flags
+  const unsigned n = env_->num_dbs();
+  for (unsigned i = kCoreDbs; i < n; ++i) {
+    const unsigned f = env_->slot_flags(i);
+    dbs_[i].flags = static_cast<std::uint16_t>(f & kPersistentFlags);
+    dbi_state_[i] = (f & kSlotValid) != 0 ? kValid | kUserValid | kStale : 0;
+  }
+  num_dbs_ = n;
+  used_dbs_ = std::max(used_dbs_, n);
+  blocked_ = 0;
+  stamp_.bits &= ~Stamp::kBlocked;
+}
+
+void Txn::end(bool keep) noexcept {
+  for (unsigned i = num_dbs_; i-- > kCoreDbs;) {
+    if ((dbi_state_[i] & kNew) == 0) continue;
+    if (!keep) {
+      env_->close_dbi(i);
+      continue;
+    }
+    env_->slot_flags(i) = static_cast<std::uint16_t>(dbs_[i].flags | kSlotValid);
+    env_->raise_num_dbs(num_dbs_);
+  }
+  num_dbs_ = 0;
+  if (prefetch_ != nullptr) [[unlikely]]
+    forget_prefetch();
+  block(kFinished);
+  if (entered_ != nullptr) [[unlikely]]
+    leave_window();
+}
+
+void Txn::recycle() noexcept {
+  for (; used_dbs_ > kCoreDbs; --used_dbs_) dbs_[used_dbs_ - 1] = {};
+  stamp_.next_use();
+}
+
+bool Txn::savable() const noexcept {
+  if (finished()) return true;
+  if (blocked() || prefetch_ != nullptr || entered_ != nullptr ||
+      dbs_[kMainDbi].flags != snapshot_.dbs[kMainDbi].flags)
+    return false;
+  for (unsigned i = kCoreDbs; i < num_dbs_; ++i)
+    if ((dbi_state_[i] & kNew) != 0) return false;
+  return true;
+}
+
+void Txn::restore(const Saved& saved) noexcept {
+  snapshot_ = saved.snapshot;
+  stamp_.set_window(0);
+  if (!saved.runs) return;
+  if (env_->window() == nullptr) {
+    block(kError);
+    blocked_ &= ~unsigned{kFinished};
+    return;
+  }
+  start(env_->window_number(),
+        env_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
+  num_dbs_ = std::min(num_dbs_, saved.num_dbs);
+}
+
+Status Txn::corrupted(const char* what, const std::byte* at) noexcept {
+  block(kError);
+  env_->report_damage(view_, what, at);
+  return Status::from_mdb(MDB_CORRUPTED);
+}
+
+Status Txn::bad_page(format::Pgno p) noexcept {
+  if (const Status st = unread(); !st.ok()) return st;
+  block(kError);
+  env_->report_damage(view_, p);
+  return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
+}
+
+Status Txn::bad_run(format::Pgno p, std::uint64_t bytes) noexcept {
+  if (const Status st = unread(); !st.ok()) return st;
+  block(kError);
+  env_->report_bad_run(view_, p, bytes);
+  return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
+}
+
+// Looks up a stale handle's record, as mdb_page_search does.
+Status Txn::look_up(MDB_dbi dbi) {
+  if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  const Dbx& slot = env_->dbx(dbi);
+  const format::DbRecord& main = dbs_[kMainDbi];
+  if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
+  const auto lost = Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
+  if (!slot.named() || *slot.name == '\0') return lost;  // closed meanwhile; there are no empty keys
+
+  format::DbRecord found;
+  const Status st = find_record(slot.name, found);
+  if (st.raw() == MDB_NOTFOUND) return lost;
+  if (!st.ok()) return st;
+  if ((dbs_[dbi].flags & kPersistentFlags) != found.flags) return Status::from_mdb(MDB_INCOMPATIBLE);
+  dbs_[dbi] = found;
+  dbi_state_[dbi] &= static_cast<unsigned char>(~kStale);
+  return {};
+}
+
+Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
+  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]] {
+    if (const Status st = look_up(dbi); !st.ok()) return st;
+  }
+  return &dbs_[dbi];
+}
+
+void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
+  // ahead::Lookups until the next probe, if there can be none now.
+  constexpr std::uint32_t kSoon = 16;
+  ask_in_ = kSoon;
+  if (prefetch_ != nullptr) {  // prefetch requests already read these pages
+    ask_in_ = 1;
+    return;
+  }
+  if (!env_->file().reads_ahead()) {
+    ask_in_ = ahead::Lookups::kNever;
+    return;
+  }
+  const format::DbRecord& db = dbs_[dbi];
+  const format::Comparator& order = env_->dbx(dbi).key_order;
+  // A user's comparator is called only as often as lookups need.
+  if (key.mv_size == 0 || stale(dbi) || db.root == format::kNoPage || order.order == format::Order::user)
+    return;
+  if (lookups_ == nullptr) {
+    const AsyncSignalsBlocked fork_safe(has_own_threads());
+    lookups_.reset(new (std::nothrow) ahead::Lookups(env_->file()));
+  }
+  if (lookups_ != nullptr)
+    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window(), counters_->bytes},
+                               {db, order, key, or_next});
+}
+
+void Txn::order_main() noexcept {
+  if (!env_->dbx(kMainDbi).ordered) order_main_anew();
+}
+
+// Sets the default orders.  Many programs open the main database again in each transaction, possibly in
+// several threads, so nothing is written if the orders are unchanged.
+void Txn::order_main_anew() noexcept {
+  Dbx& main = env_->dbx(kMainDbi);
+  const format::Comparator key = format::default_key_order(dbs_[kMainDbi].flags),
+                           dup = format::default_dup_order(dbs_[kMainDbi].flags);
+  if (main.ordered && main.key_order == key && main.dup_order == dup) return;
+  main.key_order = key;
+  main.dup_order = dup;
+  main.ordered = true;
+}
+
+// Looks up the record of a named database in the main one.
+Status Txn::find_record(const char* name, format::DbRecord& out) {
+  const MDB_val key = {std::strlen(name), const_cast<char*>(name)};
+  if (key.mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
+  Walker walker;
+  walker.attach(*this, kMainDbi, nullptr);
+  format::Node node;
+  if (const Status st = walker.find_node(key, node); !st.ok()) return st;
+  const unsigned kind = node.flags() & (format::kDupData | format::kSubData);
+  MDB_val data{};
+  if ((kind & format::kDupData) == 0) {  // stock reads the value before it checks its kind
+    if (const Status st = value(node, data); !st.ok()) return st;
+  }
+  if (kind != format::kSubData) return Status::from_mdb(MDB_INCOMPATIBLE);
+  if (data.mv_size < sizeof out) return corrupted("the record of a named database is too short", node.at);
+  out = load<format::DbRecord>(static_cast<const std::byte*>(data.mv_data));
+  return {};
+}
+
+Status Txn::open_dbi(const char* name, unsigned flags, MDB_dbi& dbi) {
+  constexpr unsigned kOrders =
+      MDB_REVERSEKEY | MDB_DUPSORT | MDB_INTEGERKEY | MDB_DUPFIXED | MDB_INTEGERDUP | MDB_REVERSEDUP;
+  if ((flags & ~(kOrders | MDB_CREATE)) != 0) return Status::from_errno(EINVAL);
+  if (blocked()) return Status::from_mdb(MDB_BAD_TXN);
+  if (name == nullptr) {
+    dbs_[kMainDbi].flags = static_cast<std::uint16_t>(dbs_[kMainDbi].flags | (flags & kPersistentFlags));
+    order_main_anew();
+    dbi = kMainDbi;
+    return {};
+  }
+  order_main();
+  unsigned slot = 0;
+  for (unsigned i = kCoreDbs; i < num_dbs_; ++i) {
+    if (const Dbx& d = env_->dbx(i); !d.named()) {
+      if (slot == 0) slot = i;
+    } else if (std::strcmp(d.name, name) == 0) {
+      dbi = i;
+      return {};
+    }
+  }
+  if (slot == 0) slot = num_dbs_;
+  if (slot >= env_->max_dbs()) return Status::from_mdb(MDB_DBS_FULL);
+  const bool create = (flags & MDB_CREATE) != 0;
+  if ((dbs_[kMainDbi].flags & (MDB_DUPSORT | MDB_INTEGERKEY)) != 0)
+    return Status::from_mdb(create ? MDB_INCOMPATIBLE : MDB_NOTFOUND);
+  format::DbRecord found;
+  if (const Status st = find_record(name, found); !st.ok())
+    return st.raw() == MDB_NOTFOUND && create ? Status::from_errno(EACCES) : st;
+
+  const AsyncSignalsBlocked fork_safe(has_own_threads());
+  if (!env_->name_dbi(slot, name)) return Status::from_errno(ENOMEM);
+  dbs_[slot] = found;
+  dbi_state_[slot] = kNew | kValid | kUserValid;
+  num_dbs_ = std::max(num_dbs_, slot + 1);
+  used_dbs_ = std::max(used_dbs_, num_dbs_);
+  Dbx& made = env_->dbx(slot);
+  made.key_order = format::default_key_order(found.flags);
+  made.dup_order = format::default_dup_order(found.flags);
+  made.ordered = true;
+  dbi = slot;
+  return {};
+}
+
+// Returns the first duplicate of `node`.  Uncommon cases use a walker, as cursors do.
+Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node) {
+  const format::DbRecord& db = dbs_[dbi];
+  const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
+  format::PageView dups;
+  if (node != nullptr && !dupsort) return corrupted("duplicates in a database without MDB_DUPSORT", node->at);
+  constexpr unsigned kElsewhere = format::kSubData | format::kBigData;  // the data is not all in the node
+  if (node != nullptr && (node->flags() & kElsewhere) == 0 &&
+      format::PageView::open_sub(node->data(), node->data_size(), dups) && dups.count() != 0) {
+    format::Node first;
+    if (dups.is_leaf2() && (db.flags & MDB_DUPFIXED) != 0) {
+      if (const std::byte* const item = dups.item(0, dups.item_size()); item != nullptr) {
+        data = {dups.item_size(), const_cast<std::byte*>(item)};
+        return {};
+      }
+    } else if (!dups.is_leaf2() && dups.node(0, first) && first.flags() == 0) {
+      data = {first.key_size(), const_cast<std::byte*>(first.key())};
+      return {};
+    }
+  }
+  Walker main, walker;
+  main.attach(*this, dbi, dupsort ? &walker : nullptr);
+  MDB_val k = key;
+  return main.set(&k, &data, MDB_SET, true);
+}
+
+// Finds the value of `key`, or the first of its duplicates.
+[[gnu::always_inline]] inline Status Txn::find(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  const format::DbRecord& db = dbs_[dbi];
+  if (db.root == format::kNoPage || stale(dbi)) [[unlikely]]
+    return find_rare(dbi, key, data, nullptr);
+  const format::Comparator& order = env_->dbx(dbi).key_order;
+  format::PageView leaf;
+  format::Place place;
+  detail::NoPath path;
+  Status st;
+  if (order.order == format::Order::memn) [[likely]]
+    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf,
+                              place);
+  else
+    st = detail::descend_any(*this, db, order, key, leaf, place);
+  if (!st.ok()) [[unlikely]]
+    return st;
+  if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
+  format::Node node;
+  if (!leaf.node(place.index, node)) [[unlikely]]
+    return corrupted("invalid entry on a leaf page", leaf.bytes());
+  if ((node.flags() & format::kDupData) != 0) [[unlikely]]
+    return find_rare(dbi, key, data, &node);
+  return value(node, data);
+}
+
+void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
+  if (own_prefetch_ == nullptr) {
+    std::shared_ptr<PrefetchFile> file = env_->prefetch_file(snapshot_.last_pg + 1);
+    if (file == nullptr) return;
+    own_prefetch_ = TxnPrefetch::make(std::move(file));
+    if (own_prefetch_ == nullptr) return;
+  }
+  prefetch_ = own_prefetch_.get();
+  ask_in_ = 1;
+  prefetch_->add(*this, dbi, keys);
+}
+
+// Does the same in a transaction that has prefetched keys.  A separate function, so that other transactions
+// pay one branch for it.
+Status Txn::find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  const format::DbRecord& db = dbs_[dbi];
+  Status st;
+  if (!stale(dbi) && prefetch_->answer({dbi, format::raw(db.root), db.flags, env_->dbx(dbi).key_order}, key,
+                                       view_, data, st))
+    return st;
+  return find(dbi, key, data);
+}
+
+void Txn::forget_prefetch() noexcept {
+  if (own_prefetch_ == nullptr) return;
+  if (own_prefetch_->lost()) {
+    (void)own_prefetch_.release();  // belongs to a thread that does not exist in this process
+  } else if (prefetch_ != nullptr) {
+    prefetch_->end();
+    counters_->prefetch.add(prefetch_->take_counters());
+  }
+  prefetch_ = nullptr;
+}
+
+template <bool kPrefetched>
+[[gnu::always_inline]] inline Status Txn::get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  ++counters_->get;
+  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
+    (void)record(dbi);  // as mdb_cursor_init: the search returns the error
+  if (key.mv_size == 0) [[unlikely]] {
+    ++counters_->get_missed;
+    return Status::from_mdb(MDB_BAD_VALSIZE);
+  }
+  const Status st = kPrefetched ? find_prefetched(dbi, key, data) : find(dbi, key, data);
+  if (st.ok()) [[likely]]
+    counters_->bytes += data.mv_size;
+  else
+    ++counters_->get_missed;
+  return st;
+}
+
+Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  if (prefetch_ != nullptr) {
+    ask_in_ = 1;  // each lookup comes here
+    return get_by<true>(dbi, key, data);
+  }
+  ask(dbi, key, false);
+  ++ask_in_;
+  return get(dbi, key, data);
+}
+
+Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
+  // First, and as a tail call, so that nothing must be kept in registers for it.
+  if (--ask_in_ == 0) [[unlikely]]
+    return get_after_asking(dbi, key, data);
+  return get_by<false>(dbi, key, data);
+}
+
+}  // namespace lmdbio::tree

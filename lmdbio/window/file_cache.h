@@ -1,0 +1,188 @@
+// State of a file that is read ahead: its window, its open descriptors, the states of its chunks,
+// statistics.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/gather/memory_budget.h"
+#include "lmdbio/io/extents.h"
+#include "lmdbio/io/open_file.h"
+#include "lmdbio/io/read_path.h"
+#include "lmdbio/io/residency.h"
+#include "lmdbio/node/counter_board.h"
+#include "lmdbio/window/chunk_source.h"
+#include "lmdbio/window/chunk_table.h"
+#include "lmdbio/window/file_stats.h"
+#include "lmdbio/window/late_use.h"
+#include "lmdbio/window/lookup_history.h"
+#include "lmdbio/window/node_share.h"
+#include "lmdbio/window/residents.h"
+#include "lmdbio/window/window.h"
+
+namespace lmdbio::window {
+
+/// Progress of a load of a whole file.  Under the Prefetcher's lock, except is_going().
+struct WholeLoad {
+  std::atomic<ReadPath> path{ReadPath::none};  ///< none: no load is going on
+  std::uint32_t next = 0, end_chunk = 0;       ///< chunk numbers
+  unsigned reading = 0;                        ///< chunks being read
+  unsigned begun = 0;                          ///< number of loads begun
+  bool is_going() const noexcept { return path.load(std::memory_order_relaxed) != ReadPath::none; }
+  void end() noexcept { path.store(ReadPath::none, std::memory_order_relaxed); }
+  /// In a forked child: the parent's load does not go on here.
+  void after_fork() noexcept {
+    end();
+    next = end_chunk = 0;
+    reading = begun = 0;
+  }
+};
+
+/// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
+/// Prefetcher's lock, unless stated otherwise.
+///
+/// The file is mapped: where no chunk is resident, page faults of the window give its bytes.  For files
+/// that cannot be mapped see UnmappedFileCache.
+struct FileCache : std::enable_shared_from_this<FileCache> {
+  FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
+            int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
+      : window(std::move(w)),
+        file(std::move(f)),
+        buffered(file->buffered()),
+        direct(past_page_cache),
+        residency(file->residency(programs_fd)),
+        local(file->local()),
+        readahead(file->readahead()),
+        decision(how),
+        table(std::move(t)),
+        chunk_bytes(chunk),
+        page_shift(window->page_shift()),
+        name(std::move(n)),
+        counters({node::CellKind::file, 0, file->identity().dev, file->identity().ino}),
+        node(file->identity(), chunk, window->capacity(),
+             config().node != NodeMode::off && window->has_file()),
+        path_now_(how.path) {}
+
+  std::shared_ptr<Window> window;  ///< null once the file is closed
+  const std::shared_ptr<const OpenFile> file;
+  const File& buffered;      ///< see OpenFile
+  const File* const direct;  ///< see OpenFile; null if not available or not wanted
+  const Residency residency;
+  const bool local;               ///< on a local file system
+  const std::uint64_t readahead;  ///< of the kernel, for page faults, in bytes
+  bool shares_chunks = false;     ///< see shares_chunk_files(); constant once a walk has begun
+  const ReadDecision decision;    ///< the first decision; path() is the current one
+  ChunkTable table;
+  const std::size_t chunk_bytes;  ///< a multiple of 2 MiB
+  const unsigned page_shift;      ///< log2 of the database's page size
+  const std::string name;
+  std::atomic<std::uint64_t> file_bytes{0};  ///< size of the file; any thread may read it
+  /// The part of `file_bytes` that the database uses.  The rest of a file that was written with
+  /// MDB_WRITEMAP has no data.
+  std::uint64_t used_bytes = 0;
+  std::atomic<const char*> engine{""};     ///< name of the engine in use
+  Residents residents;                     ///< the same chunks as in `table`
+  std::vector<Extent> reading;             ///< extents that are being read
+  std::atomic<bool> reads_extents{false};  ///< `reading` is not empty; any thread, without the lock
+  std::vector<Extent> dropping;            ///< pieces to drop from the page cache
+  std::atomic<bool> has_dropping{false};   ///< `dropping` is not empty; any thread, without the lock
+  /// A read has failed.  Since then the page cache may have pages without their bytes.  Calls that count
+  /// resident pages count such pages, too, and touching one may raise a signal.  Any thread.
+  std::atomic<bool> read_failed{false};
+  /// Chunks are read into the page cache because PageFiller is not available.  Only the I/O thread uses it.
+  bool cannot_populate = false;
+  /// `filled`: bytes read into the page cache since check_memory() last checked.  `came_to`: bytes of such
+  /// chunks that walks reached recently.  `came_to_nothing`: the part of `came_to` that was not in the page
+  /// cache any more.
+  std::uint64_t filled = 0, came_to = 0, came_to_nothing = 0;
+  std::atomic<unsigned> users{0};  ///< number of environments; any thread may read it
+  /// A reference to itself, set if there was no memory to give the chunks back at close.  Other users of
+  /// the window, perhaps under a new snapshot, need to know of these chunks.
+  std::shared_ptr<FileCache> kept;
+  std::atomic<bool> drop_behind{false};   ///< drop chunks that walks have passed from the page cache
+  unsigned readahead_walks = 0;           ///< see Prefetcher::use_readahead
+  std::atomic<bool> comes_around{false};  ///< a walk has gone through the file more than once; any thread
+  std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest of a direct request; 0: none; any thread
+  std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
+  unsigned changes = 0;                            ///< snapshot changes in that minute that evicted chunks
+  node::Cell<FileCounters> counters;
+  FileStats& stats = counters->stats;   ///< any thread, without the lock
+  NodeShare node;                       ///< any thread, without the lock
+  std::unique_ptr<ChunkSource> source;  ///< constant once a walk has begun
+  WholeLoad load;                       ///< of this file
+  LateUse late_use;                     ///< of this file's values
+  LookupHistory lookups;                ///< any thread, without the lock
+
+  virtual ~FileCache() = default;
+
+  /// Returns whether the window has the page cache's bytes where no chunk is resident.  If so, no chunk has
+  /// to be read, and single pages and extents may be read into the page cache instead.
+  virtual bool has_page_cache() const noexcept { return true; }
+  /// Returns whether resident chunks stay until the file is closed, also in a forked child.  If so, their
+  /// memory is counted when they are published, even beyond the limit.
+  virtual bool keeps_chunks() const noexcept { return false; }
+  /// Returns the use for which the memory of the file's chunks is counted.
+  virtual gather::MemoryUse memory_use() const noexcept { return gather::MemoryUse::chunks; }
+
+  std::uint64_t offset(ChunkIndex i) const noexcept { return std::uint64_t{raw(i)} * chunk_bytes; }
+  ChunkIndex chunk_at(std::uint64_t at) const noexcept {
+    return ChunkIndex{static_cast<std::uint32_t>(at / chunk_bytes)};
+  }
+  /// Any thread, without the lock.
+  ReadPath path() const noexcept { return path_now_.load(std::memory_order_relaxed); }
+  /// Changes from the page cache to direct reads, for good.  Under the lock.
+  void go_direct() noexcept {
+    path_now_.store(ReadPath::direct, std::memory_order_relaxed);
+    counters->path = ReadPath::direct;
+  }
+  /// Resets all counters to zero.  Under the lock.
+  void begin_counting(std::uint64_t memory_limit) noexcept {
+    *counters = {};
+    counters->chunk_bytes = chunk_bytes;
+    counters->memory_limit = memory_limit;
+    counters->path = path();
+    set_text(counters->reason, decision.reason);
+    set_text(counters->engine, engine.load(std::memory_order_relaxed));
+    set_text(counters->residency, residency.how());
+  }
+  /// Sets the name of the engine in use.  Only the I/O thread calls it.
+  void set_engine(const char* engine_name) noexcept {
+    engine.store(engine_name, std::memory_order_relaxed);
+    set_text(counters->engine, engine_name);
+  }
+  /// Any thread, without the lock.
+  bool resident_now(ChunkIndex i) const noexcept { return table.state(i) == ChunkState::resident; }
+  /// Returns how many bytes of the file lie in the chunk; 0 if it is beyond the end of the file.
+  std::uint64_t bytes_in(ChunkIndex i) const noexcept {
+    const std::uint64_t size = file_bytes.load(std::memory_order_relaxed), at = offset(i);
+    return at >= size ? 0 : std::min<std::uint64_t>(chunk_bytes, size - at);
+  }
+
+ private:
+  template <std::size_t n>
+  static void set_text(char (&to)[n], const char* from) noexcept {
+    std::memset(to, 0, n);
+    std::memcpy(to, from, ::strnlen(from, n - 1));
+  }
+
+  std::atomic<ReadPath> path_now_;
+};
+
+/// State of a file that cannot be mapped (ahead/unmapped_file.h).  Its window is addresses without memory
+/// until chunks are published there.  So each page that is read must lie in a resident chunk, and no chunk
+/// is evicted.
+struct UnmappedFileCache final : FileCache {
+  using FileCache::FileCache;
+  bool has_page_cache() const noexcept override { return false; }
+  bool keeps_chunks() const noexcept override { return true; }
+  gather::MemoryUse memory_use() const noexcept override { return gather::MemoryUse::unmapped; }
+};
+
+}  // namespace lmdbio::window

@@ -1,0 +1,495 @@
+#include "lmdbio/window/io_worker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/io/extents.h"
+#include "lmdbio/window/whole_load.h"
+
+namespace lmdbio::window {
+
+namespace {
+
+/// Upper limit of chunks and extents in flight, for all files together.
+constexpr std::size_t kMostFills = 128;
+/// How many jobs are taken under one hold of the Prefetcher's lock, before the first of them begins.
+constexpr std::size_t kJobsAtOnce = 4;
+/// Extents of at least this size, in bytes, are looked up in the page cache first.  For smaller ones the
+/// lookup costs more than reading them from there.
+constexpr std::uint64_t kWorthLooking = 64 << 10;
+
+/// Interval in ns at which a process that keeps chunk files checks /dev/shm.  In this time a program fills
+/// less than half of it.
+constexpr std::int64_t kLookAtShared = 50'000'000;
+
+/// Interval in ns at which a load of a whole file is tried again after memory was nearly full.
+constexpr std::int64_t kLoadAgain = 100'000'000;
+
+/// Reads into the page cache may all leave their bytes in one buffer.  ThreadSanitizer reports that as a
+/// race, so it gets several.
+#if defined(__SANITIZE_THREAD__)
+constexpr std::size_t kScratches = 4 * kMostFills;
+#else
+constexpr std::size_t kScratches = 1;
+#endif
+
+/// Returns whether a read failed for lack of memory, or because this kind of read is refused.  Then the
+/// file itself may be fine.
+bool lacks_means(Status st) noexcept {
+  switch (st.raw()) {
+    case ENOMEM:
+    case EAGAIN:
+    case ENOBUFS:
+    case EINVAL:
+    case EOPNOTSUPP:
+    case ENOSYS:
+    case EPERM:
+    case EACCES:
+    case EBADF:
+    case ECANCELED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool IoWorker::start() noexcept {
+  try {
+    fills_.resize(kMostFills);
+  } catch (...) {
+    return false;
+  }
+  table_ = PrivateTable::get();
+  return table_ != nullptr && table_->start(thread_, nullptr, run, this) == 0;
+}
+
+void IoWorker::wake() noexcept {
+  work_.notify();
+  if (polling_.load()) table_->post(ringing_);
+}
+
+// Writes to the eventfd.  Runs in a thread of the private table, which has the descriptor.
+void IoWorker::ring(void* self) noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(static_cast<IoWorker*>(self)->bell_.get(), &one, sizeof one);
+}
+
+void IoWorker::join() noexcept {
+  (void)::pthread_join(thread_, nullptr);
+  table_->retract(ringing_);
+  (void)table_->call([this]() noexcept { bell_.reset(); });
+}
+
+void* IoWorker::run(void* self) noexcept {
+  (void)::pthread_setname_np(::pthread_self(), "lmdbio-io");
+  static_cast<IoWorker*>(self)->loop();
+  return nullptr;
+}
+
+void IoWorker::loop() noexcept {
+  const AsyncSignalsBlocked always;  // they are blocked already: saves a system call per lock
+  bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // on failure sleep() wakes up at intervals
+  for (;;) {
+    const std::uint32_t seen = work_.now();
+    bool worked = false;
+    try {
+      worked = take_jobs(seen);
+    } catch (...) {  // out of memory: let waiting walks go on
+      owner_.lock();
+      owner_.give_up();
+      owner_.unlock();
+    }
+    drop_pages();
+    if (watches_late_use_.load(std::memory_order_relaxed)) look_for_late_use();
+    if (keeps_shared_) look_at_shared_memory();
+    if (pump() || worked) continue;
+    if (stopping_ && idle()) break;
+    sleep(seen);
+  }
+  lanes_.clear();
+}
+
+// Takes and begins jobs.  Returns true if something was begun or has ended.  `seen`: the count of work_
+// before the call.
+bool IoWorker::take_jobs(std::uint32_t seen) {
+  drop_lanes();
+  bool any = false;
+  while (in_flight_ < kMostFills && (may_have_jobs_ || seen != asked_for_)) {
+    std::array<ReadJob, kJobsAtOnce> jobs;
+    std::size_t n = 0;
+    bool failed = false;
+    const std::size_t most = std::min(jobs.size(), kMostFills - in_flight_);
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      if (stopping_) break;
+      try {
+        while (n < most && owner_.next_job(jobs[n], n == 0 && idle())) ++n;
+      } catch (...) {  // the jobs taken so far are read anyway
+        failed = true;
+      }
+    }
+    asked_for_ = seen;
+    may_have_jobs_ = failed || n == most;
+    for (std::size_t i = 0; i < n; ++i) take(std::move(jobs[i]));
+    any = any || n != 0;
+    if (failed) throw std::bad_alloc();
+  }
+  return any;
+}
+
+void IoWorker::take(ReadJob&& job) {
+  if (const ExtentJob* const e = job.extent(); e != nullptr) {
+    if (is_resident(*job.file, *e))
+      leave(job, Outcome::cached);
+    else
+      begin(std::move(job));
+    return;
+  }
+  const ChunkJob& chunk = *job.chunk();
+  using Target = ChunkSource::Target;
+  Staging memory;
+  // A load of a whole file never shares its chunks.  Chunks that it does not get now are read when lookups
+  // need them, and only for this process.
+  const Target target = !chunk.publishes  ? Target::page_cache
+                        : chunk.load != 0 ? Target::private_memory
+                                          : Target::memory;
+  switch (job.file->source->claim({chunk.chunk, target, chunk.snapshot, chunk.awaited}, memory)) {
+    case ChunkSource::Answer::ready:
+      leave(job, Outcome::cached);
+      break;
+    case ChunkSource::Answer::given:
+      publish(job, std::move(memory));
+      break;
+    case ChunkSource::Answer::yours:
+      begin(std::move(job), std::move(memory));
+      break;
+    case ChunkSource::Answer::wait:
+      leave(job, Outcome::claimed);
+      break;
+  }
+}
+
+// Returns whether all of the extent is in the page cache.  Small extents are not checked: reading them from
+// there costs less.
+bool IoWorker::is_resident(const FileCache& file, const ExtentJob& job) const noexcept {
+  const Extent& e = job.extent;
+  return file.decision.uses_resident && e.bytes >= kWorthLooking &&
+         !file.read_failed.load(std::memory_order_relaxed) && file.residency.share(e.offset, e.bytes) == 1.0;
+}
+
+// Ends a job that needs no read.
+void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
+  FileCache& file = *job.file;
+  may_have_jobs_ = true;
+  const std::lock_guard lock(owner_.mutex_);
+  const ChunkJob* const c = job.chunk();
+  if (c == nullptr) return owner_.schedule_.extent_ended(file, job.extent()->extent, 0);
+  (void)file.table.finish(c->chunk, c->generation, false, NoPlaces{});
+  if (c->publishes) owner_.chunks_.return_memory(file);
+  if (outcome == Outcome::cached) ++file.stats.chunks_cached;
+  if (outcome == Outcome::claimed) ++file.stats.chunks_claimed;
+  if (c->load != 0) whole_load_went_on(file, *c, outcome == Outcome::cached || outcome == Outcome::claimed);
+  owner_.schedule_.settle(file, c->chunk, outcome, 0);
+}
+
+// Publishes a chunk whose bytes are all in `memory`.
+void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
+  FileCache& file = *job.file;
+  const ChunkJob& c = *job.chunk();
+  may_have_jobs_ = true;
+  const std::lock_guard lock(owner_.mutex_);
+  const bool current = c.generation == file.table.generation();
+  keeps_shared_ = true;
+  const bool resident = owner_.chunks_.finish(file, c.chunk, c.generation, true, memory);
+  if (resident)
+    ++file.stats.chunks_given;
+  else
+    ++(current ? file.stats.publish_failed : file.stats.stale);
+  owner_.schedule_.settle(file, c.chunk,
+                          resident  ? Outcome::ready
+                          : current ? Outcome::mapped
+                                    : Outcome::wanted,
+                          0);
+}
+
+void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
+  std::size_t at = 0;
+  while (fills_[at].busy) ++at;
+  Fill& f = fills_[at];
+  f.job = std::move(job);
+  f.busy = true;
+  f.group = {};
+  f.staging = std::move(memory);
+  ++in_flight_;
+  FileCache& file = *f.job.file;
+  const ChunkJob* const chunk = f.job.chunk();
+  const bool publish = chunk != nullptr && chunk->publishes;
+  Status st;
+  try {
+    Lane& l = lane(f.job.file);
+    l.queues.set_file_bytes(file.file_bytes.load(std::memory_order_relaxed));
+    ReadQueue& queue = queue_for(l, f.job);
+    const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
+                                           : f.job.extent()->extent;
+    if (publish && !f.staging) {
+      Result<Staging> made = Staging::make(file.chunk_bytes);
+      if (made)
+        f.staging = std::move(made).value();
+      else
+        st = made.error();
+    } else if (!publish && !scratch_) {
+      Result<Mapping> made = Mapping::zeroed(kScratches * kFillRequest);
+      if (made)
+        scratch_ = std::move(made).value();
+      else
+        st = made.error();
+    }
+    if (st.ok())
+      st = publish ? queue.add(f.group, wanted, f.staging.data())
+                   : queue.add_unread(f.group, wanted, {scratch_.data(), scratch_.size()});
+    queue.submit();
+  } catch (...) {
+    st = Status::from_errno(ENOMEM);
+  }
+  if (!st.ok()) f.group.status = st;
+  if (f.group.done()) finished(at);
+}
+
+IoWorker::Lane& IoWorker::lane(const std::shared_ptr<FileCache>& file) {
+  for (const std::unique_ptr<Lane>& l : lanes_)
+    if (l->file == file) return *l;
+  lanes_.push_back(std::make_unique<Lane>(file));
+  return *lanes_.back();
+}
+
+ReadQueue& IoWorker::queue_for(Lane& lane, const ReadJob& job) {
+  using gather::ReadKind;
+  FileCache& file = *lane.file;
+  const ChunkJob* const c = job.chunk();
+  const char* name = nullptr;
+  const auto get = [&](ReadKind kind) {
+    const Result<ReadQueue*> queue = lane.queues.get(kind, &name);
+    if (queue && name != nullptr && (kind == ReadKind::chunk_direct || file.path() != ReadPath::direct))
+      file.set_engine(name);
+    return queue;
+  };
+  if (c != nullptr && !c->publishes && !file.cannot_populate &&
+      config().engine == IoEngineChoice::automatic) {
+    if (const Result<ReadQueue*> queue = get(ReadKind::chunk_filled); queue) return *queue.value();
+    file.cannot_populate = true;
+  }
+  const Result<ReadQueue*> queue = get(c == nullptr                              ? ReadKind::piece_cached
+                                       : !c->publishes || file.direct == nullptr ? ReadKind::chunk_cached
+                                                                                 : ReadKind::chunk_direct);
+  if (!queue) throw std::bad_alloc();
+  return *queue.value();
+}
+
+// Removes the lanes of files that were closed.
+void IoWorker::drop_lanes() noexcept {
+  std::erase_if(lanes_,
+                [](const std::unique_ptr<Lane>& l) { return l->file->users == 0 && !l->queues.is_busy(); });
+}
+
+// Drops chunks that walks have passed from the page cache.  The file does not fit, and its pages must not
+// evict those of other programs.
+void IoWorker::drop_pages() noexcept {
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    FileCache& file = *l->file;
+    if (!file.has_dropping.load(std::memory_order_relaxed)) continue;
+    std::vector<Extent> pieces;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      pieces.swap(file.dropping);
+      file.has_dropping.store(false, std::memory_order_relaxed);
+    }
+    for (const Extent& e : pieces)
+      (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
+                            POSIX_FADV_DONTNEED);
+  }
+}
+
+// Submits requests and takes results.  Returns true if some request has ended.
+bool IoWorker::pump() noexcept {
+  bool any = false;
+  for (const std::unique_ptr<Lane>& l : lanes_) any = l->queues.pump() || any;
+  for (std::size_t i = 0; i < fills_.size(); ++i) {
+    if (!fills_[i].busy || !fills_[i].group.done()) continue;
+    finished(i);
+    any = true;
+  }
+  return any;
+}
+
+void IoWorker::finished(std::size_t at) noexcept {
+  Fill& f = fills_[at];
+  if (const ChunkJob* const c = f.job.chunk(); c != nullptr) {
+    const ChunkSource::Filled filled = f.job.file->source->filled(c->chunk, f.group.status.ok());
+    f.name = filled.name;
+    if (!filled.good && f.group.status.ok())
+      f.group.status = Status::from_errno(EAGAIN);  // page faults bring the bytes instead
+  }
+  for (const std::unique_ptr<Lane>& l : lanes_)
+    if (l->file == f.job.file) l->file->stats.add_reads(l->queues.take_counts());
+  {
+    const std::lock_guard lock(owner_.mutex_);
+    if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
+      chunk_ended(f, *c);
+    else
+      extent_ended(f, *f.job.extent());
+  }
+  f.staging = Staging();
+  f.name.reset();
+  f.job = {};
+  f.busy = false;
+  --in_flight_;
+  may_have_jobs_ = true;
+}
+
+void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
+  FileCache& file = *f.job.file;
+  ++file.stats.extents;
+  const bool failed = !f.group.status.ok() && !lacks_means(f.group.status);
+  if (failed) ++file.stats.read_failed;
+  owner_.schedule_.extent_ended(file, job.extent, failed ? f.group.status.raw() : 0);
+}
+
+void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
+  FileCache& file = *f.job.file;
+  const bool good = f.group.status.ok();
+  const bool current = job.generation == file.table.generation();
+  bool resident = false;
+  if (job.publishes) {
+    keeps_shared_ = keeps_shared_ || f.staging.is_shared();
+    resident = owner_.chunks_.finish(file, job.chunk, job.generation, good, f.staging, f.name);
+    if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
+  } else {
+    (void)file.table.finish(job.chunk, job.generation, false, NoPlaces{});
+  }
+  ++file.stats.chunks_read;
+  if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.group.sent_ns);
+      good && job.publishes && f.group.sent_ns != 0 &&
+      (file.least_latency_ns == 0 || ns < file.least_latency_ns))
+    file.least_latency_ns = ns;
+  if (job.load != 0) {
+    if (resident) owner_.chunks_.note_lookups(file, job.chunk);
+    whole_load_went_on(file, job, good && (resident || !job.publishes));
+  }
+  // A lack of memory or descriptors says nothing about the file: if there is a mapping, page faults will
+  // tell.
+  const bool failed = !good && (!lacks_means(f.group.status) || !file.has_page_cache());
+  if (failed) ++file.stats.read_failed;
+  if (failed) file.read_failed.store(true, std::memory_order_relaxed);
+  // A read that began before a change of snapshot is repeated if a walk still wants it.
+  const Outcome outcome = failed                      ? Outcome::failed
+                          : !good                     ? Outcome::mapped
+                          : resident                  ? Outcome::ready
+                          : job.publishes && !current ? Outcome::wanted
+                          : !job.publishes            ? Outcome::filled
+                                                      : Outcome::mapped;
+  owner_.schedule_.settle(file, job.chunk, outcome, f.group.status.raw());
+  if (!file.has_page_cache()) owner_.chunk_read_.notify();
+}
+
+void IoWorker::look_for_late_use() noexcept {
+  const std::int64_t now = now_ns();
+  if (now - late_looked_ns_ < LateUse::kEvery) return;
+  late_looked_ns_ = now;
+  if (!touched_) touched_.emplace(TouchedPages::open());
+  rusage used{};
+  (void)::getrusage(RUSAGE_SELF, &used);
+  const bool faulted = std::exchange(major_faults_, used.ru_majflt) != used.ru_majflt;
+  try {
+    std::vector<std::shared_ptr<FileCache>> files;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      for (FileCache* const f : owner_.chunks_.files())
+        if (f->late_use.is_watched()) files.push_back(f->shared_from_this());
+      if (files.empty() || !*touched_) watches_late_use_.store(false, std::memory_order_relaxed);
+    }
+    for (const std::shared_ptr<FileCache>& f : files) look_for_late_use(*f, faulted);
+  } catch (const std::bad_alloc&) {  // try again at the next check
+  }
+}
+
+void IoWorker::look_for_late_use(FileCache& file, bool faulted) noexcept {
+  std::array<const std::byte*, LateUse::kMost> addresses;
+  std::array<TouchedPages::Page, LateUse::kMost> pages;
+  std::size_t n = 0;
+  {
+    const std::lock_guard lock(owner_.mutex_);
+    n = file.late_use.to_look_at(addresses, faulted);
+  }
+  touched_->look({addresses.data(), n}, {pages.data(), n});
+  const std::lock_guard lock(owner_.mutex_);
+  if (!file.late_use.saw({addresses.data(), n}, {pages.data(), n})) return;
+  file.late_use.end();
+  if (owner_.worker_ == this && !file.load.is_going())
+    (void)owner_.begin_whole_load(file, file.late_use.used_bytes());
+}
+
+void IoWorker::look_at_shared_memory() noexcept {
+  const std::int64_t now = now_ns();
+  if (now - shared_looked_ns_ < kLookAtShared) return;
+  shared_looked_ns_ = now;
+  const bool crowded = node::chunk_room().crowded;
+  const std::lock_guard lock(owner_.mutex_);
+  keeps_shared_ = owner_.chunks_.keeps_shared(crowded);
+}
+
+// Sleeps until there is work or a request ends.  `seen`: the count of work_ before the thread looked for
+// work.
+void IoWorker::sleep(std::uint32_t seen) noexcept {
+  const bool looks = watches_late_use_.load(std::memory_order_relaxed);
+  const std::int64_t memory = owner_.look_at_memory();
+  if (idle()) {
+    if (scratch_ && owner_.memory_is_nearly_full()) scratch_.reset();
+    constexpr std::int64_t kLong = 3'600'000'000'000;
+    const bool loads_wait = owner_.loads_wait();
+    work_.wait(seen, std::min({looks ? LateUse::kEvery : kLong, keeps_shared_ ? kLookAtShared : kLong,
+                               memory != 0 ? memory : kLong, loads_wait ? kLoadAgain : kLong}));
+    may_have_jobs_ = may_have_jobs_ || loads_wait;
+    return;
+  }
+  constexpr std::size_t kMost = 32;
+  constexpr int kLookMs = 20;
+  pollfd fds[kMost];
+  fds[0] = {bell_.get(), POLLIN, 0};
+  std::size_t n = 1;
+  int timeout = bell_ && !looks && !keeps_shared_ ? -1 : kLookMs;
+  if (memory != 0) {
+    const int ms = static_cast<int>(memory / 1'000'000);
+    timeout = timeout < 0 ? ms : std::min(timeout, ms);
+  }
+  for (const std::unique_ptr<Lane>& l : lanes_) {
+    l->queues.for_each([&](const ReadQueue& queue) {
+      if (queue.in_flight() == 0) return;
+      const int wait = queue.poll_timeout_ms();
+      if (wait >= 0 && (timeout < 0 || wait < timeout)) timeout = wait;
+      if (const int fd = queue.ready_fd(); fd >= 0 && n < kMost)
+        fds[n++] = {fd, POLLIN, 0};
+      else
+        timeout = 1;
+    });
+  }
+  polling_.store(true);
+  if (work_.now() == seen) (void)::poll(fds, n, timeout);
+  polling_.store(false);
+  std::uint64_t rung;
+  [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &rung, sizeof rung);
+}
+
+}  // namespace lmdbio::window

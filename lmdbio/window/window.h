@@ -1,0 +1,216 @@
+// The window: the bytes of a file at fixed addresses.  Page p is at base + p x page size.
+//
+// Normally the whole range is one mapping of the file, or the caller's bytes.  Pieces of it may be replaced
+// by private memory with the same bytes (publish) and given back to the file (restore).  Each is one system
+// call.  A thread that reads meanwhile, even inside a system call, sees the old or the new memory.  If the
+// file cannot be mapped, the range starts as addresses without memory, and only publish adds pages
+// (Window::reserve).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/base/result.h"
+#include "lmdbio/format/layout.h"
+#include "lmdbio/io/file.h"
+
+namespace lmdbio::window {
+
+/// Brings pages of a window that has no file behind it, for one transaction.
+class PageLoader {
+ public:
+  /// Brings the pages `first` to `first` + `n` - 1, which must lie below the view's end.  They stay until
+  /// the transaction ends.  Returns false if they cannot be read; the loader knows why.
+  virtual bool load(std::uint64_t first, std::uint64_t n) noexcept = 0;
+
+ protected:
+  ~PageLoader() = default;
+};
+
+/// A transaction's part of a window: addresses and a bound.  Copied by value.
+class WindowView {
+ public:
+  WindowView() = default;
+  WindowView(const std::byte* base, unsigned shift, std::uint64_t pages) noexcept
+      : base_(base), there_(pages), pages_(pages), shift_(shift) {}
+
+  /// Returns the bytes of `n` >= 1 pages from `p` on, or nullptr if not all of them are inside the view.
+  const std::byte* at(format::Pgno p, std::uint64_t n = 1) const noexcept {
+    const std::uint64_t first = format::raw(p);
+    if (first >= there_ || n > there_ - first) [[unlikely]]
+      return loader_ != nullptr ? loaded(first, n) : nullptr;
+    return base_ + (first << shift_);
+  }
+  /// Returns in `out` the `bytes` of an overflow run that starts at page `p`.  Returns false if not all of
+  /// them are inside the view.
+  bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
+    const std::uint64_t first = format::raw(p);
+    if (first >= there_ || (format::kPageHeader - 1 + bytes) >> shift_ >= there_ - first) [[unlikely]] {
+      if (loader_ == nullptr) return false;
+      const std::byte* const run = loaded(first, format::overflow_pages(bytes, shift_));
+      out = run + format::kPageHeader;
+      return run != nullptr;
+    }
+    out = base_ + (first << shift_) + format::kPageHeader;
+    return true;
+  }
+  /// Returns the address that page `p` would have.  For prefetch instructions only; never dereference it.
+  const std::byte* hint(format::Pgno p) const noexcept {
+    return base_ + ((format::raw(p) < pages_ ? format::raw(p) : 0) << shift_);
+  }
+  unsigned shift() const noexcept { return shift_; }
+  std::size_t page_size() const noexcept { return std::size_t{1} << shift_; }
+  std::uint64_t pages() const noexcept { return pages_; }
+  const std::byte* base() const noexcept { return base_; }
+  /// Makes the view call `loader` before each access to a page, because no page is assumed to be there.
+  void load_by(PageLoader* loader) noexcept {
+    loader_ = loader;
+    there_ = 0;
+  }
+  bool loads() const noexcept { return loader_ != nullptr; }
+
+ private:
+  [[gnu::cold]] const std::byte* loaded(std::uint64_t first, std::uint64_t n) const noexcept {
+    if (first >= pages_ || n > pages_ - first || !loader_->load(first, n)) return nullptr;
+    return base_ + (first << shift_);
+  }
+
+  const std::byte* base_ = nullptr;
+  std::uint64_t there_ = 0;  ///< pages that need no loader
+  std::uint64_t pages_ = 0;
+  unsigned shift_ = 12;
+  PageLoader* loader_ = nullptr;
+};
+
+/// Memory that a piece of a file is read into before it is published in a window.  It is private and
+/// aligned to 2 MiB, and has huge pages where available.  Forked children do not inherit it, and core dumps
+/// leave it out.
+class Staging {
+ public:
+  Staging() noexcept = default;
+  /// Makes staging of `bytes`, a multiple of 2 MiB.  ENOMEM.
+  static Result<Staging> make(std::size_t bytes) noexcept;
+  /// Takes over memory of a chunk file (node/chunk_file.h).  It differs from other staging in being shared.
+  static Staging adopt(Mapping shared) noexcept {
+    Staging s;
+    s.mapping_ = std::move(shared);
+    s.is_shared_ = true;
+    return s;
+  }
+  bool is_shared() const noexcept { return is_shared_; }
+  std::byte* data() const noexcept { return mapping_.data(); }
+  std::size_t size() const noexcept { return mapping_.size(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(mapping_); }
+  /// Returns the memory for another use; the staging is empty afterwards.
+  Mapping take() noexcept { return std::move(mapping_); }
+  /// In a forked child: forgets the addresses, which are free there or used for something else.
+  void forget() noexcept { (void)mapping_.release(); }
+
+ private:
+  friend class Window;
+  Mapping mapping_;
+  bool is_shared_ = false;
+};
+
+/// The system calls that publish and restore pieces of a window: mremap(2) and mmap(2).  Tests replace them
+/// to make them fail.
+struct WindowCalls {
+  void* (*mremap)(void* from, std::size_t bytes, void* to) noexcept;
+  /// Makes a second mapping, at `to`, of what the shared mapping `from` maps.
+  void* (*duplicate)(void* from, std::size_t bytes, void* to) noexcept;
+  /// Makes the range addresses without memory.
+  void* (*reserve)(void* at, std::size_t bytes) noexcept;
+};
+/// The calls that all windows of the process use.  Tests replace them while no other thread uses a window.
+WindowCalls& window_calls() noexcept;
+
+/// Owns the range of addresses, which never changes.  Shared by all transactions that began with it, and by
+/// environments on the same file.
+class Window {
+ public:
+  /// The granularity of publish and restore, in bytes.
+  static constexpr std::size_t kHugePage = lmdbio::kHugePage;
+
+  /// Maps `length` bytes of `fd` for reading, aligned to 2 MiB; `length` may exceed the file.
+  /// `no_readahead`: as MDB_NORDAHEAD.  `page_size` is a power of two.  `capacity`: see capacity().
+  /// ENOMEM: no address space.
+  static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
+                            std::uint64_t capacity = 0) noexcept;
+  /// Reserves the addresses without the file.  Nothing may be read before it was published.
+  static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
+  /// Returns a window like map(), or the window that another environment of this process has made with the
+  /// same arguments for the same file `id`.  `length` is the map size.  The window is shorter where address
+  /// space is scarce: under RLIMIT_AS, and when the windows of the process take terabytes.  Then it covers
+  /// the first `used` bytes, with room to grow.
+  static Result<std::shared_ptr<Window>> shared(int fd, const FileIdentity& id, std::uint64_t length,
+                                                std::size_t page_size, bool no_readahead,
+                                                std::uint64_t used) noexcept;
+  /// Gives up addresses that no view has used, of all shared windows.  Returns false if there are none.
+  static bool shrink_all() noexcept;
+  /// Makes a window over the caller's bytes, which must outlive it.  For tests and fuzzing.
+  static Window over(Bytes bytes, std::size_t page_size) noexcept;
+
+  /// Returns a view of the first `pages` pages, cut to the window's length.
+  WindowView view(std::uint64_t pages) const noexcept;
+  /// Returns the length in bytes.  grow() and shrink_all() change it.
+  std::uint64_t length() const noexcept { return __atomic_load_n(&length_, __ATOMIC_SEQ_CST); }
+  /// Returns the largest value that length() may reach, in bytes.
+  std::uint64_t capacity() const noexcept { return capacity_; }
+  /// Makes the window at least `bytes` long, at the same addresses.  Returns false if that fails: the
+  /// length has not changed.  Any thread.
+  bool grow(std::uint64_t bytes) noexcept;
+  /// Makes sure that the first `bytes` of the window are never given up.  Returns how many of them the
+  /// window has.  Any thread.
+  std::uint64_t hold(std::uint64_t bytes) const noexcept;
+  const std::byte* base() const noexcept { return base_; }
+  /// Returns the two meta pages as the file has them now, even if chunks are published over them.  Returns
+  /// nullptr if the window has no file.  The address changes once, before anything is published.  So after
+  /// reading the pages, call metas() again and repeat the read if the address has changed.
+  const std::byte* metas() const noexcept { return __atomic_load_n(&metas_, __ATOMIC_ACQUIRE); }
+  unsigned page_shift() const noexcept { return shift_; }
+  /// Returns false if reserve() made the window.
+  bool has_file() const noexcept { return has_file_; }
+
+  /// Moves the first `bytes` of `staging` into the window at `offset`, a multiple of kHugePage, read-only.
+  /// They must be the bytes that the file has there.  The rest of the staging is unmapped.  Returns false
+  /// if there is no memory (vm.max_map_count) or prepare_restore() has not covered the piece: nothing has
+  /// changed then, also not the staging.
+  bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
+  /// Prepares publish() and restore() for the first `bytes` of the file: makes a second mapping of it,
+  /// which costs only addresses.  So they need no descriptor, which the program may have closed.  Call it
+  /// again for more bytes.  Returns false if there are no addresses.  Windows without a file need no
+  /// preparation.
+  bool prepare_restore(std::uint64_t bytes) noexcept;
+  /// Makes the piece a mapping of the window's file again, or addresses without memory if the window has no
+  /// file.  Returns false on failure: nothing has changed.
+  bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Enables the kernel's read-ahead in spite of `no_readahead`, or disables it again.  Does nothing for a
+  /// window without `no_readahead`.
+  void use_readahead(bool on) noexcept;
+
+ private:
+  Window() = default;
+  bool grow_locked(std::uint64_t bytes) noexcept;
+  bool shrink_locked() noexcept;
+  std::byte* at(std::uint64_t offset) const noexcept { return const_cast<std::byte*>(base_) + offset; }
+  Mapping mapping_;  ///< its size changes under the lock of lock_shared_windows()
+  Mapping twin_;     ///< of prepare_restore(): maps the start of the file like mapping_
+  Mapping apart_;    ///< of prepare_restore(): maps the meta pages
+  const std::byte* base_ = nullptr;
+  const std::byte* metas_ = nullptr;
+  std::uint64_t length_ = 0, capacity_ = 0;
+  mutable std::uint64_t held_ = 0;  ///< see hold()
+  unsigned shift_ = 12;
+  bool no_readahead_ = false, has_file_ = true;
+  bool readahead_ = false;  ///< enabled now in spite of no_readahead_
+};
+
+/// Called around a fork.  The lock guards the list of shared windows.
+void lock_shared_windows() noexcept;
+void unlock_shared_windows() noexcept;
+
+}  // namespace lmdbio::window
