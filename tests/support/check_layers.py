@@ -35,7 +35,8 @@ LAYERS = {
     "lmdbio/python": [PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
-    "bench/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/records/build_index.h", "lmdbio/ranks", PUBLIC],
+    "bench/scale/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/records/build_index.h", "lmdbio/ranks",
+                               PUBLIC],
     "tests": ["lmdbio", "compat", "bench", "caffe_patch"],
 }
 # System headers that only these folders may include.

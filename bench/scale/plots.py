@@ -1,0 +1,220 @@
+"""Plots of the scaling benchmark: one job; time and share of I/O against ranks, and the steps side by side, of a campaign."""
+
+
+def draw_all(drawings):
+    """`drawings`: path -> function that returns a figure."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as e:
+        print(f"no plot: {e}")
+        return
+    for path, draw in drawings.items():
+        figure = draw()
+        figure.savefig(path, dpi=130)
+        pyplot.close(figure)
+        print(f"Plot:    {path}")
+
+
+def subplots(rows, columns, width, height):
+    from matplotlib import pyplot
+    return pyplot.subplots(rows, columns, figsize=(width * columns + 0.6, height * rows + 0.6), layout="constrained", squeeze=False)
+
+
+def machine_line(report):
+    m = report["machine"]
+    return f"{m['cpu']}, {m['cpus']} CPUs, Linux {m['kernel']}"
+
+
+def draw_job(report):
+    """Where the time of each step went."""
+    epochs = report["epochs"]
+    figure, axes = subplots(1, len(epochs), 5, 3.2)
+    for axis, (i, epoch) in zip(axes[0], enumerate(epochs)):
+        steps = range(1, len(epoch["step_seconds"]) + 1)
+        axis.plot(steps, [1e3 * s for s in epoch["step_seconds"]], ".-", ms=3, lw=0.6, color="C7", label="step, slowest rank")
+        axis.plot(steps, [1e3 * s for s in epoch["step_wait_s_mean"]], ".-", ms=3, lw=0.6, color="C3",
+                  label="wait for the batch, mean of ranks")
+        axis.set(title=f"epoch {i + 1}: {epoch['seconds']:.2f} s, of this I/O {100 * epoch['share_of_io']:.0f} %", xlabel="step",
+                 ylabel="ms")
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7)
+    figure.suptitle(f"strategy {report['strategy']}, {report['ranks']} ranks on {report['nodes']} nodes; "
+                    f"{machine_line(report)}", fontsize=9)
+    return figure
+
+
+def part_name(state, part):
+    return {"cold": "cold, first epoch", "warm": "warm, first epoch"}[state] if part == "first" else f"later epochs ({state} start)"
+
+
+def of_campaign(report):
+    """File name -> function that draws it."""
+    drawings = {}
+    if len({r["ranks"] for r in report["rows"]}) > 1:
+        drawings["time.png"] = lambda: against_ranks(report, "seconds")
+        drawings["share.png"] = lambda: against_ranks(report, "share_of_io")
+    drawings["steps.png"] = lambda: steps(report)
+    return drawings
+
+
+def against_ranks(report, what):
+    """Rows: contents and kinds of scaling; columns: states of page caches, and epochs.  A line for each strategy."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+    rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][-1]]
+    places = list(dict.fromkeys((r["content"], r["scaling"]) for r in rows))
+    parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
+    strategies = list(dict.fromkeys(r["strategy"] for r in rows))
+    figure, axes = subplots(len(places), len(parts), 3.4, 3.1)
+    for line, place in zip(axes, places):
+        for axis, part in zip(line, parts):
+            here = [r for r in rows if (r["content"], r["scaling"]) == place and (r["state"], r["part"]) == part]
+            for n, strategy in enumerate(strategies):
+                points = sorted((r for r in here if r["strategy"] == strategy), key=lambda r: r["ranks"])
+                if what == "seconds":
+                    y = [r["seconds"]["median"] for r in points]
+                    bounds = [(r["seconds"]["low"] or m, r["seconds"]["high"] or m) for r, m in zip(points, y)]
+                    errors = [[m - low for m, (low, _) in zip(y, bounds)], [high - m for m, (_, high) in zip(y, bounds)]]
+                else:
+                    y, errors = [100 * r["share_of_io"] for r in points], None
+                axis.errorbar([r["ranks"] for r in points], y, yerr=errors, fmt="o-", ms=3, lw=1, capsize=2, color=f"C{n}", label=strategy)
+            ranks = sorted({r["ranks"] for r in here})
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(ranks, [f"{r}\n({shape})" for r in ranks for shape in [next(h["shape"] for h in here if h["ranks"] == r)]],
+                            fontsize=7)
+            axis.minorticks_off()
+            if what == "seconds":
+                axis.set_yscale("log")
+                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.yaxis.set_major_formatter("{x:g}")
+                axis.yaxis.set_minor_formatter(NullFormatter())
+            else:
+                axis.set_ylim(0, 105)
+            axis.set_title(f"{place[0]}, {place[1]} scaling\n{part_name(*part)}", fontsize=8)
+            axis.grid(alpha=0.3)
+    for line in axes:
+        line[0].set_ylabel("seconds of an epoch" if what == "seconds" else "share of I/O, %")
+    for axis in axes[-1]:
+        axis.set_xlabel("ranks (hosts x ranks)")
+    height = 0.5 / figure.get_figheight()  # of the legend
+    figure.get_layout_engine().set(rect=(0, height, 1, 1 - height))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncol=min(len(strategies), 4), fontsize=8)
+    title = "time of an epoch" if what == "seconds" else "share of opening and waiting in the time of all ranks"
+    figure.suptitle(f"Scaling benchmark: {title}; {storage_line(report)}", fontsize=9)
+    return figure
+
+
+def storage_line(report):
+    o = report["options"]
+    cap = f"{o['cap']} MB/s for all hosts" if o["cap"] else "no cap"
+    return f"slow file systems, {o['delay_us'] / 1000:g} ms a request, {cap}; {report['machine']['cpus']} CPUs emulate all hosts"
+
+
+def steps(report):
+    """Rows: contents and shapes, of the most ranks; columns: states and epochs.  Bars: each strategy, and how many times as fast as
+    the step before it is."""
+    rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][0]]
+    scaling = rows[0]["scaling"]
+    shapes = list(dict.fromkeys(r["shape"] for r in sorted(rows, key=lambda r: r["ranks"])))[-2:]
+    rows = [r for r in rows if r["shape"] in shapes and r["scaling"] == scaling]
+    places = list(dict.fromkeys((r["content"], r["shape"]) for r in rows))
+    parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
+    strategies = list(dict.fromkeys(r["strategy"] for r in rows))
+    figure, axes = subplots(len(places), len(parts), 4.2, 0.34 * len(strategies) + 0.7)
+    for line, place in zip(axes, places):
+        for axis, part in zip(line, parts):
+            here = {r["strategy"]: r for r in rows if (r["content"], r["shape"]) == place and (r["state"], r["part"]) == part}
+            most = max(r["seconds"]["median"] for r in here.values())
+            for n, strategy in enumerate(s for s in strategies if s in here):
+                r = here[strategy]
+                low, middle, high = (r["seconds"][end] for end in ("low", "median", "high"))
+                errors = [[middle - low], [high - middle]] if low is not None else None
+                axis.barh(n, middle, 0.7, color=f"C{strategies.index(strategy)}", xerr=errors, error_kw={"ecolor": "0.3", "capsize": 2})
+                step = f", {r['step']['median']:.2f} x" if r["step"] else ""
+                axis.text(min(max(middle, high or 0), 1.35 * most), n, f" {middle:.2f} s{step}", va="center", fontsize=6)
+            axis.set_yticks(range(len(here)), [s if axis is line[0] else "" for s in strategies if s in here], fontsize=7)
+            axis.invert_yaxis()
+            axis.set_xlim(0, 1.9 * most)
+            axis.set_title(f"{place[0]}, {place[1]}: {part_name(*part)}", fontsize=8)
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds of an epoch")
+    figure.suptitle("Scaling benchmark: the steps of the paper, and the library; x: how many times as fast as the step before "
+                    "(lmm-dio: as lmm; full: as lmm-dio-prov-coal)\n"
+                    f"{storage_line(report)}", fontsize=9)
+    return figure
+
+
+# Pumma, Si, Feng, Balaji, "Scalable Deep Learning via I/O Analysis and Optimization", ACM TOPC 2019: ranks, and up to how many times
+# faster than stock LMDB the application is.
+PAPER = 9216, 65
+
+
+def simulated(report):
+    """Time of a step, and how many times faster than stock it is, against ranks."""
+    rows, options = report["rows"], report["options"]
+    has_stock = any(r["to_stock"] for r in rows)
+    figure, (axes,) = subplots(1, 1 + has_stock, 5.2, 4.2)
+    for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
+        mine = [r for r in rows if r["strategy"] == strategy]
+        axes[0].plot([r["ranks"] for r in mine], [r["step_s"] for r in mine], ".-", color=f"C{n}", label=strategy)
+        if has_stock:
+            to_stock = [r for r in mine if r["to_stock"]]
+            axes[1].plot([r["ranks"] for r in to_stock], [r["to_stock"] for r in to_stock], ".-", color=f"C{n}")
+    axes[0].axhline(options["compute"], ls=":", lw=0.8, color="black", label="computation alone")
+    axes[0].set(ylabel="seconds a step", title="time")
+    if has_stock:
+        axes[1].set(ylabel="x stock LMDB", title="speed")
+        ranks, ratio = PAPER
+        if ranks in (r["ranks"] for r in rows):
+            axes[1].plot(ranks, ratio, "*", color="black")
+            axes[1].annotate("the paper, another workload:\nup to 65 x", (ranks, ratio), (-8, -4), textcoords="offset points", ha="right",
+                             fontsize=6)
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("ranks")
+        ticks = sorted({r["ranks"] for r in rows})
+        axis.set_xticks(ticks, ticks, rotation=60, fontsize=7)
+        axis.grid(lw=0.3)
+    axes[0].legend(fontsize=7)
+    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank "
+                    "in a step, cold", fontsize=8, wrap=True)
+    return figure
+
+
+def validation(rows):
+    """Predicted against measured time."""
+    figure, ((axis,),) = subplots(1, 1, 5, 4.6)
+    for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
+        for counts, marker in ((True, "o"), (False, "x")):
+            mine = [r for r in rows if r["strategy"] == strategy and r["counts"] == counts]
+            axis.plot([r["seconds"]["median"] for r in mine], [r["predicted_s"] for r in mine], marker, ms=4, color=f"C{n}",
+                      label=strategy if counts else None)
+    both = [r["seconds"]["median"] for r in rows] + [r["predicted_s"] for r in rows]
+    ends = [min(both) / 1.2, max(both) * 1.2]
+    axis.plot(ends, ends, lw=0.8, color="black")
+    for share in (0.8, 1.2):
+        axis.plot(ends, [share * e for e in ends], ":", lw=0.8, color="black")
+    axis.set(xscale="log", yscale="log", xlabel="measured, seconds", ylabel="predicted, seconds",
+             title="x: CPUs above 70 % busy; dotted: 20 %")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def box(report):
+    """How many points have which speed-up, and how strong each assumption's influence is."""
+    figure, ((hist, bars),) = subplots(1, 2, 5, 3.6)
+    ratios, summary = sorted(r["to_stock"] for r in report["rows"]), report["to_stock"]
+    hist.plot(ratios, [100 * (i + 1) / len(ratios) for i in range(len(ratios))], drawstyle="steps-post")
+    hist.axvspan(summary["low"], summary["high"], alpha=0.2)
+    hist.axvline(summary["median"], ls=":", color="black")
+    hist.set(xscale="log", xlabel="full, x stock LMDB", ylabel="% of the points up to it",
+             title=f"median {summary['median']:.1f}, 10 to 90 %: {summary['low']:.1f} to {summary['high']:.1f}")
+    names = list(report["influences"])[::-1]
+    bars.barh(names, [report["influences"][name] for name in names])
+    bars.axvline(0, lw=0.8, color="black")
+    bars.set(title="rank correlation with the speed-up", xlim=(-1, 1))
+    figure.suptitle(f"Simulated, not measured: {report['options']['ranks']} ranks, {len(ratios)} points around "
+                    f"{report['platform']['about']}", fontsize=8, wrap=True)
+    return figure

@@ -1,0 +1,196 @@
+#include "bench/scale/simulation/page_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lmdbio::bench {
+
+namespace {
+
+/// Pages that a fault maps, if they are there: fault_around_bytes.
+constexpr PageCache::Page kAround = 16;
+/// What is read ahead ends at a multiple of so many.
+constexpr PageCache::Page kEndsAt = 4;
+/// Of all pages, one in so many is kept free.
+constexpr PageCache::Page kSpare = 16;
+/// Windows of read-ahead that have room: a page that was read is there when it is touched.
+constexpr PageCache::Page kLeastWindows = 4;
+
+}  // namespace
+
+PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page, Page)> read, Page room)
+    : read_ahead_pages_(read_ahead_pages),
+      read_(std::move(read)),
+      room_(std::max(room, kLeastWindows * read_ahead_pages)),
+      states_(pages) {}
+
+void PageCache::arrived(Page first, Page count) {
+  std::vector<std::vector<std::function<void(std::size_t)>>> told;
+  for (Page p = first; p < first + count; ++p) {
+    states_.clear(p, kBeingRead);
+    states_.set(p, kThere | kUsed);
+    if (const auto found = waiting_.find(p); found != waiting_.end()) {
+      told.push_back(std::move(found->second));
+      waiting_.erase(found);
+    }
+  }
+  put_last(first, count);
+  there_ += count;
+  make_room();
+  for (const auto& of_page : told)
+    for (std::size_t i = 0; i < of_page.size(); ++i) of_page[i](i);
+}
+
+// shrink_folio_list, with one list instead of two.  All pages are looked at once, before any goes that was
+// used.
+void PageCache::make_room() {
+  for (Page n = there_; n != 0 && there_ > room_ - room_ / kSpare; --n) look_at_next();
+  while (there_ > room_) look_at_next();
+}
+
+void PageCache::look_at_next() {
+  Run& next = order_.front();
+  const Page page = next.first++;
+  if (--next.count == 0) order_.pop_front();
+  if ((states_[page] & kUsed) != 0) {
+    states_.clear(page, kUsed);
+    return put_last(page, 1);
+  }
+  states_.clear(page, ~0u);
+  --there_;
+  for (MappedFile* const file : files_) file->mapped_.erase(page);
+}
+
+void PageCache::put_last(Page first, Page count) {
+  if (!order_.empty() && order_.back().first + order_.back().count == first)
+    order_.back().count += count;
+  else
+    order_.push_back({first, count});
+}
+
+void PageCache::read(Page first, Page count) {
+  for (Page p = first; p < first + count; ++p) states_.set(p, kBeingRead);
+  read_(first, count);
+}
+
+// page_cache_ra_unbounded
+void PageCache::read_ahead(Page first, Page count, Page async) {
+  if (first >= pages()) return;
+  count = std::min(count, pages() - first);
+  const Page mark = async <= count ? first + count - async : pages();
+  Page begin = first;
+  const auto read_until = [&](Page end) {
+    if (end != begin) read(begin, end - begin);
+  };
+  for (Page p = first; p < first + count; ++p) {
+    if (!is_absent(p)) {
+      read_until(p);
+      begin = p + 1;
+    } else if (p == mark) {
+      states_.set(p, kMarked);
+    }
+  }
+  read_until(first + count);
+}
+
+PageCache::Page PageCache::next_miss(Page first, Page most) const {
+  Page p = first;
+  while (p < first + most && p < pages() && !is_absent(p)) ++p;
+  return p;
+}
+
+// handle_mm_fault, as for a fault on a page of a shared file mapping.
+bool MappedFile::touch(Page page) {
+  if (use_mapped(page)) return true;
+  if (std::exchange(waits_for_, kNone) == page && !cache_.is_absent(page)) {
+    // The second attempt, which reads no more.
+    if (!cache_.is_there(page)) {
+      waits_for_ = page;
+      return false;
+    }
+    map_around(page);
+    mapped_.insert(page);
+    cache_.use(page);
+    return true;
+  }
+  ++faults_;
+  if (map_around(page)) return true;
+  if (cache_.is_absent(page))
+    read_around(page);
+  else if (cache_.is_marked(page))
+    read_ahead_again(page);
+  if (map_around(page)) return true;
+  ++major_faults_;
+  waits_for_ = page;
+  return false;
+}
+
+// filemap_map_pages.  Whether `page` is mapped; with the mark of a read-ahead it is not.  On x86-64 the
+// entries say that all of these pages were used.
+bool MappedFile::map_around(Page page) {
+  const Page first = page / kAround * kAround, end = std::min(first + kAround, cache_.pages());
+  for (Page p = first; p < end; ++p)
+    if (cache_.is_there(p) && !cache_.is_marked(p) && !mapped_.contains(p)) {
+      mapped_.insert(p);
+      cache_.use(p);
+    }
+  return mapped_.contains(page);
+}
+
+// do_sync_mmap_readahead.  It always reads around: the kernel gives that up after a hundred misses that no
+// hits make up for, but maps what a miss has read, which is a hit.
+void MappedFile::read_around(Page page) {
+  const Page most = cache_.read_ahead_pages_;
+  start_ = page - std::min(page, most / 2);
+  size_ = most;
+  async_ = most / 4;
+  cache_.read_ahead(start_, size_, async_);
+}
+
+// page_cache_async_ra
+void MappedFile::read_ahead_again(Page page) {
+  cache_.unmark(page);
+  const Page most = cache_.read_ahead_pages_;
+  if (page == start_ + size_ - async_) {
+    start_ += size_;
+    size_ = std::max(size_, next_size(size_));
+  } else {
+    const Page miss = cache_.next_miss(page + 1, most);
+    if (miss - page > most) return;
+    start_ = miss;
+    size_ = next_size(miss - page + most);
+  }
+  const Page end = (start_ + size_) / kEndsAt * kEndsAt;
+  if (end > start_) size_ = end - start_;
+  async_ = size_;
+  cache_.read_ahead(start_, size_, async_);
+}
+
+// get_next_ra_size
+MappedFile::Page MappedFile::next_size(Page size) const noexcept {
+  const Page most = cache_.read_ahead_pages_;
+  if (size < most / 16) return 4 * size;
+  return size <= most / 2 ? 2 * size : most;
+}
+
+// filemap_read, page_cache_sync_ra
+bool MappedFile::read(Page page) {
+  if (cache_.is_absent(page)) {
+    const Page most = cache_.read_ahead_pages_;
+    if (page == 0) {  // get_init_ra_size
+      start_ = 0;
+      size_ = most >= 32 ? 4 : most >= 4 ? 2 : most;
+      async_ = size_ > 1 ? size_ - 1 : size_;
+      cache_.read_ahead(start_, size_, async_);
+    } else {
+      cache_.read(page, 1);
+    }
+  } else if (cache_.is_marked(page)) {
+    read_ahead_again(page);
+  }
+  if (!cache_.is_there(page)) return false;
+  cache_.use(page);
+  return true;
+}
+
+}  // namespace lmdbio::bench

@@ -1,0 +1,59 @@
+// LMDB on a simulated node: which pages its calls touch.
+#pragma once
+
+#include <cstdint>
+
+#include "bench/scale/lmdb_access.h"
+#include "bench/scale/simulation/cpu_time.h"
+#include "bench/scale/simulation/machine.h"
+#include "bench/scale/simulation/page_cache.h"
+
+namespace lmdbio::bench {
+
+/// The file as the calling rank has mapped it; the rank waits for what is not there.  `machine` and `cpu`
+/// outlive it.
+class SimulatedMapping {
+ public:
+  SimulatedMapping(Machine& machine, CpuTime& cpu)
+      : cpu_(cpu), cache_(machine.page_cache(machine.node())), file_(cache_) {}
+  /// Reads from bytes [offset, offset + bytes) of the mapping.
+  void touch(std::uint64_t offset, std::uint64_t bytes);
+  /// Copies them.
+  void copy(std::uint64_t offset, std::uint64_t bytes);
+  /// pread of some bytes at `offset`.
+  void read(std::uint64_t offset);
+
+ private:
+  void fault(PageCache::Page page);
+  void wait_for(PageCache::Page page);
+  CpuTime& cpu_;
+  PageCache& cache_;
+  MappedFile file_;
+  const s4u::SemaphorePtr there_ = s4u::Semaphore::create(0);
+};
+
+class SimulatedLmdb final : public LmdbAccess {
+ public:
+  SimulatedLmdb(Machine& machine, CpuTime& cpu);
+  std::uint64_t records() const override { return records_.count(); }
+  /// Of a value in a leaf page: the place is that page's beginning.
+  Place step_to(std::uint64_t ordinal) override;
+  Place get(std::uint64_t ordinal) override;
+  void copy(Place value, std::byte*) override { mapping_.copy(value.offset, value.bytes); }
+
+ private:
+  void touch(SyntheticTree::Page page) { mapping_.touch(page * tree_.page_bytes(), 1); }
+  /// Over the records before `next`, which lie in one leaf page.
+  void step(std::uint64_t next);
+  void descend(std::uint64_t leaf);
+  Place place(std::uint64_t ordinal, std::uint64_t leaf) const;
+
+  const SyntheticTree& tree_;
+  const Records& records_;
+  CpuTime& cpu_;
+  SimulatedMapping mapping_;
+  std::uint64_t next_ = 0;  ///< the record behind the one where the cursor is
+  std::uint64_t leaf_ = 0;  ///< of the cursor
+};
+
+}  // namespace lmdbio::bench
