@@ -12,7 +12,7 @@
 
 namespace lmdbio::ranks {
 
-using records::Spot;
+using records::Position;
 
 namespace {
 
@@ -27,31 +27,31 @@ std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank
 
 }  // namespace
 
-Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
+Receiver::Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
                    Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
                    std::uint64_t keeps, std::vector<std::uint32_t> nodes)
-    : deal_(deal),
+    : assignment_(assignment),
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
       transport_(transport),
       sender_(sender),
       memory_(std::move(memory)),
       nodes_(std::move(nodes)),
-      share_(deal.order_of(transport.rank())),
-      next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
+      share_(assignment.order_of(transport.rank())),
+      next_(assignment.first_round(assignment.start_of(transport.rank()).epoch)),
       keeps_(keeps),
-      farewells_(reader_ranks_.size()),
-      heard_(others(reader_ranks_, transport.rank()), kFarewellFromReader) {
+      ends_(reader_ranks_.size()),
+      end_messages_(others(reader_ranks_, transport.rank()), kEndFromReader) {
   for (std::size_t r = 0; r < reader_ranks_.size(); ++r)
-    if (reader_ranks_[r] == transport.rank()) farewells_[r].heard = farewells_[r].sent = true;
+    if (reader_ranks_[r] == transport.rank()) ends_[r].received = ends_[r].sent = true;
 }
 
-void Receiver::heard_farewell(std::uint32_t rank, std::uint64_t messages) noexcept {
+void Receiver::take_end_message(std::uint32_t rank, std::uint64_t messages) noexcept {
   const auto reader = static_cast<std::uint32_t>(std::find(reader_ranks_.begin(), reader_ranks_.end(), rank) -
                                                  reader_ranks_.begin());
-  Farewell& f = farewells_[reader];
-  f.heard = true;
-  f.messages = messages;
+  EndOfStream& e = ends_[reader];
+  e.received = true;
+  e.messages = messages;
   // Parts whose messages the reader has not sent, and will not send.
   for (const std::deque<Round>* const rounds : {&late_, &rounds_})
     for (const Round& round : *rounds)
@@ -62,21 +62,21 @@ void Receiver::heard_farewell(std::uint32_t rank, std::uint64_t messages) noexce
       }
 }
 
-Status Receiver::hear_farewells() {
-  const Status st =
-      heard_.progress(transport_, [this](std::uint32_t rank, std::uint64_t n) { heard_farewell(rank, n); });
+Status Receiver::exchange_end_messages() {
+  const Status st = end_messages_.progress(
+      transport_, [this](std::uint32_t rank, std::uint64_t n) { take_end_message(rank, n); });
   if (!st.ok() || !left_) return st;
-  for (std::size_t r = 0; r < farewells_.size(); ++r) {
-    Farewell& f = farewells_[r];
-    if (std::exchange(f.sent, true)) continue;
-    if (const Status sent = transport_.send(reader_ranks_[r], kFarewellToReader, {}, f.out); !sent.ok())
+  for (std::size_t r = 0; r < ends_.size(); ++r) {
+    EndOfStream& e = ends_[r];
+    if (std::exchange(e.sent, true)) continue;
+    if (const Status sent = transport_.send(reader_ranks_[r], kEndToReader, {}, e.out); !sent.ok())
       return sent;
   }
   return {};
 }
 
 bool Receiver::may_open() const noexcept {
-  return !left_ && deal_.epoch_of(next_) <= deal_.last_epoch() &&
+  return !left_ && assignment_.epoch_of(next_) <= assignment_.last_epoch() &&
          (rounds_.size() < ahead_ || next_ < required_);
 }
 
@@ -89,17 +89,16 @@ void Receiver::leave() noexcept {
 
 bool Receiver::closed() const noexcept {
   return left_ && rounds_.empty() && late_.empty() &&
-         std::all_of(farewells_.begin(), farewells_.end(), [&](const Farewell& f) {
-           const bool own =
-               reader_ranks_[static_cast<std::size_t>(&f - farewells_.data())] == transport_.rank();
-           return f.heard && f.sent && f.out.done() && (own || f.all_came());
+         std::all_of(ends_.begin(), ends_.end(), [&](const EndOfStream& e) {
+           const bool own = reader_ranks_[static_cast<std::size_t>(&e - ends_.data())] == transport_.rank();
+           return e.received && e.sent && e.out.done() && (own || e.all_came());
          });
 }
 
 bool Receiver::needs_any(const Round& round) const noexcept {
-  const std::uint64_t epoch = deal_.epoch_of(round.number);
+  const std::uint64_t epoch = assignment_.epoch_of(round.number);
   for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p)
-    if (deal_.is_needed(transport_.rank(), share_, {epoch, p})) return true;
+    if (assignment_.is_needed(transport_.rank(), share_, {epoch, p})) return true;
   return false;
 }
 
@@ -107,7 +106,7 @@ bool Receiver::needs_any(const Round& round) const noexcept {
 const Receiver::Round* Receiver::same_before() const noexcept {
   for (const std::deque<Round>* const rounds : {&rounds_, &late_})
     for (auto at = rounds->rbegin(); at != rounds->rend(); ++at)
-      if ((next_ - at->number) % deal_.rounds_per_epoch() == 0 && !at->index.empty()) return &*at;
+      if ((next_ - at->number) % assignment_.rounds_per_epoch() == 0 && !at->index.empty()) return &*at;
   return nullptr;
 }
 
@@ -123,7 +122,7 @@ std::shared_ptr<Receiver::Part> Receiver::failed_part(const Part& part) const {
 // Opens a round whose records are not sent, since this rank has kept them.  This rank reads the records that
 // it has not kept.  Returns false if the round cannot be opened yet.
 bool Receiver::open_kept_round() {
-  const auto kept = kept_.find(next_ % deal_.rounds_per_epoch());
+  const auto kept = kept_.find(next_ % assignment_.rounds_per_epoch());
   Round round;
   if (kept != kept_.end()) {
     round = kept->second;  // its parts are shared
@@ -138,7 +137,7 @@ bool Receiver::open_kept_round() {
   }
   round.number = next_;
   if (round.index.empty()) {
-    round.positions = deal_.positions(transport_.rank(), round.number);
+    round.positions = assignment_.positions(transport_.rank(), round.number);
     round.index.assign(static_cast<std::size_t>(round.positions.size()), kNone);
   }
   if (needs_any(round)) rounds_.push_back(std::move(round));
@@ -148,10 +147,10 @@ bool Receiver::open_kept_round() {
 
 // Returns whether the round's records are needed again in the next epoch, but are not sent then.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
-  const std::uint64_t epoch = deal_.epoch_of(round.number);
-  return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && !round.kept &&
-         !deal_.was_sent(transport_.rank(), round.number) &&
-         deal_.was_sent(transport_.rank(), round.number + deal_.rounds_per_epoch());
+  const std::uint64_t epoch = assignment_.epoch_of(round.number);
+  return !left_ && keeps_ != 0 && epoch < assignment_.last_epoch() && !round.kept &&
+         !assignment_.was_sent(transport_.rank(), round.number) &&
+         assignment_.was_sent(transport_.rank(), round.number + assignment_.rounds_per_epoch());
 }
 
 // Keeps a round whose messages have all arrived.
@@ -159,10 +158,10 @@ void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
   for (std::shared_ptr<Part>& part : round.parts) {
     if (part->own) part = failed_part(*part);  // would also keep the other records of the read
-    bytes += part->bytes.counted() + part->count * kBytesOfPlace;
+    bytes += part->bytes.counted() + part->count * kBytesPerEntry;
   }
   if (bytes > keeps_ - kept_bytes_) return;
-  const auto [at, made] = kept_.try_emplace(round.number % deal_.rounds_per_epoch(), std::move(round));
+  const auto [at, made] = kept_.try_emplace(round.number % assignment_.rounds_per_epoch(), std::move(round));
   if (!made) return;
   at->second.kept = true;
   at->second.kept_bytes = bytes;
@@ -177,9 +176,9 @@ bool Receiver::busy() const noexcept {
 }
 
 bool Receiver::resting() const noexcept {
-  const bool all_are_kept =
-      deal_.kept_rounds() == deal_.rounds_per_epoch() && deal_.was_sent(transport_.rank(), next_);
-  return (left_ || all_are_kept || deal_.epoch_of(next_) > deal_.last_epoch()) && late_.empty() &&
+  const bool all_are_kept = assignment_.kept_rounds() == assignment_.rounds_per_epoch() &&
+                            assignment_.was_sent(transport_.rank(), next_);
+  return (left_ || all_are_kept || assignment_.epoch_of(next_) > assignment_.last_epoch()) && late_.empty() &&
          std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
            return std::none_of(round.parts.begin(), round.parts.end(),
                                [](const auto& part) { return part->is_due(); });
@@ -190,15 +189,15 @@ bool Receiver::resting() const noexcept {
 Status Receiver::open_round(bool& opened) {
   opened = false;
   if (!may_open()) return {};
-  const std::uint64_t epoch = deal_.epoch_of(next_);
+  const std::uint64_t epoch = assignment_.epoch_of(next_);
   const std::uint32_t rank = transport_.rank();
-  if (deal_.was_sent(rank, next_)) {
+  if (assignment_.was_sent(rank, next_)) {
     opened = open_kept_round();
     return {};
   }
   Round round;
   round.number = next_;
-  round.positions = deal_.positions(rank, next_);
+  round.positions = assignment_.positions(rank, next_);
   struct Wanted {
     std::uint32_t part;
     std::uint64_t ordinal, position;
@@ -207,10 +206,11 @@ Status Receiver::open_round(bool& opened) {
   std::vector<Wanted> wanted;
   bool asked_for = false;
   for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p) {
-    if (!deal_.is_needed(rank, share_, {epoch, p})) continue;
+    if (!assignment_.is_needed(rank, share_, {epoch, p})) continue;
     asked_for = true;
     const std::uint64_t ordinal = share_.at(epoch, p);
-    if (deal_.is_record(ordinal)) wanted.push_back({deal_.part_of(round.number, ordinal), ordinal, p});
+    if (assignment_.is_record(ordinal))
+      wanted.push_back({assignment_.part_of(round.number, ordinal), ordinal, p});
   }
   opened = true;
   if (!asked_for) {
@@ -222,7 +222,7 @@ Status Receiver::open_round(bool& opened) {
   for (std::size_t i = 0; i < wanted.size();) {
     const std::uint32_t number = wanted[i].part;
     auto part = std::make_shared<Part>();
-    part->reader = deal_.reader_of(round.number, number);
+    part->reader = assignment_.reader_of(round.number, number);
     part->first = i;
     for (; i < wanted.size() && wanted[i].part == number; ++i) {
       round.ordinals.push_back(wanted[i].ordinal);
@@ -234,17 +234,17 @@ Status Receiver::open_round(bool& opened) {
     part->own = reader_ranks_[part->reader] == rank;
     // A reader whose order is another function may have sent a larger header, or that of another round.
     if (!part->own)
-      part->header.resize(
-          header_bytes(deal_.by_function() ? static_cast<std::size_t>(deal_.most_positions()) : part->count));
+      part->header.resize(header_bytes(
+          assignment_.by_function() ? static_cast<std::size_t>(assignment_.most_positions()) : part->count));
     round.parts.push_back(std::move(part));
   }
   rounds_.push_back(std::move(round));
   ++next_;
   for (const std::shared_ptr<Part>& part : rounds_.back().parts) {
     if (part->own) continue;
-    Farewell& f = farewells_[part->reader];
-    part->sequence = f.expected++;
-    if (part->sequence >= f.messages) {
+    EndOfStream& e = ends_[part->reader];
+    part->sequence = e.expected++;
+    if (part->sequence >= e.messages) {
       part->state = Part::State::failed;
       continue;
     }
@@ -337,7 +337,7 @@ Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::stri
 }
 
 Status Receiver::progress(std::string& why) {
-  if (const Status st = hear_farewells(); !st.ok()) return st;
+  if (const Status st = exchange_end_messages(); !st.ok()) return st;
   bool opened = true;
   for (unsigned n = 0; opened && n < kOpenedInACall; ++n)
     if (const Status st = open_round(opened); !st.ok()) return st;
@@ -347,14 +347,14 @@ Status Receiver::progress(std::string& why) {
   lacks_memory_ = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
   if (const Status st = move_on(rounds_, left_, behind, why); !st.ok()) return st;
-  for (std::size_t r = 0; r < farewells_.size(); ++r) {
-    Farewell& f = farewells_[r];
+  for (std::size_t r = 0; r < ends_.size(); ++r) {
+    EndOfStream& e = ends_[r];
     if (reader_ranks_[r] == transport_.rank()) continue;
-    const bool more = left_ && f.heard && f.expected < f.messages;
-    if (behind[r] || (!more && f.drain.idle())) continue;
-    if (const Status st = f.drain.progress(transport_, reader_ranks_[r], more,
-                                           header_bytes(static_cast<std::size_t>(deal_.most_positions())),
-                                           spare_, f.expected);
+    const bool more = left_ && e.received && e.expected < e.messages;
+    if (behind[r] || (!more && e.drain.idle())) continue;
+    if (const Status st = e.drain.progress(
+            transport_, reader_ranks_[r], more,
+            header_bytes(static_cast<std::size_t>(assignment_.most_positions())), spare_, e.expected);
         !st.ok()) {
       why = "a message of rank " + std::to_string(reader_ranks_[r]) + " did not arrive";
       return st;
@@ -383,7 +383,7 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
       }
       if (const Status st = move_on(round, *part, dropped, why); !st.ok()) return st;
       if (part->state == Part::State::done && left_) part->bytes.clear();
-      if (part->state == Part::State::done && !part->overtaken) farewells_[part->reader].late = false;
+      if (part->state == Part::State::done && !part->overtaken) ends_[part->reader].late = false;
       behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
     }
   }
@@ -397,11 +397,11 @@ bool Receiver::over(const Round& round) const noexcept {
   });
 }
 
-Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep,
+Receiver::Found Receiver::find(Position at, lmdbio_record& out, std::shared_ptr<const void>& keep,
                                bool impatient) {
   if (left_) return Found::failed;
   for (const Round& round : rounds_) {
-    if (deal_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
+    if (assignment_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
         at.position >= round.positions.end)
       continue;
     const std::uint32_t i = round.index[static_cast<std::size_t>(at.position - round.positions.begin)];
@@ -412,8 +412,8 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
     Part& p = **part;
     if (p.state == Part::State::failed) return Found::failed;
     if (p.state != Part::State::done) {
-      if (!impatient && !farewells_[p.reader].late) return Found::pending;
-      p.overtaken = farewells_[p.reader].late = true;
+      if (!impatient && !ends_[p.reader].late) return Found::pending;
+      p.overtaken = ends_[p.reader].late = true;
       return Found::failed;
     }
     const std::size_t n = i - p.first;
@@ -436,10 +436,10 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
   return Found::pending;
 }
 
-void Receiver::drop_before(Spot at) noexcept {
+void Receiver::drop_before(Position at) noexcept {
   while (!rounds_.empty()) {
     Round& first = rounds_.front();
-    const std::uint64_t epoch = deal_.epoch_of(first.number);
+    const std::uint64_t epoch = assignment_.epoch_of(first.number);
     if (epoch > at.epoch || (epoch == at.epoch && first.positions.end > at.position)) return;
     const bool kept = is_to_be_kept(first);
     try {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/drain.h"
-#include "lmdbio/ranks/farewell_receives.h"
+#include "lmdbio/ranks/end_message_receiver.h"
 #include "lmdbio/ranks/kept_records.h"
 #include "lmdbio/ranks/message.h"
 #include "lmdbio/ranks/sender.h"
@@ -23,16 +23,16 @@ namespace lmdbio::ranks {
 /// that find() returned outlive this object.
 class Receiver {
  public:
-  /// Memory for the location of a record that is kept, besides the record.
-  static constexpr std::uint64_t kBytesOfPlace = KeptRecords::kBytesOfPlace;
+  /// Memory for a record that is kept, besides its bytes.
+  static constexpr std::uint64_t kBytesPerEntry = KeptRecords::kBytesPerEntry;
 
   /// `reader_ranks`: the rank of each reader of the assignment.  `ahead`: number of rounds with records of
   /// this rank whose messages are expected at a time.  `sender`: of this rank; null if it does not read.
-  /// `memory`: for messages; `keeps` bytes of it are for records that this rank keeps (Deal::kept_rounds).
-  /// `nodes`: of each rank; empty: each rank has its own node.
-  Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
-           Sender* sender, std::shared_ptr<PayloadMemory> memory, std::uint64_t keeps = 0,
-           std::vector<std::uint32_t> nodes = {});
+  /// `memory`: for messages; `keeps` bytes of it are for records that this rank keeps
+  /// (Assignment::kept_rounds). `nodes`: of each rank; empty: each rank has its own node.
+  Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
+           Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
+           std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {});
   /// Requires closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
@@ -58,13 +58,14 @@ class Receiver {
     failed,
   };
   /// Finds the record at a position of this rank's share.  The position must not be before the last
-  /// drop_before(), and the record must be needed (Deal::is_needed).  `keep` owns the record's bytes.
+  /// drop_before(), and the record must be needed (Assignment::is_needed).  `keep` owns the record's bytes.
   /// `impatient`: a reader that has not sent the record by now counts as late.  This rank does not wait for
   /// it until one of its messages arrives in time.
-  Found find(records::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep, bool impatient = false);
+  Found find(records::Position at, lmdbio_record& out, std::shared_ptr<const void>& keep,
+             bool impatient = false);
   /// Drops the records before this position.  They are not requested again in this epoch.
-  void drop_before(records::Spot at) noexcept;
-  /// Ends the stream: find() finds nothing any more, and the readers get end of stream messages.  progress()
+  void drop_before(records::Position at) noexcept;
+  /// Ends the stream: find() finds nothing any more, and the readers get end messages.  progress()
   /// receives the messages that they have begun to send, and drops them.
   void leave() noexcept;
   /// Returns whether nothing is under way.  Only after leave().
@@ -113,14 +114,14 @@ class Receiver {
     std::uint64_t kept_bytes = 0;  ///< that it counts as while it is kept
   };
   /// State of a reader at the end of the stream.
-  struct Farewell {
+  struct EndOfStream {
     std::uint64_t messages = UINT64_MAX;  ///< number that it has sent to this rank, once known
     std::uint64_t expected = 0;           ///< messages of opened rounds, and dropped messages
     Drain drain;                          ///< receives further messages
     Operation out;
-    bool heard = false, sent = false;
+    bool received = false, sent = false;
     bool late = false;  ///< this rank does not wait for its messages
-    bool all_came() const noexcept { return heard && expected >= messages && drain.idle(); }
+    bool all_came() const noexcept { return received && expected >= messages && drain.idle(); }
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -132,14 +133,14 @@ class Receiver {
   bool open_kept_round();
   bool is_to_be_kept(const Round& round) const noexcept;
   void keep(Round& round);
-  Status hear_farewells();
-  void heard_farewell(std::uint32_t rank, std::uint64_t messages) noexcept;
+  Status exchange_end_messages();
+  void take_end_message(std::uint32_t rank, std::uint64_t messages) noexcept;
   Status move_on(const Round& round, Part& part, bool dropped, std::string& why);
   Status move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind, std::string& why);
   bool over(const Round& round) const noexcept;
   Status read_header(const Round& round, Part& part, std::string& why);
 
-  const Deal& deal_;
+  const Assignment& assignment_;
   const std::vector<std::uint32_t> reader_ranks_;
   const unsigned ahead_;
   Transport& transport_;
@@ -157,9 +158,9 @@ class Receiver {
   std::map<std::uint64_t, Round> kept_;  ///< by their number in the epoch
   std::uint64_t kept_bytes_ = 0, keeps_;
   std::deque<Round> rounds_;
-  std::deque<Round> late_;           ///< rounds before rounds_ whose messages are still to arrive
-  std::vector<Farewell> farewells_;  ///< of each reader; the own one is not used
-  FarewellReceives heard_;
+  std::deque<Round> late_;         ///< rounds before rounds_ whose messages are still to arrive
+  std::vector<EndOfStream> ends_;  ///< of each reader; the own one is not used
+  EndMessageReceiver end_messages_;
   bool left_ = false;
 };
 

@@ -13,7 +13,7 @@
 
 namespace lmdbio::ranks {
 
-using records::Spot;
+using records::Position;
 
 namespace {
 
@@ -70,8 +70,8 @@ class TeamStream::Core final : public Member {
   Status next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks, bool impatient);
   /// The file has not changed, so the batches of this epoch may be returned.
   void checked() noexcept { checked_ = stream_->position(); }
-  Spot position() const noexcept {
-    return stream_ != nullptr ? stream_->position() : Spot{share_.epoch, share_.position};
+  Position position() const noexcept {
+    return stream_ != nullptr ? stream_->position() : Position{share_.epoch, share_.position};
   }
   bool busy() const noexcept override {
     return left_ || state_ == State::reader_pending || state_ == State::pending ||
@@ -132,11 +132,11 @@ class TeamStream::Core final : public Member {
   // Destroyed in reverse sequence: each needs those before it.
   std::shared_ptr<records::Shared> shared_;
   std::unique_ptr<Transport> transport_;
-  std::optional<Deal> deal_;
+  std::optional<Assignment> assignment_;
   std::unique_ptr<PartSource> source_;
   std::unique_ptr<RankStream> stream_;
-  Traffic counted_;              ///< traffic that the reader's counters contain
-  Spot checked_{UINT64_MAX, 0};  ///< where the epoch began for which the file was checked last
+  Traffic counted_;                  ///< traffic that the reader's counters contain
+  Position checked_{UINT64_MAX, 0};  ///< where the epoch began for which the file was checked last
 };
 
 void TeamStream::Core::fail(Status status, std::string why) noexcept {
@@ -194,7 +194,7 @@ void TeamStream::Core::claim() {
     keeps_ = what_to_keep(beside, reader_->team()->kept());
     reader_->team()->keep(keeps_.bytes);
     // A rank to which nothing is sent decides itself what it keeps, so it agrees to any number.
-    terms.votes = votes_of({votes_to_deal(known), resident_, resident_ ? kKeptParts : keeps_.parts});
+    terms.votes = votes_of({votes_to_exchange(known), resident_, resident_ ? kKeptParts : keeps_.parts});
   }
   terms.start = {share_.epoch, share_.position};
   terms.options = reader_->team()->options();
@@ -209,26 +209,26 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   if (shared_ == nullptr || reader_->local() == nullptr) left_ = true;  // the reader was closed
   Job job;
   job.order = whole_order(share_);
-  job.assignment = share_.block > 1 ? Assignment::contiguous : Assignment::strided;
+  job.distribution = share_.block > 1 ? Distribution::contiguous : Distribution::strided;
   job.ranks = team.network().ranks();
   job.readers = static_cast<std::uint32_t>(team.reader_ranks().size());
   job.starts = answer.starts;
   job.round_records = round_records(answer.offer, reader_->record_bytes(), job.readers);
   const Votes votes = votes_in(answer.votes);
-  if (votes.deals_scattered)
+  if (votes.exchanges_scattered)
     job.scattered_records =
         round_records(answer.offer, scattered_bytes(reader_->record_bytes()), job.readers);
   job.list = list_;
   job.kept_parts = votes.kept_parts;
   const char* wrong = nullptr;
-  Result<Deal> deal = Deal::make(job, reader_->records(), &wrong);
-  if (!deal) {
+  Result<Assignment> assignment = Assignment::make(job, reader_->records(), &wrong);
+  if (!assignment) {
     why = reader_->path() + ": lmdbio_order: " + (wrong != nullptr ? wrong : "no memory");
-    return deal.error();
+    return assignment.error();
   }
-  deal_ = std::move(deal).value();
+  assignment_ = std::move(assignment).value();
   // If nothing is kept, a stream of this rank alone is better: it reads ahead.
-  if (!deal_->has_rounds() || (votes.reads_alone && keeps_.parts == 0)) {
+  if (!assignment_->has_rounds() || (votes.reads_alone && keeps_.parts == 0)) {
     keep_only(0);
     state_ = State::alone;
     return {};
@@ -248,7 +248,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   settings.turns = team.turns();
   settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
   settings.takes_nothing = resident_;
-  if (!resident_) keep_only(deal_->kept_rounds() != 0 ? job.kept_parts : 0);
+  if (!resident_) keep_only(assignment_->kept_rounds() != 0 ? job.kept_parts : 0);
   settings.keeps = keeps_.bytes;
   team.cache_less(std::exchange(cached_, 0));  // of an attempt that failed, since memory was short
   settings.in_page_cache = source_->room(team.kept() * team.ranks_here() + team.cached());
@@ -256,7 +256,7 @@ Status TeamStream::Core::begin(const Agreement::Answer& answer, std::string& why
   cached_ = static_cast<std::uint64_t>(static_cast<double>(cached) * settings.in_page_cache);
   team.cache(cached_);
   if (shared_ != nullptr) settings.memory = reader_->message_memory(*shared_->pool);
-  return RankStream::open(*deal_, settings, *transport_, *source_, stream_);
+  return RankStream::open(*assignment_, settings, *transport_, *source_, stream_);
 }
 
 void TeamStream::Core::take_answer() {

@@ -15,8 +15,8 @@ namespace lmdbio::ranks {
 /// thread at a time, except for cancel().
 ///
 /// All ranks open a stream together if its order is this rank's share of an order of all ranks, and not by
-/// keys.  They read for each other if that order has rounds (Deal::has_rounds).  Otherwise this rank reads
-/// alone, once all ranks have one snapshot.
+/// keys.  They read for each other if that order has rounds (Assignment::has_rounds).  Otherwise this rank
+/// reads alone, once all ranks have one snapshot.
 class TeamStream final : public records::BatchStream {
  public:
   /// Opens a stream.  EINVAL: a field of the order is invalid.  The first next() may return this instead.
@@ -29,7 +29,7 @@ class TeamStream final : public records::BatchStream {
   TeamStream& operator=(const TeamStream&) = delete;
 
   Status next(std::unique_ptr<records::Batch>& out, std::string& why) override;
-  records::Spot position() const noexcept override { return at_; }
+  records::Position position() const noexcept override { return at_; }
   void cancel() noexcept override;
 
  private:
@@ -48,7 +48,7 @@ class TeamStream final : public records::BatchStream {
   std::vector<MDB_val> keys_;  ///< of order_; their bytes are in key_bytes_
   std::string key_bytes_;
   std::shared_ptr<Core> core_;  ///< null: this rank reads alone
-  records::Spot at_;
+  records::Position at_;
   std::unique_ptr<records::Stream> alone_;
   std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for cancel() in other threads
   std::atomic<bool> cancelled_{false};

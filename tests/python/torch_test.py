@@ -180,7 +180,7 @@ def test_a_key_that_does_not_exist(mixed):
 
 
 def test_requests_that_are_not_as_expected(mixed):
-    """A loader that deals batches in its own way gets the right records all the same."""
+    """A loader that divides the batches in its own way gets the right records all the same."""
     data = lt.LmdbDataset(mixed.path, decode=key_of)
     tickets = list(lt.BatchSampler(data, 10, shuffle=True, seed=SEED))
     r = random.Random(3)

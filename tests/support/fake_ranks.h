@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/message.h"
 #include "lmdbio/ranks/part_source.h"
 #include "lmdbio/ranks/payload.h"
@@ -166,18 +166,18 @@ struct FakeMessage {
   std::vector<std::byte> header, bytes;
   std::vector<std::uint64_t> ordinals;
 };
-inline FakeMessage message_of(const ranks::Deal& deal, const FakeRecords& records, std::uint64_t round,
-                              std::uint32_t reader, std::uint32_t rank) {
+inline FakeMessage message_of(const ranks::Assignment& assignment, const FakeRecords& records,
+                              std::uint64_t round, std::uint32_t reader, std::uint32_t rank) {
   const auto put = [](std::vector<std::byte>& to, const void* from, std::size_t n) {
     const auto* const at = static_cast<const std::byte*>(from);
     to.insert(to.end(), at, at + n);
   };
   FakeMessage m;
-  std::vector<ranks::Deal::Need> needs;
-  deal.needs(round, deal.part_read_by(round, reader), needs);
+  std::vector<ranks::Assignment::Need> needs;
+  assignment.needs(round, assignment.part_read_by(round, reader), needs);
   std::vector<ranks::RecordSizes> sizes;
   std::uint64_t hash = 0;
-  for (const ranks::Deal::Need& need : needs) {
+  for (const ranks::Assignment::Need& need : needs) {
     if (need.rank != rank) continue;
     const std::string key = records.key(need.ordinal), value = records.value(need.ordinal);
     sizes.push_back({static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size())});

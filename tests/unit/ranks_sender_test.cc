@@ -47,13 +47,13 @@ struct More {
 class Pair {
  public:
   explicit Pair(std::uint64_t seed, const Job& job = two_ranks(), const More& more = {})
-      : deal(Deal::make(job, kRecords).value()),
+      : assignment(Assignment::make(job, kRecords).value()),
         records{seed},
         network(job.ranks, seed),
         source(records, seed, more.faults) {
     source.has_cache = more.has_cache;
     source.under_way = &reads;
-    sender = std::make_unique<Sender>(deal, 0, std::vector<std::uint32_t>{0}, kAhead, Turns::Settings{},
+    sender = std::make_unique<Sender>(assignment, 0, std::vector<std::uint32_t>{0}, kAhead, Turns::Settings{},
                                       network.rank(0), source, std::make_shared<LimitedMemory>(more.memory));
   }
 
@@ -76,14 +76,13 @@ class Pair {
   std::size_t came() const {
     return coming.empty() || coming.back()->whole ? coming.size() : coming.size() - 1;
   }
-  void say_farewell() { ASSERT_TRUE(network.rank(1).send(0, kFarewellToReader, {}, farewell_out).ok()); }
-  void expect_farewell() {
-    ASSERT_TRUE(
-        network.rank(1)
-            .receive(0, kFarewellFromReader, std::as_writable_bytes(std::span(&farewell, 1)), farewell_in)
-            .ok());
+  void send_end_message() { ASSERT_TRUE(network.rank(1).send(0, kEndToReader, {}, end_out).ok()); }
+  void expect_end_message() {
+    ASSERT_TRUE(network.rank(1)
+                    .receive(0, kEndFromReader, std::as_writable_bytes(std::span(&end_count, 1)), end_in)
+                    .ok());
   }
-  bool has_farewell() const { return farewell != UINT64_MAX && farewell_in.done(); }
+  bool has_end_message() const { return end_count != UINT64_MAX && end_in.done(); }
 
   struct Coming {
     std::vector<std::byte> header, bytes;
@@ -102,7 +101,7 @@ class Pair {
     }
   };
 
-  const Deal deal;
+  const Assignment assignment;
   const FakeRecords records;
   FakeNetwork network;
   FakeSource source;
@@ -110,8 +109,8 @@ class Pair {
   std::unique_ptr<Sender> sender;
   Status status;
   std::deque<std::unique_ptr<Coming>> coming;
-  std::uint64_t farewell = UINT64_MAX;
-  Operation farewell_out, farewell_in;
+  std::uint64_t end_count = UINT64_MAX;
+  Operation end_out, end_in;
 
  private:
   void receive() {
@@ -119,7 +118,7 @@ class Pair {
     if (coming.empty() || coming.back()->whole) {
       coming.push_back(std::make_unique<Coming>());
       Coming& next = *coming.back();
-      next.header.resize(header_bytes(static_cast<std::size_t>(deal.most_positions())));
+      next.header.resize(header_bytes(static_cast<std::size_t>(assignment.most_positions())));
       ASSERT_TRUE(to.receive(0, kHeaders, next.header, next.op).ok());
       return;
     }
@@ -149,7 +148,7 @@ TEST(Sender, SendsEachRoundsRecordsInOrder) {
       EXPECT_TRUE(p.status.ok());
       std::uint64_t bytes = 0;
       for (std::uint64_t round = 0; round < kRounds; ++round) {
-        const FakeMessage due = test::message_of(p.deal, p.records, round, 0, 1);
+        const FakeMessage due = test::message_of(p.assignment, p.records, round, 0, 1);
         EXPECT_EQ(p.coming[round]->header, due.header) << round;
         EXPECT_EQ(p.coming[round]->bytes, due.bytes) << round;
         bytes += due.bytes.size();
@@ -172,7 +171,7 @@ TEST(Sender, ItsOwnRecordsAreTakenOnce) {
     EXPECT_FALSE(p.sender->take_own(0, own)) << "nothing was read";
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
-      const FakeMessage due = test::message_of(p.deal, p.records, round, 0, 0);
+      const FakeMessage due = test::message_of(p.assignment, p.records, round, 0, 0);
       ASSERT_TRUE(own.copied) << "half of the round is the other rank's";
       EXPECT_EQ(own.header, due.header);
       EXPECT_TRUE(std::equal(due.bytes.begin(), due.bytes.end(), own.bytes.data(),
@@ -233,8 +232,9 @@ TEST(Sender, AReadThatFailedIsTold) {
       ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
       ASSERT_TRUE(p.run([&] { return p.came() > round; }));
       EXPECT_TRUE(p.coming[round]->all_failed());
-      EXPECT_EQ(p.coming[round]->head().hash,
-                load<MessageHeader>(test::message_of(p.deal, p.records, round, 0, 1).header.data()).hash);
+      EXPECT_EQ(
+          p.coming[round]->head().hash,
+          load<MessageHeader>(test::message_of(p.assignment, p.records, round, 0, 1).header.data()).hash);
     }
     EXPECT_TRUE(p.status.ok()) << "ranks read these themselves";
   }
@@ -256,24 +256,24 @@ TEST(Sender, WithoutMemoryForMessagesRanksReadThemselves) {
   }
 }
 
-TEST(Sender, ItEndsWhenBothHaveSaidFarewell) {
+TEST(Sender, ItEndsWhenBothHaveSentEndMessages) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
     Pair p(seed);
     p.sender->send_nothing_here();
-    p.say_farewell();
+    p.send_end_message();
     EXPECT_FALSE(p.run([&] { return p.sender->closed(); })) << "its own is not received";
-    p.expect_farewell();
+    p.expect_end_message();
     ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
 
     Pair q(seed);
     q.sender->send_nothing_here();
     q.source.least_polls = 40;  // the last reads are under way when no further one begins
-    q.expect_farewell();
-    ASSERT_TRUE(q.run([&] { return q.came() == kRounds && q.has_farewell(); }));
-    EXPECT_EQ(q.farewell, kRounds) << "it tells how many messages it has sent";
+    q.expect_end_message();
+    ASSERT_TRUE(q.run([&] { return q.came() == kRounds && q.has_end_message(); }));
+    EXPECT_EQ(q.end_count, kRounds) << "it tells how many messages it has sent";
     EXPECT_FALSE(q.sender->closed());
-    q.say_farewell();
+    q.send_end_message();
     ASSERT_TRUE(q.run([&] { return q.sender->closed(); }, false));
     EXPECT_TRUE(q.sender->resting());
     EXPECT_FALSE(q.sender->has_left());
@@ -290,15 +290,15 @@ TEST(Sender, ARankThatLeftGetsNothingMore) {
       p.sender->send_nothing_here();
       p.source.least_polls = seed % 2 == 0 ? 0 : 40;
       p.step(false);  // reads for it are under way
-      p.say_farewell();
-      p.expect_farewell();
-      ASSERT_TRUE(p.run([&] { return p.has_farewell(); })) << "it is told at once";
+      p.send_end_message();
+      p.expect_end_message();
+      ASSERT_TRUE(p.run([&] { return p.has_end_message(); })) << "it is told at once";
       const std::size_t read = p.source.times.size();
       if (!endless) {
         ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
       }
-      EXPECT_FALSE(p.run([&] { return p.came() > p.farewell; })) << "more messages than it told of";
-      EXPECT_EQ(p.came(), p.farewell);
+      EXPECT_FALSE(p.run([&] { return p.came() > p.end_count; })) << "more messages than it told of";
+      EXPECT_EQ(p.came(), p.end_count);
       EXPECT_EQ(p.source.times.size(), read) << "nothing is read for it";
     }
 }
@@ -320,10 +320,10 @@ TEST(Sender, LeavingDropsWhatWasNotSent) {
       OwnRecords own;
       EXPECT_FALSE(p.sender->take_own(0, own));
       EXPECT_TRUE(p.sender->has_left());
-      p.expect_farewell();
-      p.say_farewell();
-      ASSERT_TRUE(p.run([&] { return p.has_farewell(); }, false));
-      EXPECT_EQ(p.farewell, sent);
+      p.expect_end_message();
+      p.send_end_message();
+      ASSERT_TRUE(p.run([&] { return p.has_end_message(); }, false));
+      EXPECT_EQ(p.end_count, sent);
       if (sent != 0) {
         EXPECT_FALSE(p.run([&] { return p.sender->closed(); }, false)) << "messages are under way";
       }
