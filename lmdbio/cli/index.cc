@@ -21,6 +21,7 @@
 #include "lmdbio/format/page_view.h"
 #include "lmdbio/records/build_index.h"
 #include "lmdbio/records/index_file.h"
+#include "lmdbio/records/index_path.h"
 
 namespace lmdbio::cli {
 namespace {

@@ -20,6 +20,7 @@
 #include "lmdbio/cli/totals_json.h"
 #include "lmdbio/io/residency.h"
 #include "lmdbio/records/index_file.h"
+#include "lmdbio/records/index_path.h"
 
 namespace lmdbio::cli {
 namespace {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "lmdbio/records/index_file.h"
+#include "lmdbio/records/index_path.h"
 #include "lmdbio/records/leaf_lookup.h"
 #include "tests/support/file_image.h"
 #include "tests/support/indexed.h"
