@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/ranks/stream_member.h"
 #include "lmdbio/ranks/team_reader.h"
 #include "lmdbio/records/stream.h"
 
@@ -33,12 +34,10 @@ class TeamStream final : public records::BatchStream {
   void cancel() noexcept override;
 
  private:
-  class Core;
-
   TeamStream(std::shared_ptr<TeamReader> reader, const lmdbio_order& order) noexcept
       : team_(*reader->team()), reader_(std::move(reader)), order_(order), at_{order.epoch, order.position} {}
   Status next_alone(std::unique_ptr<records::Batch>& out, std::string& why);
-  void give_up_core() noexcept;
+  void leave_member() noexcept;
   void copy_lists();
 
   Team& team_;
@@ -47,7 +46,7 @@ class TeamStream final : public records::BatchStream {
   records::Order::List list_;  ///< of order_
   std::vector<MDB_val> keys_;  ///< of order_; their bytes are in key_bytes_
   std::string key_bytes_;
-  std::shared_ptr<Core> core_;  ///< null: this rank reads alone
+  std::shared_ptr<StreamMember> member_;  ///< null: this rank reads alone
   records::Position at_;
   std::unique_ptr<records::Stream> alone_;
   std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for cancel() in other threads
