@@ -1,18 +1,15 @@
 #include "lmdbio/ranks/receiver.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <compare>
-#include <cstring>
 #include <iterator>
 #include <new>
 #include <utility>
 
-#include "lmdbio/base/bytes.h"
-
 namespace lmdbio::ranks {
 
 using records::Position;
+using State = IncomingPart::State;
 
 namespace {
 
@@ -34,8 +31,7 @@ Receiver::Receiver(const Assignment& assignment, std::vector<std::uint32_t> read
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
       transport_(transport),
-      sender_(sender),
-      memory_(std::move(memory)),
+      parts_{.transport = transport, .sender = sender, .memory = std::move(memory)},
       nodes_(std::move(nodes)),
       share_(assignment.order_of(transport.rank())),
       next_(assignment.first_round(assignment.start_of(transport.rank()).epoch)),
@@ -55,17 +51,16 @@ void Receiver::take_end_message(std::uint32_t rank, std::uint64_t messages) noex
   // Parts whose messages the reader has not sent, and will not send.
   for (const std::deque<Round>* const rounds : {&late_, &rounds_})
     for (const Round& round : *rounds)
-      for (const std::shared_ptr<Part>& part : round.parts) {
+      for (const std::shared_ptr<IncomingPart>& part : round.parts) {
         if (part->reader != reader || part->own || part->sequence < messages || !part->is_due()) continue;
-        if (!part->op.done()) transport_.cancel(part->op);
-        part->state = Part::State::failed;
+        part->fail(transport_);
       }
 }
 
 Status Receiver::exchange_end_messages() {
   const Status st = end_messages_.progress(
       transport_, [this](std::uint32_t rank, std::uint64_t n) { take_end_message(rank, n); });
-  if (!st.ok() || !left_) return st;
+  if (!st.ok() || !parts_.left) return st;
   for (std::size_t r = 0; r < ends_.size(); ++r) {
     EndOfStream& e = ends_[r];
     if (std::exchange(e.sent, true)) continue;
@@ -76,19 +71,19 @@ Status Receiver::exchange_end_messages() {
 }
 
 bool Receiver::may_open() const noexcept {
-  return !left_ && assignment_.epoch_of(next_) <= assignment_.last_epoch() &&
+  return !parts_.left && assignment_.epoch_of(next_) <= assignment_.last_epoch() &&
          (rounds_.size() < ahead_ || next_ < required_);
 }
 
 void Receiver::leave() noexcept {
-  left_ = true;
+  parts_.left = true;
   kept_.clear();
   for (const Round& round : rounds_)
-    for (const std::shared_ptr<Part>& part : round.parts) part->own_records = {};
+    for (const std::shared_ptr<IncomingPart>& part : round.parts) part->own_records = {};
 }
 
 bool Receiver::closed() const noexcept {
-  return left_ && rounds_.empty() && late_.empty() &&
+  return parts_.left && rounds_.empty() && late_.empty() &&
          std::all_of(ends_.begin(), ends_.end(), [&](const EndOfStream& e) {
            const bool own = reader_ranks_[static_cast<std::size_t>(&e - ends_.data())] == transport_.rank();
            return e.received && e.sent && e.out.done() && (own || e.all_came());
@@ -110,15 +105,6 @@ const Receiver::Round* Receiver::same_before() const noexcept {
   return nullptr;
 }
 
-std::shared_ptr<Receiver::Part> Receiver::failed_part(const Part& part) const {
-  auto failed = std::make_shared<Part>();
-  failed->reader = part.reader;
-  failed->first = part.first;
-  failed->count = part.count;
-  failed->state = Part::State::failed;
-  return failed;
-}
-
 // Opens a round whose records are not sent, since this rank has kept them.  This rank reads the records that
 // it has not kept.  Returns false if the round cannot be opened yet.
 bool Receiver::open_kept_round() {
@@ -131,8 +117,8 @@ bool Receiver::open_kept_round() {
                     [](const auto& part) { return part->is_due() && !part->overtaken; }))
       return false;
     round = *same;
-    for (std::shared_ptr<Part>& part : round.parts)
-      if (part->is_due() || part->own) part = failed_part(*part);
+    for (std::shared_ptr<IncomingPart>& part : round.parts)
+      if (part->is_due() || part->own) part = part->as_failed();
     round.kept = true;  // the earlier round will be kept
   }
   round.number = next_;
@@ -148,7 +134,7 @@ bool Receiver::open_kept_round() {
 // Returns whether the round's records are needed again in the next epoch, but are not sent then.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
   const std::uint64_t epoch = assignment_.epoch_of(round.number);
-  return !left_ && keeps_ != 0 && epoch < assignment_.last_epoch() && !round.kept &&
+  return !parts_.left && keeps_ != 0 && epoch < assignment_.last_epoch() && !round.kept &&
          !assignment_.was_sent(transport_.rank(), round.number) &&
          assignment_.was_sent(transport_.rank(), round.number + assignment_.rounds_per_epoch());
 }
@@ -156,8 +142,8 @@ bool Receiver::is_to_be_kept(const Round& round) const noexcept {
 // Keeps a round whose messages have all arrived.
 void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
-  for (std::shared_ptr<Part>& part : round.parts) {
-    if (part->own) part = failed_part(*part);  // would also keep the other records of the read
+  for (std::shared_ptr<IncomingPart>& part : round.parts) {
+    if (part->own) part = part->as_failed();  // would also keep the other records of the read
     bytes += part->bytes.counted() + part->count * kBytesPerEntry;
   }
   if (bytes > keeps_ - kept_bytes_) return;
@@ -171,15 +157,15 @@ void Receiver::keep(Round& round) {
 bool Receiver::busy() const noexcept {
   return std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
     return std::any_of(round.parts.begin(), round.parts.end(),
-                       [](const auto& part) { return part->state == Part::State::bytes; });
+                       [](const auto& part) { return part->state == State::bytes; });
   });
 }
 
 bool Receiver::resting() const noexcept {
   const bool all_are_kept = assignment_.kept_rounds() == assignment_.rounds_per_epoch() &&
                             assignment_.was_sent(transport_.rank(), next_);
-  return (left_ || all_are_kept || assignment_.epoch_of(next_) > assignment_.last_epoch()) && late_.empty() &&
-         std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
+  return (parts_.left || all_are_kept || assignment_.epoch_of(next_) > assignment_.last_epoch()) &&
+         late_.empty() && std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
            return std::none_of(round.parts.begin(), round.parts.end(),
                                [](const auto& part) { return part->is_due(); });
          });
@@ -221,8 +207,10 @@ Status Receiver::open_round(bool& opened) {
   round.index.assign(static_cast<std::size_t>(round.positions.size()), kNone);
   for (std::size_t i = 0; i < wanted.size();) {
     const std::uint32_t number = wanted[i].part;
-    auto part = std::make_shared<Part>();
+    auto part = std::make_shared<IncomingPart>();
     part->reader = assignment_.reader_of(round.number, number);
+    part->from = reader_ranks_[part->reader];
+    part->from_other_node = nodes_.empty() || nodes_[part->from] != nodes_[rank];
     part->first = i;
     for (; i < wanted.size() && wanted[i].part == number; ++i) {
       round.ordinals.push_back(wanted[i].ordinal);
@@ -231,7 +219,7 @@ Status Receiver::open_round(bool& opened) {
           static_cast<std::uint32_t>(i);
     }
     part->count = i - part->first;
-    part->own = reader_ranks_[part->reader] == rank;
+    part->own = part->from == rank;
     // A reader whose order is another function may have sent a larger header, or that of another round.
     if (!part->own)
       part->header.resize(header_bytes(
@@ -240,98 +228,15 @@ Status Receiver::open_round(bool& opened) {
   }
   rounds_.push_back(std::move(round));
   ++next_;
-  for (const std::shared_ptr<Part>& part : rounds_.back().parts) {
+  for (const std::shared_ptr<IncomingPart>& part : rounds_.back().parts) {
     if (part->own) continue;
     EndOfStream& e = ends_[part->reader];
     part->sequence = e.expected++;
     if (part->sequence >= e.messages) {
-      part->state = Part::State::failed;
+      part->state = State::failed;
       continue;
     }
-    if (const Status st = transport_.receive(reader_ranks_[part->reader], kHeaders, part->header, part->op);
-        !st.ok())
-      return st;
-  }
-  return {};
-}
-
-// Checks the header of a part.  Of a wrong message, only the size is used.
-Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
-  MessageHeader header{};
-  if (part.header.size() >= sizeof header) header = load<MessageHeader>(part.header.data());
-  std::uint64_t bytes = 0;
-  bool due = part.header.size() == header_bytes(part.count) && header.records == part.count &&
-             header.round == static_cast<std::uint32_t>(round.number) && header.hash == part.hash;
-  if (due) {
-    part.sizes.resize(part.count);
-    part.at.resize(part.count);
-    std::memcpy(part.sizes.data(), part.header.data() + sizeof header, part.count * sizeof(RecordSizes));
-    for (std::size_t i = 0; i < part.count; ++i) {
-      part.at[i] = static_cast<std::size_t>(bytes);
-      if (part.sizes[i].key != RecordSizes::kFailed)
-        bytes += std::uint64_t{part.sizes[i].key} + part.sizes[i].value;
-    }
-    due = bytes == header.bytes;
-  }
-  part.header = std::vector<std::byte>();
-  part.size = static_cast<std::size_t>(header.bytes);
-  part.unwanted = !due;
-  part.state = part.size != 0 ? Part::State::room : due ? Part::State::done : Part::State::failed;
-  if (due) return {};
-  why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) +
-        " is not the one that is due: all ranks need the same order and the same file";
-  return Status::from_errno(EPROTO);
-}
-
-// Advances a part.  `dropped`: its records are received only to be dropped, for which there is spare memory.
-Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::string& why) {
-  if (part.state == Part::State::failed) return {};
-  if (part.own) {
-    if (part.state == Part::State::done || !sender_->take_own(round.number, part.own_records)) return {};
-    if (!part.own_records.copied) {
-      part.state = Part::State::done;
-      if (part.own_records.hash == part.hash && part.own_records.which.size() == part.count) return {};
-      part.state = Part::State::failed;
-      why = "the function of the order does not always return the same ordinals";
-      return left_ ? Status() : Status::from_errno(EPROTO);
-    }
-    part.header = part.own_records.header;
-    const Status st = read_header(round, part, why);
-    part.bytes = std::move(part.own_records.bytes);
-    part.own_records = {};
-    part.own = false;  // treat it like a message that was received
-    part.state = part.unwanted ? Part::State::failed : Part::State::done;
-    return left_ ? Status() : st;
-  }
-  while (part.is_due() && part.op.done()) {
-    if (!part.op.status.ok()) {
-      why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) + " did not arrive";
-      return part.op.status;
-    }
-    if (part.state == Part::State::bytes) {
-      bytes_ += part.bytes.size();
-      if (nodes_.empty() || nodes_[reader_ranks_[part.reader]] != nodes_[transport_.rank()])
-        bytes_from_nodes_ += part.bytes.size();
-      part.state = part.unwanted ? Part::State::failed : Part::State::done;
-      if (part.unwanted) part.bytes.clear();
-      break;
-    }
-    if (part.state == Part::State::header) {
-      part.header.resize(std::min(part.header.size(), part.op.bytes));
-      if (const Status st = read_header(round, part, why); !st.ok() && !left_) return st;
-      if (!part.is_due()) break;
-    }
-    if (!part.bytes.make(memory_, part.size)) {
-      if (!(dropped && part.bytes.make(spare_, part.size))) {
-        lacks_memory_ = true;
-        break;
-      }
-      part.unwanted = true;
-    }
-    part.state = Part::State::bytes;
-    if (const Status st = transport_.receive(reader_ranks_[part.reader], kBytes, part.bytes.span(), part.op);
-        !st.ok())
-      return st;
+    if (const Status st = part->begin(parts_); !st.ok()) return st;
   }
   return {};
 }
@@ -344,17 +249,17 @@ Status Receiver::progress(std::string& why) {
   // A reader sends its messages in the sequence of rounds, so their bytes are received in this sequence.
   // The first rounds get memory first.
   std::vector<bool> behind(reader_ranks_.size());
-  lacks_memory_ = false;
+  parts_.lacks_memory = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
-  if (const Status st = move_on(rounds_, left_, behind, why); !st.ok()) return st;
+  if (const Status st = move_on(rounds_, parts_.left, behind, why); !st.ok()) return st;
   for (std::size_t r = 0; r < ends_.size(); ++r) {
     EndOfStream& e = ends_[r];
     if (reader_ranks_[r] == transport_.rank()) continue;
-    const bool more = left_ && e.received && e.expected < e.messages;
+    const bool more = parts_.left && e.received && e.expected < e.messages;
     if (behind[r] || (!more && e.drain.idle())) continue;
     if (const Status st = e.drain.progress(
             transport_, reader_ranks_[r], more,
-            header_bytes(static_cast<std::size_t>(assignment_.most_positions())), spare_, e.expected);
+            header_bytes(static_cast<std::size_t>(assignment_.most_positions())), parts_.spare, e.expected);
         !st.ok()) {
       why = "a message of rank " + std::to_string(reader_ranks_[r]) + " did not arrive";
       return st;
@@ -364,8 +269,8 @@ Status Receiver::progress(std::string& why) {
   for (Round& round : late_)
     if (over(round) && is_to_be_kept(round)) keep(round);
   std::erase_if(late_, is_over);
-  if (left_) std::erase_if(rounds_, is_over);
-  if (lacks_memory_ && !kept_.empty()) {  // drop the round that is needed last
+  if (parts_.left) std::erase_if(rounds_, is_over);
+  if (parts_.lacks_memory && !kept_.empty()) {  // drop the round that is needed last
     kept_bytes_ -= kept_.rbegin()->second.kept_bytes;
     kept_.erase(std::prev(kept_.end()));
   }
@@ -375,16 +280,16 @@ Status Receiver::progress(std::string& why) {
 Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind,
                          std::string& why) {
   for (const Round& round : rounds) {
-    for (const std::shared_ptr<Part>& part : round.parts) {
+    for (const std::shared_ptr<IncomingPart>& part : round.parts) {
       if (!part->is_due() || behind[part->reader]) continue;
-      if (lacks_memory_ && !part->own && !dropped && part->state != Part::State::bytes) {
+      if (parts_.lacks_memory && !part->own && !dropped && part->state != State::bytes) {
         behind[part->reader] = true;
         continue;
       }
-      if (const Status st = move_on(round, *part, dropped, why); !st.ok()) return st;
-      if (part->state == Part::State::done && left_) part->bytes.clear();
-      if (part->state == Part::State::done && !part->overtaken) ends_[part->reader].late = false;
-      behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
+      if (const Status st = part->progress(round.number, dropped, parts_, why); !st.ok()) return st;
+      if (part->state == State::done && parts_.left) part->bytes.clear();
+      if (part->state == State::done && !part->overtaken) ends_[part->reader].late = false;
+      behind[part->reader] = part->state == State::header || part->state == State::room;
     }
   }
   return {};
@@ -392,14 +297,14 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
 
 // Returns whether nothing of the round is under way, and the sender keeps nothing for it.
 bool Receiver::over(const Round& round) const noexcept {
-  return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<Part>& p) {
-    return (p->own && sender_->has_left()) || !p->is_due();
+  return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<IncomingPart>& p) {
+    return (p->own && parts_.sender->has_left()) || !p->is_due();
   });
 }
 
 Receiver::Found Receiver::find(Position at, lmdbio_record& out, std::shared_ptr<const void>& keep,
                                bool impatient) {
-  if (left_) return Found::failed;
+  if (parts_.left) return Found::failed;
   for (const Round& round : rounds_) {
     if (assignment_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
         at.position >= round.positions.end)
@@ -409,29 +314,14 @@ Receiver::Found Receiver::find(Position at, lmdbio_record& out, std::shared_ptr<
     const auto part = std::upper_bound(round.parts.begin(), round.parts.end(), i,
                                        [](std::uint32_t n, const auto& p) { return n < p->first; }) -
                       1;
-    Part& p = **part;
-    if (p.state == Part::State::failed) return Found::failed;
-    if (p.state != Part::State::done) {
+    IncomingPart& p = **part;
+    if (p.state == State::failed) return Found::failed;
+    if (p.state != State::done) {
       if (!impatient && !ends_[p.reader].late) return Found::pending;
       p.overtaken = ends_[p.reader].late = true;
       return Found::failed;
     }
-    const std::size_t n = i - p.first;
-    if (p.own) {
-      std::string why;
-      PartRead* const read = p.own_records.read.get();
-      if (read == nullptr || !read->record(p.own_records.which[n], out, why).ok()) return Found::failed;
-      keep = read->bytes();
-      return Found::here;
-    }
-    const RecordSizes sizes = p.sizes[n];
-    if (sizes.key == RecordSizes::kFailed) return Found::failed;
-    std::byte* const bytes = p.bytes.data() + p.at[n];
-    out.ordinal = round.ordinals[i];
-    out.key = {sizes.key, bytes};
-    out.value = {sizes.value, bytes + sizes.key};
-    keep = *part;
-    return Found::here;
+    return p.record(i - p.first, round.ordinals[i], out, keep) ? Found::here : Found::failed;
   }
   return Found::pending;
 }

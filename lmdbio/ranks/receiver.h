@@ -12,8 +12,8 @@
 #include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/drain.h"
 #include "lmdbio/ranks/end_message_receiver.h"
+#include "lmdbio/ranks/incoming_part.h"
 #include "lmdbio/ranks/kept_records.h"
-#include "lmdbio/ranks/message.h"
 #include "lmdbio/ranks/sender.h"
 #include "lmdbio/ranks/transport.h"
 
@@ -40,7 +40,7 @@ class Receiver {
 
   /// Returns the round that is opened next.
   std::uint64_t next_round() const noexcept { return next_; }
-  bool has_left() const noexcept { return left_; }
+  bool has_left() const noexcept { return parts_.left; }
   /// Returns whether messages are arriving that advance only if progress() is called.
   bool busy() const noexcept;
   /// Returns whether no message is expected any more: all records to come are kept, or no rank sends them.
@@ -72,44 +72,19 @@ class Receiver {
   bool closed() const noexcept;
   /// Adds the bytes that were received.
   void add_to(Traffic& traffic) const noexcept {
-    traffic.bytes_received += bytes_;
-    traffic.bytes_from_nodes += bytes_from_nodes_;
+    traffic.bytes_received += parts_.traffic.bytes_received;
+    traffic.bytes_from_nodes += parts_.traffic.bytes_from_nodes;
   }
   /// Returns whether memory is short for the next message.
-  bool lacks_memory() const noexcept { return lacks_memory_; }
+  bool lacks_memory() const noexcept { return parts_.lacks_memory; }
 
  private:
-  /// The records that one reader sends for a round.
-  struct Part {
-    std::uint32_t reader = 0;
-    std::size_t first = 0, count = 0;  ///< range of the round's ordinals
-    std::uint64_t sequence = 0;        ///< number of the message, counted per reader
-    std::uint64_t hash = 0;            ///< ordinals_hash() of the expected records
-    enum class State : unsigned char {
-      header,
-      room,  ///< the size of the bytes is known, but memory is short
-      bytes,
-      done,
-      failed
-    } state = State::header;
-    bool own = false;
-    bool overtaken = false;  ///< its records were requested but not waited for
-    bool unwanted = false;   ///< wrong content, or received into spare memory only
-    bool is_due() const noexcept { return state != State::done && state != State::failed; }
-    std::vector<std::byte> header;
-    std::size_t size = 0;  ///< of the bytes
-    Payload bytes;
-    std::vector<std::size_t> at;  ///< of each record's key, in `bytes`
-    std::vector<RecordSizes> sizes;
-    OwnRecords own_records;
-    Operation op;
-  };
   struct Round {
     std::uint64_t number = 0;
     std::vector<std::uint64_t> ordinals;  ///< ordinals of this rank's records, by part, sorted
     Range positions;
     std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: no reader sends it
-    std::vector<std::shared_ptr<Part>> parts;
+    std::vector<std::shared_ptr<IncomingPart>> parts;
     bool kept = false;
     std::uint64_t kept_bytes = 0;  ///< that it counts as while it is kept
   };
@@ -127,7 +102,6 @@ class Receiver {
 
   bool may_open() const noexcept;
   Status open_round(bool& opened);
-  std::shared_ptr<Part> failed_part(const Part& part) const;
   bool needs_any(const Round& round) const noexcept;
   const Round* same_before() const noexcept;
   bool open_kept_round();
@@ -135,24 +109,16 @@ class Receiver {
   void keep(Round& round);
   Status exchange_end_messages();
   void take_end_message(std::uint32_t rank, std::uint64_t messages) noexcept;
-  Status move_on(const Round& round, Part& part, bool dropped, std::string& why);
   Status move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind, std::string& why);
   bool over(const Round& round) const noexcept;
-  Status read_header(const Round& round, Part& part, std::string& why);
 
   const Assignment& assignment_;
   const std::vector<std::uint32_t> reader_ranks_;
   const unsigned ahead_;
   Transport& transport_;
-  Sender* const sender_;
-  const std::shared_ptr<PayloadMemory> memory_;
-  /// For messages that are received only to be dropped.  Without it, ranks without memory could wait for
-  /// each other.
-  const std::shared_ptr<PayloadMemory> spare_ = std::make_shared<SpareMemory>();
+  IncomingParts parts_;
   const std::vector<std::uint32_t> nodes_;
   const records::Order share_;
-  std::uint64_t bytes_ = 0, bytes_from_nodes_ = 0;
-  bool lacks_memory_ = false;
   std::uint64_t next_;
   std::uint64_t required_ = 0;           ///< rounds before this one are required
   std::map<std::uint64_t, Round> kept_;  ///< by their number in the epoch
@@ -161,7 +127,6 @@ class Receiver {
   std::deque<Round> late_;         ///< rounds before rounds_ whose messages are still to arrive
   std::vector<EndOfStream> ends_;  ///< of each reader; the own one is not used
   EndMessageReceiver end_messages_;
-  bool left_ = false;
 };
 
 }  // namespace lmdbio::ranks
