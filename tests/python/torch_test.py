@@ -135,7 +135,7 @@ class Wrapper(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("how", ["subset", "subset alone", "wrapper", "plain", "keys", "concatenated"])
 def test_plain_indices_warn_once(mixed, monkeypatch, how):
-    monkeypatch.setattr(lt, "_warned", False)
+    monkeypatch.setattr(lmdbio._tickets, "_warned", False)
     data = lt.LmdbDataset(mixed.path, decode=key_of)
     ours = lt.BatchSampler(data, BATCH, shuffle=True, seed=SEED)
     torchs = torch.utils.data.DataLoader
@@ -763,7 +763,7 @@ def accelerate(loader, rank, ranks, split=False):
 @pytest.fixture
 def job(monkeypatch):
     """job(rank, ranks): as torch.distributed would say it."""
-    return lambda *own: monkeypatch.setattr(lt, "_job", lambda: own)
+    return lambda *own: monkeypatch.setattr(lmdbio._ranks, "job", lambda: own)
 
 
 def each_once(shares, ranks, most=0):
