@@ -193,6 +193,45 @@ inline FakeMessage message_of(const ranks::Assignment& assignment, const FakeRec
   return m;
 }
 
+/// A job of two ranks, of which rank 0 reads, and what the tests of its two halves need.
+struct TwoRanks {
+  static constexpr std::uint64_t kRecords = 40, kRounds = 4, kAhead = 2;
+
+  /// Rounds of ten records, of which each rank uses every other one.
+  static ranks::Job job() {
+    ranks::Job job;
+    job.order.size = sizeof job.order;
+    job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
+    job.order.batch = 5;
+    job.order.end_epoch = 1;
+    job.ranks = 2;
+    job.readers = 1;
+    job.round_records = kRecords / kRounds;
+    return job;
+  }
+
+  TwoRanks(std::uint64_t seed, const ranks::Job& job)
+      : assignment(ranks::Assignment::make(job, kRecords).value()), records{seed}, network(job.ranks, seed) {}
+
+  /// The message that rank 0 sends to a rank for a round.
+  FakeMessage message(std::uint64_t round, std::uint32_t rank = 1) const {
+    return message_of(assignment, records, round, 0, rank);
+  }
+  /// Calls step() until done() returns true.  Returns false if that takes too long.
+  template <class Done, class Step>
+  static bool run_until(Done&& done, Step&& step) {
+    for (unsigned i = 0; i < 3000; ++i) {
+      if (done()) return true;
+      step();
+    }
+    return false;
+  }
+
+  const ranks::Assignment assignment;
+  const FakeRecords records;
+  FakeNetwork network;
+};
+
 /// So many bytes, for the messages of one rank.
 class LimitedMemory final : public ranks::PayloadMemory {
  public:

@@ -24,34 +24,19 @@ using test::FakeNetwork;
 using test::FakeRecords;
 using test::FakeSource;
 using test::LimitedMemory;
+using test::TwoRanks;
 using Found = Receiver::Found;
 
-constexpr std::uint64_t kRecords = 40, kRounds = 4, kAhead = 2;
-
-/// Rounds of ten records, of which every other one is rank 1's.
-Job two_ranks() {
-  Job job;
-  job.order.size = sizeof job.order;
-  job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
-  job.order.batch = 5;
-  job.order.end_epoch = 1;
-  job.ranks = 2;
-  job.readers = 1;
-  job.round_records = kRecords / kRounds;
-  return job;
-}
+constexpr std::uint64_t kRecords = TwoRanks::kRecords, kRounds = TwoRanks::kRounds, kAhead = TwoRanks::kAhead;
 
 std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
 
 /// The receiver of rank 1, and rank 0, which sends what it is told to.
-class Pair {
+class Pair : public TwoRanks {
  public:
-  explicit Pair(std::uint64_t seed, const Job& job = two_ranks(), std::uint64_t memory_limit = UINT64_MAX,
+  explicit Pair(std::uint64_t seed, const Job& job = TwoRanks::job(), std::uint64_t memory_limit = UINT64_MAX,
                 std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {})
-      : assignment(Assignment::make(job, kRecords).value()),
-        records{seed},
-        network(job.ranks, seed),
-        memory(std::make_shared<LimitedMemory>(memory_limit)) {
+      : TwoRanks(seed, job), memory(std::make_shared<LimitedMemory>(memory_limit)) {
     receiver = std::make_unique<Receiver>(assignment, std::vector<std::uint32_t>{0}, kAhead, network.rank(1),
                                           nullptr, memory, keeps, std::move(nodes));
   }
@@ -63,20 +48,13 @@ class Pair {
   }
   template <class Done>
   bool run(Done&& done) {
-    for (unsigned i = 0; i < 3000; ++i) {
-      if (done()) return true;
-      step();
-    }
-    return false;
+    return run_until(done, [&] { step(); });
   }
   /// Until nothing moves any more.
   void settle() {
     for (unsigned i = 0; i < 100; ++i) step();
   }
 
-  FakeMessage message(std::uint64_t round) const {
-    return test::message_of(assignment, records, round, 0, 1);
-  }
   void send_header(FakeMessage m) {
     sent.push_back(std::make_unique<Sent>());
     sent.back()->message = std::move(m);
@@ -130,9 +108,6 @@ class Pair {
     FakeMessage message;
     Operation header_op, bytes_op;
   };
-  const Assignment assignment;
-  const FakeRecords records;
-  FakeNetwork network;
   const std::shared_ptr<LimitedMemory> memory;
   std::unique_ptr<Receiver> receiver;
   std::deque<std::unique_ptr<Sent>> sent;
@@ -308,7 +283,7 @@ TEST(Receiver, AnImpatientCallerGoesOnWithoutALateReader) {
 }
 
 TEST(Receiver, WithoutMemoryMessagesWait) {
-  Pair p(8, two_ranks(), 0);
+  Pair p(8, TwoRanks::job(), 0);
   p.send_round(0);
   p.send_round(1);
   p.settle();
@@ -328,7 +303,7 @@ TEST(Receiver, WithoutMemoryMessagesWait) {
 TEST(Receiver, LeavingReceivesAndDropsWhatIsSent) {
   for (const std::uint64_t memory : {std::uint64_t{0}, UINT64_MAX}) {
     SCOPED_TRACE(memory);
-    Pair p(9, two_ranks(), memory);
+    Pair p(9, TwoRanks::job(), memory);
     p.send_round(0);
     p.settle();
     EXPECT_EQ(p.network.open(), 1u + kAhead - 1 + (memory == 0 ? 1 : 0)) << "no end message is under way";
@@ -379,7 +354,7 @@ TEST(Receiver, RoundsThatAreNotUsedAnyMoreAreReceivedAndDropped) {
 }
 
 TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.order.end_epoch = 2;
   job.kept_parts = kKeptParts;
   for (const std::uint64_t keeps : {UINT64_MAX, std::uint64_t{1}}) {
@@ -405,7 +380,7 @@ TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
 }
 
 TEST(Receiver, RecordsThatCameLateAreKept) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.order.end_epoch = 2;
   job.kept_parts = kKeptParts;
   Pair p(11, job, UINT64_MAX, UINT64_MAX);
@@ -425,7 +400,7 @@ TEST(Receiver, FindsItsOwnRecordsInWhatItReads) {
   // Alone all records are its own, and stay where they were read; of two ranks it takes copies.
   for (const std::uint32_t ranks : {1u, 2u}) {
     SCOPED_TRACE(ranks);
-    Job job = two_ranks();
+    Job job = TwoRanks::job();
     job.ranks = ranks;
     const Assignment assignment = Assignment::make(job, kRecords).value();
     const FakeRecords records{12};
@@ -461,7 +436,7 @@ TEST(Receiver, FindsItsOwnRecordsInWhatItReads) {
 
 TEST(Receiver, CountsWhatComesFromOtherNodes) {
   for (const std::uint32_t node : {0u, 1u}) {
-    Pair p(13, two_ranks(), UINT64_MAX, 0, {0, node});
+    Pair p(13, TwoRanks::job(), UINT64_MAX, 0, {0, node});
     p.send_round(0);
     ASSERT_TRUE(p.run([&] { return p.has_round(0); }));
     Traffic traffic;

@@ -17,25 +17,11 @@ namespace lmdbio::ranks {
 namespace {
 
 using test::FakeMessage;
-using test::FakeNetwork;
-using test::FakeRecords;
 using test::FakeSource;
 using test::LimitedMemory;
+using test::TwoRanks;
 
-constexpr std::uint64_t kRecords = 40, kRounds = 4, kAhead = 2;
-
-/// Rounds of ten records, of which every other one is rank 0's.
-Job two_ranks() {
-  Job job;
-  job.order.size = sizeof job.order;
-  job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
-  job.order.batch = 5;
-  job.order.end_epoch = 1;
-  job.ranks = 2;
-  job.readers = 1;
-  job.round_records = kRecords / kRounds;
-  return job;
-}
+constexpr std::uint64_t kRecords = TwoRanks::kRecords, kRounds = TwoRanks::kRounds, kAhead = TwoRanks::kAhead;
 
 struct More {
   FakeSource::Faults faults{};
@@ -44,13 +30,10 @@ struct More {
 };
 
 /// The sender of rank 0, and rank 1, which receives one message after the other.
-class Pair {
+class Pair : public TwoRanks {
  public:
-  explicit Pair(std::uint64_t seed, const Job& job = two_ranks(), const More& more = {})
-      : assignment(Assignment::make(job, kRecords).value()),
-        records{seed},
-        network(job.ranks, seed),
-        source(records, seed, more.faults) {
+  explicit Pair(std::uint64_t seed, const Job& job = TwoRanks::job(), const More& more = {})
+      : TwoRanks(seed, job), source(records, seed, more.faults) {
     source.has_cache = more.has_cache;
     source.under_way = &reads;
     sender = std::make_unique<Sender>(assignment, 0, std::vector<std::uint32_t>{0}, kAhead, Turns::Settings{},
@@ -66,11 +49,7 @@ class Pair {
   /// Until `done()`; false if that takes too long.
   template <class Done>
   bool run(Done&& done, bool receives = true) {
-    for (unsigned i = 0; i < 3000; ++i) {
-      if (done()) return true;
-      step(receives);
-    }
-    return false;
+    return run_until(done, [&] { step(receives); });
   }
   /// Messages that rank 1 has, header and bytes.
   std::size_t came() const {
@@ -101,9 +80,6 @@ class Pair {
     }
   };
 
-  const Assignment assignment;
-  const FakeRecords records;
-  FakeNetwork network;
   FakeSource source;
   FakeSource::UnderWay reads;
   std::unique_ptr<Sender> sender;
@@ -142,13 +118,13 @@ TEST(Sender, SendsEachRoundsRecordsInOrder) {
   for (std::uint64_t seed = 0; seed < 10; ++seed)
     for (const bool lends : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " lends " << lends);
-      Pair p(seed, two_ranks(), {{}, UINT64_MAX, lends});
+      Pair p(seed, TwoRanks::job(), {{}, UINT64_MAX, lends});
       p.sender->send_nothing_here();
       ASSERT_TRUE(p.run([&] { return p.came() == kRounds; }));
       EXPECT_TRUE(p.status.ok());
       std::uint64_t bytes = 0;
       for (std::uint64_t round = 0; round < kRounds; ++round) {
-        const FakeMessage due = test::message_of(p.assignment, p.records, round, 0, 1);
+        const FakeMessage due = p.message(round);
         EXPECT_EQ(p.coming[round]->header, due.header) << round;
         EXPECT_EQ(p.coming[round]->bytes, due.bytes) << round;
         bytes += due.bytes.size();
@@ -171,7 +147,7 @@ TEST(Sender, ItsOwnRecordsAreTakenOnce) {
     EXPECT_FALSE(p.sender->take_own(0, own)) << "nothing was read";
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
-      const FakeMessage due = test::message_of(p.assignment, p.records, round, 0, 0);
+      const FakeMessage due = p.message(round, 0);
       ASSERT_TRUE(own.copied) << "half of the round is the other rank's";
       EXPECT_EQ(own.header, due.header);
       EXPECT_TRUE(std::equal(due.bytes.begin(), due.bytes.end(), own.bytes.data(),
@@ -183,7 +159,7 @@ TEST(Sender, ItsOwnRecordsAreTakenOnce) {
 }
 
 TEST(Sender, ARankAloneGetsWhatWasRead) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.ranks = 1;
   Pair p(1, job);
   OwnRecords own;
@@ -226,22 +202,20 @@ TEST(Sender, AReadThatFailedIsTold) {
   for (const bool at_start : {false, true}) {
     SCOPED_TRACE(at_start);
     const FakeSource::Faults faults{at_start ? 0u : 100u, at_start ? 100u : 0u};
-    Pair p(3, two_ranks(), {faults, UINT64_MAX, false});
+    Pair p(3, TwoRanks::job(), {faults, UINT64_MAX, false});
     OwnRecords own;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
       ASSERT_TRUE(p.run([&] { return p.came() > round; }));
       EXPECT_TRUE(p.coming[round]->all_failed());
-      EXPECT_EQ(
-          p.coming[round]->head().hash,
-          load<MessageHeader>(test::message_of(p.assignment, p.records, round, 0, 1).header.data()).hash);
+      EXPECT_EQ(p.coming[round]->head().hash, load<MessageHeader>(p.message(round).header.data()).hash);
     }
     EXPECT_TRUE(p.status.ok()) << "ranks read these themselves";
   }
 }
 
 TEST(Sender, WithoutMemoryForMessagesRanksReadThemselves) {
-  Pair p(4, two_ranks(), {{}, 0, false});
+  Pair p(4, TwoRanks::job(), {{}, 0, false});
   OwnRecords own;
   for (std::uint64_t round = 0; round < kRounds; ++round) {
     ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
@@ -284,7 +258,7 @@ TEST(Sender, ARankThatLeftGetsNothingMore) {
   for (std::uint64_t seed = 0; seed < 20; ++seed)
     for (const bool endless : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " endless " << endless);
-      Job job = two_ranks();
+      Job job = TwoRanks::job();
       if (endless) job.order.end_epoch = LMDBIO_ENDLESS;
       Pair p(seed, job);
       p.sender->send_nothing_here();
@@ -336,7 +310,7 @@ TEST(Sender, LeavingDropsWhatWasNotSent) {
 }
 
 TEST(Sender, TheFirstRoundsGoThroughThePageCache) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.order.end_epoch = 2;
   Pair p(7, job);
   p.sender->send_nothing_here();
