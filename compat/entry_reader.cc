@@ -205,7 +205,7 @@ LMDBIO_ABI int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** ba
 }
 
 LMDBIO_ABI void lmdbio_stream_position(const lmdbio_stream* stream, uint64_t* epoch, uint64_t* position) {
-  const records::Spot at = stream != nullptr ? stream->core->position() : records::Spot();
+  const records::Position at = stream != nullptr ? stream->core->position() : records::Position();
   if (epoch != nullptr) *epoch = at.epoch;
   if (position != nullptr) *position = at.position;
 }

@@ -96,7 +96,7 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
   records::Reader& reader() noexcept override { return *reader_.core; }
   records::IndexParts* missing_index() noexcept override {
     return part_.deferred_index && !reader_.core->shared().counters.index_read
-               ? static_cast<records::IndexParts*>(&reader_.core->places())
+               ? static_cast<records::IndexParts*>(&reader_.core->locations())
                : nullptr;
   }
   std::unique_ptr<ranks::IndexWork> start_index(std::uint64_t part, std::uint64_t parts) override {

@@ -6,8 +6,9 @@
 
 #define LMDBIO_EACH_FUNCTION(X)                                                                              \
   X(version)                                                                                                 \
-  X(strerror) X(env_create) X(env_open) X(env_copy) X(env_copyfd) X(env_copy2) X(env_copyfd2) X(env_stat)    \
-      X(env_info) X(env_sync) X(env_close) X(env_set_flags) X(env_get_flags) X(env_get_path) X(env_get_fd)   \
+  X(strerror)                                                                                                \
+  X(env_create) X(env_open) X(env_copy) X(env_copyfd) X(env_copy2) X(env_copyfd2) X(env_stat) X(env_info)    \
+      X(env_sync) X(env_close) X(env_set_flags) X(env_get_flags) X(env_get_path) X(env_get_fd)               \
           X(env_set_mapsize) X(env_set_maxreaders) X(env_get_maxreaders) X(env_set_maxdbs)                   \
               X(env_get_maxkeysize) X(env_set_userctx) X(env_get_userctx) X(env_set_assert) X(txn_begin)     \
                   X(txn_env) X(txn_id) X(txn_commit) X(txn_abort) X(txn_reset) X(txn_renew) X(dbi_open)      \

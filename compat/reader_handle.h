@@ -90,7 +90,7 @@ Status open_environment(const char* path, const lmdbio_reader_options& options, 
 /// The part of the work that this process does for a reader.
 struct ReaderPart {
   double of_file = 1;           ///< the part of the file that this node reads, from 0 to 1
-  bool deferred_index = false;  ///< see records::PlacesRequest::deferred
+  bool deferred_index = false;  ///< see records::LocationsRequest::deferred
   /// Reads through the page cache may bring more than was requested where that is faster: huge pages, and the
   /// kernel's read-ahead.  False if other nodes read the neighbouring data.
   bool reads_around = true;

@@ -13,7 +13,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/io/open_file.h"
-#include "lmdbio/records/open_places.h"
+#include "lmdbio/records/open_locations.h"
 #include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::compat {
@@ -149,7 +149,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   Progress progress{options.progress, options.progress_context};
   ReaderMemory memory;
   if (const Status st = reader_memory(name, options, memory, why); !st.ok()) return st;
-  records::PlacesRequest request;
+  records::LocationsRequest request;
   request.database = database;
   request.memory = memory.process;
   request.index_file = options.no_index_file == 0;
@@ -158,10 +158,10 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
     request.progress = Progress::on;
     request.context = &progress;
   }
-  std::unique_ptr<records::Places> places;
+  std::unique_ptr<records::RecordLocations> locations;
   bool loaded = false;
-  if (const Status st = records::open_places(source, request, places, loaded, why); !st.ok()) return st;
-  auto made = std::make_unique<records::Reader>(std::move(source), std::move(places), memory.limit, read,
+  if (const Status st = records::open_locations(source, request, locations, loaded, why); !st.ok()) return st;
+  auto made = std::make_unique<records::Reader>(std::move(source), std::move(locations), memory.limit, read,
                                                 memory.process);
   if (!records::take_least(made->shared())) {
     why = name + ": not enough memory for a reader, which needs 1 MiB" + made->shared().memory().reason();

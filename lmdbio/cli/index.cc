@@ -21,6 +21,7 @@
 #include "lmdbio/format/page_view.h"
 #include "lmdbio/records/build_index.h"
 #include "lmdbio/records/index_file.h"
+#include "lmdbio/records/index_path.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -102,7 +103,7 @@ std::vector<std::pair<std::string, format::DbRecord>> named(const State& state,
                                                             const records::RecordIndex& main) {
   std::vector<std::pair<std::string, format::DbRecord>> out;
   for (std::uint64_t i = 0; i < main.records(); ++i) {
-    const records::RecordPlace at = main.place(i);
+    const records::RecordLocation at = main.location(i);
     if (at.nth != 0 || at.overflow != 0 || at.dup_leaf != 0) continue;
     const std::byte* const bytes = state.view.at(format::Pgno{at.leaf});
     format::PageView page;

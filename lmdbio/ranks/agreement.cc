@@ -9,7 +9,7 @@
 
 namespace lmdbio::ranks {
 
-using records::Spot;
+using records::Position;
 
 namespace {
 
@@ -89,7 +89,7 @@ Agreement::Answer Agreement::answer(std::uint64_t claim) const {
   return none;
 }
 
-void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::vector<Spot>> starts) {
+void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::vector<Position>> starts) {
   const auto at = claims_.find(message.claim);
   if (at == claims_.end() || at->second.answer.verdict != Verdict::pending) return;
   Answer& answer = at->second.answer;
@@ -167,7 +167,7 @@ Status Agreement::answer_all(Matched& matched, Verdict verdict, int code, const 
   const std::uint32_t number = verdict == Verdict::agreed ? next_number_++ : 0;
   std::uint64_t offer = UINT64_MAX;
   std::uint32_t votes = UINT32_MAX;
-  std::shared_ptr<std::vector<Spot>> starts;
+  std::shared_ptr<std::vector<Position>> starts;
   if (verdict == Verdict::agreed) {
     bool differ = false;
     for (const auto& m : matched.by_rank) {
@@ -177,7 +177,7 @@ Status Agreement::answer_all(Matched& matched, Verdict verdict, int code, const 
       differ = differ || m->terms.start != matched.by_rank[0]->terms.start;
     }
     if (differ) {
-      starts = std::make_shared<std::vector<Spot>>();
+      starts = std::make_shared<std::vector<Position>>();
       for (const auto& m : matched.by_rank) starts->push_back(m->terms.start);
     }
   }
@@ -337,7 +337,7 @@ Status Agreement::hear_answers() {
       if (!answer_op_.done()) return {};
       if (!answer_op_.status.ok()) return answer_op_.status;
       if (answer_in_.starts != 0 && starts_in_ == nullptr) {
-        auto starts = std::make_shared<std::vector<Spot>>(answer_in_.starts);
+        auto starts = std::make_shared<std::vector<Position>>(answer_in_.starts);
         if (const Status st =
                 transport_.receive(0, kStarts, std::as_writable_bytes(std::span(*starts)), starts_op_);
             !st.ok())

@@ -41,7 +41,7 @@ struct Terms {
   std::uint64_t offer = UINT64_MAX;  ///< the ranks agree on the smallest offer
   std::uint64_t options = 0;         ///< must be the same on all ranks
   std::uint32_t votes = UINT32_MAX;  ///< each bit is for something that is done only if all ranks agree
-  records::Spot start;               ///< of this rank's stream
+  records::Position start;           ///< of this rank's stream
   JobTotals totals;                  ///< of this rank, with Kind::end
 };
 
@@ -65,8 +65,8 @@ class Agreement {
     bool late = false;
     std::uint64_t offer = UINT64_MAX;
     std::uint32_t votes = UINT32_MAX;  ///< bits that all ranks have set
-    /// Where each rank's stream begins; null: all begin at the same place.
-    std::shared_ptr<const std::vector<records::Spot>> starts;
+    /// Where each rank's stream begins; null: all begin at the same position.
+    std::shared_ptr<const std::vector<records::Position>> starts;
   };
 
   static constexpr std::int64_t kTimeoutNs = std::int64_t{60} * 1'000'000'000;
@@ -134,7 +134,7 @@ class Agreement {
     std::uint32_t to = 0;
     Message message;
     Operation op;
-    std::shared_ptr<const std::vector<records::Spot>> starts;
+    std::shared_ptr<const std::vector<records::Position>> starts;
     Operation starts_op;
     bool done() const noexcept { return op.done() && starts_op.done(); }
   };
@@ -153,7 +153,7 @@ class Agreement {
   Verdict judge(const Matched& matched, int& code, std::string& why) const;
   Status answer_all(Matched& matched, Verdict verdict, int code, const std::string& why);
   Status give_up_late(std::int64_t passed_ns);
-  void hear(const AnswerMessage& message, std::shared_ptr<const std::vector<records::Spot>> starts);
+  void hear(const AnswerMessage& message, std::shared_ptr<const std::vector<records::Position>> starts);
   Status hear_answers();
   Status send_waiting();
 
@@ -167,7 +167,7 @@ class Agreement {
   std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_out_;
   AnswerMessage answer_in_;
   Operation answer_op_, starts_op_;
-  std::shared_ptr<std::vector<records::Spot>> starts_in_;  ///< of answer_in_; null: none expected
+  std::shared_ptr<std::vector<records::Position>> starts_in_;  ///< of answer_in_; null: none expected
   bool expects_answer_ = false, closing_ = false;
   // Rank 0 only.
   std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_in_;

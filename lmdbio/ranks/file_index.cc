@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "lmdbio/records/open_places.h"
-#include "lmdbio/records/pending_places.h"
+#include "lmdbio/records/open_locations.h"
+#include "lmdbio/records/pending_locations.h"
 
 namespace lmdbio::ranks {
 
@@ -12,12 +12,15 @@ namespace {
 
 class ThreadWork final : public IndexWork {
  public:
-  explicit ThreadWork(std::unique_ptr<records::PendingPlaces> places) noexcept : places_(std::move(places)) {}
-  bool done() noexcept override { return places_->done(); }
-  const records::RecordIndex* made(Status& st, std::string& why) override { return places_->made(st, why); }
+  explicit ThreadWork(std::unique_ptr<records::PendingLocations> locations) noexcept
+      : locations_(std::move(locations)) {}
+  bool done() noexcept override { return locations_->done(); }
+  const records::RecordIndex* made(Status& st, std::string& why) override {
+    return locations_->made(st, why);
+  }
 
  private:
-  const std::unique_ptr<records::PendingPlaces> places_;
+  const std::unique_ptr<records::PendingLocations> locations_;
 };
 
 class DoneWork final : public IndexWork {
@@ -57,8 +60,8 @@ class DoneWork final : public IndexWork {
 
 std::unique_ptr<IndexWork> start_index(const records::Source& source, std::shared_ptr<records::Memory> memory,
                                        std::uint64_t part, std::uint64_t parts) {
-  auto places = records::PendingPlaces::start(source, memory, /*tolerant=*/false, part, parts);
-  if (places != nullptr) return std::make_unique<ThreadWork>(std::move(places));
+  auto locations = records::PendingLocations::start(source, memory, /*tolerant=*/false, part, parts);
+  if (locations != nullptr) return std::make_unique<ThreadWork>(std::move(locations));
   return std::make_unique<DoneWork>(source, std::move(memory), part, parts);
 }
 

@@ -95,7 +95,7 @@ Status FileSource::start(std::span<const std::uint64_t> ordinals, PartUse use, s
   auto fetch = std::make_shared<records::Fetch>();
   if (use.may_lend) fetch->lend();
   if (use.comes_again) fetch->use_page_cache();
-  if (const Status st = records::add_records(places_, *shared_, ordinals, kNever, *fetch, why); !st.ok())
+  if (const Status st = records::add_records(locations_, *shared_, ordinals, kNever, *fetch, why); !st.ok())
     return st;
   queues_.count();
   fetch->plan(*shared_, most_);

@@ -20,7 +20,7 @@ class FileSource final : public PartSource {
   /// readers of this node read in an epoch, 0 to 1.
   explicit FileSource(records::Reader& reader, std::uint64_t most = 0, std::uint64_t limit = 0,
                       double of_file = 1) noexcept
-      : places_(reader.places()),
+      : locations_(reader.locations()),
         shared_(reader.keep_shared()),
         most_(most != 0 ? most : shared_->share_of_one(1) / 2),
         limit_(limit != 0 ? limit : shared_->pool->limit()),
@@ -40,7 +40,7 @@ class FileSource final : public PartSource {
  private:
   class Read;
 
-  const records::Places& places_;
+  const records::RecordLocations& locations_;
   const std::shared_ptr<records::Shared> shared_;
   const std::uint64_t most_, limit_;
   const double of_file_;

@@ -16,8 +16,8 @@ namespace lmdbio::ranks {
 /// this object.
 class KeptRecords {
  public:
-  /// Memory of one record besides its bytes.
-  static constexpr std::uint64_t kBytesOfPlace = 32;
+  /// Memory of the entry of one record, besides its bytes.
+  static constexpr std::uint64_t kBytesPerEntry = 32;
   /// Keeps at most `limit` bytes.  Blocks for records are allocated from `memory`.
   KeptRecords(std::uint64_t limit, std::shared_ptr<PayloadMemory> memory) noexcept
       : left_(limit), memory_(std::move(memory)) {}
@@ -32,23 +32,23 @@ class KeptRecords {
   /// Returns whether the record is kept.  If so, `keep` owns its bytes.
   bool find(std::uint64_t position, lmdbio_record& out, std::shared_ptr<const void>& keep) const;
   bool has(std::uint64_t position) const noexcept {
-    return position < places_.size() && places_[static_cast<std::size_t>(position)].block != 0;
+    return position < entries_.size() && entries_[static_cast<std::size_t>(position)].block != 0;
   }
   bool full() const noexcept { return full_; }
 
  private:
-  struct Place {
+  struct Entry {
     std::uint64_t ordinal = 0, offset = 0;
     std::uint32_t block = 0;  ///< 1 + index in blocks_; 0: not kept
     std::uint32_t key = 0, value = 0;
   };
   bool make_room(std::uint64_t size);
-  static_assert(sizeof(Place) <= kBytesOfPlace);
+  static_assert(sizeof(Entry) <= kBytesPerEntry);
 
   std::uint64_t left_;
   const std::shared_ptr<PayloadMemory> memory_;
   bool full_ = false;
-  std::vector<Place> places_;
+  std::vector<Entry> entries_;
   std::vector<std::shared_ptr<const Payload>> blocks_;
   std::uint64_t used_ = 0;  ///< bytes of the last block
 };

@@ -1,10 +1,10 @@
 // Messages of the ranks of a stream.
 //
 // For each round, a reader sends two messages to each rank that uses records of its part: a header with the
-// sizes of these records, then their bytes.  At the end of a stream, each rank sends one end of stream
+// sizes of these records, then their bytes.  At the end of a stream, each rank sends one end
 // message to each reader, when it needs no more records.  Each reader sends one to each rank, with the
 // number of messages that it has sent to this rank.  It sends it when it has received the rank's message, or
-// when it will read nothing more.  So both sides know which messages are still to come.  Every end of stream
+// when it will read nothing more.  So both sides know which messages are still to come.  Every end
 // message has a receive, in whatever sequence the ranks leave.
 #pragma once
 
@@ -19,9 +19,9 @@ namespace lmdbio::ranks {
 enum Channel : unsigned {
   kHeaders,
   kBytes,
-  kFarewellToReader,    ///< empty
-  kFarewellFromReader,  ///< number of headers that were sent to this rank
-  kTurns,               ///< between readers: see turns.h
+  kEndToReader,    ///< empty
+  kEndFromReader,  ///< number of headers that were sent to this rank
+  kTurns,          ///< between readers: see turns.h
   kChannels
 };
 

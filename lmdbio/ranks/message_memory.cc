@@ -76,10 +76,10 @@ void MessageMemory::release(std::byte* bytes, std::size_t size) noexcept {
     const std::lock_guard lock(mutex_);
     // Drop idle buffers, the oldest first, until there is a free slot and room for this one.
     for (std::size_t n = 0;; ++n) {
-      const auto place =
+      const auto slot =
           std::find_if(idle_.begin(), idle_.end(), [](const Idle& i) { return i.bytes == nullptr; });
-      if (place != idle_.end() && idle_bytes_ + size <= limit_ / kIdleOfLimit) {
-        *place = {bytes, size};
+      if (slot != idle_.end() && idle_bytes_ + size <= limit_ / kIdleOfLimit) {
+        *slot = {bytes, size};
         idle_bytes_ += size;
         break;
       }

@@ -30,14 +30,14 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   const double file = static_cast<double>(f.records) * record;
   const double read = std::max(record, kPageBytes);  // at least a page for each record
   const auto records = static_cast<double>(f.records);
-  const double in_a_place = std::max(read / record, 1.0);  // records in one place: a page, or a larger record
-  const double places = records / in_a_place;
+  const double per_page = std::max(read / record, 1.0);  // records in one page; 1 if a record is larger
+  const double pages = records / per_page;
   const double nodes = std::max<std::uint32_t>(f.nodes, 1);
   const auto room = static_cast<double>(f.room);
-  // Returns the share of places that are still unread after `n` records have been drawn at random, `times`
+  // Returns the share of pages that are still unread after `n` records have been drawn at random, `times`
   // times.
   const auto left = [&](double n, double times) {
-    return std::pow(1 - std::min(n / records, 1.0), in_a_place * times);
+    return std::pow(1 - std::min(n / records, 1.0), per_page * times);
   };
   // Returns whether `set` records that are read together lie so close that one request reads neighbours and
   // the gaps between them.
@@ -45,7 +45,7 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   // Cost of an epoch that is read in sets of `set` records, where no pages are kept from set to set.
   const auto in_sets = [&](std::uint64_t set) {
     const double size = std::clamp(static_cast<double>(set), 1.0, elements);
-    const double exact = places * (1 - left(size, 1)) * (read + kRequestBytes);
+    const double exact = pages * (1 - left(size, 1)) * (read + kRequestBytes);
     return elements / size * (is_dense(set) ? std::min(exact, file) : exact);
   };
   // Cost of all epochs, where each of `parts` nodes keeps what it has read, and draws `drawn` records in an
@@ -53,16 +53,16 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   const std::uint64_t epochs = f.epochs == 0 ? kMostEpochs : std::min(f.epochs, kMostEpochs);
   const auto kept = [&](double parts, double drawn, std::uint64_t set) {
     const double exact =
-        parts * places * (1 - left(drawn, static_cast<double>(epochs))) * (read + kRequestBytes);
+        parts * pages * (1 - left(drawn, static_cast<double>(epochs))) * (read + kRequestBytes);
     return is_dense(set) ? std::min(exact, parts * file) : exact;
   };
   costs.alone = room >= file ? kept(nodes, elements / nodes, f.fetch_records)
                              : static_cast<double>(epochs) * in_sets(f.fetch_records);
-  costs.dealt = room >= file / nodes ? kept(1, elements, f.round_records)
-                                     : static_cast<double>(epochs) * in_sets(f.round_records);
+  costs.exchanged = room >= file / nodes ? kept(1, elements, f.round_records)
+                                         : static_cast<double>(epochs) * in_sets(f.round_records);
   const double sent = static_cast<double>(epochs) * elements * record * (nodes - 1) / nodes;
   const double computed = static_cast<double>(epochs) * elements * std::max<std::uint32_t>(f.readers, 1);
-  costs.dealt += sent * kNetworkShare + computed * kElementBytes;
+  costs.exchanged += sent * kNetworkShare + computed * kElementBytes;
   return costs;
 }
 

@@ -20,8 +20,8 @@ struct ScatterFacts {
 /// Costs of all epochs, or of the first ones if there are many.  The unit is bytes that the file system
 /// could deliver in the same time.
 struct ScatterCosts {
-  double alone = 0;  ///< each rank reads its own records
-  double dealt = 0;  ///< always the same rank reads a record and sends it to the rank that uses it
+  double alone = 0;      ///< each rank reads its own records
+  double exchanged = 0;  ///< always the same rank reads a record and sends it to the rank that uses it
 };
 
 /// Estimates the costs for records that are drawn at random.  Records that are drawn together and lie in one
@@ -30,9 +30,9 @@ struct ScatterCosts {
 ScatterCosts scatter_costs(const ScatterFacts& facts) noexcept;
 
 /// Returns whether reading for each other costs less than reading alone.
-inline bool deals_scattered(const ScatterFacts& facts) noexcept {
+inline bool exchanges_scattered(const ScatterFacts& facts) noexcept {
   const ScatterCosts costs = scatter_costs(facts);
-  return costs.dealt < costs.alone;
+  return costs.exchanged < costs.alone;
 }
 
 }  // namespace lmdbio::ranks

@@ -8,32 +8,32 @@ namespace lmdbio::ranks {
 
 using records::BatchPlan;
 using records::Order;
+using records::Position;
 using records::Sequence;
-using records::Spot;
 
-Status RankStream::open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
-                        std::unique_ptr<RankStream>& out) {
-  const lmdbio_order share = deal.share(transport.rank());
-  Result<Sequence> sequence = Sequence::make(share, deal.order_of(transport.rank()), {});
+Status RankStream::open(const Assignment& assignment, const Settings& settings, Transport& transport,
+                        PartSource& source, std::unique_ptr<RankStream>& out) {
+  const lmdbio_order share = assignment.share(transport.rank());
+  Result<Sequence> sequence = Sequence::make(share, assignment.order_of(transport.rank()), {});
   if (!sequence) return sequence.error();
-  out.reset(new RankStream(deal, settings, transport, source, std::move(sequence).value()));
+  out.reset(new RankStream(assignment, settings, transport, source, std::move(sequence).value()));
   return {};
 }
 
-RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
-                       Sequence sequence)
-    : deal_(deal),
+RankStream::RankStream(const Assignment& assignment, const Settings& settings, Transport& transport,
+                       PartSource& source, Sequence sequence)
+    : assignment_(assignment),
       source_(source),
       sequence_(std::move(sequence)),
-      share_(deal.order_of(transport.rank())),
+      share_(assignment.order_of(transport.rank())),
       sender_([&]() -> std::unique_ptr<Sender> {
         const auto& ranks = settings.reader_ranks;
         const auto self = std::find(ranks.begin(), ranks.end(), transport.rank());
         if (self == ranks.end()) return nullptr;
-        return std::make_unique<Sender>(deal, static_cast<std::uint32_t>(self - ranks.begin()), ranks,
+        return std::make_unique<Sender>(assignment, static_cast<std::uint32_t>(self - ranks.begin()), ranks,
                                         settings.ahead, settings.turns, transport, source, settings.memory);
       }()),
-      receiver_(deal, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory,
+      receiver_(assignment, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory,
                 settings.keeps, settings.nodes),
       at_(sequence_.first()),
       takes_nothing_(settings.takes_nothing) {
@@ -46,7 +46,7 @@ RankStream::RankStream(const Deal& deal, const Settings& settings, Transport& tr
 
 Status RankStream::progress(std::string& why) {
   std::uint64_t near = receiver_.next_round();
-  if (receiver_.has_left()) near = ended_ ? UINT64_MAX : deal_.first_round(at_.epoch + 1);
+  if (receiver_.has_left()) near = ended_ ? UINT64_MAX : assignment_.first_round(at_.epoch + 1);
   if (sender_ != nullptr)
     if (const Status st = sender_->progress(near); !st.ok()) {
       why = "a message could not be sent";
@@ -84,7 +84,7 @@ bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std:
       missing.push_back(i);
       continue;
     }
-    const Spot at = spot(plan, i);
+    const Position at = position_of(plan, i);
     std::shared_ptr<const void> keep;
     const bool kept = kept_ && kept_->find(at.position, batch_.records[i], keep);
     switch (kept ? Receiver::Found::here : receiver_.find(at, batch_.records[i], keep, impatient)) {
@@ -103,8 +103,8 @@ bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std:
   return all;
 }
 
-Spot RankStream::spot(const BatchPlan& plan, std::size_t i) const noexcept {
-  const Spot at{plan.at.epoch, plan.at.position + i};
+Position RankStream::position_of(const BatchPlan& plan, std::size_t i) const noexcept {
+  const Position at{plan.at.epoch, plan.at.position + i};
   return share_.across_epochs() ? share_.normal(at) : at;
 }
 
@@ -149,14 +149,14 @@ Status RankStream::keep(const BatchPlan& plan, std::string& why) {
   std::vector<KeptRecords::Record> records;
   const std::size_t count = batch_.records.size() - batch_.padding;
   for (std::size_t i = 0; i < count && !kept_->full(); ++i)
-    if (const Spot at = spot(plan, i); !kept_->has(at.position))
+    if (const Position at = position_of(plan, i); !kept_->has(at.position))
       records.push_back({at.position, batch_.records[i]});
   kept_->add(records);
   std::vector<std::size_t> again;
   for (const OwnRead& read : std::exchange(lent_, {}))
     for (const std::size_t i : read.which) {
       std::shared_ptr<const void> keep;
-      if (i >= count || !kept_->find(spot(plan, i).position, batch_.records[i], keep))
+      if (i >= count || !kept_->find(position_of(plan, i).position, batch_.records[i], keep))
         again.push_back(i);
       else if (batch_.keep.empty() || batch_.keep.back() != keep)
         batch_.keep.push_back(std::move(keep));
@@ -187,10 +187,10 @@ void RankStream::leave() noexcept {
 Status RankStream::next(RankBatch& out, std::string& why, bool impatient) {
   const std::optional<BatchPlan> plan = sequence_.batch(at_);
   if (plan) {
-    Spot last{plan->at.epoch, plan->at.position + (plan->count - plan->padding) - 1};
+    Position last{plan->at.epoch, plan->at.position + (plan->count - plan->padding) - 1};
     if (share_.across_epochs()) last = share_.normal(last);
     last = share_.element(last.epoch, last.position);
-    receiver_.require(deal_.round_of(last.epoch, last.position));
+    receiver_.require(assignment_.round_of(last.epoch, last.position));
   }
   if (const Status st = progress(why); !st.ok()) return st;
   if (!plan) {

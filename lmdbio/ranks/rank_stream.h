@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/kept_records.h"
 #include "lmdbio/ranks/part_source.h"
 #include "lmdbio/ranks/receiver.h"
@@ -20,7 +20,7 @@ namespace lmdbio::ranks {
 /// A batch: its records, and the owners of their bytes.
 struct RankBatch {
   std::vector<lmdbio_record> records;
-  records::Spot at;         ///< of the first record
+  records::Position at;     ///< of the first record
   std::size_t padding = 0;  ///< number of records at the end that only fill it up
   std::vector<std::shared_ptr<const void>> keep;
 };
@@ -36,15 +36,16 @@ class RankStream {
     Turns::Settings turns;
     std::vector<std::uint32_t> nodes;  ///< of each rank, for traffic(); empty: each rank has its own node
     std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< of messages
-    std::uint64_t keeps = 0;   ///< part of `memory`, in bytes, for records that are kept (Deal::kept_rounds)
+    /// Part of `memory`, in bytes, for records that are kept (Assignment::kept_rounds).
+    std::uint64_t keeps = 0;
     double in_page_cache = 0;  ///< see Sender::use_page_cache
     /// This rank reads its records itself, and keeps them if its share is the same in each epoch.  It still
     /// reads for the others.
     bool takes_nothing = false;
   };
   /// EINVAL: a field of the order is invalid.  May throw bad_alloc.
-  static Status open(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
-                     std::unique_ptr<RankStream>& out);
+  static Status open(const Assignment& assignment, const Settings& settings, Transport& transport,
+                     PartSource& source, std::unique_ptr<RankStream>& out);
   RankStream(const RankStream&) = delete;
   RankStream& operator=(const RankStream&) = delete;
 
@@ -55,7 +56,7 @@ class RankStream {
   /// `impatient`: reads here what other ranks have not sent by now.  May throw bad_alloc.
   Status next(RankBatch& out, std::string& why, bool impatient = false);
   /// Returns where the next batch begins.
-  records::Spot position() const noexcept { return at_; }
+  records::Position position() const noexcept { return at_; }
   /// Ends the stream: this rank needs no more batches and reads nothing more for others.  The others read
   /// for themselves what they have not received.  Waits for reads in flight, but not for other ranks.  The
   /// source is not needed any more.
@@ -65,7 +66,7 @@ class RankStream {
     return receiver_.busy() || !reads_.empty() || (sender_ != nullptr && sender_->busy());
   }
   /// Returns whether nothing is under way, and no call of next() is about to change that.  progress() then
-  /// only receives end of stream messages.
+  /// only receives end messages.
   bool resting() const noexcept {
     return reads_.empty() && receiver_.resting() && (sender_ == nullptr || sender_->resting());
   }
@@ -83,7 +84,7 @@ class RankStream {
   }
 
  private:
-  RankStream(const Deal& deal, const Settings& settings, Transport& transport, PartSource& source,
+  RankStream(const Assignment& assignment, const Settings& settings, Transport& transport, PartSource& source,
              records::Sequence sequence);
   /// Records of the next batch that this rank reads itself.
   struct OwnRead {
@@ -96,24 +97,24 @@ class RankStream {
                       std::string& why);
   Status finish_reads(std::string& why);
   Status keep(const records::BatchPlan& plan, std::string& why);
-  records::Spot spot(const records::BatchPlan& plan, std::size_t i) const noexcept;
+  records::Position position_of(const records::BatchPlan& plan, std::size_t i) const noexcept;
 
-  const Deal& deal_;
+  const Assignment& assignment_;
   PartSource& source_;
   const records::Sequence sequence_;
   const records::Order share_;
   std::unique_ptr<Sender> sender_;
   Receiver receiver_;
-  records::Spot at_;
+  records::Position at_;
   RankBatch batch_;             ///< the next batch, as far as its records have arrived
   std::vector<OwnRead> reads_;  ///< records that no rank sends, or not in time
   std::vector<OwnRead> lent_;   ///< completed reads, whose records must be copied
   std::uint64_t alone_ = 0;     ///< records that no rank sent, or not in time
   std::uint64_t own_ended_ = 0;
   const bool takes_nothing_;
-  bool ended_ = false;                      ///< no more batches are needed
-  std::optional<KeptRecords> kept_;         ///< records that this rank has read itself
-  std::optional<records::Spot> waits_for_;  ///< the first record of the batch that had not arrived
+  bool ended_ = false;                          ///< no more batches are needed
+  std::optional<KeptRecords> kept_;             ///< records that this rank has read itself
+  std::optional<records::Position> waits_for_;  ///< the first record of the batch that had not arrived
 };
 
 }  // namespace lmdbio::ranks

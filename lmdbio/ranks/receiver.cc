@@ -1,18 +1,15 @@
 #include "lmdbio/ranks/receiver.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <compare>
-#include <cstring>
 #include <iterator>
 #include <new>
 #include <utility>
 
-#include "lmdbio/base/bytes.h"
-
 namespace lmdbio::ranks {
 
-using records::Spot;
+using records::Position;
+using State = IncomingPart::State;
 
 namespace {
 
@@ -27,79 +24,76 @@ std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank
 
 }  // namespace
 
-Receiver::Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
+Receiver::Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
                    Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
                    std::uint64_t keeps, std::vector<std::uint32_t> nodes)
-    : deal_(deal),
+    : assignment_(assignment),
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
       transport_(transport),
-      sender_(sender),
-      memory_(std::move(memory)),
+      parts_{.transport = transport, .sender = sender, .memory = std::move(memory)},
       nodes_(std::move(nodes)),
-      share_(deal.order_of(transport.rank())),
-      next_(deal.first_round(deal.start_of(transport.rank()).epoch)),
+      share_(assignment.order_of(transport.rank())),
+      next_(assignment.first_round(assignment.start_of(transport.rank()).epoch)),
       keeps_(keeps),
-      farewells_(reader_ranks_.size()),
-      heard_(others(reader_ranks_, transport.rank()), kFarewellFromReader) {
+      ends_(reader_ranks_.size()),
+      end_messages_(others(reader_ranks_, transport.rank()), kEndFromReader) {
   for (std::size_t r = 0; r < reader_ranks_.size(); ++r)
-    if (reader_ranks_[r] == transport.rank()) farewells_[r].heard = farewells_[r].sent = true;
+    if (reader_ranks_[r] == transport.rank()) ends_[r].received = ends_[r].sent = true;
 }
 
-void Receiver::heard_farewell(std::uint32_t rank, std::uint64_t messages) noexcept {
+void Receiver::take_end_message(std::uint32_t rank, std::uint64_t messages) noexcept {
   const auto reader = static_cast<std::uint32_t>(std::find(reader_ranks_.begin(), reader_ranks_.end(), rank) -
                                                  reader_ranks_.begin());
-  Farewell& f = farewells_[reader];
-  f.heard = true;
-  f.messages = messages;
+  EndOfStream& e = ends_[reader];
+  e.received = true;
+  e.messages = messages;
   // Parts whose messages the reader has not sent, and will not send.
   for (const std::deque<Round>* const rounds : {&late_, &rounds_})
     for (const Round& round : *rounds)
-      for (const std::shared_ptr<Part>& part : round.parts) {
+      for (const std::shared_ptr<IncomingPart>& part : round.parts) {
         if (part->reader != reader || part->own || part->sequence < messages || !part->is_due()) continue;
-        if (!part->op.done()) transport_.cancel(part->op);
-        part->state = Part::State::failed;
+        part->fail(transport_);
       }
 }
 
-Status Receiver::hear_farewells() {
-  const Status st =
-      heard_.progress(transport_, [this](std::uint32_t rank, std::uint64_t n) { heard_farewell(rank, n); });
-  if (!st.ok() || !left_) return st;
-  for (std::size_t r = 0; r < farewells_.size(); ++r) {
-    Farewell& f = farewells_[r];
-    if (std::exchange(f.sent, true)) continue;
-    if (const Status sent = transport_.send(reader_ranks_[r], kFarewellToReader, {}, f.out); !sent.ok())
+Status Receiver::exchange_end_messages() {
+  const Status st = end_messages_.progress(
+      transport_, [this](std::uint32_t rank, std::uint64_t n) { take_end_message(rank, n); });
+  if (!st.ok() || !parts_.left) return st;
+  for (std::size_t r = 0; r < ends_.size(); ++r) {
+    EndOfStream& e = ends_[r];
+    if (std::exchange(e.sent, true)) continue;
+    if (const Status sent = transport_.send(reader_ranks_[r], kEndToReader, {}, e.out); !sent.ok())
       return sent;
   }
   return {};
 }
 
 bool Receiver::may_open() const noexcept {
-  return !left_ && deal_.epoch_of(next_) <= deal_.last_epoch() &&
+  return !parts_.left && assignment_.epoch_of(next_) <= assignment_.last_epoch() &&
          (rounds_.size() < ahead_ || next_ < required_);
 }
 
 void Receiver::leave() noexcept {
-  left_ = true;
+  parts_.left = true;
   kept_.clear();
   for (const Round& round : rounds_)
-    for (const std::shared_ptr<Part>& part : round.parts) part->own_records = {};
+    for (const std::shared_ptr<IncomingPart>& part : round.parts) part->own_records = {};
 }
 
 bool Receiver::closed() const noexcept {
-  return left_ && rounds_.empty() && late_.empty() &&
-         std::all_of(farewells_.begin(), farewells_.end(), [&](const Farewell& f) {
-           const bool own =
-               reader_ranks_[static_cast<std::size_t>(&f - farewells_.data())] == transport_.rank();
-           return f.heard && f.sent && f.out.done() && (own || f.all_came());
+  return parts_.left && rounds_.empty() && late_.empty() &&
+         std::all_of(ends_.begin(), ends_.end(), [&](const EndOfStream& e) {
+           const bool own = reader_ranks_[static_cast<std::size_t>(&e - ends_.data())] == transport_.rank();
+           return e.received && e.sent && e.out.done() && (own || e.all_came());
          });
 }
 
 bool Receiver::needs_any(const Round& round) const noexcept {
-  const std::uint64_t epoch = deal_.epoch_of(round.number);
+  const std::uint64_t epoch = assignment_.epoch_of(round.number);
   for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p)
-    if (deal_.is_needed(transport_.rank(), share_, {epoch, p})) return true;
+    if (assignment_.is_needed(transport_.rank(), share_, {epoch, p})) return true;
   return false;
 }
 
@@ -107,23 +101,14 @@ bool Receiver::needs_any(const Round& round) const noexcept {
 const Receiver::Round* Receiver::same_before() const noexcept {
   for (const std::deque<Round>* const rounds : {&rounds_, &late_})
     for (auto at = rounds->rbegin(); at != rounds->rend(); ++at)
-      if ((next_ - at->number) % deal_.rounds_per_epoch() == 0 && !at->index.empty()) return &*at;
+      if ((next_ - at->number) % assignment_.rounds_per_epoch() == 0 && !at->index.empty()) return &*at;
   return nullptr;
-}
-
-std::shared_ptr<Receiver::Part> Receiver::failed_part(const Part& part) const {
-  auto failed = std::make_shared<Part>();
-  failed->reader = part.reader;
-  failed->first = part.first;
-  failed->count = part.count;
-  failed->state = Part::State::failed;
-  return failed;
 }
 
 // Opens a round whose records are not sent, since this rank has kept them.  This rank reads the records that
 // it has not kept.  Returns false if the round cannot be opened yet.
 bool Receiver::open_kept_round() {
-  const auto kept = kept_.find(next_ % deal_.rounds_per_epoch());
+  const auto kept = kept_.find(next_ % assignment_.rounds_per_epoch());
   Round round;
   if (kept != kept_.end()) {
     round = kept->second;  // its parts are shared
@@ -132,13 +117,13 @@ bool Receiver::open_kept_round() {
                     [](const auto& part) { return part->is_due() && !part->overtaken; }))
       return false;
     round = *same;
-    for (std::shared_ptr<Part>& part : round.parts)
-      if (part->is_due() || part->own) part = failed_part(*part);
+    for (std::shared_ptr<IncomingPart>& part : round.parts)
+      if (part->is_due() || part->own) part = part->as_failed();
     round.kept = true;  // the earlier round will be kept
   }
   round.number = next_;
   if (round.index.empty()) {
-    round.positions = deal_.positions(transport_.rank(), round.number);
+    round.positions = assignment_.positions(transport_.rank(), round.number);
     round.index.assign(static_cast<std::size_t>(round.positions.size()), kNone);
   }
   if (needs_any(round)) rounds_.push_back(std::move(round));
@@ -148,21 +133,21 @@ bool Receiver::open_kept_round() {
 
 // Returns whether the round's records are needed again in the next epoch, but are not sent then.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
-  const std::uint64_t epoch = deal_.epoch_of(round.number);
-  return !left_ && keeps_ != 0 && epoch < deal_.last_epoch() && !round.kept &&
-         !deal_.was_sent(transport_.rank(), round.number) &&
-         deal_.was_sent(transport_.rank(), round.number + deal_.rounds_per_epoch());
+  const std::uint64_t epoch = assignment_.epoch_of(round.number);
+  return !parts_.left && keeps_ != 0 && epoch < assignment_.last_epoch() && !round.kept &&
+         !assignment_.was_sent(transport_.rank(), round.number) &&
+         assignment_.was_sent(transport_.rank(), round.number + assignment_.rounds_per_epoch());
 }
 
 // Keeps a round whose messages have all arrived.
 void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
-  for (std::shared_ptr<Part>& part : round.parts) {
-    if (part->own) part = failed_part(*part);  // would also keep the other records of the read
-    bytes += part->bytes.counted() + part->count * kBytesOfPlace;
+  for (std::shared_ptr<IncomingPart>& part : round.parts) {
+    if (part->own) part = part->as_failed();  // would also keep the other records of the read
+    bytes += part->bytes.counted() + part->count * kBytesPerEntry;
   }
   if (bytes > keeps_ - kept_bytes_) return;
-  const auto [at, made] = kept_.try_emplace(round.number % deal_.rounds_per_epoch(), std::move(round));
+  const auto [at, made] = kept_.try_emplace(round.number % assignment_.rounds_per_epoch(), std::move(round));
   if (!made) return;
   at->second.kept = true;
   at->second.kept_bytes = bytes;
@@ -172,15 +157,15 @@ void Receiver::keep(Round& round) {
 bool Receiver::busy() const noexcept {
   return std::any_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
     return std::any_of(round.parts.begin(), round.parts.end(),
-                       [](const auto& part) { return part->state == Part::State::bytes; });
+                       [](const auto& part) { return part->state == State::bytes; });
   });
 }
 
 bool Receiver::resting() const noexcept {
-  const bool all_are_kept =
-      deal_.kept_rounds() == deal_.rounds_per_epoch() && deal_.was_sent(transport_.rank(), next_);
-  return (left_ || all_are_kept || deal_.epoch_of(next_) > deal_.last_epoch()) && late_.empty() &&
-         std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
+  const bool all_are_kept = assignment_.kept_rounds() == assignment_.rounds_per_epoch() &&
+                            assignment_.was_sent(transport_.rank(), next_);
+  return (parts_.left || all_are_kept || assignment_.epoch_of(next_) > assignment_.last_epoch()) &&
+         late_.empty() && std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
            return std::none_of(round.parts.begin(), round.parts.end(),
                                [](const auto& part) { return part->is_due(); });
          });
@@ -190,15 +175,15 @@ bool Receiver::resting() const noexcept {
 Status Receiver::open_round(bool& opened) {
   opened = false;
   if (!may_open()) return {};
-  const std::uint64_t epoch = deal_.epoch_of(next_);
+  const std::uint64_t epoch = assignment_.epoch_of(next_);
   const std::uint32_t rank = transport_.rank();
-  if (deal_.was_sent(rank, next_)) {
+  if (assignment_.was_sent(rank, next_)) {
     opened = open_kept_round();
     return {};
   }
   Round round;
   round.number = next_;
-  round.positions = deal_.positions(rank, next_);
+  round.positions = assignment_.positions(rank, next_);
   struct Wanted {
     std::uint32_t part;
     std::uint64_t ordinal, position;
@@ -207,10 +192,11 @@ Status Receiver::open_round(bool& opened) {
   std::vector<Wanted> wanted;
   bool asked_for = false;
   for (std::uint64_t p = round.positions.begin; p < round.positions.end; ++p) {
-    if (!deal_.is_needed(rank, share_, {epoch, p})) continue;
+    if (!assignment_.is_needed(rank, share_, {epoch, p})) continue;
     asked_for = true;
     const std::uint64_t ordinal = share_.at(epoch, p);
-    if (deal_.is_record(ordinal)) wanted.push_back({deal_.part_of(round.number, ordinal), ordinal, p});
+    if (assignment_.is_record(ordinal))
+      wanted.push_back({assignment_.part_of(round.number, ordinal), ordinal, p});
   }
   opened = true;
   if (!asked_for) {
@@ -221,8 +207,10 @@ Status Receiver::open_round(bool& opened) {
   round.index.assign(static_cast<std::size_t>(round.positions.size()), kNone);
   for (std::size_t i = 0; i < wanted.size();) {
     const std::uint32_t number = wanted[i].part;
-    auto part = std::make_shared<Part>();
-    part->reader = deal_.reader_of(round.number, number);
+    auto part = std::make_shared<IncomingPart>();
+    part->reader = assignment_.reader_of(round.number, number);
+    part->from = reader_ranks_[part->reader];
+    part->from_other_node = nodes_.empty() || nodes_[part->from] != nodes_[rank];
     part->first = i;
     for (; i < wanted.size() && wanted[i].part == number; ++i) {
       round.ordinals.push_back(wanted[i].ordinal);
@@ -231,130 +219,47 @@ Status Receiver::open_round(bool& opened) {
           static_cast<std::uint32_t>(i);
     }
     part->count = i - part->first;
-    part->own = reader_ranks_[part->reader] == rank;
+    part->own = part->from == rank;
     // A reader whose order is another function may have sent a larger header, or that of another round.
     if (!part->own)
-      part->header.resize(
-          header_bytes(deal_.by_function() ? static_cast<std::size_t>(deal_.most_positions()) : part->count));
+      part->header.resize(header_bytes(
+          assignment_.by_function() ? static_cast<std::size_t>(assignment_.most_positions()) : part->count));
     round.parts.push_back(std::move(part));
   }
   rounds_.push_back(std::move(round));
   ++next_;
-  for (const std::shared_ptr<Part>& part : rounds_.back().parts) {
+  for (const std::shared_ptr<IncomingPart>& part : rounds_.back().parts) {
     if (part->own) continue;
-    Farewell& f = farewells_[part->reader];
-    part->sequence = f.expected++;
-    if (part->sequence >= f.messages) {
-      part->state = Part::State::failed;
+    EndOfStream& e = ends_[part->reader];
+    part->sequence = e.expected++;
+    if (part->sequence >= e.messages) {
+      part->state = State::failed;
       continue;
     }
-    if (const Status st = transport_.receive(reader_ranks_[part->reader], kHeaders, part->header, part->op);
-        !st.ok())
-      return st;
-  }
-  return {};
-}
-
-// Checks the header of a part.  Of a wrong message, only the size is used.
-Status Receiver::read_header(const Round& round, Part& part, std::string& why) {
-  MessageHeader header{};
-  if (part.header.size() >= sizeof header) header = load<MessageHeader>(part.header.data());
-  std::uint64_t bytes = 0;
-  bool due = part.header.size() == header_bytes(part.count) && header.records == part.count &&
-             header.round == static_cast<std::uint32_t>(round.number) && header.hash == part.hash;
-  if (due) {
-    part.sizes.resize(part.count);
-    part.at.resize(part.count);
-    std::memcpy(part.sizes.data(), part.header.data() + sizeof header, part.count * sizeof(RecordSizes));
-    for (std::size_t i = 0; i < part.count; ++i) {
-      part.at[i] = static_cast<std::size_t>(bytes);
-      if (part.sizes[i].key != RecordSizes::kFailed)
-        bytes += std::uint64_t{part.sizes[i].key} + part.sizes[i].value;
-    }
-    due = bytes == header.bytes;
-  }
-  part.header = std::vector<std::byte>();
-  part.size = static_cast<std::size_t>(header.bytes);
-  part.unwanted = !due;
-  part.state = part.size != 0 ? Part::State::room : due ? Part::State::done : Part::State::failed;
-  if (due) return {};
-  why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) +
-        " is not the one that is due: all ranks need the same order and the same file";
-  return Status::from_errno(EPROTO);
-}
-
-// Advances a part.  `dropped`: its records are received only to be dropped, for which there is spare memory.
-Status Receiver::move_on(const Round& round, Part& part, bool dropped, std::string& why) {
-  if (part.state == Part::State::failed) return {};
-  if (part.own) {
-    if (part.state == Part::State::done || !sender_->take_own(round.number, part.own_records)) return {};
-    if (!part.own_records.copied) {
-      part.state = Part::State::done;
-      if (part.own_records.hash == part.hash && part.own_records.which.size() == part.count) return {};
-      part.state = Part::State::failed;
-      why = "the function of the order does not always return the same ordinals";
-      return left_ ? Status() : Status::from_errno(EPROTO);
-    }
-    part.header = part.own_records.header;
-    const Status st = read_header(round, part, why);
-    part.bytes = std::move(part.own_records.bytes);
-    part.own_records = {};
-    part.own = false;  // treat it like a message that was received
-    part.state = part.unwanted ? Part::State::failed : Part::State::done;
-    return left_ ? Status() : st;
-  }
-  while (part.is_due() && part.op.done()) {
-    if (!part.op.status.ok()) {
-      why = "a message of rank " + std::to_string(reader_ranks_[part.reader]) + " did not arrive";
-      return part.op.status;
-    }
-    if (part.state == Part::State::bytes) {
-      bytes_ += part.bytes.size();
-      if (nodes_.empty() || nodes_[reader_ranks_[part.reader]] != nodes_[transport_.rank()])
-        bytes_from_nodes_ += part.bytes.size();
-      part.state = part.unwanted ? Part::State::failed : Part::State::done;
-      if (part.unwanted) part.bytes.clear();
-      break;
-    }
-    if (part.state == Part::State::header) {
-      part.header.resize(std::min(part.header.size(), part.op.bytes));
-      if (const Status st = read_header(round, part, why); !st.ok() && !left_) return st;
-      if (!part.is_due()) break;
-    }
-    if (!part.bytes.make(memory_, part.size)) {
-      if (!(dropped && part.bytes.make(spare_, part.size))) {
-        lacks_memory_ = true;
-        break;
-      }
-      part.unwanted = true;
-    }
-    part.state = Part::State::bytes;
-    if (const Status st = transport_.receive(reader_ranks_[part.reader], kBytes, part.bytes.span(), part.op);
-        !st.ok())
-      return st;
+    if (const Status st = part->begin(parts_); !st.ok()) return st;
   }
   return {};
 }
 
 Status Receiver::progress(std::string& why) {
-  if (const Status st = hear_farewells(); !st.ok()) return st;
+  if (const Status st = exchange_end_messages(); !st.ok()) return st;
   bool opened = true;
   for (unsigned n = 0; opened && n < kOpenedInACall; ++n)
     if (const Status st = open_round(opened); !st.ok()) return st;
   // A reader sends its messages in the sequence of rounds, so their bytes are received in this sequence.
   // The first rounds get memory first.
   std::vector<bool> behind(reader_ranks_.size());
-  lacks_memory_ = false;
+  parts_.lacks_memory = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
-  if (const Status st = move_on(rounds_, left_, behind, why); !st.ok()) return st;
-  for (std::size_t r = 0; r < farewells_.size(); ++r) {
-    Farewell& f = farewells_[r];
+  if (const Status st = move_on(rounds_, parts_.left, behind, why); !st.ok()) return st;
+  for (std::size_t r = 0; r < ends_.size(); ++r) {
+    EndOfStream& e = ends_[r];
     if (reader_ranks_[r] == transport_.rank()) continue;
-    const bool more = left_ && f.heard && f.expected < f.messages;
-    if (behind[r] || (!more && f.drain.idle())) continue;
-    if (const Status st = f.drain.progress(transport_, reader_ranks_[r], more,
-                                           header_bytes(static_cast<std::size_t>(deal_.most_positions())),
-                                           spare_, f.expected);
+    const bool more = parts_.left && e.received && e.expected < e.messages;
+    if (behind[r] || (!more && e.drain.idle())) continue;
+    if (const Status st = e.drain.progress(
+            transport_, reader_ranks_[r], more,
+            header_bytes(static_cast<std::size_t>(assignment_.most_positions())), parts_.spare, e.expected);
         !st.ok()) {
       why = "a message of rank " + std::to_string(reader_ranks_[r]) + " did not arrive";
       return st;
@@ -364,8 +269,8 @@ Status Receiver::progress(std::string& why) {
   for (Round& round : late_)
     if (over(round) && is_to_be_kept(round)) keep(round);
   std::erase_if(late_, is_over);
-  if (left_) std::erase_if(rounds_, is_over);
-  if (lacks_memory_ && !kept_.empty()) {  // drop the round that is needed last
+  if (parts_.left) std::erase_if(rounds_, is_over);
+  if (parts_.lacks_memory && !kept_.empty()) {  // drop the round that is needed last
     kept_bytes_ -= kept_.rbegin()->second.kept_bytes;
     kept_.erase(std::prev(kept_.end()));
   }
@@ -375,16 +280,16 @@ Status Receiver::progress(std::string& why) {
 Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind,
                          std::string& why) {
   for (const Round& round : rounds) {
-    for (const std::shared_ptr<Part>& part : round.parts) {
+    for (const std::shared_ptr<IncomingPart>& part : round.parts) {
       if (!part->is_due() || behind[part->reader]) continue;
-      if (lacks_memory_ && !part->own && !dropped && part->state != Part::State::bytes) {
+      if (parts_.lacks_memory && !part->own && !dropped && part->state != State::bytes) {
         behind[part->reader] = true;
         continue;
       }
-      if (const Status st = move_on(round, *part, dropped, why); !st.ok()) return st;
-      if (part->state == Part::State::done && left_) part->bytes.clear();
-      if (part->state == Part::State::done && !part->overtaken) farewells_[part->reader].late = false;
-      behind[part->reader] = part->state == Part::State::header || part->state == Part::State::room;
+      if (const Status st = part->progress(round.number, dropped, parts_, why); !st.ok()) return st;
+      if (part->state == State::done && parts_.left) part->bytes.clear();
+      if (part->state == State::done && !part->overtaken) ends_[part->reader].late = false;
+      behind[part->reader] = part->state == State::header || part->state == State::room;
     }
   }
   return {};
@@ -392,16 +297,16 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
 
 // Returns whether nothing of the round is under way, and the sender keeps nothing for it.
 bool Receiver::over(const Round& round) const noexcept {
-  return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<Part>& p) {
-    return (p->own && sender_->has_left()) || !p->is_due();
+  return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<IncomingPart>& p) {
+    return (p->own && parts_.sender->has_left()) || !p->is_due();
   });
 }
 
-Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep,
+Receiver::Found Receiver::find(Position at, lmdbio_record& out, std::shared_ptr<const void>& keep,
                                bool impatient) {
-  if (left_) return Found::failed;
+  if (parts_.left) return Found::failed;
   for (const Round& round : rounds_) {
-    if (deal_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
+    if (assignment_.epoch_of(round.number) != at.epoch || at.position < round.positions.begin ||
         at.position >= round.positions.end)
       continue;
     const std::uint32_t i = round.index[static_cast<std::size_t>(at.position - round.positions.begin)];
@@ -409,37 +314,22 @@ Receiver::Found Receiver::find(Spot at, lmdbio_record& out, std::shared_ptr<cons
     const auto part = std::upper_bound(round.parts.begin(), round.parts.end(), i,
                                        [](std::uint32_t n, const auto& p) { return n < p->first; }) -
                       1;
-    Part& p = **part;
-    if (p.state == Part::State::failed) return Found::failed;
-    if (p.state != Part::State::done) {
-      if (!impatient && !farewells_[p.reader].late) return Found::pending;
-      p.overtaken = farewells_[p.reader].late = true;
+    IncomingPart& p = **part;
+    if (p.state == State::failed) return Found::failed;
+    if (p.state != State::done) {
+      if (!impatient && !ends_[p.reader].late) return Found::pending;
+      p.overtaken = ends_[p.reader].late = true;
       return Found::failed;
     }
-    const std::size_t n = i - p.first;
-    if (p.own) {
-      std::string why;
-      PartRead* const read = p.own_records.read.get();
-      if (read == nullptr || !read->record(p.own_records.which[n], out, why).ok()) return Found::failed;
-      keep = read->bytes();
-      return Found::here;
-    }
-    const RecordSizes sizes = p.sizes[n];
-    if (sizes.key == RecordSizes::kFailed) return Found::failed;
-    std::byte* const bytes = p.bytes.data() + p.at[n];
-    out.ordinal = round.ordinals[i];
-    out.key = {sizes.key, bytes};
-    out.value = {sizes.value, bytes + sizes.key};
-    keep = *part;
-    return Found::here;
+    return p.record(i - p.first, round.ordinals[i], out, keep) ? Found::here : Found::failed;
   }
   return Found::pending;
 }
 
-void Receiver::drop_before(Spot at) noexcept {
+void Receiver::drop_before(Position at) noexcept {
   while (!rounds_.empty()) {
     Round& first = rounds_.front();
-    const std::uint64_t epoch = deal_.epoch_of(first.number);
+    const std::uint64_t epoch = assignment_.epoch_of(first.number);
     if (epoch > at.epoch || (epoch == at.epoch && first.positions.end > at.position)) return;
     const bool kept = is_to_be_kept(first);
     try {

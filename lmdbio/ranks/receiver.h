@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/drain.h"
-#include "lmdbio/ranks/farewell_receives.h"
+#include "lmdbio/ranks/end_message_receiver.h"
+#include "lmdbio/ranks/incoming_part.h"
 #include "lmdbio/ranks/kept_records.h"
-#include "lmdbio/ranks/message.h"
 #include "lmdbio/ranks/sender.h"
 #include "lmdbio/ranks/transport.h"
 
@@ -23,16 +23,16 @@ namespace lmdbio::ranks {
 /// that find() returned outlive this object.
 class Receiver {
  public:
-  /// Memory for the location of a record that is kept, besides the record.
-  static constexpr std::uint64_t kBytesOfPlace = KeptRecords::kBytesOfPlace;
+  /// Memory for a record that is kept, besides its bytes.
+  static constexpr std::uint64_t kBytesPerEntry = KeptRecords::kBytesPerEntry;
 
   /// `reader_ranks`: the rank of each reader of the assignment.  `ahead`: number of rounds with records of
   /// this rank whose messages are expected at a time.  `sender`: of this rank; null if it does not read.
-  /// `memory`: for messages; `keeps` bytes of it are for records that this rank keeps (Deal::kept_rounds).
-  /// `nodes`: of each rank; empty: each rank has its own node.
-  Receiver(const Deal& deal, std::vector<std::uint32_t> reader_ranks, unsigned ahead, Transport& transport,
-           Sender* sender, std::shared_ptr<PayloadMemory> memory, std::uint64_t keeps = 0,
-           std::vector<std::uint32_t> nodes = {});
+  /// `memory`: for messages; `keeps` bytes of it are for records that this rank keeps
+  /// (Assignment::kept_rounds). `nodes`: of each rank; empty: each rank has its own node.
+  Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
+           Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
+           std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {});
   /// Requires closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
@@ -40,7 +40,7 @@ class Receiver {
 
   /// Returns the round that is opened next.
   std::uint64_t next_round() const noexcept { return next_; }
-  bool has_left() const noexcept { return left_; }
+  bool has_left() const noexcept { return parts_.left; }
   /// Returns whether messages are arriving that advance only if progress() is called.
   bool busy() const noexcept;
   /// Returns whether no message is expected any more: all records to come are kept, or no rank sends them.
@@ -58,109 +58,75 @@ class Receiver {
     failed,
   };
   /// Finds the record at a position of this rank's share.  The position must not be before the last
-  /// drop_before(), and the record must be needed (Deal::is_needed).  `keep` owns the record's bytes.
+  /// drop_before(), and the record must be needed (Assignment::is_needed).  `keep` owns the record's bytes.
   /// `impatient`: a reader that has not sent the record by now counts as late.  This rank does not wait for
   /// it until one of its messages arrives in time.
-  Found find(records::Spot at, lmdbio_record& out, std::shared_ptr<const void>& keep, bool impatient = false);
+  Found find(records::Position at, lmdbio_record& out, std::shared_ptr<const void>& keep,
+             bool impatient = false);
   /// Drops the records before this position.  They are not requested again in this epoch.
-  void drop_before(records::Spot at) noexcept;
-  /// Ends the stream: find() finds nothing any more, and the readers get end of stream messages.  progress()
+  void drop_before(records::Position at) noexcept;
+  /// Ends the stream: find() finds nothing any more, and the readers get end messages.  progress()
   /// receives the messages that they have begun to send, and drops them.
   void leave() noexcept;
   /// Returns whether nothing is under way.  Only after leave().
   bool closed() const noexcept;
   /// Adds the bytes that were received.
   void add_to(Traffic& traffic) const noexcept {
-    traffic.bytes_received += bytes_;
-    traffic.bytes_from_nodes += bytes_from_nodes_;
+    traffic.bytes_received += parts_.traffic.bytes_received;
+    traffic.bytes_from_nodes += parts_.traffic.bytes_from_nodes;
   }
   /// Returns whether memory is short for the next message.
-  bool lacks_memory() const noexcept { return lacks_memory_; }
+  bool lacks_memory() const noexcept { return parts_.lacks_memory; }
 
  private:
-  /// The records that one reader sends for a round.
-  struct Part {
-    std::uint32_t reader = 0;
-    std::size_t first = 0, count = 0;  ///< range of the round's ordinals
-    std::uint64_t sequence = 0;        ///< number of the message, counted per reader
-    std::uint64_t hash = 0;            ///< ordinals_hash() of the expected records
-    enum class State : unsigned char {
-      header,
-      room,  ///< the size of the bytes is known, but memory is short
-      bytes,
-      done,
-      failed
-    } state = State::header;
-    bool own = false;
-    bool overtaken = false;  ///< its records were requested but not waited for
-    bool unwanted = false;   ///< wrong content, or received into spare memory only
-    bool is_due() const noexcept { return state != State::done && state != State::failed; }
-    std::vector<std::byte> header;
-    std::size_t size = 0;  ///< of the bytes
-    Payload bytes;
-    std::vector<std::size_t> at;  ///< of each record's key, in `bytes`
-    std::vector<RecordSizes> sizes;
-    OwnRecords own_records;
-    Operation op;
-  };
   struct Round {
     std::uint64_t number = 0;
     std::vector<std::uint64_t> ordinals;  ///< ordinals of this rank's records, by part, sorted
     Range positions;
     std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: no reader sends it
-    std::vector<std::shared_ptr<Part>> parts;
+    std::vector<std::shared_ptr<IncomingPart>> parts;
     bool kept = false;
     std::uint64_t kept_bytes = 0;  ///< that it counts as while it is kept
   };
   /// State of a reader at the end of the stream.
-  struct Farewell {
+  struct EndOfStream {
     std::uint64_t messages = UINT64_MAX;  ///< number that it has sent to this rank, once known
     std::uint64_t expected = 0;           ///< messages of opened rounds, and dropped messages
     Drain drain;                          ///< receives further messages
     Operation out;
-    bool heard = false, sent = false;
+    bool received = false, sent = false;
     bool late = false;  ///< this rank does not wait for its messages
-    bool all_came() const noexcept { return heard && expected >= messages && drain.idle(); }
+    bool all_came() const noexcept { return received && expected >= messages && drain.idle(); }
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
   bool may_open() const noexcept;
   Status open_round(bool& opened);
-  std::shared_ptr<Part> failed_part(const Part& part) const;
   bool needs_any(const Round& round) const noexcept;
   const Round* same_before() const noexcept;
   bool open_kept_round();
   bool is_to_be_kept(const Round& round) const noexcept;
   void keep(Round& round);
-  Status hear_farewells();
-  void heard_farewell(std::uint32_t rank, std::uint64_t messages) noexcept;
-  Status move_on(const Round& round, Part& part, bool dropped, std::string& why);
+  Status exchange_end_messages();
+  void take_end_message(std::uint32_t rank, std::uint64_t messages) noexcept;
   Status move_on(std::deque<Round>& rounds, bool dropped, std::vector<bool>& behind, std::string& why);
   bool over(const Round& round) const noexcept;
-  Status read_header(const Round& round, Part& part, std::string& why);
 
-  const Deal& deal_;
+  const Assignment& assignment_;
   const std::vector<std::uint32_t> reader_ranks_;
   const unsigned ahead_;
   Transport& transport_;
-  Sender* const sender_;
-  const std::shared_ptr<PayloadMemory> memory_;
-  /// For messages that are received only to be dropped.  Without it, ranks without memory could wait for
-  /// each other.
-  const std::shared_ptr<PayloadMemory> spare_ = std::make_shared<SpareMemory>();
+  IncomingParts parts_;
   const std::vector<std::uint32_t> nodes_;
   const records::Order share_;
-  std::uint64_t bytes_ = 0, bytes_from_nodes_ = 0;
-  bool lacks_memory_ = false;
   std::uint64_t next_;
   std::uint64_t required_ = 0;           ///< rounds before this one are required
   std::map<std::uint64_t, Round> kept_;  ///< by their number in the epoch
   std::uint64_t kept_bytes_ = 0, keeps_;
   std::deque<Round> rounds_;
-  std::deque<Round> late_;           ///< rounds before rounds_ whose messages are still to arrive
-  std::vector<Farewell> farewells_;  ///< of each reader; the own one is not used
-  FarewellReceives heard_;
-  bool left_ = false;
+  std::deque<Round> late_;         ///< rounds before rounds_ whose messages are still to arrive
+  std::vector<EndOfStream> ends_;  ///< of each reader; the own one is not used
+  EndMessageReceiver end_messages_;
 };
 
 }  // namespace lmdbio::ranks

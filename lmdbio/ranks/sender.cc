@@ -31,51 +31,51 @@ constexpr std::uint64_t kPassedAhead = 256;
 
 }  // namespace
 
-Sender::Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
-               unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
-               std::shared_ptr<PayloadMemory> memory)
-    : deal_(deal),
+Sender::Sender(const Assignment& assignment, std::uint32_t reader,
+               const std::vector<std::uint32_t>& reader_ranks, unsigned ahead, const Turns::Settings& turns,
+               Transport& transport, PartSource& source, std::shared_ptr<PayloadMemory> memory)
+    : assignment_(assignment),
       reader_(reader),
       ahead_(ahead),
-      first_(deal.first_round(deal.first_epoch())),
+      first_(assignment.first_round(assignment.first_epoch())),
       transport_(transport),
       source_(source),
       memory_(std::move(memory)),
-      farewells_(transport.ranks()),
-      heard_(transport.ranks() - 1, kFarewellToReader),
+      ends_(transport.ranks()),
+      end_messages_(transport.ranks() - 1, kEndToReader),
       turns_(turns, reader_ranks, reader, transport) {
-  farewells_[transport.rank()].heard = farewells_[transport.rank()].sent = true;
-  if (deal.is_scattered() && deal.has_all_records() && turns.group == 0 && source.caches())
-    load_ = std::make_unique<HomeLoad>(deal, reader, source);
+  ends_[transport.rank()].received = ends_[transport.rank()].sent = true;
+  if (assignment.is_scattered() && assignment.has_all_records() && turns.group == 0 && source.caches())
+    load_ = std::make_unique<OwnerLoad>(assignment, reader, source);
 }
 
 void Sender::use_page_cache(double share) noexcept {
-  if (deal_.is_scattered() || deal_.last_epoch() <= deal_.first_epoch()) return;
-  const std::uint64_t rounds = deal_.rounds_per_epoch(), kept = deal_.kept_rounds();
+  if (assignment_.is_scattered() || assignment_.last_epoch() <= assignment_.first_epoch()) return;
+  const std::uint64_t rounds = assignment_.rounds_per_epoch(), kept = assignment_.kept_rounds();
   const auto room = static_cast<std::uint64_t>(static_cast<double>(rounds) * share);
   cached_ = {kept, kept + std::min(room, rounds - kept)};
 }
 
-Status Sender::say_farewell(std::uint32_t rank) {
-  Farewell& f = farewells_[rank];
-  if (std::exchange(f.sent, true)) return {};
-  return transport_.send(rank, kFarewellFromReader, std::as_bytes(std::span(&f.messages, 1)), f.out);
+Status Sender::send_end_message(std::uint32_t rank) {
+  EndOfStream& e = ends_[rank];
+  if (std::exchange(e.sent, true)) return {};
+  return transport_.send(rank, kEndFromReader, std::as_bytes(std::span(&e.messages, 1)), e.out);
 }
 
-Status Sender::hear_farewells() {
-  Status said;
-  const Status st = heard_.progress(transport_, [&](std::uint32_t rank, std::uint64_t) {
-    farewells_[rank].heard = true;
-    if (const Status sent = say_farewell(rank); said.ok()) said = sent;
+Status Sender::exchange_end_messages() {
+  Status answered;
+  const Status st = end_messages_.progress(transport_, [&](std::uint32_t rank, std::uint64_t) {
+    ends_[rank].received = true;
+    if (const Status sent = send_end_message(rank); answered.ok()) answered = sent;
   });
   if (!st.ok()) return st;
-  if (!said.ok() || !ended_ || said_all_farewells_) return said;
+  if (!answered.ok() || !ended_ || sent_all_end_messages_) return answered;
   // If no more rounds follow, there is no need to wait for the other ranks' messages.
   if (std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; }))
     return {};
-  said_all_farewells_ = true;
-  for (std::uint32_t r = 0; r < farewells_.size(); ++r)
-    if (const Status sent = say_farewell(r); !sent.ok()) return sent;
+  sent_all_end_messages_ = true;
+  for (std::uint32_t r = 0; r < ends_.size(); ++r)
+    if (const Status sent = send_end_message(r); !sent.ok()) return sent;
   return {};
 }
 
@@ -95,8 +95,8 @@ void Sender::leave() noexcept {
 
 bool Sender::closed() const noexcept {
   return ended_ && rounds_.empty() && turns_.closed() &&
-         std::all_of(farewells_.begin(), farewells_.end(),
-                     [](const Farewell& f) { return f.heard && f.sent && f.out.done(); });
+         std::all_of(ends_.begin(), ends_.end(),
+                     [](const EndOfStream& e) { return e.received && e.sent && e.out.done(); });
 }
 
 // Ends the turns of rounds that have been read, or that have nothing to read.
@@ -110,9 +110,9 @@ Status Sender::take_turns() {
 
 // Plans round next_.  If there is nothing to read, moves next_ on or ends.
 void Sender::plan_round() {
-  const std::uint64_t epoch = deal_.epoch_of(next_);
-  if (next_ == deal_.first_round(epoch)) {
-    const std::uint64_t sent = deal_.next_sent(next_);
+  const std::uint64_t epoch = assignment_.epoch_of(next_);
+  if (next_ == assignment_.first_round(epoch)) {
+    const std::uint64_t sent = assignment_.next_sent(next_);
     if (sent == UINT64_MAX) {
       ended_ = true;
       return;
@@ -122,10 +122,10 @@ void Sender::plan_round() {
       return;
     }
   }
-  std::vector<Deal::Need> needs;
-  deal_.needs(next_, deal_.part_read_by(next_, reader_), needs);
-  std::erase_if(needs, [&](const Deal::Need& need) {
-    return need.rank == transport_.rank() ? own_unwanted_ : farewells_[need.rank].heard;
+  std::vector<Assignment::Need> needs;
+  assignment_.needs(next_, assignment_.part_read_by(next_, reader_), needs);
+  std::erase_if(needs, [&](const Assignment::Need& need) {
+    return need.rank == transport_.rank() ? own_unwanted_ : ends_[need.rank].received;
   });
   if (needs.empty()) {
     ++next_;
@@ -136,7 +136,7 @@ void Sender::plan_round() {
   std::vector<std::uint64_t> ordinals;
   ordinals.reserve(needs.size());
   std::map<std::uint32_t, Message*> messages;
-  for (const Deal::Need& need : needs) {
+  for (const Assignment::Need& need : needs) {
     if (ordinals.empty() || ordinals.back() != need.ordinal) ordinals.push_back(need.ordinal);
     const std::size_t i = ordinals.size() - 1;
     if (need.rank == transport_.rank()) {
@@ -227,7 +227,7 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
 // Packs all messages of a round.  The read is then needed only for this rank's own records, if they were not
 // copied.
 bool Sender::pack(Round& round, bool empty) {
-  std::erase_if(round.messages, [&](const auto& message) { return farewells_[message->to].sent; });
+  std::erase_if(round.messages, [&](const auto& message) { return ends_[message->to].sent; });
   if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // others read for themselves
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
@@ -237,7 +237,8 @@ bool Sender::pack(Round& round, bool empty) {
     if (lends) round.read.reset();
   }
   if (empty || round.own_taken) return true;
-  if (!deal_.keeps(round.number) && !lends && round.own.size() * kCopiedBelow > round.records) return true;
+  if (!assignment_.keeps(round.number) && !lends && round.own.size() * kCopiedBelow > round.records)
+    return true;
   if (round.own_copy == nullptr) {
     auto copy = std::make_unique<Message>();
     copy->which = round.own;
@@ -252,7 +253,7 @@ Status Sender::send(Round& round) {
     if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
         !st.ok())
       return st;
-    ++farewells_[message->to].messages;
+    ++ends_[message->to].messages;
     ++messages_;
     bytes_ += message->bytes.size();
     if (message->bytes.empty()) continue;
@@ -267,7 +268,7 @@ Status Sender::send(Round& round) {
 }
 
 Status Sender::progress(std::uint64_t near) {
-  if (const Status st = hear_farewells(); !st.ok()) return st;
+  if (const Status st = exchange_end_messages(); !st.ok()) return st;
   if (const Status st = take_turns(); !st.ok()) return st;
   while (start_round(near)) {
   }

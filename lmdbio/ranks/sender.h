@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
-#include "lmdbio/ranks/farewell_receives.h"
-#include "lmdbio/ranks/home_load.h"
+#include "lmdbio/ranks/assignment.h"
+#include "lmdbio/ranks/end_message_receiver.h"
 #include "lmdbio/ranks/message.h"
+#include "lmdbio/ranks/owner_load.h"
 #include "lmdbio/ranks/part_source.h"
 #include "lmdbio/ranks/payload.h"
 #include "lmdbio/ranks/transport.h"
@@ -20,7 +20,7 @@ namespace lmdbio::ranks {
 
 /// Records that the rank that has read them uses itself.  They are not sent.  Usually they stay in the
 /// buffers of the read.  They are copied into a message of the rank to itself in three cases: most records
-/// of the read are for other ranks, the read is only lent, or the round is kept (Deal::kept_rounds).
+/// of the read are for other ranks, the read is only lent, or the round is kept (Assignment::kept_rounds).
 struct OwnRecords {
   std::shared_ptr<PartRead> read;  ///< null: it could not be started, or memory for a copy was short
   std::vector<std::size_t> which;  ///< indices in the read of the records that this rank uses, by ordinal
@@ -35,7 +35,7 @@ class Sender {
  public:
   /// Reader number `reader` of the assignment, in this rank.  `reader_ranks`: the rank of each reader.
   /// `ahead`: most rounds that are read or sent at a time.  `memory`: for messages.  May throw bad_alloc.
-  Sender(const Deal& deal, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
+  Sender(const Assignment& assignment, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
          unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
          std::shared_ptr<PayloadMemory> memory);
   Sender(const Sender&) = delete;
@@ -65,7 +65,7 @@ class Sender {
   /// stream messages.  Waits for reads in flight.
   void leave() noexcept;
   /// Returns whether nothing is under way: all rounds were sent or are not needed, and all ranks have sent
-  /// and received end of stream messages.
+  /// and received end messages.
   bool closed() const noexcept;
   /// Adds the messages and bytes that were sent.
   void add_to(Traffic& traffic) const noexcept {
@@ -76,10 +76,10 @@ class Sender {
   std::uint64_t events() const noexcept { return packed_; }
 
  private:
-  struct Farewell {
+  struct EndOfStream {
     std::uint64_t messages = 0;  ///< number that was sent to the rank
     Operation out;
-    bool heard = false, sent = false;
+    bool received = false, sent = false;
   };
   struct Message {
     std::uint32_t to;
@@ -109,10 +109,10 @@ class Sender {
   };
 
   std::uint64_t at_of_epoch(std::uint64_t round) const noexcept {
-    return round - deal_.first_round(deal_.epoch_of(round));
+    return round - assignment_.first_round(assignment_.epoch_of(round));
   }
-  Status hear_farewells();
-  Status say_farewell(std::uint32_t rank);
+  Status exchange_end_messages();
+  Status send_end_message(std::uint32_t rank);
   Status take_turns();
   void plan_round();
   bool start_round(std::uint64_t near);
@@ -120,7 +120,7 @@ class Sender {
   bool pack(Round& round, Message& message, bool empty = false);
   bool pack(Round& round, bool empty = false);
 
-  const Deal& deal_;
+  const Assignment& assignment_;
   const std::uint32_t reader_;
   const unsigned ahead_;
   const std::uint64_t first_;
@@ -128,17 +128,17 @@ class Sender {
   bool ended_ = false;  ///< no more rounds are read
   bool own_unwanted_ = false;
   Range cached_;  ///< rounds of each epoch that are read through the page cache
-  bool said_all_farewells_ = false, left_ = false;
+  bool sent_all_end_messages_ = false, left_ = false;
   std::uint64_t packed_ = 0, messages_ = 0, bytes_ = 0;
   Transport& transport_;
   PartSource& source_;
   const std::shared_ptr<PayloadMemory> memory_;
-  Planned planned_;                 ///< plan of round next_
-  std::unique_ptr<HomeLoad> load_;  ///< null: none, or it is done
-  std::uint64_t used_ = 0;          ///< records that were read
+  Planned planned_;                  ///< plan of round next_
+  std::unique_ptr<OwnerLoad> load_;  ///< null: none, or it is done
+  std::uint64_t used_ = 0;           ///< records that were read
   std::deque<std::unique_ptr<Round>> rounds_;
-  std::vector<Farewell> farewells_;  ///< of each rank; the own one is not used
-  FarewellReceives heard_;
+  std::vector<EndOfStream> ends_;  ///< of each rank; the own one is not used
+  EndMessageReceiver end_messages_;
   Turns turns_;
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lmdbio/io/read_path.h"
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/plan.h"
 #include "lmdbio/ranks/receiver.h"
 
@@ -39,18 +39,18 @@ std::uint64_t scattered_bytes(std::uint64_t record_bytes) noexcept {
   return std::max(record_bytes, kPageBytes);
 }
 
-bool votes_to_deal(const StreamFacts& f) noexcept {
+bool votes_to_exchange(const StreamFacts& f) noexcept {
   ScatterFacts facts;
   facts.records = f.records;
   facts.record_bytes = f.record_bytes;
   facts.elements = has_length(f.share) ? f.share.length : f.records;
-  facts.epochs = records::epochs_to_read(f.share);  // of a rank that has read all: 0, which favours dealing
+  facts.epochs = records::epochs_to_read(f.share);  // 0, after all epochs, favours the exchange
   facts.round_records = round_records(f.offer, scattered_bytes(f.record_bytes), f.readers);
   facts.fetch_records = kFetchBytes / f.record_bytes;
   facts.nodes = f.nodes;
   facts.readers = f.readers;
   if (f.caches) facts.room = room_in_page_cache(f.available);
-  return deals_scattered(facts);
+  return exchanges_scattered(facts);
 }
 
 Keeping what_to_keep(const StreamFacts& f, std::uint64_t set_aside) noexcept {
@@ -58,7 +58,7 @@ Keeping what_to_keep(const StreamFacts& f, std::uint64_t set_aside) noexcept {
   if (!share || !share.value().repeats() || records::epochs_to_read(f.share) <= 1) return {};
   const auto records = static_cast<double>(share.value().length(f.share.epoch));
   const double bytes =
-      records * static_cast<double>(f.record_bytes + Receiver::kBytesOfPlace) * kMoreThanEstimated;
+      records * static_cast<double>(f.record_bytes + Receiver::kBytesPerEntry) * kMoreThanEstimated;
   const std::uint64_t moving = kPartsOnTheirWay * part_bytes(f.offer);
   const std::uint64_t kept = f.for_messages > moving ? f.for_messages - moving : 0;
   const std::uint64_t most = std::min({kept, f.memory / 2, f.available / 2 / f.ranks_here});

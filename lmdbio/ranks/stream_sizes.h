@@ -42,7 +42,7 @@ struct StreamFacts {
 };
 
 /// Returns whether the ranks should read for each other if the order is scattered (plan.h).
-bool votes_to_deal(const StreamFacts& facts) noexcept;
+bool votes_to_exchange(const StreamFacts& facts) noexcept;
 /// What a rank keeps of its share.
 struct Keeping {
   unsigned parts = 0;       ///< in kKeptParts-ths of the rounds

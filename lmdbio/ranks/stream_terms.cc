@@ -6,7 +6,7 @@
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/mix.h"
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/stream_sizes.h"
 
 namespace lmdbio::ranks {
@@ -16,7 +16,7 @@ namespace {
 /// Records in the sample that is looked up in the page cache.
 constexpr std::uint64_t kSamples = 64;
 
-constexpr std::uint32_t kDealScattered = 1, kReadAlone = 2;
+constexpr std::uint32_t kExchangeScattered = 1, kReadAlone = 2;
 constexpr unsigned kAtKeptParts = 8;  ///< kKeptParts bits from this one on: as many are set as parts are kept
 static_assert(kAtKeptParts + kKeptParts < 32);
 constexpr std::uint32_t bits_of_parts(unsigned parts) noexcept { return ((1u << parts) - 1) << kAtKeptParts; }
@@ -49,21 +49,21 @@ FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_
 }
 
 std::uint32_t votes_of(const Votes& votes) noexcept {
-  return (votes.deals_scattered ? kDealScattered : 0) | (votes.reads_alone ? kReadAlone : 0) |
+  return (votes.exchanges_scattered ? kExchangeScattered : 0) | (votes.reads_alone ? kReadAlone : 0) |
          bits_of_parts(std::min(votes.kept_parts, kKeptParts));
 }
 
 Votes votes_in(std::uint32_t bits) noexcept {
-  return {(bits & kDealScattered) != 0, (bits & kReadAlone) != 0,
+  return {(bits & kExchangeScattered) != 0, (bits & kReadAlone) != 0,
           static_cast<unsigned>(std::popcount(bits & bits_of_parts(kKeptParts)))};
 }
 
 bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
                        records::Order::List list) noexcept {
-  const records::Places& places = reader.places();
+  const records::RecordLocations& locations = reader.locations();
   const records::Shared& shared = *reader.keep_shared();
   if (!ranks_use_resident(config().io, shared.read) || shared.residency.samples()) return false;
-  const std::uint64_t records = places.records();
+  const std::uint64_t records = locations.records();
   const Result<records::Order> order = records::Order::make(share, records, nullptr, std::move(list));
   if (!order) return false;
   const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // the function is not called for this
@@ -75,11 +75,12 @@ bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
     const std::uint64_t at = all / samples * i + all / samples / 2;
     const std::uint64_t ordinal = whole ? at : order.value().at(share.epoch, at);
     if (ordinal >= records) return false;
-    records::RecordPlace place;
-    places.places(ordinal, {&place, 1});
-    const std::uint64_t page = place.overflow != 0 ? place.overflow : place.leaf;
-    const std::uint64_t size = place.overflow != 0 ? format::kPageHeader + std::uint64_t{place.value_bytes}
-                                                   : shared.source.page_size;
+    records::RecordLocation location;
+    locations.locations(ordinal, {&location, 1});
+    const std::uint64_t page = location.overflow != 0 ? location.overflow : location.leaf;
+    const std::uint64_t size = location.overflow != 0
+                                   ? format::kPageHeader + std::uint64_t{location.value_bytes}
+                                   : shared.source.page_size;
     bytes += size;
     there += shared.residency.share(shared.offset(page), size).value_or(0) * static_cast<double>(size);
   }

@@ -19,9 +19,9 @@ FileState state_of(const lmdbio_order& share, std::uint32_t reader, std::uint64_
 
 /// What a rank agrees to.  Something is done only if all ranks agree.
 struct Votes {
-  bool deals_scattered = false;  ///< the ranks read for each other, even though the order is scattered
-  bool reads_alone = false;      ///< each rank's records are in the page cache of its node
-  unsigned kept_parts = 0;       ///< see Job; the ranks agree on the smallest number
+  bool exchanges_scattered = false;  ///< the ranks read for each other, even though the order is scattered
+  bool reads_alone = false;          ///< each rank's records are in the page cache of its node
+  unsigned kept_parts = 0;           ///< see Job; the ranks agree on the smallest number
 };
 /// Votes as bits: the ranks agree on the bits that all of them have set (Terms::votes).
 std::uint32_t votes_of(const Votes& votes) noexcept;

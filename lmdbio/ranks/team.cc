@@ -11,7 +11,7 @@
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/mix.h"
 #include "lmdbio/io/private_table.h"
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/pauses.h"
 
 namespace lmdbio::ranks {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/ranks/stream_member.h"
 #include "lmdbio/ranks/team_reader.h"
 #include "lmdbio/records/stream.h"
 
@@ -15,8 +16,8 @@ namespace lmdbio::ranks {
 /// thread at a time, except for cancel().
 ///
 /// All ranks open a stream together if its order is this rank's share of an order of all ranks, and not by
-/// keys.  They read for each other if that order has rounds (Deal::has_rounds).  Otherwise this rank reads
-/// alone, once all ranks have one snapshot.
+/// keys.  They read for each other if that order has rounds (Assignment::has_rounds).  Otherwise this rank
+/// reads alone, once all ranks have one snapshot.
 class TeamStream final : public records::BatchStream {
  public:
   /// Opens a stream.  EINVAL: a field of the order is invalid.  The first next() may return this instead.
@@ -29,16 +30,14 @@ class TeamStream final : public records::BatchStream {
   TeamStream& operator=(const TeamStream&) = delete;
 
   Status next(std::unique_ptr<records::Batch>& out, std::string& why) override;
-  records::Spot position() const noexcept override { return at_; }
+  records::Position position() const noexcept override { return at_; }
   void cancel() noexcept override;
 
  private:
-  class Core;
-
   TeamStream(std::shared_ptr<TeamReader> reader, const lmdbio_order& order) noexcept
       : team_(*reader->team()), reader_(std::move(reader)), order_(order), at_{order.epoch, order.position} {}
   Status next_alone(std::unique_ptr<records::Batch>& out, std::string& why);
-  void give_up_core() noexcept;
+  void leave_member() noexcept;
   void copy_lists();
 
   Team& team_;
@@ -47,8 +46,8 @@ class TeamStream final : public records::BatchStream {
   records::Order::List list_;  ///< of order_
   std::vector<MDB_val> keys_;  ///< of order_; their bytes are in key_bytes_
   std::string key_bytes_;
-  std::shared_ptr<Core> core_;  ///< null: this rank reads alone
-  records::Spot at_;
+  std::shared_ptr<StreamMember> member_;  ///< null: this rank reads alone
+  records::Position at_;
   std::unique_ptr<records::Stream> alone_;
   std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for cancel() in other threads
   std::atomic<bool> cancelled_{false};

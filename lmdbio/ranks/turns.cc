@@ -13,18 +13,18 @@ Turns::Turns(const Settings& settings, const std::vector<std::uint32_t>& readers
   if (settings.group == 0) return;
   const std::uint32_t first = self / settings.group * settings.group;
   size_ = std::min(settings.group, static_cast<std::uint32_t>(readers.size()) - first);
-  place_ = self - first;
+  in_group_ = self - first;
   at_once_ = std::max<std::uint32_t>(settings.at_once, 1);
   const std::uint32_t back = at_once_ % size_;
-  before_ = (place_ + size_ - back) % size_;
-  after_ = (place_ + back) % size_;
+  before_ = (in_group_ + size_ - back) % size_;
+  after_ = (in_group_ + back) % size_;
   before_rank_ = readers[first + before_];
   after_rank_ = readers[first + after_];
 }
 
 bool Turns::may_begin(std::uint64_t n) const noexcept {
   if (at_once_ == 0) return true;
-  const std::uint64_t turn = n * size_ + place_;
+  const std::uint64_t turn = n * size_ + in_group_;
   if (turn < at_once_) return true;
   // It waits for a turn of reader `before_`, which has had `before` turns before that one.
   const std::uint64_t before = (turn - at_once_) / size_;

@@ -44,11 +44,11 @@ class Turns {
 
  private:
   static constexpr std::uint64_t kAll = UINT64_MAX;
-  bool sends() const noexcept { return size_ > 1 && after_ != place_; }
+  bool sends() const noexcept { return size_ > 1 && after_ != in_group_; }
 
   Transport& transport_;
   /// Size of the group, this reader's number in it, and Settings::at_once.  0: no reader waits.
-  std::uint32_t size_ = 1, place_ = 0, at_once_ = 0;
+  std::uint32_t size_ = 1, in_group_ = 0, at_once_ = 0;
   /// Numbers in the group: the reader that this one waits for, and the reader that waits for this one.
   std::uint32_t before_ = 0, after_ = 0;
   std::uint32_t before_rank_ = 0, after_rank_ = 0;

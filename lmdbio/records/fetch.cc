@@ -14,18 +14,19 @@ constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
 
 }  // namespace
 
-void Fetch::add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared) {
-  places_.push_back(place);
+void Fetch::add(std::uint64_t ordinal, const RecordLocation& location, const Shared& shared) {
+  locations_.push_back(location);
   ordinals_.push_back(ordinal);
   const std::size_t page = shared.source.page_size;
-  if (place.overflow != 0) bytes_ += align_up(format::kPageHeader + std::uint64_t{place.value_bytes}, page);
-  if (place.dup_leaf != 0) bytes_ += page;
-  if (!keeps_leaf(shared, place) && place.leaf != last_leaf_) bytes_ += page;
-  last_leaf_ = place.leaf;
+  if (location.overflow != 0)
+    bytes_ += align_up(format::kPageHeader + std::uint64_t{location.value_bytes}, page);
+  if (location.dup_leaf != 0) bytes_ += page;
+  if (!keeps_leaf(shared, location) && location.leaf != last_leaf_) bytes_ += page;
+  last_leaf_ = location.leaf;
 }
 
 void Fetch::add_missing() {
-  places_.emplace_back();
+  locations_.emplace_back();
   ordinals_.push_back(kNoRecord);
 }
 
@@ -39,9 +40,9 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
   const std::size_t page = shared.source.page_size;
   std::vector<std::uint64_t> leaves;
   std::uint64_t last_kept = 0, last_read = 0, last_dup = 0;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
+  for (std::size_t i = 0; i < locations_.size(); ++i) {
     if (ordinals_[i] == kNoRecord) continue;
-    const RecordPlace& p = places_[i];
+    const RecordLocation& p = locations_[i];
     if (keeps_leaf(shared, p)) {
       if (p.leaf != last_kept) leaves.push_back(p.leaf);
       last_kept = p.leaf;
@@ -242,7 +243,7 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
   out.ordinal = ordinals_[i];
   out.key = out.value = {0, nullptr};
   if (out.ordinal == kNoRecord) return {};
-  const RecordPlace& p = places_[i];
+  const RecordLocation& p = locations_[i];
   if (p.leaf != open_page_ || open_page_ == 0) {
     open_page_ = 0;
     if (!open_leaf(shared, p.leaf, leaf_)) return corrupted(p.leaf);

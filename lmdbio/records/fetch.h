@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lmdbio/include/lmdbio/lmdbio.h"
-#include "lmdbio/records/places.h"
+#include "lmdbio/records/record_locations.h"
 #include "lmdbio/records/shared.h"
 
 namespace lmdbio::records {
@@ -31,7 +31,7 @@ class Fetch {
   Fetch& operator=(const Fetch&) = delete;
 
   /// Adds a record.  May throw bad_alloc.
-  void add(std::uint64_t ordinal, const RecordPlace& place, const Shared& shared);
+  void add(std::uint64_t ordinal, const RecordLocation& location, const Shared& shared);
   /// Adds a record that does not exist: give() returns an empty key and value.  May throw bad_alloc.
   void add_missing();
   std::size_t records() const noexcept { return ordinals_.size(); }
@@ -81,7 +81,7 @@ class Fetch {
   Status give(const Shared& shared, std::size_t i, lmdbio_record& out, std::uint64_t& bad_page) noexcept;
 
  private:
-  static constexpr std::uint64_t kRecordBytes = sizeof(RecordPlace) + sizeof(std::uint64_t);
+  static constexpr std::uint64_t kRecordBytes = sizeof(RecordLocation) + sizeof(std::uint64_t);
   struct Stretch {
     Extent extent;
     std::size_t at;  ///< position of the extent's first byte in the buffer
@@ -95,7 +95,7 @@ class Fetch {
   bool in_page_cache(const Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
   bool take_mapped(Shared& shared) noexcept;
-  bool keeps_leaf(const Shared& shared, const RecordPlace& p) const noexcept {
+  bool keeps_leaf(const Shared& shared, const RecordLocation& p) const noexcept {
     return p.overflow != 0 || p.dup_leaf != 0 || shared.keeps_all_leaves;
   }
   const std::byte* find(std::uint64_t offset, std::uint64_t bytes) noexcept;
@@ -104,7 +104,7 @@ class Fetch {
 
   TakenMemory own_memory_;
   std::vector<std::uint64_t> ordinals_;
-  std::vector<RecordPlace> places_;
+  std::vector<RecordLocation> locations_;
   std::uint64_t bytes_ = 0, last_leaf_ = 0;
 
   std::vector<Extent> wanted_;

@@ -1,9 +1,7 @@
 #include "lmdbio/records/index_file.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <lmdb.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cctype>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdarg>
@@ -28,19 +25,16 @@
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/file_size_signal.h"
-#include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
-#include "lmdbio/base/mix.h"
 #include "lmdbio/base/unique_fd.h"
+#include "lmdbio/records/index_path.h"
+#include "lmdbio/records/new_file.h"
 
 namespace lmdbio::records {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'M', 'D', 'B', 'I', 'O', 'i', 'x'};
 constexpr std::uint32_t kFileVersion = 1;
-constexpr const char* kSuffix = ".lmdbio-index";
-/// Longer names of databases are cut, and a hash keeps them distinct.
-constexpr std::size_t kMostName = 120, kMostFileName = 60;
 
 struct ColumnSizes {
   std::uint64_t values, frame_bytes, distance_bytes;
@@ -102,28 +96,6 @@ Header header_of(const IndexTag& tag) noexcept {
 const char* errno_text(int e) noexcept {
   const char* const text = ::strerrordesc_np(e);
   return text != nullptr ? text : "unknown error";
-}
-
-// Encodes the name of a database, which may contain any bytes, for a file name.
-std::string encoded(std::string_view name) {
-  constexpr const char* kHex = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : name) {
-    const auto u = static_cast<unsigned char>(c);
-    if ((u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') || (u >= '0' && u <= '9') || u == '-' || u == '_') {
-      out += c;
-    } else {
-      out += '%';
-      out += kHex[u >> 4];
-      out += kHex[u & 15];
-    }
-  }
-  if (out.size() <= kMostName) return out;
-  char hash[24];
-  (void)std::snprintf(hash, sizeof hash, "~%016" PRIx64,
-                      std::uint64_t{XXH3_64bits(name.data(), name.size())});
-  out.resize(kMostName - 20);
-  return out + hash;
 }
 
 Status write_all(int fd, Bytes b) noexcept {
@@ -209,106 +181,6 @@ Status save(const RecordIndex& index, const IndexTag& tag, int fd, std::uint64_t
   bytes = h.file_bytes;
   return out.finish();
 }
-
-std::string directory_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
-}
-
-// Makes the directory entry durable.  If fsync(2) fails, the kernel writes the entry at a later time.
-void sync_directory(const std::string& path) {
-  const UniqueFd fd(::open(directory_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd) (void)::fsync(fd.get());
-}
-
-/// A temporary name is the index file's name, a period, and this many letters or digits.
-constexpr std::size_t kRandom = 6;
-/// A temporary file that is older than this, in seconds, belongs to a killed process: the others are
-/// short-lived.
-constexpr ::time_t kAbandoned = 3600;
-
-struct CloseDirectory {
-  void operator()(DIR* d) const noexcept { (void)::closedir(d); }
-};
-
-/// Removes temporary files of `path` that killed processes have left.  `now`: the file system's time, which
-/// may come from another machine's clock.
-void remove_abandoned(const std::string& path, ::time_t now) {
-  const std::string name = path.substr(path.rfind('/') + 1) + ".";
-  const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(directory_of(path).c_str()));
-  if (directory == nullptr) return;
-  const int in = ::dirfd(directory.get());
-  while (const dirent* const entry = ::readdir(directory.get())) {
-    const std::string_view found = entry->d_name;
-    if (found.size() != name.size() + kRandom || found.substr(0, name.size()) != name) continue;
-    if (!std::all_of(found.begin() + static_cast<std::ptrdiff_t>(name.size()), found.end(),
-                     [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }))
-      continue;
-    struct stat st;
-    if (::fstatat(in, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-        st.st_mtime + kAbandoned < now)
-      (void)::unlinkat(in, entry->d_name, 0);
-  }
-}
-
-/// A new file in the directory of an index file.  It replaces the index file once it is complete.
-class NewFile {
- public:
-  NewFile() noexcept = default;
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() {
-    if (!name_.empty()) (void)::unlink(name_.c_str());
-  }
-
-  /// Makes a file without a name, which the kernel removes if the process is killed.  Fails with EOPNOTSUPP
-  /// and other errors if the file system does not support such files.
-  Status make_unnamed(const std::string& path) {
-    fd_.reset(::open(directory_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    return fd_ ? Status() : Status::from_errno(errno);
-  }
-  /// Makes a file with a temporary name, which the destructor removes.
-  Status make_named(const std::string& path) {
-    std::string name = path + "." + std::string(kRandom, 'X');
-    fd_.reset(::mkostemp(name.data(), O_CLOEXEC));
-    if (!fd_) return Status::from_errno(errno);
-    name_ = std::move(name);
-    return {};
-  }
-  int fd() const noexcept { return fd_.get(); }
-  bool named() const noexcept { return !name_.empty(); }
-
-  /// Replaces the file at `path`.  If it fails and named() is false, the file could not be given a name.
-  Status move_to(const std::string& path) {
-    if (name_.empty()) {
-      if (link(path)) return {};
-      for (std::uint64_t n = 0; errno == EEXIST && n < kTries; ++n) {
-        char random[kRandom + 1];
-        const std::uint64_t seed = static_cast<std::uint64_t>(now_ns()) + n;
-        (void)std::snprintf(random, sizeof random, "%06x", static_cast<unsigned>(mix(seed) & 0xffffff));
-        std::string name = path + "." + random;
-        if (!link(name)) continue;
-        name_ = std::move(name);
-        break;
-      }
-      if (name_.empty()) return Status::from_errno(errno);
-    }
-    if (::rename(name_.c_str(), path.c_str()) != 0) return Status::from_errno(errno);
-    name_.clear();
-    return {};
-  }
-
- private:
-  static constexpr std::uint64_t kTries = 100;
-  bool link(const std::string& name) const noexcept {
-    char proc[32];
-    (void)std::snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd_.get());
-    return ::linkat(AT_FDCWD, proc, AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-  }
-
-  UniqueFd fd_;
-  std::string name_;  ///< empty: no name
-};
 
 /// Writes the file and sets its group and mode: save_index() without the final rename.
 Status fill(const RecordIndex& index, const IndexTag& tag, const struct ::stat& data, int fd,
@@ -442,47 +314,25 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
 
 }  // namespace
 
-Result<std::string> index_path(const std::string& data_path, std::string_view database, std::uint64_t inode,
-                               const std::string& directory) noexcept {
-  try {
-    std::string name = database.empty() ? kSuffix : "." + encoded(database) + kSuffix;
-    if (directory.empty()) return data_path + name;
-    struct Free {
-      void operator()(char* p) const noexcept { std::free(p); }
-    };
-    const std::unique_ptr<char, Free> real(::realpath(data_path.c_str(), nullptr));
-    if (real == nullptr) return Status::from_errno(errno);
-    const std::string_view path = real.get();
-    char which[64];
-    (void)std::snprintf(which, sizeof which, "-%" PRIx64 "-%016" PRIx64, inode,
-                        std::uint64_t{XXH3_64bits(path.data(), path.size())});
-    return directory + "/" + std::string(path.substr(path.rfind('/') + 1, kMostFileName)) + which + name;
-  } catch (...) {
-    return Status::from_errno(ENOMEM);
-  }
-}
-
 Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
                   const struct ::stat& data, std::uint64_t* bytes) noexcept {
   try {
     const NoFileSizeSignal limited;
-    NewFile file;
-    Status st = file.make_unnamed(path);
-    if (!st.ok()) st = file.make_named(path);
+    NewFile file(path);
+    Status st = file.make_unnamed();
+    if (!st.ok()) st = file.make_named();
     if (!st.ok()) return st;
-    struct stat made;
-    if (::fstat(file.fd(), &made) == 0) remove_abandoned(path, made.st_mtime);
+    file.remove_abandoned();
     std::uint64_t written = 0;
     st = fill(index, tag, data, file.fd(), written);
     if (!st.ok()) return st;
-    st = file.move_to(path);
+    st = file.replace();
     if (!st.ok() && !file.named()) {  // no /proc
-      st = file.make_named(path);
+      st = file.make_named();
       if (st.ok()) st = fill(index, tag, data, file.fd(), written);
-      if (st.ok()) st = file.move_to(path);
+      if (st.ok()) st = file.replace();
     }
     if (!st.ok()) return st;
-    sync_directory(path);
     if (bytes != nullptr) *bytes = written;
     return {};
   } catch (...) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "lmdbio/base/result.h"
+#include "lmdbio/base/status.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/records/record_index.h"
@@ -28,13 +28,6 @@ struct IndexTag {
   FileIdentity identity;
   ::uid_t owner = 0;  ///< of the data file, for load_index()
 };
-
-/// Returns the path of the index file of a database.  `data_path`: path of the data file.  If `directory`
-/// is empty, the index lies beside the data file: "data.mdb.lmdbio-index", or "data.mdb.NAME.lmdbio-index"
-/// for a named database.  Otherwise it lies in `directory`, and its name contains the inode and a hash of
-/// the data file's absolute path.  Errors: ENOMEM, or as realpath(3).
-Result<std::string> index_path(const std::string& data_path, std::string_view database, std::uint64_t inode,
-                               const std::string& directory) noexcept;
 
 /// Writes a new index file and replaces the old one atomically.  The new file has no name until it is
 /// complete if the file system supports O_TMPFILE, and a temporary name otherwise.  Removes temporary files

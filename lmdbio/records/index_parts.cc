@@ -104,7 +104,7 @@ Status IndexParts::await(const std::atomic<bool>&, std::string& why) const {
   return Status::from_errno(EAGAIN);
 }
 
-void IndexParts::places(std::uint64_t first, std::span<RecordPlace> out) const noexcept {
+void IndexParts::locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept {
   if (out.empty()) return;
   auto part =
       static_cast<std::size_t>(std::upper_bound(firsts_.begin(), firsts_.end(), first) - firsts_.begin() - 1);
@@ -112,7 +112,7 @@ void IndexParts::places(std::uint64_t first, std::span<RecordPlace> out) const n
     const std::uint64_t in_part = first - firsts_[part];
     const auto n =
         static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), parts_[part].records() - in_part));
-    parts_[part].places(in_part, out.first(n));
+    parts_[part].locations(in_part, out.first(n));
     out = out.subspan(n);
     first += n;
     ++part;

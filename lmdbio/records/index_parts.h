@@ -13,8 +13,8 @@
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/records/leaf_lookup.h"
-#include "lmdbio/records/places.h"
 #include "lmdbio/records/record_index.h"
+#include "lmdbio/records/record_locations.h"
 
 namespace lmdbio::records {
 
@@ -41,7 +41,7 @@ bool view_part(const IndexPartSizes& sizes, Bytes bytes, RecordIndex& out) noexc
 RecordIndex view_of(const RecordIndex& index) noexcept;
 
 /// Locations from an index in parts, which set() provides once.
-class IndexParts final : public Places {
+class IndexParts final : public RecordLocations {
  public:
   /// `records`: of all parts together.
   explicit IndexParts(std::uint64_t records) noexcept : records_(records) {}
@@ -57,7 +57,7 @@ class IndexParts final : public Places {
   std::uint64_t records() const noexcept override { return records_; }
   /// Does not wait.  Returns EAGAIN until set() has been called.
   Status await(const std::atomic<bool>&, std::string& why) const override;
-  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override;
+  void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept override;
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override;
 

@@ -32,11 +32,11 @@ void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
     const std::shared_ptr<std::byte[]> copy(new std::byte[page_size_]);
     std::memcpy(copy.get(), bytes, page_size_);
     const std::lock_guard lock(mutex_);
-    if (places_.contains(page)) return;
+    if (entry_of_.contains(page)) return;
     if (has_room()) {
       entries_.push_back({page, copy, false});
       try {
-        places_.emplace(page, entries_.size() - 1);
+        entry_of_.emplace(page, entries_.size() - 1);
       } catch (...) {
         entries_.pop_back();
       }
@@ -50,8 +50,8 @@ void LeafCache::keep(std::uint64_t page, const std::byte* bytes) noexcept {
       e.used = false;
       hand_ = (hand_ + 1) % entries_.size();
     }
-    places_.emplace(page, hand_);
-    places_.erase(entries_[hand_].number);
+    entry_of_.emplace(page, hand_);
+    entry_of_.erase(entries_[hand_].number);
     entries_[hand_] = {page, copy, false};
     hand_ = (hand_ + 1) % entries_.size();
   } catch (...) {  // out of memory

@@ -29,8 +29,8 @@ class LeafCache {
   void find(std::span<const std::uint64_t> pages, Take&& take) noexcept {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      const auto at = places_.find(pages[i]);
-      if (at == places_.end()) continue;
+      const auto at = entry_of_.find(pages[i]);
+      if (at == entry_of_.end()) continue;
       entries_[at->second].used = true;
       take(i, entries_[at->second].page);
     }
@@ -50,7 +50,7 @@ class LeafCache {
   const std::size_t page_size_, most_;
   const std::shared_ptr<Memory> memory_;
   std::mutex mutex_;  ///< guards the members below
-  std::unordered_map<std::uint64_t, std::size_t> places_;
+  std::unordered_map<std::uint64_t, std::size_t> entry_of_;
   std::vector<Entry> entries_;
   std::size_t hand_ = 0;  ///< position of the second-chance algorithm
   TakenMemory taken_;

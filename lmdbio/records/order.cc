@@ -138,7 +138,7 @@ std::uint64_t Order::length(std::uint64_t epoch) const noexcept {
   return static_cast<std::uint64_t>(before(Wide{epoch} + 1) - before(epoch));
 }
 
-Spot Order::element(std::uint64_t epoch, std::uint64_t position) const noexcept {
+Position Order::element(std::uint64_t epoch, std::uint64_t position) const noexcept {
   const auto ith = [this](Wide i) { return (i / block_ * step_ + offset_) * block_ + i % block_; };
   if (!across_epochs_)
     return {epoch, block_ == 1 ? offset_ + position * step_ : static_cast<std::uint64_t>(ith(position))};
@@ -146,9 +146,9 @@ Spot Order::element(std::uint64_t epoch, std::uint64_t position) const noexcept 
   return {static_cast<std::uint64_t>(i / all_), static_cast<std::uint64_t>(i % all_)};
 }
 
-Spot Order::normal(Spot s) const noexcept {
-  const std::uint64_t epoch = element(s.epoch, s.position).epoch;
-  return {epoch, static_cast<std::uint64_t>(before(s.epoch) + s.position - before(epoch))};
+Position Order::normal(Position p) const noexcept {
+  const std::uint64_t epoch = element(p.epoch, p.position).epoch;
+  return {epoch, static_cast<std::uint64_t>(before(p.epoch) + p.position - before(epoch))};
 }
 
 std::optional<std::uint64_t> Order::element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept {
@@ -169,14 +169,14 @@ std::optional<std::uint64_t> Order::element_of(std::uint64_t epoch, std::uint64_
   return ordinal;
 }
 
-std::optional<Spot> Order::position_of(std::uint64_t epoch, std::uint64_t element) const noexcept {
+std::optional<Position> Order::position_of(std::uint64_t epoch, std::uint64_t element) const noexcept {
   const Wide i = (across_epochs_ ? Wide{epoch} * all_ : 0) + element;
   if (i / block_ % step_ != offset_) return {};
   const Wide position = chosen(i) - (across_epochs_ ? before(epoch) : 0);
-  return Spot{epoch, static_cast<std::uint64_t>(position)};
+  return Position{epoch, static_cast<std::uint64_t>(position)};
 }
 
-std::optional<std::uint64_t> Order::distance(Spot from, Spot to) const noexcept {
+std::optional<std::uint64_t> Order::distance(Position from, Position to) const noexcept {
   const Wide a = before(from.epoch) + from.position, b = before(to.epoch) + to.position;
   if (b < a) return {};
   return static_cast<std::uint64_t>(std::min<Wide>(b - a, UINT64_MAX));
@@ -187,14 +187,14 @@ std::uint64_t Order::positions_below(std::uint64_t epoch, std::uint64_t elements
   return static_cast<std::uint64_t>(chosen(Wide{epoch} * all_ + elements) - before(epoch));
 }
 
-std::uint64_t Order::left(Spot s, std::uint64_t last) const noexcept {
-  const Wide end = before(Wide{last} + 1), at = before(s.epoch) + s.position;
+std::uint64_t Order::left(Position p, std::uint64_t last) const noexcept {
+  const Wide end = before(Wide{last} + 1), at = before(p.epoch) + p.position;
   if (end <= at) return 0;
   return static_cast<std::uint64_t>(std::min<Wide>(end - at, UINT64_MAX));
 }
 
 std::uint64_t Order::at(std::uint64_t in_epoch, std::uint64_t position) const noexcept {
-  const Spot e = element(in_epoch, position);
+  const Position e = element(in_epoch, position);
   return record(e.epoch, e.position);
 }
 

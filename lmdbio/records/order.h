@@ -35,9 +35,9 @@ constexpr std::uint64_t epochs_to_read(const lmdbio_order& order) noexcept {
 }
 
 /// A position in an order: the fields of lmdbio_order with these names.
-struct Spot {
+struct Position {
   std::uint64_t epoch = 0, position = 0;
-  friend bool operator==(const Spot&, const Spot&) = default;
+  friend bool operator==(const Position&, const Position&) = default;
 };
 
 /// Maps positions of an lmdbio_order to records, for a database with a given number of records.  Immutable;
@@ -60,7 +60,7 @@ class Order {
   std::uint64_t at(std::uint64_t epoch, std::uint64_t position) const noexcept;
   /// Returns the element at a position: its epoch, and its number among all elements of that epoch, before
   /// offset, step and block select the share.
-  Spot element(std::uint64_t epoch, std::uint64_t position) const noexcept;
+  Position element(std::uint64_t epoch, std::uint64_t position) const noexcept;
   /// Returns the ordinal of an element of an epoch, or with by_key() the index of its key.  `element` must be
   /// less than elements().
   std::uint64_t record(std::uint64_t epoch, std::uint64_t element) const noexcept;
@@ -72,16 +72,16 @@ class Order {
   std::optional<std::uint64_t> element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept;
   /// Returns the position of an element in its epoch's sequence, with across_epochs() as normal() counts it.
   /// Returns nothing if offset, step and block do not select the element.
-  std::optional<Spot> position_of(std::uint64_t epoch, std::uint64_t element) const noexcept;
+  std::optional<Position> position_of(std::uint64_t epoch, std::uint64_t element) const noexcept;
   /// With across_epochs(): returns the position of the same record that is less than the length of its epoch.
   /// The order must have elements.
-  Spot normal(Spot s) const noexcept;
-  /// With across_epochs(): returns the number of records from `s` to the end of epoch `last`, at most
+  Position normal(Position p) const noexcept;
+  /// With across_epochs(): returns the number of records from `p` to the end of epoch `last`, at most
   /// UINT64_MAX.
-  std::uint64_t left(Spot s, std::uint64_t last) const noexcept;
+  std::uint64_t left(Position p, std::uint64_t last) const noexcept;
   /// With across_epochs(): returns the number of records from `from` to `to`, at most UINT64_MAX.  Returns
   /// nothing if `to` comes first.
-  std::optional<std::uint64_t> distance(Spot from, Spot to) const noexcept;
+  std::optional<std::uint64_t> distance(Position from, Position to) const noexcept;
   /// Returns the number of positions of an epoch's sequence that belong to elements less than `elements`.
   std::uint64_t positions_below(std::uint64_t epoch, std::uint64_t elements) const noexcept;
   /// Changes this order to the share of another rank.

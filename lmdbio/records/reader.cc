@@ -68,28 +68,28 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
   return {};
 }
 
-Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
+Status add_records(const RecordLocations& locations, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key) {
-  if (const Status st = places.await(cancelled, why); !st.ok()) return st;
-  const UnknownOrdinals unknown = by_key ? UnknownOrdinals{} : places.unknown();
-  RecordPlace some[64];
+  if (const Status st = locations.await(cancelled, why); !st.ok()) return st;
+  const UnknownOrdinals unknown = by_key ? UnknownOrdinals{} : locations.unknown();
+  RecordLocation some[64];
   for (std::size_t i = 0; i < ordinals.size();) {
     if (ordinals[i] == kNoRecord) {
       fetch.add_missing();
       ++i;
       continue;
     }
-    if (ordinals[i] >= places.records()) {
+    if (ordinals[i] >= locations.records()) {
       why = shared.source.name + ": no record " + std::to_string(ordinals[i]) +
-            "; number of records: " + std::to_string(places.records());
+            "; number of records: " + std::to_string(locations.records());
       return Status::from_errno(EINVAL);
     }
     // Look up consecutive ordinals together.
     std::size_t n = 1;
     while (n < std::size(some) && i + n < ordinals.size() && ordinals[i + n] == ordinals[i] + n &&
-           ordinals[i + n] < places.records())
+           ordinals[i + n] < locations.records())
       ++n;
-    places.places(ordinals[i], {some, n});
+    locations.locations(ordinals[i], {some, n});
     for (std::size_t k = 0; k < n; ++k) {
       if (const std::uint64_t o = ordinals[i + k]; o >= unknown.begin && o < unknown.end)
         some[k] = {.leaf = unknown.leaf, .slot = no_slot(shared.source.page_size)};
@@ -103,18 +103,18 @@ Status add_records(const Places& places, Shared& shared, std::span<const std::ui
   return {};
 }
 
-Reader::Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
-               std::shared_ptr<Memory> process)
+Reader::Reader(Source source, std::unique_ptr<RecordLocations> locations, std::uint64_t memory,
+               ReadDecision read, std::shared_ptr<Memory> process)
     : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), read,
                                        std::move(process))),
-      places_(std::move(places)),
+      locations_(std::move(locations)),
       pid_(::getpid()) {}
 
 Reader::~Reader() {
   if (::getpid() == pid_) return;
   for (const auto& queues : idle_)
     if (queues != nullptr) queues->forget();
-  (void)places_.release();  // another thread may have been using it at the fork
+  (void)locations_.release();  // another thread may have been using it at the fork
 }
 
 bool Reader::ours(std::string& why) const {
@@ -154,7 +154,7 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
                     bool by_key) {
   if (!ours(why)) return Status::from_errno(EINVAL);
   const auto fetch = std::make_shared<Fetch>();
-  if (const Status st = add_records(*places_, *shared_, ordinals, kNever, *fetch, why, by_key); !st.ok())
+  if (const Status st = add_records(*locations_, *shared_, ordinals, kNever, *fetch, why, by_key); !st.ok())
     return st;
   fetch->plan(*shared_, shared_->share_of_one(1) / 2);
   Borrowed queues(*this);
@@ -190,7 +190,7 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
     why = shared_->source.name + ": empty key";
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  if (const Status st = places_->await(kNever, why); !st.ok()) return st;
+  if (const Status st = locations_->await(kNever, why); !st.ok()) return st;
   ordinals.assign(keys.size(), kNoRecord);
   Borrowed queues(*this);
   const Result<ReadQueue*> queue =
@@ -210,7 +210,8 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
                                       if (at.outcome == tree::KeyPlace::Outcome::absent) return;
                                       Status found = Status::from_mdb(MDB_CORRUPTED);
                                       if (at.outcome == tree::KeyPlace::Outcome::found)
-                                        found = places_->ordinal_of(at.leaf, at.slot, at.page, ordinals[i]);
+                                        found =
+                                            locations_->ordinal_of(at.leaf, at.slot, at.page, ordinals[i]);
                                       if (!found.ok() && wrong.ok()) wrong = found;
                                     });
   if (!st.ok()) {

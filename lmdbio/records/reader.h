@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lmdbio/records/fetch.h"
-#include "lmdbio/records/places.h"
+#include "lmdbio/records/record_locations.h"
 #include "lmdbio/records/shared.h"
 
 namespace lmdbio::records {
@@ -37,7 +37,7 @@ class Reader {
  public:
   /// `memory`: bytes for batches and leaf pages; smaller values count as kLeastMemory.  `process`: as in
   /// Shared.  May throw bad_alloc.
-  Reader(Source source, std::unique_ptr<Places> places, std::uint64_t memory, ReadDecision read,
+  Reader(Source source, std::unique_ptr<RecordLocations> locations, std::uint64_t memory, ReadDecision read,
          std::shared_ptr<Memory> process = nullptr);
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -45,9 +45,9 @@ class Reader {
 
   static constexpr std::uint64_t kLeastMemory = std::uint64_t{1} << 20;
 
-  std::uint64_t count() const noexcept { return places_->records(); }
-  const Places& places() const noexcept { return *places_; }
-  Places& places() noexcept { return *places_; }
+  std::uint64_t count() const noexcept { return locations_->records(); }
+  const RecordLocations& locations() const noexcept { return *locations_; }
+  RecordLocations& locations() noexcept { return *locations_; }
   Shared& shared() noexcept { return *shared_; }
   const std::shared_ptr<Shared>& keep_shared() const noexcept { return shared_; }
 
@@ -67,7 +67,7 @@ class Reader {
 
  private:
   const std::shared_ptr<Shared> shared_;
-  std::unique_ptr<Places> places_;
+  std::unique_ptr<RecordLocations> locations_;
   const pid_t pid_;
   std::mutex mutex_;  ///< guards `idle_`
   std::vector<std::unique_ptr<Queues>> idle_;
@@ -82,8 +82,8 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
 /// Adds records to `fetch`, after waiting until their locations are known.  Ordinals may be kNoRecord.
 /// `by_key`: as in Reader::read().  Without it, records with unknown ordinals count as records of a damaged
 /// page.  Errors: ENOMEM if the records take more memory than the reader has.  EINVAL if an ordinal is too
-/// large.  Others as Places::await().  May throw bad_alloc.
-Status add_records(const Places& places, Shared& shared, std::span<const std::uint64_t> ordinals,
+/// large.  Others as RecordLocations::await().  May throw bad_alloc.
+Status add_records(const RecordLocations& locations, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key = false);
 
 /// Returns "name: what: reason" for messages.

@@ -28,11 +28,11 @@ Status extract_dup(const format::PageView& page, std::uint32_t i, Bytes& value) 
 
 }  // namespace
 
-Status extract_record(const RecordPlace& place, const format::PageView& leaf,
+Status extract_record(const RecordLocation& location, const format::PageView& leaf,
                       const format::PageView* dup_leaf, Bytes& key, Bytes& value) noexcept {
   if (!leaf.is_leaf() || leaf.is_leaf2()) return corrupted();
-  std::uint64_t left = place.nth;
-  for (unsigned i = place.slot; i < leaf.count(); ++i) {
+  std::uint64_t left = location.nth;
+  for (unsigned i = location.slot; i < leaf.count(); ++i) {
     format::Node n;
     if (!leaf.node(i, n)) return corrupted();
     const unsigned flags = n.flags();
@@ -50,13 +50,13 @@ Status extract_record(const RecordPlace& place, const format::PageView& leaf,
       continue;
     }
     key = {n.key(), n.key_size()};
-    if (tree != (place.dup_leaf != 0) || tree != (dup_leaf != nullptr)) return corrupted();
-    if (big != (place.overflow != 0)) return corrupted();
-    if (tree) return extract_dup(*dup_leaf, place.dup_item, value);
+    if (tree != (location.dup_leaf != 0) || tree != (dup_leaf != nullptr)) return corrupted();
+    if (big != (location.overflow != 0)) return corrupted();
+    if (tree) return extract_dup(*dup_leaf, location.dup_item, value);
     if (dups) return extract_dup(sub, static_cast<std::uint32_t>(left), value);
     if (!big)
       value = {n.data(), n.data_size()};
-    else if (format::raw(n.overflow()) != place.overflow || n.data_size() != place.value_bytes)
+    else if (format::raw(n.overflow()) != location.overflow || n.data_size() != location.value_bytes)
       return corrupted();
     return {};
   }
@@ -86,7 +86,7 @@ std::uint64_t RecordIndex::block_of(std::uint64_t ordinal) const noexcept {
   return low;
 }
 
-void RecordIndex::fill(std::uint64_t block, std::uint64_t in_block, RecordPlace& out) const noexcept {
+void RecordIndex::fill(std::uint64_t block, std::uint64_t in_block, RecordLocation& out) const noexcept {
   const std::uint64_t start = columns_.start[block];
   const auto n = static_cast<std::uint32_t>(in_block), slot = static_cast<std::uint32_t>(start >> 2);
   out = {};
@@ -114,14 +114,14 @@ void RecordIndex::fill(std::uint64_t block, std::uint64_t in_block, RecordPlace&
   }
 }
 
-RecordPlace RecordIndex::place(std::uint64_t ordinal) const noexcept {
+RecordLocation RecordIndex::location(std::uint64_t ordinal) const noexcept {
   const std::uint64_t block = block_of(ordinal);
-  RecordPlace out;
+  RecordLocation out;
   fill(block, ordinal - columns_.first[block], out);
   return out;
 }
 
-void RecordIndex::places(std::uint64_t first, std::span<RecordPlace> out) const noexcept {
+void RecordIndex::locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept {
   if (out.empty()) return;
   std::uint64_t block = block_of(first), start = columns_.first[block];
   const auto end_of = [&](std::uint64_t b) { return b + 1 < blocks() ? columns_.first[b + 1] : records(); };

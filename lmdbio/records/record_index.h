@@ -25,7 +25,7 @@
 namespace lmdbio::records {
 
 /// The location of a record: the leaf page of its key, and how to find the value from there.
-struct RecordPlace {
+struct RecordLocation {
   std::uint64_t leaf = 0;         ///< page number of the leaf page that holds the key
   std::uint32_t slot = 0;         ///< entry of that page at which to start
   std::uint32_t nth = 0;          ///< index of the record from there on; duplicates inside the page count
@@ -33,13 +33,13 @@ struct RecordPlace {
   std::uint32_t value_bytes = 0;  ///< bytes of the value in the overflow run
   std::uint64_t dup_leaf = 0;     ///< page number of a leaf page in the key's own tree of duplicates; 0: none
   std::uint32_t dup_item = 0;     ///< item of that page
-  friend bool operator==(const RecordPlace&, const RecordPlace&) = default;
+  friend bool operator==(const RecordLocation&, const RecordLocation&) = default;
 };
 
 /// Extracts the key and the value from the record's pages, and checks every step.  `dup_leaf`: page
-/// place.dup_leaf; null if that number is 0.  `key` and `value` become spans into a page; `value` is
+/// location.dup_leaf; null if that number is 0.  `key` and `value` become spans into a page; `value` is
 /// unchanged if it lies in an overflow run.  Returns MDB_CORRUPTED if the pages do not hold the record.
-Status extract_record(const RecordPlace& place, const format::PageView& leaf,
+Status extract_record(const RecordLocation& location, const format::PageView& leaf,
                       const format::PageView* dup_leaf, Bytes& key, Bytes& value) noexcept;
 
 /// How the records of a block are found from the block's start.
@@ -96,10 +96,10 @@ class RecordIndex {
   std::uint64_t records() const noexcept { return totals_.records; }
   /// Returns the location of record `ordinal`, which is less than records().  Takes time logarithmic in the
   /// number of leaf pages, and allocates nothing.
-  RecordPlace place(std::uint64_t ordinal) const noexcept;
+  RecordLocation location(std::uint64_t ordinal) const noexcept;
   /// Sets `out` to the locations of out.size() records from `first` on; first + out.size() <= records().
-  /// Faster than calls of place().
-  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept;
+  /// Faster than calls of location().
+  void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept;
 
   std::size_t memory_bytes() const noexcept;
   std::uint64_t leaf_pages() const noexcept { return totals_.leaf_pages; }
@@ -115,7 +115,7 @@ class RecordIndex {
 
  private:
   std::uint64_t block_of(std::uint64_t ordinal) const noexcept;
-  void fill(std::uint64_t block, std::uint64_t in_block, RecordPlace& out) const noexcept;
+  void fill(std::uint64_t block, std::uint64_t in_block, RecordLocation& out) const noexcept;
 
   IndexColumns columns_;
   IndexTotals totals_;

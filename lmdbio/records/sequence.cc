@@ -19,14 +19,14 @@ Result<Sequence> Sequence::make(const lmdbio_order& order, Order made,
 }
 
 // Returns the same position, or the start of the next epoch if there is no batch at this position.
-Spot Sequence::settle(Spot s) const noexcept {
-  if (order_.across_epochs()) return order_.empty() ? s : order_.normal(s);
-  const std::uint64_t left = order_.length() - s.position;
-  return left == 0 || (last_ == LMDBIO_LAST_DROP && left < batch_) ? Spot{s.epoch + 1, 0} : s;
+Position Sequence::settle(Position p) const noexcept {
+  if (order_.across_epochs()) return order_.empty() ? p : order_.normal(p);
+  const std::uint64_t left = order_.length() - p.position;
+  return left == 0 || (last_ == LMDBIO_LAST_DROP && left < batch_) ? Position{p.epoch + 1, 0} : p;
 }
 
 // Only the last batch of the stream can have fewer records.
-std::optional<BatchPlan> Sequence::batch_across_epochs(Spot at) const noexcept {
+std::optional<BatchPlan> Sequence::batch_across_epochs(Position at) const noexcept {
   if (order_.empty()) return {};
   const std::uint64_t real = std::min(batch_, order_.left(at, end_epoch_ - 1));
   if (real == 0 || (last_ == LMDBIO_LAST_DROP && real < batch_)) return {};
@@ -38,7 +38,7 @@ std::optional<BatchPlan> Sequence::batch_across_epochs(Spot at) const noexcept {
   return b;
 }
 
-std::optional<BatchPlan> Sequence::batch(Spot at) const noexcept {
+std::optional<BatchPlan> Sequence::batch(Position at) const noexcept {
   if (order_.across_epochs()) return batch_across_epochs(at);
   const std::uint64_t length = order_.length();
   if (at.epoch >= end_epoch_) return {};
@@ -63,8 +63,8 @@ std::uint64_t Sequence::ordinal(const BatchPlan& b, std::uint64_t i) const noexc
 
 bool Sequence::mixed_with_next(const BatchPlan& b) const noexcept {
   if (window_ == 0) return false;
-  const Spot last = order_.element(b.at.epoch, b.at.position + (b.count - b.padding) - 1);
-  const Spot next = order_.element(b.after.epoch, b.after.position);
+  const Position last = order_.element(b.at.epoch, b.at.position + (b.count - b.padding) - 1);
+  const Position next = order_.element(b.after.epoch, b.after.position);
   return last.epoch == next.epoch && last.position / window_ == next.position / window_;
 }
 

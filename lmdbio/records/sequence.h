@@ -11,8 +11,8 @@ namespace lmdbio::records {
 
 /// Describes a batch.
 struct BatchPlan {
-  Spot at;                    ///< position of its first record
-  Spot after;                 ///< position of the first record of the next batch
+  Position at;                ///< position of its first record
+  Position after;             ///< position of the first record of the next batch
   std::uint64_t count = 0;    ///< number of records, with the padding
   std::uint64_t padding = 0;  ///< number of records at the end that only fill up the batch
 };
@@ -27,10 +27,10 @@ class Sequence {
 
   bool by_key() const noexcept { return order_.by_key(); }
   /// Returns the position of the first batch, if there is one.
-  Spot first() const noexcept { return settle(first_); }
+  Position first() const noexcept { return settle(first_); }
   /// Returns the batch at `at`, which must be first() or the `after` of another batch.  Returns nothing at
   /// the end.
-  std::optional<BatchPlan> batch(Spot at) const noexcept;
+  std::optional<BatchPlan> batch(Position at) const noexcept;
   /// Returns the ordinal of record `i` of a batch.
   std::uint64_t ordinal(const BatchPlan& b, std::uint64_t i) const noexcept;
   /// Returns true if the records of this batch and of the next one are mixed in the file, so that reading
@@ -40,12 +40,12 @@ class Sequence {
  private:
   Sequence(const lmdbio_order& o, Order made, std::vector<std::uint64_t> ordinals) noexcept
       : order_(std::move(made)), ordinals_(std::move(ordinals)), first_{o.epoch, o.position} {}
-  Spot settle(Spot s) const noexcept;
-  std::optional<BatchPlan> batch_across_epochs(Spot at) const noexcept;
+  Position settle(Position p) const noexcept;
+  std::optional<BatchPlan> batch_across_epochs(Position at) const noexcept;
 
   Order order_;
   std::vector<std::uint64_t> ordinals_;
-  Spot first_;
+  Position first_;
   lmdbio_last last_ = LMDBIO_LAST_KEEP;
   std::uint64_t batch_ = 1;      ///< records per batch
   std::uint64_t end_epoch_ = 1;  ///< records::end_epoch of the order

@@ -165,7 +165,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   auto made = std::make_unique<Ahead>();
   Fetch& fetch = *made->fetch;
   const std::uint64_t target = begun_ ? full(load_target()) : std::min(kFirstLoadBytes, load_target());
-  Spot at = plan_;
+  Position at = plan_;
   for (;;) {
     const std::optional<BatchPlan> b = sequence_.batch(at);
     if (!b) break;
@@ -174,7 +174,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
       std::size_t n = 0;
       while (n < std::size(some) && i < b->count) some[n++] = sequence_.ordinal(*b, i++);
       const Status st =
-          add_records(reader_.places(), shared_, {some, n}, cancelled_, fetch, why, sequence_.by_key());
+          add_records(reader_.locations(), shared_, {some, n}, cancelled_, fetch, why, sequence_.by_key());
       if (st.ok()) continue;
       // The batches before this one can still be read.
       if (made->batches.empty()) return st;

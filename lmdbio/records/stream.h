@@ -20,7 +20,7 @@ class BatchStream {
   /// May throw bad_alloc; the next call then tries the same batch, too.
   virtual Status next(std::unique_ptr<Batch>& out, std::string& why) = 0;
   /// Returns the position of the next batch.
-  virtual Spot position() const noexcept = 0;
+  virtual Position position() const noexcept = 0;
   /// Makes a waiting next() and all later ones return ECANCELED.  Any thread.
   virtual void cancel() noexcept = 0;
 };
@@ -45,7 +45,7 @@ class Stream final : public BatchStream {
   Stream& operator=(const Stream&) = delete;
 
   Status next(std::unique_ptr<Batch>& out, std::string& why) override;
-  Spot position() const noexcept override { return give_; }
+  Position position() const noexcept override { return give_; }
   void cancel() noexcept override;
 
   /// A call that waits for memory.
@@ -107,8 +107,8 @@ class Stream final : public BatchStream {
   std::uint64_t ahead_bytes_ = 0;     ///< bytes of the fetches in ahead_
   std::uint64_t batch_bytes_ = 0;     ///< bytes of a batch of the last fetch
   std::uint64_t reserved_ = 0;        ///< this stream's part of Shared::reserved, in bytes
-  Spot plan_, give_;                  ///< the next batch to plan, and the next one to return
-  Spot single_until_{};               ///< with singly_: batches before this one are read one by one
+  Position plan_, give_;              ///< the next batch to plan, and the next one to return
+  Position single_until_{};           ///< with singly_: batches before this one are read one by one
   bool singly_ = false;
   bool cached_ = false;  ///< the last fetch came from the page cache, without a wait
   bool begun_ = false;   ///< a fetch was planned

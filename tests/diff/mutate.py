@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does the differential harness notice when the engine is wrong?
 
-Changes one place of lmdbio/db at a time in a copy of the source tree, builds the shim there (one incremental build
+Changes one place of lmdbio/tree or of the search in pages at a time in a copy of the source tree, builds the shim there (one incremental build
 each) and runs lmdbio_diff against stock for at most --time seconds.  A mutant is killed if the campaign fails.  Files
 on which no answer depends are left out: they decide what is read ahead, or are `lmdbio check`'s, and have unit tests.
 Those that serve prefetched keys are tried on cold files, told of lookups.
@@ -31,8 +31,7 @@ HANG_SECONDS = 10
 NOT_OBSERVABLE = re.compile(
     r"prefetch|counter|n\.bytes|assert|^\s*#|^\s*//|static_assert|template|operator|^\s*using |LMDBIO_|likely\(\)")
 
-NO_ANSWER = re.compile(r"/(readahead|lookups|stride|planner|trail|pages_there|leaf_ahead|leaf_lister|file_policy|lookup_history|environment_file|"
-                       r"prefetch_counters|check)")
+NO_ANSWER = re.compile(r"/prefetch_counters")
 PREFETCHED = re.compile(r"/(txn_prefetch|prefetch_|bulk_lookup)")
 
 COMPARISONS = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}
@@ -89,9 +88,14 @@ def constant(line):
 KINDS = (comparison, logic, off_by_one, dropped_assignment, swapped_branch, constant)
 
 
+def mutable_files(source):
+    """The files that decide what LMDB's calls return."""
+    return sorted([*source.glob("lmdbio/tree/*"), *source.glob("lmdbio/format/search*"), *source.glob("lmdbio/format/compare.*")])
+
+
 def places(source):
     """Every place that can be changed, as (file, line number, start, end, new text, kind)."""
-    for path in sorted(list(source.glob("lmdbio/db/*.cc")) + list(source.glob("lmdbio/db/*.h"))):
+    for path in mutable_files(source):
         if NO_ANSWER.search(str(path)):
             continue
         for number, line in enumerate(path.read_text().split("\n")):
@@ -201,7 +205,7 @@ def main():
         results = {"seed": args.seed, "digest": digest(source), "mutants": []}
     elif results["digest"] != digest(ROOT) or results["seed"] != args.seed:
         sys.exit(f"{results_file} belongs to other sources or another seed; remove {args.work} to begin anew")
-    for path in source.glob("lmdbio/db/*"):  # an interrupted run may have left a mutant
+    for path in mutable_files(source):  # an interrupted run may have left a mutant
         if path.read_bytes() != (ROOT / path.relative_to(source)).read_bytes():
             shutil.copy(ROOT / path.relative_to(source), path)
 

@@ -1,5 +1,5 @@
 // Ranks of a job over a real database against a walk by the real LMDB: each rank's records are those that a
-// cursor of the real LMDB comes to that skips the others', however the ranks are dealt and wherever values
+// cursor of the real LMDB comes to that skips the others', however the ranks are numbered and wherever values
 // lie.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Result {
 Result run(ReaderDb& db, const Job& job, const Records& all, ReadDecision how, std::uint64_t seed,
            std::uint64_t memory = 16 * kMiB) {
   Result out;
-  const Deal deal = Deal::make(job, all.size()).value();
+  const Assignment assignment = Assignment::make(job, all.size()).value();
   test::FakeNetwork network(job.ranks, seed);
   RankStream::Settings settings;
   for (std::uint32_t r = 0; r < job.readers; ++r)
@@ -47,7 +47,8 @@ Result run(ReaderDb& db, const Job& job, const Records& all, ReadDecision how, s
     readers.push_back(db.reader(memory, how));
     sources.push_back(std::make_unique<FileSource>(*readers.back()));
     streams.emplace_back();
-    EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), streams.back()).ok());
+    EXPECT_TRUE(
+        RankStream::open(assignment, settings, network.rank(r), *sources.back(), streams.back()).ok());
   }
   out.by_rank.resize(job.ranks);
   test::Rng rng(seed);
@@ -167,9 +168,9 @@ TEST(DistRecords, PartsThatComeAgainStayInThePageCache) {
   (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   ::close(fd);
   const auto in_page_cache = [&](std::uint64_t ordinal) {
-    records::RecordPlace place;
-    reader->places().places(ordinal, {&place, 1});
-    return shared.residency.share(shared.offset(place.overflow), place.value_bytes).value_or(0);
+    records::RecordLocation location;
+    reader->locations().locations(ordinal, {&location, 1});
+    return shared.residency.share(shared.offset(location.overflow), location.value_bytes).value_or(0);
   };
   if (in_page_cache(50) != 0 || shared.residency.samples()) GTEST_SKIP() << "a file system in memory";
   EXPECT_FALSE(has_in_page_cache(*reader, kInOrder, nullptr));
@@ -272,17 +273,17 @@ TEST(DistRecords, AnyDatabaseAndJob) {
       test::Rng rng(seed + jobs);
       Job job = job_of(rng.between(1, 6), 1, rng.between(1, 40), rng.between(1, 500));
       job.readers = rng.between(1, job.ranks);
-      job.assignment = rng.below(2) == 0 ? Assignment::strided : Assignment::contiguous;
+      job.distribution = rng.below(2) == 0 ? Distribution::strided : Distribution::contiguous;
       job.order.across_epochs = rng.below(2) == 0;
       job.order.kind = rng.below(2) == 0 ? LMDBIO_ORDER_SEQUENTIAL : LMDBIO_ORDER_WINDOW_SHUFFLE;
       job.order.last = static_cast<lmdbio_last>(rng.below(3));
-      const Deal deal = Deal::make(job, all.size()).value();
-      if (!deal.has_rounds()) continue;
+      const Assignment assignment = Assignment::make(job, all.size()).value();
+      if (!assignment.has_rounds()) continue;
       const Result got = run(db, job, all, seed % 2 == 0 ? kAsResident : kDirectly, seed);
       if (HasFailure()) return;
       for (std::uint32_t r = 0; r < job.ranks; ++r) {
         const auto alone = db.reader();
-        const auto s = testing::stream_of(*alone, deal.share(r));
+        const auto s = testing::stream_of(*alone, assignment.share(r));
         Records expected;
         std::unique_ptr<records::Batch> b;
         std::string why;

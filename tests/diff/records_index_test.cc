@@ -60,7 +60,7 @@ class IndexOfStock : public ::testing::Test {
 
   // The same index made in parts, each of which went through its bytes.
   void compare_parts(IndexRequest request, std::uint64_t parts, const RecordIndex& whole,
-                     const std::vector<RecordPlace>& places) {
+                     const std::vector<RecordLocation>& locations) {
     auto bytes = std::make_shared<std::vector<std::vector<std::uint64_t>>>();
     std::vector<RecordIndex> all;
     IndexTotals totals;
@@ -91,14 +91,14 @@ class IndexOfStock : public ::testing::Test {
     EXPECT_EQ(joined.await(never, why).raw(), whole.records() != 0 ? EAGAIN : 0);
     joined.set(std::move(all), bytes);
     EXPECT_TRUE(joined.await(never, why).ok());
-    std::vector<RecordPlace> again(places.size());
-    joined.places(0, again);
-    ASSERT_EQ(again, places) << parts << " parts";
-    for (std::size_t first = 1; first < places.size(); first = first * 3 + 1) {
-      again.resize(std::min<std::size_t>(places.size() - first, 50));
-      joined.places(first, again);
+    std::vector<RecordLocation> again(locations.size());
+    joined.locations(0, again);
+    ASSERT_EQ(again, locations) << parts << " parts";
+    for (std::size_t first = 1; first < locations.size(); first = first * 3 + 1) {
+      again.resize(std::min<std::size_t>(locations.size() - first, 50));
+      joined.locations(first, again);
       ASSERT_TRUE(
-          std::equal(again.begin(), again.end(), places.begin() + static_cast<std::ptrdiff_t>(first)));
+          std::equal(again.begin(), again.end(), locations.begin() + static_cast<std::ptrdiff_t>(first)));
     }
   }
 
@@ -110,12 +110,12 @@ class IndexOfStock : public ::testing::Test {
     const RecordIndex index = testing::built_index(request);
     ASSERT_EQ(index.records(), walked.size());
     EXPECT_TRUE(index.consistent(file.pages(), file.page_size()));
-    std::vector<RecordPlace> places(walked.size());
-    index.places(0, places);
+    std::vector<RecordLocation> locations(walked.size());
+    index.locations(0, locations);
     std::uint64_t overflow = 0, largest = 0;
     for (std::size_t i = 0; i < walked.size(); ++i) {
-      const RecordPlace at = index.place(i);
-      ASSERT_EQ(at, places[i]) << i;
+      const RecordLocation at = index.location(i);
+      ASSERT_EQ(at, locations[i]) << i;
       const auto got = file.record(at);
       ASSERT_TRUE(got) << i;
       ASSERT_EQ(got->first, walked[i].first) << i;
@@ -125,7 +125,7 @@ class IndexOfStock : public ::testing::Test {
       largest = std::max<std::uint64_t>(largest, at.value_bytes);
     }
     for (const std::uint64_t parts : {std::uint64_t{1}, std::uint64_t{3}, index.leaf_pages() + 2})
-      if (parts <= 3 || parts < 40) compare_parts(request, parts, index, places);
+      if (parts <= 3 || parts < 40) compare_parts(request, parts, index, locations);
     EXPECT_EQ(index.values_in_overflow(), overflow);
     EXPECT_EQ(index.totals().largest_overflow, largest);
     ++trees;
@@ -183,7 +183,7 @@ TEST_F(IndexOfStock, EqualsAWalkOfGeneratedDatabases) {
   EXPECT_GE(trees, 200u);
 }
 
-// Many chunks of leaf pages, dealt to several threads, and trees of duplicates in them.
+// Many chunks of leaf pages, divided between several threads, and trees of duplicates in them.
 TEST_F(IndexOfStock, EqualsAWalkOfLargerOnes) {
   chunk_pages = 37;
   for (const unsigned page_size : {512u, 4096u}) {

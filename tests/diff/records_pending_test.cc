@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "lmdbio/records/pending_places.h"
+#include "lmdbio/records/pending_locations.h"
 #include "tests/support/fixed_source.h"
 #include "tests/support/reader_db.h"
 
@@ -84,10 +84,10 @@ class ReaderPending : public ::testing::Test {
     db.fill(records, size);
     all = db.walk();
     const Source s = db.source();
-    const std::unique_ptr<Places> places = ReaderDb::places(s);
-    std::vector<RecordPlace> where(records);
-    places->places(0, where);
-    for (const RecordPlace& p : where) gate.leaves.insert(p.leaf);
+    const std::unique_ptr<RecordLocations> locations = ReaderDb::locations(s);
+    std::vector<RecordLocation> where(records);
+    locations->locations(0, where);
+    for (const RecordLocation& p : where) gate.leaves.insert(p.leaf);
     ASSERT_GT(gate.leaves.size(), 100u);
   }
   void TearDown() override {
@@ -100,7 +100,7 @@ class ReaderPending : public ::testing::Test {
     gate.open = false;
     Source s = db.source();
     s.make_engine = GatedEngine::make;
-    std::unique_ptr<Places> p = PendingPlaces::start(s);
+    std::unique_ptr<RecordLocations> p = PendingLocations::start(s);
     EXPECT_NE(p, nullptr);
     s.make_engine = {};
     return std::make_unique<Reader>(std::move(s), std::move(p), std::uint64_t{64} << 20, kDirectly);
@@ -228,7 +228,7 @@ TEST_F(ReaderPending, TriesAgainAfterEnomem) {
   {
     const Source s = db.source();
     memory->count(MemoryUse::index, source.memory_limit());
-    const std::unique_ptr<PendingPlaces> p = PendingPlaces::start(s, memory);
+    const std::unique_ptr<PendingLocations> p = PendingLocations::start(s, memory);
     ASSERT_NE(p, nullptr);
     const std::atomic<bool> never{false};
     std::string why;
@@ -237,9 +237,9 @@ TEST_F(ReaderPending, TriesAgainAfterEnomem) {
     memory->give_back(MemoryUse::index, source.memory_limit());
     why.clear();
     ASSERT_EQ(p->await(never, why).raw(), 0) << why;
-    RecordPlace place;
-    p->places(5999, {&place, 1});
-    EXPECT_NE(gate.leaves.count(place.leaf), 0u);
+    RecordLocation location;
+    p->locations(5999, {&location, 1});
+    EXPECT_NE(gate.leaves.count(location.leaf), 0u);
   }
   EXPECT_EQ(source.used(), 0u);
 }

@@ -32,7 +32,7 @@ std::vector<std::uint64_t> read_all(Reader& r, const lmdbio_order& o, const Reco
   for (;;) {
     std::unique_ptr<Batch> b;
     std::string why;
-    const Spot before = s->position();
+    const Position before = s->position();
     const Status st = s->next(b, why);
     if (st.raw() == MDB_NOTFOUND) break;
     EXPECT_EQ(st.raw(), 0) << why;
@@ -283,7 +283,7 @@ TEST_F(OfOne, GoesOnWhereAnotherStopped) {
       if (st.raw() == MDB_NOTFOUND) break;
       ASSERT_EQ(st.raw(), 0) << why;
     }
-    const Spot stopped = s->position();
+    const Position stopped = s->position();
     lmdbio_order rest = o;
     rest.epoch = stopped.epoch;
     rest.position = stopped.position;
@@ -377,7 +377,7 @@ TEST_F(OfOne, BatchesThatAreKept) {
   EXPECT_NE(why.find("not released"), std::string::npos) << why;
   EXPECT_GT(kept.size(), 2u);
   // It goes on as soon as there is memory, with the batch that failed.
-  const Spot at = s->position();
+  const Position at = s->position();
   const std::size_t many = kept.size();
   kept.erase(kept.begin() + 1, kept.end());
   std::unique_ptr<Batch> b;

@@ -75,7 +75,7 @@ DistFault::Outcome DistFault::run(Faults& of_rank_0, unsigned tries) {
   Job job;
   job.order = testing::order_of(LMDBIO_ORDER_SEQUENTIAL, 8, 1);
   job.ranks = kRanks, job.readers = 2, job.round_records = 100;
-  const Deal deal = Deal::make(job, kRecords).value();
+  const Assignment assignment = Assignment::make(job, kRecords).value();
   test::FakeNetwork network(kRanks, 1);
   std::vector<std::unique_ptr<Reader>> readers;
   std::vector<std::unique_ptr<FileSource>> sources;
@@ -88,7 +88,8 @@ DistFault::Outcome DistFault::run(Faults& of_rank_0, unsigned tries) {
     RankStream::Settings settings;
     settings.reader_ranks = {0, 2};
     settings.ahead = 2;
-    EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), streams.back()).ok());
+    EXPECT_TRUE(
+        RankStream::open(assignment, settings, network.rank(r), *sources.back(), streams.back()).ok());
   }
   Outcome out;
   std::vector<bool> ended(kRanks);
@@ -101,7 +102,7 @@ DistFault::Outcome DistFault::run(Faults& of_rank_0, unsigned tries) {
       streams[r]->leave();
       EXPECT_TRUE(streams[r]->progress(why).ok()) << why;
     } else {
-      const records::Spot before = streams[r]->position();
+      const records::Position before = streams[r]->position();
       const Status st = streams[r]->next(b, why);
       if (!st.ok() && st.raw() != EAGAIN && st.raw() != MDB_NOTFOUND) {
         EXPECT_EQ(streams[r]->position(), before);
@@ -162,13 +163,13 @@ TEST_F(DistFault, AllReadsOfOneRankFail) {
 
 // A damaged page is the error of the batches that have a record in it.
 TEST_F(DistFault, ADamagedPage) {
-  std::unique_ptr<records::Places> places = ReaderDb::places(db.source());
-  records::RecordPlace place;
-  places->places(101, {&place, 1});
-  ASSERT_NE(place.overflow, 0u);
+  std::unique_ptr<records::RecordLocations> locations = ReaderDb::locations(db.source());
+  records::RecordLocation location;
+  locations->locations(101, {&location, 1});
+  ASSERT_NE(location.overflow, 0u);
   const int fd = ::open(db.file().c_str(), O_WRONLY | O_CLOEXEC);
   const std::uint64_t wrong = 0;  // the page's number
-  ASSERT_EQ(::pwrite(fd, &wrong, sizeof wrong, static_cast<off_t>(place.overflow * 4096)), 8);
+  ASSERT_EQ(::pwrite(fd, &wrong, sizeof wrong, static_cast<off_t>(location.overflow * 4096)), 8);
   ::close(fd);
   Faults none(FaultPlan{});
   const Outcome o = run(none, 5);

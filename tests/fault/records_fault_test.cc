@@ -67,7 +67,7 @@ class ReaderFault : public ::testing::Test {
     while (errors.size() < 50) {
       std::unique_ptr<Batch> b;
       std::string why;
-      const Spot before = s.position();
+      const Position before = s.position();
       const Status st = s.next(b, why);
       if (st.raw() == MDB_NOTFOUND) break;
       if (!st.ok()) {
@@ -161,15 +161,15 @@ TEST_F(ReaderFault, NoEngine) {
 // Whatever a page holds: MDB_CORRUPTED or bytes inside the buffer, and all other records are right.
 TEST_F(ReaderFault, DamagedPages) {
   const Source source = db.source();
-  const auto places = ReaderDb::places(source);
-  std::vector<RecordPlace> at(kRecords);
-  places->places(0, at);
+  const auto locations = ReaderDb::locations(source);
+  std::vector<RecordLocation> at(kRecords);
+  locations->locations(0, at);
   const UniqueFd file(::open(db.file().c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(file);
   test::Rng rng(3);
   unsigned corrupted = 0;
   for (unsigned round = 0; round < 300; ++round) {
-    const RecordPlace& victim = at[rng.below(kRecords)];
+    const RecordLocation& victim = at[rng.below(kRecords)];
     const bool run = victim.overflow != 0 && rng.percent(50);
     const std::uint64_t page = run ? victim.overflow : victim.leaf;
     const std::uint64_t offset = page * source.page_size + rng.below(run ? 16 : 120);
@@ -179,7 +179,7 @@ TEST_F(ReaderFault, DamagedPages) {
     ASSERT_EQ(::pread(file.get(), &good, n, static_cast<off_t>(offset)), static_cast<ssize_t>(n));
     ASSERT_EQ(::pwrite(file.get(), &bad, n, static_cast<off_t>(offset)), static_cast<ssize_t>(n));
     {
-      const auto r = std::make_unique<Reader>(db.source(), ReaderDb::places_of(*places), 8 * kMiB,
+      const auto r = std::make_unique<Reader>(db.source(), ReaderDb::locations_of(*locations), 8 * kMiB,
                                               rng.percent(50) ? kDirectly : kThroughPageCache);
       lmdbio_order o = order_of(LMDBIO_ORDER_SEQUENTIAL, 1);
       auto s = stream_of(*r, o);

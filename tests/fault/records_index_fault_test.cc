@@ -146,7 +146,7 @@ class IndexFaults : public ::testing::Test {
   }
   void whole(const RecordIndex& index) {
     ASSERT_EQ(index.records(), tree.record.entries);
-    for (std::uint64_t i = 0; i < index.records(); ++i) ASSERT_TRUE(open.record(index.place(i))) << i;
+    for (std::uint64_t i = 0; i < index.records(); ++i) ASSERT_TRUE(open.record(index.location(i))) << i;
   }
 
   Tree tree;
@@ -276,7 +276,7 @@ TEST_F(ManyChunks, AreTheSameByAnyNumberOfThreads) {
     ASSERT_TRUE(build_large(index, &reads).ok());
     EXPECT_GT(reads.threads, 1u);
     ASSERT_EQ(index.totals(), one.totals());
-    for (std::uint64_t i = 0; i < one.records(); ++i) ASSERT_EQ(index.place(i), one.place(i)) << i;
+    for (std::uint64_t i = 0; i < one.records(); ++i) ASSERT_EQ(index.location(i), one.location(i)) << i;
   }
 }
 
@@ -435,7 +435,7 @@ TEST(IndexOfDamage, RandomDamage) {
     }
     ASSERT_TRUE(index.consistent(open.pages(), 512));
     for (std::uint64_t i = 0; i < index.records(); ++i)
-      ASSERT_TRUE(open.record(index.place(i))) << round << " " << i;
+      ASSERT_TRUE(open.record(index.location(i))) << round << " " << i;
   }
   EXPECT_GT(refused, 300u);
 }

@@ -13,7 +13,7 @@
 
 namespace lmdbio::test {
 
-/// A family of damages; databases are dealt to them in turn.
+/// A family of damages; each database gets the next family in turn.
 enum class Damage : std::uint8_t { kField, kTruncated, kFields, kBytes, kHealthy };
 inline constexpr std::array kDamageNames = {"field", "truncated", "fields", "bytes", "healthy"};
 

@@ -1,5 +1,5 @@
-// The record index of damaged databases of the real LMDB: an index whose every place holds, or an error that
-// names a page.
+// The record index of damaged databases of the real LMDB: an index whose every location holds, or an error
+// that names a page.
 #include <gtest/gtest.h>
 #include <lmdb.h>
 #include <sys/mman.h>
@@ -54,7 +54,7 @@ void index_all(const FileBytes& file, const UniqueFd& fd, Counts& counts) {
     ++counts.good;
     ASSERT_TRUE(index.consistent(request.file_pages, page_size));
     for (std::uint64_t i = 0; i < index.records(); ++i) {
-      const RecordPlace at = index.place(i);
+      const RecordLocation at = index.location(i);
       format::PageView leaf, dups;
       ASSERT_TRUE(
           format::PageView::open(bytes.data() + at.leaf * page_size, page_size, format::Pgno{at.leaf}, leaf));

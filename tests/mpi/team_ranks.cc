@@ -95,12 +95,12 @@ int run(const Options& o, int rank, int ranks) {
   job.readers =
       static_cast<std::uint32_t>(o.readers != 0 ? o.readers : static_cast<std::uint64_t>(ranks + 1) / 2);
   job.round_records = o.round;
-  const Deal deal = Deal::make(job, o.records).value();
+  const Assignment assignment = Assignment::make(job, o.records).value();
   RankStream::Settings settings;
   for (std::uint32_t r = 0; r < job.readers; ++r)
     settings.reader_ranks.push_back(r * job.ranks / job.readers);
   const auto mine = static_cast<std::uint32_t>(rank);
-  const records::Order share = deal.order_of(mine);
+  const records::Order share = assignment.order_of(mine);
   const std::uint64_t expected = share.left({0, 0}, 1);
   const testing::Records records = db->walk_share(mine, job.ranks, expected);
 
@@ -108,7 +108,7 @@ int run(const Options& o, int rank, int ranks) {
   FileSource source(*reader);
   MpiTransport transport(comm, 100);
   std::unique_ptr<RankStream> stream;
-  if (!RankStream::open(deal, settings, transport, source, stream).ok()) return 1;
+  if (!RankStream::open(assignment, settings, transport, source, stream).ok()) return 1;
   std::size_t given = 0;
   bool right = true, left = false;
   std::string why;

@@ -6,7 +6,7 @@
 
 START: fork, spawn, forkserver.  PERSISTENT: one set of workers for all epochs, 0 or 1.  ORDER: shuffled, ordered.  OPENED:
 before the workers are started (fork alone) or in each of them, parent or worker.  KILL: in the first epoch worker 0 kills
-itself after so many batches.  Batches of 8 are dealt out in turn.  Prints "epoch N: M records" after each epoch, and goes
+itself after so many batches.  Workers take batches of 8 in turn.  Prints "epoch N: M records" after each epoch, and goes
 on with each line of its input.
 """
 import multiprocessing

@@ -135,7 +135,7 @@ class Wrapper(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("how", ["subset", "subset alone", "wrapper", "plain", "keys", "concatenated"])
 def test_plain_indices_warn_once(mixed, monkeypatch, how):
-    monkeypatch.setattr(lt, "_warned", False)
+    monkeypatch.setattr(lmdbio._tickets, "_warned", False)
     data = lt.LmdbDataset(mixed.path, decode=key_of)
     ours = lt.BatchSampler(data, BATCH, shuffle=True, seed=SEED)
     torchs = torch.utils.data.DataLoader
@@ -180,7 +180,7 @@ def test_a_key_that_does_not_exist(mixed):
 
 
 def test_requests_that_are_not_as_expected(mixed):
-    """A loader that deals batches in its own way gets the right records all the same."""
+    """A loader that divides the batches in its own way gets the right records all the same."""
     data = lt.LmdbDataset(mixed.path, decode=key_of)
     tickets = list(lt.BatchSampler(data, 10, shuffle=True, seed=SEED))
     r = random.Random(3)
@@ -763,7 +763,7 @@ def accelerate(loader, rank, ranks, split=False):
 @pytest.fixture
 def job(monkeypatch):
     """job(rank, ranks): as torch.distributed would say it."""
-    return lambda *own: monkeypatch.setattr(lt, "_job", lambda: own)
+    return lambda *own: monkeypatch.setattr(lmdbio._ranks, "job", lambda: own)
 
 
 def each_once(shares, ranks, most=0):

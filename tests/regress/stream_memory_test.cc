@@ -193,7 +193,7 @@ TEST(StreamMemory, ReadersOfAProcess) {
     std::string why;
     for (std::size_t i = 0; i < held.size(); ++i) {
       records::Source s = db.source();
-      auto p = ReaderDb::places(s);
+      auto p = ReaderDb::locations(s);
       readers.push_back(std::make_unique<Reader>(std::move(s), std::move(p), kLimit, kDirectly, memory));
       ASSERT_TRUE(take_least(readers.back()->shared())) << i;
       streams.push_back(stream_of(*readers.back(), order_of(LMDBIO_ORDER_SEQUENTIAL, 1)));
@@ -285,7 +285,7 @@ TEST(StreamMemory, OpeningWaitsForStreamsInCalls) {
   const auto memory = std::make_shared<Memory>(&source);
   const auto make = [&](gather::MakeEngine engine) {
     Source s = db.source();
-    auto p = ReaderDb::places(s);
+    auto p = ReaderDb::locations(s);
     s.make_engine = std::move(engine);
     return std::make_unique<Reader>(std::move(s), std::move(p), source.memory_limit(), kDirectly, memory);
   };

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/message.h"
 #include "lmdbio/ranks/part_source.h"
 #include "lmdbio/ranks/payload.h"
@@ -166,18 +166,18 @@ struct FakeMessage {
   std::vector<std::byte> header, bytes;
   std::vector<std::uint64_t> ordinals;
 };
-inline FakeMessage message_of(const ranks::Deal& deal, const FakeRecords& records, std::uint64_t round,
-                              std::uint32_t reader, std::uint32_t rank) {
+inline FakeMessage message_of(const ranks::Assignment& assignment, const FakeRecords& records,
+                              std::uint64_t round, std::uint32_t reader, std::uint32_t rank) {
   const auto put = [](std::vector<std::byte>& to, const void* from, std::size_t n) {
     const auto* const at = static_cast<const std::byte*>(from);
     to.insert(to.end(), at, at + n);
   };
   FakeMessage m;
-  std::vector<ranks::Deal::Need> needs;
-  deal.needs(round, deal.part_read_by(round, reader), needs);
+  std::vector<ranks::Assignment::Need> needs;
+  assignment.needs(round, assignment.part_read_by(round, reader), needs);
   std::vector<ranks::RecordSizes> sizes;
   std::uint64_t hash = 0;
-  for (const ranks::Deal::Need& need : needs) {
+  for (const ranks::Assignment::Need& need : needs) {
     if (need.rank != rank) continue;
     const std::string key = records.key(need.ordinal), value = records.value(need.ordinal);
     sizes.push_back({static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size())});
@@ -192,6 +192,45 @@ inline FakeMessage message_of(const ranks::Deal& deal, const FakeRecords& record
   put(m.header, sizes.data(), sizes.size() * sizeof(ranks::RecordSizes));
   return m;
 }
+
+/// A job of two ranks, of which rank 0 reads, and what the tests of its two halves need.
+struct TwoRanks {
+  static constexpr std::uint64_t kRecords = 40, kRounds = 4, kAhead = 2;
+
+  /// Rounds of ten records, of which each rank uses every other one.
+  static ranks::Job job() {
+    ranks::Job job;
+    job.order.size = sizeof job.order;
+    job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
+    job.order.batch = 5;
+    job.order.end_epoch = 1;
+    job.ranks = 2;
+    job.readers = 1;
+    job.round_records = kRecords / kRounds;
+    return job;
+  }
+
+  TwoRanks(std::uint64_t seed, const ranks::Job& job)
+      : assignment(ranks::Assignment::make(job, kRecords).value()), records{seed}, network(job.ranks, seed) {}
+
+  /// The message that rank 0 sends to a rank for a round.
+  FakeMessage message(std::uint64_t round, std::uint32_t rank = 1) const {
+    return message_of(assignment, records, round, 0, rank);
+  }
+  /// Calls step() until done() returns true.  Returns false if that takes too long.
+  template <class Done, class Step>
+  static bool run_until(Done&& done, Step&& step) {
+    for (unsigned i = 0; i < 3000; ++i) {
+      if (done()) return true;
+      step();
+    }
+    return false;
+  }
+
+  const ranks::Assignment assignment;
+  const FakeRecords records;
+  FakeNetwork network;
+};
 
 /// So many bytes, for the messages of one rank.
 class LimitedMemory final : public ranks::PayloadMemory {

@@ -60,8 +60,8 @@ class IndexedFile {
     r.record = record;
     return r;
   }
-  /// Key and value of a place; nothing if the pages do not hold it.
-  std::optional<std::pair<std::string, std::string>> record(const records::RecordPlace& at) const {
+  /// Key and value of a location; nothing if the pages do not hold it.
+  std::optional<std::pair<std::string, std::string>> record(const records::RecordLocation& at) const {
     format::PageView leaf, dups;
     if (!format::PageView::open(page(at.leaf), page_size_, format::Pgno{at.leaf}, leaf)) return {};
     if (at.dup_leaf != 0 &&

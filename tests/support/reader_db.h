@@ -177,7 +177,7 @@ class ReaderDb {
     return s;
   }
 
-  static std::unique_ptr<records::Places> places(const records::Source& s) {
+  static std::unique_ptr<records::RecordLocations> locations(const records::Source& s) {
     records::IndexRequest request;
     request.file = s.file.get();
     request.file_pages = s.pages;
@@ -187,22 +187,22 @@ class ReaderDb {
     records::IndexProblem problem;
     const Status st = records::build_index(request, index, problem);
     if (!st.ok()) throw std::runtime_error(problem.reason);
-    return std::make_unique<records::IndexPlaces>(std::move(index));
+    return std::make_unique<records::IndexLocations>(std::move(index));
   }
 
-  /// The same places again; `p` outlives them.
-  static std::unique_ptr<records::Places> places_of(const records::Places& p) {
-    struct Same final : records::Places {
-      explicit Same(const records::Places& of) : of_(of) {}
+  /// The same locations again; `p` outlives them.
+  static std::unique_ptr<records::RecordLocations> locations_of(const records::RecordLocations& p) {
+    struct Same final : records::RecordLocations {
+      explicit Same(const records::RecordLocations& of) : of_(of) {}
       std::uint64_t records() const noexcept override { return of_.records(); }
-      void places(std::uint64_t first, std::span<records::RecordPlace> out) const noexcept override {
-        of_.places(first, out);
+      void locations(std::uint64_t first, std::span<records::RecordLocation> out) const noexcept override {
+        of_.locations(first, out);
       }
       Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                         std::uint64_t& out) const override {
         return of_.ordinal_of(leaf, slot, page, out);
       }
-      const records::Places& of_;
+      const records::RecordLocations& of_;
     };
     return std::make_unique<Same>(p);
   }
@@ -217,7 +217,7 @@ class ReaderDb {
                                           ReadDecision read = kAsResident,
                                           gather::MakeEngine maker = engines()) const {
     records::Source s = source();
-    std::unique_ptr<records::Places> p = places(s);
+    std::unique_ptr<records::RecordLocations> p = locations(s);
     s.make_engine = std::move(maker);  // of the reader, not of the index
     return std::make_unique<records::Reader>(std::move(s), std::move(p), memory, read);
   }

@@ -1,4 +1,4 @@
-// A file of records in places that the test chooses, and a reader of it: no LMDB needed.
+// A file of records in locations that the test chooses, and a reader of it: no LMDB needed.
 #pragma once
 
 #include <fcntl.h>
@@ -74,8 +74,8 @@ class ReaderFile {
     ASSERT_EQ(::pread(file_.fd(), all.data(), all.size(), 0), static_cast<ssize_t>(all.size()));
   }
 
-  records::RecordPlace place(std::uint64_t i) const {
-    records::RecordPlace p;
+  records::RecordLocation location(std::uint64_t i) const {
+    records::RecordLocation p;
     p.leaf = kLeaf;
     p.slot = static_cast<std::uint32_t>(i);
     p.overflow = first_page_[i];
@@ -94,12 +94,12 @@ class ReaderFile {
     s.db.leaf_pages = std::uint64_t{1} << 30;  // so that leaf pages which hold values are not kept
     return s;
   }
-  std::unique_ptr<records::Places> places() const {
-    struct Known final : records::Places {
+  std::unique_ptr<records::RecordLocations> locations() const {
+    struct Known final : records::RecordLocations {
       explicit Known(const ReaderFile& of) : of_(of) {}
       std::uint64_t records() const noexcept override { return of_.first_page_.size(); }
-      void places(std::uint64_t first, std::span<records::RecordPlace> out) const noexcept override {
-        for (std::size_t i = 0; i < out.size(); ++i) out[i] = of_.place(first + i);
+      void locations(std::uint64_t first, std::span<records::RecordLocation> out) const noexcept override {
+        for (std::size_t i = 0; i < out.size(); ++i) out[i] = of_.location(first + i);
       }
       Status ordinal_of(std::uint64_t, unsigned slot, const format::PageView&,
                         std::uint64_t& out) const override {
@@ -112,7 +112,7 @@ class ReaderFile {
   }
   /// The file outlives it.
   std::unique_ptr<records::Reader> reader(std::uint64_t memory, ReadDecision read) const {
-    return std::make_unique<records::Reader>(source(), places(), memory, read);
+    return std::make_unique<records::Reader>(source(), locations(), memory, read);
   }
 
  private:

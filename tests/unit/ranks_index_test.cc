@@ -21,7 +21,7 @@ namespace {
 
 using Outcome = IndexExchange::Outcome;
 using records::RecordIndex;
-using records::RecordPlace;
+using records::RecordLocation;
 
 /// Leaf page 10 + i has 1 + i % 7 records.
 constexpr std::uint64_t kFirstLeaf = 10;
@@ -105,16 +105,16 @@ class Ranks {
     FAIL() << "something is under way";
   }
   void expect_whole() {
-    std::vector<RecordPlace> expected(records), got(records);
-    index_of(0, leaves_).places(0, expected);
+    std::vector<RecordLocation> expected(records), got(records);
+    index_of(0, leaves_).locations(0, expected);
     for (std::uint32_t r = 0; r < all.size(); ++r) {
       ASSERT_EQ(all[r]->outcome(), Outcome::whole) << "rank " << r;
-      records::IndexParts places(records);
+      records::IndexParts locations(records);
       std::shared_ptr<const void> keep;
       std::vector<RecordIndex> parts = all[r]->take(keep);
-      places.set(std::move(parts), std::move(keep));
+      locations.set(std::move(parts), std::move(keep));
       all[r].reset();  // what it gave lives on
-      places.places(0, got);
+      locations.locations(0, got);
       ASSERT_EQ(got, expected) << "rank " << r;
     }
   }

@@ -18,41 +18,26 @@
 namespace lmdbio::ranks {
 namespace {
 
-using records::Spot;
+using records::Position;
 using test::FakeMessage;
 using test::FakeNetwork;
 using test::FakeRecords;
 using test::FakeSource;
 using test::LimitedMemory;
+using test::TwoRanks;
 using Found = Receiver::Found;
 
-constexpr std::uint64_t kRecords = 40, kRounds = 4, kAhead = 2;
-
-/// Rounds of ten records, of which every other one is rank 1's.
-Job two_ranks() {
-  Job job;
-  job.order.size = sizeof job.order;
-  job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
-  job.order.batch = 5;
-  job.order.end_epoch = 1;
-  job.ranks = 2;
-  job.readers = 1;
-  job.round_records = kRecords / kRounds;
-  return job;
-}
+constexpr std::uint64_t kRecords = TwoRanks::kRecords, kRounds = TwoRanks::kRounds, kAhead = TwoRanks::kAhead;
 
 std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data), v.mv_size}; }
 
 /// The receiver of rank 1, and rank 0, which sends what it is told to.
-class Pair {
+class Pair : public TwoRanks {
  public:
-  explicit Pair(std::uint64_t seed, const Job& job = two_ranks(), std::uint64_t memory_limit = UINT64_MAX,
+  explicit Pair(std::uint64_t seed, const Job& job = TwoRanks::job(), std::uint64_t memory_limit = UINT64_MAX,
                 std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {})
-      : deal(Deal::make(job, kRecords).value()),
-        records{seed},
-        network(job.ranks, seed),
-        memory(std::make_shared<LimitedMemory>(memory_limit)) {
-    receiver = std::make_unique<Receiver>(deal, std::vector<std::uint32_t>{0}, kAhead, network.rank(1),
+      : TwoRanks(seed, job), memory(std::make_shared<LimitedMemory>(memory_limit)) {
+    receiver = std::make_unique<Receiver>(assignment, std::vector<std::uint32_t>{0}, kAhead, network.rank(1),
                                           nullptr, memory, keeps, std::move(nodes));
   }
 
@@ -63,18 +48,13 @@ class Pair {
   }
   template <class Done>
   bool run(Done&& done) {
-    for (unsigned i = 0; i < 3000; ++i) {
-      if (done()) return true;
-      step();
-    }
-    return false;
+    return run_until(done, [&] { step(); });
   }
   /// Until nothing moves any more.
   void settle() {
     for (unsigned i = 0; i < 100; ++i) step();
   }
 
-  FakeMessage message(std::uint64_t round) const { return test::message_of(deal, records, round, 0, 1); }
   void send_header(FakeMessage m) {
     sent.push_back(std::make_unique<Sent>());
     sent.back()->message = std::move(m);
@@ -91,32 +71,31 @@ class Pair {
   }
   void send_round(std::uint64_t round) { send(message(round)); }
   /// Of a reader that has sent so many messages.
-  void say_farewell(std::uint64_t messages) {
-    farewell = messages;
-    ASSERT_TRUE(network.rank(0)
-                    .send(1, kFarewellFromReader, std::as_bytes(std::span(&farewell, 1)), farewell_out)
-                    .ok());
+  void send_end_message(std::uint64_t messages) {
+    end_count = messages;
+    ASSERT_TRUE(
+        network.rank(0).send(1, kEndFromReader, std::as_bytes(std::span(&end_count, 1)), end_out).ok());
   }
-  void expect_farewell() {
-    ASSERT_TRUE(network.rank(0).receive(kAnyRank, kFarewellToReader, {}, farewell_in).ok());
-  }
+  void expect_end_message() { ASSERT_TRUE(network.rank(0).receive(kAnyRank, kEndToReader, {}, end_in).ok()); }
 
-  Range positions(std::uint64_t round) const { return deal.positions(1, round); }
+  Range positions(std::uint64_t round) const { return assignment.positions(1, round); }
   /// The first record of a round.
-  Spot first_of(std::uint64_t round) const { return {deal.epoch_of(round), positions(round).begin}; }
-  Found find(Spot at, bool impatient = false) {
+  Position first_of(std::uint64_t round) const {
+    return {assignment.epoch_of(round), positions(round).begin};
+  }
+  Found find(Position at, bool impatient = false) {
     lmdbio_record r{};
     std::shared_ptr<const void> keep;
     return receiver->find(at, r, keep, impatient);
   }
   /// Whether all records of a round are here, and right.
   bool has_round(std::uint64_t round) {
-    const std::uint64_t epoch = deal.epoch_of(round);
+    const std::uint64_t epoch = assignment.epoch_of(round);
     for (std::uint64_t p = positions(round).begin; p < positions(round).end; ++p) {
       lmdbio_record r{};
       std::shared_ptr<const void> keep;
       if (receiver->find({epoch, p}, r, keep) != Found::here) return false;
-      const std::uint64_t ordinal = deal.order_of(1).at(epoch, p);
+      const std::uint64_t ordinal = assignment.order_of(1).at(epoch, p);
       EXPECT_EQ(r.ordinal, ordinal);
       EXPECT_EQ(text(r.key), records.key(ordinal));
       EXPECT_EQ(text(r.value), records.value(ordinal));
@@ -129,16 +108,13 @@ class Pair {
     FakeMessage message;
     Operation header_op, bytes_op;
   };
-  const Deal deal;
-  const FakeRecords records;
-  FakeNetwork network;
   const std::shared_ptr<LimitedMemory> memory;
   std::unique_ptr<Receiver> receiver;
   std::deque<std::unique_ptr<Sent>> sent;
   Status status;
   std::string why;
-  std::uint64_t farewell = 0;
-  Operation farewell_in, farewell_out;
+  std::uint64_t end_count = 0;
+  Operation end_in, end_out;
 };
 
 TEST(Receiver, FindsRecordsOnceTheyHaveCome) {
@@ -169,8 +145,8 @@ TEST(Receiver, RecordsOutliveIt) {
   p.receiver->drop_before(p.first_of(1));
   EXPECT_EQ(p.find(p.first_of(0)), Found::pending) << "it was dropped";
   p.receiver->leave();
-  p.say_farewell(1);
-  p.expect_farewell();
+  p.send_end_message(1);
+  p.expect_end_message();
   ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
   p.receiver.reset();
   EXPECT_EQ(text(r.key), p.records.key(r.ordinal));
@@ -181,7 +157,7 @@ TEST(Receiver, ExpectsMessagesOfAFewRounds) {
   Pair p(2);
   p.settle();
   EXPECT_EQ(p.receiver->next_round(), kAhead);
-  EXPECT_EQ(p.network.most_receives, kAhead + 1) << "and a farewell";
+  EXPECT_EQ(p.network.most_receives, kAhead + 1) << "and an end message";
   p.receiver->require(2);
   p.settle();
   EXPECT_EQ(p.receiver->next_round(), 3u);
@@ -245,8 +221,8 @@ TEST(Receiver, AWrongMessageIsAnErrorThatNamesItsRank) {
     // It can end as usual, and receives what was sent.
     p.status = {};
     p.receiver->leave();
-    p.say_farewell(1);
-    p.expect_farewell();
+    p.send_end_message(1);
+    p.expect_end_message();
     ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
     EXPECT_TRUE(p.status.ok());
     EXPECT_TRUE(p.sent[0]->bytes_op.done());
@@ -264,7 +240,7 @@ TEST(Receiver, RecordsThatTheReaderCouldNotReadFail) {
   h.bytes = m.bytes.size();
   std::memcpy(m.header.data(), &h, sizeof h);
   p.send(std::move(m));
-  const Spot at = p.first_of(0);
+  const Position at = p.first_of(0);
   ASSERT_TRUE(p.run([&] { return p.find(at) != Found::pending; }));
   EXPECT_EQ(p.find(at), Found::failed);
   lmdbio_record r{};
@@ -276,13 +252,13 @@ TEST(Receiver, RecordsThatTheReaderCouldNotReadFail) {
 TEST(Receiver, WhatAReaderWillNotSendFails) {
   Pair p(6);
   p.send_round(0);
-  p.say_farewell(1);
+  p.send_end_message(1);
   ASSERT_TRUE(p.run([&] { return p.has_round(0) && p.find(p.first_of(1)) == Found::failed; }));
   p.receiver->drop_before(p.first_of(1));
   p.settle();
   EXPECT_EQ(p.find(p.first_of(2)), Found::failed) << "rounds that were opened later as well";
   p.receiver->leave();
-  p.expect_farewell();
+  p.expect_end_message();
   ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
   EXPECT_EQ(p.network.open(), 0u) << "what does not come is not waited for";
 }
@@ -307,7 +283,7 @@ TEST(Receiver, AnImpatientCallerGoesOnWithoutALateReader) {
 }
 
 TEST(Receiver, WithoutMemoryMessagesWait) {
-  Pair p(8, two_ranks(), 0);
+  Pair p(8, TwoRanks::job(), 0);
   p.send_round(0);
   p.send_round(1);
   p.settle();
@@ -327,10 +303,10 @@ TEST(Receiver, WithoutMemoryMessagesWait) {
 TEST(Receiver, LeavingReceivesAndDropsWhatIsSent) {
   for (const std::uint64_t memory : {std::uint64_t{0}, UINT64_MAX}) {
     SCOPED_TRACE(memory);
-    Pair p(9, two_ranks(), memory);
+    Pair p(9, TwoRanks::job(), memory);
     p.send_round(0);
     p.settle();
-    EXPECT_EQ(p.network.open(), 1u + kAhead - 1 + (memory == 0 ? 1 : 0)) << "no farewell is under way";
+    EXPECT_EQ(p.network.open(), 1u + kAhead - 1 + (memory == 0 ? 1 : 0)) << "no end message is under way";
     p.receiver->leave();
     EXPECT_TRUE(p.receiver->has_left());
     EXPECT_EQ(p.find(p.first_of(0)), Found::failed);
@@ -338,9 +314,9 @@ TEST(Receiver, LeavingReceivesAndDropsWhatIsSent) {
     EXPECT_FALSE(p.receiver->closed());
     // The reader had begun these.
     for (std::uint64_t round = 1; round < kRounds; ++round) p.send_round(round);
-    p.say_farewell(kRounds);
+    p.send_end_message(kRounds);
     EXPECT_FALSE(p.run([&] { return p.receiver->closed(); })) << "the reader does not know";
-    p.expect_farewell();
+    p.expect_end_message();
     ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
     EXPECT_TRUE(p.status.ok());
     EXPECT_TRUE(p.receiver->resting());
@@ -355,8 +331,8 @@ TEST(Receiver, AWrongMessageIsNoErrorToARankThatHasLeft) {
   p.receiver->leave();
   FakeMessage m = p.message(1);
   p.send(std::move(m));  // of another round
-  p.say_farewell(1);
-  p.expect_farewell();
+  p.send_end_message(1);
+  p.expect_end_message();
   ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
   EXPECT_TRUE(p.status.ok()) << p.why;
 }
@@ -378,17 +354,17 @@ TEST(Receiver, RoundsThatAreNotUsedAnyMoreAreReceivedAndDropped) {
 }
 
 TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.order.end_epoch = 2;
   job.kept_parts = kKeptParts;
   for (const std::uint64_t keeps : {UINT64_MAX, std::uint64_t{1}}) {
     SCOPED_TRACE(keeps);
     Pair p(11, job, UINT64_MAX, keeps);
-    ASSERT_EQ(p.deal.kept_rounds(), kRounds);
+    ASSERT_EQ(p.assignment.kept_rounds(), kRounds);
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       p.send_round(round);
       ASSERT_TRUE(p.run([&] { return p.has_round(round); }));
-      p.receiver->drop_before(round + 1 < kRounds ? p.first_of(round + 1) : Spot{1, 0});
+      p.receiver->drop_before(round + 1 < kRounds ? p.first_of(round + 1) : Position{1, 0});
     }
     for (std::uint64_t round = kRounds; round < 2 * kRounds; ++round) {
       ASSERT_TRUE(p.run([&] { return p.find(p.first_of(round)) != Found::pending; }));
@@ -397,26 +373,26 @@ TEST(Receiver, KeptRecordsAreFoundInTheNextEpoch) {
       else
         EXPECT_TRUE(p.has_round(round));
       EXPECT_TRUE(p.receiver->resting());
-      p.receiver->drop_before(round + 1 < 2 * kRounds ? p.first_of(round + 1) : Spot{2, 0});
+      p.receiver->drop_before(round + 1 < 2 * kRounds ? p.first_of(round + 1) : Position{2, 0});
     }
     EXPECT_EQ(p.sent.size(), kRounds) << "nothing was sent twice";
   }
 }
 
 TEST(Receiver, RecordsThatCameLateAreKept) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.order.end_epoch = 2;
   job.kept_parts = kKeptParts;
   Pair p(11, job, UINT64_MAX, UINT64_MAX);
   for (std::uint64_t round = 0; round < kRounds; ++round) {
     p.settle();
-    p.receiver->drop_before(round + 1 < kRounds ? p.first_of(round + 1) : Spot{1, 0});
+    p.receiver->drop_before(round + 1 < kRounds ? p.first_of(round + 1) : Position{1, 0});
     p.send_round(round);
   }
   p.settle();
   for (std::uint64_t round = kRounds; round < 2 * kRounds; ++round) {
     ASSERT_TRUE(p.run([&] { return p.has_round(round); })) << round;
-    p.receiver->drop_before(round + 1 < 2 * kRounds ? p.first_of(round + 1) : Spot{2, 0});
+    p.receiver->drop_before(round + 1 < 2 * kRounds ? p.first_of(round + 1) : Position{2, 0});
   }
 }
 
@@ -424,17 +400,17 @@ TEST(Receiver, FindsItsOwnRecordsInWhatItReads) {
   // Alone all records are its own, and stay where they were read; of two ranks it takes copies.
   for (const std::uint32_t ranks : {1u, 2u}) {
     SCOPED_TRACE(ranks);
-    Job job = two_ranks();
+    Job job = TwoRanks::job();
     job.ranks = ranks;
-    const Deal deal = Deal::make(job, kRecords).value();
+    const Assignment assignment = Assignment::make(job, kRecords).value();
     const FakeRecords records{12};
     FakeNetwork network(ranks, 12);
     FakeSource source(records, 12, {});
     const auto memory = std::make_shared<LimitedMemory>(UINT64_MAX);
-    Sender sender(deal, 0, {0}, kAhead, {}, network.rank(0), source, memory);
-    Receiver receiver(deal, {0}, kAhead, network.rank(0), &sender, memory);
+    Sender sender(assignment, 0, {0}, kAhead, {}, network.rank(0), source, memory);
+    Receiver receiver(assignment, {0}, kAhead, network.rank(0), &sender, memory);
     std::string why;
-    const std::uint64_t end = deal.positions(0, 0).end;
+    const std::uint64_t end = assignment.positions(0, 0).end;
     ASSERT_GT(end, 0u);
     for (std::uint64_t position = 0; position < end; ++position) {
       lmdbio_record r{};
@@ -460,7 +436,7 @@ TEST(Receiver, FindsItsOwnRecordsInWhatItReads) {
 
 TEST(Receiver, CountsWhatComesFromOtherNodes) {
   for (const std::uint32_t node : {0u, 1u}) {
-    Pair p(13, two_ranks(), UINT64_MAX, 0, {0, node});
+    Pair p(13, TwoRanks::job(), UINT64_MAX, 0, {0, node});
     p.send_round(0);
     ASSERT_TRUE(p.run([&] { return p.has_round(0); }));
     Traffic traffic;
@@ -479,7 +455,7 @@ TEST(Receiver, AnErrorOfTheTransportIsPassedOn) {
       Pair p(14);
       p.send_round(0);
       p.send_round(1);
-      p.say_farewell(2);
+      p.send_end_message(2);
       // Those calls were the reader's.
       (lost ? p.network.loses_at : p.network.refuses_at) = lost ? k : 5 + k;
       if (p.run([&] { return !p.status.ok() || (p.has_round(0) && p.has_round(1)); }) && p.status.ok()) {
@@ -490,7 +466,7 @@ TEST(Receiver, AnErrorOfTheTransportIsPassedOn) {
       EXPECT_EQ(p.status.raw(), EIO);
       ++errors;
     }
-    EXPECT_GE(errors, 5u) << "two headers, two messages, a farewell";
+    EXPECT_GE(errors, 5u) << "two headers, two messages, an end message";
   }
 }
 

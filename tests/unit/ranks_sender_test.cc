@@ -17,25 +17,11 @@ namespace lmdbio::ranks {
 namespace {
 
 using test::FakeMessage;
-using test::FakeNetwork;
-using test::FakeRecords;
 using test::FakeSource;
 using test::LimitedMemory;
+using test::TwoRanks;
 
-constexpr std::uint64_t kRecords = 40, kRounds = 4, kAhead = 2;
-
-/// Rounds of ten records, of which every other one is rank 0's.
-Job two_ranks() {
-  Job job;
-  job.order.size = sizeof job.order;
-  job.order.kind = LMDBIO_ORDER_SEQUENTIAL;
-  job.order.batch = 5;
-  job.order.end_epoch = 1;
-  job.ranks = 2;
-  job.readers = 1;
-  job.round_records = kRecords / kRounds;
-  return job;
-}
+constexpr std::uint64_t kRecords = TwoRanks::kRecords, kRounds = TwoRanks::kRounds, kAhead = TwoRanks::kAhead;
 
 struct More {
   FakeSource::Faults faults{};
@@ -44,16 +30,13 @@ struct More {
 };
 
 /// The sender of rank 0, and rank 1, which receives one message after the other.
-class Pair {
+class Pair : public TwoRanks {
  public:
-  explicit Pair(std::uint64_t seed, const Job& job = two_ranks(), const More& more = {})
-      : deal(Deal::make(job, kRecords).value()),
-        records{seed},
-        network(job.ranks, seed),
-        source(records, seed, more.faults) {
+  explicit Pair(std::uint64_t seed, const Job& job = TwoRanks::job(), const More& more = {})
+      : TwoRanks(seed, job), source(records, seed, more.faults) {
     source.has_cache = more.has_cache;
     source.under_way = &reads;
-    sender = std::make_unique<Sender>(deal, 0, std::vector<std::uint32_t>{0}, kAhead, Turns::Settings{},
+    sender = std::make_unique<Sender>(assignment, 0, std::vector<std::uint32_t>{0}, kAhead, Turns::Settings{},
                                       network.rank(0), source, std::make_shared<LimitedMemory>(more.memory));
   }
 
@@ -66,24 +49,19 @@ class Pair {
   /// Until `done()`; false if that takes too long.
   template <class Done>
   bool run(Done&& done, bool receives = true) {
-    for (unsigned i = 0; i < 3000; ++i) {
-      if (done()) return true;
-      step(receives);
-    }
-    return false;
+    return run_until(done, [&] { step(receives); });
   }
   /// Messages that rank 1 has, header and bytes.
   std::size_t came() const {
     return coming.empty() || coming.back()->whole ? coming.size() : coming.size() - 1;
   }
-  void say_farewell() { ASSERT_TRUE(network.rank(1).send(0, kFarewellToReader, {}, farewell_out).ok()); }
-  void expect_farewell() {
-    ASSERT_TRUE(
-        network.rank(1)
-            .receive(0, kFarewellFromReader, std::as_writable_bytes(std::span(&farewell, 1)), farewell_in)
-            .ok());
+  void send_end_message() { ASSERT_TRUE(network.rank(1).send(0, kEndToReader, {}, end_out).ok()); }
+  void expect_end_message() {
+    ASSERT_TRUE(network.rank(1)
+                    .receive(0, kEndFromReader, std::as_writable_bytes(std::span(&end_count, 1)), end_in)
+                    .ok());
   }
-  bool has_farewell() const { return farewell != UINT64_MAX && farewell_in.done(); }
+  bool has_end_message() const { return end_count != UINT64_MAX && end_in.done(); }
 
   struct Coming {
     std::vector<std::byte> header, bytes;
@@ -102,16 +80,13 @@ class Pair {
     }
   };
 
-  const Deal deal;
-  const FakeRecords records;
-  FakeNetwork network;
   FakeSource source;
   FakeSource::UnderWay reads;
   std::unique_ptr<Sender> sender;
   Status status;
   std::deque<std::unique_ptr<Coming>> coming;
-  std::uint64_t farewell = UINT64_MAX;
-  Operation farewell_out, farewell_in;
+  std::uint64_t end_count = UINT64_MAX;
+  Operation end_out, end_in;
 
  private:
   void receive() {
@@ -119,7 +94,7 @@ class Pair {
     if (coming.empty() || coming.back()->whole) {
       coming.push_back(std::make_unique<Coming>());
       Coming& next = *coming.back();
-      next.header.resize(header_bytes(static_cast<std::size_t>(deal.most_positions())));
+      next.header.resize(header_bytes(static_cast<std::size_t>(assignment.most_positions())));
       ASSERT_TRUE(to.receive(0, kHeaders, next.header, next.op).ok());
       return;
     }
@@ -143,13 +118,13 @@ TEST(Sender, SendsEachRoundsRecordsInOrder) {
   for (std::uint64_t seed = 0; seed < 10; ++seed)
     for (const bool lends : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " lends " << lends);
-      Pair p(seed, two_ranks(), {{}, UINT64_MAX, lends});
+      Pair p(seed, TwoRanks::job(), {{}, UINT64_MAX, lends});
       p.sender->send_nothing_here();
       ASSERT_TRUE(p.run([&] { return p.came() == kRounds; }));
       EXPECT_TRUE(p.status.ok());
       std::uint64_t bytes = 0;
       for (std::uint64_t round = 0; round < kRounds; ++round) {
-        const FakeMessage due = test::message_of(p.deal, p.records, round, 0, 1);
+        const FakeMessage due = p.message(round);
         EXPECT_EQ(p.coming[round]->header, due.header) << round;
         EXPECT_EQ(p.coming[round]->bytes, due.bytes) << round;
         bytes += due.bytes.size();
@@ -172,7 +147,7 @@ TEST(Sender, ItsOwnRecordsAreTakenOnce) {
     EXPECT_FALSE(p.sender->take_own(0, own)) << "nothing was read";
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
-      const FakeMessage due = test::message_of(p.deal, p.records, round, 0, 0);
+      const FakeMessage due = p.message(round, 0);
       ASSERT_TRUE(own.copied) << "half of the round is the other rank's";
       EXPECT_EQ(own.header, due.header);
       EXPECT_TRUE(std::equal(due.bytes.begin(), due.bytes.end(), own.bytes.data(),
@@ -184,7 +159,7 @@ TEST(Sender, ItsOwnRecordsAreTakenOnce) {
 }
 
 TEST(Sender, ARankAloneGetsWhatWasRead) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.ranks = 1;
   Pair p(1, job);
   OwnRecords own;
@@ -227,21 +202,20 @@ TEST(Sender, AReadThatFailedIsTold) {
   for (const bool at_start : {false, true}) {
     SCOPED_TRACE(at_start);
     const FakeSource::Faults faults{at_start ? 0u : 100u, at_start ? 100u : 0u};
-    Pair p(3, two_ranks(), {faults, UINT64_MAX, false});
+    Pair p(3, TwoRanks::job(), {faults, UINT64_MAX, false});
     OwnRecords own;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
       ASSERT_TRUE(p.run([&] { return p.came() > round; }));
       EXPECT_TRUE(p.coming[round]->all_failed());
-      EXPECT_EQ(p.coming[round]->head().hash,
-                load<MessageHeader>(test::message_of(p.deal, p.records, round, 0, 1).header.data()).hash);
+      EXPECT_EQ(p.coming[round]->head().hash, load<MessageHeader>(p.message(round).header.data()).hash);
     }
     EXPECT_TRUE(p.status.ok()) << "ranks read these themselves";
   }
 }
 
 TEST(Sender, WithoutMemoryForMessagesRanksReadThemselves) {
-  Pair p(4, two_ranks(), {{}, 0, false});
+  Pair p(4, TwoRanks::job(), {{}, 0, false});
   OwnRecords own;
   for (std::uint64_t round = 0; round < kRounds; ++round) {
     ASSERT_TRUE(p.run([&] { return p.sender->take_own(round, own); }));
@@ -256,24 +230,24 @@ TEST(Sender, WithoutMemoryForMessagesRanksReadThemselves) {
   }
 }
 
-TEST(Sender, ItEndsWhenBothHaveSaidFarewell) {
+TEST(Sender, ItEndsWhenBothHaveSentEndMessages) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
     Pair p(seed);
     p.sender->send_nothing_here();
-    p.say_farewell();
+    p.send_end_message();
     EXPECT_FALSE(p.run([&] { return p.sender->closed(); })) << "its own is not received";
-    p.expect_farewell();
+    p.expect_end_message();
     ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
 
     Pair q(seed);
     q.sender->send_nothing_here();
     q.source.least_polls = 40;  // the last reads are under way when no further one begins
-    q.expect_farewell();
-    ASSERT_TRUE(q.run([&] { return q.came() == kRounds && q.has_farewell(); }));
-    EXPECT_EQ(q.farewell, kRounds) << "it tells how many messages it has sent";
+    q.expect_end_message();
+    ASSERT_TRUE(q.run([&] { return q.came() == kRounds && q.has_end_message(); }));
+    EXPECT_EQ(q.end_count, kRounds) << "it tells how many messages it has sent";
     EXPECT_FALSE(q.sender->closed());
-    q.say_farewell();
+    q.send_end_message();
     ASSERT_TRUE(q.run([&] { return q.sender->closed(); }, false));
     EXPECT_TRUE(q.sender->resting());
     EXPECT_FALSE(q.sender->has_left());
@@ -284,21 +258,21 @@ TEST(Sender, ARankThatLeftGetsNothingMore) {
   for (std::uint64_t seed = 0; seed < 20; ++seed)
     for (const bool endless : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " endless " << endless);
-      Job job = two_ranks();
+      Job job = TwoRanks::job();
       if (endless) job.order.end_epoch = LMDBIO_ENDLESS;
       Pair p(seed, job);
       p.sender->send_nothing_here();
       p.source.least_polls = seed % 2 == 0 ? 0 : 40;
       p.step(false);  // reads for it are under way
-      p.say_farewell();
-      p.expect_farewell();
-      ASSERT_TRUE(p.run([&] { return p.has_farewell(); })) << "it is told at once";
+      p.send_end_message();
+      p.expect_end_message();
+      ASSERT_TRUE(p.run([&] { return p.has_end_message(); })) << "it is told at once";
       const std::size_t read = p.source.times.size();
       if (!endless) {
         ASSERT_TRUE(p.run([&] { return p.sender->closed(); }));
       }
-      EXPECT_FALSE(p.run([&] { return p.came() > p.farewell; })) << "more messages than it told of";
-      EXPECT_EQ(p.came(), p.farewell);
+      EXPECT_FALSE(p.run([&] { return p.came() > p.end_count; })) << "more messages than it told of";
+      EXPECT_EQ(p.came(), p.end_count);
       EXPECT_EQ(p.source.times.size(), read) << "nothing is read for it";
     }
 }
@@ -320,10 +294,10 @@ TEST(Sender, LeavingDropsWhatWasNotSent) {
       OwnRecords own;
       EXPECT_FALSE(p.sender->take_own(0, own));
       EXPECT_TRUE(p.sender->has_left());
-      p.expect_farewell();
-      p.say_farewell();
-      ASSERT_TRUE(p.run([&] { return p.has_farewell(); }, false));
-      EXPECT_EQ(p.farewell, sent);
+      p.expect_end_message();
+      p.send_end_message();
+      ASSERT_TRUE(p.run([&] { return p.has_end_message(); }, false));
+      EXPECT_EQ(p.end_count, sent);
       if (sent != 0) {
         EXPECT_FALSE(p.run([&] { return p.sender->closed(); }, false)) << "messages are under way";
       }
@@ -336,7 +310,7 @@ TEST(Sender, LeavingDropsWhatWasNotSent) {
 }
 
 TEST(Sender, TheFirstRoundsGoThroughThePageCache) {
-  Job job = two_ranks();
+  Job job = TwoRanks::job();
   job.order.end_epoch = 2;
   Pair p(7, job);
   p.sender->send_nothing_here();

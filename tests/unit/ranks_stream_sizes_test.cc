@@ -1,7 +1,7 @@
 // Sizes of rounds, what a rank may keep of its share, and its votes.
 #include <gtest/gtest.h>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/stream_sizes.h"
 #include "lmdbio/ranks/stream_terms.h"
 
@@ -93,9 +93,9 @@ TEST(StreamSizes, ARankVotesForWhatCostsLess) {
   f.share.kind = LMDBIO_ORDER_SHUFFLE;
   f.records = 1'000'000, f.record_bytes = 100'000;
   f.available = 60 * kGiB;  // for a part of the file, not for all of it
-  EXPECT_TRUE(votes_to_deal(f));
+  EXPECT_TRUE(votes_to_exchange(f));
   f.caches = false;
-  EXPECT_FALSE(votes_to_deal(f));
+  EXPECT_FALSE(votes_to_exchange(f));
 }
 
 TEST(StreamTerms, WhatNoRankIsAgainst) {
@@ -103,12 +103,12 @@ TEST(StreamTerms, WhatNoRankIsAgainst) {
   EXPECT_EQ(agreed({true, true, 8}, {true, true, 5}).kept_parts, 5u);
   EXPECT_EQ(agreed({true, true, 3}, {true, true, 5}).kept_parts, 3u);
   EXPECT_EQ(agreed({true, true, 3}, {true, true, 0}).kept_parts, 0u);
-  EXPECT_TRUE(agreed({true, false, 3}, {true, true, 0}).deals_scattered);
+  EXPECT_TRUE(agreed({true, false, 3}, {true, true, 0}).exchanges_scattered);
   EXPECT_FALSE(agreed({true, false, 3}, {true, true, 0}).reads_alone);
-  EXPECT_FALSE(agreed({true, true, 3}, {false, true, 0}).deals_scattered);
+  EXPECT_FALSE(agreed({true, true, 3}, {false, true, 0}).exchanges_scattered);
   EXPECT_TRUE(agreed({true, true, 3}, {false, true, 0}).reads_alone);
   const Votes none = votes_in(Terms{}.votes);  // of a rank that has left
-  EXPECT_TRUE(none.deals_scattered && none.reads_alone && none.kept_parts == kKeptParts);
+  EXPECT_TRUE(none.exchanges_scattered && none.reads_alone && none.kept_parts == kKeptParts);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ namespace {
 
 using records::BatchPlan;
 using records::Order;
+using records::Position;
 using records::Sequence;
-using records::Spot;
 using test::FakeNetwork;
 using test::FakeRecords;
 using test::FakeSource;
@@ -51,7 +51,10 @@ class Ranks {
  public:
   Ranks(const Job& job, std::uint64_t records, std::uint64_t seed, FakeSource::Faults faults, unsigned ahead,
         const More& more = {})
-      : deal(Deal::make(job, records).value()), records_{seed}, network(job.ranks, seed), rng_(seed + 1) {
+      : assignment(Assignment::make(job, records).value()),
+        records_{seed},
+        network(job.ranks, seed),
+        rng_(seed + 1) {
     RankStream::Settings settings;
     settings.ahead = ahead;
     settings.turns = more.turns;
@@ -73,9 +76,9 @@ class Ranks {
       settings.memory = std::make_shared<LimitedMemory>(more.memory);
       settings.takes_nothing = (more.take_nothing >> r & 1) != 0;
       std::unique_ptr<RankStream> stream;
-      EXPECT_TRUE(RankStream::open(deal, settings, network.rank(r), *sources.back(), stream).ok());
+      EXPECT_TRUE(RankStream::open(assignment, settings, network.rank(r), *sources.back(), stream).ok());
       streams.push_back(std::move(stream));
-      const lmdbio_order share = deal.share(r);
+      const lmdbio_order share = assignment.share(r);
       expected_.push_back(Sequence::make(share, Order::make(share, records).value(), {}).value());
       at_.push_back(expected_.back().first());
       held_.emplace_back();
@@ -150,7 +153,7 @@ class Ranks {
     EXPECT_EQ(network.open(), 0u);
   }
 
-  const Deal deal;
+  const Assignment assignment;
   const FakeRecords records_;
   FakeNetwork network;
   std::vector<FakeSource::UnderWay> groups;  ///< of readers
@@ -170,7 +173,7 @@ class Ranks {
   }
   test::Rng rng_;
   std::vector<Sequence> expected_;
-  std::vector<Spot> at_;
+  std::vector<Position> at_;
   std::vector<RankBatch> held_;
 };
 
@@ -185,7 +188,7 @@ Job random_job(test::Rng& rng, std::uint32_t records) {
   job.order.last = static_cast<lmdbio_last>(rng.below(3));
   job.order.end_epoch = rng.between(1, 3);
   job.order.across_epochs = rng.below(2) == 0;
-  job.assignment = rng.below(2) == 0 ? Assignment::strided : Assignment::contiguous;
+  job.distribution = rng.below(2) == 0 ? Distribution::strided : Distribution::contiguous;
   job.ranks = rng.between(1, 9);
   job.readers = rng.between(1, job.ranks);
   job.round_records = std::max<std::uint64_t>(job.order.window / 4 + 1, rng.between(1, records + 10));
@@ -201,7 +204,7 @@ TEST(RankStream, EachRankGetsItsShare) {
     const Job job = random_job(rng, records);
     Ranks ranks(job, records, seed, {}, rng.between(1, 4),
                 {.keeps = rng.below(2) == 0 ? UINT64_MAX : rng.below(5000), .has_cache = seed % 3 == 0});
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     ranks.run();
     if (HasFatalFailure()) return;
     messages += ranks.network.messages;
@@ -212,7 +215,7 @@ TEST(RankStream, EachRankGetsItsShare) {
       std::uint64_t reads = 0;
       for (const auto& s : ranks.sources)
         for (const auto& [ordinal, times] : s->times) reads += times;
-      if (job.order.kind == LMDBIO_ORDER_FUNCTION || ranks.deal.kept_rounds() != 0)
+      if (job.order.kind == LMDBIO_ORDER_FUNCTION || ranks.assignment.kept_rounds() != 0)
         EXPECT_LE(reads, ranks.given);  // what a round has twice is read once
       else
         EXPECT_EQ(reads, ranks.given);
@@ -231,12 +234,12 @@ TEST(RankStream, RanksThatHaveReadAllTakePart) {
     const std::uint32_t records = rng.between(1, 200);
     Job job = random_job(rng, records);
     const std::uint32_t latest = seed % 10 == 0 ? 0 : 3;  // 0: all ranks have read all
-    auto starts = std::make_shared<std::vector<Spot>>();
+    auto starts = std::make_shared<std::vector<Position>>();
     for (std::uint32_t r = 0; r < job.ranks; ++r)
       starts->push_back({latest == 0 ? job.order.end_epoch + rng.below(2) : rng.below(latest + 2), 0});
     job.starts = starts;
     Ranks ranks(job, records, seed, {}, rng.between(1, 4), {.keeps = UINT64_MAX});
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     ++jobs;
     ranks.run();
     if (HasFatalFailure()) return;
@@ -245,7 +248,7 @@ TEST(RankStream, RanksThatHaveReadAllTakePart) {
       EXPECT_EQ(ranks.given, 0u);
       for (const auto& s : ranks.sources) EXPECT_TRUE(s->times.empty());
     }
-    for (const Spot& start : *starts) empty += start.epoch >= job.order.end_epoch;
+    for (const Position& start : *starts) empty += start.epoch >= job.order.end_epoch;
   }
   EXPECT_GT(jobs, at_least(100));
   EXPECT_GT(empty, at_least(100));
@@ -296,7 +299,8 @@ TEST(RankStream, FunctionsThatDiffer) {
     other.order.function = [](void* context, std::uint64_t, std::uint64_t i) -> std::uint64_t {
       return i * 7 % reinterpret_cast<std::uintptr_t>(context);
     };
-    const Deal deals[] = {Deal::make(job, records).value(), Deal::make(other, records).value()};
+    const Assignment assignments[] = {Assignment::make(job, records).value(),
+                                      Assignment::make(other, records).value()};
     FakeNetwork network(job.ranks, seed);
     std::vector<std::unique_ptr<FakeSource>> sources;
     std::vector<std::unique_ptr<RankStream>> streams;
@@ -305,7 +309,8 @@ TEST(RankStream, FunctionsThatDiffer) {
     for (std::uint32_t r = 0; r < job.ranks; ++r) {
       sources.push_back(std::make_unique<FakeSource>(FakeRecords{seed}, r, FakeSource::Faults{}));
       streams.emplace_back();
-      ASSERT_TRUE(RankStream::open(deals[r % 2], settings, network.rank(r), *sources[r], streams[r]).ok());
+      ASSERT_TRUE(
+          RankStream::open(assignments[r % 2], settings, network.rank(r), *sources[r], streams[r]).ok());
     }
     std::vector<bool> left(job.ranks);
     std::uint64_t steps = 0;
@@ -326,7 +331,7 @@ TEST(RankStream, FunctionsThatDiffer) {
         ASSERT_TRUE(st.ok() || st.raw() == EAGAIN || st.raw() == MDB_NOTFOUND) << why;
       }
       for (std::size_t i = 0; i < batch.records.size() - batch.padding; ++i) {
-        const Order order = deals[r % 2].order_of(r);
+        const Order order = assignments[r % 2].order_of(r);
         const std::uint64_t due = order.at(batch.at.epoch, batch.at.position + i);
         ASSERT_EQ(batch.records[i].ordinal, due);
         ASSERT_EQ(text(batch.records[i].value), FakeRecords{seed}.value(due));
@@ -350,10 +355,10 @@ TEST(RankStream, BlocksAreLoadedAsAWhole) {
   constexpr std::uint64_t kRecords = 2000;
   for (const bool leaves : {false, true}) {
     Ranks ranks(job, kRecords, 7, {}, 3);
-    ASSERT_TRUE(ranks.deal.is_scattered());
-    std::vector<std::unique_ptr<HomeLoad>> loads;
+    ASSERT_TRUE(ranks.assignment.is_scattered());
+    std::vector<std::unique_ptr<OwnerLoad>> loads;
     for (std::uint32_t reader = 0; reader < 2; ++reader)
-      loads.push_back(std::make_unique<HomeLoad>(ranks.deal, reader, *ranks.sources[reader]));
+      loads.push_back(std::make_unique<OwnerLoad>(ranks.assignment, reader, *ranks.sources[reader]));
     std::uint64_t used = 0, steps = 0;
     while (!loads[0]->done() || !loads[1]->done()) {
       if (leaves && used == 20) break;
@@ -368,7 +373,7 @@ TEST(RankStream, BlocksAreLoadedAsAWhole) {
     for (std::uint32_t reader = 0; reader < 2; ++reader)
       for (const auto& [ordinal, times] : ranks.sources[reader]->times) {
         EXPECT_EQ(times, 1u);
-        EXPECT_EQ(ranks.deal.part_of(0, ordinal), reader);
+        EXPECT_EQ(ranks.assignment.part_of(0, ordinal), reader);
         ++loaded;
       }
     if (leaves)
@@ -400,8 +405,8 @@ TEST(RankStream, KeepsWhatItWasSent) {
         job.order.across_epochs = 1;
         constexpr std::uint64_t kRecords = 200;  // a multiple of the ranks
         Ranks ranks(job, kRecords, 5, {}, 3, {.keeps = room ? UINT64_MAX : 500});
-        ASSERT_EQ(ranks.deal.rounds_per_epoch(), 7u);
-        ASSERT_EQ(ranks.deal.kept_rounds(), 7 * parts / kKeptParts);
+        ASSERT_EQ(ranks.assignment.rounds_per_epoch(), 7u);
+        ASSERT_EQ(ranks.assignment.kept_rounds(), 7 * parts / kKeptParts);
         ranks.run();
         if (HasFatalFailure()) return;
         std::map<std::uint64_t, std::uint64_t> times;
@@ -410,7 +415,7 @@ TEST(RankStream, KeepsWhatItWasSent) {
         ASSERT_EQ(times.size(), kRecords);
         std::uint64_t read_again = 0;  // of those that are to be kept
         for (const auto& [ordinal, n] : times) {
-          const bool kept = ordinal < 33 * ranks.deal.kept_rounds();
+          const bool kept = ordinal < 33 * ranks.assignment.kept_rounds();
           EXPECT_EQ(n, kept && n == 1 ? 1u : 4u) << ordinal;
           read_again += kept && n != 1;
         }
@@ -434,10 +439,10 @@ TEST(RankStream, KeepsWhatItWasSent) {
   job.order.across_epochs = 1;
   job.ranks = 3;
   job.kept_parts = kKeptParts;
-  EXPECT_EQ(Deal::make(job, 100).value().kept_rounds(), 0u) << "shares move on";
-  EXPECT_EQ(Deal::make(job, 99).value().kept_rounds(), 99u);
+  EXPECT_EQ(Assignment::make(job, 100).value().kept_rounds(), 0u) << "shares move on";
+  EXPECT_EQ(Assignment::make(job, 99).value().kept_rounds(), 99u);
   job.order.kind = LMDBIO_ORDER_SHUFFLE;
-  EXPECT_EQ(Deal::make(job, 99).value().kept_rounds(), 0u);
+  EXPECT_EQ(Assignment::make(job, 99).value().kept_rounds(), 0u);
 }
 
 // Of what is not kept, the first rounds of each epoch stay in the page cache, as far as it has room.
@@ -451,7 +456,7 @@ TEST(RankStream, APartOfEachEpochGoesThroughThePageCache) {
   job.round_records = 10;
   job.kept_parts = 2;
   Ranks ranks(job, 200, 1, {}, 3, {.in_page_cache = 0.5});
-  ASSERT_EQ(ranks.deal.rounds_per_epoch(), 20u);
+  ASSERT_EQ(ranks.assignment.rounds_per_epoch(), 20u);
   ranks.run();
   if (HasFatalFailure()) return;
   std::uint64_t cached = 0;
@@ -485,7 +490,7 @@ TEST(RankStream, RanksThatTakeNothing) {
                  .keeps = rng.below(3) == 0 ? UINT64_MAX : rng.below(2) * rng.below(5000),
                  .has_cache = rng.below(2) == 0,
                  .take_nothing = which});
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     if (faults) ranks.leaves_of_1000 = rng.below(20);
     ranks.impatient_of_1000 = 50;  // messages may be too large for the memory
     ranks.run();
@@ -583,7 +588,7 @@ TEST(RankStream, ReadsThatFail) {
     test::Rng rng(seed);
     const std::uint32_t records = rng.between(1, 200);
     Ranks ranks(random_job(rng, records), records, seed, {.reads = 30, .starts = 20}, rng.between(1, 4));
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     ranks.run();
     if (HasFatalFailure()) return;
     for (const auto& s : ranks.sources) failed += s->failed;
@@ -603,7 +608,7 @@ TEST(RankStream, RanksThatLeave) {
     Job job = random_job(rng, records);
     Ranks ranks(job, records, seed, {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20},
                 rng.between(1, 4));
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     ranks.leaves_of_1000 = 1 + rng.below(30);
     ranks.run();
     if (HasFatalFailure()) return;
@@ -626,7 +631,7 @@ TEST(RankStream, ReadersTakeTurns) {
     const Turns::Settings turns{rng.between(1, 10), rng.between(0, 5)};
     Ranks ranks(job, records, seed, {.reads = faults ? 20u : 0u, .starts = faults ? 20u : 0u},
                 rng.between(1, 4), {.turns = turns});
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     if (faults) ranks.leaves_of_1000 = rng.below(20), ranks.impatient_of_1000 = rng.below(20);
     ranks.run();
     if (HasFatalFailure()) return;
@@ -649,7 +654,7 @@ TEST(RankStream, ImpatientRanks) {
     const std::uint32_t records = rng.between(1, 300);
     Ranks ranks(random_job(rng, records), records, seed,
                 {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20}, rng.between(1, 4));
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     ranks.impatient_of_1000 = 1 + rng.below(300);
     ranks.leaves_of_1000 = rng.below(2) * 3;
     ranks.run();
@@ -670,7 +675,7 @@ TEST(RankStream, RanksThatLackMemory) {
     Ranks ranks(random_job(rng, records), records, seed,
                 {.reads = rng.below(2) * 20, .starts = rng.below(2) * 20}, rng.between(1, 4),
                 {.memory = rng.below(3000), .has_cache = rng.below(2) == 0});
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     ranks.impatient_of_1000 = 50;
     ranks.leaves_of_1000 = rng.below(2) * 5;
     ranks.run();
@@ -689,7 +694,7 @@ TEST(RankStream, ARankThatStops) {
     job.ranks = rng.between(2, 6);
     job.readers = rng.between(1, job.ranks);
     Ranks ranks(job, records, seed, {}, rng.between(1, 4));
-    if (!ranks.deal.has_rounds()) continue;
+    if (!ranks.assignment.has_rounds()) continue;
     const std::uint32_t stopped = rng.below(job.ranks);
     const auto others = [&](unsigned steps) {
       for (unsigned i = 0; i < steps; ++i)

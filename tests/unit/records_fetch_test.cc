@@ -28,7 +28,7 @@ class FetchTest : public ::testing::Test {
       if (i == kNoRecord)
         d.fetch->add_missing();
       else
-        d.fetch->add(i, file_.place(i), shared);
+        d.fetch->add(i, file_.location(i), shared);
     }
     d.fetch->plan(shared, most);
     d.cached = d.fetch->cached();
@@ -126,13 +126,13 @@ TEST_F(FetchTest, ADamagedLeafIsNamed) {
   EXPECT_EQ(bad, file_.leaf());
 }
 
-// Places come from an index, which may be wrong.
+// Locations come from an index, which may be wrong.
 TEST_F(FetchTest, WhatLiesOutsideIsNotRead) {
   Shared shared(file_.source(), kMemory, kDirectly);
   for (const std::uint64_t page : {std::uint64_t{1}, shared.source.pages - 1, shared.source.pages,
                                    std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     auto f = std::make_shared<Fetch>();
-    RecordPlace p = file_.place(0);
+    RecordLocation p = file_.location(0);
     p.overflow = page;
     f->add(0, p, shared);
     f->plan(shared, ~std::uint64_t{0});
@@ -166,7 +166,7 @@ TEST_F(FetchTest, MissingRecordsAreEmptyAndReadNothing) {
 TEST_F(FetchTest, WithoutMemoryItStaysAsItWas) {
   Shared shared(file_.source(), kMemory, kDirectly);
   Fetch f;
-  f.add(0, file_.place(0), shared);
+  f.add(0, file_.location(0), shared);
   f.plan(shared, ~std::uint64_t{0});
   Queues queues(shared);
   MemoryRequest memory;

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "lmdbio/records/index_file.h"
+#include "lmdbio/records/index_path.h"
 #include "lmdbio/records/leaf_lookup.h"
 #include "tests/support/file_image.h"
 #include "tests/support/indexed.h"
@@ -169,7 +170,7 @@ TEST_F(SmallTree, EveryRecord) {
                                                       {"o", "2"},     {"p", std::string(400, 'w')}};
   ASSERT_EQ(index.records(), std::size(want));
   for (std::size_t i = 0; i < std::size(want); ++i) {
-    const auto got = open->record(index.place(i));
+    const auto got = open->record(index.location(i));
     ASSERT_TRUE(got) << i;
     EXPECT_EQ(got->first, want[i].first) << i;
     EXPECT_EQ(got->second, want[i].second) << i;
@@ -198,17 +199,17 @@ TEST_F(SmallTree, OrdinalOfALeafsEntry) {
 // What is asked for is checked against the page.
 TEST_F(SmallTree, PlacesThatDoNotFitAreRefused) {
   for (std::uint64_t i = 0; i < index.records(); ++i) {
-    const RecordPlace good = index.place(i);
-    const std::function<void(RecordPlace&)> wrong[] = {
-        [](RecordPlace& p) { p.slot = 7; },
-        [](RecordPlace& p) { p.nth += 100; },
-        [](RecordPlace& p) { p.overflow = p.overflow == 0 ? 3 : 0; },
-        [](RecordPlace& p) { p.overflow != 0 ? ++p.value_bytes : ++p.slot += 9; },
-        [&](RecordPlace& p) { p.dup_leaf == 0 ? void(p.dup_leaf = leaves[2]) : void(p.dup_item = 2); },
-        [&](RecordPlace& p) { p.leaf = root; },
+    const RecordLocation good = index.location(i);
+    const std::function<void(RecordLocation&)> wrong[] = {
+        [](RecordLocation& p) { p.slot = 7; },
+        [](RecordLocation& p) { p.nth += 100; },
+        [](RecordLocation& p) { p.overflow = p.overflow == 0 ? 3 : 0; },
+        [](RecordLocation& p) { p.overflow != 0 ? ++p.value_bytes : ++p.slot += 9; },
+        [&](RecordLocation& p) { p.dup_leaf == 0 ? void(p.dup_leaf = leaves[2]) : void(p.dup_item = 2); },
+        [&](RecordLocation& p) { p.leaf = root; },
     };
     for (std::size_t w = 0; w < std::size(wrong); ++w) {
-      RecordPlace p = good;
+      RecordLocation p = good;
       wrong[w](p);
       EXPECT_FALSE(open->record(p)) << i << " " << w;
     }
@@ -228,7 +229,7 @@ TEST_F(SmallTree, RoundTrip) {
   const std::string first = saved();
   ASSERT_EQ(load(tag), 0) << why;
   EXPECT_EQ(loaded.totals(), index.totals());
-  for (std::uint64_t i = 0; i < index.records(); ++i) EXPECT_EQ(loaded.place(i), index.place(i)) << i;
+  for (std::uint64_t i = 0; i < index.records(); ++i) EXPECT_EQ(loaded.location(i), index.location(i)) << i;
   EXPECT_EQ(saved(), first);
   struct stat st;
   for (const mode_t mode : {0644u, 0600u, 0640u, 0666u}) {
@@ -459,7 +460,7 @@ TEST_F(SmallTree, ColumnsThatDoNotFitAreRefused) {
   EXPECT_THAT(why, HasSubstr("inconsistent columns"));
 }
 
-/// Whatever the bytes, under a right checksum: an answer, and no place outside of the file.
+/// Whatever the bytes, under a right checksum: an answer, and no location outside of the file.
 class HostileIndexFile : public SmallTree {
  protected:
   static constexpr std::size_t kHeader = 280, kFileBytes = 16, kColumns = 136, kColumn = 24;
@@ -486,7 +487,7 @@ class HostileIndexFile : public SmallTree {
     EXPECT_TRUE(loaded.consistent(tag.file_pages, tag.page_size));
     EXPECT_EQ(loaded.records(), index.records());
     for (std::uint64_t i = 0; i < loaded.records(); ++i) {
-      const RecordPlace at = loaded.place(i);
+      const RecordLocation at = loaded.location(i);
       EXPECT_LT(at.leaf, tag.file_pages);
       EXPECT_LT(at.dup_leaf, tag.file_pages);
       EXPECT_LE(at.overflow + format::overflow_pages(at.value_bytes, 9), tag.file_pages + 1);
@@ -530,7 +531,7 @@ TEST_F(HostileIndexFile, EachNumberOfTheHeader) {
         // What it takes is what it was: the numbers of pages are for people, distances end in padding.
         if (answer(std::move(bad)) != 0) continue;
         for (std::uint64_t n = 0; n < index.records(); ++n)
-          ASSERT_EQ(loaded.place(n), index.place(n)) << at << ": " << value;
+          ASSERT_EQ(loaded.location(n), index.location(n)) << at << ": " << value;
       }
     }
   };

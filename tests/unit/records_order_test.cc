@@ -65,7 +65,7 @@ TEST(Shuffle, SeedsAndEpochsDiffer) {
   EXPECT_EQ(orders.size(), 64u);
 }
 
-// Over many seeds each record comes to each place equally often, and neighbours are torn apart.
+// Over many seeds each record gets each position equally often, and neighbours are torn apart.
 TEST(Shuffle, SpreadsEvenly) {
   for (const std::uint64_t n : {2u, 3u, 5u, 12u, 100u, 256u, 300u}) {
     constexpr unsigned kSeeds = 4000;
@@ -104,7 +104,7 @@ TEST(Order, FunctionsGetEpochAndElement) {
   EXPECT_EQ(share.at(0, 0), 11u);
   EXPECT_EQ(share.at(0, 1), 20u);
   EXPECT_EQ(share.at(1, 1), 23u);
-  EXPECT_EQ(share.element(0, 1), (Spot{1, 0}));
+  EXPECT_EQ(share.element(0, 1), (Position{1, 0}));
   // What is no record does not become the mark of an absent key.
   o.function = [](void*, std::uint64_t, std::uint64_t) -> std::uint64_t { return UINT64_MAX; };
   EXPECT_EQ(make(o, 100).at(0, 0), UINT64_MAX - 1);
@@ -179,7 +179,7 @@ TEST(Order, SharesAcrossEpochs) {
             for (; at < row.size() && epoch_of[at] == epoch; at += o.step, ++position) {
               ASSERT_EQ(share.at(epoch, position), row[at]);
               ASSERT_EQ(share.at(0, at / o.step), row[at]) << "counted from the start";
-              ASSERT_EQ(share.normal({0, at / o.step}), (Spot{epoch, position}));
+              ASSERT_EQ(share.normal({0, at / o.step}), (Position{epoch, position}));
             }
             ASSERT_EQ(share.length(epoch), position);
           }
@@ -203,7 +203,7 @@ TEST(Order, PlacesOfRecords) {
             o.step = ranks;
             o.block = block;
             o.across_epochs = across;
-            std::vector<std::optional<Spot>> places(3 * records);
+            std::vector<std::optional<Position>> positions(3 * records);
             for (o.offset = 0; o.offset < ranks; ++o.offset) {
               const Order share = make(o, records);
               for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -214,13 +214,13 @@ TEST(Order, PlacesOfRecords) {
                   ++found;
                   ASSERT_EQ(at->epoch, epoch);
                   ASSERT_EQ(share.at(epoch, at->position), x);
-                  ASSERT_FALSE(places[epoch * records + x]) << "two shares have it";
-                  places[epoch * records + x] = at;
+                  ASSERT_FALSE(positions[epoch * records + x]) << "two shares have it";
+                  positions[epoch * records + x] = at;
                 }
                 ASSERT_EQ(found, share.length(epoch));
               }
             }
-            for (const auto& place : places) ASSERT_TRUE(place) << "no share has it";
+            for (const auto& position : positions) ASSERT_TRUE(position) << "no share has it";
           }
         }
       }
@@ -272,7 +272,7 @@ TEST(Order, AcrossEpochsNothingOverflows) {
   const Order share = make(o, kRecords);
   const std::uint64_t length = share.length(kEpoch);
   EXPECT_GE(length, kRecords / 3);
-  EXPECT_EQ(share.normal({kEpoch, length}), (Spot{kEpoch + 1, 0}));
+  EXPECT_EQ(share.normal({kEpoch, length}), (Position{kEpoch + 1, 0}));
   EXPECT_LT(share.at(kEpoch, 0), 3u);
   EXPECT_GE(share.at(kEpoch, length - 1), kRecords - 3);
   EXPECT_EQ(share.at(kEpoch, 1) - share.at(kEpoch, 0), 3u);
@@ -280,7 +280,7 @@ TEST(Order, AcrossEpochsNothingOverflows) {
   EXPECT_EQ(share.left({0, 0}, UINT64_MAX), UINT64_MAX) << "more than can be said";
 }
 
-TEST(Order, WindowsStayInTheirPlaces) {
+TEST(Order, WindowsKeepTheirPositions) {
   lmdbio_order o = plain(LMDBIO_ORDER_WINDOW_SHUFFLE);
   o.window = 16;
   const Order made = make(o, 100);

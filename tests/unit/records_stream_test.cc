@@ -81,16 +81,16 @@ TEST_F(StreamTest, BatchesComeInOrderAndPositionsTellWhereItGoesOn) {
   o.length = std::size(list);
   const auto s = open(*r, o);
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
-    EXPECT_EQ(s->position(), (Spot{epoch, 0}));
+    EXPECT_EQ(s->position(), (Position{epoch, 0}));
     EXPECT_EQ(next(*s), (Ordinals{5, 63}));
-    EXPECT_EQ(s->position(), (Spot{epoch, 2}));
+    EXPECT_EQ(s->position(), (Position{epoch, 2}));
     EXPECT_EQ(next(*s), (Ordinals{5, 0}));
-    EXPECT_EQ(s->position(), (Spot{epoch, 4}));
+    EXPECT_EQ(s->position(), (Position{epoch, 4}));
     EXPECT_EQ(next(*s), (Ordinals{7}));
   }
   EXPECT_TRUE(next(*s).empty());
   EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
-  EXPECT_EQ(s->position(), (Spot{2, 0}));
+  EXPECT_EQ(s->position(), (Position{2, 0}));
 }
 
 TEST_F(StreamTest, AResumedStreamHasTheSameEnd) {
@@ -102,7 +102,7 @@ TEST_F(StreamTest, AResumedStreamHasTheSameEnd) {
       o.last = last;
       const auto whole = open(*r, o);
       std::vector<Ordinals> expected;
-      std::vector<Spot> at;
+      std::vector<Position> at;
       do {
         at.push_back(whole->position());
         expected.push_back(next(*whole));
@@ -131,7 +131,7 @@ TEST_F(StreamTest, AStreamThatDoesNotStartBeforeItsEndIsEmpty) {
       o.last = LMDBIO_LAST_PAD;
       o.epoch = epoch;
       const auto s = open(*r, o);
-      EXPECT_EQ(s->position(), (Spot{epoch, 0}));
+      EXPECT_EQ(s->position(), (Position{epoch, 0}));
       EXPECT_TRUE(next(*s).empty());
       EXPECT_EQ(status_.raw(), MDB_NOTFOUND);
     }
@@ -214,7 +214,7 @@ TEST_F(StreamTest, WithoutACopyAFileThatIsCutIsAnError) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(next(*s).empty());
     EXPECT_FALSE(status_.ok());
-    EXPECT_EQ(s->position(), (Spot{0, 1}));
+    EXPECT_EQ(s->position(), (Position{0, 1}));
   }
 }
 
@@ -263,7 +263,7 @@ TEST_F(StreamTest, ACancelledStreamStaysWhereItIs) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(next(*s).empty());
     EXPECT_EQ(status_.raw(), ECANCELED);
-    EXPECT_EQ(s->position(), (Spot{0, 4}));
+    EXPECT_EQ(s->position(), (Position{0, 4}));
   }
 }
 
@@ -273,7 +273,7 @@ TEST_F(StreamTest, ACancelledStreamGivesNothingMore) {
   script.reset();
   Source source = file_.source();
   source.make_engine = testing::ScriptedEngine::make;
-  Reader r(std::move(source), file_.places(), 32 * kMiB, kDirectly);
+  Reader r(std::move(source), file_.locations(), 32 * kMiB, kDirectly);
   const auto s = open(r, order(LMDBIO_ORDER_SEQUENTIAL, 4));
   script.hold();
   std::thread waits([&] { EXPECT_TRUE(next(*s).empty()); });
@@ -282,7 +282,7 @@ TEST_F(StreamTest, ACancelledStreamGivesNothingMore) {
   script.release();
   waits.join();
   EXPECT_EQ(status_.raw(), ECANCELED);
-  EXPECT_EQ(s->position(), (Spot{0, 0}));
+  EXPECT_EQ(s->position(), (Position{0, 0}));
 }
 
 // Both have as many batches as there are; each needs almost all of the memory for one of its own.
@@ -299,7 +299,7 @@ TEST_F(StreamTest, ReadAheadGivesWayToTheNeedOfAnother) {
   const auto b = open(*r, order(LMDBIO_ORDER_SEQUENTIAL, kLarge));
   EXPECT_EQ(next(*b).size(), kLarge);
   EXPECT_TRUE(status_.ok()) << status_.raw();
-  EXPECT_EQ(a->position(), (Spot{0, 1})) << "what was dropped is read again";
+  EXPECT_EQ(a->position(), (Position{0, 1})) << "what was dropped is read again";
   batch_.reset();
   for (unsigned i = 1; i < kValues; ++i) ASSERT_EQ(next(*a), (Ordinals{i}));
   EXPECT_LE(pool.counters().most_bytes, pool.limit());
@@ -313,7 +313,7 @@ TEST_F(StreamTest, ABatchThatTheProgramHoldsDoesNotGiveWay) {
   const auto b = open(*r, order(LMDBIO_ORDER_SEQUENTIAL, 20));
   EXPECT_TRUE(next(*b).empty());
   EXPECT_EQ(status_.raw(), ENOMEM);
-  EXPECT_EQ(b->position(), (Spot{0, 0}));
+  EXPECT_EQ(b->position(), (Position{0, 0}));
   for (std::size_t i = 0; i < held->count; ++i)
     EXPECT_EQ(*static_cast<const char*>(held->records[i].value.mv_data), static_cast<char>('a' + i % 26));
 }
@@ -327,7 +327,7 @@ TEST_F(StreamTest, ADamagedValueFailsItsBatchAlone) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(next(*s).empty());
     EXPECT_EQ(status_.raw(), MDB_CORRUPTED);
-    EXPECT_EQ(s->position(), (Spot{0, 4}));
+    EXPECT_EQ(s->position(), (Position{0, 4}));
   }
 }
 

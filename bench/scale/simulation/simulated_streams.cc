@@ -186,17 +186,17 @@ class SimulatedStreams::Stream final : public Background {
 
     Job job;
     job.order = whole_order(order);
-    job.assignment = order.block > 1 ? ranks::Assignment::contiguous : ranks::Assignment::strided;
+    job.distribution = order.block > 1 ? Distribution::contiguous : Distribution::strided;
     job.ranks = ranks;
     job.readers = facts.readers;
     job.round_records = round_records(facts.offer, facts.record_bytes, job.readers);
-    if (votes_to_deal(facts))
+    if (votes_to_exchange(facts))
       job.scattered_records = round_records(facts.offer, scattered_bytes(facts.record_bytes), job.readers);
     job.kept_parts = keeps.parts;
-    Result<Deal> deal = Deal::make(job, facts.records);
-    if (!deal) die("this order cannot be dealt");
-    deal_.emplace(std::move(deal).value());
-    if (!deal_->has_rounds()) die("orders in which each rank reads for itself cannot be simulated yet");
+    Result<ranks::Assignment> assignment = ranks::Assignment::make(job, facts.records);
+    if (!assignment) die("this order cannot be divided between the ranks");
+    assignment_.emplace(std::move(assignment).value());
+    if (!assignment_->has_rounds()) die("orders in which each rank reads for itself cannot be simulated yet");
 
     source_ = std::make_unique<ModelSource>(machine, part_bytes(facts.offer), waker_);
     RankStream::Settings settings;
@@ -205,8 +205,8 @@ class SimulatedStreams::Stream final : public Background {
     settings.turns.group = s.strategy.group;
     settings.nodes = nodes_;
     settings.memory = std::make_shared<NoMemory>();
-    settings.keeps = deal_->kept_rounds() != 0 ? keeps.bytes : 0;
-    if (!RankStream::open(*deal_, settings, transport_, *source_, stream_).ok()) die("no stream");
+    settings.keeps = assignment_->kept_rounds() != 0 ? keeps.bytes : 0;
+    if (!RankStream::open(*assignment_, settings, transport_, *source_, stream_).ok()) die("no stream");
   }
 
   bool reads() const {
@@ -298,7 +298,7 @@ class SimulatedStreams::Stream final : public Background {
   Waker waker_;
   SimulatedTransport transport_;
   std::vector<std::uint32_t> nodes_, readers_;
-  std::optional<Deal> deal_;
+  std::optional<ranks::Assignment> assignment_;
   std::unique_ptr<ModelSource> source_;
   std::unique_ptr<RankStream> stream_;
   unsigned quiet_ = 0;

@@ -7,7 +7,9 @@ import concurrent.futures
 import dataclasses
 import operator
 import os
+import sys
 import threading
+import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy
@@ -42,6 +44,27 @@ def _index(kind: Any, value: Any, ticket: "Ticket", at: int) -> Any:
     made = kind(value)
     made.ticket, made.at = ticket, at
     return made
+
+
+_warned = False  # of an index without a ticket, in this process
+
+
+def warn_if_loaded() -> None:
+    """Warns once per process if a DataLoader, or another class of torch.utils.data, requests an index that has no ticket.
+
+    A program that reads some records itself gets no warning.
+    """
+    global _warned
+    frame = None if _warned else sys._getframe(2)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torch.utils.data."):
+        frame = frame.f_back
+    if frame is None:
+        return
+    _warned = True
+    warnings.warn("an LmdbDataset gets plain indices from torch.utils.data, so nothing is read ahead.  Use lmdbio.torch.DataLoader; "
+                  "in place of a Subset, pass it sampler= with the indices of the subset.  For a dataset that wraps an LmdbDataset, "
+                  "pass torch's DataLoader a batch_sampler=lmdbio.torch.BatchSampler(...) of the inner dataset, and pass its "
+                  "indices on unchanged", RuntimeWarning, stacklevel=3)
 
 
 @dataclasses.dataclass(frozen=True)

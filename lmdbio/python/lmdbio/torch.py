@@ -10,140 +10,27 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import operator
 import os
-import sys
-import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.utils.data
 
+from ._arguments import NOT_OURS, Item, last_of, to_item, whole_batch_size
 from ._lmdbio import Batch, Record
 from ._plan import Plan
-from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned
+from ._ranks import Ranks, this_worker, worker_count
+from ._state import position_in, state_of
+from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned, warn_if_loaded
 
 __all__ = ["BatchSampler", "DataLoader", "LmdbDataset", "LmdbIterableDataset"]
 
 Decode = Callable[[Record], Any]
 
 
-def _job() -> Tuple[int, int]:
-    """Rank and number of ranks, of torch.distributed, of MPI, or of a program with one process."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        return mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
-    return 0, 1
-
-
-class _Ranks:
-    """The share of the batches that is read: the given one, or, if our DataLoader asks, that of the job's rank.
-
-    Loaders of other libraries may divide the batches between the ranks themselves, or leave this to the sampler.  This class
-    cannot know which.
-    """
-
-    def __init__(self, rank: Optional[int], ranks: Optional[int]) -> None:
-        if (rank is None) != (ranks is None):
-            raise ValueError("rank and ranks must be given together")
-        self._given = None if rank is None or ranks is None else (rank, ranks)
-        self._of_loader: Optional[Tuple[int, int]] = None
-
-    def now(self) -> Tuple[int, int]:
-        own = self._given or self._of_loader
-        if own is None:
-            own = _job()
-            if own[1] > 1:
-                raise RuntimeError(
-                    f"this job has {own[1]} ranks, and it is not known who shares the batches between them: give rank=0, "
-                    "ranks=1 if the loader does, as one that Accelerate has prepared; else the rank and the number of ranks")
-        return own
-
-    @contextlib.contextmanager
-    def asked_by_loader(self) -> Iterator[None]:
-        self._of_loader = _job()
-        try:
-            yield
-        finally:
-            self._of_loader = None
-
-    def __getstate__(self) -> Dict[str, Any]:
-        own = self.now()  # a spawned worker cannot find out its rank, but a spawned rank can
-        return {"_given": own if own[1] > 1 else self._given, "_of_loader": None}
-
-
-def _last(last: Optional[str], drop_last: bool) -> str:
-    if drop_last and last not in (None, "drop"):
-        raise ValueError(f"last={last!r} and drop_last=True exclude each other")
-    return "drop" if drop_last else last or "pad"
-
-
-def _whole(batch_size: Any) -> int:
-    try:
-        return operator.index(batch_size)
-    except TypeError:
-        raise TypeError(f"batch_size must be a whole number, not {batch_size!r}: these loaders read batches; for single samples "
-                        "use batch_size=1, or torch's DataLoader") from None
-
-
-def _part_and_parts() -> Tuple[int, int]:
-    """The number of this worker of a DataLoader, and the number of workers."""
-    worker = torch.utils.data.get_worker_info()
-    return (0, 1) if worker is None else (worker.id, worker.num_workers)
-
-
-def _parts() -> int:
-    return _part_and_parts()[1]
-
-
 def _form(decode: Optional[Decode]) -> str:
     """The form in which a dataset reads records; see Fetcher."""
     return "bytes" if decode is None else "mapped"
-
-
-def _place(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
-    """Epoch and number of samples of a state_dict, after checking that its order is the same."""
-    now_of = _state(plan, 0, 0)
-    missing = [name for name in now_of if name not in state]
-    if missing:
-        raise ValueError(f"not a state of state_dict(), or of a loader with a sampler: there is no {missing[0]!r} in it")
-    for name in ("count", "ranks", "shuffle", "window", "seed", "last", "batch_size"):
-        if state[name] != now_of[name] and (name != "batch_size" or plan.ranks > 1):
-            raise ValueError(f"the state was saved with {name}={state[name]}; now it is {now_of[name]}")
-    epoch, records = state["epoch"], state["records"]
-    if not 0 <= records <= plan.length:
-        raise ValueError(f"the state is at record {records} of an epoch of {plan.length}")
-    return (epoch, records) if records < plan.length else (epoch + 1, 0)
-
-
-def _state(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
-    if plan.length and records >= plan.length:
-        epoch, records = epoch + 1, 0
-    return {"epoch": epoch, "records": records, "seed": plan.seed, "count": plan.count, "ranks": plan.ranks,
-            "batch_size": plan.batch, "shuffle": plan.shuffle, "window": plan.window, "last": plan.last}
-
-
-_warned = False  # of an index without a ticket, in this process
-
-
-def _warn_if_loaded() -> None:
-    """Warns once per process if a DataLoader, or another class of torch.utils.data, requests an index that has no ticket.
-
-    A program that reads some records itself gets no warning.
-    """
-    global _warned
-    frame = None if _warned else sys._getframe(2)
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torch.utils.data."):
-        frame = frame.f_back
-    if frame is None:
-        return
-    _warned = True
-    warnings.warn("an LmdbDataset gets plain indices from torch.utils.data, so nothing is read ahead.  Use lmdbio.torch.DataLoader; "
-                  "in place of a Subset, pass it sampler= with the indices of the subset.  For a dataset that wraps an LmdbDataset, "
-                  "pass torch's DataLoader a batch_sampler=lmdbio.torch.BatchSampler(...) of the inner dataset, and pass its "
-                  "indices on unchanged", RuntimeWarning, stacklevel=3)
 
 
 class LmdbDataset(torch.utils.data.Dataset[Any]):
@@ -164,7 +51,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
                  decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = ()) -> None:
         self.decode = decode
-        self._opened = Opened(path, database, memory, exclude, _parts, _form(decode))
+        self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode))
         self._opened.samples()
 
     def __len__(self) -> int:
@@ -176,7 +63,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
             return record if self.decode is None else self.decode(record)
         if isinstance(index, slice):
             raise TypeError("an LmdbDataset has single samples, no slices")
-        _warn_if_loaded()
+        warn_if_loaded()
         record = self._opened.samples().record(index)
         return bytes(record.value) if self.decode is None else self.decode(record)
 
@@ -187,12 +74,9 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
             records = fetcher.take(indices.ticket)
             return list(records) if self.decode is None else [self.decode(r) for r in records]
         if not any(type(i) is Index or type(i) is KeyIndex for i in indices):
-            _warn_if_loaded()
+            warn_if_loaded()
         batch = fetcher.samples.read(indices)
         return [bytes(v) for v in batch.values] if self.decode is None else [self.decode(r) for r in batch]
-
-
-Item = Union[int, bytes]
 
 
 class BatchSampler(torch.utils.data.BatchSampler):
@@ -220,12 +104,12 @@ class BatchSampler(torch.utils.data.BatchSampler):
             count = len(dataset)
             self._own = (torch.utils.data.RandomSampler if shuffle and count else torch.utils.data.SequentialSampler)(dataset)
         else:
-            raise TypeError(_NOT_OURS.format("BatchSampler", "LmdbDataset", type(dataset).__name__))
+            raise TypeError(NOT_OURS.format("BatchSampler", "LmdbDataset", type(dataset).__name__))
         if sampler is not None and shuffle and not getattr(sampler, "shuffle", False):
             raise ValueError("shuffle must be False if there is a sampler; with Lightning, shuffle in the sampler, or let "
                              "lmdbio.torch.DataLoader share the samples between the ranks")
-        self.last, self.workers, self._ranks = _last(last, drop_last), workers, _Ranks(rank, ranks)
-        super().__init__(self._own if sampler is None else sampler, _whole(batch_size), self.last == "drop")  # type: ignore[arg-type]
+        self.last, self.workers, self._ranks = last_of(last, drop_last), workers, Ranks(rank, ranks)
+        super().__init__(self._own if sampler is None else sampler, whole_batch_size(batch_size), self.last == "drop")  # type: ignore[arg-type]
         self._all = Plan(count, self.batch_size, shuffle, None, seed, last=self.last)
         self._epoch, self._first = 0, 0
 
@@ -275,24 +159,11 @@ class BatchSampler(torch.utils.data.BatchSampler):
         for items in iter(lambda: tuple(itertools.islice(source, self.batch_size)), ()):
             if len(items) < self.batch_size and self.drop_last:
                 break
-            waiting.append(tuple(map(_item, items)))
+            waiting.append(tuple(map(to_item, items)))
             if len(waiting) > distance:
                 yield Indices(Listed(waiting.pop(0), waiting[-1]))
         for items in waiting:
             yield Indices(Listed(items))
-
-
-_NOT_OURS = ("{} needs an {}, not {}; for a dataset that wraps one, give torch's DataLoader an lmdbio.torch.BatchSampler of the "
-             "inner one; for a ConcatDataset, or any other, use torch's DataLoader and samplers")
-
-
-def _item(i: Any) -> Item:
-    if isinstance(i, bytes):
-        return i
-    try:
-        return operator.index(i)
-    except TypeError:
-        raise TypeError(f"a sampler gives whole numbers, or keys as bytes, not {i!r}") from None
 
 
 class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
@@ -315,8 +186,8 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
-        self.batch_size, self.last, self._ranks = batch_size, _last(last, drop_last), _Ranks(rank, ranks)
-        self._opened = Opened(path, database, memory, exclude, _parts, _form(decode))
+        self.batch_size, self.last, self._ranks = batch_size, last_of(last, drop_last), Ranks(rank, ranks)
+        self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode))
         self._opened.samples()
         # Epoch and number of records at which an iteration begins: in a worker that is started for it, and, in shared memory,
         # in a worker that exists already.
@@ -342,11 +213,11 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         """The position of the next record, if this process iterates over the dataset itself.  In a DataLoader with workers,
         use lmdbio.torch.DataLoader.state_dict."""
         epoch, records = self._begin
-        return _state(self.plan(), epoch, records + self._given)
+        return state_of(self.plan(), epoch, records + self._given)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Resumes: the next iteration begins where the one that saved the state was."""
-        self.set_epoch(*_place(state, self.plan()))
+        self.set_epoch(*position_in(state, self.plan()))
 
     def __iter__(self) -> Iterator[Any]:
         lives_on = torch.utils.data.get_worker_info() is not None and self._iterated_by == os.getpid()
@@ -355,7 +226,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         return self._samples(self.plan(), epoch, records)
 
     def _samples(self, plan: Plan, epoch: int, records: int) -> Iterator[Any]:
-        part, parts = _part_and_parts()
+        part, parts = this_worker()
         first, skipped = divmod(records, plan.batch)
         if skipped and parts > 1:
             raise ValueError(f"{records} records are not whole batches of {plan.batch}, as workers need them")
@@ -451,7 +322,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if shuffle or drop_last or any(x is not None for x in (sampler, batch_sampler, last, seed, rank, ranks)):
                 raise ValueError("an LmdbIterableDataset sets shuffle, seed, drop_last, last, rank and ranks itself, and takes no "
                                  "sampler")
-            if dataset.batch_size not in (None, _whole(batch_size)):
+            if dataset.batch_size not in (None, whole_batch_size(batch_size)):
                 raise ValueError(f"the dataset has batch_size={dataset.batch_size}, of its own or of another loader; "
                                  f"this loader has {batch_size}")
             dataset.batch_size = batch_size
@@ -459,8 +330,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             super().__init__(dataset, batch_size=batch_size, num_workers=num_workers, **more)
             return
         if not isinstance(dataset, LmdbDataset):
-            raise TypeError(_NOT_OURS.format("lmdbio.torch.DataLoader", "LmdbDataset or LmdbIterableDataset", type(dataset).__name__))
-        if batch_sampler is not None and (_whole(batch_size) != 1 or shuffle or drop_last or
+            raise TypeError(NOT_OURS.format("lmdbio.torch.DataLoader", "LmdbDataset or LmdbIterableDataset", type(dataset).__name__))
+        if batch_sampler is not None and (whole_batch_size(batch_size) != 1 or shuffle or drop_last or
                                           any(x is not None for x in (sampler, last, seed, rank, ranks))):
             raise ValueError("batch_sampler excludes batch_size, shuffle, sampler, drop_last, last, seed, rank and ranks")
         if sampler is not None and shuffle:
@@ -507,7 +378,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             except TypeError:  # a sampler without a length
                 ended = False
             return {"epoch": epoch + 1, "batch": 0} if ended else {"epoch": epoch, "batch": k}
-        return _state(plan, epoch, min(k * plan.batch, plan.length))
+        return state_of(plan, epoch, min(k * plan.batch, plan.length))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Resumes: the next iteration begins where state_dict() was called.  The number of workers may differ."""
@@ -521,7 +392,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                                  "has set_epoch()")
             self._resume = (state["epoch"], state["batch"])
             return
-        epoch, records = _place(state, plan)
+        epoch, records = position_in(state, plan)
         if records % plan.batch:
             raise ValueError(f"the state is at record {records}, which is not a whole number of batches of {plan.batch}")
         self._resume = (epoch, records // plan.batch)

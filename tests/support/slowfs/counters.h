@@ -10,18 +10,19 @@
 namespace lmdbio::slowfs {
 
 // FUSE requests by kind.  The control files' own are not counted.
-#define LMDBIO_SLOWFS_OPS(X)                                                                                 \
-  X(lookup)                                                                                                  \
-  X(getattr)                                                                                                 \
-  X(setattr) X(readlink) X(mkdir) X(mknod) X(unlink) X(rmdir) X(symlink) X(rename) X(link) X(open) X(create) \
-      X(read) X(write) X(flush) X(release) X(fsync) X(fallocate) X(lseek) X(opendir) X(readdir)              \
-          X(releasedir) X(statfs) X(getlk) X(setlk)
+#define LMDBIO_SLOWFS_OPS(X)                                                                              \
+  X(lookup)                                                                                               \
+  X(getattr)                                                                                              \
+  X(setattr)                                                                                              \
+  X(readlink) X(mkdir) X(mknod) X(unlink) X(rmdir) X(symlink) X(rename) X(link) X(open) X(create) X(read) \
+      X(write) X(flush) X(release) X(fsync) X(fallocate) X(lseek) X(opendir) X(readdir) X(releasedir)     \
+          X(statfs) X(getlk) X(setlk)
 // Things done on purpose.
-#define LMDBIO_SLOWFS_FAULTS(X)                                                                            \
-  X(read_error)                                                                                            \
-  X(read_short)                                                                                            \
-  X(read_hang) X(direct_io_open) X(direct_refused) X(create_refused) X(write_open_refused) X(lock_refused) \
-      X(lock_hang)
+#define LMDBIO_SLOWFS_FAULTS(X) \
+  X(read_error)                 \
+  X(read_short)                 \
+  X(read_hang)                  \
+  X(direct_io_open) X(direct_refused) X(create_refused) X(write_open_refused) X(lock_refused) X(lock_hang)
 
 enum class Op : unsigned {
 #define LMDBIO_X(name) k_##name,

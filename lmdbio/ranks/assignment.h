@@ -28,7 +28,7 @@ namespace lmdbio::ranks {
 inline constexpr unsigned kKeptParts = 8;
 
 /// How the elements of one order are divided into the batches of all ranks.
-enum class Assignment : unsigned char {
+enum class Distribution : unsigned char {
   strided,     ///< rank r of P uses elements r, r + P, r + 2 P, ...
   contiguous,  ///< rank r of P uses batches r, r + P, r + 2 P, ...
 };
@@ -36,7 +36,7 @@ enum class Assignment : unsigned char {
 /// The facts about a stream that all ranks know.
 struct Job {
   lmdbio_order order{};  ///< of the whole job: offset 0, step 0 or 1, block 0 or 1; `batch`: of one rank
-  Assignment assignment = Assignment::strided;
+  Distribution distribution = Distribution::strided;
   std::uint32_t ranks = 1, readers = 1;
   std::uint64_t round_records = 1;  ///< records of a round, approximately
   /// The same for scattered orders.  0: scattered orders have no rounds.
@@ -46,7 +46,7 @@ struct Job {
   unsigned kept_parts = 0;
   /// Where each rank's share begins.  Null: all shares begin at order.epoch and order.position.  Set for
   /// ranks that continue where they stopped.  The job ends before records::end_epoch(order).
-  std::shared_ptr<const std::vector<records::Spot>> starts;
+  std::shared_ptr<const std::vector<records::Position>> starts;
   records::Order::List list;  ///< of the order; null: the list in `order` is copied
 };
 
@@ -63,11 +63,12 @@ struct Range {
 
 /// The assignment of a stream's records to readers and ranks.  Constant after make().  Any thread may call
 /// it.
-class Deal {
+class Assignment {
  public:
   /// Computes the assignment.  EINVAL: a field is out of its range; `wrong` (may be null) then points to a
   /// constant text that names the field and its valid values.  ENOMEM.
-  static Result<Deal> make(const Job& job, std::uint64_t records, const char** wrong = nullptr) noexcept;
+  static Result<Assignment> make(const Job& job, std::uint64_t records,
+                                 const char** wrong = nullptr) noexcept;
 
   std::uint32_t ranks() const noexcept { return job_.ranks; }
   std::uint32_t readers() const noexcept { return job_.readers; }
@@ -78,7 +79,7 @@ class Deal {
   /// do not read for each other, and without records.  Each rank then reads its own records, and the
   /// functions below must not be called.
   bool has_rounds() const noexcept { return round_records_ != 0; }
-  bool is_scattered() const noexcept { return home_records_ != 0; }
+  bool is_scattered() const noexcept { return owner_block_records_ != 0; }
   /// Returns how many rounds of each epoch the ranks keep: the first ones.  0 if shares differ between
   /// epochs.
   std::uint64_t kept_rounds() const noexcept { return kept_rounds_; }
@@ -86,7 +87,7 @@ class Deal {
   /// Returns whether the rank keeps the records of this round and has received all of them in an earlier
   /// epoch.  They are not sent to it in this epoch.
   bool was_sent(std::uint32_t rank, std::uint64_t round) const noexcept {
-    const records::Spot start = start_of(rank);
+    const records::Position start = start_of(rank);
     const std::uint64_t epoch = epoch_of(round);
     return keeps(round) && epoch > start.epoch && epoch - start.epoch > (start.position != 0 ? 1 : 0);
   }
@@ -133,8 +134,8 @@ class Deal {
   Range positions(std::uint32_t rank, std::uint64_t round) const;
   /// Owner blocks of a reader in a scattered order: the blocks of ordinals that this reader always reads.
   /// Returns their number, or the ordinals of block `i`.
-  std::uint64_t home_blocks(std::uint32_t reader) const noexcept;
-  Range home_block(std::uint32_t reader, std::uint64_t i) const noexcept;
+  std::uint64_t owner_blocks(std::uint32_t reader) const noexcept;
+  Range owner_block(std::uint32_t reader, std::uint64_t i) const noexcept;
   /// Returns whether each epoch of the order contains all records.
   bool has_all_records() const noexcept {
     return job_.order.kind != LMDBIO_ORDER_LIST && job_.order.kind != LMDBIO_ORDER_FUNCTION;
@@ -147,10 +148,10 @@ class Deal {
   bool is_record(std::uint64_t ordinal) const noexcept { return ordinal < records_; }
   /// Returns whether a batch of the rank contains the record at this position of its share, other than as
   /// padding.
-  bool is_needed(std::uint32_t rank, const records::Order& share, records::Spot at) const noexcept;
-  records::Spot start_of(std::uint32_t rank) const noexcept {
+  bool is_needed(std::uint32_t rank, const records::Order& share, records::Position at) const noexcept;
+  records::Position start_of(std::uint32_t rank) const noexcept {
     return job_.starts != nullptr ? (*job_.starts)[rank]
-                                  : records::Spot{job_.order.epoch, job_.order.position};
+                                  : records::Position{job_.order.epoch, job_.order.position};
   }
   records::Order order_of(std::uint32_t rank) const noexcept { return share_.with_offset(rank); }
 
@@ -160,7 +161,7 @@ class Deal {
   std::uint64_t last_epoch() const noexcept;
 
  private:
-  Deal(Job job, std::uint64_t records, records::Order whole, records::Order share) noexcept
+  Assignment(Job job, std::uint64_t records, records::Order whole, records::Order share) noexcept
       : job_(std::move(job)), records_(records), whole_(std::move(whole)), share_(std::move(share)) {}
   std::uint64_t turn_of(std::uint64_t round) const noexcept {
     return is_scattered() ? 0 : round % rounds_per_epoch();
@@ -173,7 +174,7 @@ class Deal {
   Job job_;
   std::uint64_t records_;
   std::uint64_t round_records_ = 0, first_epoch_ = 0;
-  std::uint64_t home_records_ = 0;  ///< records of an owner block; 0: not scattered
+  std::uint64_t owner_block_records_ = 0;  ///< records of an owner block; 0: not scattered
   std::uint64_t kept_rounds_ = 0;
   records::Order whole_, share_;  ///< orders of all ranks; of rank 0
 };

@@ -1,4 +1,4 @@
-#include "lmdbio/ranks/home_load.h"
+#include "lmdbio/ranks/owner_load.h"
 
 #include <cerrno>
 #include <numeric>
@@ -16,14 +16,14 @@ constexpr std::size_t kReads = 4;
 
 }  // namespace
 
-HomeLoad::HomeLoad(const Deal& deal, std::uint32_t reader, PartSource& source) noexcept
-    : deal_(deal), reader_(reader), source_(source), blocks_(deal.home_blocks(reader)) {}
+OwnerLoad::OwnerLoad(const Assignment& assignment, std::uint32_t reader, PartSource& source) noexcept
+    : assignment_(assignment), reader_(reader), source_(source), blocks_(assignment.owner_blocks(reader)) {}
 
-void HomeLoad::progress(std::uint64_t used) {
+void OwnerLoad::progress(std::uint64_t used) {
   std::erase_if(reads_, [](const std::unique_ptr<PartRead>& read) { return read->done(); });
   reads_.reserve(kReads);
   while (next_ < blocks_ && reads_.size() < kReads && records_ < used * kLoadedForUsed) {
-    const Range block = deal_.home_block(reader_, next_);
+    const Range block = assignment_.owner_block(reader_, next_);
     std::vector<std::uint64_t> ordinals(static_cast<std::size_t>(block.size()));
     std::iota(ordinals.begin(), ordinals.end(), block.begin);
     std::string why;

@@ -11,24 +11,25 @@
 #include <string>
 
 #include "lmdbio/records/build_index.h"
-#include "lmdbio/records/places.h"
+#include "lmdbio/records/record_locations.h"
 #include "lmdbio/records/source.h"
 
 namespace lmdbio::records {
 
 /// Builds a record index in a thread.  The destructor ends the thread; the source's snapshot must be held
 /// until then.  If the build ran out of memory, the next await() starts it again.
-class PendingPlaces final : public Places {
+class PendingLocations final : public RecordLocations {
  public:
   /// Starts the thread.  Returns nullptr if no thread or descriptor can be had.  `tolerant`, `part` and
   /// `parts`: as in IndexRequest.  With several parts, only done() and made() are useful.  May throw
   /// bad_alloc.
-  static std::unique_ptr<PendingPlaces> start(const Source& source, std::shared_ptr<Memory> memory = nullptr,
-                                              bool tolerant = true, std::uint64_t part = 0,
-                                              std::uint64_t parts = 1);
-  ~PendingPlaces() override;
-  PendingPlaces(const PendingPlaces&) = delete;
-  PendingPlaces& operator=(const PendingPlaces&) = delete;
+  static std::unique_ptr<PendingLocations> start(const Source& source,
+                                                 std::shared_ptr<Memory> memory = nullptr,
+                                                 bool tolerant = true, std::uint64_t part = 0,
+                                                 std::uint64_t parts = 1);
+  ~PendingLocations() override;
+  PendingLocations(const PendingLocations&) = delete;
+  PendingLocations& operator=(const PendingLocations&) = delete;
 
   /// Returns true once the thread's work has ended.
   bool done() const noexcept;
@@ -38,8 +39,8 @@ class PendingPlaces final : public Places {
 
   std::uint64_t records() const noexcept override { return request_.record.entries; }
   Status await(const std::atomic<bool>& cancelled, std::string& why) const override;
-  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
-    index_.load(std::memory_order_acquire)->places(first, out);
+  void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept override {
+    index_.load(std::memory_order_acquire)->locations(first, out);
   }
   UnknownOrdinals unknown() const noexcept override {
     return index_.load(std::memory_order_acquire)->unknown();
@@ -50,7 +51,7 @@ class PendingPlaces final : public Places {
   }
 
  private:
-  PendingPlaces(const Source& source, std::shared_ptr<Memory> memory);
+  PendingLocations(const Source& source, std::shared_ptr<Memory> memory);
   static void* run(void* self) noexcept;
   static bool go_on(void* self, std::uint64_t done, std::uint64_t total) noexcept;
   void make() noexcept;
@@ -62,9 +63,9 @@ class PendingPlaces final : public Places {
   const pid_t pid_;
   mutable pthread_t thread_{};
   std::atomic<bool> ending_{false};
-  std::unique_ptr<IndexPlaces> made_;
-  std::atomic<const IndexPlaces*> index_{nullptr};  ///< made_, once it exists
-  mutable std::mutex mutex_;                        ///< guards the members below
+  std::unique_ptr<IndexLocations> made_;
+  std::atomic<const IndexLocations*> index_{nullptr};  ///< made_, once it exists
+  mutable std::mutex mutex_;                           ///< guards the members below
   mutable std::condition_variable changed_;
   mutable bool ended_ = false;  ///< the thread's work has ended
   mutable Status status_;

@@ -16,9 +16,9 @@
 namespace lmdbio::records {
 
 /// Maps ordinals to the locations of records.  Any thread.
-class Places {
+class RecordLocations {
  public:
-  virtual ~Places() = default;
+  virtual ~RecordLocations() = default;
   virtual std::uint64_t records() const noexcept = 0;
   /// Waits until the locations are known; call nothing below before.  Once they are known, a call costs
   /// almost nothing.  Returns ECANCELED if `cancelled` is set during the wait.  Any other error is
@@ -27,9 +27,9 @@ class Places {
   virtual Status await(const std::atomic<bool>&, std::string&) const { return {}; }
   /// Sets `out` to the locations of out.size() records from `first` on.  All of them are below records().
   /// A location may be wrong if the index is damaged: each use checks it.
-  virtual void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept = 0;
-  /// Returns the range of ordinals that are unknown because of damage. places() and ordinal_of() number the
-  /// records in it arbitrarily.
+  virtual void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept = 0;
+  /// Returns the range of ordinals that are unknown because of damage. locations() and ordinal_of() number
+  /// the records in it arbitrarily.
   virtual UnknownOrdinals unknown() const noexcept { return {}; }
   /// Sets `out` to the ordinal of the first record of entry `slot` of leaf page number `leaf`, whose bytes
   /// `page` shows.  Returns MDB_CORRUPTED if there is no such entry.  May throw bad_alloc.
@@ -38,17 +38,17 @@ class Places {
 };
 
 /// Locations from a complete record index.
-class IndexPlaces final : public Places {
+class IndexLocations final : public RecordLocations {
  public:
-  explicit IndexPlaces(RecordIndex index) noexcept : index_(std::move(index)) {}
+  explicit IndexLocations(RecordIndex index) noexcept : index_(std::move(index)) {}
   /// `taken`: bytes of `memory` that the index takes.
-  IndexPlaces(RecordIndex index, std::shared_ptr<Memory> memory, TakenMemory taken) noexcept
+  IndexLocations(RecordIndex index, std::shared_ptr<Memory> memory, TakenMemory taken) noexcept
       : index_(std::move(index)), memory_(std::move(memory)), taken_(std::move(taken)) {}
   const RecordIndex& index() const noexcept { return index_; }
 
   std::uint64_t records() const noexcept override { return index_.records(); }
-  void places(std::uint64_t first, std::span<RecordPlace> out) const noexcept override {
-    index_.places(first, out);
+  void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept override {
+    index_.locations(first, out);
   }
   UnknownOrdinals unknown() const noexcept override { return index_.unknown(); }
   /// The first call makes a LeafLookup.

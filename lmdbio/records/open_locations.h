@@ -5,13 +5,13 @@
 #include <string>
 
 #include "lmdbio/records/build_index.h"
-#include "lmdbio/records/places.h"
+#include "lmdbio/records/record_locations.h"
 #include "lmdbio/records/source.h"
 
 namespace lmdbio::records {
 
-/// Which index open_places() opens, and how.
-struct PlacesRequest {
+/// Which index open_locations() opens, and how.
+struct LocationsRequest {
   std::string database;            ///< its name; empty: the main one
   bool index_file = true;          ///< look for an index file
   std::shared_ptr<Memory> memory;  ///< as in IndexRequest
@@ -30,9 +30,9 @@ std::string index_failure(const std::string& name, Status st, const IndexProblem
 void warn_of_damage(const std::string& name, const IndexProblem& problem) noexcept;
 
 /// Opens the record index of `source`.  `loaded` is set to whether an index file was used.  If many pages
-/// have to be read and there is no progress callback, a thread builds the index (PendingPlaces).  Errors:
+/// have to be read and there is no progress callback, a thread builds the index (PendingLocations).  Errors:
 /// as build_index(); `why` then explains the error.  May throw bad_alloc.
-Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
-                   bool& loaded, std::string& why);
+Status open_locations(const Source& source, const LocationsRequest& request,
+                      std::unique_ptr<RecordLocations>& out, bool& loaded, std::string& why);
 
 }  // namespace lmdbio::records

@@ -6,17 +6,17 @@
 #include <memory>
 #include <vector>
 
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/part_source.h"
 
 namespace lmdbio::ranks {
 
 /// Loads the owner blocks of one reader.  One thread.  Assignment and source outlive it.  The destructor
 /// waits for reads in flight.
-class HomeLoad {
+class OwnerLoad {
  public:
   /// Loads the blocks of reader `reader` of a scattered assignment.
-  HomeLoad(const Deal& deal, std::uint32_t reader, PartSource& source) noexcept;
+  OwnerLoad(const Assignment& assignment, std::uint32_t reader, PartSource& source) noexcept;
 
   /// Starts reads.  Never waits.  `used`: records that the rounds of this reader have requested so far.  The
   /// load stays below a multiple of this number, since a program may read only a small part of an epoch.
@@ -29,7 +29,7 @@ class HomeLoad {
   std::uint64_t records() const noexcept { return records_; }
 
  private:
-  const Deal& deal_;
+  const Assignment& assignment_;
   const std::uint32_t reader_;
   PartSource& source_;
   const std::uint64_t blocks_;

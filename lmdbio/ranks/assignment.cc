@@ -1,4 +1,4 @@
-#include "lmdbio/ranks/deal.h"
+#include "lmdbio/ranks/assignment.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,7 +7,7 @@
 namespace lmdbio::ranks {
 
 using records::Order;
-using records::Spot;
+using records::Position;
 
 namespace {
 
@@ -18,13 +18,13 @@ __extension__ using Wide = unsigned __int128;
 constexpr std::uint64_t kMostRounds = 4;
 /// Each reader gets at least this many owner blocks in scattered orders, so that all readers read about
 /// equally much.
-constexpr std::uint64_t kLeastHomes = 16;
+constexpr std::uint64_t kLeastOwnerBlocks = 16;
 /// Most elements of an epoch that has rounds.  The limit keeps the numbers of rounds from overflowing.
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;
 
 /// Returns how many consecutive elements of the order a rank uses.
 std::uint64_t block_of(const Job& job) noexcept {
-  return job.assignment == Assignment::contiguous ? std::max<std::uint64_t>(job.order.batch, 1) : 1;
+  return job.distribution == Distribution::contiguous ? std::max<std::uint64_t>(job.order.batch, 1) : 1;
 }
 
 lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
@@ -39,7 +39,7 @@ lmdbio_order share_of(const Job& job, std::uint32_t rank) noexcept {
 }  // namespace
 
 // Sets kept_rounds_.  Requires round_records_.
-void Deal::keep_rounds() noexcept {
+void Assignment::keep_rounds() noexcept {
   if (!share_.repeats()) return;
   const unsigned parts = std::min(job_.kept_parts, kKeptParts);
   kept_rounds_ = static_cast<std::uint64_t>(Wide{rounds_per_epoch()} * parts / kKeptParts);
@@ -56,7 +56,7 @@ std::vector<std::uint32_t> choose_readers(std::span<const std::uint32_t> nodes, 
   return readers;
 }
 
-Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wrong) noexcept {
+Result<Assignment> Assignment::make(const Job& job, std::uint64_t records, const char** wrong) noexcept {
   const auto invalid = [wrong](const char* what) {
     if (wrong != nullptr) *wrong = what;
     return Status::from_errno(EINVAL);
@@ -67,7 +67,7 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
   if (job.starts != nullptr && job.starts->size() != job.ranks) return invalid("starts: one for each rank");
   if (job.round_records == 0) return invalid("round_records: it has to be 1 or more");
   if (o.offset != 0 || o.step > 1 || o.block > 1)
-    return invalid("offset, step, block: the order is the whole job's, which is dealt to the ranks");
+    return invalid("offset, step, block: the order must be that of the whole job");
   lmdbio_order whole = o;
   whole.epoch = whole.position = 0;
   Result<Order> all = Order::make(whole, records, wrong, job.list);
@@ -76,10 +76,10 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
   if (job.starts != nullptr) first.epoch = first.position = 0;
   Result<Order> share = Order::make(first, records, wrong, all.value().list());
   if (!share) return share.error();
-  Deal made(job, records, std::move(all).value(), std::move(share).value());
+  Assignment made(job, records, std::move(all).value(), std::move(share).value());
   made.first_epoch_ = made.start_of(0).epoch;
   for (std::uint32_t rank = 0; rank < job.ranks; ++rank) {
-    const Spot start = made.start_of(rank);
+    const Position start = made.start_of(rank);
     if (start.position > made.order_of(rank).length(start.epoch))
       return invalid("position: it is beyond the end of an epoch");
     made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
@@ -103,19 +103,19 @@ Result<Deal> Deal::make(const Job& job, std::uint64_t records, const char** wron
   if (o.kind != LMDBIO_ORDER_SEQUENTIAL) {
     if (job.scattered_records == 0) return made;
     n = std::min(job.scattered_records, elements);
-    made.home_records_ = std::clamp<std::uint64_t>(records / job.readers / kLeastHomes, 1,
-                                                   std::max<std::uint64_t>(n / job.readers, 1));
+    made.owner_block_records_ = std::clamp<std::uint64_t>(records / job.readers / kLeastOwnerBlocks, 1,
+                                                          std::max<std::uint64_t>(n / job.readers, 1));
   }
   made.round_records_ = n;
   made.keep_rounds();
   return made;
 }
 
-std::uint64_t Deal::last_epoch() const noexcept {
+std::uint64_t Assignment::last_epoch() const noexcept {
   return job_.order.end_epoch == LMDBIO_ENDLESS ? UINT64_MAX : job_.order.end_epoch - 1;
 }
 
-std::uint64_t Deal::next_sent(std::uint64_t round) const noexcept {
+std::uint64_t Assignment::next_sent(std::uint64_t round) const noexcept {
   const std::uint64_t epoch = epoch_of(round);
   std::uint64_t next = UINT64_MAX;  // epoch whose first rounds are sent
   if (kept_rounds_ == 0) next = epoch;
@@ -131,36 +131,36 @@ std::uint64_t Deal::next_sent(std::uint64_t round) const noexcept {
   return next > last_epoch() ? UINT64_MAX : first_round(next);
 }
 
-std::uint64_t Deal::home_blocks(std::uint32_t reader) const noexcept {
-  const std::uint64_t all = (records_ - 1) / home_records_ + 1;
+std::uint64_t Assignment::owner_blocks(std::uint32_t reader) const noexcept {
+  const std::uint64_t all = (records_ - 1) / owner_block_records_ + 1;
   return all > reader ? (all - reader - 1) / job_.readers + 1 : 0;
 }
 
-Range Deal::home_block(std::uint32_t reader, std::uint64_t i) const noexcept {
-  const std::uint64_t begin = (i * job_.readers + reader) * home_records_;
-  return {begin, std::min(begin + home_records_, records_)};
+Range Assignment::owner_block(std::uint32_t reader, std::uint64_t i) const noexcept {
+  const std::uint64_t begin = (i * job_.readers + reader) * owner_block_records_;
+  return {begin, std::min(begin + owner_block_records_, records_)};
 }
 
-std::uint64_t Deal::most_positions() const noexcept {
+std::uint64_t Assignment::most_positions() const noexcept {
   const Wide block = block_of(job_);
   return static_cast<std::uint64_t>(
       std::min<Wide>((round_records_ / (block * job_.ranks) + 2) * block, round_records_));
 }
 
-lmdbio_order Deal::share(std::uint32_t rank) const {
+lmdbio_order Assignment::share(std::uint32_t rank) const {
   lmdbio_order o = share_of(job_, rank);
-  const Spot start = start_of(rank);
+  const Position start = start_of(rank);
   o.epoch = start.epoch;
   o.position = start.position;
   return o;
 }
 
-Range Deal::elements(std::uint64_t round) const noexcept {
+Range Assignment::elements(std::uint64_t round) const noexcept {
   const std::uint64_t first = round % rounds_per_epoch() * round_records_;
   return {first, first + std::min(round_records_, whole_.elements() - first)};
 }
 
-Range Deal::part(std::uint64_t round, std::uint32_t part) const noexcept {
+Range Assignment::part(std::uint64_t round, std::uint32_t part) const noexcept {
   const Range all = elements(round);
   const auto cut = [&](std::uint64_t i) {
     return all.begin + static_cast<std::uint64_t>(Wide{all.size()} * i / job_.readers);
@@ -169,18 +169,18 @@ Range Deal::part(std::uint64_t round, std::uint32_t part) const noexcept {
 }
 
 // In rounds of ordinals, returns the only part that begins at or before the ordinal and ends after it.
-std::uint32_t Deal::part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept {
-  if (is_scattered()) return static_cast<std::uint32_t>(ordinal / home_records_ % job_.readers);
+std::uint32_t Assignment::part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept {
+  if (is_scattered()) return static_cast<std::uint32_t>(ordinal / owner_block_records_ % job_.readers);
   const Range all = elements(round);
   const Wide i = ordinal - all.begin;
   return static_cast<std::uint32_t>(((i + 1) * job_.readers - 1) / all.size());
 }
 
-bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noexcept {
+bool Assignment::is_needed(std::uint32_t rank, const Order& share, Position at) const noexcept {
   const lmdbio_order& o = job_.order;
   const std::uint64_t batch = std::max<std::uint64_t>(o.batch, 1);
   const std::uint64_t last = last_epoch();
-  const Spot start = start_of(rank);
+  const Position start = start_of(rank);
   if (at.epoch < start.epoch || at.epoch > last) return false;
   std::uint64_t i, all;  // index and number of records, of the whole stream or of the epoch
   if (share.across_epochs()) {
@@ -197,8 +197,8 @@ bool Deal::is_needed(std::uint32_t rank, const Order& share, Spot at) const noex
   return i < (o.last == LMDBIO_LAST_DROP && all != UINT64_MAX ? all / batch * batch : all);
 }
 
-void Deal::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal, Order& share,
-                std::vector<Need>& out) const {
+void Assignment::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordinal, Order& share,
+                      std::vector<Need>& out) const {
   const std::uint64_t epoch = epoch_of(round);
   const Wide i = (whole_.across_epochs() ? Wide{epoch} * whole_.elements() : 0) + element;
   const auto rank = static_cast<std::uint32_t>(i / block_of(job_) % job_.ranks);
@@ -207,7 +207,7 @@ void Deal::need(std::uint64_t round, std::uint64_t element, std::uint64_t ordina
     out.push_back({ordinal, rank});
 }
 
-void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Need>& out) const {
+void Assignment::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Need>& out) const {
   out.clear();
   const std::uint64_t epoch = epoch_of(round);
   Order share = share_;
@@ -220,8 +220,8 @@ void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Nee
   }
   const Range all = elements(round);
   if (has_all_records() && records_ / job_.readers < all.size()) {  // fewer records than the round has
-    for (std::uint64_t i = 0, blocks = home_blocks(part_number); i < blocks; ++i) {
-      const Range block = home_block(part_number, i);
+    for (std::uint64_t i = 0, blocks = owner_blocks(part_number); i < blocks; ++i) {
+      const Range block = owner_block(part_number, i);
       for (std::uint64_t ordinal = block.begin; ordinal < block.end; ++ordinal)
         if (const std::uint64_t element = *whole_.element_of(epoch, ordinal);
             element >= all.begin && element < all.end)
@@ -237,7 +237,7 @@ void Deal::needs(std::uint64_t round, std::uint32_t part_number, std::vector<Nee
   std::sort(out.begin(), out.end(), [](const Need& a, const Need& b) { return a.ordinal < b.ordinal; });
 }
 
-Range Deal::positions(std::uint32_t rank, std::uint64_t round) const {
+Range Assignment::positions(std::uint32_t rank, std::uint64_t round) const {
   const Order share = order_of(rank);
   const std::uint64_t epoch = epoch_of(round);
   const Range all = elements(round);

@@ -1,4 +1,4 @@
-// Receives one end of stream message from each of many ranks.
+// Receives one end message from each of many ranks.
 //
 // With a receive for each rank, MPI would test thousands of receives, thousands of times a second, as long
 // as the stream lives.  So at most 16 receives are posted.  Each takes a message from any rank.
@@ -12,24 +12,24 @@
 
 namespace lmdbio::ranks {
 
-/// Receives end of stream messages.  One thread.  Must not move or end while a receive is under way.
-class FarewellReceives {
+/// Receives end messages.  One thread.  Must not move or end while a receive is under way.
+class EndMessageReceiver {
  public:
   /// Expects one message from each of `ranks` ranks.  Nothing else may be received on the channel.
-  FarewellReceives(std::uint32_t ranks, unsigned channel) noexcept : left_(ranks), channel_(channel) {}
-  FarewellReceives(const FarewellReceives&) = delete;
-  FarewellReceives& operator=(const FarewellReceives&) = delete;
+  EndMessageReceiver(std::uint32_t ranks, unsigned channel) noexcept : left_(ranks), channel_(channel) {}
+  EndMessageReceiver(const EndMessageReceiver&) = delete;
+  EndMessageReceiver& operator=(const EndMessageReceiver&) = delete;
 
-  /// Calls `heard(rank, number)` for each message that has arrived.  `number` is its content, 0 if it is
+  /// Calls `take(rank, number)` for each message that has arrived.  `number` is its content, 0 if it is
   /// empty.  Then begins further receives.  Never waits.  Errors are those of the transport.
-  template <class Heard>
-  Status progress(Transport& transport, Heard&& heard) {
+  template <class Take>
+  Status progress(Transport& transport, Take&& take) {
     for (One& one : under_way_) {
       if (one.begun) {
         if (!one.op.done()) continue;
         one.begun = false;
         if (!one.op.status.ok()) return one.op.status;
-        heard(one.op.from, one.number);
+        take(one.op.from, one.number);
       }
       if (left_ == 0) continue;
       one.number = 0;

@@ -1,4 +1,4 @@
-#include "lmdbio/records/open_places.h"
+#include "lmdbio/records/open_locations.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 #include "lmdbio/records/build_index.h"
 #include "lmdbio/records/index_file.h"
 #include "lmdbio/records/index_parts.h"
-#include "lmdbio/records/pending_places.h"
+#include "lmdbio/records/pending_locations.h"
 
 namespace lmdbio::records {
 
@@ -41,8 +41,8 @@ void warn_of_damage(const std::string& name, const IndexProblem& problem) noexce
              name.c_str(), problem.damaged, problem.page, problem.reason);
 }
 
-Status open_places(const Source& source, const PlacesRequest& request, std::unique_ptr<Places>& out,
-                   bool& loaded, std::string& why) {
+Status open_locations(const Source& source, const LocationsRequest& request,
+                      std::unique_ptr<RecordLocations>& out, bool& loaded, std::string& why) {
   RecordIndex index;
   loaded = false;
   if (request.index_file) {
@@ -69,7 +69,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
             request.memory->reason();
       return Status::from_errno(ENOMEM);
     }
-    out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
+    out = std::make_unique<IndexLocations>(std::move(index), request.memory, std::move(taken));
     return {};
   }
   if (request.deferred) {
@@ -77,7 +77,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
     return {};
   }
   if (request.progress == nullptr && source.db.leaf_pages >= kManyLeaves) {
-    out = PendingPlaces::start(source, request.memory);
+    out = PendingLocations::start(source, request.memory);
     if (out != nullptr) return {};
   }
   IndexRequest build;
@@ -96,7 +96,7 @@ Status open_places(const Source& source, const PlacesRequest& request, std::uniq
     return st;
   }
   warn_of_damage(source.name, problem);
-  out = std::make_unique<IndexPlaces>(std::move(index), request.memory, std::move(taken));
+  out = std::make_unique<IndexLocations>(std::move(index), request.memory, std::move(taken));
   return {};
 }
 

@@ -1,4 +1,4 @@
-#include "lmdbio/records/pending_places.h"
+#include "lmdbio/records/pending_locations.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/interrupt.h"
-#include "lmdbio/records/open_places.h"
+#include "lmdbio/records/open_locations.h"
 
 namespace lmdbio::records {
 
@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
 
-PendingPlaces::PendingPlaces(const Source& source, std::shared_ptr<Memory> memory)
+PendingLocations::PendingLocations(const Source& source, std::shared_ptr<Memory> memory)
     : file_(source.file), name_(source.name), pid_(::getpid()) {
   request_.file = file_.get();
   request_.file_pages = source.pages;
@@ -33,9 +33,10 @@ PendingPlaces::PendingPlaces(const Source& source, std::shared_ptr<Memory> memor
   request_.cancelled = &ending_;
 }
 
-std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, std::shared_ptr<Memory> memory,
-                                                    bool tolerant, std::uint64_t part, std::uint64_t parts) {
-  std::unique_ptr<PendingPlaces> made(new PendingPlaces(source, std::move(memory)));
+std::unique_ptr<PendingLocations> PendingLocations::start(const Source& source,
+                                                          std::shared_ptr<Memory> memory, bool tolerant,
+                                                          std::uint64_t part, std::uint64_t parts) {
+  std::unique_ptr<PendingLocations> made(new PendingLocations(source, std::move(memory)));
   made->request_.tolerant = tolerant;
   made->request_.part = part;
   made->request_.parts = parts;
@@ -45,23 +46,23 @@ std::unique_ptr<PendingPlaces> PendingPlaces::start(const Source& source, std::s
   return nullptr;
 }
 
-PendingPlaces::~PendingPlaces() {
+PendingLocations::~PendingLocations() {
   if (thread_ == pthread_t{} || ::getpid() != pid_) return;  // in a forked child, the thread does not exist
   ending_.store(true, std::memory_order_relaxed);
   (void)::pthread_join(thread_, nullptr);
 }
 
-void* PendingPlaces::run(void* self) noexcept {
+void* PendingLocations::run(void* self) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-index");
-  static_cast<PendingPlaces*>(self)->make();
+  static_cast<PendingLocations*>(self)->make();
   return nullptr;
 }
 
-bool PendingPlaces::go_on(void* self, std::uint64_t, std::uint64_t) noexcept {
-  return !static_cast<PendingPlaces*>(self)->ending_.load(std::memory_order_relaxed);
+bool PendingLocations::go_on(void* self, std::uint64_t, std::uint64_t) noexcept {
+  return !static_cast<PendingLocations*>(self)->ending_.load(std::memory_order_relaxed);
 }
 
-void PendingPlaces::make() noexcept {
+void PendingLocations::make() noexcept {
   RecordIndex index;
   IndexProblem problem;
   TakenMemory taken;
@@ -70,7 +71,7 @@ void PendingPlaces::make() noexcept {
   try {
     if (st.ok()) {
       warn_of_damage(name_, problem);
-      made_ = std::make_unique<IndexPlaces>(std::move(index), request_.memory, std::move(taken));
+      made_ = std::make_unique<IndexLocations>(std::move(index), request_.memory, std::move(taken));
     } else {
       why = index_failure(name_, st, problem, request_.memory.get());
     }
@@ -89,11 +90,11 @@ void PendingPlaces::make() noexcept {
 
 // Starts the build again.  The caller holds the mutex.  The old thread has ended, or is about to end and
 // does not take the mutex any more.
-void PendingPlaces::make_again() const noexcept {
+void PendingLocations::make_again() const noexcept {
   if (thread_ != pthread_t{}) (void)::pthread_join(thread_, nullptr);
   thread_ = {};
-  // The cast is valid: no PendingPlaces object is const.
-  if (file_->base().start_thread(thread_, run, const_cast<PendingPlaces*>(this)) != 0) {
+  // The cast is valid: no PendingLocations object is const.
+  if (file_->base().start_thread(thread_, run, const_cast<PendingLocations*>(this)) != 0) {
     thread_ = {};
     return;
   }
@@ -101,19 +102,19 @@ void PendingPlaces::make_again() const noexcept {
   status_ = {};
 }
 
-bool PendingPlaces::done() const noexcept {
+bool PendingLocations::done() const noexcept {
   const std::lock_guard lock(mutex_);
   return ended_;
 }
 
-const RecordIndex* PendingPlaces::made(Status& st, std::string& why) const {
+const RecordIndex* PendingLocations::made(Status& st, std::string& why) const {
   const std::lock_guard lock(mutex_);
   st = status_;
   why = why_;
   return made_ != nullptr ? &made_->index() : nullptr;
 }
 
-Status PendingPlaces::await(const std::atomic<bool>& cancelled, std::string& why) const {
+Status PendingLocations::await(const std::atomic<bool>& cancelled, std::string& why) const {
   if (index_.load(std::memory_order_acquire) != nullptr) return {};
   std::unique_lock lock(mutex_);
   if (ended_ && status_.raw() == ENOMEM && ::getpid() == pid_) make_again();

@@ -1,4 +1,4 @@
-#include "lmdbio/records/places.h"
+#include "lmdbio/records/record_locations.h"
 
 #include <lmdb.h>
 
@@ -6,8 +6,8 @@
 
 namespace lmdbio::records {
 
-Status IndexPlaces::ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
-                               std::uint64_t& out) const {
+Status IndexLocations::ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
+                                  std::uint64_t& out) const {
   std::call_once(once_, [this] {
     Result<LeafLookup> made = LeafLookup::make(index_);
     if (!made) throw std::bad_alloc();  // the next call tries again

@@ -1,0 +1,110 @@
+// One rank's part of a stream that the ranks of a team have opened together.
+#pragma once
+
+#include <lmdbio/lmdbio.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lmdbio/ranks/rank_stream.h"
+#include "lmdbio/ranks/stream_sizes.h"
+#include "lmdbio/ranks/team_reader.h"
+#include "lmdbio/records/stream.h"
+
+namespace lmdbio::ranks {
+
+/// Opens a stream together with the other ranks, and reads, sends and receives for it.  It continues while
+/// the program computes, and after the program has closed the stream, until no rank expects anything from it.
+/// Requires the team's lock.
+class StreamMember final : public Member {
+ public:
+  /// `list`: of the order.
+  StreamMember(std::shared_ptr<TeamReader> reader, const lmdbio_order& share, records::Order::List list)
+      : reader_(std::move(reader)), share_(share), list_(std::move(list)), number_(reader_->next_stream()) {}
+  StreamMember(const StreamMember&) = delete;
+  StreamMember& operator=(const StreamMember&) = delete;
+  ~StreamMember() override = default;
+
+  void progress(std::int64_t now_ns) noexcept override;
+  bool finished() const noexcept override {
+    if (!left_) return false;
+    if (state_ == State::failed) return stream_ == nullptr;  // otherwise it stays: messages may be under way
+    return state_ == State::alone || (stream_ != nullptr && stream_->closed());
+  }
+  std::uint64_t events() const noexcept override {
+    std::uint64_t n = static_cast<std::uint64_t>(state_) + 1;
+    if (stream_ != nullptr) n += transport_->events + stream_->events();
+    return n;
+  }
+
+  /// Returns whether each rank reads its own records with a records::Stream, without the other ranks.
+  bool reads_alone() const noexcept { return state_ == State::alone; }
+  /// next() returns this at the first batch of an epoch.  The caller then checks the file and calls
+  /// checked().
+  static constexpr Status kCheckFirst = Status::from_errno(EINPROGRESS);
+  /// Returns the next batch.  EAGAIN: it is not complete yet.  `looks`: makes progress first, even if the
+  /// team has a thread.  `impatient`: see RankStream::next().
+  Status next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks, bool impatient);
+  /// The file has not changed, so the batches of this epoch may be returned.
+  void checked() noexcept { checked_ = stream_->position(); }
+  records::Position position() const noexcept {
+    return stream_ != nullptr ? stream_->position() : records::Position{share_.epoch, share_.position};
+  }
+  bool busy() const noexcept override {
+    return left_ || state_ == State::reader_pending || state_ == State::pending ||
+           (stream_ != nullptr && stream_->busy());
+  }
+  void leave() noexcept override;
+  bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
+  /// See RankStream::resting().
+  bool resting() const noexcept { return state_ == State::running && stream_->resting(); }
+  /// Returns why the next batch is delayed if memory is short, otherwise an empty text.
+  std::string lacks_memory() const;
+  /// Returns the reader's shared state and counters.  Null: none yet.
+  std::shared_ptr<records::Shared> shared() const noexcept { return shared_; }
+
+ private:
+  enum class State : unsigned char {
+    reader_pending,  ///< not all ranks have one snapshot yet
+    pending,         ///< not all ranks have opened the stream yet
+    running,
+    alone,  ///< see reads_alone()
+    failed
+  };
+
+  void claim();
+  StreamFacts facts(std::uint64_t offer) const;
+  void keep_only(unsigned parts) noexcept;
+  void take_answer();
+  void count_traffic() noexcept;
+  Status begin(const Agreement::Answer& answer, std::string& why);
+  void fail(Status status, std::string why) noexcept;
+  void give_up(Status status, std::string why) noexcept;
+
+  const std::shared_ptr<TeamReader> reader_;
+  const lmdbio_order share_;
+  records::Order::List list_;   ///< of share_; dropped when the assignment has it
+  const std::uint64_t number_;  ///< number of this stream, counted per reader
+  State state_ = State::reader_pending;
+  std::uint64_t claim_ = 0;
+  Keeping keeps_;
+  std::uint64_t cached_ = 0;  ///< read through this node's page cache on the direct path, in bytes
+  bool resident_ = false;     ///< this rank's records are in the page cache of its node
+  bool left_ = false;
+  bool gave_up_ = false;  ///< the program has an error, status_; for other ranks this rank has left
+  Status status_;
+  std::string why_;
+  // Destroyed in reverse sequence: each needs those before it.
+  std::shared_ptr<records::Shared> shared_;
+  std::unique_ptr<Transport> transport_;
+  std::optional<Assignment> assignment_;
+  std::unique_ptr<PartSource> source_;
+  std::unique_ptr<RankStream> stream_;
+  Traffic counted_;                           ///< traffic that the reader's counters contain
+  records::Position checked_{UINT64_MAX, 0};  ///< where the epoch began for which the file was checked last
+};
+
+}  // namespace lmdbio::ranks
