@@ -55,9 +55,8 @@ std::uint64_t ReadTxn::used() const noexcept {
 
 std::size_t EnvHandle::spare_index() noexcept {
   // The address of the thread's control block differs by thread and is read from a register.
-  const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   static_assert(kPlaces == 64);
-  return (self >> 6) * 0x9E3779B97F4A7C15u >> 58;
+  return (this_thread() >> 6) * 0x9E3779B97F4A7C15u >> 58;
 }
 
 ReadTxn::ReadTxn(EnvHandle& e, tree::Env& engine)
@@ -158,12 +157,7 @@ void EnvHandle::forget(ReadTxn* t) noexcept {
 void EnvHandle::close_transactions() noexcept {
   {
     const std::lock_guard lock(handles_mutex);
-    if (prev_served != nullptr)
-      prev_served->next_served = next_served;
-    else if (served_environments == this)
-      served_environments = next_served;
-    if (next_served != nullptr) next_served->prev_served = prev_served;
-    next_served = prev_served = nullptr;
+    if (prev != nullptr || served_environments == this) unlink(served_environments, *this);
   }
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
   ReadTxn* const stand_in = stand_in_.exchange(nullptr);
@@ -194,9 +188,7 @@ void EnvHandle::close_transactions() noexcept {
 
 void EnvHandle::serve() noexcept {
   const std::lock_guard lock(handles_mutex);
-  next_served = served_environments;
-  if (next_served != nullptr) next_served->prev_served = this;
-  served_environments = this;
+  link(served_environments, *this);
 }
 
 // Called with the mutex held, by the only thread of a forked child.
