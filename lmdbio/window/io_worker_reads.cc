@@ -62,19 +62,14 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
     ReadQueue& queue = queue_for(l, f.job);
     const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
                                            : f.job.extent()->extent;
-    if (publish && !f.staging) {
-      Result<Staging> made = Staging::make(file.chunk_bytes);
+    const auto keep = [&st](auto made, auto& into) {
       if (made)
-        f.staging = std::move(made).value();
+        into = std::move(made).value();
       else
         st = made.error();
-    } else if (!publish && !scratch_) {
-      Result<Mapping> made = Mapping::zeroed(kScratches * kFillRequest);
-      if (made)
-        scratch_ = std::move(made).value();
-      else
-        st = made.error();
-    }
+    };
+    if (publish && !f.staging) keep(Staging::make(file.chunk_bytes), f.staging);
+    if (!publish && !scratch_) keep(Mapping::zeroed(kScratches * kFillRequest), scratch_);
     if (st.ok())
       st = publish ? queue.add(f.group, wanted, f.staging.data())
                    : queue.add_unread(f.group, wanted, {scratch_.data(), scratch_.size()});
