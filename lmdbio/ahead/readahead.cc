@@ -59,12 +59,6 @@ constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
 /// Upper limit on the needs in a row that are read by themselves after a failed prefetch.
 constexpr unsigned kMostAlone = 64;
 
-StrideWalk::Arrival arrival(Readahead::Step kind) noexcept {
-  return kind == Readahead::Step::edge   ? StrideWalk::Arrival::edge
-         : kind == Readahead::Step::leaf ? StrideWalk::Arrival::leaf
-                                         : StrideWalk::Arrival::value;
-}
-
 }  // namespace
 
 /// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first question that needs
@@ -215,7 +209,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
       return {};
     }
     if (state_ != State::picking) (void)pick(place, view);
-  } else if (kind == Step::edge && state_ == State::stream && StrideWalk::tells_each(place, view)) {
+  } else if (kind == Step::edge && state_ == State::stream && ValueUse::tells_each(place, view)) {
     (void)pick(place, view);  // another turn may use other values
   }
   passed_ += need.pages << view.shift();
@@ -226,7 +220,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
     // If data is in memory, nothing has to be found out, and the walk goes on without further calls.
-    if (!StrideWalk::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
+    if (!ValueUse::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
         in_memory(need, place.forward, now, view)) {
       const std::uint64_t wide = wide_;
       forget();
@@ -235,7 +229,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
       return {};
     }
     leaves = true;
-    const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
+    const Result<bool> goes_on = picking_->step(kind, place, need, view, run);
     if (!goes_on) return goes_on.error();
     if (goes_on.value()) return {};
     used_ = picking_->share();
@@ -414,7 +408,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
       unread_ = 0;
       ++file.stats.key_walks;
       if (pick(place, view)) {
-        const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
+        const Result<bool> goes_on = picking_->step(kind, place, need, view, run);
         if (!goes_on) return goes_on.error();
         if (goes_on.value()) return {};
         picking_.reset();

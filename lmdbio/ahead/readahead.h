@@ -26,12 +26,7 @@ namespace lmdbio::ahead {
 /// Prefetches for one cursor.  Follows the cursor's thread rule.
 class Readahead {
  public:
-  /// The kind of page that the walker comes to.
-  enum class Step : unsigned char {
-    edge,   ///< a leaf, by MDB_FIRST or MDB_LAST
-    leaf,   ///< the next leaf
-    value,  ///< a value in overflow pages
-  };
+  using Step = ahead::Step;
 
   /// What is known about the program's use of the values that it is given.
   enum class Uses : bool { unknown, all };
