@@ -7,32 +7,16 @@
 #include <numeric>
 
 #include "compat/companion.h"
+#include "compat/handle_lists.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 
 namespace lmdbio::compat {
 
-namespace {
-constinit SignalSafeMutex mutex;
-
-template <class T>
-void link(T*& first, T& t) noexcept {
-  t.next = first;
-  if (first != nullptr) first->prev = &t;
-  first = &t;
-}
-template <class T>
-void unlink(T*& first, T& t) noexcept {
-  (t.prev != nullptr ? t.prev->next : first) = t.next;
-  if (t.next != nullptr) t.next->prev = t.prev;
-  t.next = t.prev = nullptr;
-}
-
-}  // namespace
-
+constinit SignalSafeMutex handles_mutex;
 constinit EnvHandle* served_environments = nullptr;
 
-void lock_handles() noexcept { mutex.lock(); }
-void unlock_handles() noexcept { mutex.unlock(); }
+void lock_handles() noexcept { handles_mutex.lock(); }
+void unlock_handles() noexcept { handles_mutex.unlock(); }
 
 ForwardCursor::ForwardCursor(ForwardTxn& t, MDB_cursor* of_real) noexcept
     : real(of_real), stock(t.env->stock), env(t.env) {
@@ -71,9 +55,8 @@ std::uint64_t ReadTxn::used() const noexcept {
 
 std::size_t EnvHandle::spare_index() noexcept {
   // The address of the thread's control block differs by thread and is read from a register.
-  const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
   static_assert(kPlaces == 64);
-  return (self >> 6) * 0x9E3779B97F4A7C15u >> 58;
+  return (this_thread() >> 6) * 0x9E3779B97F4A7C15u >> 58;
 }
 
 ReadTxn::ReadTxn(EnvHandle& e, tree::Env& engine)
@@ -98,7 +81,7 @@ ReadTxn* EnvHandle::take_spare() noexcept {
       return t;
   }
   if (any_more_.load(std::memory_order_relaxed)) {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(handles_mutex);
     if (ReadTxn* const t = more_spare_; t != nullptr) {
       more_spare_ = t->next_spare;
       any_more_.store(more_spare_ != nullptr, std::memory_order_relaxed);
@@ -142,137 +125,9 @@ ReadTxn* EnvHandle::make() {
   if (inherited)
     if (ReadTxn* const t = park_oldest(kMostHeld); t != nullptr) return t;
   auto* const t = new ReadTxn(*this, *engine);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handles_mutex);
   link(all_, *t);
   return t;
-}
-
-// Parks the oldest of the calling thread's transactions and returns its ReadTxn.  Returns nullptr if there
-// are fewer than `least`.  May throw bad_alloc.
-ReadTxn* EnvHandle::park_oldest(unsigned least) {
-  make_stand_in();
-  ReadTxn* t = nullptr;
-  {
-    const std::lock_guard lock(mutex);
-    t = oldest_of_thread(least);
-    if (t == nullptr) return nullptr;
-    park(*t);
-  }
-  if (t->companion != nullptr) stock->txn_reset(t->companion);
-  return t;
-}
-
-// Returns the oldest of the calling thread's transactions that can be parked.  Returns nullptr if there are
-// fewer than `least`.
-ReadTxn* EnvHandle::oldest_of_thread(unsigned least) noexcept {
-  const std::uintptr_t thread = this_thread();
-  ReadTxn* oldest = nullptr;
-  unsigned found = 0, looked = 0;
-  for (ReadTxn* t = all_; t != nullptr && looked != kLook; t = t->next, ++looked) {
-    if (!t->live.load(std::memory_order_acquire) ||
-        t->handle->owner.load(std::memory_order_relaxed) != thread || !t->parkable())
-      continue;
-    if (oldest == nullptr || t->handle->began < oldest->handle->began) oldest = t;
-    ++found;
-  }
-  return found >= least ? oldest : nullptr;
-}
-
-void EnvHandle::park(ReadTxn& t) noexcept {
-  TxnHandle& h = *std::exchange(t.handle, nullptr);
-  h.saved = t.txn.save();
-  h.by_metas = t.by_metas;
-  h.txn = nullptr;
-  h.owner.store(TxnHandle::kParked, std::memory_order_release);
-  link(parked_, h);
-  t.live.store(false, std::memory_order_relaxed);
-  t.by_metas = t.unprotected = false;
-  t.txn.end(true);
-  t.txn.recycle();
-}
-
-// May throw bad_alloc.
-void EnvHandle::make_stand_in() {
-  if (stand_in_.load() != nullptr) return;
-  auto t = std::make_unique<ReadTxn>(*this, *engine);
-  t->txn.recycle();
-  t->counters.leave();
-  t->txn.count_in(*t->counters);
-  t->env = nullptr;
-  if (ReadTxn* none = nullptr; stand_in_.compare_exchange_strong(none, t.get())) (void)t.release();
-}
-
-ReadTxn* EnvHandle::adopt(TxnHandle& h, bool& was_parked) noexcept {
-  {
-    const std::lock_guard lock(mutex);
-    was_parked = h.owner.load(std::memory_order_relaxed) == TxnHandle::kParked;
-    if (!was_parked) {
-      h.owner.store(TxnHandle::kNever, std::memory_order_relaxed);
-      return h.txn;
-    }
-  }
-  ReadTxn* t = nullptr;
-  try {
-    t = park_oldest(kLeastHeld);  // usually it has a reader slot
-    if (t == nullptr) t = take_spare();
-    if (t == nullptr) t = make();
-  } catch (...) {
-    was_parked = false;
-    return stand_in_.load();
-  }
-  TxnHandle* spare = nullptr;
-  {
-    const std::lock_guard lock(mutex);
-    unlink(parked_, h);
-    spare = std::exchange(t->handle, &h);
-    h.txn = t;
-    h.began = begun_.fetch_add(1, std::memory_order_relaxed);
-    h.owner.store(this_thread(), std::memory_order_relaxed);
-    t->live.store(true, std::memory_order_release);
-  }
-  if (spare != nullptr) {
-    spare->tag = 0;
-    spare->drop();
-  }
-  return t;
-}
-
-ReadTxn* EnvHandle::with_slot_of_oldest(ReadTxn* t) noexcept {
-  const AsyncSignalsBlocked fork_safe(has_own_threads());
-  ReadTxn* of_oldest = nullptr;
-  try {
-    of_oldest = park_oldest(kLeastHeld + 1);  // `t` is one of them, and the newest
-  } catch (...) {
-  }
-  if (of_oldest == nullptr) return t;
-  {
-    const std::lock_guard lock(mutex);
-    t->live.store(false, std::memory_order_relaxed);
-    of_oldest->handle = std::exchange(t->handle, nullptr);
-    of_oldest->handle->txn = of_oldest;
-    of_oldest->live.store(true, std::memory_order_release);
-  }
-  give_back(t);
-  return of_oldest;
-}
-
-bool EnvHandle::end_parked(TxnHandle& h, bool reset) noexcept {
-  const std::lock_guard lock(mutex);
-  if (h.owner.load(std::memory_order_relaxed) != TxnHandle::kParked) return false;
-  h.saved.runs = false;
-  if (!reset) unlink(parked_, h);
-  return true;
-}
-
-bool end_parked(TxnHandle& h, bool reset) noexcept {
-  const std::uintptr_t owner = h.owner.load(std::memory_order_acquire);
-  const bool was_closed = owner == TxnHandle::kNever && h.txn->handle != &h;  // its environment was closed
-  if (!was_closed && (owner != TxnHandle::kParked || !h.env->end_parked(h, reset))) return false;
-  if (reset) return true;
-  const AsyncSignalsBlocked fork_safe(has_own_threads());
-  h.tag = 0;
-  h.drop();
-  return true;
 }
 
 void EnvHandle::give_back(ReadTxn* t) noexcept {
@@ -286,7 +141,7 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
         [[likely]]
       return;
   }
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handles_mutex);
   t->next_spare = more_spare_;
   more_spare_ = t;
   any_more_.store(true, std::memory_order_relaxed);
@@ -294,20 +149,15 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
 
 // Removes a ReadTxn from the list and keeps its counters.
 void EnvHandle::forget(ReadTxn* t) noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handles_mutex);
   stats.counters->ended.add(t->txn.counters());
   unlink(all_, *t);
 }
 
 void EnvHandle::close_transactions() noexcept {
   {
-    const std::lock_guard lock(mutex);
-    if (prev_served != nullptr)
-      prev_served->next_served = next_served;
-    else if (served_environments == this)
-      served_environments = next_served;
-    if (next_served != nullptr) next_served->prev_served = prev_served;
-    next_served = prev_served = nullptr;
+    const std::lock_guard lock(handles_mutex);
+    if (prev != nullptr || served_environments == this) unlink(served_environments, *this);
   }
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
   ReadTxn* const stand_in = stand_in_.exchange(nullptr);
@@ -337,10 +187,8 @@ void EnvHandle::close_transactions() noexcept {
 }
 
 void EnvHandle::serve() noexcept {
-  const std::lock_guard lock(mutex);
-  next_served = served_environments;
-  if (next_served != nullptr) next_served->prev_served = this;
-  served_environments = this;
+  const std::lock_guard lock(handles_mutex);
+  link(served_environments, *this);
 }
 
 // Called with the mutex held, by the only thread of a forked child.
@@ -373,7 +221,7 @@ void EnvHandle::forget_counters() noexcept {
 }
 
 bool EnvHandle::idle() noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handles_mutex);
   for (const ReadTxn* t = all_; t != nullptr; t = t->next) {
     if (!t->txn.finished()) return false;
   }
@@ -402,7 +250,7 @@ bool EnvHandle::has_live() const noexcept {
 }
 
 tree::Counters EnvHandle::read_counters() noexcept {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(handles_mutex);
   tree::Counters sum = stats.counters->ended;
   for (const ReadTxn* t = all_; t != nullptr; t = t->next) sum.add(t->txn.counters());
   return sum;

@@ -243,7 +243,7 @@ struct EnvHandle {
   unsigned max_readers = 0;
   std::atomic<bool> overtaken{false};  ///< it was logged that a writer overtook a reader without locks
   std::atomic<bool> lost{false};       ///< it was logged that a parked transaction lost its snapshot
-  EnvHandle *next_served = nullptr, *prev_served = nullptr;  ///< see lock_handles
+  EnvHandle *next = nullptr, *prev = nullptr;  ///< of served_environments
   EnvStats stats;
 
   /// Puts the environment on the list that for_each_served() visits.  The engine must have started.
@@ -324,7 +324,7 @@ struct EnvHandle {
 extern EnvHandle* served_environments;
 template <class F>
 void for_each_served(F&& f) noexcept {
-  for (EnvHandle* e = served_environments; e != nullptr; e = e->next_served) f(*e);
+  for (EnvHandle* e = served_environments; e != nullptr; e = e->next) f(*e);
 }
 
 /// Lock and unlock the mutex of all environments' lists of transactions, for atfork.  It is taken where a

@@ -19,6 +19,13 @@ struct PageRun {
   friend bool operator==(const PageRun&, const PageRun&) = default;
 };
 
+/// The kind of page that a walk comes to.
+enum class Step : unsigned char {
+  edge,   ///< a leaf, by MDB_FIRST or MDB_LAST
+  leaf,   ///< the next leaf
+  value,  ///< a value in overflow pages
+};
+
 /// The position of a walk.  The walk has checked these pages.
 struct WalkPlace {
   std::span<const format::PageView> branches;  ///< from the root down

@@ -1,120 +1,30 @@
 #include "lmdbio/ahead/readahead.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cerrno>
-#include <mutex>
 
-#include "lmdbio/ahead/file_policy.h"
-#include "lmdbio/ahead/pages_there.h"
-#include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::ahead {
 
-using window::ChunkIndex;
 using window::Prefetcher;
 
 namespace {
 
-/// Ranges to probe for residency, in bytes: kLookBytes here, and kFarBytes at distance kFar, which is
-/// beyond the kernel's read-ahead.
-constexpr std::uint64_t kLookBytes = std::uint64_t{1} << 20, kFarBytes = std::uint64_t{256} << 10,
-                        kFar = std::uint64_t{32} << 20;
-/// Bytes granted around a place that was found in memory: at first, and at most.
-constexpr std::uint64_t kFree = std::uint64_t{4} << 20, kMostFree = std::uint64_t{64} << 20;
 /// Steps from one probe to the next of a walk whose values may be unused.
 constexpr unsigned kAskedAgain = 64;
-/// A probe that found all data in memory is valid for this time.  A probe costs about 10 us.
-constexpr std::int64_t kLookNs = 2'000'000;
-/// Fallback where no call reports residency: a read of one byte takes at least this time if the data is not
-/// in memory.
-constexpr std::int64_t kFaultNs = 40'000;
-/// Upper limit on the speed at which programs read values, in bytes per nanosecond.  A faster program skips
-/// them.
-constexpr std::uint64_t kReadingSpeed = 50;
-constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< fewer bytes of values show nothing
-constexpr unsigned kUnread = 2, kAllCached = 4;
-/// Pages sampled per chunk: one touch in 64 KiB shows (window/touched.h).  After kUntouched chunks in a row
-/// without a touch, the values count as not read.
-constexpr unsigned kSamples = 3, kUntouched = 4;
-/// While values are read, one in this many chunks is sampled.
-constexpr unsigned kSampledAgain = 8;
-/// Upper limit on the needs from one plan of a sparse walk to the next.  Half of the planned needs are left
-/// then.
-constexpr unsigned kSparseSteps = 16;
-/// Upper limit on the extent for one value, in bytes.  Page faults read the rest of the value.
-constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
-/// A step that took longer has waited for data.
-constexpr std::int64_t kStallNs = 50'000;
 /// Bytes of needs after which earlier extents may have left the page cache.
 constexpr std::uint64_t kPassed = std::uint64_t{64} << 20;
-/// After this many chunks in a row that a walk comes to for the first time, it counts as less scattered.
-constexpr unsigned kFresh = 8;
 /// Chunks ahead at the start: at the edge of a tree on remote storage, and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
 /// Upper limit on the needs in a row that are read by themselves after a failed prefetch.
 constexpr unsigned kMostAlone = 64;
 
-StrideWalk::Arrival arrival(Readahead::Step kind) noexcept {
-  return kind == Readahead::Step::edge   ? StrideWalk::Arrival::edge
-         : kind == Readahead::Step::leaf ? StrideWalk::Arrival::leaf
-                                         : StrideWalk::Arrival::value;
-}
-
 }  // namespace
 
-/// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first question that needs
-/// it, and keeps it.
-class Readahead::Facts final : public ChunkFacts {
- public:
-  explicit Facts(const Readahead& readahead) noexcept : readahead_(readahead) {}
-  /// Whether the walk has left the chunk, or has read it in pieces.  Read as a whole, it would be read
-  /// twice.
-  bool is_exact(std::uint32_t chunk) override {
-    if (chunk == last_) return exact_;
-    const window::FileCache& file = readahead_.walk_->file();
-    last_ = chunk;
-    exact_ = file.has_page_cache() && !readahead_.is_planned(ChunkIndex{chunk}) &&
-             (readahead_.trail_.been_in(chunk) || asked_bytes(ChunkIndex{chunk}) >= file.chunk_bytes / kPart);
-    return exact_;
-  }
-  bool is_here(std::uint32_t chunk) override {
-    return readahead_.walk_->file().table.state(ChunkIndex{chunk}) != window::ChunkState::file;
-  }
-
- private:
-  /// A chunk counts as read in pieces from this part of it on.  A walk may begin with a few exact reads
-  /// while a StrideWalk finds out which values are used.
-  static constexpr std::uint64_t kPart = 2;
-
-  std::uint64_t asked_bytes(ChunkIndex chunk) {
-    const window::Walk& walk = *readahead_.walk_;
-    if (!walk.has_asked()) return 0;
-    if (!lock_) lock_ = std::unique_lock(*Prefetcher::existing());
-    return Prefetcher::existing()->asked_bytes(walk, chunk);
-  }
-
-  const Readahead& readahead_;
-  std::unique_lock<Prefetcher> lock_;
-  std::uint32_t last_ = ~0u;
-  bool exact_ = false;
-};
-
-// Whether the chunk is in memory or being read, or the walk still waits for it.
-bool Readahead::is_planned(ChunkIndex chunk) const noexcept {
-  return walk_->file().table.state(chunk) != window::ChunkState::file ||
-         std::find(chunks_.begin(), chunks_.end(), chunk) != chunks_.end();
-}
-
-bool Readahead::comes_back_to(ChunkIndex chunk) const noexcept {
-  return trail_.been_in(window::raw(chunk)) && !is_planned(chunk);
-}
-
-Readahead::Readahead(EnvironmentFile& env, Uses uses) noexcept : env_(&env), uses_(uses) {
+Readahead::Readahead(EnvironmentFile& env, Uses uses) noexcept : env_(&env), probe_(env), uses_(uses) {
   if (!env.reads_ahead()) state_ = State::off;
 }
 
@@ -134,7 +44,7 @@ void Readahead::forget() noexcept {
     state_ = State::watching;
   }
   if (state_ != State::off) state_ = State::watching;
-  wide_ = 0;
+  probe_.forget();
 }
 
 Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view,
@@ -183,31 +93,17 @@ Status Readahead::read_need(const PageRun& need, const window::WindowView& view)
     st = needs_.bring(file.file, file.name.c_str(), env_->fd(), at, bytes);
     file.stats.add_reads(needs_.take_counts());
   }
-  if (st.raw() == EBADF) {  // nothing was read: page faults read it
-    st = {};
-  }
+  if (st.raw() == EBADF) st = {};  // nothing was read: page faults read it
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);
   return st;
-}
-
-// Reads a need that lies in no chunk of the plan, up to the size of its extent.  Page faults read the rest
-// of a large value.
-Status Readahead::read_exactly(const PageRun& need, const window::WindowView& view) noexcept {
-  const window::FileCache& file = walk_->file();
-  const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
-  const ChunkIndex a = file.chunk_at(start.first << view.shift());
-  const ChunkIndex b = file.chunk_at((start.first + start.pages - 1) << view.shift());
-  for (std::uint32_t c = raw(a); c <= raw(b); ++c)
-    if (!file.resident_now(ChunkIndex{c})) return read_need(start, view);
-  return {};
 }
 
 Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view,
                            FreeRun& run, bool& leaves) {
   const std::int64_t now = now_ns();
   if (state_ == State::watching) {
-    if (in_memory(need, place.forward, now, view)) {
-      run = around(need);
+    if (probe_.in_memory(need, place.forward, now, view)) {
+      run = probe_.around(need);
       return {};
     }
     if (!start_stream(kind, place, need, view)) {
@@ -215,7 +111,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
       return {};
     }
     if (state_ != State::picking) (void)pick(place, view);
-  } else if (kind == Step::edge && state_ == State::stream && StrideWalk::tells_each(place, view)) {
+  } else if (kind == Step::edge && state_ == State::stream && ValueUse::tells_each(place, view)) {
     (void)pick(place, view);  // another turn may use other values
   }
   passed_ += need.pages << view.shift();
@@ -226,16 +122,16 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
     // If data is in memory, nothing has to be found out, and the walk goes on without further calls.
-    if (!StrideWalk::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
-        in_memory(need, place.forward, now, view)) {
-      const std::uint64_t wide = wide_;
+    if (!ValueUse::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
+        probe_.in_memory(need, place.forward, now, view)) {
+      const ResidencyProbe kept = probe_;
       forget();
-      wide_ = wide;
-      run = around(need);
+      probe_ = kept;
+      run = probe_.around(need);
       return {};
     }
     leaves = true;
-    const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
+    const Result<bool> goes_on = picking_->step(kind, place, need, view, run);
     if (!goes_on) return goes_on.error();
     if (goes_on.value()) return {};
     used_ = picking_->share();
@@ -264,12 +160,6 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   return st;
 }
 
-// Returns the run to grant around a place that is in memory.
-FreeRun Readahead::around(const PageRun& need) const noexcept {
-  const std::uint64_t before = std::min(need.first, wide_);
-  return {need.first - before, before + std::max(wide_, need.pages)};
-}
-
 // Records that the walk starts, or starts over, by MDB_FIRST or MDB_LAST.
 void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   if (need.first != history_.first_page) {
@@ -279,42 +169,6 @@ void Readahead::start_over(bool forward, const PageRun& need) noexcept {
   }
   history_.first_page = need.first;
   history_.end_page = forward ? need.first : need.first + need.pages;
-}
-
-// Whether the data around `need` is in memory, as far as can be found out.  Sets wide_ accordingly.
-bool Readahead::in_memory(const PageRun& need, bool forward, std::int64_t now,
-                          const window::WindowView& view) noexcept {
-  if (!walks_use_resident(config().io, !env_->unmapped())) return false;
-  const std::uint64_t least = kFree >> view.shift(), most = kMostFree >> view.shift();
-  if (wide_ != 0 && now - looked_ns_ < kLookNs) {
-    wide_ = std::min(2 * wide_, most);
-    return true;
-  }
-  const std::uint64_t end = view.pages() << view.shift(), at = need.first << view.shift();
-  const auto there_from = [&](std::uint64_t from, std::uint64_t bytes) -> std::optional<bool> {
-    const std::optional<double> share = env_->cached_share(from, std::min(bytes, end - from), view);
-    return share ? std::optional<bool>(*share >= kMostlyResident) : std::nullopt;
-  };
-  std::optional<bool> there = there_from(forward ? at : at - std::min(at, kLookBytes), kLookBytes);
-  if (there == true && (forward ? end - at > kFar : at > kFar))
-    there = there_from(forward ? at + kFar : at - kFar, kFarBytes);
-  // No call reports residency, so the time of a read decides.  The far byte comes first, because the kernel
-  // may have just read ahead the near one.
-  if (!there) {
-    const std::uint64_t last = end - view.page_size();
-    there = read_at_once(forward ? std::min(at + kFar, last) : at - std::min(at, kFar), view) &&
-            read_at_once(at, view);
-  }
-  looked_ns_ = now;
-  wide_ = *there ? least : 0;
-  return *there;
-}
-
-// Whether a read of one byte at `offset` takes as little time as from memory.  Uses read(2), which cannot
-// end in a signal.
-bool Readahead::read_at_once(std::uint64_t offset, const window::WindowView& view) const noexcept {
-  const std::optional<std::int64_t> ns = env_->time_read(offset, view);
-  return ns && *ns < kFaultNs;
 }
 
 // Starts to find out which values are read.  Returns false if that is not possible.
@@ -357,177 +211,6 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
   unread_ = cached_ = replan_in_ = 0;
   samples_.clear();
   return true;
-}
-
-// Whether the program may have read the values that it was given since the last step returned.
-bool Readahead::reads_values(std::int64_t now, std::uint64_t given) noexcept {
-  const std::uint64_t bytes = given - given_before_;
-  const auto passed = static_cast<std::uint64_t>(std::max<std::int64_t>(now - left_ns_, 1));
-  return bytes < kJudged || passed >= bytes / kReadingSpeed;
-}
-
-// Whether the program has read none of the values that it passed since the last step returned, or was given
-// none.
-bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& place) noexcept {
-  const std::uint64_t bytes = place.given_bytes - given_before_;
-  if (samples_.empty()) return kind == Step::value && !reads_values(now, place.given_bytes);
-  if (bytes == 0) return kind == Step::leaf;
-  if (bytes < kJudged) return false;
-  std::array<window::TouchedPages::Page, kSamples> pages;
-  touched_->look(samples_, {pages.data(), samples_.size()});
-  return std::all_of(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(samples_.size()),
-                     [](auto p) { return p == window::TouchedPages::Page::absent; });
-}
-
-// Chooses pages of `chunk` whose touch will show that values are read.  Private memory shows no touch;
-// pages that were touched before show no new one.
-void Readahead::sample(const FreeRun& chunk, const window::WindowView& view) noexcept {
-  samples_.clear();
-  if (unread_ == 0 && ++chunks_given_ % kSampledAgain != 0) return;
-  if (reads_late_ || walk_->file().path() != ReadPath::page_cache || uses_ == Uses::all) return;
-  if (!touched_) touched_.emplace(window::TouchedPages::open());
-  std::array<const std::byte*, kSamples> at;
-  std::array<window::TouchedPages::Page, kSamples> pages;
-  for (unsigned i = 0; i < kSamples; ++i) {
-    const std::uint64_t page = chunk.first + chunk.pages * (2 * i + 1) / (2 * kSamples);
-    at[i] = page < view.pages() ? view.hint(format::Pgno{page}) : nullptr;
-  }
-  touched_->look(at, pages);
-  if (std::any_of(pages.begin(), pages.end(), [](auto p) { return p != window::TouchedPages::Page::absent; }))
-    return;
-  samples_.assign(at.begin(), at.end());
-}
-
-Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view,
-                        std::int64_t now, FreeRun& run) {
-  Prefetcher& prefetcher = *Prefetcher::existing();
-  window::FileCache& file = walk_->file();
-  if (replan_in_ > 0) {
-    --replan_in_;
-    run = {need.first, need.pages};
-    return read_exactly(need, view);
-  }
-  if (left_ns_ != 0 && uses_ == Uses::unknown && place.values) {
-    unread_ = leaves_values(kind, now, place) ? unread_ + 1 : 0;
-    if (unread_ >= (samples_.empty() ? kUnread : kUntouched) && file.has_page_cache() &&
-        !StrideWalk::is_shared(file, file.chunk_at(need.first << view.shift()), used_)) {
-      unread_ = 0;
-      ++file.stats.key_walks;
-      if (pick(place, view)) {
-        const Result<bool> goes_on = picking_->step(arrival(kind), place, need, view, run);
-        if (!goes_on) return goes_on.error();
-        if (goes_on.value()) return {};
-        picking_.reset();
-      }
-      state_ = State::keys;
-      return go_on_by_keys(place, need, view);
-    }
-  }
-  const unsigned chunk_shift = static_cast<unsigned>(std::countr_zero(file.chunk_bytes));
-  const ChunkGeometry geometry{chunk_shift, view.shift(), view.pages()};
-  std::size_t most = prefetcher.most_chunks(file);
-  if (bytes_left_ != 0) {  // up to the chunk in which the walk ends
-    const std::uint64_t in_chunk = (need.first << view.shift()) % file.chunk_bytes;
-    const std::uint64_t behind = place.forward ? in_chunk : file.chunk_bytes - 1 - in_chunk;
-    most = std::min<std::size_t>(most, (behind + bytes_left_) / file.chunk_bytes + 1);
-  }
-  horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
-  PagesThere there(file, view);
-  if (kind != Step::value) {  // the leaf's values are known if the leaf is there
-    format::PageView leaf;
-    if (there.get(need.first, leaf) && leaf.is_leaf() && leaf.count() != 0) {
-      place.leaf = leaf;
-      place.index = place.forward ? 0 : leaf.count() - 1u;
-    }
-  }
-  const ChunkIndex a{geometry.chunk_of(need.first)};
-  const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
-  if (file.path() == ReadPath::page_cache || file.shares_chunks)
-    if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_, !place.forward);
-  // A chunk that has been evicted since was read in vain, in part.  The page cache keeps chunks, unless
-  // drop_behind is set.
-  const bool loses = file.path() == ReadPath::direct || file.drop_behind;
-  if (loses && (comes_back_to(a) || comes_back_to(b))) {
-    history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
-    fresh_ = 0;
-  }
-  const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
-  plan_walk(place, there, limits, view.shift(), plan_);
-  // A superfluous chunk stays in the page cache for later, but in private memory it is read in vain.
-  if (file.path() == ReadPath::direct) plan_.leaf_pages = 0;
-  {
-    Facts facts(*this);
-    fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
-  }
-  history_ = folded_.history;
-
-  chunks_.clear();
-  for (const std::uint32_t c : folded_.chunks) chunks_.push_back(ChunkIndex{c});
-  extents_.clear();
-  for (const PageRun& r : folded_.alone)
-    extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
-  if (!file.has_page_cache()) extents_.clear();  // an unmapped file has no page cache to read into
-  if (!folded_.in_chunks_now) {
-    (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
-    if (folded_.chunks.empty()) {
-      ++file.stats.sparse_plans;
-      replan_in_ = static_cast<unsigned>(std::min<std::size_t>(kSparseSteps, plan_.runs.size() / 2));
-    }
-    run = {need.first, need.pages};
-    left_ns_ = 0;
-    return read_exactly(need, view);
-  }
-  window::Ticket ticket = prefetcher.submit(*walk_, {chunks_, extents_, {a, b}, {}});
-  const Status st = prefetcher.wait(ticket);
-  if (!st.ok()) return st;
-  for (std::uint32_t c = window::raw(a); c <= window::raw(b); ++c) {
-    if (!trail_.been_in(c) && ++fresh_ >= kFresh) {
-      fresh_ = 0;
-      history_.scattered -= history_.scattered != 0;
-    }
-    trail_.enter(c);
-  }
-  left_ns_ = now_ns();
-  horizon_ = next_horizon(horizon_, left_ns_ - now > kStallNs, most);
-  const std::uint64_t per_chunk = geometry.pages_a_chunk();
-  const std::uint64_t from = std::uint64_t{raw(a)} * per_chunk, end = (std::uint64_t{raw(b)} + 1) * per_chunk;
-  run = {from, end - from};
-  sample(run, view);
-  given_before_ = place.given_bytes;
-  cached_ = file.decision.uses_resident && ticket.all_cached() ? cached_ + 1 : 0;
-  if (cached_ >= kAllCached) forget();
-  return {};
-}
-
-// Reads leaf pages, but no values.
-Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, const window::WindowView& view) {
-  Prefetcher& prefetcher = *Prefetcher::existing();
-  window::FileCache& file = walk_->file();
-  PagesThere there(file, view);
-  WalkPlace keys = place;
-  keys.values = false;
-  constexpr std::size_t kLeaves = 32;
-  plan_walk(keys, there, {kLeaves, kLeaves}, view.shift(), plan_);
-  extents_.clear();
-  extents_.push_back({need.first << view.shift(), need.pages << view.shift()});
-  for (const PageRun& r : plan_.runs)
-    for (std::uint64_t i = 0; i < r.pages; ++i)
-      extents_.push_back({(r.first + i) << view.shift(), view.page_size()});
-  (void)prefetcher.submit(*walk_, {{}, extents_, {}, {}});
-  if (const Status st = read_need(need, view); !st.ok()) return st;
-  const std::byte* const page = view.at(format::Pgno{need.first});
-  format::PageView leaf = format::PageView::none();
-  bool is_leaf = false;
-  // Touch the leaf here, so that its page fault does not count as the program's time.
-  if (page != nullptr) {
-    const AsyncSignalsAllowed program;
-    is_leaf =
-        format::PageView::open(page, view.page_size(), format::Pgno{need.first}, leaf) && leaf.is_leaf();
-  }
-  if (is_leaf) pass_by(file, leaf, view);
-  given_before_ = place.given_bytes;
-  left_ns_ = now_ns();
-  return {};
 }
 
 }  // namespace lmdbio::ahead

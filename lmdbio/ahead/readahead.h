@@ -13,6 +13,7 @@
 
 #include "lmdbio/ahead/environment_file.h"
 #include "lmdbio/ahead/planner.h"
+#include "lmdbio/ahead/residency_probe.h"
 #include "lmdbio/ahead/stride_walk.h"
 #include "lmdbio/ahead/trail.h"
 #include "lmdbio/base/status.h"
@@ -26,12 +27,7 @@ namespace lmdbio::ahead {
 /// Prefetches for one cursor.  Follows the cursor's thread rule.
 class Readahead {
  public:
-  /// The kind of page that the walker comes to.
-  enum class Step : unsigned char {
-    edge,   ///< a leaf, by MDB_FIRST or MDB_LAST
-    leaf,   ///< the next leaf
-    value,  ///< a value in overflow pages
-  };
+  using Step = ahead::Step;
 
   /// What is known about the program's use of the values that it is given.
   enum class Uses : bool { unknown, all };
@@ -82,10 +78,6 @@ class Readahead {
 
   Status step_now(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view,
                   FreeRun& run, bool& leaves);
-  bool in_memory(const PageRun& need, bool forward, std::int64_t now,
-                 const window::WindowView& view) noexcept;
-  FreeRun around(const PageRun& need) const noexcept;
-  bool read_at_once(std::uint64_t offset, const window::WindowView& view) const noexcept;
   Status read_exactly(const PageRun& need, const window::WindowView& view) noexcept;
   Status read_need(const PageRun& need, const window::WindowView& view) noexcept;
   void start_over(bool forward, const PageRun& need) noexcept;
@@ -101,16 +93,14 @@ class Readahead {
   void sample(const FreeRun& chunk, const window::WindowView& view) noexcept;
 
   EnvironmentFile* env_;
+  ResidencyProbe probe_;  ///< of State::watching
   const Uses uses_;
   State state_ = State::watching;
   std::unique_ptr<window::Walk> walk_;
   gather::NeededPages needs_;
   std::shared_ptr<window::FileCache> hinted_file_;  ///< with kernel read-ahead on, though off itself; or null
-  // Of State::watching.
-  std::int64_t looked_ns_ = 0;
-  std::uint64_t wide_ = 0;               ///< pages granted around a place found in memory
-  std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
-  unsigned asked_ = 0;                   ///< steps of picking_
+  std::unique_ptr<StrideWalk> picking_;             ///< of State::picking
+  unsigned asked_ = 0;                              ///< steps of picking_
   static constexpr std::uint32_t kAllUsed = 1000;
   std::uint32_t used_ = kAllUsed;  ///< share of values that are used, in 1/1000
   // Of State::stream.

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -367,57 +366,16 @@ int File::start_thread(pthread_t& thread, void* (*run)(void*), void* argument) c
 
 int File::here() const noexcept { return home_->fd_here(); }
 
-Result<FileIdentity> identity_of(int fd) noexcept {
-  struct stat st;
-  if (::fstat(fd, &st) != 0) return Status::from_errno(errno);
-  return identity_of(st);
-}
-
-FileIdentity identity_of(const struct stat& st) noexcept {
-  FileIdentity id;
-  id.dev = st.st_dev;
-  id.ino = st.st_ino;
-  id.size = static_cast<std::uint64_t>(st.st_size);
-  id.mtime_ns = std::int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
-  return id;
-}
-
 Result<FileIdentity> File::identity() const noexcept {
   Result<FileIdentity> id = Status::from_errno(EBADF);
   (void)with_fd([&id](int fd) noexcept { id = identity_of(fd); });
   return id;
 }
 
-bool is_inode(int fd, const FileIdentity& id) noexcept {
-  struct statx st;
-  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0)
-    return makedev(st.stx_dev_major, st.stx_dev_minor) == id.dev && st.stx_ino == id.ino;
-  const Result<FileIdentity> now = identity_of(fd);
-  return now && now.value().dev == id.dev && now.value().ino == id.ino;
-}
-
-std::optional<std::uint64_t> size_if_inode(int fd, const FileIdentity& id) noexcept {
-  if (fd < 0) return {};
-  struct statx st;
-  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE, &st) != 0) {
-    if (is_inode(fd, id)) return size_known_here(fd);
-    return {};
-  }
-  if (makedev(st.stx_dev_major, st.stx_dev_minor) != id.dev || st.stx_ino != id.ino) return {};
-  return st.stx_size;
-}
-
 bool File::is_inode(const FileIdentity& id) const noexcept {
   bool is = false;
   (void)with_fd([&](int fd) noexcept { is = lmdbio::is_inode(fd, id); });
   return is;
-}
-
-std::uint64_t size_known_here(int fd) noexcept {
-  struct statx sx;
-  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &sx) == 0) return sx.stx_size;
-  struct stat st;
-  return ::fstat(fd, &st) == 0 ? static_cast<std::uint64_t>(st.st_size) : 0;
 }
 
 Result<std::uint64_t> File::size() const noexcept {

@@ -12,17 +12,13 @@
 #include <new>
 #include <utility>
 
-#include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
-#include "lmdbio/io/extents.h"
 #include "lmdbio/window/whole_load.h"
 
 namespace lmdbio::window {
 
 namespace {
 
-/// Upper limit of chunks and extents in flight, for all files together.
-constexpr std::size_t kMostFills = 128;
 /// How many jobs are taken under one hold of the Prefetcher's lock, before the first of them begins.
 constexpr std::size_t kJobsAtOnce = 4;
 /// Extents of at least this size, in bytes, are looked up in the page cache first.  For smaller ones the
@@ -35,34 +31,6 @@ constexpr std::int64_t kLookAtShared = 50'000'000;
 
 /// Interval in ns at which a load of a whole file is tried again after memory was nearly full.
 constexpr std::int64_t kLoadAgain = 100'000'000;
-
-/// Reads into the page cache may all leave their bytes in one buffer.  ThreadSanitizer reports that as a
-/// race, so it gets several.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::size_t kScratches = 4 * kMostFills;
-#else
-constexpr std::size_t kScratches = 1;
-#endif
-
-/// Returns whether a read failed for lack of memory, or because this kind of read is refused.  Then the
-/// file itself may be fine.
-bool lacks_means(Status st) noexcept {
-  switch (st.raw()) {
-    case ENOMEM:
-    case EAGAIN:
-    case ENOBUFS:
-    case EINVAL:
-    case EOPNOTSUPP:
-    case ENOSYS:
-    case EPERM:
-    case EACCES:
-    case EBADF:
-    case ECANCELED:
-      return true;
-    default:
-      return false;
-  }
-}
 
 }  // namespace
 
@@ -225,85 +193,6 @@ void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
                           0);
 }
 
-void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
-  std::size_t at = 0;
-  while (fills_[at].busy) ++at;
-  Fill& f = fills_[at];
-  f.job = std::move(job);
-  f.busy = true;
-  f.group = {};
-  f.staging = std::move(memory);
-  ++in_flight_;
-  FileCache& file = *f.job.file;
-  const ChunkJob* const chunk = f.job.chunk();
-  const bool publish = chunk != nullptr && chunk->publishes;
-  Status st;
-  try {
-    Lane& l = lane(f.job.file);
-    l.queues.set_file_bytes(file.file_bytes.load(std::memory_order_relaxed));
-    ReadQueue& queue = queue_for(l, f.job);
-    const Extent wanted = chunk != nullptr ? Extent{file.offset(chunk->chunk), file.bytes_in(chunk->chunk)}
-                                           : f.job.extent()->extent;
-    if (publish && !f.staging) {
-      Result<Staging> made = Staging::make(file.chunk_bytes);
-      if (made)
-        f.staging = std::move(made).value();
-      else
-        st = made.error();
-    } else if (!publish && !scratch_) {
-      Result<Mapping> made = Mapping::zeroed(kScratches * kFillRequest);
-      if (made)
-        scratch_ = std::move(made).value();
-      else
-        st = made.error();
-    }
-    if (st.ok())
-      st = publish ? queue.add(f.group, wanted, f.staging.data())
-                   : queue.add_unread(f.group, wanted, {scratch_.data(), scratch_.size()});
-    queue.submit();
-  } catch (...) {
-    st = Status::from_errno(ENOMEM);
-  }
-  if (!st.ok()) f.group.status = st;
-  if (f.group.done()) finished(at);
-}
-
-IoWorker::Lane& IoWorker::lane(const std::shared_ptr<FileCache>& file) {
-  for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->file == file) return *l;
-  lanes_.push_back(std::make_unique<Lane>(file));
-  return *lanes_.back();
-}
-
-ReadQueue& IoWorker::queue_for(Lane& lane, const ReadJob& job) {
-  using gather::ReadKind;
-  FileCache& file = *lane.file;
-  const ChunkJob* const c = job.chunk();
-  const char* name = nullptr;
-  const auto get = [&](ReadKind kind) {
-    const Result<ReadQueue*> queue = lane.queues.get(kind, &name);
-    if (queue && name != nullptr && (kind == ReadKind::chunk_direct || file.path() != ReadPath::direct))
-      file.set_engine(name);
-    return queue;
-  };
-  if (c != nullptr && !c->publishes && !file.cannot_populate &&
-      config().engine == IoEngineChoice::automatic) {
-    if (const Result<ReadQueue*> queue = get(ReadKind::chunk_filled); queue) return *queue.value();
-    file.cannot_populate = true;
-  }
-  const Result<ReadQueue*> queue = get(c == nullptr                              ? ReadKind::piece_cached
-                                       : !c->publishes || file.direct == nullptr ? ReadKind::chunk_cached
-                                                                                 : ReadKind::chunk_direct);
-  if (!queue) throw std::bad_alloc();
-  return *queue.value();
-}
-
-// Removes the lanes of files that were closed.
-void IoWorker::drop_lanes() noexcept {
-  std::erase_if(lanes_,
-                [](const std::unique_ptr<Lane>& l) { return l->file->users == 0 && !l->queues.is_busy(); });
-}
-
 // Drops chunks that walks have passed from the page cache.  The file does not fit, and its pages must not
 // evict those of other programs.
 void IoWorker::drop_pages() noexcept {
@@ -320,88 +209,6 @@ void IoWorker::drop_pages() noexcept {
       (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
                             POSIX_FADV_DONTNEED);
   }
-}
-
-// Submits requests and takes results.  Returns true if some request has ended.
-bool IoWorker::pump() noexcept {
-  bool any = false;
-  for (const std::unique_ptr<Lane>& l : lanes_) any = l->queues.pump() || any;
-  for (std::size_t i = 0; i < fills_.size(); ++i) {
-    if (!fills_[i].busy || !fills_[i].group.done()) continue;
-    finished(i);
-    any = true;
-  }
-  return any;
-}
-
-void IoWorker::finished(std::size_t at) noexcept {
-  Fill& f = fills_[at];
-  if (const ChunkJob* const c = f.job.chunk(); c != nullptr) {
-    const ChunkSource::Filled filled = f.job.file->source->filled(c->chunk, f.group.status.ok());
-    f.name = filled.name;
-    if (!filled.good && f.group.status.ok())
-      f.group.status = Status::from_errno(EAGAIN);  // page faults bring the bytes instead
-  }
-  for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->file == f.job.file) l->file->stats.add_reads(l->queues.take_counts());
-  {
-    const std::lock_guard lock(owner_.mutex_);
-    if (const ChunkJob* const c = f.job.chunk(); c != nullptr)
-      chunk_ended(f, *c);
-    else
-      extent_ended(f, *f.job.extent());
-  }
-  f.staging = Staging();
-  f.name.reset();
-  f.job = {};
-  f.busy = false;
-  --in_flight_;
-  may_have_jobs_ = true;
-}
-
-void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
-  FileCache& file = *f.job.file;
-  ++file.stats.extents;
-  const bool failed = !f.group.status.ok() && !lacks_means(f.group.status);
-  if (failed) ++file.stats.read_failed;
-  owner_.schedule_.extent_ended(file, job.extent, failed ? f.group.status.raw() : 0);
-}
-
-void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
-  FileCache& file = *f.job.file;
-  const bool good = f.group.status.ok();
-  const bool current = job.generation == file.table.generation();
-  bool resident = false;
-  if (job.publishes) {
-    keeps_shared_ = keeps_shared_ || f.staging.is_shared();
-    resident = owner_.chunks_.finish(file, job.chunk, job.generation, good, f.staging, f.name);
-    if (good && !resident) ++(current ? file.stats.publish_failed : file.stats.stale);
-  } else {
-    (void)file.table.finish(job.chunk, job.generation, false, NoPlaces{});
-  }
-  ++file.stats.chunks_read;
-  if (const auto ns = static_cast<std::uint64_t>(now_ns() - f.group.sent_ns);
-      good && job.publishes && f.group.sent_ns != 0 &&
-      (file.least_latency_ns == 0 || ns < file.least_latency_ns))
-    file.least_latency_ns = ns;
-  if (job.load != 0) {
-    if (resident) owner_.chunks_.note_lookups(file, job.chunk);
-    whole_load_went_on(file, job, good && (resident || !job.publishes));
-  }
-  // A lack of memory or descriptors says nothing about the file: if there is a mapping, page faults will
-  // tell.
-  const bool failed = !good && (!lacks_means(f.group.status) || !file.has_page_cache());
-  if (failed) ++file.stats.read_failed;
-  if (failed) file.read_failed.store(true, std::memory_order_relaxed);
-  // A read that began before a change of snapshot is repeated if a walk still wants it.
-  const Outcome outcome = failed                      ? Outcome::failed
-                          : !good                     ? Outcome::mapped
-                          : resident                  ? Outcome::ready
-                          : job.publishes && !current ? Outcome::wanted
-                          : !job.publishes            ? Outcome::filled
-                                                      : Outcome::mapped;
-  owner_.schedule_.settle(file, job.chunk, outcome, f.group.status.raw());
-  if (!file.has_page_cache()) owner_.chunk_read_.notify();
 }
 
 void IoWorker::look_for_late_use() noexcept {

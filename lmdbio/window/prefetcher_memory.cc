@@ -1,4 +1,4 @@
-// The part of the Prefetcher that supplies private memory (gather/memory_source.h).
+// The memory of the Prefetcher: supplied to others (gather/memory_source.h), and given back.
 #include <algorithm>
 #include <mutex>
 
@@ -71,6 +71,31 @@ void Prefetcher::begin_wait() noexcept {
 void Prefetcher::end_wait() noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.budget().end_wait();
+}
+
+std::uint64_t Prefetcher::memory_used() noexcept {
+  const std::lock_guard lock(mutex_);
+  return chunks_.budget().used();
+}
+
+std::int64_t Prefetcher::look_at_memory() noexcept {
+  std::uint64_t excess = 0;
+  for (bool more = true; more;) {
+    const std::lock_guard lock(mutex_);
+    gather::MemoryBudget& budget = chunks_.budget();
+    if (budget.look_again_ns() == 0) return 0;
+    budget.look_if_needed(0);
+    more = chunks_.shrink();
+    excess = budget.excess();
+  }
+  if (excess != 0) reclaim(excess);
+  const std::lock_guard lock(mutex_);
+  return chunks_.budget().look_again_ns();
+}
+
+bool Prefetcher::memory_is_nearly_full() noexcept {
+  const std::lock_guard lock(mutex_);
+  return chunks_.budget().nearly_full();
 }
 
 void Prefetcher::reclaim(std::uint64_t bytes) noexcept {

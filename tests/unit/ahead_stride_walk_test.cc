@@ -11,7 +11,6 @@ namespace lmdbio::ahead {
 namespace {
 
 using testing::WalkEnv;
-using Arrival = StrideWalk::Arrival;
 
 constexpr unsigned kValues = 60;
 /// So large that a page in the middle tells of a value.
@@ -38,8 +37,7 @@ class StrideWalkTest : public ::testing::Test {
   template <class Reads>
   unsigned walk(Reads&& reads) {
     for (unsigned i = 0; i < values_; ++i) {
-      const Result<bool> goes_on =
-          picking_->step(Arrival::value, env_.at(i), env_.value(i), env_.view(), run_);
+      const Result<bool> goes_on = picking_->step(Step::value, env_.at(i), env_.value(i), env_.view(), run_);
       EXPECT_TRUE(goes_on);
       if (!goes_on || !goes_on.value()) return i;
       EXPECT_TRUE(run_.covers(env_.value(i).first, pages_each_ - 1));

@@ -1,0 +1,104 @@
+// Finds out which of the values that a walk is given the program reads: page tables show what it has touched.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/ahead/planner.h"
+#include "lmdbio/ahead/stride.h"
+#include "lmdbio/window/file_stats.h"
+#include "lmdbio/window/touched.h"
+#include "lmdbio/window/window.h"
+
+namespace lmdbio::ahead {
+
+/// Observes the values that one walk of a cursor is given.  Values are numbered in the order of the walk.
+class ValueUse {
+ public:
+  /// Whether average values are so large that a touch of a page in their middle shows the use of that value
+  /// alone.  Otherwise only the use of the first value that the program reads can be seen.
+  static bool tells_each(const WalkPlace& place, const window::WindowView& view) noexcept;
+
+  ValueUse(window::TouchedPages touched, bool tells_each) noexcept
+      : touched_(std::move(touched)), tells_each_(tells_each) {}
+
+  /// Returns false if the states of pages cannot be read, or in a forked child.
+  bool can_look() const noexcept { return bool{touched_}; }
+  /// Whether the program has read the value before `place`: the walk jumped to a place near here, and the
+  /// program reads the values that it has come to since.
+  bool has_read_before(const WalkPlace& place, const window::WindowView& view) const noexcept;
+  void anew() noexcept;
+
+  /// Finds out which of the values given so far were used.  `value`: the one that is given next, or null.
+  /// Counts predictions in `stats`.
+  void look_back(const WalkPlace* value, const window::WindowView& view, window::FileStats& stats);
+  /// Records that value `number`, at `place`, is given to the program.
+  void give(std::uint64_t number, const WalkPlace& place, bool predicted, const window::WindowView& view);
+  /// Records that all values of a leaf are given, from number `base` on; likely none is used.  Returns the
+  /// number after the last value that will be looked at; 0: none will.
+  std::uint64_t give_leaf(const format::PageView& leaf, bool forward, std::uint64_t base,
+                          const window::WindowView& view);
+  /// Records that the walk comes to another leaf.
+  void leave_leaf() noexcept { upcoming_.count = 0; }
+  /// Sets the size of the values of the walk's leaf, approximate.
+  void set_leaf_bytes(std::uint64_t bytes) noexcept { leaf_bytes_ = bytes; }
+  /// Required after each step of the walk: page faults from now on are the program's.
+  void end_step() noexcept { before_ = faults(); }
+
+  const Stride& stride() const noexcept { return stride_; }
+  /// Returns false if the program reads all values, reads them by no rule, or cannot be observed any more.
+  bool goes_on() const noexcept;
+  /// Whether values are fetched without a guess: all that were seen are used.
+  bool probes() const noexcept { return tells_each_ && !stride_.seen_unused() && stride_.period() == 0; }
+  /// Whether the walk counts as one over keys.
+  bool is_fast() const noexcept;
+  /// Whether reads do not show when the next value is given, because they come later or from other threads.
+  bool reads_late() const noexcept { return !apart_; }
+
+ private:
+  /// A value that was given to the program since the last step.
+  struct Given {
+    std::uint64_t number;
+    const std::byte* sample;  ///< null: the value is too small to observe, or was present before
+    bool predicted;
+    bool absent;  ///< false also if unknown
+  };
+  /// The next values of a leaf, and whether their samples were present when they were looked at together.
+  struct Upcoming {
+    static constexpr unsigned kMost = 16;
+    const std::byte* leaf = nullptr;
+    bool forward = true;
+    unsigned first = 0, count = 0;  ///< entries, in walk order
+    std::array<window::TouchedPages::Page, kMost> pages{};
+  };
+  struct Faults {
+    long major = 0, all = 0;
+  };
+
+  static Faults faults() noexcept;
+  const window::TouchedPages::Page* upcoming(const WalkPlace& value) const noexcept;
+  bool read_late(const std::byte* sample);
+  const std::byte* sample_of(const format::PageView& leaf, unsigned entry,
+                             const window::WindowView& view) const noexcept;
+  void give(std::uint64_t number, const std::byte* sample, window::TouchedPages::Page now, bool predicted);
+
+  window::TouchedPages touched_;
+  bool tells_each_;  ///< use shows for each value; else only for the first value read
+  Stride stride_;
+  std::vector<Given> given_;
+  std::uint64_t leaf_bytes_ = 0;             ///< see set_leaf_bytes()
+  unsigned fast_leaves_ = 0;                 ///< leaves passed without a call at each value
+  Faults before_;                            ///< the thread's at the end of the last step
+  unsigned unseen_ = 0, unseen_faults_ = 0;  ///< values given and not seen used; major faults meanwhile
+  unsigned unseen_in_a_row_ = 0;             ///< values in a row at the start whose use cannot be seen
+  std::vector<const std::byte*> late_;       ///< samples of the last few unused values
+  bool apart_ = true;                        ///< use can be observed
+  // Pages that are looked at together.
+  std::vector<const std::byte*> looks_;
+  std::vector<window::TouchedPages::Page> looked_;
+  Upcoming upcoming_;
+};
+
+}  // namespace lmdbio::ahead
