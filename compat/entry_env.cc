@@ -70,8 +70,8 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   env.flags = env.lockless ? flags & ~(~env.setup.open_flags & MDB_NOLOCK) : flags;
   env.max_key = stock.env_get_maxkeysize(real);
   (void)stock.env_get_maxreaders(real, &env.max_readers);
-  // If the reader table shows a slot only while its transaction runs, the companion must end with the
-  // transaction.
+  // Companions' transactions may outlive those of the program, unless other processes would see their reader
+  // slots: with MDB_NOTLS and a reader table.
   env.keep_companions = (flags & MDB_NOTLS) == 0 || (flags & MDB_NOLOCK) != 0;
   env.serve();
   if (config().node != NodeMode::off) node::Table::remove_dead();
@@ -241,7 +241,7 @@ LMDBIO_ABI int mdb_env_set_assert(MDB_env* env, MDB_assert_func* func) {
   return real != nullptr ? e->stock->env_set_assert(real, func) : 0;
 }
 
-// Calls that a forked child without a companion can answer as well.
+// Calls that a forked child answers without a companion.
 
 LMDBIO_ABI int mdb_env_stat(MDB_env* env, MDB_stat* stat) {
   EnvHandle* const e = as_env(env);

@@ -264,7 +264,7 @@ int close(void* handle) noexcept {
 }
 
 void free_team(void* handle) noexcept {
-  // Otherwise messages may still be in flight, and their memory must stay.
+  // If the team has not ended well, messages may still be in flight, and their memory must stay.
   if (team_of(handle)->ended_well()) delete static_cast<SharedTeam*>(handle);
 }
 

@@ -68,7 +68,7 @@ ReadTxn::ReadTxn(EnvHandle& e, tree::Env& engine)
 
 ReadTxn::~ReadTxn() {
   if (handle == nullptr) return;
-  handle->tag = 0;  // a call with it would go to the real library
+  handle->tag = 0;  // it is no handle of ours any more
   handle->drop();
 }
 
@@ -120,7 +120,7 @@ ReadTxn* EnvHandle::with_handle(ReadTxn* t) noexcept {
   }
 }
 
-// Returns a ReadTxn without a handle: that of a handle parked for this, or a new one.  May throw bad_alloc.
+// Returns a ReadTxn without a handle: one that was parked, or a new one.  May throw bad_alloc.
 ReadTxn* EnvHandle::make() {
   if (inherited)
     if (ReadTxn* const t = park_oldest(kMostHeld); t != nullptr) return t;
@@ -172,7 +172,8 @@ void EnvHandle::close_transactions() noexcept {
     forget(t);
     if (live) {
       if (t->unprotected) look_back(*t);
-      // Stock does not free its memory either; abort and close handle it.
+      // The memory of the transaction stays, as with stock: it is freed when the program aborts it or closes
+      // the environment.
       t->txn.end(false);
       t->txn.recycle();
       t->counters.leave();
@@ -195,7 +196,7 @@ void EnvHandle::serve() noexcept {
 void EnvHandle::forget_companions() noexcept {
   inherited = true;
   for (ReadTxn* t = all_; t != nullptr; t = t->next) {
-    // The parent may have opened cursors, which were not counted.
+    // These handles are never parked: the parent may have opened cursors, which `refs` does not count.
     if (t->handle != nullptr) t->handle->owner.store(TxnHandle::kNever, std::memory_order_relaxed);
     t->companion = nullptr;
     t->by_metas = t->live.load(std::memory_order_relaxed) && !t->txn.finished();

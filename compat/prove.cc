@@ -47,8 +47,8 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   return read_fully(engine, size, second).ok() && format::explain_meta(second, why);
 }
 
-/// Holds a transaction of the real library, so that writers do not reuse the pages being checked.  None if
-/// `real` is null.
+/// Holds a transaction of the real library, so that writers do not reuse the pages being checked.  Holds
+/// nothing if `real` is null.
 class Held {
  public:
   Held(const Stock& stock, MDB_env* real) noexcept : stock_(stock) {
@@ -76,8 +76,8 @@ class Held {
 
 std::int64_t ns(const timespec& t) noexcept { return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
-/// Returns whether any later change will give the file other times. ext3 counts seconds, FAT two seconds,
-/// others the kernel's ticks.
+/// Returns whether each later change will change the file's timestamps.  ext3 counts seconds, FAT two
+/// seconds, others the kernel's ticks.
 bool is_settled(const struct stat& at) noexcept {
   timespec now;
   if (::clock_gettime(CLOCK_REALTIME_COARSE, &now) != 0) return false;
@@ -88,7 +88,7 @@ bool is_settled(const struct stat& at) noexcept {
 
 /// Files on local file systems whose metas were checked, in their present state.  One word per file, without
 /// a lock, because a forked child might find a lock held.  A writer that changes a mapped file changes its
-/// times late, but it does not damage the metas.
+/// timestamps late.  An old entry does no harm then, because the writer does not damage the metas.
 class Proven {
  public:
   bool has(const struct stat& at) const noexcept {
@@ -221,7 +221,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
     if (of != nullptr) {
       now = of->txn.snapshot();
     } else {
-      // An error here would also prevent the copy.
+      // Stock's copy would fail with the same error.
       if (held.rc() != 0) return as_status(held.rc());
       now.txnid = held.id();
       Status st = tree::read_snapshot(engine.metas().pages, held, now);
@@ -234,7 +234,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
         check::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
     if (tree::overtaken(engine.metas().pages, now.txnid))
-      continue;  // without locks: the writer may have changed it
+      continue;  // without locks, the writer may have changed the page meanwhile
     log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
              hazard.page, hazard.reason);
     return st;

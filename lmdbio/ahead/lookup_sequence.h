@@ -90,7 +90,7 @@ class LookupSequence {
     unsigned index = 0, entries = 0;
   };
 
-  /// Upper limit on the leaf pages that the lookups since the last one may have passed.
+  /// Upper limit on the leaf pages that lookups may have passed since the last call of came_to().
   std::int64_t reach() const noexcept {
     const std::int64_t most = is_walk() ? 2 * std::abs(step_) : kMostStep;
     return 1 + skipped_ * most / std::max<std::int64_t>(last_.entries, 1);
@@ -124,7 +124,8 @@ class LookupSequence {
     run_ += skipped_ + 1;
   }
 
-  Position last_, stray_;  ///< of the walk or the last lookup; of a lookup elsewhere after it
+  Position last_;   ///< of the walk, or of the last lookup
+  Position stray_;  ///< of a lookup elsewhere after last_
   std::int64_t step_ = 0;
   unsigned in_a_row_ = 0, strays_ = 0, skipped_ = 0;
   std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump; in earlier runs

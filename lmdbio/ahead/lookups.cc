@@ -20,7 +20,7 @@ namespace {
 /// Fallback where no call reports residency: a read of a resident page takes less than kReadNs, plus 1 ns
 /// for each kBytesANs bytes.
 constexpr std::int64_t kReadNs = 40'000, kBytesANs = 4;
-/// Upper limit on the time that another thread needs to do something and to answer.
+/// Time that another thread usually needs to do something and to answer, at most.
 constexpr std::int64_t kOtherThreadNs = 40'000;
 /// Limits on the size of a piece, in bytes.  A value of more than two pieces is read by several requests at
 /// a time.
@@ -222,8 +222,8 @@ bool Lookups::there(const window::WindowView& view, std::uint64_t at, std::uint6
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
-// Returns true if the data beyond the kernel's read-ahead from `at` is not in memory; the caller found the
-// data at `at` in memory.  The kernel may then be reading ahead of lookups in order.  Their data looks
+// Returns true if the data half a MiB after `at` is not in memory; the caller found the data at `at` in
+// memory.  The kernel may then be reading ahead of lookups in order.  Their data looks
 // resident while it is still being read.
 bool Lookups::is_edge(const window::WindowView& view, std::uint64_t at) noexcept {
   constexpr std::uint64_t kBeyond = std::uint64_t{512} << 10, kBytes = std::uint64_t{64} << 10;

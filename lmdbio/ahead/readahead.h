@@ -50,9 +50,9 @@ class Readahead {
   void limit_bytes(std::uint64_t bytes) noexcept { bytes_left_ = bytes; }
   /// Waits until the walker can read `need`.  `place` is the position of `need`; its `leaf` is none for
   /// Step::leaf and Step::edge.  Sets `run` to the pages that the walker may enter, `need` included.  Sets
-  /// `leaves` if the walker must call again at each leaf even so.  Returns an errno if `need` cannot be
-  /// read now; `run` is empty then, and the next call tries again.  Not a cancellation point; preserves
-  /// errno.
+  /// `leaves` if the walker must call again at each leaf page, also inside the run.  Returns an errno if
+  /// `need` cannot be read now; `run` is empty then, and the next call tries again.  Not a cancellation
+  /// point; preserves errno.
   Status step(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view, FreeRun& run,
               bool& leaves) noexcept;
   /// Returns the run that a lookup may read after it has jumped to a place with `need`, before it counts as
@@ -98,9 +98,10 @@ class Readahead {
   State state_ = State::watching;
   std::unique_ptr<window::Walk> walk_;
   gather::NeededPages needs_;
-  std::shared_ptr<window::FileCache> hinted_file_;  ///< with kernel read-ahead on, though off itself; or null
-  std::unique_ptr<StrideWalk> picking_;             ///< of State::picking
-  unsigned asked_ = 0;                              ///< steps of picking_
+  std::shared_ptr<window::FileCache>
+      hinted_file_;  ///< its kernel read-ahead was enabled, because this object is off; or null
+  std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
+  unsigned asked_ = 0;                   ///< steps of picking_
   static constexpr std::uint32_t kAllUsed = 1000;
   std::uint32_t used_ = kAllUsed;  ///< share of values that are used, in 1/1000
   // Of State::stream.

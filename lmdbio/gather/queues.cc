@@ -23,8 +23,8 @@ constexpr std::size_t kMost = ReadQueue::kMostRequest, kFill = PageFiller::kPiec
                       kSmall = std::size_t{256} << 10, kWhole = std::size_t{1} << 30;
 
 /// How a kind of read is made.  `engine`: the engine unless LMDBIO_ENGINE names one; it does not change
-/// populate and single.  Reads into the page cache block in the kernel: io_uring would hand them to threads
-/// of its own.
+/// populate and single.  Reads into the page cache block in the kernel, and io_uring hands them to threads of
+/// its own; so the I/O thread, index builds and checks prefer ours.
 struct Row {
   ReadKind kind;
   From from;

@@ -21,7 +21,7 @@ namespace lmdbio::gather {
 enum class ReadKind : unsigned char {
   chunk_direct,    ///< chunks of walks and loads, past the page cache
   chunk_filled,    ///< chunks of walks and loads, into the page cache without a copy (PageFiller)
-  chunk_cached,    ///< as chunk_filled, where PageFiller is not available
+  chunk_cached,    ///< chunks through the page cache, where neither of these is available
   piece_cached,    ///< pieces of chunks, into the page cache
   needed,          ///< pages that the calling thread waits for, into the page cache
   needed_copied,   ///< as `needed`, and into memory; one request for each extent

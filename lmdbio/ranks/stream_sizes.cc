@@ -17,9 +17,9 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = s
 constexpr std::uint64_t kPartsInMemory = 5 * kRoundsAhead;
 /// Parts that must fit into the memory for messages besides the records that are kept.
 constexpr std::uint64_t kPartsOnTheirWay = 8;
-/// Records of a share may be larger than the average.
+/// A share may have this many times the bytes that the average record size suggests.
 constexpr double kMoreThanEstimated = 8.0 / 7;
-/// No rank has memory for any part of a larger share.  In bytes.
+/// Bytes.  Of a share larger than this, no rank has memory for any part.
 constexpr double kMostKept = 1e18;
 constexpr std::uint64_t kPageBytes = 4096;
 /// Bytes that a rank reads at a time of an order that it reads for itself (records/stream.cc).
@@ -44,7 +44,7 @@ bool votes_to_exchange(const StreamFacts& f) noexcept {
   facts.records = f.records;
   facts.record_bytes = f.record_bytes;
   facts.elements = has_length(f.share) ? f.share.length : f.records;
-  facts.epochs = records::epochs_to_read(f.share);  // 0, after all epochs, favours the exchange
+  facts.epochs = records::epochs_to_read(f.share);  // 0 if all epochs are over; that favours the exchange
   facts.round_records = round_records(f.offer, scattered_bytes(f.record_bytes), f.readers);
   facts.fetch_records = kFetchBytes / f.record_bytes;
   facts.nodes = f.nodes;

@@ -17,7 +17,9 @@ namespace {
 constexpr std::uint64_t kSamples = 64;
 
 constexpr std::uint32_t kExchangeScattered = 1, kReadAlone = 2;
-constexpr unsigned kAtKeptParts = 8;  ///< kKeptParts bits from this one on: as many are set as parts are kept
+/// The votes contain the number of kept parts in unary, from this bit on.  So the bitwise AND of all votes
+/// has the least number.
+constexpr unsigned kAtKeptParts = 8;
 static_assert(kAtKeptParts + kKeptParts < 32);
 constexpr std::uint32_t bits_of_parts(unsigned parts) noexcept { return ((1u << parts) - 1) << kAtKeptParts; }
 
@@ -66,7 +68,7 @@ bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
   const std::uint64_t records = locations.records();
   const Result<records::Order> order = records::Order::make(share, records, nullptr, std::move(list));
   if (!order) return false;
-  const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // the function is not called for this
+  const bool whole = share.kind == LMDBIO_ORDER_FUNCTION;  // the sample needs no call of the function
   const std::uint64_t all = whole ? records : order.value().length(share.epoch);
   const std::uint64_t samples = std::min(all, kSamples);
   std::uint64_t bytes = 0;

@@ -18,10 +18,10 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Number of checks in a row without progress and without a call of the program.  After kLooksUntilSettled
-/// checks (about 100 ms), the team's thread checks only every 10 ms.  After kLooksUntilAsleep checks (about
-/// 200 ms), it checks only every 50 ms.  In each check MPI may begin to copy the program's own messages, on
-/// a thread that competes with the program for its core (docs/decisions/0016).
+/// Thresholds for the number of checks in a row without progress and without a call of the program.  After
+/// kLooksUntilSettled checks (about 100 ms), the team's thread checks only every 10 ms.  After
+/// kLooksUntilAsleep checks (about 200 ms), it checks only every 50 ms.  In each check MPI may begin to copy
+/// the program's own messages, on a thread that competes with the program for its core (docs/decisions/0016).
 constexpr unsigned kLooksUntilSettled = 100, kLooksUntilAsleep = 110;
 constexpr std::int64_t kPauseSettled = 10'000'000, kPauseAsleep = 50'000'000;
 
@@ -35,7 +35,8 @@ Team::Team(std::unique_ptr<Network> network, Settings settings)
   transport_ = network_->open_port(0);
   if (transport_ == nullptr) throw std::bad_alloc();
   agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);
-  // Rank 0 is a reader, so its port of a stream stays open until all ranks have left the stream.
+  // Rank 0 is a reader, so its port of a stream stays open until all ranks have left the stream.  So a number
+  // is free on all ranks if it is free on rank 0.
   agreement_->avoid_numbers([this](std::uint32_t number) { return network_->port_in_use(number + 1); });
   if (network_->threads() == Network::Threads::any && settings_.own_thread) start_thread();
 }

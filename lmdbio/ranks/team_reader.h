@@ -38,8 +38,8 @@ class TeamReader final : public Member {
   };
 
   /// Claims that this rank has opened the database `name` in `path` with this state.  `local` must outlive
-  /// the result, or let_go() must be called.  Sets `out` before it calls anything of `local`.  Takes the
-  /// team's lock.  May throw bad_alloc.
+  /// the result, or let_go() must be called.  Sets `out` before it calls `local`, whose functions use `out`.
+  /// Takes the team's lock.  May throw bad_alloc.
   static void open(const std::shared_ptr<Team>& team, std::string_view path, std::string_view name,
                    const FileState& state, Local& local, std::shared_ptr<TeamReader>& out);
   /// Tells the other ranks that this rank could not open the database, for the reason `why`.  Takes the
@@ -117,7 +117,8 @@ class TeamReader final : public Member {
   bool works_alone_ = false;  ///< work_ builds the whole index
   std::weak_ptr<PayloadMemory> message_memory_;
   bool stuck_ = false;
-  bool gave_up_ = false;  ///< the program has an error, status_; for other ranks this rank has left
+  bool gave_up_ =
+      false;  ///< the program gets the error status_, and the other ranks are told that this rank has left
   std::uint64_t streams_ = 0;
   Status status_;
   std::string why_;

@@ -21,11 +21,12 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 /// Bytes that are read together: a few requests of the largest size.  Bytes that are copied from the page
 /// cache together must fit into a processor's cache.
 constexpr std::uint64_t kLoadBytes = 4 * kMiB, kCachedLoadBytes = kMiB / 2;
-/// The part of a fetch that is planned.  Records differ in size, and buffers should not.
+/// The bytes up to which a fetch is filled.  The rest is left, because records differ in size and buffers
+/// should not.
 constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - bytes / 16; }
 /// Bytes of the first fetch.  It is small, because the program waits for it and does nothing else.
 constexpr std::uint64_t kFirstLoadBytes = kMiB;
-/// Bytes to read ahead: latency times bandwidth of file systems that need some dozens of requests in flight.
+/// Bytes to read ahead: some dozens of requests of 1 MiB in flight, which remote file systems need.
 constexpr std::uint64_t kAheadBytes = 32 * kMiB;
 /// Fetches to read ahead at least, so that the program works on one batch while the next is read.
 constexpr std::size_t kLeastAhead = 2;
@@ -98,7 +99,7 @@ void Stream::cancel() noexcept {
   shared_.pool->changes().notify();
 }
 
-// Takes the turn.  False: cancelled.  `always`: not to be cancelled.
+// Takes the turn.  Returns false if the stream was cancelled, unless `always` is set.
 bool Stream::enter(bool always) noexcept {
   if (try_enter()) return true;
   for (;;) {

@@ -1,4 +1,4 @@
-// ahead::Lookups of many keys at once: a private cache of tree pages, and one wait per tree level for all
+// Lookups of many keys at once: a private cache of tree pages, and one wait per tree level for all
 // keys.
 #pragma once
 

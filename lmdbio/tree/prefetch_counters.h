@@ -14,7 +14,7 @@ struct PrefetchCounters {
   std::uint64_t arena = 0;   ///< values read into private memory
   std::uint64_t hits = 0;    ///< lookups answered from prefetched keys
   std::uint64_t waits = 0;   ///< lookups that waited for a prefetch in flight
-  /// ahead::Lookups of prefetched keys that fell back to page faults: a read failed, or memory was short.
+  /// Lookups of prefetched keys that fell back to page faults: a read failed, or memory was short.
   std::uint64_t dropped = 0;
   std::uint64_t bytes = 0, requests = 0;  ///< read, tree pages included
 

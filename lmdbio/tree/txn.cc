@@ -201,7 +201,7 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
 }
 
 void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
-  // ahead::Lookups until the next probe, if there can be none now.
+  // Lookups until the next probe, if there can be none now.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
   if (prefetch_ != nullptr) {  // prefetch requests already read these pages

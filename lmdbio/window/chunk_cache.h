@@ -59,12 +59,12 @@ class ChunkCache {
   /// Gives back what take_memory() took, for a chunk that is not published.
   void return_memory(const FileCache& file) noexcept;
   /// Takes memory for a use other than chunks; evicts chunks as `urgency` says.  Returns false if there is
-  /// no room.  With gather::Urgency::ahead it also returns false if `use` would exceed its share.
+  /// no room.  With Urgency::ahead it also returns false if `use` would exceed its share.
   bool reserve(gather::MemoryUse use, std::uint64_t bytes,
                gather::Urgency urgency = gather::Urgency::ahead) noexcept;
   /// Gives back what reserve() took, in pieces of any size.
   void give_back(gather::MemoryUse use, std::uint64_t bytes) noexcept;
-  /// See gather::MemorySource.
+  /// See MemorySource.
   std::uint64_t room_for_needs() const noexcept;
   bool could_take(gather::MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) const noexcept;
   /// Returns the bytes that take_memory() last refused to a chunk since the previous call, or 0.  Does not

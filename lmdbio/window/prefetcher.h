@@ -102,7 +102,7 @@ class Prefetcher final : public gather::MemorySource {
   /// mapped are not bound by it.  With lock() held.
   bool over_limit() const noexcept { return chunks_.budget().over_limit(); }
 
-  // The process's memory: gather::MemorySource.  take() with gather::Urgency::ahead gives at most the use's
+  // The process's memory: MemorySource.  take() with Urgency::ahead gives at most the use's
   // share.
   std::uint64_t memory_limit() const noexcept override { return chunks_.budget().limit(); }
   void join(gather::MemoryUse use) noexcept override;
@@ -133,7 +133,7 @@ class Prefetcher final : public gather::MemorySource {
   std::uint64_t memory_used() noexcept;
 
   // For a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  Other state of
-  // files that must gather::agree with the Prefetcher's uses this lock, too (ahead/unmapped_file.h).  It is
+  // files that must agree with the Prefetcher's uses this lock, too (ahead/unmapped_file.h).  It is
   // not held during a read or a wait.
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }

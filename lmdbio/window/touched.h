@@ -1,8 +1,8 @@
 // Tells which pages of a file's mapping this process has touched, by the present bit of /proc/self/pagemap.
 //
 // A touch also maps the other pages of the same 64 KiB block that are in the page cache (fault-around: 16
-// pages of 4 KiB).  Reads into the page cache map none.  So a page is evidence for a value if all bytes
-// within 64 KiB of the page belong to the value.
+// pages of 4 KiB).  Reads into the page cache map none.  So a page shows the use of a value only if the
+// value contains all bytes within 64 KiB of the page, on both sides.
 #pragma once
 
 #include <cstddef>

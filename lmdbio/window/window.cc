@@ -46,8 +46,8 @@ void* reserve_at(void* at, std::size_t bytes) noexcept {
 constinit WindowCalls calls{move_mapping, duplicate_mapping, reserve_at};
 
 // Windows are as long as their map sizes up to a sum of kMostReserved bytes.  Longer windows would use up
-// the addresses that the program needs for its own mappings.  So further windows get only room for more
-// than a file grows by while it is open.
+// the addresses that the program needs for its own mappings.  So further windows are only somewhat
+// longer than their files: by more than a file grows while it is open.
 constexpr std::uint64_t kMostReserved = std::uint64_t{4} << 40, kMostCapacity = std::uint64_t{8} << 40;
 constexpr std::uint64_t kMuchRoom = std::uint64_t{1} << 40, kLittleRoom = std::uint64_t{1} << 30,
                         kLeastRoom = std::uint64_t{64} << 20;
@@ -106,14 +106,14 @@ Result<Window> Window::map(int fd, std::uint64_t length, std::size_t page_size, 
                            std::uint64_t capacity) noexcept {
   static constinit std::atomic<std::byte*> last{nullptr};  // likely to be free if that window was closed
   capacity = std::max(capacity, length);
-  // Growth extends the last page of the mapping.  That page must map the file, so it lies behind all pages
-  // that can be published.
+  // Growth extends the last page of the mapping.  That page must map the file.  Publishing replaces
+  // mappings, so the page lies behind all pages that can be published.
   const std::uint64_t bytes = capacity > length ? align_up(length, system_page()) + system_page() : length;
   Result<Mapping> mapping = Mapping::map_file(fd, bytes, kHugePage, last.load(std::memory_order_relaxed));
   if (!mapping) return mapping.error();
   if (const std::uint64_t limit = capacity > length ? address_limit() : 0; limit != 0) {
-    // The kernel leaves no room behind a mapping.  A gap as large as all addresses that the process may
-    // have cannot be used up by other mappings.
+    // The kernel leaves no room behind a mapping.  A gap of RLIMIT_AS bytes cannot be filled by other
+    // mappings.
     const std::uint64_t gap = align_up(std::min(capacity, limit), kHugePage);
     const auto at = reinterpret_cast<std::uintptr_t>(mapping.value().data());
     if (at > 2 * gap) {

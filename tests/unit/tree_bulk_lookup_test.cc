@@ -1,4 +1,4 @@
-// ahead::Lookups of many keys at once against single ones, on every kind of database that LMDB writes and on
+// Lookups of many keys at once against single ones, on every kind of database that LMDB writes and on
 // damaged pages; what is kept, what is read, and reads that fail.
 #include <gtest/gtest.h>
 #include <stdlib.h>
