@@ -126,7 +126,7 @@ ReadTxn* EnvHandle::make() {
     if (ReadTxn* const t = park_oldest(kMostHeld); t != nullptr) return t;
   auto* const t = new ReadTxn(*this, *engine);
   const std::lock_guard lock(handles_mutex);
-  link(all_, *t);
+  add_to_list(all_, *t);
   return t;
 }
 
@@ -151,18 +151,18 @@ void EnvHandle::give_back(ReadTxn* t) noexcept {
 void EnvHandle::forget(ReadTxn* t) noexcept {
   const std::lock_guard lock(handles_mutex);
   stats.counters->ended.add(t->txn.counters());
-  unlink(all_, *t);
+  remove_from_list(all_, *t);
 }
 
 void EnvHandle::close_transactions() noexcept {
   {
     const std::lock_guard lock(handles_mutex);
-    if (prev != nullptr || served_environments == this) unlink(served_environments, *this);
+    if (prev != nullptr || served_environments == this) remove_from_list(served_environments, *this);
   }
   for (Spare& s : spare_) s.txn.store(nullptr, std::memory_order_relaxed);
   ReadTxn* const stand_in = stand_in_.exchange(nullptr);
   if (parked_ == nullptr) delete stand_in;
-  for (; parked_ != nullptr; unlink(parked_, *parked_)) {
+  for (; parked_ != nullptr; remove_from_list(parked_, *parked_)) {
     parked_->txn = stand_in;
     parked_->owner.store(TxnHandle::kNever, std::memory_order_release);
   }
@@ -189,7 +189,7 @@ void EnvHandle::close_transactions() noexcept {
 
 void EnvHandle::serve() noexcept {
   const std::lock_guard lock(handles_mutex);
-  link(served_environments, *this);
+  add_to_list(served_environments, *this);
 }
 
 // Called with the mutex held, by the only thread of a forked child.

@@ -9,14 +9,14 @@ namespace lmdbio::compat {
 extern SignalSafeMutex handles_mutex;
 
 template <class T>
-void link(T*& first, T& t) noexcept {
+void add_to_list(T*& first, T& t) noexcept {
   t.next = first;
   if (first != nullptr) first->prev = &t;
   first = &t;
 }
 
 template <class T>
-void unlink(T*& first, T& t) noexcept {
+void remove_from_list(T*& first, T& t) noexcept {
   (t.prev != nullptr ? t.prev->next : first) = t.next;
   if (t.next != nullptr) t.next->prev = t.prev;
   t.next = t.prev = nullptr;

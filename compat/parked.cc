@@ -46,7 +46,7 @@ void EnvHandle::park(ReadTxn& t) noexcept {
   h.by_metas = t.by_metas;
   h.txn = nullptr;
   h.owner.store(TxnHandle::kParked, std::memory_order_release);
-  link(parked_, h);
+  add_to_list(parked_, h);
   t.live.store(false, std::memory_order_relaxed);
   t.by_metas = t.unprotected = false;
   t.txn.end(true);
@@ -85,7 +85,7 @@ ReadTxn* EnvHandle::adopt(TxnHandle& h, bool& was_parked) noexcept {
   TxnHandle* spare = nullptr;
   {
     const std::lock_guard lock(handles_mutex);
-    unlink(parked_, h);
+    remove_from_list(parked_, h);
     spare = std::exchange(t->handle, &h);
     h.txn = t;
     h.began = begun_.fetch_add(1, std::memory_order_relaxed);
@@ -122,7 +122,7 @@ bool EnvHandle::end_parked(TxnHandle& h, bool reset) noexcept {
   const std::lock_guard lock(handles_mutex);
   if (h.owner.load(std::memory_order_relaxed) != TxnHandle::kParked) return false;
   h.saved.runs = false;
-  if (!reset) unlink(parked_, h);
+  if (!reset) remove_from_list(parked_, h);
   return true;
 }
 

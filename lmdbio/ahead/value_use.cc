@@ -24,11 +24,13 @@ constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
 constexpr std::size_t kLate = 16, kReadLate = 8;
 /// After this many unused values in a row, the walk counts as one over keys and calls step() at leaves only.
 constexpr std::uint64_t kKeys = 256;
-/// For values that cannot be distinguished.  kMostUnasked: with more bytes of values per leaf, the walk
-/// calls step() at each value.  kOfLeaf: samples per leaf.  kLookedAtAgain: one sample in this many is looked
-/// at again later.
+// For values whose use cannot be told apart:
+/// If a leaf has more bytes of values, the walk calls step() at each value.
 constexpr std::uint64_t kMostUnasked = std::uint64_t{1} << 20;
-constexpr unsigned kOfLeaf = 8, kLookedAtAgain = 8;
+/// Samples of a leaf.
+constexpr unsigned kOfLeaf = 8;
+/// One sample in this many is looked at again later.
+constexpr unsigned kLookedAtAgain = 8;
 
 // Returns the pages of the value of an entry; none if it has no valid pages of its own.
 PageRun pages_of(const format::PageView& leaf, unsigned entry, const window::WindowView& view) noexcept {

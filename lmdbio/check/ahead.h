@@ -3,10 +3,10 @@
 //
 // Without it, the check would wait for one page fault after the other.  ReadAhead goes through the tree by
 // itself, level by level, and only a few waves ahead.  A wave consists of leaf pages that follow each other
-// in the tree, and of the pages that they name: headers of overflow runs, roots of trees of duplicates and
-// of named databases.  While the check walks one wave, the pages of the next one are being read.  ReadAhead
-// is only advice.  If it misses pages, or gets them wrong in a damaged tree, the check reads them by page
-// faults.
+// in the tree, and of the pages that they name.  These are headers of overflow runs, roots of trees of
+// duplicates, and roots of named databases.  While the check walks one wave, the pages of the next one are
+// being read.  ReadAhead is only advice.  If it misses pages, or gets them wrong in a damaged tree, the check
+// reads them by page faults.
 #pragma once
 
 #include <atomic>

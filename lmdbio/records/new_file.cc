@@ -21,7 +21,7 @@
 namespace lmdbio::records {
 namespace {
 
-/// A temporary name is the file's name, a period, and this many letters or digits.
+/// A temporary name consists of the name of the file, a period, and this many letters or digits.
 constexpr std::size_t kRandom = 6;
 /// Most temporary names that are tried.
 constexpr std::uint64_t kTries = 100;
