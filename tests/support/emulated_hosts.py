@@ -113,13 +113,15 @@ def be_the_head(args, state):
     run("mount", "--bind", os.path.join(state, "hosts"), "/etc/hosts")
     for i in range(args.hosts):
         start_host(args, state, i)
+    # One session for all ranks: Linux 6.18 stops every other process for up to a minute while the ranks of two sessions
+    # wait with sched_yield, since it then schedules the group of one session again and again (CONFIG_SCHED_AUTOGROUP).
     env = {k: v for k, v in os.environ.items() if not k.startswith("OMPI_")}
     env.update({STATE: state, "TMPDIR": state, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                 "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_tcp_if_include": ADDRESSES,
                 "OMPI_MCA_oob_tcp_if_include": ADDRESSES, "OMPI_MCA_mpi_yield_when_idle": "1",
                 "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_plm": "rsh",
                 "OMPI_MCA_plm_rsh_agent": os.path.abspath(__file__), "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-                "OMPI_MCA_orte_tmpdir_base": state})
+                "OMPI_MCA_orte_tmpdir_base": state, "OMPI_MCA_orte_leave_session_attached": "1"})
     hosts = ",".join(f"node{i}:{args.ranks}" for i in range(args.hosts))
     return subprocess.run([args.mpirun, "--host", hosts, "-np", str(args.hosts * args.ranks), "--map-by", "slot", "-x", "TMPDIR",
                            *(state if a == "TMP" else a for a in args.program)], env=env, check=False).returncode
