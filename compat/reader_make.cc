@@ -48,12 +48,12 @@ Status reader_memory(const std::string& name, const lmdbio_reader_options& optio
                      std::string& why) {
   window::Prefetcher* const prefetcher = window::Prefetcher::get();
   if (prefetcher == nullptr) return Status::from_errno(ENOMEM);
-  const std::uint64_t all = prefetcher->memory_limit();
+  const std::uint64_t all = prefetcher->memory().limit();
   out.limit = options.memory != 0 ? options.memory : all;
   if (all != 0) {
     out.limit = std::min(out.limit, all);
-    out.process = records::Memory::of_process(*prefetcher);
-    prefetcher->set_reclaim(records::Memory::reclaim);
+    out.process = records::Memory::of_process(prefetcher->memory());
+    prefetcher->memory().set_reclaim(records::Memory::reclaim);
     return {};
   }
   if (out.limit != 0) return {};

@@ -98,7 +98,7 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
 std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   if (env.engine == nullptr) return std::nullopt;
   stats::IoReport out;
-  const std::shared_ptr<window::FileCache> file = env.engine->file().cache_so_far();
+  const std::shared_ptr<window::WindowFile> file = env.engine->file().cache_so_far();
   if (file == nullptr) {
     out.read_path = "mmap";
     out.reason = env.engine->file().reads_ahead() ? "no walk or lookup found data missing in memory"
@@ -111,7 +111,7 @@ std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   out.engine = file->engine.load(std::memory_order_relaxed);
   out.residency = file->residency.how();
   out.chunk_bytes = file->chunk_bytes;
-  out.memory_limit = window::Prefetcher::existing()->memory_limit();
+  out.memory_limit = window::Prefetcher::existing()->memory().limit();
   out.stats = env.engine->file().stats(*file);
   return out;
 }

@@ -14,8 +14,8 @@
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/residency.h"
-#include "lmdbio/window/file_cache.h"
 #include "lmdbio/window/window.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::ahead {
 
@@ -64,13 +64,13 @@ class EnvironmentFile {
 
   /// Returns the cache of the current window.  The first call makes it, for a snapshot of `used_pages`.
   /// Returns nullptr if there can be none.
-  std::shared_ptr<window::FileCache> cache(std::uint64_t used_pages) noexcept;
+  std::shared_ptr<window::WindowFile> cache(std::uint64_t used_pages) noexcept;
   /// Returns the cache of the window that `view`, of a running transaction, belongs to.
-  std::shared_ptr<window::FileCache> cache(const window::WindowView& view) noexcept;
+  std::shared_ptr<window::WindowFile> cache(const window::WindowView& view) noexcept;
   /// Returns the cache if there is one already, else nullptr.
-  std::shared_ptr<window::FileCache> cache_so_far() const noexcept;
+  std::shared_ptr<window::WindowFile> cache_so_far() const noexcept;
   /// Returns the statistics of `file`, this file's cache.  For an unmapped file they include all its windows.
-  window::FileStats stats(const window::FileCache& file) const noexcept {
+  window::FileStats stats(const window::WindowFile& file) const noexcept {
     return unmapped_file_ != nullptr ? unmapped_file_->stats() : file.stats;
   }
   /// Announces that a transaction of snapshot `txnid` begins, which has read nothing yet.  The file has
@@ -91,7 +91,7 @@ class EnvironmentFile {
   std::shared_ptr<window::Window> window_;  ///< of an unmapped file: its first window
   std::unique_ptr<UnmappedFile> unmapped_file_;
   // Owned.  Replaced without a lock: by the one thread that changes the map size, or by compare-and-exchange.
-  std::atomic<std::shared_ptr<window::FileCache>*> cache_{nullptr};
+  std::atomic<std::shared_ptr<window::WindowFile>*> cache_{nullptr};
   std::atomic<const Residency*> residency_{nullptr};  ///< owned; made at the first use
   std::atomic<std::uint64_t> newest_{0};              ///< txnid of the newest snapshot seen
 };

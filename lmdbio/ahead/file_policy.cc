@@ -7,10 +7,10 @@
 
 namespace lmdbio::ahead {
 
-using window::FileCache;
 using window::Prefetcher;
+using window::WindowFile;
 
-std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64_t at,
+std::uint64_t lookup_missed(WindowFile& file, std::uint64_t snapshot, std::uint64_t at,
                             std::uint64_t used_bytes, bool far) noexcept {
   ++file.stats.lookups_missed;
   if (file.users == 0) return 0;
@@ -26,7 +26,7 @@ std::uint64_t lookup_missed(FileCache& file, std::uint64_t snapshot, std::uint64
 }
 
 // Samples at most 16 values, spread over the leaf, each by an address in its middle page.
-void pass_by(FileCache& file, const format::PageView& leaf, const window::WindowView& view) noexcept {
+void pass_by(WindowFile& file, const format::PageView& leaf, const window::WindowView& view) noexcept {
   constexpr unsigned kOfLeaf = 16;
   std::array<const std::byte*, kOfLeaf> values;
   std::size_t n = 0;

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "lmdbio/format/page_view.h"
-#include "lmdbio/window/file_cache.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::ahead {
 
@@ -12,10 +12,10 @@ namespace lmdbio::ahead {
 /// far from the previous lookup.  Begins a background load of the whole file if lookups go all over it and it
 /// fits.  Returns the number of far misses under this snapshot so far; 0 if the miss was not far, or the
 /// file is being loaded.  Any thread.
-std::uint64_t lookup_missed(window::FileCache& file, std::uint64_t snapshot, std::uint64_t at,
+std::uint64_t lookup_missed(window::WindowFile& file, std::uint64_t snapshot, std::uint64_t at,
                             std::uint64_t used_bytes, bool far) noexcept;
 /// Records that a walk passes by the values of `leaf`.  If the program reads them later, outside of calls,
 /// the file is worth loading as a whole (window/late_use.h).  Any thread.
-void pass_by(window::FileCache& file, const format::PageView& leaf, const window::WindowView& view) noexcept;
+void pass_by(window::WindowFile& file, const format::PageView& leaf, const window::WindowView& view) noexcept;
 
 }  // namespace lmdbio::ahead

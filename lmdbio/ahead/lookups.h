@@ -132,10 +132,10 @@ class Lookups {
   LookupOrder leaves_, values_;
   /// Read around values: the file is remote, lookups go all over it, and it is not being loaded.
   bool around_ = false;
-  bool off_ = false;                         ///< nothing can be done for this environment's lookups
-  std::uint32_t window_ = 0;                 ///< number of the window that the members below belong to
-  std::shared_ptr<window::FileCache> file_;  ///< null: no lookup has missed anything yet
-  gather::NeededPages needs_;                ///< reads of that file
+  bool off_ = false;                          ///< nothing can be done for this environment's lookups
+  std::uint32_t window_ = 0;                  ///< number of the window that the members below belong to
+  std::shared_ptr<window::WindowFile> file_;  ///< null: no lookup has missed anything yet
+  gather::NeededPages needs_;                 ///< reads of that file
   /// Branch pages that were found in memory, by the low bits of their page numbers; 0: none.
   std::array<std::uint64_t, 64> known_{};
   // The fetch of all leaf pages.

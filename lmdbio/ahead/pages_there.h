@@ -13,7 +13,7 @@ namespace lmdbio::ahead {
 class PagesThere final : public PageSource {
  public:
   /// `tries`: upper limit on probes of the page cache; each is a system call.
-  PagesThere(window::FileCache& file, const window::WindowView& view, unsigned tries = 8)
+  PagesThere(window::WindowFile& file, const window::WindowView& view, unsigned tries = 8)
       : file_(file), view_(view), tries_(tries) {}
   bool get(std::uint64_t page, format::PageView& out) override {
     if (page >= view_.pages() || page < format::kMetaPages) return false;
@@ -32,7 +32,7 @@ class PagesThere final : public PageSource {
   }
 
  private:
-  window::FileCache& file_;
+  window::WindowFile& file_;
   const window::WindowView& view_;
   unsigned tries_;
 };

@@ -85,7 +85,7 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const wi
 // Reads `need` into the page cache and waits.  A page fault that fails would end in a signal.  Pages that
 // are in the page cache may lack their bytes: the kernel reads ahead of faults, and forgets that it failed.
 Status Readahead::read_need(const PageRun& need, const window::WindowView& view) noexcept {
-  window::FileCache& file = walk_->file();
+  window::WindowFile& file = walk_->file();
   Status st;
   if (!file.has_page_cache()) return st;
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
@@ -181,7 +181,7 @@ bool Readahead::pick(const WalkPlace& place, const window::WindowView& view) {
 
 bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
                              const window::WindowView& view) {
-  std::shared_ptr<window::FileCache> file = env_->cache(view);
+  std::shared_ptr<window::WindowFile> file = env_->cache(view);
   if (file == nullptr) return false;
   if (file->path() == ReadPath::page_faults) {
     // Page faults are as good, unless values are left out.

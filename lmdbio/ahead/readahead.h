@@ -98,7 +98,7 @@ class Readahead {
   State state_ = State::watching;
   std::unique_ptr<window::Walk> walk_;
   gather::NeededPages needs_;
-  std::shared_ptr<window::FileCache>
+  std::shared_ptr<window::WindowFile>
       hinted_file_;  ///< its kernel read-ahead was enabled, because this object is off; or null
   std::unique_ptr<StrideWalk> picking_;  ///< of State::picking
   unsigned asked_ = 0;                   ///< steps of picking_

@@ -48,7 +48,7 @@ class Readahead::Facts final : public ChunkFacts {
   /// twice.
   bool is_exact(std::uint32_t chunk) override {
     if (chunk == last_) return exact_;
-    const window::FileCache& file = readahead_.walk_->file();
+    const window::WindowFile& file = readahead_.walk_->file();
     last_ = chunk;
     exact_ = file.has_page_cache() && !readahead_.is_planned(ChunkIndex{chunk}) &&
              (readahead_.trail_.been_in(chunk) || asked_bytes(ChunkIndex{chunk}) >= file.chunk_bytes / kPart);
@@ -89,7 +89,7 @@ bool Readahead::comes_back_to(ChunkIndex chunk) const noexcept {
 // Reads a need that lies in no chunk of the plan, up to the size of its extent.  Page faults read the rest
 // of a large value.
 Status Readahead::read_exactly(const PageRun& need, const window::WindowView& view) noexcept {
-  const window::FileCache& file = walk_->file();
+  const window::WindowFile& file = walk_->file();
   const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
   const ChunkIndex a = file.chunk_at(start.first << view.shift());
   const ChunkIndex b = file.chunk_at((start.first + start.pages - 1) << view.shift());
@@ -140,7 +140,7 @@ void Readahead::sample(const FreeRun& chunk, const window::WindowView& view) noe
 Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view,
                         std::int64_t now, FreeRun& run) {
   Prefetcher& prefetcher = *Prefetcher::existing();
-  window::FileCache& file = walk_->file();
+  window::WindowFile& file = walk_->file();
   if (replan_in_ > 0) {
     --replan_in_;
     run = {need.first, need.pages};
@@ -241,7 +241,7 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
 // Reads leaf pages, but no values.
 Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, const window::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();
-  window::FileCache& file = walk_->file();
+  window::WindowFile& file = walk_->file();
   PagesThere there(file, view);
   WalkPlace keys = place;
   keys.values = false;

@@ -33,11 +33,11 @@ unsigned values_ahead(unsigned sure) noexcept {
   return sure < 2 ? 1 : sure >= 6 ? kMostValues : std::min(1u << sure, kMostValues);
 }
 
-ReadFacts facts_of(const window::FileCache& file) noexcept {
+ReadFacts facts_of(const window::WindowFile& file) noexcept {
   ReadFacts facts;
   facts.setting = config().io;
   facts.can_map = file.has_page_cache();
-  facts.memory_limit = Prefetcher::existing()->memory_limit();
+  facts.memory_limit = Prefetcher::existing()->memory().limit();
   facts.residency_is_known = *file.residency.how() != '\0';  // plans must know which leaf pages are there
   return facts;
 }
@@ -46,7 +46,7 @@ ReadFacts facts_of(const window::FileCache& file) noexcept {
 
 std::unique_ptr<StrideWalk> StrideWalk::start(window::Walk& walk, const WalkPlace& place,
                                               const window::WindowView& view) noexcept {
-  window::FileCache& file = walk.file();
+  window::WindowFile& file = walk.file();
   const bool each = ValueUse::tells_each(place, view);
   // Where page faults read the data, they also read only the leaf pages if the program does not read
   // values.
@@ -62,7 +62,7 @@ std::unique_ptr<StrideWalk> StrideWalk::start(window::Walk& walk, const WalkPlac
   return std::unique_ptr<StrideWalk>(new (std::nothrow) StrideWalk(walk, std::move(use)));
 }
 
-bool StrideWalk::is_shared(window::FileCache& file, ChunkIndex chunk, std::uint32_t share) noexcept {
+bool StrideWalk::is_shared(window::WindowFile& file, ChunkIndex chunk, std::uint32_t share) noexcept {
   // Data that one process reads into private memory is of no use to another.
   if (file.path() == ReadPath::direct && !file.shares_chunks) return false;
   const std::shared_ptr<node::Table> node = file.node.table();
@@ -174,7 +174,7 @@ void StrideWalk::arrive_at_value(const WalkPlace& place, const window::WindowVie
 }
 
 bool StrideWalk::is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept {
-  const window::FileCache& file = walk_.file();
+  const window::WindowFile& file = walk_.file();
   return file.resident_now(file.chunk_at(offset)) && file.resident_now(file.chunk_at(offset + bytes - 1));
 }
 
@@ -182,7 +182,7 @@ bool StrideWalk::is_resident(std::uint64_t offset, std::uint64_t bytes) const no
 Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* first,
                          const window::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();
-  window::FileCache& file = walk_.file();
+  window::WindowFile& file = walk_.file();
   extents_.clear();
   const auto extent_of = [&view](const PageRun& r) {
     return Extent{r.first << view.shift(), r.pages << view.shift()};

@@ -21,9 +21,9 @@
 #include "lmdbio/ahead/planner.h"
 #include "lmdbio/ahead/value_use.h"
 #include "lmdbio/base/result.h"
-#include "lmdbio/window/file_cache.h"
 #include "lmdbio/window/walk.h"
 #include "lmdbio/window/window.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::ahead {
 
@@ -40,7 +40,7 @@ class StrideWalk {
   /// Whether this walk and walks of other processes on the node together use most of the values around
   /// `chunk`.  The process that comes first should then read all of the data.  `share`: the part of the
   /// values that this walk uses, in 1/1000; 0: unknown.  Publishes a known share to the other processes.
-  static bool is_shared(window::FileCache& file, window::ChunkIndex chunk, std::uint32_t share) noexcept;
+  static bool is_shared(window::WindowFile& file, window::ChunkIndex chunk, std::uint32_t share) noexcept;
 
   /// Does what Readahead::step() does, and requires a call at each leaf.  Returns false if the walk reads
   /// all of its values, reads them by no rule, or cannot be observed any more.  The walk is a stream from

@@ -20,7 +20,7 @@ std::uint32_t next_window_number() noexcept {
 
 UnmappedFile::UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
                            std::shared_ptr<window::Window> first,
-                           std::shared_ptr<window::FileCache> first_cache)
+                           std::shared_ptr<window::WindowFile> first_cache)
     : origin_(origin),
       page_size_(page_size),
       name_(name),
@@ -64,7 +64,7 @@ Status UnmappedFile::open_one(std::uint64_t used_bytes, std::list<Entry>& out) {
   if (!made) return made.error();
   auto window = std::make_shared<window::Window>(std::move(made).value());
   out.emplace_back();
-  Result<std::shared_ptr<window::FileCache>> cache =
+  Result<std::shared_ptr<window::WindowFile>> cache =
       prefetcher_.open(window, origin_, name_.c_str(), used_bytes, 0);
   if (!cache) {
     out.clear();
@@ -111,7 +111,7 @@ Result<UnmappedFile::Entry*> UnmappedFile::enter(std::uint64_t txnid, std::uint6
         // The reader count changes under the same lock, so no transaction begins between the decision and the
         // drop.  The window's new number tells transactions and cursors that the pages they remember are
         // gone.
-        if (entry->readers == 0 && prefetcher_.over_limit() && prefetcher_.empty(*entry->cache))
+        if (entry->readers == 0 && prefetcher_.memory().over_limit() && prefetcher_.empty(*entry->cache))
           entry->number = next_window_number();
       } else {
         entries_.splice(entries_.end(), made);
@@ -147,7 +147,7 @@ void UnmappedFile::leave(Entry* entry) noexcept {
   close(gone);
 }
 
-std::shared_ptr<window::FileCache> UnmappedFile::cache_at(const std::byte* base) const noexcept {
+std::shared_ptr<window::WindowFile> UnmappedFile::cache_at(const std::byte* base) const noexcept {
   const std::lock_guard lock(prefetcher_);
   for (const Entry& e : entries_)
     if (e.window->base() == base) return e.cache;

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "lmdbio/base/result.h"
-#include "lmdbio/window/file_cache.h"
 #include "lmdbio/window/prefetcher.h"
 #include "lmdbio/window/window.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::ahead {
 
@@ -29,7 +29,7 @@ class UnmappedFile {
   /// A window for one snapshot.  A transaction may read all members from enter() to leave().
   struct Entry {
     std::shared_ptr<window::Window> window;
-    std::shared_ptr<window::FileCache> cache;
+    std::shared_ptr<window::WindowFile> cache;
     std::uint64_t txnid = kNoSnapshot;
     std::uint32_t number = 0;
     unsigned readers = 0;  ///< running transactions
@@ -38,7 +38,7 @@ class UnmappedFile {
   /// `first` is the window with room for the whole map.  The caller closes its cache, `first_cache`.  The
   /// path in `origin` must outlive this object.
   UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
-               std::shared_ptr<window::Window> first, std::shared_ptr<window::FileCache> first_cache);
+               std::shared_ptr<window::Window> first, std::shared_ptr<window::WindowFile> first_cache);
   ~UnmappedFile();
   UnmappedFile(const UnmappedFile&) = delete;
   UnmappedFile& operator=(const UnmappedFile&) = delete;
@@ -52,7 +52,7 @@ class UnmappedFile {
   void leave(Entry* entry) noexcept;
 
   /// Returns the cache of the window at `base`.  A transaction of the caller must hold that window.
-  std::shared_ptr<window::FileCache> cache_at(const std::byte* base) const noexcept;
+  std::shared_ptr<window::WindowFile> cache_at(const std::byte* base) const noexcept;
   /// Returns the sums over all windows so far.
   window::FileStats stats() const noexcept;
 

@@ -19,7 +19,7 @@ enum class Urgency : unsigned char {
 class MemorySource {
  public:
   /// Returns the limit for all uses together, in bytes.
-  virtual std::uint64_t memory_limit() const noexcept = 0;
+  virtual std::uint64_t limit() const noexcept = 0;
   /// See MemoryBudget.
   virtual void join(MemoryUse use) noexcept = 0;
   virtual void leave(MemoryUse use) noexcept = 0;

@@ -71,9 +71,9 @@ bool Memory::is_read_ahead() noexcept {
 
 std::string Memory::reason() const {
   if (source_ == nullptr) return {};
-  return " (LMDBIO_MEMORY allows this process " + std::to_string(source_->memory_limit()) +
+  return " (LMDBIO_MEMORY allows this process " + std::to_string(source_->limit()) +
          " bytes; readers, indexes and lmdbio_prefetch use " +
-         std::to_string(source_->memory_limit() - source_->room_for_needs()) + ")";
+         std::to_string(source_->limit() - source_->room_for_needs()) + ")";
 }
 
 bool Memory::drop_free(const MemoryHolder* but, std::uint64_t bytes) noexcept {

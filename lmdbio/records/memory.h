@@ -56,7 +56,7 @@ class Memory {
   static void reclaim(std::uint64_t bytes) noexcept;
 
   /// Returns the limit in bytes; UINT64_MAX without a source.
-  std::uint64_t limit() const noexcept { return source_ != nullptr ? source_->memory_limit() : UINT64_MAX; }
+  std::uint64_t limit() const noexcept { return source_ != nullptr ? source_->limit() : UINT64_MAX; }
   /// Takes `bytes` bytes.  Returns false if there is no room.  Does not drop anything of readers.
   bool take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
     return source_ == nullptr || source_->take(use, bytes, urgency);

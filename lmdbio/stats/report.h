@@ -11,7 +11,7 @@
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/records/counters.h"
 #include "lmdbio/tree/txn.h"
-#include "lmdbio/window/file_cache.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::records {
 struct Shared;

@@ -27,7 +27,7 @@ std::shared_ptr<PrefetchFile> PrefetchFile::open(const Origin& origin, std::uint
   if (prefetcher == nullptr) return nullptr;
   ReadFacts facts;
   facts.setting = config().io;
-  facts.memory_limit = prefetcher->memory_limit();
+  facts.memory_limit = prefetcher->memory().limit();
   const bool wants_direct = may_read_directly(facts.setting, facts.memory_limit);
   Result<std::shared_ptr<const OpenFile>> opened =
       OpenFile::get(origin, wants_direct ? OpenFile::With::direct : OpenFile::With::buffered_alone);

@@ -9,8 +9,8 @@
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/residency.h"
-#include "lmdbio/window/file_cache.h"
 #include "lmdbio/window/value_arena.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::tree {
 

@@ -222,7 +222,7 @@ class Txn {
   class Loader final : public window::PageLoader {
    public:
     bool load(std::uint64_t first, std::uint64_t n) noexcept override;
-    std::shared_ptr<window::FileCache> file;
+    std::shared_ptr<window::WindowFile> file;
     unsigned page_shift = 0;
     Status failed;  ///< of the last load
     MetaCopies metas;

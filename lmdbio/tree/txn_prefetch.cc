@@ -56,7 +56,8 @@ TxnPrefetch::TxnPrefetch(std::shared_ptr<PrefetchFile> file)
 
 TxnPrefetch::~TxnPrefetch() {
   end();
-  if (store_reserved_ != 0) file_->prefetcher().give_back(gather::MemoryUse::prefetch, store_reserved_);
+  if (store_reserved_ != 0)
+    file_->prefetcher().memory().give_back(gather::MemoryUse::prefetch, store_reserved_);
 }
 
 PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(counters_, {}); }
@@ -90,7 +91,7 @@ void TxnPrefetch::count_reads() noexcept {
 // Creates what prefetching needs for the transaction's snapshot.  Returns false if that fails.
 bool TxnPrefetch::ready(const Txn& txn) {
   if (forks_ != file_->prefetcher().forks()) after_fork();
-  if (!std::exchange(joined_, true)) file_->prefetcher().join(gather::MemoryUse::prefetch);
+  if (!std::exchange(joined_, true)) file_->prefetcher().memory().join(gather::MemoryUse::prefetch);
   const window::WindowView& view = txn.view();
   const std::uint64_t bytes = view.pages() << view.shift();
   if (bytes > file_bytes_) {
@@ -105,9 +106,9 @@ bool TxnPrefetch::ready(const Txn& txn) {
   }
   if (store_ == nullptr) {
     const std::uint64_t most =
-        std::clamp(file_->prefetcher().memory_limit() / kTreeShare, kLeastTree, kMostTree);
+        std::clamp(file_->prefetcher().memory().limit() / kTreeShare, kLeastTree, kMostTree);
     if (store_reserved_ == 0 &&
-        file_->prefetcher().take(gather::MemoryUse::prefetch, most, gather::Urgency::ahead))
+        file_->prefetcher().memory().take(gather::MemoryUse::prefetch, most, gather::Urgency::ahead))
       store_reserved_ = most;
     store_ = std::make_unique<PageStore>(*cached_, view.shift(), view.pages(),
                                          std::max<std::uint64_t>(store_reserved_, kLeastTree),
@@ -143,7 +144,7 @@ void TxnPrefetch::end() noexcept {
   arena_.clear();
   passed_ = 0;
   forget_pages();
-  if (std::exchange(joined_, false)) file_->prefetcher().leave(gather::MemoryUse::prefetch);
+  if (std::exchange(joined_, false)) file_->prefetcher().memory().leave(gather::MemoryUse::prefetch);
   errno = saved;
 }
 
@@ -153,10 +154,10 @@ void TxnPrefetch::forget_pages() noexcept {
   if (store_reserved_ == 0) return;
   {
     const std::lock_guard lock(file_->prefetcher());
-    if (file_->prefetcher().may_keep(gather::MemoryUse::prefetch)) return;
+    if (file_->prefetcher().memory().may_keep(gather::MemoryUse::prefetch)) return;
   }
   store_.reset();
-  file_->prefetcher().give_back(gather::MemoryUse::prefetch, std::exchange(store_reserved_, 0));
+  file_->prefetcher().memory().give_back(gather::MemoryUse::prefetch, std::exchange(store_reserved_, 0));
 }
 
 // Called after a wait.  Returns true in a child if a signal handler has forked during the wait.

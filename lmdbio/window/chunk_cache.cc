@@ -26,7 +26,7 @@ constexpr std::uint64_t reserved_vmas(gather::MemoryUse use) noexcept {
 }
 
 struct Places {
-  FileCache& file;
+  WindowFile& file;
   Staging* staging;
   bool publish(ChunkIndex i) noexcept {
     return file.window->publish(file.offset(i), file.bytes_in(i), *staging);
@@ -52,7 +52,7 @@ ChunkCache::ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept
       budget_({limit < 2 * chunk_bytes_ ? 0 : limit, config().memory_percent != 0, gather::vmas_to_use(),
                config().memory_is_agreed ? &note_ : nullptr}) {}
 
-bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
+bool ChunkCache::take_memory(WindowFile& file, bool urgent) noexcept {
   if (file.keeps_chunks()) return true;  // counted when it is published
   if (evicts_behind(file.used_bytes, file.comes_around, budget_.limit_now())) {
     const Resident* const oldest = file.residents.oldest();
@@ -76,13 +76,13 @@ bool ChunkCache::take_memory(FileCache& file, bool urgent) noexcept {
 }
 
 // Returns whether walks of other processes will reach the chunk soon.
-bool ChunkCache::is_to_stay(const FileCache& file, const Resident& r) const noexcept {
+bool ChunkCache::is_to_stay(const WindowFile& file, const Resident& r) const noexcept {
   return r.name && file.source->is_to_come(r.chunk);
 }
 
 // Evicts the oldest chunk that this process keeps for other processes and that none of them will reach.
 // `urgent`: if there is none, the oldest that another process will reach.
-void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
+void ChunkCache::make_room_for_others(WindowFile& file, bool urgent) noexcept {
   const Resident *least = nullptr, *least_to_stay = nullptr;
   for (const Residents::List* const list : {&file.residents.unused(), &file.residents.used()})
     for (const Resident& r : *list) {
@@ -97,7 +97,7 @@ void ChunkCache::make_room_for_others(FileCache& file, bool urgent) noexcept {
 
 bool ChunkCache::keeps_shared(bool give_back) noexcept {
   bool keeps = false;
-  for (FileCache* const f : files_)
+  for (WindowFile* const f : files_)
     f->residents.for_each([&](const Resident& r) {
       if (r.is_shared && !(give_back && evict(*f, r))) keeps = true;
     });
@@ -110,7 +110,7 @@ bool ChunkCache::shrink() noexcept {
   return budget_.excess() != 0;
 }
 
-void ChunkCache::return_memory(const FileCache& file) noexcept {
+void ChunkCache::return_memory(const WindowFile& file) noexcept {
   if (!file.keeps_chunks()) budget_.give_back(gather::MemoryUse::chunks, file.chunk_bytes, 0);
 }
 
@@ -158,7 +158,7 @@ void ChunkCache::give_back(gather::MemoryUse use, std::uint64_t bytes) noexcept 
   budget_.give_back(use, bytes, reserved_vmas(use));
 }
 
-EvictionRank ChunkCache::rank_of(const FileCache& file, const Resident& r) const noexcept {
+EvictionRank ChunkCache::rank_of(const WindowFile& file, const Resident& r) const noexcept {
   EvictionFacts facts;
   facts.used = r.used;
   facts.age = plans_.clock() - r.left;
@@ -169,10 +169,10 @@ EvictionRank ChunkCache::rank_of(const FileCache& file, const Resident& r) const
 }
 
 bool ChunkCache::evict_one(bool even_planned) noexcept {
-  FileCache* best_file = nullptr;
+  WindowFile* best_file = nullptr;
   const Resident* best = nullptr;
   EvictionRank best_rank;
-  for (FileCache* const f : files_) {
+  for (WindowFile* const f : files_) {
     if (f->keeps_chunks()) continue;
     const Resident* const r = first_to_go(
         f->residents, plans_.clock(), even_planned,
@@ -191,7 +191,7 @@ bool ChunkCache::evict_one(bool even_planned) noexcept {
   return evict(*best_file, *best);
 }
 
-bool ChunkCache::evict(FileCache& file, const Resident& resident) noexcept {
+bool ChunkCache::evict(WindowFile& file, const Resident& resident) noexcept {
   const Resident r = resident;
   if (!file.table.reclaim(r.chunk, Places{file, nullptr})) return false;
   file.residents.erase(r.chunk);
@@ -203,11 +203,11 @@ bool ChunkCache::evict(FileCache& file, const Resident& resident) noexcept {
   return true;
 }
 
-void ChunkCache::went(FileCache& file, const Resident& r) noexcept {
+void ChunkCache::went(WindowFile& file, const Resident& r) noexcept {
   if (r.name) file.source->drop(*r.name);
 }
 
-bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
+bool ChunkCache::finish(WindowFile& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
                         Staging& staging, const std::optional<node::ChunkName>& name) noexcept {
   try {
     file.residents.prepare(chunk);
@@ -233,7 +233,7 @@ bool ChunkCache::finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generatio
   return true;
 }
 
-void ChunkCache::complain_if_full(const FileCache& file) noexcept {
+void ChunkCache::complain_if_full(const WindowFile& file) noexcept {
   if (!budget_.over_limit() || std::exchange(full_logged_, true)) return;
   log_line(LogLevel::warn,
            "%s: cannot be mapped, and the data read from it takes more memory than LMDBIO_MEMORY (%" PRIu64
@@ -241,14 +241,14 @@ void ChunkCache::complain_if_full(const FileCache& file) noexcept {
            file.name.c_str(), budget_.limit() >> 20);
 }
 
-Result<std::size_t> ChunkCache::advance(FileCache& file, std::uint64_t snapshot) noexcept {
+Result<std::size_t> ChunkCache::advance(WindowFile& file, std::uint64_t snapshot) noexcept {
   const std::size_t residents = file.residents.size();
   if (const Status st = file.table.advance(snapshot, Places{file, nullptr}); !st.ok()) return st;
   if (residents != 0) forget_residents(file);
   return residents;
 }
 
-bool ChunkCache::give_all_back(FileCache& file) noexcept {
+bool ChunkCache::give_all_back(WindowFile& file) noexcept {
   if (file.keeps_chunks()) (void)empty(file);
   while (!file.residents.empty() && evict(file, *file.residents.oldest())) {
   }
@@ -258,7 +258,7 @@ bool ChunkCache::give_all_back(FileCache& file) noexcept {
   return true;
 }
 
-bool ChunkCache::empty(FileCache& file) noexcept {
+bool ChunkCache::empty(WindowFile& file) noexcept {
   if (!file.table.drop_all(WholeWindow{{file, nullptr}}).ok()) return false;
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
@@ -268,7 +268,7 @@ bool ChunkCache::empty(FileCache& file) noexcept {
 }
 
 // Counts all chunks of the file as evicted.  The mapping of the file has replaced them.
-void ChunkCache::forget_residents(FileCache& file) noexcept {
+void ChunkCache::forget_residents(WindowFile& file) noexcept {
   budget_.give_back(file.memory_use(), file.residents.size() * file.chunk_bytes,
                     kChunkVmas * file.residents.size());
   file.stats.reclaimed += file.residents.size();
@@ -279,7 +279,7 @@ void ChunkCache::forget_residents(FileCache& file) noexcept {
 void ChunkCache::after_fork() noexcept {
   budget_.forget_all();
   joined_ = false;
-  for (FileCache* const f : files_) {
+  for (WindowFile* const f : files_) {
     f->table.forget_fills();
     // Restores the whole window by one call, so that pieces are restored whatever their state is.
     if (!f->keeps_chunks() && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();

@@ -12,8 +12,8 @@
 
 #include "lmdbio/gather/memory_source.h"
 #include "lmdbio/window/eviction.h"
-#include "lmdbio/window/file_cache.h"
 #include "lmdbio/window/window.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::window {
 
@@ -21,13 +21,13 @@ namespace lmdbio::window {
 class ChunkPlans {
  public:
   /// Returns whether an active walk has the chunk in its plan.
-  virtual bool is_planned(const FileCache& file, ChunkIndex chunk) const noexcept = 0;
+  virtual bool is_planned(const WindowFile& file, ChunkIndex chunk) const noexcept = 0;
   /// Sets `planned`, and sets `awaited` and `position` from the plans of all walks.
-  virtual void look_up(const FileCache& file, ChunkIndex chunk, EvictionFacts& out) const noexcept = 0;
+  virtual void look_up(const WindowFile& file, ChunkIndex chunk, EvictionFacts& out) const noexcept = 0;
   /// Returns the clock of eviction: it ticks each time a walk's plan moves to another needed chunk.
   virtual std::uint64_t clock() const noexcept = 0;
   /// Called after the chunk was evicted: page faults of the file's mapping give its bytes again.
-  virtual void chunk_went(FileCache& file, ChunkIndex chunk) noexcept = 0;
+  virtual void chunk_went(WindowFile& file, ChunkIndex chunk) noexcept = 0;
 
  protected:
   ~ChunkPlans() = default;
@@ -44,12 +44,12 @@ class ChunkCache {
   /// Returns the chunk size of files that are opened from now on, in bytes.
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
   /// Files whose chunks may be resident.  The Prefetcher adds and erases them.
-  std::vector<FileCache*>& files() noexcept { return files_; }
-  const std::vector<FileCache*>& files() const noexcept { return files_; }
+  std::vector<WindowFile*>& files() noexcept { return files_; }
+  const std::vector<WindowFile*>& files() const noexcept { return files_; }
 
   /// Takes memory for one more chunk of `file`; evicts other chunks if need be.  Returns false if there is
   /// no memory.  `urgent`: evicts planned chunks, too.
-  bool take_memory(FileCache& file, bool urgent) noexcept;
+  bool take_memory(WindowFile& file, bool urgent) noexcept;
   /// Returns whether some resident chunk uses memory of a chunk file.  `give_back`: first evicts all these
   /// chunks, also planned ones.
   bool keeps_shared(bool give_back) noexcept;
@@ -57,7 +57,7 @@ class ChunkCache {
   /// true if there is more to evict; the caller may release the lock before the next call.
   bool shrink() noexcept;
   /// Gives back what take_memory() took, for a chunk that is not published.
-  void return_memory(const FileCache& file) noexcept;
+  void return_memory(const WindowFile& file) noexcept;
   /// Takes memory for a use other than chunks; evicts chunks as `urgency` says.  Returns false if there is
   /// no room.  With Urgency::ahead it also returns false if `use` would exceed its share.
   bool reserve(gather::MemoryUse use, std::uint64_t bytes,
@@ -78,20 +78,20 @@ class ChunkCache {
   /// Ends the read of a chunk for which take_memory() succeeded.  Publishes the chunk and returns true, or
   /// gives its memory and the staging back and returns false.  `good`: all bytes were read.  `name`: see
   /// Resident.
-  bool finish(FileCache& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
+  bool finish(WindowFile& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
               Staging& staging, const std::optional<node::ChunkName>& name = {}) noexcept;
   /// Marks a resident chunk as used by lookups, which do not report the chunks that they read.
-  void note_lookups(FileCache& file, ChunkIndex chunk) noexcept {
+  void note_lookups(WindowFile& file, ChunkIndex chunk) noexcept {
     file.residents.touch(chunk, plans_.clock(), true);
   }
   /// Called when a transaction of `snapshot` begins, before it reads anything.  If the snapshot is new,
   /// gives all chunks of the file back and returns how many there were.  ENOMEM: the transaction must not
   /// begin.
-  Result<std::size_t> advance(FileCache& file, std::uint64_t snapshot) noexcept;
+  Result<std::size_t> advance(WindowFile& file, std::uint64_t snapshot) noexcept;
   /// Evicts all chunks of the file.  Returns false if there is no memory for that: the chunks stay.
-  bool give_all_back(FileCache& file) noexcept;
+  bool give_all_back(WindowFile& file) noexcept;
   /// Does the same for a window without a mapping that no thread reads.
-  bool empty(FileCache& file) noexcept;
+  bool empty(WindowFile& file) noexcept;
   /// In a forked child: makes windows mappings of their files again, and forgets the parent's reads.
   void after_fork() noexcept;
 
@@ -99,19 +99,19 @@ class ChunkCache {
   ChunkCache(ChunkPlans& plans, std::uint64_t limit) noexcept;
   bool evict_one(bool even_planned) noexcept;
   bool may_shrink() const noexcept;
-  bool evict(FileCache& file, const Resident& resident) noexcept;
-  EvictionRank rank_of(const FileCache& file, const Resident& r) const noexcept;
-  void make_room_for_others(FileCache& file, bool urgent) noexcept;
-  bool is_to_stay(const FileCache& file, const Resident& r) const noexcept;
-  void went(FileCache& file, const Resident& r) noexcept;
-  void forget_residents(FileCache& file) noexcept;
-  void complain_if_full(const FileCache& file) noexcept;
+  bool evict(WindowFile& file, const Resident& resident) noexcept;
+  EvictionRank rank_of(const WindowFile& file, const Resident& r) const noexcept;
+  void make_room_for_others(WindowFile& file, bool urgent) noexcept;
+  bool is_to_stay(const WindowFile& file, const Resident& r) const noexcept;
+  void went(WindowFile& file, const Resident& r) noexcept;
+  void forget_residents(WindowFile& file) noexcept;
+  void complain_if_full(const WindowFile& file) noexcept;
 
   ChunkPlans& plans_;
   node::MemoryNote note_;
   std::size_t chunk_bytes_;
   gather::MemoryBudget budget_;
-  std::vector<FileCache*> files_;
+  std::vector<WindowFile*> files_;
   bool full_logged_ = false;
   std::atomic<std::uint64_t> shortage_{0};
   bool joined_ = false;  ///< walks have joined the budget

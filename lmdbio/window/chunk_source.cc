@@ -14,7 +14,7 @@
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/io/content_state.h"
 #include "lmdbio/io/private_table.h"
-#include "lmdbio/window/file_cache.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::window {
 
@@ -36,7 +36,7 @@ constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
 
 class FileSource final : public ChunkSource {
  public:
-  explicit FileSource(FileCache& file) noexcept
+  explicit FileSource(WindowFile& file) noexcept
       : file_(file), limit_(config().memory_limit(memory_facts().total)) {}
   ~FileSource() override {
     forget_inherited();
@@ -273,7 +273,7 @@ class FileSource final : public ChunkSource {
     has_noted_ = false;
   }
 
-  FileCache& file_;
+  WindowFile& file_;
   const std::uint64_t limit_;  ///< of this process's memory, in bytes
   unsigned born_ = PrivateTable::generation();
   // The members up to has_noted_ are used only by the I/O thread.
@@ -298,7 +298,7 @@ class FileSource final : public ChunkSource {
 
 }  // namespace
 
-std::unique_ptr<ChunkSource> file_source(FileCache& file) noexcept {
+std::unique_ptr<ChunkSource> file_source(WindowFile& file) noexcept {
   return std::unique_ptr<ChunkSource>(new (std::nothrow) FileSource(file));
 }
 

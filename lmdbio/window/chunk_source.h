@@ -12,7 +12,7 @@
 
 namespace lmdbio::window {
 
-struct FileCache;
+struct WindowFile;
 
 /// Supplies the bytes of one file's chunks.
 class ChunkSource {
@@ -79,6 +79,6 @@ class ChunkSource {
 /// process of the node has in a chunk file is given.  A chunk that another process is reading is waited
 /// for.  The caller reads all others.  The source must be destroyed before `file`.  Returns nullptr if out
 /// of memory.
-std::unique_ptr<ChunkSource> file_source(FileCache& file) noexcept;
+std::unique_ptr<ChunkSource> file_source(WindowFile& file) noexcept;
 
 }  // namespace lmdbio::window

@@ -152,7 +152,7 @@ void IoWorker::take(ReadJob&& job) {
 
 // Returns whether all of the extent is in the page cache.  Small extents are not checked: reading them from
 // there costs less.
-bool IoWorker::is_resident(const FileCache& file, const ExtentJob& job) const noexcept {
+bool IoWorker::is_resident(const WindowFile& file, const ExtentJob& job) const noexcept {
   const Extent& e = job.extent;
   return file.decision.uses_resident && e.bytes >= kWorthLooking &&
          !file.read_failed.load(std::memory_order_relaxed) && file.residency.share(e.offset, e.bytes) == 1.0;
@@ -160,7 +160,7 @@ bool IoWorker::is_resident(const FileCache& file, const ExtentJob& job) const no
 
 // Ends a job that needs no read.
 void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
-  FileCache& file = *job.file;
+  WindowFile& file = *job.file;
   may_have_jobs_ = true;
   const std::lock_guard lock(owner_.mutex_);
   const ChunkJob* const c = job.chunk();
@@ -175,7 +175,7 @@ void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
 
 // Publishes a chunk whose bytes are all in `memory`.
 void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
-  FileCache& file = *job.file;
+  WindowFile& file = *job.file;
   const ChunkJob& c = *job.chunk();
   may_have_jobs_ = true;
   const std::lock_guard lock(owner_.mutex_);
@@ -197,13 +197,12 @@ void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
 // evict those of other programs.
 void IoWorker::drop_pages() noexcept {
   for (const std::unique_ptr<Lane>& l : lanes_) {
-    FileCache& file = *l->file;
-    if (!file.has_dropping.load(std::memory_order_relaxed)) continue;
+    WindowFile& file = *l->file;
+    if (file.dropping.is_empty()) continue;
     std::vector<Extent> pieces;
     {
       const std::lock_guard lock(owner_.mutex_);
-      pieces.swap(file.dropping);
-      file.has_dropping.store(false, std::memory_order_relaxed);
+      pieces = file.dropping.take();
     }
     for (const Extent& e : pieces)
       (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
@@ -220,19 +219,19 @@ void IoWorker::look_for_late_use() noexcept {
   (void)::getrusage(RUSAGE_SELF, &used);
   const bool faulted = std::exchange(major_faults_, used.ru_majflt) != used.ru_majflt;
   try {
-    std::vector<std::shared_ptr<FileCache>> files;
+    std::vector<std::shared_ptr<WindowFile>> files;
     {
       const std::lock_guard lock(owner_.mutex_);
-      for (FileCache* const f : owner_.chunks_.files())
+      for (WindowFile* const f : owner_.chunks_.files())
         if (f->late_use.is_watched()) files.push_back(f->shared_from_this());
       if (files.empty() || !*touched_) watches_late_use_.store(false, std::memory_order_relaxed);
     }
-    for (const std::shared_ptr<FileCache>& f : files) look_for_late_use(*f, faulted);
+    for (const std::shared_ptr<WindowFile>& f : files) look_for_late_use(*f, faulted);
   } catch (const std::bad_alloc&) {  // try again at the next check
   }
 }
 
-void IoWorker::look_for_late_use(FileCache& file, bool faulted) noexcept {
+void IoWorker::look_for_late_use(WindowFile& file, bool faulted) noexcept {
   std::array<const std::byte*, LateUse::kMost> addresses;
   std::array<TouchedPages::Page, LateUse::kMost> pages;
   std::size_t n = 0;
@@ -261,9 +260,9 @@ void IoWorker::look_at_shared_memory() noexcept {
 // work.
 void IoWorker::sleep(std::uint32_t seen) noexcept {
   const bool looks = watches_late_use_.load(std::memory_order_relaxed);
-  const std::int64_t memory = owner_.look_at_memory();
+  const std::int64_t memory = owner_.memory_.look();
   if (idle()) {
-    if (scratch_ && owner_.memory_is_nearly_full()) scratch_.reset();
+    if (scratch_ && owner_.memory_.is_nearly_full()) scratch_.reset();
     constexpr std::int64_t kLong = 3'600'000'000'000;
     const bool loads_wait = owner_.loads_wait();
     work_.wait(seen, std::min({looks ? LateUse::kEvery : kLong, keeps_shared_ ? kLookAtShared : kLong,

@@ -50,8 +50,8 @@ class IoWorker {
 
   /// The queues of one file.
   struct Lane {
-    explicit Lane(std::shared_ptr<FileCache> f) noexcept : file(std::move(f)), queues(file->file) {}
-    const std::shared_ptr<FileCache> file;
+    explicit Lane(std::shared_ptr<WindowFile> f) noexcept : file(std::move(f)), queues(file->file) {}
+    const std::shared_ptr<WindowFile> file;
     gather::Queues queues;
   };
   /// A read in progress.
@@ -67,7 +67,7 @@ class IoWorker {
   void loop() noexcept;
   bool take_jobs(std::uint32_t seen);
   void take(ReadJob&& job);
-  bool is_resident(const FileCache& file, const ExtentJob& job) const noexcept;
+  bool is_resident(const WindowFile& file, const ExtentJob& job) const noexcept;
   void leave(const ReadJob& job, Outcome outcome) noexcept;
   void publish(const ReadJob& job, Staging memory) noexcept;
   void begin(ReadJob&& job, Staging memory = {}) noexcept;
@@ -77,12 +77,12 @@ class IoWorker {
   void extent_ended(const Fill& f, const ExtentJob& job) noexcept;
   void chunk_ended(Fill& f, const ChunkJob& job) noexcept;
   void look_for_late_use() noexcept;
-  void look_for_late_use(FileCache& file, bool faulted) noexcept;
+  void look_for_late_use(WindowFile& file, bool faulted) noexcept;
   void look_at_shared_memory() noexcept;
   void sleep(std::uint32_t seen) noexcept;
   static void ring(void* self) noexcept;
   bool idle() const noexcept { return in_flight_ == 0; }
-  Lane& lane(const std::shared_ptr<FileCache>& file);
+  Lane& lane(const std::shared_ptr<WindowFile>& file);
   static ReadQueue& queue_for(Lane& lane, const ReadJob& job);
   void drop_lanes() noexcept;
 

@@ -52,7 +52,7 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   f.group = {};
   f.staging = std::move(memory);
   ++in_flight_;
-  FileCache& file = *f.job.file;
+  WindowFile& file = *f.job.file;
   const ChunkJob* const chunk = f.job.chunk();
   const bool publish = chunk != nullptr && chunk->publishes;
   Status st;
@@ -81,7 +81,7 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   if (f.group.done()) finished(at);
 }
 
-IoWorker::Lane& IoWorker::lane(const std::shared_ptr<FileCache>& file) {
+IoWorker::Lane& IoWorker::lane(const std::shared_ptr<WindowFile>& file) {
   for (const std::unique_ptr<Lane>& l : lanes_)
     if (l->file == file) return *l;
   lanes_.push_back(std::make_unique<Lane>(file));
@@ -90,7 +90,7 @@ IoWorker::Lane& IoWorker::lane(const std::shared_ptr<FileCache>& file) {
 
 ReadQueue& IoWorker::queue_for(Lane& lane, const ReadJob& job) {
   using gather::ReadKind;
-  FileCache& file = *lane.file;
+  WindowFile& file = *lane.file;
   const ChunkJob* const c = job.chunk();
   const char* name = nullptr;
   const auto get = [&](ReadKind kind) {
@@ -155,7 +155,7 @@ void IoWorker::finished(std::size_t at) noexcept {
 }
 
 void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
-  FileCache& file = *f.job.file;
+  WindowFile& file = *f.job.file;
   ++file.stats.extents;
   const bool failed = !f.group.status.ok() && !lacks_means(f.group.status);
   if (failed) ++file.stats.read_failed;
@@ -163,7 +163,7 @@ void IoWorker::extent_ended(const Fill& f, const ExtentJob& job) noexcept {
 }
 
 void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
-  FileCache& file = *f.job.file;
+  WindowFile& file = *f.job.file;
   const bool good = f.group.status.ok();
   const bool current = job.generation == file.table.generation();
   bool resident = false;

@@ -19,7 +19,7 @@ constexpr double kStillThere = 0.5;
 
 // Ends reads into the page cache.  Data that is already there is still used.  Where there are no direct
 // reads or no private memory, chunks that walks have passed are dropped from the page cache instead.
-void leave_page_cache(FileCache& file, std::uint64_t limit, const char* why) noexcept {
+void leave_page_cache(WindowFile& file, std::uint64_t limit, const char* why) noexcept {
   if (file.path() != ReadPath::page_cache) return;
   if (file.direct == nullptr || limit == 0) {
     file.drop_behind = true;
@@ -32,30 +32,31 @@ void leave_page_cache(FileCache& file, std::uint64_t limit, const char* why) noe
 
 }  // namespace
 
-void check_memory(FileCache& file, std::uint64_t limit) noexcept {
-  if (file.filled < kLookEveryBytes) return;
-  file.filled = 0;
+void check_memory(WindowFile& file, std::uint64_t limit) noexcept {
+  if (file.page_cache_use.read < kLookEveryBytes) return;
+  file.page_cache_use.read = 0;
   if (!file.decision.uses_resident || file.drop_behind) return;
   if (!still_fits_page_cache(file.used_bytes, memory_facts().available))
     leave_page_cache(file, limit, "the file no longer fits into the page cache");
 }
 
-std::optional<double> filled_share(const FileCache& file, ChunkIndex chunk) noexcept {
+std::optional<double> filled_share(const WindowFile& file, ChunkIndex chunk) noexcept {
   if (!file.decision.uses_resident || file.path() != ReadPath::page_cache) return {};
   const std::uint64_t bytes = file.bytes_in(chunk);
   return file.residency.share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
 }
 
-void note_filled(FileCache& file, ChunkIndex chunk, double share, std::uint64_t limit) noexcept {
+void note_filled(WindowFile& file, ChunkIndex chunk, double share, std::uint64_t limit) noexcept {
   const std::uint64_t bytes = file.bytes_in(chunk);
-  file.came_to += bytes;
+  PageCacheUse& use = file.page_cache_use;
+  use.reached += bytes;
   if (share < kStillThere) {
     file.stats.vanished += bytes;
-    file.came_to_nothing += bytes;
+    use.lost += bytes;
   }
-  if (page_cache_loses(file.came_to_nothing, file.stats.vanished))
+  if (page_cache_loses(use.lost, file.stats.vanished))
     leave_page_cache(file, limit, "pages are evicted from the page cache before they are used");
-  if (file.came_to >= kLookEveryBytes) file.came_to = file.came_to_nothing = 0;
+  if (use.reached >= kLookEveryBytes) use.reached = use.lost = 0;
 }
 
 }  // namespace lmdbio::window

@@ -55,7 +55,7 @@ void Prefetcher::remove(Walk& walk) noexcept {
   if (!schedule_.has_walks()) chunks_.walks_ended();
 }
 
-std::size_t Prefetcher::most_chunks(const FileCache& file) const noexcept {
+std::size_t Prefetcher::most_chunks(const WindowFile& file) const noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.path() != ReadPath::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(chunks_.budget().limit_now() / file.chunk_bytes);
@@ -68,17 +68,17 @@ std::size_t Prefetcher::most_chunks(const FileCache& file) const noexcept {
 }
 
 Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
-  FileCache& file = walk.file();
+  WindowFile& file = walk.file();
   Ticket ticket;
   ticket.walk_ = &walk;
-  if (const std::uint64_t lacking = chunks_.take_shortage(); lacking != 0) reclaim(lacking);
+  if (const std::uint64_t lacking = chunks_.take_shortage(); lacking != 0) memory_.reclaim(lacking);
   const std::lock_guard lock(mutex_);
   if (file.users == 0) return ticket;
   if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // page faults bring what is needed
   ticket.all_cached_ = schedule_.all_cached(walk);
   if (!schedule_.has_work(walk)) return ticket;
   // Chunks would be evicted before they have paid.  Extents are valid for any snapshot.
-  const bool busy = has_busy_writer(file);
+  const bool busy = !file.keeps_chunks() && file.changes.are_frequent();
   if (busy || !ensure_worker()) schedule_.leave_to_mapping(walk);
   const bool extent = schedule_.is_extent_open(walk) && ensure_worker();
   if (worker_ == nullptr || (busy && !extent)) return ticket;
@@ -90,7 +90,7 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
 Status Prefetcher::wait(Ticket& ticket) noexcept {
   if (ticket.walk_ == nullptr) return {};
   Walk& walk = *ticket.walk_;
-  FileCache& file = walk.file();
+  WindowFile& file = walk.file();
   int error = 0;
   if (ticket.pending_) {
     std::unique_lock lock(mutex_);
@@ -115,7 +115,7 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
   if (ticket.filled_) {
     if (const auto share = filled_share(file, *ticket.filled_); share) {
       const std::lock_guard lock(mutex_);
-      if (file.users != 0) note_filled(file, *ticket.filled_, *share, memory_limit());
+      if (file.users != 0) note_filled(file, *ticket.filled_, *share, memory_.limit());
     }
   }
   return error == 0 ? Status() : Status::from_errno(error);
@@ -138,7 +138,7 @@ void Prefetcher::wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::
 // Waits for a chunk that another process of the node is reading.
 void Prefetcher::wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<SignalSafeMutex>& lock,
                                  Ticket& ticket, StallNotice& stall) noexcept {
-  FileCache& file = walk.file();
+  WindowFile& file = walk.file();
   stall.look(file.name.c_str(), file.offset(chunk));
   const AsyncSignalsBlocked source_wants_it;
   lock.unlock();
@@ -167,11 +167,10 @@ void Prefetcher::end_wait(Walk& walk, const StallNotice& stall) noexcept {
   walk.file().stats.stall_ns += static_cast<std::uint64_t>(now_ns() - stall.begun());
 }
 
-bool Prefetcher::is_reading(const FileCache& file, const Extent& extent) noexcept {
-  if (!file.reads_extents.load(std::memory_order_relaxed)) return false;
+bool Prefetcher::is_reading(const WindowFile& file, const Extent& extent) noexcept {
+  if (file.reading.is_empty()) return false;
   const std::lock_guard lock(mutex_);
-  return std::any_of(file.reading.begin(), file.reading.end(),
-                     [&extent](const Extent& e) { return overlap(e, extent); });
+  return file.reading.overlaps(extent);
 }
 
 void Prefetcher::forget_extents(Walk& walk) noexcept {
@@ -182,7 +181,7 @@ void Prefetcher::forget_extents(Walk& walk) noexcept {
 }
 
 std::uint64_t Prefetcher::asked_bytes(const Walk& walk, ChunkIndex chunk) const noexcept {
-  const FileCache& file = walk.file();
+  const WindowFile& file = walk.file();
   return walk.asked_.bytes_of({file.offset(chunk), file.chunk_bytes});
 }
 
@@ -203,11 +202,11 @@ bool Prefetcher::next_job(ReadJob& job, bool idle) {
 }
 
 void Prefetcher::give_up() noexcept {
-  for (FileCache* const f : chunks_.files()) f->load.end();
+  for (WindowFile* const f : chunks_.files()) f->load.end();
   schedule_.give_up();
 }
 
-Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
+Status Prefetcher::read_chunk(WindowFile& file, ChunkIndex chunk) noexcept {
   const AsyncSignalsBlocked fork_safe;  // a forked child would not have the staging that is read into
   std::unique_lock lock(mutex_);
   for (int tries = 0;;) {
@@ -269,20 +268,18 @@ Status Prefetcher::read_chunk(FileCache& file, ChunkIndex chunk) noexcept {
 bool Prefetcher::loads_wait() noexcept {
   const std::lock_guard lock(mutex_);
   return std::any_of(chunks_.files().begin(), chunks_.files().end(),
-                     [this](const FileCache* f) { return f->load.is_going() && f->load.reading == 0; });
+                     [this](const WindowFile* f) { return f->load.is_going() && f->load.reading == 0; });
 }
 
 void Prefetcher::after_fork_in_child() noexcept {
   worker_ = nullptr;  // leaked: its threads and descriptors are the parent's
-  for (FileCache* const f : chunks_.files()) {
-    f->begin_counting(memory_limit());
+  for (WindowFile* const f : chunks_.files()) {
+    f->begin_counting(memory_.limit());
     f->load.after_fork();
     f->late_use.after_fork();
     f->lookups.after_fork();
-    f->reading.clear();
-    f->reads_extents = false;
-    f->dropping.clear();
-    f->has_dropping = false;
+    (void)f->reading.take();
+    (void)f->dropping.take();
   }
   forks_.fetch_add(1, std::memory_order_relaxed);
   chunks_.after_fork();

@@ -18,32 +18,27 @@ namespace lmdbio::window {
 
 namespace {
 
-constexpr std::int64_t kMinuteNs = 60'000'000'000;
-/// After this many snapshot changes in a minute that evicted chunks, a file is left to page faults until
-/// the minute is over.
-constexpr unsigned kBusyWriter = 8;
-
 /// Returns the open file under `window`, or nullptr.
-FileCache* file_under(const Window& window, const std::vector<FileCache*>& files) noexcept {
-  const auto is_it = [&window](const FileCache* f) { return f->window.get() == &window; };
+WindowFile* file_under(const Window& window, const std::vector<WindowFile*>& files) noexcept {
+  const auto is_it = [&window](const WindowFile* f) { return f->window.get() == &window; };
   const auto found = std::find_if(files.begin(), files.end(), is_it);
   return found != files.end() ? *found : nullptr;
 }
 
 }  // namespace
 
-Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window>& window,
-                                                    const Origin& origin, const char* name,
-                                                    std::uint64_t used_bytes,
-                                                    std::uint64_t snapshot) noexcept {
+Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Window>& window,
+                                                     const Origin& origin, const char* name,
+                                                     std::uint64_t used_bytes,
+                                                     std::uint64_t snapshot) noexcept {
   try {
     {
       const std::lock_guard lock(mutex_);
-      if (FileCache* const f = file_under(*window, chunks_.files()); f != nullptr) return join(*f);
+      if (WindowFile* const f = file_under(*window, chunks_.files()); f != nullptr) return join(*f);
     }
     const IoMode mode = config().io;
     // Published chunks must be given back to the file without a descriptor.
-    bool wants_direct = may_read_directly(mode, memory_limit());
+    bool wants_direct = may_read_directly(mode, memory_.limit());
     if (wants_direct) {
       const std::lock_guard lock(mutex_);
       wants_direct = window->prepare_restore(used_bytes);
@@ -62,7 +57,7 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     facts.direct_works = direct != nullptr;
     facts.can_map = window->has_file();
     facts.kernel_readahead = on.readahead();
-    facts.memory_limit = memory_limit();
+    facts.memory_limit = memory_.limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
     const ReadDecision decision = choose_read_path(Access::walk, facts);
@@ -70,11 +65,11 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->capacity() + chunk - 1) / chunk));
     if (!table) return table.error();
-    const std::shared_ptr<FileCache> file =
-        facts.can_map ? std::make_shared<FileCache>(window, opened.value(), direct, origin.fd, decision,
-                                                    std::move(table).value(), chunk, name)
-                      : std::make_shared<UnmappedFileCache>(window, opened.value(), direct, origin.fd,
-                                                            decision, std::move(table).value(), chunk, name);
+    const std::shared_ptr<WindowFile> file =
+        facts.can_map ? std::make_shared<WindowFile>(window, opened.value(), direct, origin.fd, decision,
+                                                     std::move(table).value(), chunk, name)
+                      : std::make_shared<UnmappedWindowFile>(window, opened.value(), direct, origin.fd,
+                                                             decision, std::move(table).value(), chunk, name);
     // A file system may report that a file has grown before it can be read.  Without a mapping, a chunk
     // that cannot be read completely cannot be used.  So only the bytes that the snapshot needs count here.
     file->file_bytes.store(facts.can_map ? window->hold(size.value()) : std::min(size.value(), used_bytes),
@@ -86,9 +81,9 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
     file->shares_chunks = shares_chunk_files(facts);
     (void)file->table.advance(snapshot, NoPlaces{});
     const std::lock_guard lock(mutex_);
-    if (FileCache* const f = file_under(*window, chunks_.files()); f != nullptr)
+    if (WindowFile* const f = file_under(*window, chunks_.files()); f != nullptr)
       return join(*f);  // another thread was faster
-    file->begin_counting(memory_limit());
+    file->begin_counting(memory_.limit());
     chunks_.files().push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
@@ -103,14 +98,14 @@ Result<std::shared_ptr<FileCache>> Prefetcher::open(const std::shared_ptr<Window
   }
 }
 
-std::shared_ptr<FileCache> Prefetcher::join(FileCache& file) noexcept {
+std::shared_ptr<WindowFile> Prefetcher::join(WindowFile& file) noexcept {
   ++file.users;
-  std::shared_ptr<FileCache> shared = file.shared_from_this();
+  std::shared_ptr<WindowFile> shared = file.shared_from_this();
   file.kept.reset();
   return shared;
 }
 
-void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
+void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
   IoWorker* stopped = nullptr;
   std::shared_ptr<Window> window;  // its addresses are released after the lock
   {
@@ -142,9 +137,9 @@ void Prefetcher::close(const std::shared_ptr<FileCache>& file) noexcept {
 Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
                            std::uint64_t used_bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  FileCache* const found = file_under(window, chunks_.files());
+  WindowFile* const found = file_under(window, chunks_.files());
   if (found == nullptr) return {};
-  FileCache& file = *found;
+  WindowFile& file = *found;
   if (snapshot <= file.table.newest_snapshot()) return {};
   const Result<std::size_t> gone = chunks_.advance(file, snapshot);
   if (!gone) return gone.error();
@@ -157,29 +152,18 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   ++file.stats.snapshots;
   schedule_.want_again(file);
   if (worker_ != nullptr) worker_->wake();
-  const std::int64_t now = now_ns();
-  if (now - file.changes_since_ns > kMinuteNs) {
-    file.changes_since_ns = now;
-    file.changes = 0;
-  }
-  ++file.changes;
+  file.changes.add(now_ns());
   return {};
 }
 
-// Returns whether a writer is so busy that chunks are evicted before they have paid: the file is left to
-// page faults until the minute is over.
-bool Prefetcher::has_busy_writer(const FileCache& file) const noexcept {
-  return !file.keeps_chunks() && file.changes >= kBusyWriter && now_ns() - file.changes_since_ns <= kMinuteNs;
-}
-
-void Prefetcher::use_readahead(FileCache& file, bool on) noexcept {
+void Prefetcher::use_readahead(WindowFile& file, bool on) noexcept {
   const std::lock_guard lock(mutex_);
   const unsigned before = file.readahead_walks;
   file.readahead_walks += on ? 1u : ~0u;
   if (file.window != nullptr && (before == 0) != (file.readahead_walks == 0)) file.window->use_readahead(on);
 }
 
-bool Prefetcher::begin_whole_load(FileCache& file, std::uint64_t used_bytes) noexcept {
+bool Prefetcher::begin_whole_load(WindowFile& file, std::uint64_t used_bytes) noexcept {
   const ReadPath path = whole_load_path(file, used_bytes, chunks_.budget());
   if (file.users == 0 || path == ReadPath::none || !ensure_worker()) return false;
   window::begin_whole_load(file, used_bytes, path);
@@ -187,7 +171,7 @@ bool Prefetcher::begin_whole_load(FileCache& file, std::uint64_t used_bytes) noe
   return true;
 }
 
-void Prefetcher::watch_late_use(FileCache& file, std::span<const std::byte* const> values,
+void Prefetcher::watch_late_use(WindowFile& file, std::span<const std::byte* const> values,
                                 std::uint64_t used_bytes) noexcept {
   const std::lock_guard lock(mutex_);
   if (file.users == 0 || file.local || !ensure_worker()) return;
@@ -196,7 +180,7 @@ void Prefetcher::watch_late_use(FileCache& file, std::span<const std::byte* cons
   if (!before && file.late_use.is_watched()) worker_->watch_late_use();
 }
 
-bool Prefetcher::empty(FileCache& file) noexcept {
+bool Prefetcher::empty(WindowFile& file) noexcept {
   schedule_.clear_plans(file);  // of transactions that have ended
   return chunks_.empty(file);
 }

@@ -4,7 +4,7 @@
 #include <memory>
 #include <variant>
 
-#include "lmdbio/window/file_cache.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::window {
 
@@ -23,7 +23,7 @@ struct ExtentJob {
 };
 
 struct ReadJob {
-  std::shared_ptr<FileCache> file;
+  std::shared_ptr<WindowFile> file;
   std::variant<ChunkJob, ExtentJob> what;
   const ChunkJob* chunk() const noexcept { return std::get_if<ChunkJob>(&what); }
   const ExtentJob* extent() const noexcept { return std::get_if<ExtentJob>(&what); }

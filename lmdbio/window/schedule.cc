@@ -37,7 +37,7 @@ void Schedule::count_going() noexcept {
 }
 
 bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex>& filled) noexcept {
-  FileCache& file = walk.file();
+  WindowFile& file = walk.file();
   const ChunkRange& needed = wanted.needed_chunks;
   if (!needed.empty() && std::exchange(walk.at_, needed.first) != needed.first) ++plans_;
   walk.last_ = plans_;
@@ -119,11 +119,11 @@ bool Schedule::is_extent_open(const Walk& walk) const noexcept {
   if (needed.bytes == 0) return false;
   const auto is_part = [&needed](const Extent& e) { return overlap(e, needed); };
   const auto wanted = walk.extents_.begin() + static_cast<std::ptrdiff_t>(walk.next_extent_);
-  const FileCache& file = walk.file();
+  const WindowFile& file = walk.file();
   return std::any_of(
              wanted, walk.extents_.end(),
              [&](const Extent& e) { return is_part(e) && walk.asked_.first_missing(e).bytes != 0; }) ||
-         std::any_of(file.reading.begin(), file.reading.end(), is_part);
+         file.reading.overlaps(needed);
 }
 
 int Schedule::take_error(Walk& walk) noexcept {
@@ -159,7 +159,7 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
   for (std::size_t k = 0; k < walks_.size(); ++k) {
     const std::size_t at = (next_walk_ + k) % walks_.size();
     Walk& walk = *walks_[at];
-    FileCache& file = walk.file();
+    WindowFile& file = walk.file();
     for (Walk::Entry& e : walk.plan_) {
       if (e.outcome != Outcome::wanted) continue;
       const ChunkState state = file.table.state(e.chunk);
@@ -195,7 +195,7 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
         if (direct) chunks.return_memory(file);
         throw;
       }
-      if (!direct) file.filled += file.bytes_in(e.chunk);
+      if (!direct) file.page_cache_use.read += file.bytes_in(e.chunk);
       e.outcome = Outcome::filling;
       next_walk_ = at + 1;
       return true;
@@ -222,8 +222,7 @@ bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
       }
       walk.asked_.add(e);
       walk.has_asked_.store(true, std::memory_order_relaxed);
-      walk.file().reading.push_back(e);
-      walk.file().reads_extents.store(true, std::memory_order_relaxed);
+      walk.file().reading.add(e);
       // If this read fails, the extent is missing again.  The next plan then requests it.
       if (walk.asked_.first_missing(walk.extents_[walk.next_extent_]).bytes == 0) ++walk.next_extent_;
       job.file = walk.file().shared_from_this();
@@ -235,7 +234,7 @@ bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
   return false;
 }
 
-void Schedule::settle(FileCache& file, ChunkIndex chunk, Outcome outcome, int error) noexcept {
+void Schedule::settle(WindowFile& file, ChunkIndex chunk, Outcome outcome, int error) noexcept {
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
     bool awaited = false;
@@ -249,10 +248,8 @@ void Schedule::settle(FileCache& file, ChunkIndex chunk, Outcome outcome, int er
   }
 }
 
-void Schedule::extent_ended(FileCache& file, const Extent& extent, int error) noexcept {
-  if (const auto e = std::find(file.reading.begin(), file.reading.end(), extent); e != file.reading.end())
-    file.reading.erase(e);
-  file.reads_extents.store(!file.reading.empty(), std::memory_order_relaxed);
+void Schedule::extent_ended(WindowFile& file, const Extent& extent, int error) noexcept {
+  file.reading.remove(extent);
   if (error != 0) file.read_failed.store(true, std::memory_order_relaxed);
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
@@ -263,12 +260,12 @@ void Schedule::extent_ended(FileCache& file, const Extent& extent, int error) no
   }
 }
 
-void Schedule::clear_plans(const FileCache& file) noexcept {
+void Schedule::clear_plans(const WindowFile& file) noexcept {
   for (Walk* const w : walks_)
     if (&w->file() == &file) w->clear_plan();
 }
 
-void Schedule::want_again(const FileCache& file) noexcept {
+void Schedule::want_again(const WindowFile& file) noexcept {
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
     for (Walk::Entry& e : w->plan_)
@@ -295,7 +292,7 @@ void Schedule::after_fork() noexcept {
   walks_.clear();
 }
 
-bool Schedule::is_planned(const FileCache& file, ChunkIndex chunk) const noexcept {
+bool Schedule::is_planned(const WindowFile& file, ChunkIndex chunk) const noexcept {
   return std::any_of(walks_.begin(), walks_.end(), [&](const Walk* w) {
     return &w->file() == &file && goes_on(*w) &&
            std::any_of(w->plan_.begin(), w->plan_.end(),
@@ -303,7 +300,7 @@ bool Schedule::is_planned(const FileCache& file, ChunkIndex chunk) const noexcep
   });
 }
 
-void Schedule::look_up(const FileCache& file, ChunkIndex chunk, EvictionFacts& out) const noexcept {
+void Schedule::look_up(const WindowFile& file, ChunkIndex chunk, EvictionFacts& out) const noexcept {
   out.planned = is_planned(file, chunk);
   for (const Walk* const w : walks_) {
     if (&w->file() != &file) continue;
@@ -315,7 +312,7 @@ void Schedule::look_up(const FileCache& file, ChunkIndex chunk, EvictionFacts& o
   }
 }
 
-void Schedule::chunk_went(FileCache& file, ChunkIndex chunk) noexcept {
+void Schedule::chunk_went(WindowFile& file, ChunkIndex chunk) noexcept {
   for (Walk* const w : walks_) {
     if (&w->file() != &file) continue;
     for (Walk::Entry& e : w->plan_)
@@ -325,13 +322,12 @@ void Schedule::chunk_went(FileCache& file, ChunkIndex chunk) noexcept {
 
 // Drops a chunk that a walk has passed from the page cache.  The program must not evict pages of other
 // programs from it.
-void Schedule::drop_behind(FileCache& file, ChunkIndex chunk) noexcept {
+void Schedule::drop_behind(WindowFile& file, ChunkIndex chunk) noexcept {
   const std::uint64_t at = file.offset(chunk), bytes = file.bytes_in(chunk);
   if (bytes == 0 || is_planned(file, chunk)) return;
   // The kernel drops no pages that are mapped.
   (void)::madvise(const_cast<std::byte*>(file.window->base()) + at, bytes, MADV_DONTNEED);
-  file.dropping.push_back({at, bytes});  // dropped by the I/O thread, which has the descriptor
-  file.has_dropping.store(true, std::memory_order_relaxed);
+  file.dropping.add({at, bytes});  // dropped by the I/O thread, which has the descriptor
 }
 
 }  // namespace lmdbio::window

@@ -51,29 +51,29 @@ class Schedule final : public ChunkPlans {
   /// so no memory will become free by itself.  May throw bad_alloc.
   bool next(ChunkCache& chunks, ReadJob& job, bool idle);
   /// Records the outcome of a chunk in all plans and wakes walks that wait for it.
-  void settle(FileCache& file, ChunkIndex chunk, Outcome outcome, int error) noexcept;
+  void settle(WindowFile& file, ChunkIndex chunk, Outcome outcome, int error) noexcept;
   /// Records that an extent was read or skipped, and wakes walks that wait for it.  `error`: 0 or an errno.
-  void extent_ended(FileCache& file, const Extent& extent, int error) noexcept;
+  void extent_ended(WindowFile& file, const Extent& extent, int error) noexcept;
 
   /// Empties all plans for the file.
-  void clear_plans(const FileCache& file) noexcept;
+  void clear_plans(const WindowFile& file) noexcept;
   /// Called after all chunks of the file were evicted.  Those that are in plans are wanted again.
-  void want_again(const FileCache& file) noexcept;
+  void want_again(const WindowFile& file) noexcept;
   /// Called if out of memory: all pending requests fall back to page faults.
   void give_up() noexcept;
   void after_fork() noexcept;
 
-  bool is_planned(const FileCache& file, ChunkIndex chunk) const noexcept override;
-  void look_up(const FileCache& file, ChunkIndex chunk, EvictionFacts& out) const noexcept override;
+  bool is_planned(const WindowFile& file, ChunkIndex chunk) const noexcept override;
+  void look_up(const WindowFile& file, ChunkIndex chunk, EvictionFacts& out) const noexcept override;
   std::uint64_t clock() const noexcept override { return plans_; }
-  void chunk_went(FileCache& file, ChunkIndex chunk) noexcept override;
+  void chunk_went(WindowFile& file, ChunkIndex chunk) noexcept override;
 
  private:
   bool next_chunk(ChunkCache& chunks, ReadJob& job, bool idle);
   bool next_extent(ChunkCache& chunks, ReadJob& job);
   bool goes_on(const Walk& walk) const noexcept;
   void count_going() noexcept;
-  void drop_behind(FileCache& file, ChunkIndex chunk) noexcept;
+  void drop_behind(WindowFile& file, ChunkIndex chunk) noexcept;
 
   std::vector<Walk*> walks_;
   std::atomic<std::size_t> going_{1};

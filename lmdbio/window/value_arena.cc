@@ -22,7 +22,7 @@ constexpr std::uint64_t kMostKept = std::uint64_t{256} << 20;
 
 SlabPool::SlabPool(Prefetcher& prefetcher) noexcept
     : prefetcher_(prefetcher),
-      most_(std::clamp<std::uint64_t>(prefetcher.memory_limit() / 8, kSlab, kMostKept)),
+      most_(std::clamp<std::uint64_t>(prefetcher.memory().limit() / 8, kSlab, kMostKept)),
       forks_(prefetcher.forks()) {}
 
 Mapping SlabPool::take(std::size_t bytes) noexcept {
@@ -40,10 +40,10 @@ Mapping SlabPool::take(std::size_t bytes) noexcept {
       return slab;
     }
   }
-  if (!prefetcher_.take(gather::MemoryUse::prefetch, bytes, gather::Urgency::ahead)) return {};
+  if (!prefetcher_.memory().take(gather::MemoryUse::prefetch, bytes, gather::Urgency::ahead)) return {};
   Result<Staging> made = Staging::make(bytes);
   if (!made) {
-    prefetcher_.give_back(gather::MemoryUse::prefetch, bytes);
+    prefetcher_.memory().give_back(gather::MemoryUse::prefetch, bytes);
     return {};
   }
   return made.value().take();
@@ -54,7 +54,7 @@ void SlabPool::give(Mapping slab) noexcept {
   if (bytes == kSlab && ::madvise(slab.data(), bytes, MADV_DONTFORK) == 0) {
     const std::lock_guard lock(prefetcher_);
     if (!closed_ && forks_ == prefetcher_.forks() && (free_.size() + 1) * kSlab <= most_ &&
-        prefetcher_.may_keep(gather::MemoryUse::prefetch)) {
+        prefetcher_.memory().may_keep(gather::MemoryUse::prefetch)) {
       try {
         free_.push_back(std::move(slab));
         return;
@@ -63,7 +63,7 @@ void SlabPool::give(Mapping slab) noexcept {
     }
   }
   slab.reset();
-  prefetcher_.give_back(gather::MemoryUse::prefetch, bytes);
+  prefetcher_.memory().give_back(gather::MemoryUse::prefetch, bytes);
 }
 
 void SlabPool::close() noexcept {
@@ -80,7 +80,7 @@ void SlabPool::close() noexcept {
   for (Mapping& m : gone) {
     const std::size_t bytes = m.size();
     m.reset();
-    prefetcher_.give_back(gather::MemoryUse::prefetch, bytes);
+    prefetcher_.memory().give_back(gather::MemoryUse::prefetch, bytes);
   }
 }
 

@@ -10,7 +10,7 @@
 
 #include "lmdbio/base/futex.h"
 #include "lmdbio/window/asked_pages.h"
-#include "lmdbio/window/file_cache.h"
+#include "lmdbio/window/window_file.h"
 
 namespace lmdbio::window {
 
@@ -30,8 +30,8 @@ enum class Outcome : unsigned char {
 /// under the Prefetcher's lock.
 class Walk {
  public:
-  explicit Walk(std::shared_ptr<FileCache> file) noexcept : file_(std::move(file)) {}
-  FileCache& file() const noexcept { return *file_; }
+  explicit Walk(std::shared_ptr<WindowFile> file) noexcept : file_(std::move(file)) {}
+  WindowFile& file() const noexcept { return *file_; }
   /// Returns whether the walk has requested extents.  Any thread, without the lock.
   bool has_asked() const noexcept { return has_asked_.load(std::memory_order_relaxed); }
 
@@ -60,7 +60,7 @@ class Walk {
     next_extent_ = 0;
   }
 
-  const std::shared_ptr<FileCache> file_;
+  const std::shared_ptr<WindowFile> file_;
   // Guarded by the Prefetcher's lock:
   std::vector<Entry> plan_;  ///< in the order in which the walk needs the chunks
   std::vector<Extent> extents_;

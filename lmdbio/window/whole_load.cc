@@ -18,14 +18,14 @@ constexpr std::uint32_t kLookEvery = 16;
 
 /// Returns how many chunks this process may have in flight for the load of one file.  Returns one until the
 /// number of processes is known.
-std::uint64_t most_reading(const FileCache& file) noexcept {
+std::uint64_t most_reading(const WindowFile& file) noexcept {
   const unsigned processes = file.source->processes();
   if (processes == 0) return 1;
   const std::uint64_t ahead = file.local ? kLocalLoadAhead : kLoadAhead;
   return std::max<std::uint64_t>(ahead / file.chunk_bytes / processes, 1);
 }
 
-void end_if_done(FileCache& file) noexcept {
+void end_if_done(WindowFile& file) noexcept {
   WholeLoad& load = file.load;
   if (!load.is_going() || load.next < load.end_chunk || load.reading != 0) return;
   load.end();
@@ -34,7 +34,7 @@ void end_if_done(FileCache& file) noexcept {
 
 }  // namespace
 
-ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
+ReadPath whole_load_path(const WindowFile& file, std::uint64_t used_bytes,
                          const gather::MemoryBudget& budget) noexcept {
   if (file.keeps_chunks()) return ReadPath::none;
   const std::uint64_t chunks = used_bytes / file.chunk_bytes + 1;
@@ -48,7 +48,7 @@ ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
   return choose_read_path(Access::load, facts).path;
 }
 
-void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept {
+void begin_whole_load(WindowFile& file, std::uint64_t used_bytes, ReadPath path) noexcept {
   file.load.path = path;
   file.load.next = 0;
   file.load.end_chunk = raw(file.chunk_at(used_bytes - 1)) + 1;
@@ -59,8 +59,8 @@ void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) 
 
 bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
   gather::MemoryBudget& budget = cache.budget();
-  for (FileCache* const f : cache.files()) {
-    FileCache& file = *f;
+  for (WindowFile* const f : cache.files()) {
+    WindowFile& file = *f;
     WholeLoad& load = file.load;
     if (!load.is_going()) continue;
     if (file.has_page_cache() && budget.nearly_full()) continue;  // the load waits: IoWorker tries again
@@ -93,7 +93,7 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
   return false;
 }
 
-void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcept {
+void whole_load_went_on(WindowFile& file, const ChunkJob& job, bool good) noexcept {
   WholeLoad& load = file.load;
   if (load.reading > 0) --load.reading;
   if (!good && job.load == load.begun)  // chunks of an earlier load say nothing about this one

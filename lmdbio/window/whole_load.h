@@ -10,14 +10,14 @@ namespace lmdbio::window {
 
 /// Returns how a load of `file` would read it.  `used_bytes`: the part that the database uses.  Returns
 /// ReadPath::none if the file fits nowhere.
-ReadPath whole_load_path(const FileCache& file, std::uint64_t used_bytes,
+ReadPath whole_load_path(const WindowFile& file, std::uint64_t used_bytes,
                          const gather::MemoryBudget& budget) noexcept;
 /// Begins a load of the first `used_bytes` of `file` by `path`, as whole_load_path() has returned it.
-void begin_whole_load(FileCache& file, std::uint64_t used_bytes, ReadPath path) noexcept;
+void begin_whole_load(WindowFile& file, std::uint64_t used_bytes, ReadPath path) noexcept;
 /// Returns the next chunk to read for the load of some file.  Arguments, result and errors as
 /// Schedule::next().
 bool next_of_loads(ChunkCache& chunks, ReadJob& job, bool idle);
 /// Records that a chunk of a load has ended.  `good`: it is now where the load was to read it to.
-void whole_load_went_on(FileCache& file, const ChunkJob& job, bool good) noexcept;
+void whole_load_went_on(WindowFile& file, const ChunkJob& job, bool good) noexcept;
 
 }  // namespace lmdbio::window

@@ -227,14 +227,14 @@ TEST_F(ReaderPending, TriesAgainAfterEnomem) {
   const auto memory = std::make_shared<Memory>(&source);
   {
     const Source s = db.source();
-    memory->count(MemoryUse::index, source.memory_limit());
+    memory->count(MemoryUse::index, source.limit());
     const std::unique_ptr<PendingLocations> p = PendingLocations::start(s, memory);
     ASSERT_NE(p, nullptr);
     const std::atomic<bool> never{false};
     std::string why;
     for (int i = 0; i < 3; ++i) EXPECT_EQ(p->await(never, why).raw(), ENOMEM);
     EXPECT_NE(why.find("LMDBIO_MEMORY"), std::string::npos) << why;
-    memory->give_back(MemoryUse::index, source.memory_limit());
+    memory->give_back(MemoryUse::index, source.limit());
     why.clear();
     ASSERT_EQ(p->await(never, why).raw(), 0) << why;
     RecordLocation location;

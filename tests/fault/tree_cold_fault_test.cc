@@ -308,7 +308,7 @@ TEST_P(DbCold, NothingFails) {
   EXPECT_TRUE(walk(MDB_LAST, MDB_PREV, 2).empty());
   EXPECT_TRUE(walk(MDB_NEXT, MDB_NEXT).empty()) << "NEXT of a new cursor is FIRST";
   EXPECT_TRUE(walk(MDB_PREV, MDB_PREV).empty());
-  EXPECT_EQ(window::Prefetcher::existing()->memory_used(), 0u);
+  EXPECT_EQ(window::Prefetcher::existing()->memory().used(), 0u);
 }
 
 TEST_P(DbCold, EachReadForward) { each_read(MDB_FIRST, MDB_NEXT); }
@@ -442,7 +442,7 @@ TEST_P(DbCold, ReadsOfLookupsThatAreShortOrRefused) {
       Cold cold(file_, image_.bytes().size());
       look_up(cold);
       EXPECT_EQ(need_script().failed, 3u);
-      const std::shared_ptr<window::FileCache> file = cold.env().file().cache_so_far();
+      const std::shared_ptr<window::WindowFile> file = cold.env().file().cache_so_far();
       ASSERT_NE(file, nullptr);
       EXPECT_FALSE(file->read_failed) << "each was read in the end";
       const window::FileStats stats = cold.env().file().stats(*file);

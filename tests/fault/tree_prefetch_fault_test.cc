@@ -213,7 +213,7 @@ void read_all(Cold& db, const Records& r, std::uint64_t seed, unsigned ahead, un
     if (order[at] < r.count) held[order[at]] = v;
   }
   for (unsigned i = 0; i < r.count; ++i) ASSERT_TRUE(db.right(held[i], i)) << r.name << " " << i;
-  EXPECT_LE(window::Prefetcher::get()->memory_used(), window::Prefetcher::get()->memory_limit());
+  EXPECT_LE(window::Prefetcher::get()->memory().used(), window::Prefetcher::get()->memory().limit());
 }
 
 TEST_F(PrefetchTest, ValuesAreRightAndStayAndMemoryIsLimited) {
@@ -263,7 +263,7 @@ TEST_F(PrefetchTest, WhatIsNeverLookedUpMakesRoom) {
     }
     db.forget_pages();
   }
-  EXPECT_LE(window::Prefetcher::get()->memory_used(), window::Prefetcher::get()->memory_limit());
+  EXPECT_LE(window::Prefetcher::get()->memory().used(), window::Prefetcher::get()->memory().limit());
   db.end();
 }
 
@@ -277,7 +277,7 @@ TEST_F(PrefetchTest, TransactionsThatHaveEndedKeepLittle) {
     ASSERT_NE(all.back()->get(3), nullptr);
     all.back()->end();
   }
-  EXPECT_LE(window::Prefetcher::get()->memory_used(), window::Prefetcher::get()->memory_limit() / 8);
+  EXPECT_LE(window::Prefetcher::get()->memory().used(), window::Prefetcher::get()->memory().limit() / 8);
   all.front()->begin();
   all.front()->prefetch(0, 20);
   ASSERT_NE(all.front()->get(4), nullptr) << "and they read on";
@@ -342,7 +342,7 @@ TEST_F(PrefetchTest, ATransactionEndsWithReadsInFlight) {
     }
     db.end();
   }
-  EXPECT_LE(window::Prefetcher::get()->memory_used(), window::Prefetcher::get()->memory_limit());
+  EXPECT_LE(window::Prefetcher::get()->memory().used(), window::Prefetcher::get()->memory().limit());
 }
 
 TEST_F(PrefetchTest, ALookupWaitsForAReadThatIsOnItsWay) {

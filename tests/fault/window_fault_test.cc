@@ -111,7 +111,7 @@ class CacheFault : public ::testing::Test {
   CacheFault() { reset(); }
   ~CacheFault() override {
     reset();
-    EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed";
+    EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u) << "all files are closed";
   }
   static void SetUpTestSuite() {
     shared_ = new AheadFile(kBytes);
@@ -141,13 +141,13 @@ class CacheFault : public ::testing::Test {
           EXPECT_TRUE(walk.go(c, forward, ahead).ok()) << "the next call tries again";
         }
         EXPECT_TRUE(file.right(c)) << c;
-        EXPECT_LE(AheadFile::prefetcher().memory_used(), kLimit);
+        EXPECT_LE(AheadFile::prefetcher().memory().used(), kLimit);
       }
     }
     EXPECT_TRUE(file.all_right());
     file.close();
     EXPECT_TRUE(file.all_right());
-    EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u);
+    EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u);
     return errors;
   }
 
@@ -377,7 +377,7 @@ TEST_F(CacheFault, ClosedWhileNothingCanBeGivenBack) {
   file.change(std::byte{0x44});
   EXPECT_TRUE(file.advance(2).ok());
   EXPECT_TRUE(file.all_right());
-  EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u);
+  EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u);
   file.open(2);
   {
     AheadWalk walk(file);

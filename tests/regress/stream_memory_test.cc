@@ -287,7 +287,7 @@ TEST(StreamMemory, OpeningWaitsForStreamsInCalls) {
     Source s = db.source();
     auto p = ReaderDb::locations(s);
     s.make_engine = std::move(engine);
-    return std::make_unique<Reader>(std::move(s), std::move(p), source.memory_limit(), kDirectly, memory);
+    return std::make_unique<Reader>(std::move(s), std::move(p), source.limit(), kDirectly, memory);
   };
   {
     const auto first = make(GatedEngine::make);
@@ -304,7 +304,7 @@ TEST(StreamMemory, OpeningWaitsForStreamsInCalls) {
           EXPECT_EQ(s->next(b, why).raw(), 0) << why;
         });
       while (first->shared().pool->held_bytes() < 3u * 1'040'000) std::this_thread::yield();
-      EXPECT_GT(source.used(), source.memory_limit() - kMiB);
+      EXPECT_GT(source.used(), source.limit() - kMiB);
       std::atomic<bool> done{false};
       threads.emplace_back([&] {
         while (memory->needs() == 0 && !done) std::this_thread::yield();
@@ -319,12 +319,12 @@ TEST(StreamMemory, OpeningWaitsForStreamsInCalls) {
       done = true;
       for (std::thread& t : threads) t.join();
     }
-    EXPECT_LE(source.most(), source.memory_limit());
+    EXPECT_LE(source.most(), source.limit());
     // What nobody will give back is not waited for; what gives up is not, either.
     TakenMemory all, more;
     const std::atomic<bool> cancelled{true};
-    EXPECT_FALSE(more.take(memory, MemoryUse::index, source.memory_limit(), Urgency::last));
-    EXPECT_FALSE(more.take(memory, MemoryUse::index, source.memory_limit(), Urgency::last, &cancelled));
+    EXPECT_FALSE(more.take(memory, MemoryUse::index, source.limit(), Urgency::last));
+    EXPECT_FALSE(more.take(memory, MemoryUse::index, source.limit(), Urgency::last, &cancelled));
     EXPECT_EQ(memory->needs(), 0u);
   }
   EXPECT_EQ(source.used(), 0u);

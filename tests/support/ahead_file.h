@@ -49,7 +49,7 @@ class AheadFile {
   }
 
   static window::Prefetcher& prefetcher() { return *window::Prefetcher::get(); }
-  const std::shared_ptr<window::FileCache>& cache() const { return cache_; }
+  const std::shared_ptr<window::WindowFile>& cache() const { return cache_; }
   const std::shared_ptr<window::Window>& window() const { return window_; }
   int fd() const { return temp_.fd(); }
   std::size_t bytes() const { return contents_.size(); }
@@ -85,7 +85,7 @@ class AheadFile {
   std::vector<std::byte> contents_;
   TempFile temp_;
   std::shared_ptr<window::Window> window_;
-  std::shared_ptr<window::FileCache> cache_;
+  std::shared_ptr<window::WindowFile> cache_;
 };
 
 /// A child as the fork handlers leave it; `body` gives its exit code.

@@ -16,7 +16,7 @@ namespace lmdbio::testing {
 class FixedSource final : public gather::MemorySource {
  public:
   explicit FixedSource(std::uint64_t limit) : limit_(limit) {}
-  std::uint64_t memory_limit() const noexcept override { return limit_; }
+  std::uint64_t limit() const noexcept override { return limit_; }
   void join(gather::MemoryUse) noexcept override {}
   void leave(gather::MemoryUse) noexcept override {}
   bool take(gather::MemoryUse, std::uint64_t bytes, gather::Urgency) noexcept override {

@@ -33,7 +33,7 @@ class FilePolicyTest : public ::testing::Test {
     engine_script().reset();
   }
   ~FilePolicyTest() override {
-    EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed";
+    EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u) << "all files are closed";
   }
   /// Lookups that have waited long enough for a load, all over the file.  What the last one was told.
   static std::uint64_t miss(AheadFile& file, unsigned n = window::MissRecord::kMisses,

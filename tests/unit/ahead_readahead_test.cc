@@ -60,7 +60,7 @@ class ReadaheadOfSmallValues : public ReadaheadTest {
     return run;
   }
   /// Whether `file` is in `uses` uses, within a minute: the I/O thread's come and go.
-  static bool comes_to(const std::shared_ptr<window::FileCache>& file, long uses) {
+  static bool comes_to(const std::shared_ptr<window::WindowFile>& file, long uses) {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (file.use_count() != uses && std::chrono::steady_clock::now() < limit)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

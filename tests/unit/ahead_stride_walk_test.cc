@@ -55,7 +55,7 @@ class StrideWalkTest : public ::testing::Test {
   const unsigned values_;
   const std::uint64_t pages_each_;
   WalkEnv env_;
-  std::shared_ptr<window::FileCache> file_;
+  std::shared_ptr<window::WindowFile> file_;
   std::unique_ptr<window::Walk> walk_;
   std::unique_ptr<StrideWalk> picking_;
   FreeRun run_;

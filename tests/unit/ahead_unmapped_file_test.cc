@@ -66,7 +66,7 @@ class Unmapped : public ::testing::Test {
   ~Unmapped() override {
     file_.reset();
     prefetcher().close(first_);
-    EXPECT_EQ(prefetcher().memory_used(), 0u) << "all files are closed";
+    EXPECT_EQ(prefetcher().memory().used(), 0u) << "all files are closed";
   }
 
   Origin origin() const { return {temp_.fd(), temp_.path(), identity_of(temp_.fd()).value()}; }
@@ -85,7 +85,7 @@ class Unmapped : public ::testing::Test {
   static bool holds(const UnmappedFile::Entry& e, const std::vector<std::byte>& bytes) {
     return std::memcmp(e.window->base(), bytes.data(), bytes.size()) == 0;
   }
-  static std::uint64_t memory() { return prefetcher().memory_used(); }
+  static std::uint64_t memory() { return prefetcher().memory().used(); }
   void commit() {
     for (std::byte& b : contents_) b ^= std::byte{0x5a};
     write_all(temp_.fd(), contents_);
@@ -93,7 +93,7 @@ class Unmapped : public ::testing::Test {
 
   std::vector<std::byte> contents_;
   testing::TempFile temp_;
-  std::shared_ptr<window::FileCache> first_;
+  std::shared_ptr<window::WindowFile> first_;
   std::unique_ptr<UnmappedFile> file_;
 };
 

@@ -44,10 +44,10 @@ class FixedPlans final : public ChunkPlans {
   std::uint64_t now = 0;
   std::vector<std::uint32_t> went;
 
-  bool is_planned(const FileCache&, ChunkIndex chunk) const noexcept override {
+  bool is_planned(const WindowFile&, ChunkIndex chunk) const noexcept override {
     return planned.count(raw(chunk)) != 0;
   }
-  void look_up(const FileCache&, ChunkIndex chunk, EvictionFacts& out) const noexcept override {
+  void look_up(const WindowFile&, ChunkIndex chunk, EvictionFacts& out) const noexcept override {
     const auto at = planned.find(raw(chunk));
     out.planned = at != planned.end();
     if (!out.planned) return;
@@ -55,7 +55,7 @@ class FixedPlans final : public ChunkPlans {
     out.position = at->second.position;
   }
   std::uint64_t clock() const noexcept override { return now; }
-  void chunk_went(FileCache&, ChunkIndex chunk) noexcept override { went.push_back(raw(chunk)); }
+  void chunk_went(WindowFile&, ChunkIndex chunk) noexcept override { went.push_back(raw(chunk)); }
 };
 
 class ChunkCacheTest : public ::testing::Test {
@@ -75,7 +75,7 @@ class ChunkCacheTest : public ::testing::Test {
     ASSERT_EQ(budget().limit(), kLimit);
   }
 
-  FileCache& cache() { return *file_.cache(); }
+  WindowFile& cache() { return *file_.cache(); }
   gather::MemoryBudget& budget() { return chunks_.budget(); }
   std::uint64_t used() { return budget().used(gather::MemoryUse::chunks); }
   static ChunkIndex at(std::uint32_t chunk) { return ChunkIndex{chunk}; }

@@ -33,7 +33,7 @@ const bool set = testing::script_all_reads("16M");
 class Source : public ::testing::Test {
  protected:
   Source() { engine_script().reset(); }
-  ~Source() override { EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed"; }
+  ~Source() override { EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u) << "all files are closed"; }
   void use(const AheadFile& file) { file.cache()->source = std::make_unique<ScriptedSource>(script_); }
   static void walk_all(const AheadFile& file) {
     AheadWalk walk(file);

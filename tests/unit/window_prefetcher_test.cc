@@ -52,9 +52,9 @@ const bool set = testing::script_all_reads("16M");
 class Ahead : public ::testing::Test {
  protected:
   Ahead() { engine_script().reset(); }
-  ~Ahead() override { EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed"; }
+  ~Ahead() override { EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u) << "all files are closed"; }
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
-  static bool within_limit() { return prefetcher().memory_used() <= kLimit; }
+  static bool within_limit() { return prefetcher().memory().used() <= kLimit; }
 };
 
 /// A thread that loads chunk 0, and waits in the middle of it until hold_pread is false.
@@ -77,7 +77,7 @@ unsigned tasks() {
 
 TEST_F(Ahead, Configured) {
   EXPECT_TRUE(set);
-  EXPECT_EQ(prefetcher().memory_limit(), kLimit);
+  EXPECT_EQ(prefetcher().memory().limit(), kLimit);
 }
 
 TEST_F(Ahead, WalksBothWays) {
@@ -265,7 +265,7 @@ TEST_F(Ahead, ClosedWithReadsInFlight) {
       EXPECT_TRUE(other->all_right());
       other->close();
     }
-    EXPECT_EQ(prefetcher().memory_used(), 0u);
+    EXPECT_EQ(prefetcher().memory().used(), 0u);
   }
 }
 
@@ -329,7 +329,7 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
   const pid_t child = testing::fork_a_child([&] {
     int bad = 0;
     if (!file_backed(*file.window())) bad |= 1;
-    if (prefetcher().memory_used() != 0) bad |= 2;
+    if (prefetcher().memory().used() != 0) bad |= 2;
     if (!file.all_right()) bad |= 4;
 #if !defined(__SANITIZE_THREAD__)  // which knows no threads of a child's own
     engine_script().reset();
@@ -338,7 +338,7 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
         bad |= 8;
 #endif
     file.close();
-    if (prefetcher().memory_used() != 0) bad |= 16;
+    if (prefetcher().memory().used() != 0) bad |= 16;
     return bad;
   });
   engine_script().release();
@@ -387,7 +387,7 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
       ASSERT_TRUE(file.cache()->resident_now(ChunkIndex{c}));
     }
     EXPECT_TRUE(file.all_right()) << "nothing is taken away";
-    EXPECT_GT(prefetcher().memory_used(), kLimit);
+    EXPECT_GT(prefetcher().memory().used(), kLimit);
     EXPECT_EQ(prefetcher().read_chunk(*file.cache(), ChunkIndex{file.chunks()}).raw(), EIO)
         << "beyond the end";
     file.change(std::byte{0x77});

@@ -87,7 +87,7 @@ TEST_F(ScheduleTest, ANeededExtentIsOpenUntilItWasRead) {
   EXPECT_TRUE(schedule_.is_extent_open(a_));
   EXPECT_EQ(next(), 0u);
   EXPECT_TRUE(schedule_.is_extent_open(a_)) << "it is being read";
-  file_.cache()->reading.clear();
+  (void)file_.cache()->reading.take();
   schedule_.extent_ended(*file_.cache(), need, 0);
   EXPECT_FALSE(schedule_.is_extent_open(a_));
 }

@@ -33,7 +33,7 @@ class WholeLoadTest : public ::testing::Test {
     engine_script().reset();
   }
   ~WholeLoadTest() override {
-    EXPECT_EQ(AheadFile::prefetcher().memory_used(), 0u) << "all files are closed";
+    EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u) << "all files are closed";
   }
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
   static bool begin(AheadFile& file) {
@@ -57,7 +57,7 @@ TEST_F(WholeLoadTest, EachChunkIsReadOnce) {
   EXPECT_EQ(resident(file), file.chunks());
   EXPECT_TRUE(file.all_right());
   for (const auto& [at, n] : engine_script().attempts()) EXPECT_EQ(n, 1u) << "at " << at;
-  EXPECT_LE(prefetcher().memory_used(), kLimit);
+  EXPECT_LE(prefetcher().memory().used(), kLimit);
   file.close();
 }
 
@@ -66,7 +66,7 @@ TEST_F(WholeLoadTest, WhatDoesNotFitGoesToThePageCache) {
   EXPECT_TRUE(begin(file));
   finish(file);
   EXPECT_EQ(file.stats().published, 0u);
-  EXPECT_EQ(prefetcher().memory_used(), 0u);
+  EXPECT_EQ(prefetcher().memory().used(), 0u);
   EXPECT_EQ(resident(file), 0u);
   EXPECT_TRUE(file.all_right());
 }
@@ -146,7 +146,7 @@ TEST_F(WholeLoadTest, AForkedChildHasNone) {
   EXPECT_TRUE(begin(file));
   engine_script().wait_for_held();
   const pid_t child = testing::fork_a_child([&] {
-    return file.all_right() && file.stats().loads_begun == 0 && prefetcher().memory_used() == 0 ? 0 : 1;
+    return file.all_right() && file.stats().loads_begun == 0 && prefetcher().memory().used() == 0 ? 0 : 1;
   });
   engine_script().release();
   testing::expect_success(child);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/gather/memory_budget.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -20,6 +21,7 @@
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/window/chunk_source.h"
 #include "lmdbio/window/chunk_table.h"
+#include "lmdbio/window/extent_list.h"
 #include "lmdbio/window/file_stats.h"
 #include "lmdbio/window/late_use.h"
 #include "lmdbio/window/lookup_history.h"
@@ -45,14 +47,42 @@ struct WholeLoad {
   }
 };
 
+/// Counts in bytes, from which path_change.h sees whether the page cache keeps what is read into it.
+struct PageCacheUse {
+  std::uint64_t read = 0;     ///< read into the page cache since check_memory() last checked
+  std::uint64_t reached = 0;  ///< of such chunks that walks have reached recently
+  std::uint64_t lost = 0;     ///< the part of `reached` that was not in the page cache any more
+};
+
+/// Counts snapshot changes that evict chunks.  If a writer commits often, chunks are evicted before they
+/// have paid.  The file is then left to page faults until the minute is over.
+class SnapshotChanges {
+ public:
+  /// Counts one change.  `now_ns` as of now_ns().
+  void add(std::int64_t now_ns) noexcept {
+    if (now_ns - since_ns_ > kMinuteNs) *this = SnapshotChanges(now_ns);
+    ++count_;
+  }
+  bool are_frequent() const noexcept { return count_ >= kFrequent && now_ns() - since_ns_ <= kMinuteNs; }
+
+  SnapshotChanges() = default;
+
+ private:
+  static constexpr std::int64_t kMinuteNs = 60'000'000'000;
+  static constexpr unsigned kFrequent = 8;  ///< changes in a minute
+  explicit SnapshotChanges(std::int64_t since_ns) noexcept : since_ns_(since_ns) {}
+  std::int64_t since_ns_ = 0;  ///< start of the current minute
+  unsigned count_ = 0;         ///< changes in this minute
+};
+
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
 /// Prefetcher's lock, unless stated otherwise.
 ///
 /// The file is mapped: where no chunk is resident, page faults of the window give its bytes.  For files
-/// that cannot be mapped see UnmappedFileCache.
-struct FileCache : std::enable_shared_from_this<FileCache> {
-  FileCache(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
-            int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
+/// that cannot be mapped see UnmappedWindowFile.
+struct WindowFile : std::enable_shared_from_this<WindowFile> {
+  WindowFile(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
+             int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
       : window(std::move(w)),
         file(std::move(f)),
         buffered(file->buffered()),
@@ -87,31 +117,25 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   /// The part of `file_bytes` that the database uses.  The rest of a file that was written with
   /// MDB_WRITEMAP has no data.
   std::uint64_t used_bytes = 0;
-  std::atomic<const char*> engine{""};     ///< name of the engine in use
-  Residents residents;                     ///< the same chunks as in `table`
-  std::vector<Extent> reading;             ///< extents that are being read
-  std::atomic<bool> reads_extents{false};  ///< `reading` is not empty; any thread, without the lock
-  std::vector<Extent> dropping;            ///< pieces to drop from the page cache
-  std::atomic<bool> has_dropping{false};   ///< `dropping` is not empty; any thread, without the lock
+  std::atomic<const char*> engine{""};  ///< name of the engine in use
+  Residents residents;                  ///< the same chunks as in `table`
+  ExtentList reading;                   ///< extents that are being read
+  ExtentList dropping;                  ///< pieces to drop from the page cache
   /// A read has failed.  Since then the page cache may have pages without their bytes.  Calls that count
   /// resident pages count such pages, too, and touching one may raise a signal.  Any thread.
   std::atomic<bool> read_failed{false};
   /// Chunks are read into the page cache because PageFiller is not available.  Only the I/O thread uses it.
   bool cannot_populate = false;
-  /// `filled`: bytes read into the page cache since check_memory() last checked.  `came_to`: bytes of such
-  /// chunks that walks reached recently.  `came_to_nothing`: the part of `came_to` that was not in the page
-  /// cache any more.
-  std::uint64_t filled = 0, came_to = 0, came_to_nothing = 0;
+  PageCacheUse page_cache_use;
   std::atomic<unsigned> users{0};  ///< number of environments; any thread may read it
   /// A reference to itself, set if there was no memory to give the chunks back at close.  Other users of
   /// the window, perhaps under a new snapshot, need to know of these chunks.
-  std::shared_ptr<FileCache> kept;
+  std::shared_ptr<WindowFile> kept;
   std::atomic<bool> drop_behind{false};   ///< drop chunks that walks have passed from the page cache
   unsigned readahead_walks = 0;           ///< see Prefetcher::use_readahead
   std::atomic<bool> comes_around{false};  ///< a walk has gone through the file more than once; any thread
   std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest of a direct request; 0: none; any thread
-  std::int64_t changes_since_ns = 0;               ///< start of the current minute of snapshot changes
-  unsigned changes = 0;                            ///< snapshot changes in that minute that evicted chunks
+  SnapshotChanges changes;                         ///< snapshot changes that evicted chunks
   node::Cell<FileCounters> counters;
   FileStats& stats = counters->stats;   ///< any thread, without the lock
   NodeShare node;                       ///< any thread, without the lock
@@ -120,7 +144,7 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
   LateUse late_use;                     ///< of this file's values
   LookupHistory lookups;                ///< any thread, without the lock
 
-  virtual ~FileCache() = default;
+  virtual ~WindowFile() = default;
 
   /// Returns whether the window has the page cache's bytes where no chunk is resident.  If so, no chunk has
   /// to be read, and single pages and extents may be read into the page cache instead.
@@ -178,8 +202,8 @@ struct FileCache : std::enable_shared_from_this<FileCache> {
 /// State of a file that cannot be mapped (ahead/unmapped_file.h).  Its window is addresses without memory
 /// until chunks are published there.  So each page that is read must lie in a resident chunk, and no chunk
 /// is evicted.
-struct UnmappedFileCache final : FileCache {
-  using FileCache::FileCache;
+struct UnmappedWindowFile final : WindowFile {
+  using WindowFile::WindowFile;
   bool has_page_cache() const noexcept override { return false; }
   bool keeps_chunks() const noexcept override { return true; }
   gather::MemoryUse memory_use() const noexcept override { return gather::MemoryUse::unmapped; }

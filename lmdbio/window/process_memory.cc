@@ -1,24 +1,24 @@
-// The memory of the Prefetcher: supplied to others (gather/memory_source.h), and given back.
+#include "lmdbio/window/process_memory.h"
+
 #include <algorithm>
 #include <mutex>
 
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/window/io_worker.h"
-#include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::window {
 
-void Prefetcher::join(gather::MemoryUse use) noexcept {
+void ProcessMemory::join(gather::MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.budget().join(use);
 }
 
-void Prefetcher::leave(gather::MemoryUse use) noexcept {
+void ProcessMemory::leave(gather::MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.budget().leave(use);
 }
 
-bool Prefetcher::take(gather::MemoryUse use, std::uint64_t bytes, gather::Urgency urgency) noexcept {
+bool ProcessMemory::take(gather::MemoryUse use, std::uint64_t bytes, gather::Urgency urgency) noexcept {
   {
     const std::lock_guard lock(mutex_);
     const bool looked = chunks_.budget().look_again_ns() != 0;
@@ -32,53 +32,54 @@ bool Prefetcher::take(gather::MemoryUse use, std::uint64_t bytes, gather::Urgenc
   return chunks_.reserve(use, bytes, urgency);
 }
 
-void Prefetcher::count(gather::MemoryUse use, std::uint64_t bytes) noexcept {
+void ProcessMemory::count(gather::MemoryUse use, std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.budget().take(use, bytes, 0);
 }
 
-void Prefetcher::give_back(gather::MemoryUse use, std::uint64_t bytes) noexcept {
+void ProcessMemory::give_back(gather::MemoryUse use, std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.give_back(use, bytes);
 }
 
-std::uint64_t Prefetcher::room_for_needs() noexcept {
+std::uint64_t ProcessMemory::room_for_needs() noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.room_for_needs();
 }
 
-bool Prefetcher::could_take(gather::MemoryUse use, std::uint64_t bytes, std::uint64_t of_readers) noexcept {
+bool ProcessMemory::could_take(gather::MemoryUse use, std::uint64_t bytes,
+                               std::uint64_t of_readers) noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.could_take(use, bytes, of_readers);
 }
 
-std::uint64_t Prefetcher::beyond_guaranteed(gather::MemoryUse use) noexcept {
+std::uint64_t ProcessMemory::beyond_guaranteed(gather::MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
   const gather::MemoryBudget& budget = chunks_.budget();
   return budget.used(use) - std::min(budget.used(use), budget.guaranteed(use));
 }
 
-bool Prefetcher::pressed(gather::MemoryUse use) noexcept {
+bool ProcessMemory::pressed(gather::MemoryUse use) noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.budget().pressed(use);
 }
 
-void Prefetcher::begin_wait() noexcept {
+void ProcessMemory::begin_wait() noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.budget().begin_wait();
 }
 
-void Prefetcher::end_wait() noexcept {
+void ProcessMemory::end_wait() noexcept {
   const std::lock_guard lock(mutex_);
   chunks_.budget().end_wait();
 }
 
-std::uint64_t Prefetcher::memory_used() noexcept {
+std::uint64_t ProcessMemory::used() noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.budget().used();
 }
 
-std::int64_t Prefetcher::look_at_memory() noexcept {
+std::int64_t ProcessMemory::look() noexcept {
   std::uint64_t excess = 0;
   for (bool more = true; more;) {
     const std::lock_guard lock(mutex_);
@@ -93,12 +94,12 @@ std::int64_t Prefetcher::look_at_memory() noexcept {
   return chunks_.budget().look_again_ns();
 }
 
-bool Prefetcher::memory_is_nearly_full() noexcept {
+bool ProcessMemory::is_nearly_full() noexcept {
   const std::lock_guard lock(mutex_);
   return chunks_.budget().nearly_full();
 }
 
-void Prefetcher::reclaim(std::uint64_t bytes) noexcept {
+void ProcessMemory::reclaim(std::uint64_t bytes) noexcept {
   if (const Reclaim call = reclaim_.load(std::memory_order_acquire); call != nullptr) call(bytes);
 }
 
