@@ -19,7 +19,7 @@ class [[nodiscard]] Status {
     assert(rc <= -30700);
     return Status(rc);
   }
-  /// Converts from the kernel's convention: a negative errno, else success.
+  /// Converts a result of the kernel: a negative number is a negated errno, any other number means success.
   static constexpr Status from_kernel(long res) noexcept {
     return res < 0 ? from_errno(static_cast<int>(-res)) : Status();
   }
