@@ -36,11 +36,11 @@ class ThreadsEngine final : public IoEngine {
   std::unique_ptr<Pool> pool_;
 };
 
-/// Makes an engine with `depth` reads in flight and at most `threads` threads (0: as many as the depth, but
-/// at most kMostThreads).  With a `filler`, the threads fill the page cache instead, as many at once as
-/// PageFiller::threads() says.  With `results`, the engine notifies it when results for reap() have come,
-/// and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for depth 0, ENOMEM, EAGAIN if not
-/// even one thread can be started, others as eventfd(2).
+/// Makes an engine with `depth` reads in flight and at most `threads` threads.  0 threads means as many as
+/// the depth, but at most kMostThreads.  With a `filler`, the threads fill the page cache instead of reading,
+/// and PageFiller::threads() limits their number.  With `results`, the engine notifies it when results for
+/// reap() have come, and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for depth 0,
+/// ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
                                                  std::unique_ptr<PageFiller> filler = nullptr,
                                                  EventCount* results = nullptr) noexcept;
