@@ -47,9 +47,10 @@ std::optional<TableIdentity> file_of(const Header& h) noexcept {
   return file.hash() == hash ? std::optional(file) : std::nullopt;
 }
 
-// Copies the header and the living processes to `table`.  False: the table has been removed.
+// Copies the header and the living processes to `table`.  Returns false if the table has been removed.
 bool look_into(ListedTable& table) {
-  // A first attachment would make others believe that the process which makes the table has died.
+  // The first attachment must not be ours.  Other processes would then believe that the process which makes
+  // the table has died.
   if (!table.segment.was_attached) return true;
   std::vector<CopiedRow> rows;
   rows.reserve(kRows);
