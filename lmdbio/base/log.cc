@@ -26,7 +26,7 @@ std::atomic<unsigned> g_lines{0};
 std::atomic<StandardErrorOpener> g_open_stderr{nullptr};
 
 void put(const char* text, std::size_t bytes) noexcept {
-  int cancel = 0;  // write(2) is a cancellation point, callers are not
+  int cancel = 0;  // write(2) is a cancellation point, but callers are not
   (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
   const StandardErrorOpener open = g_open_stderr.load(std::memory_order_acquire);
   const int opened = open != nullptr ? open() : kSharesDescriptors;

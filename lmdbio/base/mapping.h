@@ -85,8 +85,8 @@ class Mapping {
     const std::size_t head = align_up(at, alignment) - at;
     std::byte* const data = static_cast<std::byte*>(p) + head;
     const std::size_t tail = slack - head;
-    // munmap(2) fails if there are too many VMAs.  Then unmap only addresses that are still ours, since
-    // another thread may have mapped the others meanwhile.
+    // munmap(2) fails if there are too many VMAs.  Then unmap only addresses that are still ours: another
+    // thread may have mapped something at those that were unmapped.
     std::size_t ours = bytes + slack;
     bool trimmed = tail == 0 || ::munmap(data + bytes, tail) == 0;
     if (trimmed) {

@@ -5,7 +5,8 @@
 
 namespace lmdbio {
 
-/// A result code, one int wide.  0: success; above 0: an errno; from -30799 to -30700: an MDB_* code.
+/// A result code, one int wide.  0 means success, a positive number is an errno, and a number from -30799 to
+/// -30700 is an MDB_* code.
 class [[nodiscard]] Status {
  public:
   constexpr Status() noexcept = default;

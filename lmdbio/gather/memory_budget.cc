@@ -43,7 +43,7 @@ std::uint64_t less(std::uint64_t from, std::uint64_t what) noexcept { return fro
 Agreement agree(const AgreementFacts& f) noexcept {
   const std::uint64_t total = f.memory.total, half = f.is_agreed ? total / 2 : total;
   const bool sees = f.sees_others || !f.is_agreed;
-  // A process that does not know the others leaves half of the memory to them and to the program.
+  // A process that does not see the other processes leaves half of the memory to them and to the program.
   const std::uint64_t reserve = sees ? kept_free(total) : total / 2;
   const node::MemoryOfOthers others = f.is_agreed ? f.others : node::MemoryOfOthers{};
   const std::uint64_t processes = sees ? others.processes + std::uint64_t{1} : kUnseen;

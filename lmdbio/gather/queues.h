@@ -76,7 +76,7 @@ class Queues {
   /// is_waiting() returns true if a request waits to be submitted, is_busy() also if one is in flight.
   bool is_waiting() const noexcept;
   bool is_busy() const noexcept;
-  /// Removes pending requests and waits for those in flight.
+  /// Removes pending requests and waits for the requests in flight.
   void drop_all() noexcept;
   /// Returns what was read since the last call.
   ReadCounts take_counts() noexcept;

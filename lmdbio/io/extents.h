@@ -22,17 +22,17 @@ constexpr bool overlap(const Extent& a, const Extent& b) noexcept {
   return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-/// Sorts the extents and merges in place those that overlap, touch or leave at most `gap` bytes between
-/// them.  Drops empty ones.  Returns how many are left; they come first in the span.  An extent that reaches
-/// beyond 2^64 - 1 is cut there.
+/// Sorts the extents in place, and merges neighbours that overlap, touch or leave at most `gap` bytes between
+/// them.  Drops empty extents.  Returns the number of remaining extents, which are first in the span.  An
+/// extent that reaches beyond 2^64 - 1 is cut there.
 std::size_t merge(std::span<Extent> extents, std::uint64_t gap) noexcept;
 
 /// Largest gap between two extents, in bytes, that is read rather than skipped, since a second request costs
 /// more.
 inline constexpr std::uint64_t kSmallGap = std::uint64_t{64} << 10;
-/// Returns the largest of the sizes `first`, `first` / 2, `first` / 4 and so on for which the following is
-/// true: the merged extents, and all gaps between them up to that size, have at most `most` bytes together.
-/// Returns 0 if no gap can be read.
+/// Returns up to which size gaps between the merged extents can be read.  Tries `first`, `first` / 2, `first`
+/// / 4 and so on, until all extents and all gaps up to this size have at most `most` bytes together.  Returns
+/// 0 if no gap can be read.
 std::uint64_t largest_gap(std::span<const Extent> merged, std::uint64_t first, std::uint64_t most) noexcept;
 
 /// One read.  `offset` and `bytes` are multiples of the alignment.  `minimum` (at least 1) is the number of

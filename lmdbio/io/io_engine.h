@@ -34,14 +34,14 @@ struct Completion {
 };
 
 /// Reads one file with up to caps().depth reads in flight.  Callers use the public functions, which check and
-/// count for all engines; an engine implements do_submit() and do_reap().  One thread at a time may use an
-/// engine; it has no locks.  A thread must reap its reads before it ends.
+/// count for all engines.  An engine implements do_submit() and do_reap().  It has no locks, so only one
+/// thread at a time may use it.  A thread must reap its reads before it ends.
 ///
 /// If the tail of a file is shorter than caps().align, read it from a direct engine with a longer read that
 /// has a minimum.
 ///
-/// Use with poll(2): call reap(out, 0) until it returns fewer than out.size(); then, while reads are in
-/// flight, poll ready_fd() for poll_timeout_ms().
+/// To use an engine with poll(2), call reap(out, 0) until it returns fewer than out.size().  Then, while
+/// reads are in flight, poll ready_fd() for poll_timeout_ms().
 class IoEngine {
  public:
   struct Caps {
@@ -61,14 +61,14 @@ class IoEngine {
   virtual ~IoEngine();  ///< the destructor of an engine waits until no read is in flight
 
   /// Takes a prefix of ops and returns its length.  0 means that the engine is full: reap first.  The
-  /// completion of a read reports its errors; the only error here is ENOMEM, and then no op was taken. Aborts
-  /// on an empty or unaligned op, which is a bug of the caller.
+  /// completion of a read reports the errors of the read.  The only error of submit() is ENOMEM; no op was
+  /// taken then. Aborts on an empty or unaligned op, which is a bug of the caller.
   Result<std::size_t> submit(std::span<const ReadOp> ops) noexcept;
   /// Waits for at least `min` completions, or for all reads in flight if they are fewer, and stores them in
   /// any order.  With min 0 it never waits, except that an engine without ready_fd() may continue a short
-  /// read. It continues short reads, retries EINTR without limit, and retries EAGAIN kAgainTries times,
-  /// within about 10 ms, before it reports EAGAIN.  An error of this function is an error of the engine; the
-  /// reads then stay in flight.
+  /// read. It continues short reads, and retries EINTR without limit.  It retries EAGAIN kAgainTries times,
+  /// within about 10 ms, and then reports it.  An error of this function is an error of the engine; the reads
+  /// then stay in flight.
   Result<std::size_t> reap(std::span<Completion> out, std::size_t min) noexcept;
 
   /// Returns a descriptor that poll(2) reports readable while reap() has results.  The engine owns it; use it
@@ -148,9 +148,9 @@ class IoEngine {
 
   const Caps caps_;
   Counters counters_;
-  // Indices of slots.  The first free_ entries of free_list_ are free, the first pending_ of pending_list_
-  // wait to be passed to do_submit(), the first ready_ of ready_list_ wait for the caller.  The other below_
-  // slots were taken by do_submit().
+  // Indices of slots.  The first free_ entries of free_list_ are free.  The first pending_ entries of
+  // pending_list_ wait to be passed to do_submit().  The first ready_ entries of ready_list_ wait for the
+  // caller.  do_submit() has taken the other below_ slots.
   std::unique_ptr<Slot[]> slots_;
   std::unique_ptr<unsigned[]> lists_;
   std::int64_t retry_at_ns_ = 0;  ///< CLOCK_MONOTONIC; the earliest time at which pending reads are submitted

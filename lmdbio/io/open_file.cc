@@ -198,7 +198,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
     known = witness->is_gone() ? AtOpen::drops : AtOpen::keeps;
     memory.keep(origin.id, known);
   }
-  // A descriptor without read-ahead is not enough if no other one can be opened.
+  // Do not use a descriptor without read-ahead as the only one.
   if (anew && !(exact && known == AtOpen::drops)) {
     out->base_ = std::move(anew).value();
     out->base_is_exact_ = exact;

@@ -14,13 +14,13 @@
 
 namespace lmdbio {
 
-/// The descriptors of one database file.  Any thread.  They are in the private table, and a forked child
-/// reopens each of them at its first use there (File::keep).  A file that was given to adopt() stays as it
-/// was.  The last owner closes the descriptors.  Since this may wait for another thread, the last owner must
-/// not hold a SignalSafeMutex.
+/// The descriptors of one database file.  Any thread.  The descriptors are in the private table.  A forked
+/// child reopens each descriptor when it first uses it (File::keep).  A file that was given to adopt() stays
+/// as it was.  The last owner closes the descriptors.  Since this may wait for another thread, the last owner
+/// must not hold a SignalSafeMutex.
 class OpenFile {
  public:
-  /// The files that get() opens at once.  The others are opened at their first use.
+  /// The files that get() opens at once.  All other files are opened at their first use.
   enum class With : unsigned char {
     buffered_alone,
     direct,       ///< buffered() and direct()

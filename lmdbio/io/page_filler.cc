@@ -109,7 +109,7 @@ long PageFiller::fill(std::uint64_t offset, MutableBytes to) noexcept {
         static_cast<std::size_t>(std::min(align_up(offset + to.size(), page), align_up(size_, page)) - first);
     const bool goes = trust_.load(std::memory_order_relaxed) == Trust::proven || prove(first, bytes);
     const bool there = goes && populate(first, bytes);
-    // Unmap the pages, since mapped pages stay in memory longer than others.
+    // Unmap the pages, since the kernel keeps mapped pages in memory for longer.
     if (goes) (void)::madvise(map_.data() + first, bytes, MADV_DONTNEED);
     if (there && bytes_ == Bytes::unwanted)
       return static_cast<long>(std::min<std::uint64_t>(to.size(), size_ - offset));

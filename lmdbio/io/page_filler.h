@@ -30,8 +30,8 @@ class PageFiller {
   };
 
   /// Makes a filler for `file`, which must outlive it and must be open for buffered reads.  Fails with an
-  /// errno if the file cannot be mapped.  Only ranges that the kernel does not fill need the descriptor
-  /// later.
+  /// errno if the file cannot be mapped.  Later, the descriptor is needed only for ranges that the kernel
+  /// does not fill.
   static Result<std::unique_ptr<PageFiller>> make(const File& file, Bytes bytes) noexcept;
 
   /// Reads the bytes from `offset` on into the page cache.  Returns the number of bytes, as pread(2), or a

@@ -50,7 +50,7 @@ class PrivateTable {
   /// if memory is short.
   static bool watch_forks() noexcept;
   /// Returns the number of forks that led to this process since the library was loaded.  A descriptor of
-  /// another generation belongs to the parent, and its number is not valid here.
+  /// another generation belongs to the parent, and its number is not valid in this process.
   static unsigned generation() noexcept;
 
   /// True if the number of `fd` is in the upper half of what RLIMIT_NOFILE allows.  The caller then closes

@@ -57,7 +57,7 @@ class ReadQueue {
   /// Reads nothing beyond `file_bytes`.  May throw bad_alloc.
   ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
             std::size_t most_request = kMostRequest);
-  /// Waits for the requests in flight and drops the others.
+  /// Waits for the requests in flight and drops pending ones.
   ~ReadQueue();
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
@@ -96,7 +96,7 @@ class ReadQueue {
   Status wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept;
   /// Waits until one request ends, or none is in flight.
   void wait_any() noexcept;
-  /// Removes the group's pending requests and waits for those in flight.
+  /// Removes the group's pending requests and waits for its requests in flight.
   void drop(ReadGroup& group) noexcept;
   /// As drop(), for all groups.
   void drop_all() noexcept;

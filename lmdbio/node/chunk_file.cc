@@ -205,7 +205,7 @@ Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) 
   (void)std::snprintf(from, sizeof from, "/proc/thread-self/fd/%d", fd.get());
   if (::linkat(AT_FDCWD, from, directory.value().get(), text_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0)
     return Status::from_errno(errno);
-  // Check the first file, and some of the others, as another process will see them.
+  // Check the first file, and some of the later files, as another process will see them.
   static constinit std::atomic<unsigned> linked{0};
   if (linked.fetch_add(1, std::memory_order_relaxed) % kVerifyEvery != 0) return {};
   const Result<Mapping> seen = open_chunk_file(name, memory.size());

@@ -5,9 +5,10 @@
 // the file without a name, fills it, and links it when all its bytes are there.  No process writes to it
 // after that.  Its name identifies everything that its bytes depend on, so a process that finds it may use
 // it: there is no header and no lock.  Its modification time is a checksum of some bytes of each page, and
-// each open verifies it.  The memory is freed by unlink(2) and the end of the last mapping, which the kernel
-// counts.  A process that is stopped or killed therefore neither keeps nor loses memory of the others.
-// Memory is not reused for another chunk, since a read of a killed process may still be writing to it.
+// each open verifies it.  The kernel counts the mappings, and frees the memory after unlink(2) and the end of
+// the last mapping.  A process that is stopped or killed therefore neither keeps nor loses memory of the
+// others.  Memory is not reused for another chunk, since a read of a killed process may still be writing to
+// it.
 #pragma once
 
 #include <sys/types.h>

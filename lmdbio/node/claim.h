@@ -7,10 +7,10 @@
 //     +-----------------+   +-------------------------+
 //                   take_over: claimed by another process
 //
-// A claim is advice.  Processes only lose time if two of them read the same chunk, or if one waits for a
-// process that has died.  No result of an LMDB call depends on the word.  A process that waits sets a flag in
-// the word, so that only a release with a waiter makes a system call. tests/unit/node_claim_test.cc proves
-// this code by running all interleavings.
+// A claim is advice.  Two processes may still read the same chunk, or one may wait for a process that has
+// died.  Both only cost time.  No result of an LMDB call depends on the word.  A process that waits sets a
+// flag in the word, so that only a release with a waiter makes a system call. tests/unit/node_claim_test.cc
+// proves this code by running all interleavings.
 #pragma once
 
 #include <concepts>
@@ -110,9 +110,9 @@ Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimVal
   }
 }
 
-/// Takes over `out`: a claim of another process that makes no progress, or a chunk that another process has
-/// filled and does not keep.  Returns true if the claim is made; `out` is then for release().  Returns false
-/// if the old claim has ended or was taken over; `out` is then the current value of the word.
+/// Takes over the claim `out` of a process that makes no progress, or that has filled the chunk and does not
+/// keep it.  Returns true if the claim is made; `out` is then for release().  Returns false if the old claim
+/// has ended or was taken over; `out` is then the current value of the word.
 template <SharedWord Word>
 bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   ClaimValue now = out;
@@ -163,8 +163,8 @@ enum class Slept : unsigned char {
 
 enum class Ended : unsigned char { brought, given_up };
 
-/// Waits until `claim` of another process ends.  `sleep(claim)` sleeps while the word's lower half is that
-/// of `claim`, or for some time.
+/// Waits until `claim` of another process ends.  `sleep(claim)` sleeps for a limited time while the lower
+/// half of the word equals that of `claim`.
 template <SharedWord Word, class Sleep>
 Ended wait(Word word, ClaimValue claim, Sleep&& sleep) noexcept {
   while (announce_wait(word, claim)) {

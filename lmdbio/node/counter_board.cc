@@ -18,7 +18,7 @@ namespace lmdbio::node {
 
 namespace {
 
-/// A board that no process has attached yet is left alone for this many seconds.
+/// A new board that no process has attached yet is ignored for this many seconds.
 constexpr std::int64_t kBeingMade = 10;
 constexpr std::size_t kUnit = 64;
 

@@ -1,6 +1,6 @@
-// Shares the counters of a process with other processes of its user, while it runs and after it has ended
-// for any reason.  Each process has a board: a segment of shared memory (segment.h) whose counters no other
-// process changes.
+// Shares the counters of a process with other processes of its user, while the process runs and after it has
+// ended for any reason.  Each process has a board: a segment of shared memory (segment.h) whose counters no
+// other process changes.
 //
 // Counters are in cells of the board.  Code that counts keeps a pointer to its cell, which never moves.  In a
 // forked child, other memory is at the same addresses, and starts with zeros.
@@ -20,8 +20,8 @@ namespace lmdbio::node {
 
 enum class CellKind : std::uint32_t {
   none,         ///< free
-  environment,  ///< of an environment: counts that belong to no transaction
-  text,         ///< of an environment: names and facts, which a forked child has as well
+  environment,  ///< counts of an environment that belong to no transaction
+  text,         ///< names and facts of an environment, which a forked child also has
   calls,        ///< of a transaction handle
   file,         ///< of a file that is prefetched
   reader,       ///< of a reader (lmdbio.h)

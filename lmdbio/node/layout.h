@@ -27,7 +27,7 @@ struct TableIdentity {
 struct Header {
   /// TableIdentity::hash(), written by the first process; 0 before that.
   std::atomic<std::uint64_t> identity;
-  // Only for lmdbio ps, and only valid after `identity`.
+  // These are only for lmdbio ps, and only valid once `identity` is set.
   std::atomic<std::uint64_t> dev, ino, chunk_bytes;
   std::atomic<std::uint32_t> rows_used;  ///< rows from this one on were never used
 };

@@ -12,7 +12,7 @@ namespace lmdbio::node {
 
 namespace {
 
-/// A segment that no process has attached yet is left alone for this many seconds.
+/// A new segment that no process has attached yet does not count as dead for this many seconds.
 constexpr std::int64_t kBeingMade = 10;
 
 bool is_table(const SegmentFacts& s) noexcept { return is_table_key(s.key) && chunks_in(s.bytes) != 0; }

@@ -30,7 +30,7 @@ class MemoryNote {
   /// Sets how much this process uses, and how much it may use before it checks again, in bytes.  Has no
   /// effect before look().
   void set(std::uint64_t used, std::uint64_t promised) noexcept;
-  /// For a forked child: the note belongs to the parent.
+  /// Forgets the note in a forked child, since it belongs to the parent.
   void forget() noexcept;
 
  private:

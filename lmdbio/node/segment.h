@@ -44,10 +44,10 @@ class Segment {
   static Result<Segment> make_unnamed(std::size_t bytes) noexcept;
 
   std::byte* data() const noexcept { return data_; }
-  /// Size in bytes, as it was made.
+  /// Returns the size that the segment was made with, in bytes.
   std::size_t size() const noexcept { return size_; }
   int id() const noexcept { return id_; }
-  /// When it was made, in seconds since 1970.
+  /// Returns when the segment was made, in seconds since 1970.
   std::int64_t made_at() const noexcept { return made_at_; }
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
@@ -57,7 +57,7 @@ class Segment {
   void remove() noexcept;
   /// True if it was removed.
   bool is_removed() const noexcept;
-  /// For a forked child, in which the segment is not attached.
+  /// Forgets the segment in a forked child, in which it is not attached.
   void forget() noexcept { data_ = nullptr; }
 
  private:

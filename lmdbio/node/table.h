@@ -1,7 +1,7 @@
 // The node table: processes of one user that read the same file share facts through it.
 //
-// The table is advice.  If it is lost, stale, full or overwritten, processes read chunks twice, or wait in
-// vain for a while.  No result of an LMDB call depends on it.
+// The table is advice.  If the table is lost, stale, full or overwritten, processes read chunks twice, or
+// wait in vain for a while.  No result of an LMDB call depends on it.
 #pragma once
 
 #include <atomic>
@@ -88,7 +88,7 @@ class Table {
   /// Lock and unlock the registry, also around a fork.  No table is joined while it is locked.
   static void lock_registry() noexcept;
   static void unlock_registry() noexcept;
-  /// For a forked child, with the registry locked: all tables belong to the parent.
+  /// Forgets all tables in a forked child, since they belong to the parent.  Call with the registry locked.
   static void forget_all() noexcept;
   /// Leaves all tables at the end of a process that has not closed its files, since no later call would do
   /// so.
@@ -96,7 +96,7 @@ class Table {
   /// Returns true if processes that have left tables left chunk files behind that no process will use any
   /// more.  Any thread.
   static bool has_nobodys_files() noexcept;
-  /// Removes those chunk files.  Call this in a thread whose descriptors the program cannot close.
+  /// Removes these chunk files.  Call this in a thread whose descriptors the program cannot close.
   static void remove_nobodys_files() noexcept;
 
  private:
@@ -123,8 +123,8 @@ class Table {
   Claimer me_{};
   std::atomic<bool> inherited_{false};
   std::atomic<std::int64_t> looked_ns_{0};  ///< time of the last check for dead processes
-  /// For a row: its progress when this process waited for its process in vain (0 if never), and the time
-  /// until which this process does not wait for it again.
+  /// For the process of a row: its progress when this process waited for it in vain (0 if never), and the
+  /// time until which this process does not wait for it again.
   struct Stalled {
     std::atomic<std::uint64_t> progress{0};
     std::atomic<std::int64_t> until_ns{0};

@@ -24,7 +24,7 @@ namespace {
 
 /// Part of TableIdentity::hash(), so that each version has tables of its own.
 constexpr std::uint64_t kVersion = 3;
-/// Number of keys that are tried for one file, if others are in use for something else.
+/// Number of keys that are tried for one file, since keys may be in use for something else.
 constexpr unsigned kProbes = 8;
 /// Number of attempts to make a table that other processes remove meanwhile.
 constexpr unsigned kTries = 4;
@@ -60,7 +60,7 @@ Result<Segment> open_or_make(const TableIdentity& file, std::uint64_t window_byt
     }
     if (s && is_of(s.value(), file)) return s;
     if (!s) last = s.error();
-    // Another process has made or removed it meanwhile.
+    // Another process has made or removed the table meanwhile.
     const int e = s ? 0 : s.error().raw();
     if ((e == EEXIST || e == EINVAL || e == EIDRM || e == ENOENT) && ++tries < kTries) continue;
     if (e == ENOSYS || e == ENOSPC || e == ENOMEM || e == EPERM) break;
@@ -83,8 +83,8 @@ struct Table::Registry {
   uid_t life_of = 0;  ///< the user that `life` belongs to
   // Used without the mutex:
   std::atomic<bool> leaves_files{false};  ///< this process has left chunk files to others
-  /// Row::life of processes whose chunk files no process reaches any more.  If there is no room for one, the
-  /// next open after the end of its process removes its files.
+  /// Row::life of processes whose chunk files no process reaches any more.  If the array is full, the next
+  /// open after the end of the process removes its files.
   std::array<std::atomic<std::uint64_t>, 16> nobodys{};
   void add_nobodys(std::uint64_t maker) noexcept {
     for (std::atomic<std::uint64_t>& n : nobodys)
