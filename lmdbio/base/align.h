@@ -6,8 +6,9 @@
 
 namespace lmdbio {
 
-/// Size of a huge page in bytes, with the kernel's usual pages of 4 KiB.  The kernel can map a large folio
-/// of the page cache by a single entry only if address and file offset agree modulo this size.
+/// Size of a huge page in bytes, on systems with pages of 4 KiB.  The kernel can map a large folio of the
+/// page cache with a single page table entry only if the address and the file offset are equal modulo this
+/// size.
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 constexpr bool is_power_of_two(std::uint64_t v) noexcept { return v != 0 && (v & (v - 1)) == 0; }

@@ -239,7 +239,8 @@ constinit const Config kDefaults;
 // The settings are never destroyed, since other destructors may still read them at exit.
 constinit std::atomic<const Config*> the_config{nullptr};
 
-// Takes no lock, since a fork may happen while another thread is in here.
+// Takes no lock.  If one thread forked while another thread held a lock, the child would wait for the lock
+// forever.
 const Config& build() noexcept {
   const Config* made = &kDefaults;
   try {

@@ -20,15 +20,15 @@ enum class NodeMode : unsigned char { automatic, cache, chunks, off };
 
 struct Config {
   bool disable = false;
-  std::string stock_lib;  // empty: found by rule (docs/abi.md)
+  std::string stock_lib;  // if empty, LMDBIO finds it by the rules in docs/abi.md
   LogLevel log_level = LogLevel::warn;
   bool strict = false;
   unsigned lock_seconds = 10;  // 0: no limit
   IoMode io = IoMode::automatic;
   IoEngineChoice engine = IoEngineChoice::automatic;
-  std::uint64_t memory_bytes = 0;  // 0 with memory_percent 0: no private memory
-  unsigned memory_percent = 25;    // of what the process may use; 0: memory_bytes counts
-  bool memory_is_agreed = true;    // LMDBIO_MEMORY not set: processes with a common limit agree on less
+  std::uint64_t memory_bytes = 0;  // if this and memory_percent are 0, there is no private memory
+  unsigned memory_percent = 25;    // of the memory that the process may use; if 0, memory_bytes is the limit
+  bool memory_is_agreed = true;    // if LMDBIO_MEMORY is not set; processes that share memory then use less
   /// Returns LMDBIO_MEMORY in bytes.  `total`: memory that the process may use, in bytes.
   std::uint64_t memory_limit(std::uint64_t total) const noexcept {
     return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;
@@ -36,35 +36,36 @@ struct Config {
   NodeMode node = NodeMode::automatic;
   bool mpi = false;
   unsigned stall_seconds = 30;  // 0: no warning
-  std::string index_dir;        // of record indexes; empty: next to each database
+  std::string index_dir;        // for record indexes; if empty, next to each database
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };
 
-/// Returns the settings, parsed from the environment at the first call and constant after that.  Any thread.
-/// They live until the process ends.  The first call sets the log level.  Setuid programs ignore the
-/// environment.  If memory is short, returns the defaults.
+/// Returns the settings.  The first call parses them from the environment and sets the log level.  Later
+/// calls return the same object, which lives until the process ends.  Setuid programs ignore the environment.
+/// If memory is short, returns the defaults.  Any thread.
 const Config& config() noexcept;
 
 struct ConfigEntry {
   const char* name;
   const char* range;
-  const char* def;  // as a user would write it; empty: not set
+  const char* def;  // as a user would write it; empty if the setting has no default
   const char* meaning;
-  /// Parses `value`, which is never null or empty.  False: it is not in range, and the Config is unchanged.
-  /// May throw bad_alloc.
+  /// Parses `value`, which is never null or empty.  Returns false, and does not change the Config, if `value`
+  /// is out of range.  May throw bad_alloc.
   bool (*parse)(Config&, const char* value);
 };
 
 /// Returns one entry for each variable, in the order of the documentation.
 std::span<const ConfigEntry> config_table() noexcept;
 
-/// Returns the setting whose name is most similar to `name`, with LMDBIO_ or without it; nullptr: none is
-/// similar.
+/// Returns the name of the setting that is most similar to `name`, or nullptr if none is similar.  `name` may
+/// lack the prefix LMDBIO_.
 const char* nearest_setting(std::string_view name) noexcept;
 
-/// Returns the settings that `get` (as getenv) reports.  An empty value means not set.  Ignores each value
-/// out of range and calls `complain` for it; `complain` may be null.  Uses neither the log nor config().
+/// Returns the settings with the values that `get`, a function like getenv(3), returns.  An empty value means
+/// that the setting is not set.  Ignores each value that is out of range, and calls `complain` for it unless
+/// `complain` is null.  Uses neither the log nor config().
 Config parse_config(const char* (*get)(const char* name),
                     void (*complain)(const ConfigEntry&, const char* value));
 

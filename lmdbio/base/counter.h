@@ -1,4 +1,4 @@
-// Counters of statistics, and lists of their names, from which sums and reports are made.
+// Counters of statistics, and lists of their names.  Sums and reports are made from these lists.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,8 @@
 
 namespace lmdbio {
 
-/// A count that any number of threads change.  There is no order between changes of different counters.  A
-/// copy has the value of one moment.
+/// A count that any thread may change.  Changes of different counters are not ordered.  A copy has the value
+/// that the counter had at the time of the copy.
 class Counter {
  public:
   constexpr Counter(std::uint64_t n = 0) noexcept : n_(n) {}
@@ -22,7 +22,7 @@ class Counter {
     if (n != 0) n_.fetch_add(n, std::memory_order_relaxed);
   }
   void operator++() noexcept { n_.fetch_add(1, std::memory_order_relaxed); }
-  /// Sets the counter to `n` if it is less.
+  /// Sets the counter to `n` if its value is less than `n`.
   void raise_to(std::uint64_t n) noexcept {
     std::uint64_t now = *this;
     while (now < n && !n_.compare_exchange_weak(now, n, std::memory_order_relaxed)) {
@@ -33,7 +33,8 @@ class Counter {
   std::atomic<std::uint64_t> n_;
 };
 
-/// A counter of the record T.  C: Counter, or std::uint64_t for records that one thread changes.
+/// Describes one counter of the record T.  C is Counter, or std::uint64_t if only one thread changes the
+/// record.
 template <class T, class C = Counter>
 struct CounterField {
   enum class Sum : bool { total, most };
@@ -43,7 +44,8 @@ struct CounterField {
   Sum sum = Sum::total;    ///< how records are added up
 };
 
-/// Adds the counters of `from` that `fields` lists to `to`.
+/// Adds up two records: for each counter in `fields`, adds the value in `from` to the value in `to`.  With
+/// Sum::most, `to` gets the larger value.
 template <class T, class C, std::size_t n>
 void add_counters(T& to, const T& from, const CounterField<T, C> (&fields)[n]) noexcept {
   for (const CounterField<T, C>& f : fields) {

@@ -1,4 +1,4 @@
-// Writes of this library to files under RLIMIT_FSIZE (ulimit -f).
+// Keeps writes of this library from raising SIGXFSZ at the limit RLIMIT_FSIZE (ulimit -f).
 #pragma once
 
 #include <pthread.h>
@@ -9,8 +9,9 @@
 
 namespace lmdbio {
 
-/// While it lives, calls of this thread that would make a file larger than RLIMIT_FSIZE allows fail with
-/// EFBIG.  Without it, the kernel would also send SIGXFSZ, which ends the program.  errno preserved.
+/// Blocks SIGXFSZ in the calling thread while the object lives.  A call that would make a file larger than
+/// RLIMIT_FSIZE allows then only fails with EFBIG.  Otherwise the kernel would also send SIGXFSZ, which ends
+/// the program.  errno preserved.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() noexcept {
@@ -34,7 +35,7 @@ class NoFileSizeSignal {
 
  private:
   sigset_t signal_, before_;
-  bool programs_;  ///< a signal was pending before
+  bool programs_;  ///< a SIGXFSZ of the program was pending before
 };
 
 }  // namespace lmdbio

@@ -14,14 +14,14 @@ namespace {
 static_assert(_NSIG == 65);  // the kernel's mask is 8 bytes
 
 constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (signal - 1); }
-/// Signals 32 and 33 belong to libc, for cancellation and setuid.  A thread that blocks them keeps others
-/// waiting.
+/// The signals that this library blocks.  It does not block 32 and 33, which libc uses for cancellation and
+/// setuid(2): other threads would wait for a thread that blocks them.
 constexpr std::uint64_t kAsync = ~(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGABRT) |
                                    bit(SIGTRAP) | bit(SIGSYS) | bit(32) | bit(33));
 
 }  // namespace
 
-// Uses 8 bytes instead of a sigset_t, which has 128, since one mask is kept for each thread.  Neither call
+// The mask has 8 bytes, since one is kept for each thread.  A sigset_t has 128 bytes.  Neither system call
 // can fail.
 std::uint64_t block_async_signals() noexcept {
   std::uint64_t before = 0;
@@ -33,7 +33,7 @@ void set_signal_mask(std::uint64_t mask) noexcept {
   (void)::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, nullptr, sizeof mask);
 }
 
-// A handler that runs between the test and the system call leaves the depth as it found it.
+// A signal handler that runs between the test and the system call restores the depth before it returns.
 void begin_blocking() noexcept {
   SignalBlocking& s = signal_blocking;
   if (s.depth == 0) s.before = block_async_signals();

@@ -16,8 +16,9 @@ namespace lmdbio {
 /// A count of events.  A waiter reads the count, checks whether there is anything to do, and waits for the
 /// count to change.  Needs no destruction, and may be used after a fork.  Any thread.
 ///
-/// Reads and increments are sequentially consistent.  If one thread announces how it waits and then reads
-/// the count, and another thread counts and then looks for announcements, they do not miss each other.
+/// Reads and increments are sequentially consistent.  Suppose that one thread sets a flag and then reads the
+/// count, and that another thread increments the count and then tests the flag.  At least one of the two then
+/// sees what the other one has done.
 class EventCount {
  public:
   std::uint32_t now() const noexcept { return count_.load(std::memory_order_seq_cst); }
@@ -45,7 +46,7 @@ class EventCount {
 };
 
 /// One event that one thread waits for.  Once the waiter can see the event, set() does not access the object
-/// any more, so the waiter may free it at once.
+/// any more, so the waiter may free the object at once.
 class OneShot {
  public:
   bool is_set() const noexcept { return word_.load(std::memory_order_acquire) != 0; }

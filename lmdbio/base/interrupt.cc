@@ -14,7 +14,7 @@ constexpr std::int64_t kPeriodNs = 100'000'000;
 struct Interrupt {
   InterruptFunc* ask = nullptr;
   void* context = nullptr;
-  std::int64_t asked_ns = 0;  ///< 0: not asked in this call
+  std::int64_t asked_ns = 0;  ///< 0 if the program was not asked in this call
   bool told = false;
 };
 thread_local constinit Interrupt interrupt;
@@ -43,7 +43,7 @@ bool interrupted() noexcept {
   int answer = 0;
   {
     const AsyncSignalsAllowed program;
-    answer = asked.ask(asked.context);  // may call the library
+    answer = asked.ask(asked.context);  // the function may call this library
   }
   interrupt = {asked.ask, asked.context, now_ns(), answer != 0};
   return interrupt.told;

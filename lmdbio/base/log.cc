@@ -26,13 +26,13 @@ std::atomic<unsigned> g_lines{0};
 std::atomic<StandardErrorOpener> g_open_stderr{nullptr};
 
 void put(const char* text, std::size_t bytes) noexcept {
-  int cancel = 0;  // write(2) is a cancellation point, callers are not
+  int cancel = 0;  // write(2) is a cancellation point, but callers are not
   (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
   const StandardErrorOpener open = g_open_stderr.load(std::memory_order_acquire);
   const int opened = open != nullptr ? open() : kSharesDescriptors;
   const UniqueFd own(opened);
   const NoFileSizeSignal limited;  // standard error may be a file
-  // A failure cannot be reported any more.
+  // A failure is ignored, since it cannot be reported.
   [[maybe_unused]] const ssize_t written =
       ::write(opened == kSharesDescriptors ? STDERR_FILENO : opened, text, bytes);
   (void)::pthread_setcancelstate(cancel, nullptr);
@@ -50,14 +50,14 @@ bool log_enabled(LogLevel level) noexcept { return level <= g_level.load(std::me
 
 void log_line(LogLevel level, const char* fmt, ...) noexcept {
   if (!log_enabled(level)) return;
-  // Checking first keeps the count from wrapping around.
+  // This test keeps the count from wrapping around.
   if (g_lines.load(std::memory_order_relaxed) > kLogLines) return;
   const int saved = errno;
   const unsigned before = g_lines.fetch_add(1, std::memory_order_relaxed);
   if (before < kLogLines) {
     char line[kLineBytes];
     std::memcpy(line, kPrefix, kPrefixBytes);
-    constexpr std::size_t room = kLineBytes - kPrefixBytes;  // text, and vsnprintf's NUL where the '\n' goes
+    constexpr std::size_t room = kLineBytes - kPrefixBytes;  // the text, and one byte for NUL, later for '\n'
     va_list args;
     va_start(args, fmt);
     const int wanted = std::vsnprintf(line + kPrefixBytes, room, fmt, args);

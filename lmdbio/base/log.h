@@ -13,7 +13,8 @@ void set_log_level(LogLevel level) noexcept;
 bool log_enabled(LogLevel level) noexcept;
 
 /// Opens the program's standard error for a thread that does not share the program's descriptors.  Returns a
-/// descriptor, which log_line() closes; -1: there is none; kSharesDescriptors: the thread does share them.
+/// descriptor, which log_line() closes; -1 if the program has none; or kSharesDescriptors if the thread
+/// shares the program's descriptors.
 using StandardErrorOpener = int (*)() noexcept;
 inline constexpr int kSharesDescriptors = -2;
 void set_standard_error_opener(StandardErrorOpener opener) noexcept;

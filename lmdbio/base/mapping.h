@@ -1,4 +1,4 @@
-// Owns a range of addresses; the only code that calls munmap(2).
+// Owns a range of addresses.  No other code calls munmap(2).
 #pragma once
 
 #include <sys/mman.h>
@@ -50,8 +50,9 @@ class Mapping {
     errno = saved;
     (void)release();
   }
-  /// Unmaps the addresses beyond the first `bytes`, or extends the mapping of the last page if the addresses
-  /// behind it are free.  data() stays.  False: nothing has changed.
+  /// Changes the size to `bytes`, rounded up to the system's page.  Unmaps the addresses beyond the new size,
+  /// or extends the mapping of the last page if the addresses behind it are free.  data() stays the same.
+  /// Returns false, and changes nothing, if this is not possible.
   bool resize(std::size_t bytes) noexcept {
     const std::size_t page = system_page(), now = align_up(bytes, page);
     std::byte* const end = data_ + size_;
@@ -62,7 +63,7 @@ class Mapping {
     size_ = now;
     return true;
   }
-  /// Leaves data(), size() to the caller, who unmaps them.  Ask for size() before.
+  /// Gives the range to the caller, who unmaps it.  Call size() before, since it is 0 afterwards.
   [[nodiscard]] std::byte* release() noexcept {
     size_ = 0;
     return std::exchange(data_, nullptr);
@@ -84,8 +85,8 @@ class Mapping {
     const std::size_t head = align_up(at, alignment) - at;
     std::byte* const data = static_cast<std::byte*>(p) + head;
     const std::size_t tail = slack - head;
-    // Too many VMAs: unmap only addresses that are still ours, never those that another thread may have
-    // mapped since.
+    // munmap(2) fails if there are too many VMAs.  Then unmap only addresses that are still ours: another
+    // thread may have mapped something at those that were unmapped.
     std::size_t ours = bytes + slack;
     bool trimmed = tail == 0 || ::munmap(data + bytes, tail) == 0;
     if (trimmed) {
@@ -123,9 +124,9 @@ class Mapping {
     if (anywhere == MAP_FAILED) return Status::from_errno(errno);
     Mapping first(anywhere, bytes);
     if (reinterpret_cast<std::uintptr_t>(anywhere) % alignment == 0) return first;
-    // The first mmap(2) has shown that the file can be mapped.  If a MAP_FIXED fails late, the kernel has
-    // already emptied the range, and another thread may have mapped something there, which must not be
-    // unmapped.
+    // The next mmap(2), with MAP_FIXED, must not fail late.  The kernel would already have unmapped the
+    // range, and the destructor of `range` could unmap what another thread has mapped there since.  The first
+    // mmap(2) has shown that the file can be mapped.
     first.reset();
     Result<Mapping> range = reserve(length, alignment);
     if (!range) return range;

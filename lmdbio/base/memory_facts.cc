@@ -19,7 +19,7 @@
 namespace lmdbio {
 namespace {
 
-/// Reads the start of a small file; empty: it cannot be read.
+/// Returns the start of a small file, or an empty text if the file cannot be read.
 template <std::size_t N>
 std::string_view read_start(const char* directory, const char* name, char (&buffer)[N]) noexcept {
   char path[PATH_MAX];
@@ -40,7 +40,7 @@ std::optional<std::uint64_t> number(std::string_view text) noexcept {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   std::uint64_t n = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), n).ec != std::errc()) return {};
-  return n;  // "max" is not a number: no limit
+  return n;  // "max", which means no limit, is not a number
 }
 
 std::optional<std::uint64_t> number_in(const char* directory, const char* name) noexcept {
@@ -55,10 +55,10 @@ std::optional<std::uint64_t> field_of(std::string_view stat, std::string_view na
   return at == std::string_view::npos ? std::nullopt : number(stat.substr(at + name.size()));
 }
 
-/// Returns the page cache that is charged to a group.  It counts as used there, but can be reclaimed,
-/// including the active part (a file that is read a second time).  The groups below are included: version 1
-/// has separate fields for that, and version 2 has only such values.  Version 2 also reports which kernel
-/// memory (names of files) can be reclaimed.
+/// Returns how many bytes of page cache are charged to a group and the groups below it.  The kernel counts
+/// these bytes as used, but can reclaim them, including the active part (files that were read a second time).
+/// Version 1 has separate fields that include the groups below; in version 2, all values include them.
+/// Version 2 also reports how much kernel memory (names of files) can be reclaimed, which is added here.
 std::uint64_t reclaimable_in(const char* directory) noexcept {
   char text[4096];
   const std::string_view stat = read_start(directory, "/memory.stat", text);
@@ -76,7 +76,7 @@ std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view fie
 }
 
 /// Applies the limits of the group at `group` below `mount`, and of the groups above it.  `throttle_name`:
-/// name of a second limit, at which the kernel slows processes down; null: there is none.
+/// name of a second limit, at which the kernel slows processes down, or null if there is none.
 void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::string_view group,
                   const char* limit_name, const char* throttle_name, const char* usage_name) noexcept {
   for (;;) {
@@ -84,14 +84,14 @@ void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::
     if (std::snprintf(directory, sizeof directory, "%s%s%.*s", root, mount, static_cast<int>(group.size()),
                       group.data()) >= static_cast<int>(sizeof directory))
       return;
-    // Also for a group whose limit is not the tightest, since it may be fuller.
+    // Check every group, since a group whose limit is not the tightest may be fuller.
     auto limit = number_in(directory, limit_name);
     if (throttle_name != nullptr) {
       if (const auto high = number_in(directory, throttle_name); high)
         limit = std::min(*high, limit.value_or(*high));
     }
     if (limit) {
-      // Among groups with the same limit, take the outermost, in which processes share that limit.
+      // Among groups with the same limit, take the outermost one: all its processes share that limit.
       if (struct stat st; *limit <= facts.total && ::stat(directory, &st) == 0) facts.group = st.st_ino;
       facts.total = std::min(facts.total, *limit);
       const std::uint64_t used = number_in(directory, usage_name).value_or(0);

@@ -7,8 +7,8 @@
 namespace lmdbio {
 
 /// Returns how many insertions, deletions, replacements and exchanges of neighbours turn `a` into `b`
-/// (Damerau's distance, without edits inside an exchange).  Names longer than 40 characters are infinitely
-/// far.
+/// (Damerau's distance, without edits inside an exchange).  The distance of names longer than 40 characters
+/// is infinite.
 constexpr std::size_t edit_distance(std::string_view a, std::string_view b) noexcept {
   constexpr std::size_t kMost = 40;
   if (a.size() > kMost || b.size() > kMost) return ~std::size_t{0};
@@ -33,8 +33,9 @@ constexpr std::size_t edit_distance(std::string_view a, std::string_view b) noex
   return above[b.size()];
 }
 
-/// Returns the name nearest to `given` of those that `next()` returns; next() returns an empty name at the
-/// end.  Empty: no name is within a third of the length of `given`.
+/// Calls next() for one name after the other, until next() returns an empty name.  Returns the name with the
+/// smallest distance to `given`.  Returns an empty name if all distances are larger than a third of the
+/// length of `given`.
 template <class Next>
 constexpr std::string_view nearest_name(std::string_view given, Next&& next) {
   std::string_view best;

@@ -8,8 +8,8 @@
 
 namespace lmdbio {
 
-/// Usage: `if (r) use(r.value()); else return r.error();` Access to the half that is not there terminates
-/// the program, since it is a bug of LMDBIO.
+/// Usage: `if (r) use(r.value()); else return r.error();` Calling value() of an error, or error() of a
+/// success, is a bug of LMDBIO and terminates the program.
 template <class T>
 using Result = boost::outcome_v2::basic_result<T, Status, boost::outcome_v2::policy::terminate>;
 

@@ -5,7 +5,8 @@
 
 namespace lmdbio {
 
-/// A result code, one int wide.  0: success; above 0: an errno; from -30799 to -30700: an MDB_* code.
+/// A result code, one int wide.  0 means success, a positive number is an errno, and a number from -30799 to
+/// -30700 is an MDB_* code.
 class [[nodiscard]] Status {
  public:
   constexpr Status() noexcept = default;
@@ -19,7 +20,7 @@ class [[nodiscard]] Status {
     assert(rc <= -30700);
     return Status(rc);
   }
-  /// Converts from the kernel's convention: a negative errno, else success.
+  /// Converts a result of the kernel: a negative number is a negated errno, any other number means success.
   static constexpr Status from_kernel(long res) noexcept {
     return res < 0 ? from_errno(static_cast<int>(-res)) : Status();
   }

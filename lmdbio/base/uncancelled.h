@@ -5,8 +5,8 @@
 
 namespace lmdbio {
 
-/// Disables cancellation of the thread while it lives.  Forced unwinding through a catch-all or a noexcept
-/// frame would abort the program.
+/// Disables cancellation of the calling thread while the object lives.  Cancellation unwinds the stack, and
+/// unwinding through a catch-all or a noexcept frame would abort the program.
 class Uncancelled {
  public:
   Uncancelled() noexcept { (void)::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -1,4 +1,4 @@
-// Owns a file descriptor; the only code that calls close(2).
+// Owns a file descriptor.  No other code calls close(2).
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace lmdbio {
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;
-  /// Takes over `fd`; negative: none.
+  /// Takes over `fd`.  A negative number means none.
   explicit UniqueFd(int fd) noexcept : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
@@ -32,7 +32,7 @@ class UniqueFd {
     const int old = std::exchange(fd_, fd);
     if (old < 0) return;
     const int saved = errno;
-    ::close(old);  // files are only read, so no error matters; EINTR closes, too
+    ::close(old);  // files are only read, so no error matters; close(2) closes even on EINTR
     errno = saved;
   }
 

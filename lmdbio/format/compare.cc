@@ -8,8 +8,8 @@ namespace {
 
 const std::byte* bytes(const MDB_val& v) noexcept { return static_cast<const std::byte*>(v.mv_data); }
 
-/// Returns the little-endian integer in the first `want` bytes.  Only `have` of them exist; the others count
-/// as zeros.
+/// Returns the little-endian integer in the first `want` bytes.  If only `have` of these bytes exist, the
+/// missing bytes count as zeros.
 std::uint64_t bounded_load(const std::byte* p, std::size_t want, std::size_t have) noexcept {
   std::uint64_t v = 0;
   std::memcpy(&v, p, std::min(want, have));

@@ -29,7 +29,7 @@ struct Comparator {
   friend bool operator==(const Comparator&, const Comparator&) = default;
 };
 
-/// Return stock's default order for a database's persistent flags (lmdb.h).
+/// Return the default order of stock LMDB for the persistent flags of a database (lmdb.h).
 Comparator default_key_order(unsigned db_flags) noexcept;
 Comparator default_dup_order(unsigned db_flags) noexcept;
 
@@ -38,8 +38,8 @@ inline std::uint64_t big_endian8(const std::byte* p) noexcept {
   return __builtin_bswap64(load<std::uint64_t>(p));
 }
 
-/// Compares by Order::memn.  Most keys differ in their first 8 bytes, so one load of each replaces a memcmp
-/// call.
+/// Compares by Order::memn.  Most keys differ in their first 8 bytes, so one load from each key replaces a
+/// call of memcmp.
 inline int compare_memn(const std::byte* a, std::size_t an, const std::byte* b, std::size_t bn) noexcept {
   const std::size_t n = an < bn ? an : bn;
   std::size_t i = 0;
@@ -53,10 +53,10 @@ inline int compare_memn(const std::byte* a, std::size_t an, const std::byte* b, 
   return an < bn ? -1 : an > bn;
 }
 
-/// Compares the search key `a` with `b`, an item in memory that is readable up to `b_end`.  The sign of the
-/// result is the order.  Order::cint reads as many bytes of both as `a` has; uint and word read the size of
-/// their type, as in stock.  Bytes beyond `b_end` or beyond `a` count as zeros.  A user's function may throw
-/// or longjmp.
+/// Compares the search key `a` with the item `b`, whose memory is readable up to `b_end`.  The sign of the
+/// result is the order.  Order::cint reads a.mv_size bytes of both.  Order::uint and Order::word read the
+/// size of their type, as stock LMDB does.  Bytes beyond `b_end` or beyond `a` count as zeros.  The user's
+/// function may throw or call longjmp.
 int compare(const Comparator& c, const MDB_val& a, const MDB_val& b, const std::byte* b_end);
 
 /// Compares two values of a program.  Each is readable up to its own size only.

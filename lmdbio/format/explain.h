@@ -8,12 +8,12 @@
 
 namespace lmdbio::format {
 
-/// Writes the first rule that the tree page `page` (all its bytes) breaks into `out`, with the name of the
-/// field, for example "slot 3 points to offset 5000, outside the nodes".  False: the page alone is well
-/// formed; `out` is then empty.
+/// Checks a tree page, whose number must be `expect`.  Writes the first rule that the page breaks to `out`,
+/// with the name of the field, for example "slot 3 points to offset 5000, outside the nodes".  `page` has all
+/// bytes of the page.  Returns false, with an empty `out`, if the page alone is well formed.
 bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept;
 
-/// The same for a meta page: its first kMetaBytes, or fewer if there are fewer.
+/// Does the same for a meta page.  `page` has its first kMetaBytes bytes, or fewer if the file is shorter.
 bool explain_meta(Bytes page, std::span<char> out) noexcept;
 
 }  // namespace lmdbio::format

@@ -6,7 +6,7 @@
 
 namespace lmdbio::format {
 
-/// The number of a page.  The page's byte offset in the file is its number x page size.
+/// The number of a page.  The byte offset of a page in the file is its number times the page size.
 enum class Pgno : std::uint64_t {};
 constexpr std::uint64_t raw(Pgno p) noexcept { return static_cast<std::uint64_t>(p); }
 /// Pages 0 and 1 are meta pages, which belong to no tree.
@@ -27,12 +27,13 @@ inline constexpr unsigned kBigData = 0x01, kSubData = 0x02, kDupData = 0x04;
 
 inline constexpr std::size_t kMinPageSize = 512, kMaxPageSize = 32768;
 inline constexpr std::uint32_t kMagic = 0xBEEFC0DE, kVersion = 1;
-/// LMDB's CURSOR_STACK: no tree is deeper.
+/// The maximum depth of a tree (CURSOR_STACK of LMDB).
 inline constexpr unsigned kMaxDepth = 32;
 
-/// The record of a database, as in a meta page and in a kSubData node (there at 2-byte alignment: copy it).
+/// The record of a database, in a meta page or in a kSubData node.  Copy the record from a node before use,
+/// since it is aligned to 2 bytes only.
 struct DbRecord {
-  std::uint32_t pad;  ///< size of a DUPFIXED item; in the free database of a meta: the page size
+  std::uint32_t pad;  ///< size of a DUPFIXED item; for the free database of a meta page, the page size
   std::uint16_t flags;
   std::uint16_t depth;
   std::uint64_t branch_pages, leaf_pages, overflow_pages, entries;

@@ -9,15 +9,16 @@ namespace lmdbio::format {
 
 enum class MetaKind : unsigned char {
   good,
-  other,          ///< no meta page of this format, version, byte order and word size
-  bad_page_size,  ///< a meta page whose page size is no power of two from kMinPageSize to kMaxPageSize
+  other,          ///< not a meta page of this format, version, byte order and word size
+  bad_page_size,  ///< a meta page whose page size is not a power of two from kMinPageSize to kMaxPageSize
 };
 
-/// Judges the meta page at the start of `page`.  Fewer bytes than kMetaBytes: other.
+/// Checks the meta page at the start of `page`.  Returns MetaKind::other for fewer than kMetaBytes bytes.
 MetaKind judge_meta(Bytes page) noexcept;
 
-/// Returns a copy of the meta page at the start of `page`.  MDB_INVALID: not an LMDB file of this byte order
-/// and word size, or a page size that no LMDB file has.  MDB_VERSION_MISMATCH: another format version.
+/// Returns a copy of the meta page at the start of `page`.  Errors: MDB_INVALID if this is not an LMDB file
+/// of this byte order and word size, or if its page size is invalid; MDB_VERSION_MISMATCH for another format
+/// version.
 Result<MetaRecord> parse_meta(Bytes page) noexcept;
 
 /// Returns the page size of a checked meta page, in bytes.

@@ -1,4 +1,4 @@
-// Views of tree pages and sub-pages, which check data when it is used.
+// Views of tree pages and sub-pages that check data when it is used.
 //
 // A view checks the header of the page once, when it is made, and each slot when it is used.  Checking all
 // slots at once (some 200 loads) would cost more than a lookup.
@@ -16,14 +16,14 @@ struct Node {
   unsigned flags() const noexcept { return load<std::uint16_t>(at + 4); }
   unsigned key_size() const noexcept { return load<std::uint16_t>(at + 6); }
   const std::byte* key() const noexcept { return at + kNodeHeader; }
-  /// Leaf: size of the value, in bytes.  With kBigData, of the whole value, which is in overflow pages.
+  /// In a leaf: returns the size of the value in bytes.  With kBigData, the value is in overflow pages.
   std::uint32_t data_size() const noexcept { return load<std::uint32_t>(at); }
   const std::byte* data() const noexcept { return at + kNodeHeader + key_size(); }
-  /// Branch: number of the page below.
+  /// In a branch page: returns the number of the page below.
   Pgno child() const noexcept {
     return Pgno{load<std::uint32_t>(at) | (std::uint64_t{load<std::uint16_t>(at + 4)} << 32)};
   }
-  /// Leaf, kBigData: number of the first page of the overflow run.
+  /// In a leaf, with kBigData: returns the number of the first page of the overflow run.
   Pgno overflow() const noexcept { return load<Pgno>(data()); }
 };
 
@@ -40,14 +40,16 @@ class PageView {
     return v;
   }
 
-  /// Opens a page of the file; `page` holds `size` bytes.  False: corrupted, for example if the page's
-  /// number is not `expect`, or if its flags do not say either branch or leaf (kLeaf2 included).
+  /// Opens a page of the file.  `page` has `size` bytes.  Returns false if the page is corrupted, for example
+  /// if its number is not `expect`.  Every page, also with kLeaf2, must have one of the flags kBranch and
+  /// kLeaf.
   static bool open(const std::byte* page, std::size_t size, Pgno expect, PageView& out) noexcept {
     if (load<Pgno>(page) != expect) [[unlikely]]
       return false;
     return out.adopt(page, size);
   }
-  /// Opens a sub-page: `size` bytes of a node's data.  Its page number means nothing.  False: corrupted.
+  /// Opens a sub-page, which is `size` bytes of a node's data.  Ignores its page number.  Returns false if
+  /// the sub-page is corrupted.
   static bool open_sub(const std::byte* page, std::size_t size, PageView& out) noexcept {
     if (size < kPageHeader) [[unlikely]]
       return false;
@@ -60,10 +62,11 @@ class PageView {
   unsigned count() const noexcept { return count_; }
   const std::byte* bytes() const noexcept { return page_; }
   std::size_t size() const noexcept { return size_; }
-  /// Returns the size of an item of a kLeaf2 page in bytes, as the page says.
+  /// Returns the item size in the header of a kLeaf2 page, in bytes.
   unsigned item_size() const noexcept { return load<std::uint16_t>(page_ + kAtPad); }
 
-  /// Finds slot `i` < count() of a page that is not kLeaf2.  False: corrupted.
+  /// Finds the node of slot `i`, which is less than count(), on a page without kLeaf2.  Returns false if the
+  /// page is corrupted.
   bool node(unsigned i, Node& out) const noexcept {
     const std::size_t off = load<std::uint16_t>(page_ + kPageHeader + 2 * i);
     if (off < kPageHeader + 2 * count_ || off + kNodeHeader > size_) [[unlikely]]
@@ -73,7 +76,7 @@ class PageView {
     if (is_leaf()) end += (out.flags() & kBigData) != 0 ? sizeof(Pgno) : out.data_size();
     return end <= size_;
   }
-  /// The same for a leaf, for hot paths: loads the header at once, and also returns its fields.
+  /// Does the same for a leaf, in hot paths.  Loads the node's header at once, and also returns its fields.
   bool leaf_node(unsigned i, Node& out, unsigned& flags, std::size_t& key_size,
                  std::size_t& data_size) const noexcept {
     const std::size_t off = load<std::uint16_t>(page_ + kPageHeader + 2 * i);
@@ -86,7 +89,8 @@ class PageView {
     key_size = static_cast<std::uint16_t>(header >> 48);
     return off + kNodeHeader + key_size + ((flags & kBigData) != 0 ? sizeof(Pgno) : data_size) <= size_;
   }
-  /// Returns item `i` < count() of a kLeaf2 page whose items have `item_bytes`; nullptr: corrupted.
+  /// Returns item `i`, which is less than count(), of a kLeaf2 page with items of `item_bytes` bytes.
+  /// Returns nullptr if the page is corrupted.
   const std::byte* item(unsigned i, std::size_t item_bytes) const noexcept {
     if (kPageHeader + (i + std::size_t{1}) * item_bytes > size_) [[unlikely]]
       return nullptr;
@@ -103,15 +107,16 @@ class PageView {
     count_ = static_cast<std::uint16_t>((lower - kPageHeader) / 2);
     if (lower < kPageHeader) [[unlikely]]
       return false;
-    // kLeaf2: the items follow the header, there is no slot table, and lower only counts the items.  A valid
-    // sub-page of 1-byte items has lower and upper beyond its end.  item() checks the bounds.
+    // On a kLeaf2 page, the items follow the header, there is no slot table, and `lower` only counts the
+    // items.  On a valid sub-page of 1-byte items, `lower` and `upper` are beyond its end.  item() checks the
+    // bounds.
     if ((flags_ & kLeaf2) != 0) return (flags_ & (kLeaf | kBranch)) == kLeaf;
     if (lower > upper || upper > size) [[unlikely]]
       return false;
     return ((flags_ & kBranch) != 0) != ((flags_ & kLeaf) != 0);
   }
 
-  // Not initialized: cursors have many views and use few of them.
+  // The members are not initialized, since a cursor has many views and uses few of them.
   const std::byte* page_;
   std::uint32_t size_;
   std::uint16_t count_;

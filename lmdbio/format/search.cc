@@ -8,8 +8,8 @@ namespace lmdbio::format {
 
 namespace {
 
-/// Returns the order for a branch page.  Stock compares integer keys there with the type that fits the first
-/// real key, because branch pages hold no data.
+/// Returns the order of the keys on a branch page.  Branch pages hold no data, so stock LMDB compares their
+/// integer keys by the type that fits the first real key.
 Comparator branch_order(const PageView& page, const Comparator& order) noexcept {
   Node second;
   if (order.order != Order::cint || page.count() < 2 || !page.node(1, second)) return order;
@@ -20,7 +20,7 @@ Comparator branch_order(const PageView& page, const Comparator& order) noexcept 
 
 namespace {
 
-/// Stock's binary search.  `compare_to(entry)` compares the key with an entry.
+/// Does the binary search of stock LMDB.  `compare_to(entry)` compares the key with an entry.
 template <class Compare>
 bool search_entries(const PageView& page, std::size_t item_bytes, Place& out, Compare&& compare_to) {
   const int count = static_cast<int>(page.count());

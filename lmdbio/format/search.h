@@ -8,22 +8,22 @@
 
 namespace lmdbio::format {
 
-/// Where a key is or belongs in a page: the index of the first entry that is not less, or count().  Entry 0
-/// of a branch page counts as less than any key.
+/// The position of a key in a page: the index of the first entry that is not less than the key, or count().
+/// Entry 0 of a branch page counts as less than any key.
 struct Place {
   unsigned index = 0;
   bool exact = false;
 };
 
-/// Searches a page of any kind by any order.  Probes entries in stock's sequence, so that the result is
-/// stock's even where the order and the page disagree.  `item_bytes` is the item size of kLeaf2 pages.
-/// Returns false if the page is damaged.
+/// Searches a page of any kind, in any order.  Probes entries in the sequence of stock LMDB, so that the
+/// result is the same even if the page is not sorted in this order.  `item_bytes` is the item size of kLeaf2
+/// pages.  Returns false if the page is damaged.
 bool search_page(const PageView& page, const Comparator& order, const MDB_val& key, std::size_t item_bytes,
                  Place& out);
 
-/// Does the same for Order::memn on a page with slots, faster.  All keys of the page probably share the first
-/// `skip` bytes of `key`; if they do not, the result is still correct.  Instantiated for leaf and branch
-/// pages.  Returns false if the page is damaged.
+/// Does the same, but faster, for Order::memn on a page with slots.  `skip` is a guess: all keys of the page
+/// start with the first `skip` bytes of `key`.  The result is correct even if the guess is wrong.
+/// Instantiated for leaf and branch pages.  Returns false if the page is damaged.
 template <bool kIsLeaf>
 bool search_memn(const PageView& page, const std::byte* key, std::size_t key_bytes, std::size_t skip,
                  Place& out) noexcept;

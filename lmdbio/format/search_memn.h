@@ -1,17 +1,20 @@
-// The inner loop of a lookup in byte order: search_memn, in a file of its own because speed costs clarity
-// here.
+// search_memn(), the inner loop of a lookup in byte order.  It is in a file of its own, because it is written
+// for speed at the cost of clarity.
 //
-// The result is stock's on any page, sorted or not: a program may read a database in another order than it
-// was written in.  The probes are stock's, and each decision agrees with the full comparison.  Steps that
-// differ from stock's are checked.
+// The result is the same as in stock LMDB on any page, even if the page is not sorted in this order: a
+// program may read a database in another order than it was written in.  The function probes the same entries,
+// and each decision agrees with the full comparison.  Where the steps differ from those of stock LMDB, the
+// function checks that the result does not.
 //
-// What was measured (docs/decisions/0003):
-//  - 8 bytes of each key are compared as one big-endian integer; the whole keys only if these are equal.
+// Design decisions, by measurements (docs/decisions/0003):
+//  - 8 bytes of each key are compared as one big-endian integer.  The whole keys are compared only if these
+//    bytes are equal.
 //  - Bytes that the page's keys share are skipped.  Each probe checks that they are equal.
-//  - Halving uses branches, not conditional moves: the processor runs ahead into the probable half and starts
-//    its loads.  Branch-free halving was 1.2 times slower.
-//  - Both possible next probes are prefetched: their key lines are independent cache misses.
-//  - The last kCount entries are compared with independent loads, not halved with dependent ones.
+//  - Each step halves the range with a branch, not with a conditional move.  The processor then predicts the
+//    half and starts its loads early.  Halving without branches was 1.2 times slower.
+//  - The keys of both possible next probes are prefetched, since their cache misses are independent.
+//  - The last kCount entries are all compared, because their loads are independent.  Further halving would
+//    need loads that depend on each other.
 //  - Bounds are tested by branches that are never taken (2-6 %), not by clamping.
 #pragma once
 
@@ -19,14 +22,14 @@
 
 namespace lmdbio::format::detail {
 
-/// Searches in stock's sequence, without the shortcuts: for short keys, several equal prefixes, and unsorted
-/// pages.
+/// Searches in the sequence of stock LMDB, without shortcuts.  For short keys, for pages on which several
+/// entries have the same 8 bytes, and for unsorted pages.
 bool search_memn_slow(const PageView& page, const std::byte* key, std::size_t key_bytes, Place& out) noexcept;
 
-/// Returns how many of `prefix` common bytes to skip so that the 8 bytes after them decide.  Multiples of 8
-/// are cheaper to check, and 0 is the cheapest.  They are used if the 8 bytes contain 2 bytes beyond the
-/// prefix (keys of a leaf of consecutive numbers differ in about two digits), or reach the end of the key.
-/// The 8 bytes never reach beyond the key.
+/// Returns how many of the `prefix` common bytes to skip.  The 8 bytes after them should decide the
+/// comparison, and never reach beyond the key.  Multiples of 8 are cheaper to check, and 0 is the cheapest.
+/// Returns a multiple of 8 if the 8 bytes then contain 2 bytes beyond the prefix, or reach the end of the
+/// key.  2 bytes are enough, since consecutive numbers in a leaf differ in about two digits.
 inline std::size_t useful_skip(std::size_t prefix, std::size_t key_bytes) noexcept {
   const std::size_t most = prefix < key_bytes - 8 ? prefix : key_bytes - 8;
   const std::size_t eights = most & ~std::size_t{7};
@@ -44,7 +47,7 @@ inline bool search_memn_inline(const PageView& page, const std::byte* key, std::
   if (key_bytes < 8) [[unlikely]]
     return search_memn_slow(page, key, key_bytes, out);
   skip = useful_skip(skip, key_bytes);
-  const std::size_t need = kNodeHeader + skip + 8;  // bytes a node needs to contain the 8 bytes
+  const std::size_t need = kNodeHeader + skip + 8;  // size of a node that contains the 8 bytes
   if (page.size() < need) [[unlikely]]
     return search_memn_slow(page, key, key_bytes, out);
 
@@ -57,8 +60,8 @@ inline bool search_memn_inline(const PageView& page, const std::byte* key, std::
   const auto slot = [&](unsigned i) noexcept {
     return std::size_t{load<std::uint16_t>(slots + 2 * std::size_t{i})};
   };
-  // True if the node is not inside the page, or its 8 bytes do not decide: its key is too short or has
-  // another prefix.
+  // Returns true if the node is not inside the page, or if its 8 bytes do not decide.  They do not if its key
+  // is too short or has another prefix.
   const auto unfit = [&](std::size_t off) noexcept {
     if (off > highest || off < lowest || load<std::uint16_t>(base + off + 6) < skip + 8) [[unlikely]]
       return true;
@@ -109,8 +112,8 @@ inline bool search_memn_inline(const PageView& page, const std::byte* key, std::
     }
   }
 
-  // One bit per entry, the first entry's the highest: entries that are less, and entries whose 8 bytes are
-  // equal.
+  // less_bits and equal_bits have one bit per entry, with the first entry in the highest bit.  The bit is set
+  // if the 8 bytes of the entry are less than those of the key, or equal to them.
   unsigned less = 0, less_bits = 0, equal_bits = 0;
   for (unsigned i = lo; i < hi; ++i) {
     const std::size_t off = slot(i);

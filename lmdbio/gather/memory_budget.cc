@@ -18,15 +18,16 @@ constexpr std::uint64_t kStep = 64 * kMiB;
 /// Below this use, in bytes, a process does not check memory.  Unless the user has set a limit in percent,
 /// the threshold is at most 1/64 of the limit.
 constexpr std::uint64_t kUnchecked = 256 * kMiB;
-/// After a refusal a process checks again after kLeastPause ns at the earliest, and not before
-/// kPauseForLook times the duration of the last check have passed.
+/// After a refusal, a process waits at least kLeastPause ns before it checks again, and at least
+/// kPauseForLook times the duration of the last check.
 constexpr std::int64_t kLeastPause = 10'000'000;
 constexpr std::int64_t kPauseForLook = 50;
-/// An answer is valid for a time between kLeastGood and kMostGood, in ns.  It is the time in which programs
-/// can fill the room that was left, at kTakenPerNs bytes per ns.
+/// The result of a check is valid until programs could have filled the remaining room at kTakenPerNs bytes
+/// per ns.  This time is limited to the range from kLeastGood to kMostGood, in ns.
 constexpr std::int64_t kLeastGood = 10'000'000, kMostGood = 2'000'000'000;
 constexpr std::uint64_t kTakenPerNs = 4;
-/// Nothing is read ahead if less than an eighth of the memory, and less than this, is available.  In bytes.
+/// Nothing is read ahead while the available memory is less than an eighth of all memory and less than this.
+/// In bytes.
 constexpr std::uint64_t kNearlyFull = 64 * kMiB;
 /// Assumed number of processes if the other processes are not known.
 constexpr std::uint64_t kUnseen = 16;
@@ -42,7 +43,7 @@ std::uint64_t less(std::uint64_t from, std::uint64_t what) noexcept { return fro
 Agreement agree(const AgreementFacts& f) noexcept {
   const std::uint64_t total = f.memory.total, half = f.is_agreed ? total / 2 : total;
   const bool sees = f.sees_others || !f.is_agreed;
-  // A process that does not know the others leaves half of the memory to them and to the program.
+  // A process that does not see the other processes leaves half of the memory to them and to the program.
   const std::uint64_t reserve = sees ? kept_free(total) : total / 2;
   const node::MemoryOfOthers others = f.is_agreed ? f.others : node::MemoryOfOthers{};
   const std::uint64_t processes = sees ? others.processes + std::uint64_t{1} : kUnseen;
@@ -86,8 +87,8 @@ void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
     const bool fits = used_ + more <= grow_to_;
     const std::int64_t pause = std::max(kLeastPause, kPauseForLook * took_ns_);
     // If a step is used up and the limit leaves room for more, the process checks at once.  After a refusal
-    // it waits.  Otherwise a caller that makes room for a large request piece by piece would get a lower
-    // limit after each piece.
+    // it waits.  If it did not, a caller that frees memory for a large request piece by piece would get a
+    // lower limit after each piece.
     const bool may_grow = grow_to_ < limit_now();
     if (now - looked_ns_ < (fits ? std::max(pause_ns_, pause) : may_grow ? 0 : pause)) return;
   }
@@ -96,7 +97,7 @@ void MemoryBudget::look_if_needed(std::uint64_t more) noexcept {
   f.used = used_;
   f.more = more;
   f.memory = facts_();
-  if (!f.memory.known && memory_was_known_) {  // no descriptor now: the last answer holds
+  if (!f.memory.known && memory_was_known_) {  // no descriptor is free now: the last result stays valid
     looked_ns_ = now;
     return;
   }
@@ -122,8 +123,8 @@ bool MemoryBudget::nearly_full() noexcept {
   return nearly_full_;
 }
 
-// Writes this process's use to its note.  A process that uses no memory and has no users does not count.
-// It checks soon after it wants memory again.
+// Writes the memory use of this process to its note.  A process that uses no memory and has no users does not
+// count.  When such a process requests memory again, it checks the available memory soon.
 void MemoryBudget::tell() noexcept {
   if (note_ == nullptr || looked_ns_ == 0) return;
   const bool counts =

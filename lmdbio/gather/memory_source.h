@@ -12,10 +12,11 @@ namespace lmdbio::gather {
 enum class Urgency : unsigned char {
   ahead,   ///< memory that the caller can do without: evict chunks that are in no plan
   needed,  ///< a program waits: also evict planned chunks, except those guaranteed to walks
-  last,    ///< nothing else can be freed: also evict the guaranteed ones
+  last,    ///< nothing else can be freed: also evict the guaranteed chunks
 };
 
-/// Supplies private memory.  Any thread.  It takes a lock under which no reader's lock is taken.
+/// Supplies private memory.  Any thread.  Its functions take a lock, and take no reader's lock while they
+/// hold it.
 class MemorySource {
  public:
   /// Returns the limit for all uses together, in bytes.
@@ -28,8 +29,8 @@ class MemorySource {
   /// Counts memory that has been taken already.
   virtual void count(MemoryUse use, std::uint64_t bytes) noexcept = 0;
   virtual void give_back(MemoryUse use, std::uint64_t bytes) noexcept = 0;
-  /// Returns how many bytes a take() with Urgency::last can get, at the latest once the reads of chunks in
-  /// flight have ended.
+  /// Returns how many bytes a take() with Urgency::last can get now, or once the chunk reads in flight have
+  /// ended.
   virtual std::uint64_t room_for_needs() noexcept = 0;
   /// Returns whether a take() with Urgency::last would succeed if readers also gave back `of_readers`
   /// bytes.

@@ -14,7 +14,7 @@ namespace lmdbio::gather {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-/// The engine finds out where the file ends, because it may have grown.
+/// The queues have no end of the file, which may have grown.  The engine detects the end.
 constexpr std::uint64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 /// The destination of reads whose bytes only have to reach the page cache.  Nothing is written there, so it
 /// takes no memory.
@@ -22,8 +22,8 @@ alignas(kPage) constinit std::byte nowhere[ReadQueue::kMostRequest];
 
 }  // namespace
 
-// One piece after the other, so that a file that cannot be read costs one failure.  `from`: null: the
-// descriptor that OpenFile chooses.
+// Reads one piece after the other, so that a file that cannot be read costs one failure.  If `from` is null,
+// make_queue() chooses the descriptor.
 Status NeededPages::bring_through(std::unique_ptr<ReadQueue>& queue, const File* from, const char* name,
                                   std::uint64_t offset, std::uint64_t bytes) noexcept {
   if (queue != nullptr && queue->forgotten()) queue.reset();
@@ -57,9 +57,10 @@ void NeededPages::forget() noexcept {
   counts_ = {};
 }
 
-// The check can be out of date when the read is made, if another thread closes the descriptor in between.
-// Then pages of another file come into the page cache, and the caller's page fault reads its own: no bytes
-// are used. A descriptor that is no file has no offsets, so the read fails and takes nothing from it.
+// Another thread may close the descriptor after this check and before the read.  The read may then bring
+// pages of another file into the page cache.  This does no harm: nobody uses these bytes, and the caller's
+// page fault reads the right file.  If the descriptor has become one without offsets, such as a pipe, the
+// read fails and takes no data from it.
 bool NeededPages::may_read_by_self(int programs_fd) noexcept {
   if (!file_->local() || programs_fd < 0 || !is_inode(programs_fd, file_->identity())) return false;
   if (programs_ && programs_fd_ == programs_fd) return true;

@@ -15,16 +15,16 @@ namespace {
 enum class From : unsigned char {
   direct,
   buffered,  ///< with the kernel's read-ahead
-  exact,     ///< without it, or `buffered` if there is no such descriptor
+  exact,     ///< without read-ahead; `buffered` if there is no such descriptor
   base,      ///< the one that was opened first
 };
 
 constexpr std::size_t kMost = ReadQueue::kMostRequest, kFill = PageFiller::kPiece,
                       kSmall = std::size_t{256} << 10, kWhole = std::size_t{1} << 30;
 
-/// How a kind of read is made.  `engine`: the engine unless LMDBIO_ENGINE names one; it does not change
-/// populate and single.  Reads into the page cache block in the kernel, and io_uring hands them to threads of
-/// its own; so the I/O thread, index builds and checks prefer ours.
+/// How a kind of read is made.  LMDBIO_ENGINE replaces `engine`, except the kinds of populate and single.
+/// Reads into the page cache block in the kernel, and io_uring passes them to threads of the kernel.  The I/O
+/// thread, index builds and checks therefore prefer the threads engine.
 struct Row {
   ReadKind kind;
   From from;
@@ -34,8 +34,8 @@ struct Row {
   std::size_t most_request;  ///< in bytes
 };
 
-// Depths of chunks: as many direct requests as the longest plan has with chunks of the usual size.  From a
-// local disk, two reads with the kernel's read-ahead are enough.
+// The depth of chunk_direct is the number of requests in the longest plan, with chunks of the usual size.  On
+// a local disk, two reads with the kernel's read-ahead are enough.
 constexpr Row kRows[] = {
     {ReadKind::chunk_direct, From::direct, 64, 64, EngineKind::automatic, kMost},
     {ReadKind::chunk_filled, From::buffered, 32, 2, EngineKind::populate, kFill},

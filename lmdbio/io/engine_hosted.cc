@@ -30,7 +30,7 @@ class HostedEngine final : public IoEngine {
   ~HostedEngine() override;
   Status start(const File& file, EngineKind wanted, const char** name) noexcept;
   void wait_briefly(std::int64_t ns) noexcept override;
-  void forget() noexcept override { (void)host_.release(); }  // it belongs to the parent, with its thread
+  void forget() noexcept override { (void)host_.release(); }  // the host and its thread belong to the parent
 
  private:
   class Host;
@@ -68,10 +68,10 @@ class HostedEngine::Host {
   void wake() noexcept;
 
   const std::shared_ptr<PrivateTable> table_;
-  std::unique_ptr<IoEngine> engine_;  // used by the host thread
-  UniqueFd bell_fd_;            // as engine_: an eventfd of the private table, if the engine has ready_fd()
-  std::size_t below_ = 0;       // as engine_: reads that the engine has
-  std::vector<RawRead> taken_;  // as engine_: reads that the engine does not have yet
+  std::unique_ptr<IoEngine> engine_;  // used by the host thread, as are the next three members
+  UniqueFd bell_fd_;                  // an eventfd of the private table, if the engine has ready_fd()
+  std::size_t below_ = 0;             // number of reads that the engine has
+  std::vector<RawRead> taken_;        // reads that the engine does not have yet
   PrivateTable::Job ringing_{&ring, this};
   pthread_t thread_{};
 
@@ -125,10 +125,10 @@ void HostedEngine::Host::serve() noexcept {
   engine_.reset();  // in this thread, whose table has its descriptors
 }
 
-// Takes the queued reads.  True: no more will come.
+// Takes the queued reads.  Returns true if no more will come.
 bool HostedEngine::Host::take() noexcept {
   const std::lock_guard lock(mutex_);
-  taken_.insert(taken_.end(), reads_.begin(), reads_.end());  // both have room for all in flight
+  taken_.insert(taken_.end(), reads_.begin(), reads_.end());  // both have room for all reads in flight
   reads_.clear();
   return ending_;
 }
@@ -257,7 +257,7 @@ Status HostedEngine::start(const File& file, EngineKind wanted, const char** nam
 void HostedEngine::wait_briefly(std::int64_t ns) noexcept {
   constexpr std::int64_t kTryAgain = 1'000'000;
   if (ready_ != 0 || in_flight() == 0) return;
-  // A refused read is retried from here after a while, and no event announces that.
+  // This thread retries a refused read after a while.  No event announces that time.
   host_->wait(pending_ != 0 && (below_ == 0 || retry_at_ns_ != 0) ? std::min(ns, kTryAgain) : ns);
 }
 

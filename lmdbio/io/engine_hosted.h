@@ -7,9 +7,9 @@
 namespace lmdbio {
 
 /// Makes an engine for `file`, a kept file.  A thread of the private table, "lmdbio-ring", runs the engine
-/// that select_engine_here() chooses for the file; requests and results go through memory. ready_fd() is -1:
-/// wait_briefly() waits.  A thread of the program may end with reads in flight.  Errors: as select_engine();
-/// EBADF: there is no private table (any more).
+/// that select_engine_here() chooses for the file; requests and results go through memory.  ready_fd()
+/// returns -1, so wait with wait_briefly().  A thread of the program may end with reads in flight.  Errors:
+/// as select_engine(), and EBADF if there is no private table (any more).
 Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept;
 

@@ -21,7 +21,7 @@ class MemoryEngine final : public IoEngine {
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
 
   const Bytes file_;
-  std::unique_ptr<RawResult[]> done_;  // a ring of caps().depth results; null: out of memory
+  std::unique_ptr<RawResult[]> done_;  // a ring of caps().depth results; null if memory is short
   std::size_t first_ = 0, count_ = 0;
 };
 

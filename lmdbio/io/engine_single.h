@@ -11,7 +11,7 @@
 
 namespace lmdbio {
 
-/// Makes one read at a time.  For a kept file, an existing thread of the private table reads: the caller
+/// Makes one read at a time.  For a kept file, an existing thread of the private table reads.  The caller
 /// waits, and can detect that the read takes long.  For any other file, submit() reads, with the program's
 /// signals unblocked.  A read costs one system call and, for a kept file, two context switches.  The File
 /// must outlive the engine.
@@ -19,9 +19,9 @@ class SingleEngine final : public IoEngine {
  public:
   enum class Bytes : unsigned char {
     copied,    ///< to the destination
-    unwanted,  ///< into the page cache only; reads up to the end of the file, which is no error
+    unwanted,  ///< into the page cache only; reaching the end of the file is no error
   };
-  /// Makes an engine for `file`.  Errors: ENOMEM; EBADF: there is no private table (any more).
+  /// Makes an engine for `file`.  Errors: ENOMEM; EBADF if there is no private table (any more).
   static Result<std::unique_ptr<IoEngine>> make(const File& file, Bytes bytes) noexcept;
 
   ~SingleEngine() override;
@@ -44,8 +44,8 @@ class SingleEngine final : public IoEngine {
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
 
-  std::unique_ptr<Request> request_;           // null: forget() was called in a forked child
-  const std::shared_ptr<PrivateTable> table_;  // null: reads within submit()
+  std::unique_ptr<Request> request_;           // null after forget() in a forked child
+  const std::shared_ptr<PrivateTable> table_;  // if null, submit() reads
   bool busy_ = false;                          // the request has not been reaped
 };
 

@@ -66,9 +66,9 @@ class Ring {
 struct ThreadsEngine::Pool {
   int fd = -1;
   bool direct = false;
-  std::unique_ptr<PageFiller> filler;               // null: the threads read
+  std::unique_ptr<PageFiller> filler;               // if null, the threads read
   std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, in bytes
-  EventCount* told = nullptr;                       // notified when results come; null: `ready` is used
+  EventCount* told = nullptr;                       // notified when results come; if null, `ready` is used
   UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
 
   // Used only by the thread that uses the engine.
@@ -99,7 +99,7 @@ void* ThreadsEngine::Pool::run(void* pool) noexcept {
 
 // Requests the whole range at once, and waits only for the last page of each request.  A plain buffered read
 // requests read_ahead_kb at a time from storage, one request after the other, and wakes its thread for each
-// page that comes.  The read that follows takes the other pages, and reports errors.
+// page that comes.  The read that follows copies all pages, and reports errors.
 void ThreadsEngine::Pool::ask_for(const RawRead& r) noexcept {
   std::uint64_t step = readahead.load(std::memory_order_relaxed);
   if (step == kNotKnown) readahead.store(step = kernel_readahead(fd), std::memory_order_relaxed);
@@ -139,7 +139,7 @@ void ThreadsEngine::Pool::serve() noexcept {
       told->notify();
     } else if (results.count() == 1) {
       const std::uint64_t one = 1;
-      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // it is 0 before
+      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // its count was 0
     }
     if (waited_for != 0 && results.count() >= waited_for) ::pthread_cond_signal(&done);
   }
@@ -213,7 +213,8 @@ Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noe
   const unsigned waiting = p.reads.count(), idle = p.idle;
   ::pthread_mutex_unlock(&p.mutex);
   for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
-  // This may miss a thread that is about to become idle, and start one thread too many, within the limit.
+  // This may miss a thread that is about to become idle, and then start one thread too many, but never more
+  // than `most`.
   const unsigned most = p.filler != nullptr ? std::min(p.most, p.filler->threads()) : p.most;
   for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < most; --missing)
     if (p.add_thread() != 0) p.most = p.started;

@@ -10,10 +10,10 @@
 
 namespace lmdbio {
 
-/// Reads in threads that are named "lmdbio-read" and block all signals.  One thread runs from the start.
-/// More are started when there are more reads than idle threads; if no more can be started, the existing
-/// ones do all reads.  The destructor drops reads that no thread has begun, waits for the others, and joins
-/// the threads.  The File must outlive the engine.
+/// Reads in threads that are named "lmdbio-read" and block all signals.  One thread runs from the start.  The
+/// engine starts further threads when there are more reads than idle threads.  If no thread can be started,
+/// the existing threads make all reads.  The destructor drops reads that no thread has begun, waits for all
+/// other reads, and joins the threads.  The File must outlive the engine.
 class ThreadsEngine final : public IoEngine {
  public:
   static constexpr unsigned kMostThreads = 64;
@@ -36,11 +36,11 @@ class ThreadsEngine final : public IoEngine {
   std::unique_ptr<Pool> pool_;
 };
 
-/// Makes an engine with `depth` reads in flight and at most `threads` threads (0: as many as the depth, but
-/// at most kMostThreads).  With a `filler`, the threads fill the page cache instead, as many at once as
-/// PageFiller::threads() says.  With `results`, the engine notifies it when results for reap() have come,
-/// and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for depth 0, ENOMEM, EAGAIN if not
-/// even one thread can be started, others as eventfd(2).
+/// Makes an engine with `depth` reads in flight and at most `threads` threads.  0 threads means as many as
+/// the depth, but at most kMostThreads.  With a `filler`, the threads fill the page cache instead of reading,
+/// and PageFiller::threads() limits their number.  With `results`, the engine notifies this event count when
+/// results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for
+/// depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
                                                  std::unique_ptr<PageFiller> filler = nullptr,
                                                  EventCount* results = nullptr) noexcept;

@@ -48,8 +48,8 @@ class UringEngine final : public IoEngine {
   const int fd_;
   bool made_ = false;
   io_uring ring_{};
-  // One vector per slot.  IORING_OP_READ needs Linux 5.6, and before 5.5 READV needs its vectors until the
-  // read ends.
+  // One vector per slot, for IORING_OP_READV, since IORING_OP_READ needs Linux 5.6.  Before Linux 5.5,
+  // IORING_OP_READV uses its vectors until the read ends.
   std::unique_ptr<iovec[]> vectors_;
   std::size_t in_kernel_ = 0;  // reads in flight
 };
@@ -63,8 +63,8 @@ UringEngine::~UringEngine() {
 Status UringEngine::start() noexcept {
   vectors_.reset(new (std::nothrow) iovec[caps().depth]);
   if (vectors_ == nullptr) return Status::from_errno(ENOMEM);
-  // No flags: they are newer than Linux 5.4.  At most depth reads are in flight, so the completion queue
-  // cannot overflow: it is twice as long.
+  // Set no flags, since they are newer than Linux 5.4.  The completion queue cannot overflow: at most depth
+  // reads are in flight, and it has twice as many entries.
   if (const int rc = ::io_uring_queue_init(caps().depth, &ring_, 0); rc < 0) return Status::from_kernel(rc);
   made_ = true;
   if (PrivateTable::inside() && PrivateTable::crowded(ring_.ring_fd)) return Status::from_errno(EMFILE);
@@ -104,8 +104,8 @@ void UringEngine::allow_workers() noexcept {
   (void)::io_uring_register_iowq_max_workers(&ring_, most);
 }
 
-// Leaves the ring's addresses alone: the child does not have its mapping (MADV_DONTFORK), and another
-// mapping may have them now.
+// Does not unmap the ring.  The child does not have its mapping (MADV_DONTFORK), and another mapping may be
+// at its addresses now.
 void UringEngine::forget() noexcept {
   if (!std::exchange(made_, false)) return;
   UniqueFd(ring_.ring_fd).reset();
@@ -125,8 +125,8 @@ Result<std::size_t> UringEngine::do_submit(std::span<const RawRead> reads) noexc
   const int rc = ::io_uring_submit(&ring_);
   const std::size_t taken = rc > 0 ? std::min(static_cast<std::size_t>(rc), prepared) : 0;
   if (taken < prepared) {
-    // Without a polling thread, the kernel reads the queue only within io_uring_enter().  Take back the
-    // entries that it left, or the next submission would include them.
+    // Without a polling thread, the kernel reads the queue only within io_uring_enter().  Remove the entries
+    // that it has not taken, since the next submission would include them.
     io_uring_sq& sq = ring_.sq;
     sq.sqe_head = sq.sqe_tail = *sq.khead;
     io_uring_smp_store_release(sq.ktail, *sq.khead);

@@ -22,17 +22,17 @@ constexpr bool overlap(const Extent& a, const Extent& b) noexcept {
   return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-/// Sorts the extents and merges in place those that overlap, touch or leave at most `gap` bytes between
-/// them.  Drops empty ones.  Returns how many are left; they come first in the span.  An extent that reaches
-/// beyond 2^64 - 1 is cut there.
+/// Sorts the extents in place, and merges neighbours that overlap, touch or leave at most `gap` bytes between
+/// them.  Drops empty extents.  Returns the number of remaining extents, which are first in the span.  An
+/// extent that reaches beyond 2^64 - 1 is cut there.
 std::size_t merge(std::span<Extent> extents, std::uint64_t gap) noexcept;
 
 /// Largest gap between two extents, in bytes, that is read rather than skipped, since a second request costs
 /// more.
 inline constexpr std::uint64_t kSmallGap = std::uint64_t{64} << 10;
-/// Returns the largest gap of `first`, `first` / 2, `first` / 4 and so on that can be read.  All gaps up to
-/// this size between the merged extents are then read, too, and all bytes together are at most `most`.  0:
-/// no gap can be read.
+/// Returns up to which size gaps between the merged extents can be read.  Tries `first`, `first` / 2, `first`
+/// / 4 and so on, until all extents and all gaps up to this size have at most `most` bytes together.  Returns
+/// 0 if no gap can be read.
 std::uint64_t largest_gap(std::span<const Extent> merged, std::uint64_t first, std::uint64_t most) noexcept;
 
 /// One read.  `offset` and `bytes` are multiples of the alignment.  `minimum` (at least 1) is the number of
@@ -43,11 +43,11 @@ struct ReadPiece {
   friend bool operator==(const ReadPiece&, const ReadPiece&) = default;
 };
 
-/// Calls `take(const ReadPiece&)`, in order, for the reads that together fetch the part of the extent that
-/// is inside a file of `file_size` bytes.  The reads are aligned outwards: the last one may reach beyond the
-/// end of the file by less than the alignment.  Each one has at most `max_request` bytes, rounded down to
-/// the alignment, but at least the alignment.  `alignment` is a power of two; `file_size` is at most 2^63 -
-/// 1.
+/// Splits the part of the extent that is inside a file of `file_size` bytes into reads, and calls `take(const
+/// ReadPiece&)` for each read, in order.  The reads are aligned outwards: the last one may reach beyond the
+/// end of the file by less than the alignment.  The limit for each read is `max_request` bytes, rounded down
+/// to the alignment, but at least the alignment.  `alignment` is a power of two; `file_size` is at most 2^63
+/// - 1.
 template <class Take>
 void split_aligned(Extent extent, std::size_t alignment, std::uint64_t file_size, std::size_t max_request,
                    Take&& take) {

@@ -24,7 +24,8 @@
 namespace lmdbio {
 namespace {
 
-// Used if the kernel does not report the alignment: enough for every device with blocks of up to a page.
+// The alignment that is used if the kernel reports none.  It suffices for every device with blocks of at most
+// a page.
 constexpr std::size_t kUsualAlignment = 4096;
 
 Status regular(const struct stat& st) noexcept {
@@ -49,8 +50,8 @@ bool same_inode(const struct stat& st, const FileIdentity& id) noexcept {
   return st.st_dev == id.dev && st.st_ino == id.ino;
 }
 
-// Opens `path` if it leads to the inode `id`; ESTALE: it leads to another file.  Checks this before the
-// open, since opening another file may have side effects.
+// Opens `path` if it leads to the inode `id`.  Returns ESTALE if it leads to another file.  Checks this
+// before the open, since opening another file may have side effects.
 Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id) noexcept {
   struct stat st;
   if (::stat(path, &st) != 0) return Status::from_errno(errno);
@@ -59,15 +60,15 @@ Result<UniqueFd> open_inode(const char* path, int flags, const FileIdentity& id)
   if (!opened) return Status::from_errno(errno);
   if (::fstat(opened.get(), &st) != 0) return Status::from_errno(errno);
   if (!same_inode(st, id)) return Status::from_errno(ESTALE);
-  // O_NONBLOCK is for a pipe that has replaced the file meanwhile.  It must not stay: io_uring of some
-  // kernels would not wait for data.
+  // O_NONBLOCK keeps the open from waiting if a pipe has replaced the file meanwhile.  The flag must not stay
+  // set: with it, io_uring of some kernels does not wait for data.
   if (const int now = ::fcntl(opened.get(), F_GETFL); now >= 0)
     (void)::fcntl(opened.get(), F_SETFL, now & ~O_NONBLOCK);
   return opened;
 }
 
-// Duplicates the program's descriptor `fd` into the calling thread's table.  ESTALE: it is not the inode
-// `id`.
+// Duplicates the program's descriptor `fd` into the calling thread's table.  Returns ESTALE if it is not the
+// inode `id`.
 Result<UniqueFd> duplicate_of_programs(int fd, const FileIdentity& id) noexcept {
   UniqueFd made(PrivateTable::duplicate_of_programs(fd));
   if (!made) return Status::from_errno(errno);
@@ -77,7 +78,8 @@ Result<UniqueFd> duplicate_of_programs(int fd, const FileIdentity& id) noexcept 
   return made;
 }
 
-// Returns the alignment of direct reads, in bytes, as the kernel reports it; 0: direct reads do not work.
+// Returns the alignment of direct reads, in bytes, as the kernel reports it, or 0 if direct reads do not
+// work.
 std::size_t direct_alignment_of(int fd) noexcept {
 #ifdef STATX_DIOALIGN
   struct statx stx;
@@ -91,7 +93,7 @@ std::size_t direct_alignment_of(int fd) noexcept {
   return kUsualAlignment;
 }
 
-// Reads one block, since some file systems accept O_DIRECT and then refuse each read.
+// Tests direct reads with one block, since some file systems accept O_DIRECT and then refuse each read.
 bool direct_works(int fd, std::size_t alignment) noexcept {
   void* const block = std::aligned_alloc(alignment, alignment);
   if (block == nullptr) return false;
@@ -139,7 +141,7 @@ Result<File> File::from_fd(int fd, Take take) noexcept {
   std::size_t alignment = 0;
   if ((flags & O_DIRECT) != 0) {
     alignment = direct_alignment_of(fd);
-    if (alignment == 0) alignment = kUsualAlignment;  // O_DIRECT was accepted: the strictest rule in use
+    if (alignment == 0) alignment = kUsualAlignment;  // O_DIRECT was accepted, so use the strictest rule
   }
   if (take == Take::borrow) return File(UniqueFd(), fd, alignment);
   UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -191,14 +193,14 @@ constinit SignalSafeMutex origins_mutex;
 void File::lock_origins() noexcept { origins_mutex.lock(); }
 void File::unlock_origins() noexcept { origins_mutex.unlock(); }
 
-/// The origins from which a file can be reopened, one for each opening in the program, the newest first.
-/// An origin may be stale: once the program has closed its descriptor, descriptor and path may lead to
-/// another file.  Any thread.
+/// The origins from which a file can be reopened, the newest first.  Each time the program opens the file
+/// adds one.  An origin may be stale: after the program has closed its descriptor, the number and the path
+/// may lead to another file.  Any thread.
 class File::Origins {
  public:
   struct One {
     int fd;
-    std::string path;  ///< empty: not known
+    std::string path;  ///< empty if it is not known
   };
   explicit Origins(const Origin& o) : id(o.id) { list_.push_back(one(o)); }
   void add(const Origin& o) {
@@ -234,8 +236,8 @@ class File::Home {
   /// Opens the file for the process.  `thread`: a thread of the program, whose table has the program's
   /// descriptors.
   Status open_first(pid_t thread) noexcept;
-  /// Returns the descriptor, and opens the file first if necessary; -1: it cannot be opened.  Only in a
-  /// thread of the private table.
+  /// Returns the descriptor, and opens the file first if necessary.  Returns -1 if it cannot be opened.  Call
+  /// this in a thread of the private table.
   int fd_here() noexcept;
   std::size_t alignment() const noexcept { return alignment_; }
   const std::shared_ptr<PrivateTable>& table() const noexcept { return table_; }
@@ -270,7 +272,7 @@ Result<UniqueFd> File::Home::open_one(pid_t thread, bool first) const {
   const auto is_over = [&](Result<UniqueFd> got) {
     if (got || !any) made = std::move(got);
     any = true;
-    return made || made.error().raw() == EINVAL;  // EINVAL: no direct reads, by any path
+    return made || made.error().raw() == EINVAL;  // EINVAL: direct reads do not work by any path
   };
   for (const Origins::One& o : origins) {
     char program[64];

@@ -1,4 +1,4 @@
-// Which file a descriptor leads to, and how large the file is.
+// Tells which file a descriptor is open on, and how large the file is.
 #pragma once
 
 #include <sys/stat.h>
@@ -19,12 +19,13 @@ struct FileIdentity {
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
-/// Returns the size of `fd`'s file as this machine knows it, in bytes; 0: not known.  Sends no request to
-/// the server of a network file system.  (fstat(2) sends one whenever a read has changed the access time.)
+/// Returns the size of `fd`'s file in bytes, as this machine knows it, or 0 if it is not known.  Sends no
+/// request to the server of a network file system.  (fstat(2) sends one whenever a read has changed the
+/// access time.)
 std::uint64_t size_known_here(int fd) noexcept;
 
-/// True if `fd` is an open descriptor of the inode `id`, as far as this machine knows.  Asks no server.
-/// Detects that the program has reused the number of a descriptor of ours.
+/// Returns true if `fd` is open on the inode `id`, as far as this machine knows.  Sends no request to a
+/// server.  Detects that the program has reused the number of a descriptor of LMDBIO.
 bool is_inode(int fd, const FileIdentity& id) noexcept;
 /// Returns the size in bytes if `fd` is the inode `id`, else nullopt.  Makes one system call.
 std::optional<std::uint64_t> size_if_inode(int fd, const FileIdentity& id) noexcept;

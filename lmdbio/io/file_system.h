@@ -5,13 +5,14 @@
 
 namespace lmdbio {
 
-/// True if the kernel itself implements the file system, on local devices or in memory.  Its locks and reads
-/// then wait for this machine only, unlike those of a network file system or a FUSE daemon.  False also for
-/// unknown kinds.  True if the kernel does not tell, for example if the path does not exist: the call that
-/// follows will report that.  errno preserved.
+/// Returns true if the kernel itself implements the file system, on local devices or in memory.  Locks and
+/// reads then wait for this machine only, unlike those of a network file system or a FUSE daemon.  Returns
+/// false for unknown kinds.  Returns true if the kernel does not report the kind, for example because the
+/// path does not exist: the call that follows then reports this error.  errno preserved.
 bool is_local_file_system(int fd) noexcept;
 bool is_local_file_system(const char* path) noexcept;
-/// Returns the kernel's read-ahead of page faults on the device or mount of `fd`, in bytes; 0: not known.
+/// Returns the kernel's read-ahead of page faults on the device or mount of `fd`, in bytes, or 0 if it is not
+/// known.
 std::uint64_t kernel_readahead(int fd) noexcept;
 
 }  // namespace lmdbio

@@ -204,7 +204,7 @@ void IoEngine::push_pending() noexcept {
   }
 }
 
-// Returns the time in nanoseconds until pending reads may be submitted again; 0 or less: now.
+// Returns the time in nanoseconds until pending reads may be submitted again.  0 or less means now.
 std::int64_t IoEngine::back_off_ns() const noexcept {
   return retry_at_ns_ == 0 ? 0 : retry_at_ns_ - now_ns();
 }

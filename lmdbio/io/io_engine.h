@@ -18,8 +18,8 @@ struct ReadOp {
   std::uint64_t offset;
   MutableBytes dst;
   std::uint64_t tag;  ///< chosen by the caller; the completion returns it
-  /// The number of bytes from the start of dst that must be read, at most its size; 0: all.  A direct read of
-  /// the tail of a file needs this, because it has to reach beyond the end of the file.
+  /// The number of bytes from the start of dst that must be read, at most its size.  0 means all.  A direct
+  /// read of the tail of a file needs this, because it has to reach beyond the end of the file.
   std::size_t minimum = 0;
 };
 
@@ -34,14 +34,14 @@ struct Completion {
 };
 
 /// Reads one file with up to caps().depth reads in flight.  Callers use the public functions, which check and
-/// count for all engines; an engine implements do_submit() and do_reap().  One thread at a time may use an
-/// engine; it has no locks.  A thread must reap its reads before it ends.
+/// count for all engines.  An engine implements do_submit() and do_reap().  It has no locks, so only one
+/// thread at a time may use it.  A thread must reap its reads before it ends.
 ///
-/// A direct engine reads the tail of a file that is shorter than caps().align by a longer read with a
-/// minimum.
+/// If the tail of a file is shorter than caps().align, read it from a direct engine with a longer read that
+/// has a minimum.
 ///
-/// Use with poll(2): call reap(out, 0) until it returns fewer than out.size(); then, while reads are in
-/// flight, poll ready_fd() for poll_timeout_ms().
+/// To use an engine with poll(2), call reap(out, 0) until it returns fewer than out.size().  Then, while
+/// reads are in flight, poll ready_fd() for poll_timeout_ms().
 class IoEngine {
  public:
   struct Caps {
@@ -50,8 +50,8 @@ class IoEngine {
     bool direct;        ///< reads bypass the page cache
   };
   struct Counters {
-    std::uint64_t requests = 0;  ///< calls of do_submit() per read; continued and retried reads count again
-    std::uint64_t bytes = 0;     ///< bytes read by these requests
+    std::uint64_t requests = 0;     ///< reads that do_submit() took; continued and retried reads count again
+    std::uint64_t bytes = 0;        ///< bytes read by these requests
     std::uint64_t short_reads = 0;  ///< short reads that were continued
     std::uint64_t retries = 0;      ///< retries after EINTR, EAGAIN, ECANCELED or EFAULT
   };
@@ -61,14 +61,14 @@ class IoEngine {
   virtual ~IoEngine();  ///< the destructor of an engine waits until no read is in flight
 
   /// Takes a prefix of ops and returns its length.  0 means that the engine is full: reap first.  The
-  /// completion of a read reports its errors; the only error here is ENOMEM, and then no op was taken. Aborts
-  /// on an empty or unaligned op, which is a bug of the caller.
+  /// completion of a read reports the errors of the read.  The only error of submit() is ENOMEM; no op was
+  /// taken then. Aborts on an empty or unaligned op, which is a bug of the caller.
   Result<std::size_t> submit(std::span<const ReadOp> ops) noexcept;
   /// Waits for at least `min` completions, or for all reads in flight if they are fewer, and stores them in
   /// any order.  With min 0 it never waits, except that an engine without ready_fd() may continue a short
-  /// read. It continues short reads, retries EINTR without limit, and retries EAGAIN kAgainTries times within
-  /// about 10 ms before it reports it.  An error of this function is an error of the engine: reads stay in
-  /// flight.
+  /// read. It continues short reads, and retries EINTR without limit.  It retries EAGAIN kAgainTries times,
+  /// within about 10 ms, and then reports it.  An error of this function is an error of the engine; the reads
+  /// then stay in flight.
   Result<std::size_t> reap(std::span<Completion> out, std::size_t min) noexcept;
 
   /// Returns a descriptor that poll(2) reports readable while reap() has results.  The engine owns it; use it
@@ -82,10 +82,10 @@ class IoEngine {
   virtual void wait_briefly(std::int64_t ns) noexcept;
 
   /// Gives up the parent's reads and threads.  A forked child calls this before any other function of an
-  /// inherited engine; afterwards it can only destroy the engine, and the destructor does not wait.  Closes
-  /// the engine's descriptors; does not wait, and does not touch memory that the kernel or the parent's
-  /// threads use.  A child that does not call this must not destroy the engine, because the destructor would
-  /// wait for threads and reads that do not exist there.
+  /// inherited engine.  Afterwards the child can only destroy the engine, and the destructor does not wait.
+  /// This function closes the engine's descriptors.  It does not wait, and does not access memory that the
+  /// kernel or the parent's threads use.  A child that does not call it must not destroy the engine, because
+  /// the destructor would wait for threads and reads that do not exist there.
   virtual void forget() noexcept {}
 
   const Caps& caps() const noexcept { return caps_; }
@@ -124,11 +124,11 @@ class IoEngine {
   friend class HostedEngine;  // calls another engine's do_submit and do_reap in another thread
 
   /// Takes a prefix of `reads` and returns its length.  At most caps().depth reads are in flight, so an
-  /// engine need not refuse any.  On an error none was taken: EINTR and EAGAIN are retried, any other error
-  /// ends the first read.
+  /// engine need not refuse any.  On an error, no read was taken.  EINTR and EAGAIN are retried; any other
+  /// error ends the first read.
   virtual Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept = 0;
-  /// Waits for at least `min` results; that many are in flight.  The caller calls again if it gets fewer, or
-  /// EINTR.
+  /// Waits for at least `min` results.  At least that many reads are in flight.  If the caller gets fewer
+  /// results, or EINTR, it calls again.
   virtual Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept = 0;
 
   struct Slot {
@@ -148,9 +148,9 @@ class IoEngine {
 
   const Caps caps_;
   Counters counters_;
-  // Indices of slots.  The first free_ entries of free_list_ are free, the first pending_ of pending_list_
-  // wait to be passed to do_submit(), the first ready_ of ready_list_ wait for the caller.  The other below_
-  // slots were taken by do_submit().
+  // Indices of slots.  The first free_ entries of free_list_ are free.  The first pending_ entries of
+  // pending_list_ wait to be passed to do_submit().  The first ready_ entries of ready_list_ wait for the
+  // caller.  do_submit() has taken the other below_ slots.
   std::unique_ptr<Slot[]> slots_;
   std::unique_ptr<unsigned[]> lists_;
   std::int64_t retry_at_ns_ = 0;  ///< CLOCK_MONOTONIC; the earliest time at which pending reads are submitted

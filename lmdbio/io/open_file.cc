@@ -35,8 +35,8 @@ namespace {
 
 enum class AtOpen : unsigned char { unknown, keeps, drops };
 
-/// Remembers for each file, in one word, whether opens drop its page cache.  No lock: a forked child might
-/// find it held.
+/// Remembers for each file, in one word, whether opens drop its page cache.  Uses no lock, since a forked
+/// child could find the lock held.
 class Memory {
  public:
   AtOpen find(const FileIdentity& id) const noexcept {
@@ -65,9 +65,9 @@ bool on_fuse(int fd) noexcept {
   return ::fstatfs(fd, &at) == 0 && static_cast<long>(at.f_type) == FUSE_SUPER_MAGIC;
 }
 
-/// A resident page of a file, in a mapping.  An open that drops the page cache removes the page, since the
-/// kernel unmaps what it drops.  Unlike counts of resident pages, every user can see this, and a read by
-/// another thread does not bring the page back into the mapping.
+/// Detects that an open drops the page cache.  Maps one resident page of the file: the kernel unmaps a page
+/// that it drops.  Every user can see this, unlike counts of resident pages.  A read by another thread does
+/// not bring the page back into the mapping.
 class Witness {
  public:
   explicit Witness(int fd) noexcept {
@@ -76,10 +76,10 @@ class Witness {
     if (!map || ::pread(fd, &any, 1, 0) != 1) return;
     map_ = std::move(map).value();
     pagemap_ = UniqueFd(::open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC));
-    // Not a memory access, which may raise a signal.
+    // madvise(2) returns an error where a memory access would raise a signal.
     there_ = ::madvise(map_.data(), map_.size(), MADV_POPULATE_READ) == 0 && present() == 1;
   }
-  /// False also if the kernel did not tell.
+  /// Also returns false if the kernel does not report it.
   bool is_gone() const noexcept { return there_ && present() == 0; }
   explicit operator bool() const noexcept { return there_; }
 
@@ -169,7 +169,7 @@ std::shared_ptr<const OpenFile> OpenFile::adopt(File buffered) noexcept {
 Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin, With with) noexcept {
   const bool exact = with == With::exact_alone && memory.find(origin.id) != AtOpen::drops;
   const File::Kind kind = exact ? File::Kind::exact : File::Kind::buffered;
-  // A duplicate needs no open.  If the system does not allow it, the first open tests nothing.
+  // A duplicate needs no open.  If the system does not allow duplicates, the first open cannot be tested.
   Result<File> first = File::keep(origin, File::Kind::shared);
   const bool duplicated = first.has_value();
   if (!duplicated) first = File::keep(origin, kind);
@@ -198,7 +198,7 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::open_here(const Origin& origin
     known = witness->is_gone() ? AtOpen::drops : AtOpen::keeps;
     memory.keep(origin.id, known);
   }
-  // A descriptor without read-ahead is not enough if no other one can be opened.
+  // Do not use a descriptor without read-ahead as the only one.
   if (anew && !(exact && known == AtOpen::drops)) {
     out->base_ = std::move(anew).value();
     out->base_is_exact_ = exact;
@@ -234,13 +234,13 @@ Result<std::shared_ptr<const OpenFile>> OpenFile::get(const Origin& origin, With
       ran = table->call([&]() noexcept { *out = open_here(origin, with); });
     }
     if (!ran) {
-      (void)out.release();  // a signal handler has forked, and the parent's thread was writing it
+      (void)out.release();  // a signal handler has forked while a thread of the parent was writing to *out
       return Status::from_errno(EBADF);
     }
     made = std::move(*out);
   }
   if (!made) return made;
-  Opened faster = made;  // another thread's file, if it was faster; ours is then closed after the lock
+  Opened faster = made;  // the file of another thread that was faster; ours is then closed after the unlock
   try {
     const std::lock_guard lock(registry_mutex);
     if (there = find_registered(origin.id); there != nullptr) {

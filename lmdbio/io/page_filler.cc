@@ -22,9 +22,10 @@
 namespace lmdbio {
 namespace {
 
-/// Smaller pieces are read: a fill brings kPiece, which is too much for scattered pieces.
+/// Pieces smaller than this, in bytes, are read instead: a fill reads kPiece, which is too much for scattered
+/// pieces.
 constexpr std::size_t kLeast = std::size_t{512} << 10;
-/// Requests in flight: fills, and reads where the kernel does not fill.
+/// Requests in flight: kFills for fills that copy nothing, else kReads.
 constexpr unsigned kFills = 8, kReads = 32;
 
 bool kernel_is(unsigned major, unsigned minor) noexcept {
@@ -68,8 +69,9 @@ unsigned PageFiller::threads() const noexcept {
   return works() && bytes_ == Bytes::unwanted ? kFills : kReads;
 }
 
-// False: the range was not filled.  The read that follows finds the cause.  Here, any storage error is
-// EFAULT or EHWPOISON.  Other errors are ENOMEM, EINVAL (before Linux 5.14) and EPERM (a seccomp filter).
+// Returns false if the range was not filled.  The read that follows then reports the cause: madvise(2)
+// reports any storage error as EFAULT or EHWPOISON.  Its other errors are ENOMEM, EINVAL (before Linux 5.14)
+// and EPERM (a seccomp filter).
 bool PageFiller::populate(std::uint64_t offset, std::size_t bytes) noexcept {
   for (;;) {
     if (::madvise(map_.data() + offset, bytes, MADV_POPULATE_READ) == 0) return true;
@@ -80,8 +82,8 @@ bool PageFiller::populate(std::uint64_t offset, std::size_t bytes) noexcept {
   }
 }
 
-// Tests on the first piece that is not resident whether a fill of one page brings most of the piece.  Takes
-// a page in the middle, since the first page may be a meta page.  False: the piece is not resident yet.
+// Tests, on the first piece that is not resident, whether a fill of one page reads most of the piece.  Takes
+// a page in the middle, since the first page may be a meta page.  Returns true if the piece may be filled.
 bool PageFiller::prove(std::uint64_t offset, std::size_t bytes) noexcept {
   const std::optional<double> before = residency_.share(offset, bytes);
   const std::size_t page = system_page();
@@ -107,12 +109,13 @@ long PageFiller::fill(std::uint64_t offset, MutableBytes to) noexcept {
         static_cast<std::size_t>(std::min(align_up(offset + to.size(), page), align_up(size_, page)) - first);
     const bool goes = trust_.load(std::memory_order_relaxed) == Trust::proven || prove(first, bytes);
     const bool there = goes && populate(first, bytes);
-    // Mapped pages would stay in memory longer than others, so these are not kept mapped.
+    // Unmap the pages, since the kernel keeps mapped pages in memory for longer.
     if (goes) (void)::madvise(map_.data() + first, bytes, MADV_DONTNEED);
     if (there && bytes_ == Bytes::unwanted)
       return static_cast<long>(std::min<std::uint64_t>(to.size(), size_ - offset));
   }
-  // Not pread(2): unwanted bytes may all go to one buffer, which ThreadSanitizer would report as a race.
+  // This is not pread(), since several threads may write unwanted bytes to one buffer.  ThreadSanitizer would
+  // report that as a race.
   const long n = ::syscall(SYS_pread64, fd_, to.data(), to.size(), static_cast<off_t>(offset));
   return n < 0 ? -static_cast<long>(errno) : n;
 }

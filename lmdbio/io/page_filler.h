@@ -16,10 +16,10 @@
 namespace lmdbio {
 
 /// Fills the page cache with MADV_POPULATE_READ (Linux 5.14), in a mapping of its own with MADV_HUGEPAGE.
-/// This brings 2 MiB at once, in requests as large as the file system takes (Linux 5.18), and copies
+/// This reads 2 MiB at once, in requests as large as the file system accepts (Linux 5.18), and copies
 /// nothing.  Buffered reads, in contrast, request read_ahead_kb at a time, one request after the other, and
-/// copy each byte.  The first fill tests whether the kernel does this: it requests one page, and measures
-/// how much comes with it.
+/// copy each byte.  The first fill tests whether the kernel does this: it requests one page, and measures how
+/// many pages the kernel reads.
 class PageFiller {
  public:
   /// Preferred size and alignment of large fills, in bytes.
@@ -30,18 +30,18 @@ class PageFiller {
   };
 
   /// Makes a filler for `file`, which must outlive it and must be open for buffered reads.  Fails with an
-  /// errno if the file cannot be mapped.  Only ranges that the kernel does not fill need the descriptor
-  /// later.
+  /// errno if the file cannot be mapped.  Later, the descriptor is needed only for ranges that the kernel
+  /// does not fill.
   static Result<std::unique_ptr<PageFiller>> make(const File& file, Bytes bytes) noexcept;
 
-  /// Brings the bytes from `offset` on into the page cache.  Returns the number of bytes, as pread(2), or a
-  /// negative errno.  Ranges that cannot be filled are read: small pieces, with an old kernel, or beyond the
-  /// end of the file as it was.  Blocks.  Any thread; allocates nothing.
+  /// Reads the bytes from `offset` on into the page cache.  Returns the number of bytes, as pread(2), or a
+  /// negative errno.  Ranges that cannot be filled are read instead: small pieces, ranges beyond the end that
+  /// the file had in make(), and all ranges on an old kernel.  Blocks.  Any thread; allocates nothing.
   long fill(std::uint64_t offset, MutableBytes to) noexcept;
 
   /// Returns how many threads should fill at once.
   unsigned threads() const noexcept;
-  /// True if this kernel fills, as far as is known.
+  /// Returns false if this kernel is known not to fill the page cache.
   bool works() const noexcept { return trust_.load(std::memory_order_relaxed) != Trust::refused; }
 
  private:

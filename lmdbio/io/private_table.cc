@@ -77,13 +77,14 @@ void close_all() noexcept {
     UniqueFd(fd).reset();
 }
 
-/// Gives the calling thread an empty descriptor table of its own.  False: the system does not allow it.
+/// Gives the calling thread an empty descriptor table of its own.  Returns false if the system does not allow
+/// this.
 bool leave_programs_table() noexcept {
   if (::syscall(kSysCloseRange, kFirstClosed, ~0u, kCloseRangeUnshare) != 0) {
     if (::unshare(CLONE_FILES) != 0) return false;  // before Linux 5.9
     close_all();
   }
-  // Occupy the numbers to which other code writes, so that no file of ours gets one of them.
+  // Open /dev/null under the numbers to which other code writes, so that no file of LMDBIO gets one of them.
   for (int fd = 0; fd >= 0 && fd < 2;) fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   return true;
 }
@@ -97,7 +98,7 @@ int open_standard_error() noexcept {
 }
 
 /// Runs in a forked child, which has one thread.  The table, its threads and its descriptors belong to the
-/// parent and are left as they are.  The mutex is made anew, since another thread may have held it.
+/// parent and are left as they are.  Makes a new mutex, since another thread may have held the old one.
 void after_fork_in_child() noexcept {
   forks.fetch_add(1, std::memory_order_relaxed);
   new (&the_mutex) std::mutex;
@@ -174,7 +175,7 @@ void* PrivateTable::Core::run_first(void* self) noexcept {
 void* PrivateTable::Core::run(void* self) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-fd");
   in_table = true;
-  const AsyncSignalsBlocked always;  // signals are blocked already; this saves the mutex the system calls
+  const AsyncSignalsBlocked always;  // counts as blocked from now on, so the mutex makes no system calls
   static_cast<Core*>(self)->serve();
   return nullptr;
 }

@@ -37,26 +37,26 @@ class PrivateTable {
     Job* next_ = nullptr;      // guarded by the table's mutex
     bool queued_ = false;      // guarded by the table's mutex
     unsigned running_ = 0;     // guarded by the table's mutex; number of threads that run it
-    OneShot* done_ = nullptr;  // set after the run; null: not set
+    OneShot* done_ = nullptr;  // set after the run; may be null
   };
 
   /// Returns the process's table, and starts its first thread if there is none.  Returns nullptr if no
   /// thread can be started, if memory is short, or if the system does not allow a second table (seccomp).
   /// Any thread.
   static std::shared_ptr<PrivateTable> get() noexcept;
-  /// True in a thread of the table.
+  /// Returns true if the calling thread is a thread of the table.
   static bool inside() noexcept;
-  /// Registers the fork handler.  Handlers that must run before it are registered first.  False: out of
-  /// memory.
+  /// Registers the fork handler, which runs after all handlers that were registered earlier.  Returns false
+  /// if memory is short.
   static bool watch_forks() noexcept;
   /// Returns the number of forks that led to this process since the library was loaded.  A descriptor of
-  /// another generation belongs to the parent, and its number is not valid here.
+  /// another generation belongs to the parent, and its number is not valid in this process.
   static unsigned generation() noexcept;
 
   /// True if the number of `fd` is in the upper half of what RLIMIT_NOFILE allows.  The caller then closes
   /// `fd` and continues without it.
   static bool crowded(int fd) noexcept;
-  /// Returns a close-on-exec duplicate of the program's descriptor `fd`.  Only in a thread of the table.
+  /// Returns a close-on-exec duplicate of the program's descriptor `fd`.  Call this in a thread of the table.
   /// Returns -1 with errno set if the program has no such descriptor, or if the system does not allow it
   /// (before Linux 5.6, seccomp).
   static int duplicate_of_programs(int fd) noexcept;
@@ -87,15 +87,15 @@ class PrivateTable {
     const std::shared_ptr<PrivateTable> table = get();
     return table != nullptr && table->call(body);
   }
-  /// Starts a call() without waiting for it: `job` runs soon, then `done` is set.  Both must be new, and
-  /// must stay in place until `done` is set.  In a child that was forked meanwhile, it is never set.
+  /// Starts a call() without waiting for it: `job` runs soon, then `done` is set.  Both must be new, and must
+  /// stay in place until `done` is set.  In a child that was forked meanwhile, `done` is never set.
   void begin(Job& job, OneShot& done) noexcept {
     job.done_ = &done;
     post(job);
   }
   /// Queues `job` to run soon; does nothing if it is queued already.  Any thread of this process.
   void post(Job& job) noexcept;
-  /// Removes `job` from the queue, and waits until no thread runs it.  Not from within a job.
+  /// Removes `job` from the queue, and waits until no thread runs it.  A job must not call this.
   void retract(Job& job) noexcept;
   /// Starts a thread that shares the table, with all signals blocked.  Returns 0 or an errno, as
   /// pthread_create(3).
@@ -111,9 +111,9 @@ class PrivateTable {
   const unsigned born_;
 };
 
-/// Remembers the CPU affinity for all threads of LMDBIO.  They run where the process was allowed to run
-/// when the library was loaded, and not where the thread that happens to start them is bound.  The
-/// library's constructor calls this; otherwise the start of the first thread does.
+/// Remembers the CPU affinity of the calling thread for all threads of LMDBIO.  They then run on the CPUs
+/// that the process could use when the library was loaded, even if the thread that starts them is bound to
+/// other CPUs.  The library's constructor calls this.  If it has not, the start of the first thread does.
 void remember_affinity() noexcept;
 /// Gives the calling thread the remembered affinity.
 void use_remembered_affinity() noexcept;

@@ -27,7 +27,7 @@
 // later runs find it.  On a local file system whose kernel reads far ahead, page faults alone do this at the
 // lowest cost (docs/decisions/0007).  An explicit LMDBIO_IO takes precedence.
 //
-// If the file system is not local, or LMDBIO_NODE=chunks, walks leave the chunks that they read directly to
+// If the file system is not local, or LMDBIO_NODE=chunks, walks share the chunks that they read directly with
 // other processes of the node, in chunk files (node/chunk_file.h).
 #pragma once
 
@@ -53,7 +53,7 @@ enum class ReadPath : unsigned char {
   page_faults,  ///< page faults of the mapping do all reads
   page_cache,   ///< reads into the page cache, ahead of the program
   direct,       ///< reads past the page cache, into private memory
-  direct_once,  ///< as direct for the first read of data; a second read of it goes into the page cache
+  direct_once,  ///< direct the first time; a second read of the same data uses the page cache
 };
 
 /// Returns the value of the statistics' field "read_path".
@@ -72,20 +72,20 @@ constexpr const char* name_of(ReadPath path) noexcept {
   return "";
 }
 
-/// If at least this share of its pages is resident, data is taken from the page cache.
+/// Data is taken from the page cache if at least this share of its pages is resident.
 inline constexpr double kMostlyResident = 0.9;
-/// If walks of several processes together use at least this share of the bytes, these walks read all bytes.
+/// Walks of several processes read all bytes if together they use at least this share of the bytes.
 inline constexpr double kUsedTogether = 0.5;
-/// From this size on, in bytes, the kernel's read-ahead of page faults on a local file system is as good as
-/// reads of our own.
+/// If the kernel's read-ahead is at least this large, in bytes, page faults on a local file system are as
+/// good as reads by LMDBIO.
 inline constexpr std::uint64_t kEnoughReadahead = std::uint64_t{2} << 20;
-/// Files below this size, in bytes, are left to page faults.
+/// Lookups in files smaller than this, in bytes, use page faults.
 inline constexpr std::uint64_t kWorthReadingAhead = std::uint64_t{1} << 20;
 
-/// Returns how many of `available` bytes of memory one file may fill in the page cache.  The rest is room
-/// for everything else on the machine.
+/// Returns how many of the `available` bytes of memory one file may use in the page cache.  The rest is for
+/// everything else on the machine.
 constexpr std::uint64_t room_in_page_cache(std::uint64_t available) noexcept { return available / 4 * 3; }
-/// True if a file of `file_bytes` belongs in the page cache, which can grow by `available` bytes.
+/// Returns true if a file of `file_bytes` fits into the page cache, which can grow by `available` bytes.
 constexpr bool fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
   return file_bytes <= room_in_page_cache(available);
 }
@@ -93,16 +93,16 @@ constexpr bool fits_page_cache(std::uint64_t file_bytes, std::uint64_t available
 constexpr bool still_fits_page_cache(std::uint64_t file_bytes, std::uint64_t available) noexcept {
   return file_bytes <= available / 8 * 7;
 }
-/// True if the page cache evicts so much prefetched data that prefetching into it is no use.  Both arguments
-/// count bytes that were evicted before a walk reached them: among the last 64 MiB that walks reached, and
-/// in all.  Such a file is read twice.  A single loss is tolerated, since another process may drop the page
-/// cache of the file once in a while (OpenFile::opens_drop_cache).
+/// Returns true if the page cache evicts so much prefetched data that prefetching into it is useless, since
+/// the data is read twice.  Both arguments count bytes that were evicted before a walk reached them: `lately`
+/// counts those among the last 64 MiB that walks reached, `in_all` counts all.  A single loss is tolerated,
+/// since another process may drop the page cache of the file once in a while (OpenFile::opens_drop_cache).
 constexpr bool page_cache_loses(std::uint64_t lately, std::uint64_t in_all) noexcept {
   return lately >= std::uint64_t{16} << 20 && in_all >= std::uint64_t{32} << 20;
 }
 
-/// True if walks take resident data from the page cache.  Decided before anything else is known about the
-/// file.
+/// True if walks take resident data from the page cache.  This is decided before anything else is known about
+/// the file.
 constexpr bool walks_use_resident(IoMode setting, bool can_map) noexcept {
   return setting == IoMode::automatic && can_map;
 }
@@ -122,14 +122,14 @@ struct ReadFacts {
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
   bool room_for_all = false;               ///< private memory and VMAs suffice for all of its chunks (load)
   bool residency_is_known = true;          ///< a system call tells what is in the page cache (stride)
-  /// Shares of the bytes nearby, 0 to 1, that are used: by this walk, as far as known, and by walks of other
-  /// processes of the node (stride).
+  /// Shares of the bytes nearby that are used, 0 to 1 (stride).  `used`: by this walk, as far as is known.
+  /// `used_by_others`: by walks of other processes of the node.
   double used = 0, used_by_others = 0;
 };
 
 struct ReadDecision {
   ReadPath path = ReadPath::page_faults;
-  /// Data that is in the page cache is taken from there, whatever the path.
+  /// Data that is in the page cache is taken from there, whatever the path is.
   bool uses_resident = true;
   /// A walk through the page cache evicts the data behind it, since the file does not fit.
   bool drops_behind = false;
@@ -137,8 +137,8 @@ struct ReadDecision {
   friend constexpr bool operator==(const ReadDecision& a, ReadPath b) noexcept { return a.path == b; }
 };
 
-/// True if a rank of an MPI job takes its records from the page cache of its node if they are there.  No
-/// other rank sends it those records.
+/// Returns true if a rank of an MPI job takes records from the page cache of its node if they are there.
+/// Other ranks do not send these records to it.
 constexpr bool ranks_use_resident(IoMode setting, const ReadDecision& reader) noexcept {
   return setting == IoMode::automatic && reader.uses_resident;
 }
@@ -188,9 +188,9 @@ constexpr ReadDecision lookup_path(const ReadFacts& f) noexcept {
   return {ReadPath::page_cache, true, false, "missing pages are read"};
 }
 
-// The page cache is shared by all processes, outlives snapshots, and needs no private memory.  At 1 ms per
-// request, and with lookups running, 1 GiB takes 0.5 s into the page cache.  It takes 0.9 s into chunks if
-// the host has to find the memory first.
+// The page cache is shared by all processes, outlives snapshots, and needs no private memory.  If a request
+// takes 1 ms, and lookups are running, loading 1 GiB into the page cache takes 0.5 s.  Loading it into chunks
+// takes 0.9 s if the host has to allocate the memory first.
 constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
   const bool chunks = f.walks == ReadPath::direct && f.room_for_all;
   if (chunks && f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
@@ -200,9 +200,9 @@ constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
   return {ReadPath::none, false, false, "fits into neither the page cache nor private memory"};
 }
 
-// Direct reads are the fastest, but their data is private to a transaction.  A program that returns to a
-// file that fits must find it in the page cache, as with stock LMDB.  On local disks, a second read may
-// bring it there.  From a remote file system, it is read only once.
+// Direct reads are the fastest, but their data is private to a transaction.  If a file fits, a program that
+// reads it again must find it in the page cache, as with stock LMDB.  On local disks, a second read may bring
+// the data there.  From a remote file system, the data is read only once.
 constexpr ReadDecision prefetch_path(const ReadFacts& f) noexcept {
   if (f.setting == IoMode::mmap) return {ReadPath::page_faults, true, false, "LMDBIO_IO=mmap"};
   if (f.setting == IoMode::buffered) return {ReadPath::page_cache, true, false, "LMDBIO_IO=buffered"};
@@ -227,8 +227,8 @@ constexpr ReadDecision reader_path(const ReadFacts& f) noexcept {
 
 }  // namespace detail
 
-/// Returns how `access` reads the file.  The rules are tested in the order of their weight; see the table
-/// above.
+/// Returns how `access` reads the file.  The rules are in the table above.  The most important rules are
+/// tested first.
 constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) noexcept {
   switch (access) {
     case Access::walk:
@@ -248,8 +248,8 @@ constexpr ReadDecision choose_read_path(Access access, const ReadFacts& facts) n
   return {};
 }
 
-/// True if chunks that walks read directly are shared by all processes of the node.  A local file system
-/// does not need this: it gives the chunks to each process at memory speed.
+/// Returns true if all processes of the node share the chunks that walks read directly.  A local file system
+/// does not need this, since it delivers the chunks to each process at memory speed.
 constexpr bool shares_chunk_files(const ReadFacts& f) noexcept {
   if (!f.can_map || !f.direct_works || f.memory_limit == 0) return false;
   return f.node == NodeMode::chunks || (f.node == NodeMode::automatic && !f.local);

@@ -25,7 +25,7 @@ namespace lmdbio {
 struct ReadGroup {
   unsigned left = 0;         ///< number of requests that have not ended
   unsigned waiting = 0;      ///< number of these that are not submitted yet
-  Status status;             ///< of the first failed request; the bytes of all are then unspecified
+  Status status;             ///< of the first failed request; the bytes of all requests are then unspecified
   std::int64_t sent_ns = 0;  ///< time of the last submission, CLOCK_MONOTONIC
   std::uint64_t offset = 0;  ///< offset in the file of the extent that was added last
   bool done() const noexcept { return left == 0; }
@@ -57,7 +57,7 @@ class ReadQueue {
   /// Reads nothing beyond `file_bytes`.  May throw bad_alloc.
   ReadQueue(std::unique_ptr<IoEngine> engine, std::uint64_t file_bytes,
             std::size_t most_request = kMostRequest);
-  /// Waits for the requests in flight and drops the others.
+  /// Waits for the requests in flight and drops pending ones.
   ~ReadQueue();
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
@@ -74,7 +74,7 @@ class ReadQueue {
   /// at `to` + (o - start), where start is the extent's offset rounded down to the alignment.  `to` must be
   /// aligned and have room(extent) bytes.  Submits nothing yet.  Error: ENOMEM; then nothing was added.
   Status add(ReadGroup& group, const Extent& extent, std::byte* to) noexcept;
-  /// As add(), for data that is only to reach the page cache.  The bytes are stored somewhere in `scratch`,
+  /// As add(), for data that is only needed in the page cache.  The bytes are stored somewhere in `scratch`,
   /// which must have room for at least one request of the largest size.
   Status add_unread(ReadGroup& group, const Extent& extent, MutableBytes scratch) noexcept;
   /// Makes wait(group) log a line when it takes long (StallNotice).  `name` is the name of the file and must
@@ -88,20 +88,21 @@ class ReadQueue {
   void take_done() noexcept;
   /// Submits pending requests and takes the finished ones.  Never waits.
   void pump() noexcept;
-  /// Waits until the group is done, and returns its status.  Its pending requests go first.  Returns
-  /// ECANCELED in a forked child to which the group does not belong.
+  /// Waits until the group is done, and returns its status.  Submits its pending requests before those of
+  /// other groups.  Returns ECANCELED in a forked child to which the group does not belong.
   Status wait(ReadGroup& group) noexcept;
   /// As wait(group), but also returns ECANCELED soon after `cancelled` is set; the group then stays in
   /// flight.
   Status wait(ReadGroup& group, const std::atomic<bool>& cancelled) noexcept;
   /// Waits until one request ends, or none is in flight.
   void wait_any() noexcept;
-  /// Removes the group's pending requests and waits for those in flight.
+  /// Removes the group's pending requests and waits for its requests in flight.
   void drop(ReadGroup& group) noexcept;
   /// As drop(), for all groups.
   void drop_all() noexcept;
 
-  /// Return the number of requests that are in flight, and that are not submitted yet.
+  /// in_flight() returns the number of requests in flight, waiting() the number of requests not submitted
+  /// yet.
   std::size_t in_flight() const noexcept { return engine_->in_flight(); }
   std::size_t waiting() const noexcept { return pending_.size(); }
   const IoEngine::Counters& counters() const noexcept { return engine_->counters(); }
@@ -132,7 +133,7 @@ class ReadQueue {
   IoEngine::Counters taken_;                               ///< counters() at the last take_counts()
   std::array<std::uint64_t, ReadCounts::kSizes> sizes_{};  ///< requests submitted since then
   std::size_t next_unread_ = 0;
-  const char* name_ = nullptr;  ///< null: stalls are not logged
+  const char* name_ = nullptr;  ///< if null, stalls are not logged
   bool forgotten_ = false;
   const unsigned born_ = PrivateTable::generation();
 };

@@ -43,8 +43,8 @@ bool ask_cachestat(int fd, const CachestatRange& range, Cachestat& stat) noexcep
   return ::syscall(kSysCachestat, fd, &range, &stat, 0) == 0;
 }
 
-// False if mincore(2) reports all pages as resident: to users who neither own the file nor may write to
-// it.
+// Returns false if mincore(2) reports all pages as resident.  It does this for users who neither own the file
+// nor may write to it.
 bool mincore_is_true(int fd, const struct stat& st) noexcept {
   if (st.st_uid == ::geteuid() && st.st_uid != kOverflowUid) return true;
   char self[32];
@@ -146,8 +146,8 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   if (way_ == Way::none) return {};
   const int saved = errno;
   std::optional<double> result;
-  // cachestat(2) and mincore(2) neither read nor map.  If the program's descriptor becomes another file's
-  // between two calls, the answer is wrong, which costs time only.
+  // cachestat(2), and mincore(2) with a mapping, neither read nor map anything.  If the program reuses the
+  // descriptor for another file between two calls, the result is wrong, which only costs time.
   const bool harmless = way_ == Way::cachestat || (way_ == Way::mincore && mapped != nullptr);
   if (const auto size = file_ == nullptr || harmless ? size_if_inode(fd_, id_) : std::nullopt; size)
     result = ask(fd_, *size, offset, bytes, mapped);

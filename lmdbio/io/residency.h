@@ -15,29 +15,30 @@ class Residency {
  public:
   enum class Sampling : bool { no, yes };
 
-  /// `fd`: a regular file that is open for reading, without O_DIRECT.  Once its number has become another
-  /// file's, probes return no result.  With sampling, if no other call works, probes read a few single
-  /// bytes with preadv2(RWF_NOWAIT).  Such a read also starts read-ahead for a missing page, so a range
-  /// that was probed tends to be resident the next time.
+  /// `fd`: a regular file that is open for reading, without O_DIRECT.  Once its number belongs to another
+  /// file, probes return no result.  With sampling, if no other call works, probes read a few single bytes
+  /// with preadv2(RWF_NOWAIT).  Such a read also starts read-ahead for a missing page, so a range that was
+  /// probed tends to be resident the next time.
   explicit Residency(int fd, Sampling sampling = Sampling::yes) noexcept;
   /// For a kept file, which must outlive this object.  `programs_fd`: the program's descriptor of the same
-  /// file, or -1.  While it is that file, cachestat(2) costs no context switch.
+  /// file, or -1.  While that descriptor is open on the file, cachestat(2) costs no context switch.
   Residency(const File& file, int programs_fd, Sampling sampling = Sampling::yes) noexcept;
 
-  /// Copies `other` for a caller that has the program's descriptor `programs_fd` of the file, or -1.
-  /// Without sampling, never samples, even if `other` does.
+  /// Copies `other` for a caller that has the program's descriptor `programs_fd` of the file, or -1.  With
+  /// Sampling::no, the copy never samples, even if `other` does.
   Residency(const Residency& other, int programs_fd, Sampling sampling) noexcept;
 
-  /// Returns the resident share, 0 to 1, of the bytes [offset, offset + bytes) that are inside the file
-  /// now, in whole pages.  Returns nullopt if none is inside, or if no call works (any more).  cachestat(2)
-  /// takes well below 0.1 ms per 4 MiB, mincore(2) a few times that.  `mapped`: the file's first byte in a
-  /// shared mapping that reaches as far, or null; if it is null, mincore(2) needs a temporary mapping of
-  /// the range.  Allocates nothing.
+  /// Returns the resident share, 0 to 1, of the bytes [offset, offset + bytes) that are inside the file now,
+  /// in whole pages.  Returns nullopt if none is inside, or if no call works (any more).  cachestat(2) takes
+  /// well below 0.1 ms per 4 MiB, mincore(2) a few times that.  `mapped`: the address of the file's first
+  /// byte in a shared mapping that includes the range, or null.  If it is null, mincore(2) needs a temporary
+  /// mapping of the range.  Allocates nothing.
   std::optional<double> share(std::uint64_t offset, std::uint64_t bytes,
                               const std::byte* mapped = nullptr) const noexcept;
-  /// True if all of these bytes are in the page cache and none of their pages waits for its read or has
-  /// failed it.  share() counts such pages as resident.  Also false if mincore(2), which this needs, does
-  /// not tell this user the truth.  `mapped`: as in share(), but not null.
+  /// Returns true if all of these bytes are in the page cache and have been read.  A page does not count
+  /// while its read is in progress, or if its read has failed; share() counts such a page as resident.  Needs
+  /// mincore(2), and returns false if mincore(2) does not tell this user the truth.  `mapped`: as in share(),
+  /// but not null.
   bool is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept;
   /// Returns the name of the system call in use: "cachestat", "mincore", "preadv2" (samples); "" if none
   /// works.
@@ -51,7 +52,7 @@ class Residency {
                             const std::byte* mapped) const noexcept;
   void choose(int fd, Sampling sampling) noexcept;
 
-  const File* file_ = nullptr;  ///< null: fd_ is used
+  const File* file_ = nullptr;  ///< if null, fd_ is used
   int fd_;                      ///< if file_ is set: the program's descriptor, or -1
   FileIdentity id_;             ///< of the file; size and mtime are not set
   Way way_ = Way::none;

@@ -24,7 +24,7 @@ class StallNotice {
     log_line(LogLevel::warn, "%s: a read at offset %" PRIu64 " has taken more than %u s; still waiting", name,
              offset, limit);
   }
-  /// Returns when the wait began, CLOCK_MONOTONIC in ns; 0: no wait yet.
+  /// Returns the time when the wait began, CLOCK_MONOTONIC in ns, or 0 if there was no wait yet.
   std::int64_t begun() const noexcept { return begun_; }
 
  private:

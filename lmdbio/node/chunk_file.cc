@@ -52,7 +52,7 @@ Text text_of(const ChunkName& n) noexcept {
                       n.state[0], n.state[1], n.chunk);
   return t;
 }
-// Parses a result of text_of(); nullopt: the name of another file.
+// Parses a result of text_of().  Returns nullopt for the name of any other file.
 std::optional<ChunkName> parse(const char* text) noexcept {
   ChunkName n;
   if (std::sscanf(text, "%16" SCNx64 "-%16" SCNx64 "%16" SCNx64 "-%8" SCNx32, &n.life, &n.state[0],
@@ -82,7 +82,7 @@ Result<UniqueFd> open_directory(bool make) noexcept {
 // Removes the directory if it is empty.  A process that needs it makes it anew.
 void remove_directory() noexcept { (void)::rmdir(directory_name().c_str()); }
 
-// Room in /dev/shm, which belongs to the programs: they get a signal if it is full.
+// The room in /dev/shm.  Programs get a signal if /dev/shm is full.
 struct Room {
   std::uint64_t total = 0, used = 0;  ///< in bytes, of all users; total 0: no limit
   bool is_small() const noexcept { return total != 0 && total < kLeastSharedMemory; }
@@ -99,16 +99,16 @@ bool has_room(int directory, std::uint64_t more) noexcept {
   return ::fstatfs(directory, &fs) == 0 && room_of(fs).has(more);
 }
 
-// Allocates all of the file's memory.  If there is none left, this is an error here, and would be a signal
-// later.
+// Allocates all memory of the file.  If too little memory is left, this returns an error, whereas a later
+// access would raise a signal.
 Status allocate(int fd, const Mapping& memory) noexcept {
   const std::size_t bytes = memory.size();
   bool huge = true;
   // Write one byte to each huge page, since MADV_COLLAPSE needs a range that is not empty.  write(2) clears
-  // all of it at once.  It also returns an error where a store through the mapping would raise a signal.
-  // fallocate(2) would not do: the kernel clears its memory only at a page fault.  On a tmpfs with
-  // huge=always or within_size, MADV_COLLAPSE maps such memory as it is.  A later page fault of any mapping
-  // then clears it, including data (Linux 6.18).
+  // the whole huge page at once.  It also returns an error where a store through the mapping would raise a
+  // signal.  fallocate(2) is not suitable: the kernel clears its memory only at a page fault.  On a tmpfs
+  // with huge=always or within_size, MADV_COLLAPSE maps this memory without clearing it.  A later page fault
+  // in any mapping then clears it, even if it contains data by then (Linux 6.18).
   for (std::size_t at = 0; at < bytes && huge; at += kHugePage)
     huge = ::pwrite(fd, "", 1, static_cast<off_t>(at)) == 1;
   huge = huge && ::madvise(memory.data(), bytes, MADV_COLLAPSE) == 0;
@@ -182,7 +182,7 @@ Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept {
   if (!memory) return memory.error();
   made.memory = std::move(memory).value();
   if (const Status st = allocate(made.fd.get(), made.memory); !st.ok()) return st;
-  if (!has_room(in, 0)) return Status::from_errno(ENOSPC);  // others made files at the same time
+  if (!has_room(in, 0)) return Status::from_errno(ENOSPC);  // other processes made files at the same time
   return made;
 }
 
@@ -205,7 +205,7 @@ Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) 
   (void)std::snprintf(from, sizeof from, "/proc/thread-self/fd/%d", fd.get());
   if (::linkat(AT_FDCWD, from, directory.value().get(), text_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0)
     return Status::from_errno(errno);
-  // Check the first file, and some of the others, as another process will see them.
+  // Check the first file, and some of the later files, as another process will see them.
   static constinit std::atomic<unsigned> linked{0};
   if (linked.fetch_add(1, std::memory_order_relaxed) % kVerifyEvery != 0) return {};
   const Result<Mapping> seen = open_chunk_file(name, memory.size());

@@ -1,13 +1,14 @@
 // Chunk files: chunks of a database file in tmpfs, which one process has read past the page cache for all
 // processes of its user.
 //
-// A chunk file is data, not advice.  A process makes it without a name, fills it, and links it when all its
-// bytes are there.  No process writes to it after that.  Its name identifies everything that its bytes
-// depend on, so a process that finds it may use it: there is no header and no lock.  Its modification time
-// is a checksum of some bytes of each page, and each open verifies it.  The memory is freed by unlink(2) and
-// the end of the last mapping, which the kernel counts.  A process that is stopped or killed therefore
-// neither keeps nor loses memory of the others.  Memory is not reused for another chunk, since a read of a
-// killed process may still be writing to it.
+// The bytes of a chunk file are used as data, unlike the node table, which is only advice.  A process makes
+// the file without a name, fills it, and links it when all its bytes are there.  No process writes to it
+// after that.  Its name identifies everything that its bytes depend on, so a process that finds it may use
+// it: there is no header and no lock.  Its modification time is a checksum of some bytes of each page, and
+// each open verifies it.  The kernel counts the mappings, and frees the memory after unlink(2) and the end of
+// the last mapping.  A process that is stopped or killed therefore neither keeps nor loses memory of the
+// others.  Memory is not reused for another chunk, since a read of a killed process may still be writing to
+// it.
 #pragma once
 
 #include <sys/types.h>
@@ -27,45 +28,45 @@ namespace lmdbio::node {
 /// Identifies the bytes of a chunk file, and the process that made it.
 struct ChunkName {
   std::uint64_t life = 0;                ///< Row::life of its maker
-  std::array<std::uint64_t, 2> state{};  ///< of the file's contents, its snapshot and the chunk's length
+  std::array<std::uint64_t, 2> state{};  ///< identifies file contents, snapshot and length of the chunk
   std::uint32_t chunk = 0;
   friend bool operator==(const ChunkName&, const ChunkName&) = default;
 };
 
-/// A chunk file that other processes cannot find yet.  It is freed with the last of its descriptor and its
-/// mappings.
+/// A chunk file that other processes cannot find yet.  The kernel frees it when its descriptor and all its
+/// mappings are closed.
 struct UnnamedChunk {
   UniqueFd fd;
   Mapping memory;  ///< all its bytes, readable and writable, at a multiple of 2 MiB
 };
 
-/// /dev/shm belongs to the programs, and a program that finds it full gets SIGBUS.  If it is smaller than
-/// this, in bytes, no chunk file is made.  Otherwise none is made if more than a quarter of it would then be
-/// in use, by any process.
+/// The minimum size of /dev/shm for chunk files, in bytes.  If /dev/shm is smaller, no chunk file is made.
+/// Otherwise, none is made if more than a quarter of /dev/shm would then be in use, by any process.  The rest
+/// is left to the programs, which get SIGBUS if /dev/shm is full.
 inline constexpr std::uint64_t kLeastSharedMemory = std::uint64_t{256} << 20;
 struct ChunkRoom {
-  std::uint64_t left = 0;  ///< bytes that chunk files may take ahead of need: up to 3/16 in use
+  std::uint64_t left = 0;  ///< bytes that chunk files may take ahead of need, up to 3/16 of /dev/shm in use
   bool crowded = false;    ///< more than half is in use: all chunk files must be removed
 };
-/// Returns the room in the file system that has this user's chunk files; none if there are none.  One system
-/// call.
+/// Returns the room in the file system that has this user's chunk files.  Returns no room if there are no
+/// chunk files.  Makes one system call.
 ChunkRoom chunk_room() noexcept;
 
 /// Makes a chunk file of `bytes`, a multiple of 2 MiB, with all its memory allocated, in huge pages if
-/// possible.  ENOSPC: /dev/shm has no room for it, see above.  ENOENT, EROFS, EACCES: no directory can be
-/// made in /dev/shm.  EPERM: /dev/shm/lmdbio-UID is not a directory of this user alone.  EMEDIUMTYPE: it is
-/// not in memory.
+/// possible.  Errors: ENOSPC if /dev/shm has no room for it, see above; ENOENT, EROFS or EACCES if no
+/// directory can be made in /dev/shm; EPERM if /dev/shm/lmdbio-UID is not a directory of this user alone;
+/// EMEDIUMTYPE if that directory is not in memory.
 Result<UnnamedChunk> make_chunk_file(std::size_t bytes) noexcept;
-/// Gives the file its checksum and its name.  No process writes to it any more.  `memory`: all its bytes, as
-/// in UnnamedChunk::memory.  EEXIST: the name exists already.  EBADMSG: a second mapping, which a process
-/// makes of some of its files, has other bytes, and the first one may have them, too; the file then has no
-/// name.
+/// Gives the file its checksum and its name.  From then on, no process writes to the file.  `memory`: all its
+/// bytes, as in UnnamedChunk::memory.  Maps some of the files of this process a second time and verifies
+/// them.  Errors: EEXIST if the name exists already; EBADMSG if the second mapping has other bytes.  The
+/// first mapping may then have wrong bytes, too, and the file has no name.
 Status link_chunk_file(const UniqueFd& fd, const ChunkName& name, Bytes memory) noexcept;
-/// Maps the bytes of a chunk file for reading, at a multiple of 2 MiB.  ENOENT: there is none.  EBADMSG: the
-/// bytes are not those of its maker.  Other errors as make_chunk_file().
+/// Maps the bytes of a chunk file for reading, at a multiple of 2 MiB.  Errors: ENOENT if there is none;
+/// EBADMSG if the bytes are not those of its maker; others as make_chunk_file().
 Result<Mapping> open_chunk_file(const ChunkName& name, std::size_t bytes) noexcept;
-/// Removes the name of a chunk file.  Processes that have it mapped keep it.  Any thread; the other
-/// functions are for threads whose descriptors no program closes.
+/// Removes the name of a chunk file.  Processes that have it mapped keep it.  Any thread.  The other
+/// functions need a thread whose descriptors the program cannot close.
 Status unlink_chunk_file(const ChunkName& name) noexcept;
 
 /// A chunk file of this user.

@@ -7,10 +7,10 @@
 //     +-----------------+   +-------------------------+
 //                   take_over: claimed by another process
 //
-// A claim is advice.  Processes only lose time if two of them read the same chunk, or if one waits for a
-// process that has died.  No answer depends on the word.  A process that waits sets a flag in the word, so
-// that only a release with a waiter makes a system call. tests/unit/node_claim_test.cc proves this code by
-// running all interleavings.
+// A claim is advice.  Two processes may still read the same chunk, or one may wait for a process that has
+// died.  Both only cost time.  No result of an LMDB call depends on the word.  A process that waits sets a
+// flag in the word, so that only a release with a waiter makes a system call. tests/unit/node_claim_test.cc
+// proves this code by running all interleavings.
 #pragma once
 
 #include <concepts>
@@ -40,11 +40,12 @@ class ClaimValue {
   constexpr bool is_waited_for() const noexcept { return (bits_ & kWaited) != 0; }
   constexpr Claimer claimer() const noexcept { return Claimer{static_cast<std::uint16_t>(bits_ >> 3)}; }
   constexpr std::uint32_t tag() const noexcept { return static_cast<std::uint32_t>(bits_ >> 32); }
-  /// True if the claim is the same, whether a process waits or not.
+  /// Returns true if both are the same claim, whether a process waits or not.
   constexpr bool is_same(ClaimValue other) const noexcept { return ((bits_ ^ other.bits_) & ~kWaited) == 0; }
 
   constexpr ClaimValue waited_for() const noexcept { return ClaimValue(bits_ | kWaited); }
-  /// Returns the claim that follows this one.  Processes that wait for this claim then wait for that one.
+  /// Returns the claim of `claimer` that follows this one.  Processes that wait for this claim then wait for
+  /// the next one.
   constexpr ClaimValue claimed_by(Claimer claimer, std::uint32_t tag) const noexcept {
     const std::uint64_t number = (bits_ + kNumber) & kNumbers, who = static_cast<std::uint16_t>(claimer);
     return ClaimValue(std::uint64_t{tag} << 32 | number | who << 3 | (bits_ & kWaited) | 1);
@@ -64,11 +65,11 @@ concept SharedWord = requires(T word, ClaimValue& expected, ClaimValue desired) 
   { word.load() } -> std::same_as<ClaimValue>;
   /// Sets the word to `desired` if it is `expected`; otherwise sets `expected` to the word's value.
   { word.compare_exchange(expected, desired) } -> std::same_as<bool>;
-  word.wake();  ///< all processes that sleep on it
+  word.wake();  ///< wakes all processes that sleep on the word
 };
 
-/// Claims the chunk for `claimer`.  True: the claim is made, and `out` is for release().  False: another
-/// process reads the chunk for the same tag, and `out` is its claim.
+/// Claims the chunk for `claimer`.  Returns true if the claim is made; `out` is then for release().  Returns
+/// false if another process reads the chunk for the same tag; `out` is then the claim of that process.
 template <SharedWord Word>
 bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
   ClaimValue now = word.load();
@@ -86,12 +87,13 @@ bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexc
 }
 
 enum class Look : unsigned char {
-  mine,     ///< as claim(): true
-  claimed,  ///< as claim(): false
+  mine,     ///< the claim is made, as when claim() returns true
+  claimed,  ///< another process reads the chunk, as when claim() returns false
   filled,   ///< the chunk was filled for the same tag, by the claimer of `out`
 };
 
-/// As claim(), for a chunk that stays with the process that filled it: claims it only if it was not filled.
+/// As claim(), for a chunk that is kept by the process that filled it.  Claims the chunk only if it was not
+/// filled.
 template <SharedWord Word>
 Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
   ClaimValue now = word.load();
@@ -108,9 +110,9 @@ Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimVal
   }
 }
 
-/// Takes over `out`: a claim of another process that makes no progress, or a chunk that another process has
-/// filled and does not keep.  True: the claim is made, and `out` is for release().  False: that claim has
-/// ended, or has been taken over; `out` is the word's value.
+/// Takes over the claim `out` of a process that makes no progress, or that has filled the chunk and does not
+/// keep it.  Returns true if the claim is made; `out` is then for release().  Returns false if the old claim
+/// has ended or was taken over; `out` is then the current value of the word.
 template <SharedWord Word>
 bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   ClaimValue now = out;
@@ -127,7 +129,8 @@ bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   }
 }
 
-/// Ends the claim `mine`.  `good`: the chunk was read.  False: another process has taken the claim over.
+/// Ends the claim `mine`.  `good`: the chunk was read.  Returns false if another process has taken the claim
+/// over.
 template <SharedWord Word>
 bool release(Word word, ClaimValue mine, bool good) noexcept {
   ClaimValue now = mine;
@@ -137,8 +140,8 @@ bool release(Word word, ClaimValue mine, bool good) noexcept {
   return true;
 }
 
-/// Announces that this process is about to sleep until `claim` ends.  True: it may sleep while the word's
-/// lower half is that of `claim`.  False: the claim has ended.
+/// Announces that this process is about to sleep until `claim` ends.  Returns true if it may sleep while the
+/// lower half of the word equals that of `claim`.  Returns false if the claim has ended.
 template <SharedWord Word>
 bool announce_wait(Word word, ClaimValue& claim) noexcept {
   ClaimValue now = word.load();
@@ -160,8 +163,8 @@ enum class Slept : unsigned char {
 
 enum class Ended : unsigned char { brought, given_up };
 
-/// Waits until `claim` of another process ends.  `sleep(claim)` sleeps while the word's lower half is that
-/// of `claim`, or for some time.
+/// Waits until `claim` of another process ends.  `sleep(claim)` sleeps for a limited time while the lower
+/// half of the word equals that of `claim`.
 template <SharedWord Word, class Sleep>
 Ended wait(Word word, ClaimValue claim, Sleep&& sleep) noexcept {
   while (announce_wait(word, claim)) {

@@ -18,7 +18,7 @@ namespace lmdbio::node {
 
 namespace {
 
-/// A board that no process has attached yet is left alone for this many seconds.
+/// A new board that no process has attached yet is ignored for this many seconds.
 constexpr std::int64_t kBeingMade = 10;
 constexpr std::size_t kUnit = 64;
 
@@ -43,10 +43,11 @@ static_assert(kFirstCell < CounterBoard::kBytes / 2);
 constexpr char kVersion[sizeof(Header::version)] = LMDBIO_VERSION;
 
 constinit SignalSafeMutex mutex;  // guards the following variables, and the header
-/// In shared memory, which other processes of this user may overwrite.  It is written, and not read.
+/// The board in shared memory, which other processes of this user may overwrite.  This process writes it, and
+/// does not read it.
 constinit Header* board = nullptr;
 constinit Header own{};        ///< what `board` should contain
-constinit int segment = -1;    ///< of `board`; -1: no other process sees it
+constinit int segment = -1;    ///< number of the segment of `board`; -1 if no other process sees it
 constinit bool ended = false;  ///< the counters were reported; the board is not shown any more
 
 std::byte* bytes_of(Header* h) noexcept { return reinterpret_cast<std::byte*>(h); }
@@ -64,7 +65,7 @@ void copy_to_board(const Entry& e) noexcept {
   board->entries[static_cast<std::size_t>(&e - own.entries.data())] = e;
 }
 
-// Replaces the memory at `board` by a segment with the same bytes.  False: there is no segment.
+// Replaces the memory at `board` by a segment with the same bytes.  Returns false if there is no segment.
 bool move_to_segment() noexcept {
   const int id = ::shmget(IPC_PRIVATE, CounterBoard::kBytes, IPC_CREAT | IPC_EXCL | 0600);
   if (id < 0) return false;
@@ -85,7 +86,7 @@ bool move_to_segment() noexcept {
   return true;
 }
 
-// Copies a board to `out`.  False: it is not a board, or of another version.
+// Copies a board to `out`.  Returns false if it is not a board, or a board of another version.
 bool read(const std::byte* data, ShownBoard& out) {
   const auto* const h = reinterpret_cast<const Header*>(data);
   if (h->magic != Header::kMagic || std::memcmp(h->version, kVersion, sizeof kVersion) != 0) return false;
@@ -192,7 +193,7 @@ void CounterBoard::end() noexcept {
   if (board == nullptr) return;
   ended = true;
   hidden_.store(false, std::memory_order_relaxed);
-  // The segment exists as long as it is attached, since other threads may still count.
+  // The segment then exists until it is detached, so other threads may still count.
   if (segment >= 0) (void)::shmctl(std::exchange(segment, -1), IPC_RMID, nullptr);
 }
 
@@ -232,7 +233,8 @@ std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
     Result<Segment> opened = Segment::open_number(s.id);
     if (!opened) continue;
     Segment& there = opened.value();
-    // In this order: a process that reports its own counters removes its board first, and ends after that.
+    // Call is_alone() before is_removed(): a process that reports its own counters first removes its board
+    // and then ends.
     ShownBoard b;
     b.lives = !there.is_alone();
     if (there.size() != CounterBoard::kBytes || there.is_removed() || !read(there.data(), b)) continue;

@@ -1,9 +1,9 @@
-// Shares the counters of a process with other processes of its user, while it runs and after it has ended
-// for any reason.  Each process has a board: a segment of shared memory (segment.h) whose counters no other
-// process changes.
+// Shares the counters of a process with other processes of its user, while the process runs and after it has
+// ended for any reason.  Each process has a board: a segment of shared memory (segment.h) whose counters no
+// other process changes.
 //
-// Counters are cells of the board.  Code that counts keeps a pointer to its cell for good.  In a forked
-// child, the same addresses hold other memory, which starts with zeros.
+// Counters are in cells of the board.  Code that counts keeps a pointer to its cell, which never moves.  In a
+// forked child, other memory is at the same addresses, and starts with zeros.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace lmdbio::node {
 
 enum class CellKind : std::uint32_t {
   none,         ///< free
-  environment,  ///< of an environment: counts that belong to no transaction
-  text,         ///< of an environment: names and facts, which a forked child has as well
+  environment,  ///< counts of an environment that belong to no transaction
+  text,         ///< names and facts of an environment, which a forked child also has
   calls,        ///< of a transaction handle
   file,         ///< of a file that is prefetched
   reader,       ///< of a reader (lmdbio.h)
@@ -29,12 +29,12 @@ enum class CellKind : std::uint32_t {
 
 struct CellFacts {
   CellKind kind = CellKind::none;
-  std::uint32_t owner = 0;  ///< number of its environment's cell; 0: `device` and `inode` tell it
+  std::uint32_t owner = 0;  ///< number of its environment's cell; if 0, `device` and `inode` identify it
   std::uint64_t device = 0, inode = 0;
 };
 
-/// The board of this process.  Any thread.  Nothing here fails: if there is no room on the board, counters
-/// are kept in private memory, which other processes do not see.
+/// The board of this process.  Any thread.  No function fails: if there is no room on the board, counters are
+/// kept in private memory, which other processes do not see.
 class CounterBoard {
  public:
   /// Size of a board, in bytes.
@@ -42,17 +42,17 @@ class CounterBoard {
   /// Size of the largest cell, in bytes.
   static constexpr std::size_t kMostCellBytes = 2048;
 
-  /// Makes the board visible to others under `topic`, a name that the processes which look for it know.  It
-  /// has at most 1023 bytes.  Only the first call in a process has an effect.
+  /// Makes the board visible to other processes under `topic`.  They find the board by this name, which has
+  /// at most 1023 bytes.  Only the first call in a process has an effect.
   static void start(std::string_view topic) noexcept;
   static bool started() noexcept { return started_.load(std::memory_order_relaxed); }
-  /// Returns the topic; empty: there is no board.  May throw bad_alloc.
+  /// Returns the topic, or an empty text if there is no board.  May throw bad_alloc.
   static std::string topic();
-  /// Returns a cell of `bytes` zeros at a multiple of 64; nullptr: there is no board, or no room.
+  /// Returns a cell of `bytes` zeros at a multiple of 64, or nullptr if there is no board or no room.
   static void* take(const CellFacts& facts, std::size_t bytes) noexcept {
     return started() ? take_now(facts, bytes) : nullptr;
   }
-  /// Frees a cell, which others do not see any more.  `cell` may be null.
+  /// Frees a cell, which other processes do not see any more.  `cell` may be null.
   static void give_back(void* cell) noexcept;
   /// Returns the number of a cell, for CellFacts::owner; 0 for null.
   static std::uint32_t number_of(const void* cell) noexcept;
@@ -62,15 +62,15 @@ class CounterBoard {
   /// more.
   static void end() noexcept;
 
-  /// In a forked child, the first call makes the board visible to others.  True: this was that call.
+  /// In a forked child, the first call makes the board visible to other processes and returns true.
   static bool show() noexcept {
     if (hidden_.load(std::memory_order_relaxed)) [[unlikely]]
       return show_now();
     return false;
   }
 
-  // Around a fork.  In the child, after_fork_in_child() runs before other handlers: a handler that sets
-  // counters to 0 earlier would change the parent's counters.
+  // These functions are called around a fork.  In the child, after_fork_in_child() runs before other
+  // handlers, since a handler that sets counters to 0 earlier would change the parent's counters.
   static void lock() noexcept;
   static void unlock() noexcept;
   static void after_fork_in_child() noexcept;
@@ -81,8 +81,8 @@ class CounterBoard {
   static constinit std::atomic<bool> hidden_, started_;
 };
 
-/// The memory of counters: a cell on the board or, without one, private memory.  The first value of a T is
-/// all zero bytes.
+/// The memory of counters: a cell on the board, or private memory if there is no cell.  A new T has only zero
+/// bytes.
 template <class T>
 class Cell {
   static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64 &&
@@ -107,7 +107,7 @@ class Cell {
     at_ = &own_;
     CounterBoard::give_back(cell);
   }
-  /// Returns the cell; nullptr: it is not on a board.
+  /// Returns the cell, or nullptr if it is not on a board.
   void* on_board() const noexcept { return at_ != &own_ ? at_ : nullptr; }
 
  private:
@@ -151,14 +151,14 @@ struct ShownBoard {
     }
   };
   std::uint32_t pid = 0;  ///< in its own PID namespace
-  bool lives = false;     ///< false: it has ended, and no other process finds its board any more
+  bool lives = false;     ///< false if the process has ended; no other process finds its board any more
   std::string topic;
   std::vector<Shown> cells;
 };
 
-/// Returns copies of the boards for which `wanted(board)` is true, of other processes of this user with the
-/// same version of this library.  Removes those boards that it returns of processes that have ended.  May
-/// throw bad_alloc.
+/// Returns copies of the boards for which `wanted(board)` is true.  Considers the boards of other processes
+/// of this user with the same version of this library.  If the process of a returned board has ended, removes
+/// the board.  May throw bad_alloc.
 template <class Wanted>
 std::vector<ShownBoard> take_boards(Wanted wanted);
 
@@ -176,8 +176,8 @@ std::vector<ShownBoard> take_boards(Wanted wanted) {
       &wanted);
 }
 
-/// Returns how many boards processes of this user have left that ended without a report, of any version of
-/// this library.  May throw bad_alloc.
+/// Returns the number of boards whose processes have ended without a report.  Counts processes of this user
+/// with any version of this library.  May throw bad_alloc.
 std::size_t dead_boards();
 
 /// Removes the boards that were left at least `seconds` ago.  Returns how many it removed.  May throw

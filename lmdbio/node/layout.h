@@ -27,34 +27,35 @@ struct TableIdentity {
 struct Header {
   /// TableIdentity::hash(), written by the first process; 0 before that.
   std::atomic<std::uint64_t> identity;
-  // Only for lmdbio ps, and only valid after `identity`.
+  // These are only for lmdbio ps, and only valid once `identity` is set.
   std::atomic<std::uint64_t> dev, ino, chunk_bytes;
   std::atomic<std::uint32_t> rows_used;  ///< rows from this one on were never used
 };
 
-/// A process that reads the file.  Only that process fills in its row; others read it, and free it when it
-/// is dead.
+/// A process that reads the file.  Only that process fills in its row.  Other processes read the row, and
+/// free it when the process is dead.
 struct alignas(128) Row {
-  /// Number and time of a segment that is attached as long as the process lives (node/life.h); 0: the row is
-  /// free.
+  /// Number and time of a segment that is attached as long as the process lives (node/life.h); 0 if the row
+  /// is free.
   std::atomic<std::uint64_t> life;
-  std::atomic<std::uint32_t> processes;  ///< that have had the row; only claims of the last one are valid
+  std::atomic<std::uint32_t> processes;  ///< number so far; only claims of the last process are valid
   std::atomic<std::uint64_t> progress;   ///< number of claims made plus claims ended
-  std::atomic<std::uint64_t> fill_ns;    ///< time from claim to release, lately
+  std::atomic<std::uint64_t> fill_ns;    ///< recent time from claim to release
   std::atomic<std::uint64_t> walk;       ///< WalkNote
   std::atomic<std::uint64_t> limit;      ///< of the process's memory, in bytes
   std::atomic<std::int64_t> walk_ns;     ///< when `walk` was written, CLOCK_MONOTONIC
-  std::atomic<std::uint32_t> files;      ///< number of chunk files that it keeps or reads into
+  std::atomic<std::uint32_t> files;      ///< number of chunk files that the process keeps or reads into
   // Only for lmdbio ps.
-  std::atomic<std::uint64_t> brought, found, waits, taken_over;  ///< chunks; waits: number of waits
+  std::atomic<std::uint64_t> brought, found, waits, taken_over;  ///< numbers of chunks, and of waits
   std::atomic<std::uint32_t> pid;                                ///< in its own PID namespace
-  /// When the process left the table and left its chunk files to others, CLOCK_MONOTONIC in ns; 0: it has
-  /// not left.
+  /// Time at which the process left the table, and its chunk files to other processes, CLOCK_MONOTONIC in ns;
+  /// 0 if it has not left.
   std::atomic<std::int64_t> left_ns;
 };
 static_assert(sizeof(Row) == 128);
 
-/// How long chunk files that are left behind stay, in ns.  Walks that run in step reach them earlier.
+/// How long chunk files stay after their process has left the table, in ns.  Walks that run in step with that
+/// process reach the files earlier.
 inline constexpr std::int64_t kLeftBehind = 1'000'000'000;
 inline bool has_left(const Row& r) noexcept { return r.left_ns.load() != 0; }
 inline bool is_left_long_ago(const Row& r, std::int64_t now) noexcept {
@@ -62,10 +63,10 @@ inline bool is_left_long_ago(const Row& r, std::int64_t now) noexcept {
   return left != 0 && (now < left || now - left >= kLeftBehind);
 }
 
-/// The position of a walk, and how much of what it reaches the program uses.
+/// The position of a walk, and how much of the data that it reaches the program uses.
 struct WalkNote {
   std::uint32_t chunk = 0;
-  std::uint32_t share = 0;  ///< in 1/1000 of the bytes; 0: no walk
+  std::uint32_t share = 0;  ///< in 1/1000 of the bytes; 0 if there is no walk
   bool backward = false;
   constexpr std::uint64_t bits() const noexcept {
     return std::uint64_t{backward} << 63 | std::uint64_t{share & 0xffff} << 32 | chunk;
@@ -100,7 +101,7 @@ inline constexpr std::uint32_t kKeys = 0x1db00000, kKeyMask = 0xfff00000;
 constexpr std::size_t table_bytes(std::uint64_t chunks) noexcept {
   return ((kClaimsAt + chunks * sizeof(std::uint64_t) + 4095) & ~std::size_t{4095}) + kSizeMark;
 }
-/// Returns for how many chunks a segment of `bytes` has words; 0: it is not a table.
+/// Returns for how many chunks a segment of `bytes` has words, or 0 if it is not a table.
 constexpr std::uint64_t chunks_in(std::size_t bytes) noexcept {
   return bytes % 4096 != kSizeMark || bytes < kClaimsAt
              ? 0

@@ -12,7 +12,7 @@ namespace lmdbio::node {
 
 namespace {
 
-/// A segment that no process has attached yet is left alone for this many seconds.
+/// A new segment that no process has attached yet does not count as dead for this many seconds.
 constexpr std::int64_t kBeingMade = 10;
 
 bool is_table(const SegmentFacts& s) noexcept { return is_table_key(s.key) && chunks_in(s.bytes) != 0; }
@@ -47,9 +47,10 @@ std::optional<TableIdentity> file_of(const Header& h) noexcept {
   return file.hash() == hash ? std::optional(file) : std::nullopt;
 }
 
-// Copies the header and the living processes to `table`.  False: the table has been removed.
+// Copies the header and the living processes to `table`.  Returns false if the table has been removed.
 bool look_into(ListedTable& table) {
-  // A first attachment would make others believe that the process which makes the table has died.
+  // The first attachment must not be ours.  Other processes would then believe that the process which makes
+  // the table has died.
   if (!table.segment.was_attached) return true;
   std::vector<CopiedRow> rows;
   rows.reserve(kRows);

@@ -25,13 +25,13 @@ struct ListedTable {
   SegmentFacts segment;
   bool dead;                          ///< no process has it attached: killed processes have left it
   std::uint64_t chunks;               ///< number of chunks that have a word
-  std::optional<TableIdentity> file;  ///< nullopt: not known yet, or the table is damaged
+  std::optional<TableIdentity> file;  ///< nullopt if it is not known yet, or the table is damaged
   std::vector<ListedProcess> processes;
 };
 
-/// Lists the tables of this user and their living processes.  Attaches each table for reading while it
-/// copies the rows, and joins none.  If the last process leaves a table meanwhile and therefore cannot
-/// remove it, this call removes it.  May throw bad_alloc.
+/// Lists the tables of this user and their living processes.  Attaches each table for reading while it copies
+/// the rows, but joins no table.  If the last process leaves a table meanwhile, it cannot remove the table;
+/// this call then removes it.  May throw bad_alloc.
 std::vector<ListedTable> list_tables();
 
 /// Removes the tables of this user that killed processes have left.  Returns how many.  May throw bad_alloc.

@@ -74,7 +74,8 @@ Result<Segment> Segment::make_unnamed(std::size_t bytes) noexcept {
   return made;
 }
 
-// False: the number means another segment, or none.  This process may have changed its IPC namespace.
+// Returns false if the number belongs to another segment, or to none.  This process may have changed its IPC
+// namespace.
 bool Segment::look_up(shmid_ds& facts) const noexcept {
   return ::shmctl(id_, IPC_STAT, &facts) == 0 && facts.shm_ctime == made_at_ && facts.shm_segsz == size_;
 }

@@ -23,10 +23,10 @@ constexpr std::int64_t kLeastPatience = 50'000'000, kMostPatience = 2'000'000'00
 constexpr unsigned kPatience = 4, kInAll = 4;
 /// Expected time for a chunk, in ns, if nothing else is known.
 constexpr std::uint64_t kUsualFill = 10'000'000;
-/// After a wait in vain, this process does not wait for the other one again for at least this long, in ns,
-/// and at least four times as long as that wait took.
+/// After a wait in vain, this process does not wait for the other one again for at least this long, in ns.
+/// It also does not wait again for at least four times the duration of that wait.
 constexpr std::int64_t kLeastMistrust = 200'000'000;
-/// Notes of walks count within this many chunks.
+/// Only notes of walks that are at most this many chunks away count.
 constexpr std::uint32_t kNear = 64;
 /// How often rows are checked for processes that have died, in ns.
 constexpr std::int64_t kLookEvery = 100'000'000;
@@ -64,8 +64,8 @@ class Word {
 
 }  // namespace
 
-// False: the process has ended or left the table, or a wait for it was in vain, lately or with no
-// progress since.
+// Returns false if the process has ended or left the table.  Also returns false if a wait for the process was
+// in vain a short time ago, or the process has made no progress since that wait.
 bool Table::is_going(Claimer claimer) const noexcept {
   const unsigned at = row_of(claimer);
   if (claimer_of(at, row(at).processes.load(std::memory_order_relaxed)) != claimer) return false;
@@ -118,7 +118,8 @@ void Table::note_memory(std::uint64_t limit, std::uint32_t files) noexcept {
   row().files.store(files, std::memory_order_relaxed);
 }
 
-// Clears the rows of killed processes and removes their chunk files, and also those that were left behind.
+// Clears the rows of killed processes and removes their chunk files.  Also removes chunk files of processes
+// that have left.
 void Table::look_for_dead(bool short_of_memory) noexcept {
   const std::int64_t now = now_ns();
   std::int64_t before = looked_ns_.load(std::memory_order_relaxed);
@@ -133,7 +134,7 @@ void Table::look_for_dead(bool short_of_memory) noexcept {
     if (left ? !short_of_memory && !is_left_long_ago(r, now) : lives(life)) continue;
     if (!r.life.compare_exchange_strong(life, 0) || r.files.load(std::memory_order_relaxed) == 0) continue;
     if (left && lives(life))
-      remove_chunk_files_of(life);  // also those of other tables: they are read again
+      remove_chunk_files_of(life);  // also its files of other tables, which are then read again
     else
       of_dead = true;
   }

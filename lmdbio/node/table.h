@@ -1,7 +1,7 @@
-// The node table: what processes of one user that read the same file tell each other.
+// The node table: processes of one user that read the same file share facts through it.
 //
-// The table is advice.  If it is lost, stale, full or overwritten, processes read chunks twice, or wait in
-// vain for a while.  No answer depends on it.
+// The table is advice.  If the table is lost, stale, full or overwritten, processes read chunks twice, or
+// wait in vain for a while.  No result of an LMDB call depends on it.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@ class Table {
   /// Removes tables and chunk files that killed processes of this user have left.  Only the first call does
   /// this.  It takes two or three microseconds if there is no shared memory.
   static void remove_dead() noexcept;
-  /// Joins the table of `file`.  If there is none, removes dead tables and makes it.  `window_bytes`: size
-  /// that the file may grow to.  nullptr: the file cannot be shared here, for the reason in `why`.  Blocks
-  /// only for system calls on shared memory.  Call with the registry locked.
+  /// Joins the table of `file`.  If there is no table, removes dead tables and makes one.  `window_bytes`:
+  /// size that the file may grow to.  Returns nullptr if the file cannot be shared here; `why` is then the
+  /// reason.  Blocks only for system calls on shared memory.  Call with the registry locked.
   static std::shared_ptr<Table> join(const TableIdentity& file, std::uint64_t window_bytes,
                                      Status& why) noexcept;
-  /// Leaves the table; the last process removes it.  If this process keeps chunk files, by its last
-  /// note_memory(), and walks of other processes go on, those find the files for one second, and remove them
-  /// then.
+  /// Leaves the table; the last process removes it.  If this process keeps chunk files (by its last
+  /// note_memory()) and walks of other processes go on, the files stay for one second.  The other processes
+  /// can use the files during this time, and then remove them.
   ~Table();
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
@@ -35,31 +35,31 @@ class Table {
   /// are allowed there.
   bool is_inherited() const noexcept { return inherited_.load(std::memory_order_relaxed); }
 
-  /// Claims a chunk.  True: this process must read the chunk, and `out` is for release(); also for a chunk
-  /// without a word.  False: another process is reading it.
+  /// Claims a chunk.  Returns true if this process must read the chunk; `out` is then for release().  Also
+  /// returns true for a chunk without a word.  Returns false if another process is reading the chunk.
   bool claim(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexcept;
   /// Ends a claim.  `good`: the chunk was read.  `took_ns`: time since the claim.
   void release(std::uint32_t chunk, ClaimValue mine, bool good, std::int64_t took_ns) noexcept;
-  /// Ends a claim instead of release(): nothing was read, and any process may claim the chunk.
+  /// Ends a claim if nothing was read; used instead of release().  Any process may then claim the chunk.
   void unclaim(std::uint32_t chunk, ClaimValue mine) noexcept;
-  /// Ends a claim instead of release(): the chunk was there already.
+  /// Ends a claim if the chunk was there already; used instead of release().
   void found(std::uint32_t chunk, ClaimValue mine) noexcept;
-  /// As claim(), for a chunk that is read into a chunk file.  Look::filled: claimer_life() tells which
-  /// process keeps it.  A chunk without a word gives Look::mine, and has_word() tells this.
+  /// As claim(), for a chunk that is read into a chunk file.  After Look::filled, claimer_life() tells which
+  /// process keeps the chunk.  Returns Look::mine for a chunk without a word; see has_word().
   Look claim_file(std::uint32_t chunk, std::uint32_t tag, ClaimValue& out) noexcept;
-  /// Claims a filled chunk that is no longer kept by the process that filled it.  True: this process must
-  /// read it now.
+  /// Claims a filled chunk that is no longer kept by the process that filled it.  Returns true if this
+  /// process must read it now.
   bool claim_gone(std::uint32_t chunk, ClaimValue& filled) noexcept;
   bool has_word(std::uint32_t chunk) const noexcept { return chunk < chunks_; }
-  /// Returns the Row::life of the process that made that claim; 0: it has left.
+  /// Returns the Row::life of the process that made that claim, or 0 if it has left.
   std::uint64_t claimer_life(ClaimValue value) const noexcept;
   /// Returns the Row::life of this process.
   std::uint64_t life() const noexcept { return life_; }
   /// Notes how much memory this process may use, in bytes, and how many chunk files it keeps or reads into.
   void note_memory(std::uint64_t limit, std::uint32_t files) noexcept;
 
-  /// Facts about the other processes that have the file open.  They wrote these themselves, so they may be
-  /// anything.
+  /// Facts about the other processes that have the file open.  The processes wrote these numbers themselves,
+  /// so they may have any value.
   struct Others {
     unsigned processes = 0;
     std::uint64_t files = 0;                       ///< chunk files that they keep or have left behind
@@ -68,18 +68,18 @@ class Table {
     std::uint32_t first = 1, last = 0;
   };
   /// Returns facts about the other processes.  A killed process counts for up to 0.1 s; then its chunk files
-  /// are removed.  Files that were left behind are removed after kLeftBehind, with `short_of_memory` at
-  /// once.
+  /// are removed.  Chunk files of processes that have left are removed after kLeftBehind, or at once with
+  /// `short_of_memory`.
   Others others(bool short_of_memory) noexcept;
 
-  /// Waits for the process that has claimed the chunk.  The claim becomes void if that process makes no
-  /// progress for four times as long as the faster of the two processes needs for a chunk (50 ms to 2 s), or
-  /// if the chunk takes four times that in all.  Signals are allowed meanwhile, and a handler may fork:
-  /// is_inherited() tells.
+  /// Waits for the process that has claimed the chunk.  The time limit is four times the time that the faster
+  /// of the two processes needs for a chunk, limited to the range from 50 ms to 2 s.  The claim becomes void
+  /// if the other process makes no progress for that long, or if the chunk takes four times that long in all.
+  /// Signal handlers may run meanwhile and fork; in the child, is_inherited() then returns true.
   Ended wait(std::uint32_t chunk, std::uint32_t tag) noexcept;
 
-  /// Notes that a walk of this process is in that chunk, and that its program uses `share`/1000 of what it
-  /// reaches.
+  /// Notes that a walk of this process is in that chunk, and that its program uses `share`/1000 of the data
+  /// that the walk reaches.
   void note_walk(std::uint32_t chunk, std::uint32_t share, bool backward = false) noexcept;
   /// Returns the sum, in 1/1000, of the shares that walks of other processes near that chunk use.  May be
   /// more than 1000, since several walks may use the same bytes.
@@ -88,14 +88,15 @@ class Table {
   /// Lock and unlock the registry, also around a fork.  No table is joined while it is locked.
   static void lock_registry() noexcept;
   static void unlock_registry() noexcept;
-  /// For a forked child, with the registry locked: all tables belong to the parent.
+  /// Forgets all tables in a forked child, since they belong to the parent.  Call with the registry locked.
   static void forget_all() noexcept;
-  /// Leaves all tables at the end of a process that has not closed its files, since no later call would
-  /// remove them.
+  /// Leaves all tables at the end of a process that has not closed its files, since no later call would do
+  /// so.
   static void leave_all() noexcept;
-  /// True if processes that have left tables left chunk files that no process reaches any more.  Any thread.
+  /// Returns true if processes that have left tables left chunk files behind that no process will use any
+  /// more.  Any thread.
   static bool has_nobodys_files() noexcept;
-  /// Removes those chunk files.  For threads whose descriptors no program closes.
+  /// Removes these chunk files.  Call this in a thread whose descriptors the program cannot close.
   static void remove_nobodys_files() noexcept;
 
  private:
@@ -121,9 +122,9 @@ class Table {
   bool has_row_ = false, joined_ = false;
   Claimer me_{};
   std::atomic<bool> inherited_{false};
-  std::atomic<std::int64_t> looked_ns_{0};  ///< when dead processes were looked for
-  /// For a row: its progress when this process waited for it in vain (0: never), and until when it does not
-  /// wait for it again.
+  std::atomic<std::int64_t> looked_ns_{0};  ///< time of the last check for dead processes
+  /// For the process of a row: its progress when this process waited for it in vain (0 if never), and the
+  /// time until which this process does not wait for it again.
   struct Stalled {
     std::atomic<std::uint64_t> progress{0};
     std::atomic<std::int64_t> until_ns{0};

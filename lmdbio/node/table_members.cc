@@ -24,7 +24,7 @@ namespace {
 
 /// Part of TableIdentity::hash(), so that each version has tables of its own.
 constexpr std::uint64_t kVersion = 3;
-/// Number of keys that are tried for one file, if others are in use for something else.
+/// Number of keys that are tried for one file, since keys may be in use for something else.
 constexpr unsigned kProbes = 8;
 /// Number of attempts to make a table that other processes remove meanwhile.
 constexpr unsigned kTries = 4;
@@ -35,7 +35,7 @@ key_t key_of(std::uint64_t hash, unsigned probe) noexcept {
 
 bool is_table(const Segment& s) noexcept { return chunks_in(s.size()) != 0; }
 
-/// Gives an unused table to `file`.  True if the table now belongs to that file.
+/// Gives an unused table to `file`.  Returns true if the table now belongs to that file.
 bool is_of(const Segment& s, const TableIdentity& file) noexcept {
   if (!is_table(s)) return false;
   Header& h = *reinterpret_cast<Header*>(s.data());
@@ -60,7 +60,7 @@ Result<Segment> open_or_make(const TableIdentity& file, std::uint64_t window_byt
     }
     if (s && is_of(s.value(), file)) return s;
     if (!s) last = s.error();
-    // Another process has made or removed it meanwhile.
+    // Another process has made or removed the table meanwhile.
     const int e = s ? 0 : s.error().raw();
     if ((e == EEXIST || e == EINVAL || e == EIDRM || e == ENOENT) && ++tries < kTries) continue;
     if (e == ENOSYS || e == ENOSPC || e == ENOMEM || e == EPERM) break;
@@ -83,14 +83,14 @@ struct Table::Registry {
   uid_t life_of = 0;  ///< the user that `life` belongs to
   // Used without the mutex:
   std::atomic<bool> leaves_files{false};  ///< this process has left chunk files to others
-  /// Row::life of processes whose chunk files no process reaches any more.  If there is no room for one, the
-  /// next open after the end of its process removes its files.
+  /// Row::life of processes whose chunk files no process reaches any more.  If the array is full, the next
+  /// open after the end of the process removes its files.
   std::array<std::atomic<std::uint64_t>, 16> nobodys{};
   void add_nobodys(std::uint64_t maker) noexcept {
     for (std::atomic<std::uint64_t>& n : nobodys)
       if (std::uint64_t none = 0; n.compare_exchange_strong(none, maker) || none == maker) return;
   }
-  /// Leaked on purpose: no static destructor.
+  /// The registry is never destroyed, so that there is no static destructor.
   static Registry& get() noexcept {
     alignas(Registry) static constinit unsigned char place[sizeof(Registry)]{};
     static Registry& r = *new (place) Registry;
@@ -139,8 +139,8 @@ std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t wind
         why = Status::from_errno(EUSERS);
         return nullptr;
       }
-      // Another process has removed it, because it seemed to be left behind.  Processes that come now make
-      // another one.
+      // Another process has removed the table, because it seemed to be left behind.  Processes that join now
+      // make another one, so try again.
       if (joined->segment_.is_removed()) continue;
       r.tables.push_back(joined);
       joined->joined_ = true;
@@ -154,13 +154,13 @@ std::shared_ptr<Table> Table::join(const TableIdentity& file, std::uint64_t wind
   }
 }
 
-// Takes a free row.  False: there are too many processes.
+// Takes a free row.  Returns false if there are too many processes.
 bool Table::take_row() noexcept {
   for (unsigned at = 0; at < kRows; ++at) {
     std::uint64_t there = row(at).life.load();
     if ((lives(there) || has_left(row(at))) && there != 0 && !is_left_long_ago(row(at), now_ns())) continue;
     const bool left_files = has_left(row(at)) && there != 0 && row(at).files.load() != 0;
-    row(at).left_ns = 0;  // before it is ours, or others would see us as gone
+    row(at).left_ns = 0;  // before the row is ours; otherwise other processes would see that we have left
     if (!row(at).life.compare_exchange_strong(there, life_)) continue;
     if (left_files) Registry::get().add_nobodys(there);
     has_row_ = true;
@@ -173,7 +173,7 @@ bool Table::take_row() noexcept {
     mine.brought = mine.found = mine.waits = mine.taken_over = 0;
     mine.pid = static_cast<std::uint32_t>(::getpid());
     me_ = claimer_of(at, mine.processes.fetch_add(1) + 1);
-    mine.progress.fetch_add(1);  // the process that made no progress was another one
+    mine.progress.fetch_add(1);  // a stall of the row's previous process does not count for this one
     std::uint32_t used = header().rows_used.load();
     while (used <= at && !header().rows_used.compare_exchange_weak(used, at + 1)) {
     }
@@ -189,7 +189,7 @@ Table::~Table() {
     Registry::get().leaves_files = true;
 }
 
-// Leaves the table.  True: chunk files of this process stay for others.
+// Leaves the table.  Returns true if chunk files of this process stay for other processes.
 bool Table::leave() noexcept {
   bool leaves_files = false, is_last = false;
   if (std::exchange(has_row_, false)) {
@@ -198,7 +198,7 @@ bool Table::leave() noexcept {
     mine.walk = 0;
     mine.left_ns = now;
     bool has_others = false,
-         somebody_walks = false;  // of two that leave at once, at least one sees no other
+         somebody_walks = false;  // if two processes leave at once, at least one sees no other
     for (unsigned at = 0; at < kRows; ++at) {
       const Row& r = row(at);
       if (at == row_ || r.life.load() == 0 || has_left(r) || !lives(r.life.load())) continue;
@@ -214,7 +214,8 @@ bool Table::leave() noexcept {
     }
     is_last = joined_ && !has_others;
   }
-  // Processes that have left may still have it attached: a process that ends does, until its very end.
+  // Processes that have left may still have the table attached.  A process that ends has it attached until
+  // its very end.
   if (is_last || segment_.is_alone()) segment_.remove();
   return leaves_files;
 }
