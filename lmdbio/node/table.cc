@@ -172,7 +172,7 @@ void Table::release(std::uint32_t chunk, ClaimValue mine, bool good, std::int64_
       std::max(static_cast<std::uint64_t>(std::max<std::int64_t>(took_ns, 0)), before - before / 8),
       std::memory_order_relaxed);
   count(r.progress);
-  count(r.brought);
+  if (good) count(r.brought);
   (void)node::release(Word(word(chunk)), mine, good);
 }
 

@@ -48,6 +48,8 @@ TEST(NodeListing, ProcessesAndWhatTheyHaveDone) {
     }
     ASSERT_TRUE(t.claim(3, kTag, value));
     t.found(3, value);
+    ASSERT_TRUE(t.claim(4, kTag, value));
+    t.release(4, value, false, 1);
     t.note_walk(7, 250);
   });
   ASSERT_TRUE(other.ready());
@@ -64,7 +66,7 @@ TEST(NodeListing, ProcessesAndWhatTheyHaveDone) {
   ASSERT_TRUE(mine != nullptr && theirs != nullptr);
   EXPECT_EQ(mine->brought + mine->found + mine->waits + mine->taken_over, 0u);
   EXPECT_EQ(mine->walk.share, 0u);
-  EXPECT_EQ(theirs->brought, 3u);
+  EXPECT_EQ(theirs->brought, 3u) << "a failed read brings nothing";
   EXPECT_EQ(theirs->found, 1u);
   EXPECT_EQ(theirs->waits, 0u);
   EXPECT_EQ(theirs->walk.chunk, 7u);
