@@ -21,9 +21,10 @@ namespace lmdbio::ahead {
 class LeafAhead {
  public:
   void off() noexcept { next_ = nullptr; }
-  /// Starts anew: the walk starts at, or jumped to, entry `index` of `leaf`, below entry `taken` of
-  /// `parent`.  The walk may never need the next leaf, so it is only prefetched, which cannot fault.  Its
-  /// nodes are assumed to have the same offsets as this leaf's, which is true for records of one size.
+  /// Starts anew at entry `index` of `leaf`, where the walk begins or which it jumped to.  The leaf lies
+  /// below entry `taken` of `parent`.  The walk may never need the next leaf.  So the next leaf is not read,
+  /// only prefetched, which cannot cause a page fault.  Its nodes are assumed to have the same offsets as
+  /// those of `leaf`, which is true for records of one size.
   void jumped(const window::WindowView& view, const format::PageView& parent, unsigned taken,
               const format::PageView& leaf, unsigned index) noexcept;
   /// Records that the walk came to `leaf` from the leaf before it.  From here on, the walk is expected to
@@ -47,16 +48,15 @@ class LeafAhead {
                                   unsigned i) noexcept;
   void tune() noexcept;
 
-  const std::byte* next_ = nullptr;  ///< the next leaf; null: a step prefetches nothing
-  const std::byte* slots_ =
-      nullptr;               ///< of the entries to prefetch, shifted by the step at which they are due
-  unsigned more_lines_ = 0;  ///< lines to prefetch of each node after its first
+  const std::byte* next_ = nullptr;   ///< the next leaf; null: a step prefetches nothing
+  const std::byte* slots_ = nullptr;  ///< the entry to prefetch at the step to entry i is in slot i from here
+  unsigned more_lines_ = 0;           ///< lines to prefetch of each node after its first
   Phase phase_ = Phase::start;
   bool keep_whole_ = false;
   unsigned leaves_left_ = 0;
-  std::uint64_t entries_ = 0;  ///< number walked in this phase
+  std::uint64_t entries_ = 0;  ///< entries walked in this phase
   std::int64_t since_ns_ = 0;
-  double headers_cost_ = 0, whole_cost_ = 0;  ///< ns per entry; 0: not tried yet
+  double headers_cost_ = 0, whole_cost_ = 0;  ///< measured ns per entry; 0: not tried yet
 };
 
 }  // namespace lmdbio::ahead

@@ -8,8 +8,8 @@
 
 namespace lmdbio::ahead {
 
-/// Lists the leaf pages of one tree, in as many calls as its source needs to get the branch pages.  Does no
-/// I/O: the result depends on the pages in the source only.
+/// Lists the leaf pages of one tree.  It takes several calls if the source must first get branch pages.  Does
+/// no I/O: the result depends only on the pages in the source.
 class LeafLister {
  public:
   enum class Step : unsigned char {

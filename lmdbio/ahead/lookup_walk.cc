@@ -23,7 +23,7 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const window
   const Readahead::Step kind = value ? Readahead::Step::value : Readahead::Step::leaf;
   bool each_leaf;
   const bool there = readahead_.step(kind, place, need, view, run_, each_leaf).ok();
-  // Readahead grants a fast program far more than a look at memory covers, so limit the run.
+  // Readahead grants a fast program far more than one residency probe covers, so limit the run.
   if (!readahead_.is_streaming()) {
     const std::uint64_t around = kLook >> view.shift();
     const std::uint64_t from = std::max(run_.first, need.first - std::min(need.first, around));

@@ -1,9 +1,10 @@
 // Prefetches for lookups by key whose data is not in memory.
 //
-// A lookup that misses memory costs a page fault for its leaf page and one or more for its value.  Each
-// page fault waits for the kernel's read-around.  A lookup that probes follows the path of the real lookup
-// before it.  It reads exactly the pages on that path that are not in memory, a value in one request.  All
-// lookups probe while data is missing; one in many probes where data is in memory.
+// A lookup that misses memory costs a page fault for its leaf page and one or more for its value.  Each page
+// fault waits for the kernel's read-around.  A probe goes along the path of a lookup before the lookup itself
+// does.  It reads exactly the pages on that path that are not in memory, a value in one request.  While data
+// is missing, there is a probe before each lookup.  While data is in memory, there is a probe before one
+// lookup in many.
 #pragma once
 
 #include <array>
@@ -52,10 +53,11 @@ class LookupSensor {
     at_edge_ = kAtEdge;
     return 1;
   }
-  /// Whether data was missing recently, so that each lookup probes.
+  /// Returns whether data was missing recently, so that each lookup probes.
   bool cold() const noexcept { return cold_; }
-  /// Whether the next probe is to test for an edge.  Returns false during the probes that follow an edge:
-  /// frequently used data may be scattered over a file that is mostly not in memory.
+  /// Returns whether the next probe is to test for an edge.  Returns false during the probes that follow an
+  /// edge.  Otherwise lookups of frequently used data would find edges again and again in a file that is
+  /// mostly not in memory.
   bool wants_edge() const noexcept { return !cold_ && at_edge_ == 0; }
 
  private:
@@ -63,8 +65,8 @@ class LookupSensor {
   unsigned in_a_row_ = 0, interval_ = 1, at_edge_ = 0;
 };
 
-/// Detects lookups that go through the file in order.  The kernel serves those better, because it reads
-/// around a missing page.  `gap`: size of that read-around in bytes.
+/// Detects lookups that go through the file in order.  The kernel serves such lookups better, because it
+/// reads around a missing page.  `gap`: size of that read-around in bytes.
 class LookupOrder {
  public:
   /// Returns whether [at, at + bytes) is near the previous lookup's range, and remembers it.
@@ -100,10 +102,10 @@ class Lookups {
     const MDB_val& key;
     bool or_next;  ///< the next record is returned if the key does not exist
   };
-  /// Call before making `lookup`.  Afterwards, all data that the lookup needs is in memory, except where
-  /// its own page faults are as good.  Returns how many lookups later to call this again; kNever: not in
-  /// this environment.  Does not report damaged pages: the lookup does.  Not a cancellation point;
-  /// preserves errno.
+  /// Call before making `lookup`.  Afterwards, all data that the lookup needs is in memory, except where page
+  /// faults are as good.  Returns after how many lookups to call this again; kNever: no more in this
+  /// environment.  Does not report damaged pages: the lookup does.  Not a cancellation point; preserves
+  /// errno.
   std::uint32_t before(const Source& source, const Lookup& lookup) noexcept;
   static constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
@@ -126,7 +128,7 @@ class Lookups {
   EnvironmentFile* env_;
   LookupSensor sensor_;
   LookupWalk walk_;
-  unsigned covered_ = 0;  ///< lookups after this one that need no probe if the walk continues
+  unsigned covered_ = 0;  ///< number of lookups after this one that need no probe if the walk continues
   unsigned within_ = 0;   ///< upper limit on the lookups until the next probe; 0: no limit
   bool edge_ = false;     ///< this lookup is at an edge (LookupSensor)
   LookupOrder leaves_, values_;
