@@ -13,7 +13,7 @@ using format::PageView;
 namespace {
 
 constexpr std::size_t kLeastCells = 8;
-/// Upper limit on keys that descend together.
+/// Upper limit on the keys that descend together.
 constexpr std::size_t kMostTogether = 512;
 
 unsigned shift_of(std::size_t power_of_two) noexcept {
