@@ -1,4 +1,5 @@
-// Checks what stock's compacting copy needs of a file: mdb.c of 0.9.24, mdb_env_copyfd1 and mdb_env_cwalk.
+// Checks what stock's compacting copy requires of a file.  Follows mdb_env_copyfd1 and mdb_env_cwalk in mdb.c
+// of 0.9.24.
 
 #include <cerrno>
 
@@ -14,8 +15,8 @@ using format::Pgno;
 
 // mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks it on the first way down only.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
-// mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may nest
-// them.
+// mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may have more
+// nested trees.
 constexpr unsigned kNestingLimit = 8;
 
 class CopyChecker {
@@ -86,8 +87,8 @@ class CopyChecker {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
     }
-    // Stock's buffers are those of the first way down.  If that way had no buffer at a level, a branch page
-    // copied there is written to the file's mapping.
+    // Stock allocates buffers for the levels of its first way down.  If a level has no buffer, stock copies a
+    // branch page into the file's mapping.
     if (depth == 0) depth = level;
     if (depth != level) return hazard(p, "leaf pages at different depths");
     if (role == Role::free && is_leaf2) return hazard(p, "a page of fixed-size items in the free database");
