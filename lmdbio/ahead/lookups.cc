@@ -25,7 +25,7 @@ constexpr std::int64_t kOtherThreadNs = 40'000;
 /// Limits on the size of a piece, in bytes.  A value of more than two pieces is read by several requests at
 /// a time.
 constexpr std::uint64_t kLeastPiece = std::uint64_t{128} << 10, kMostPiece = std::uint64_t{1} << 20;
-/// In bytes; page faults read the rest of a larger value.
+/// Upper limit on the bytes read of one value.  Page faults read the rest of a larger value.
 constexpr std::uint64_t kMostValue = std::uint64_t{64} << 20;
 /// Upper limits for a list of leaf pages: pages of one level, and lookups until the list is complete.
 constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
@@ -208,7 +208,7 @@ bool Lookups::is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
           StrideWalk::is_shared(*file_, file_->chunk_at(leaf << view.shift()), 1000 / walk_.width()));
 }
 
-// Returns true if all of the range is in memory, or looks so.
+// Returns true if all of the range is in memory, or seems to be.
 bool Lookups::there(const window::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept {
   if (file_ != nullptr && file_->resident_now(file_->chunk_at(at)) &&
       file_->resident_now(file_->chunk_at(at + bytes - 1)))

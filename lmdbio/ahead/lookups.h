@@ -78,7 +78,7 @@ class LookupOrder {
   }
 
  private:
-  std::uint64_t at_ = 0, end_ = 0;  ///< of the last lookup, byte offsets
+  std::uint64_t at_ = 0, end_ = 0;  ///< range of the last lookup, byte offsets
 };
 
 /// Prefetches for the lookups of one transaction handle.  Follows the transaction's thread rule.
@@ -98,7 +98,7 @@ class Lookups {
   };
   struct Lookup {
     const format::DbRecord& db;
-    const format::Comparator& order;  ///< of the keys; never a program's own function
+    const format::Comparator& order;  ///< order of the keys; never a program's own function
     const MDB_val& key;
     bool or_next;  ///< the next record is returned if the key does not exist
   };
@@ -132,7 +132,8 @@ class Lookups {
   unsigned within_ = 0;   ///< upper limit on the lookups until the next probe; 0: no limit
   bool edge_ = false;     ///< this lookup is at an edge (LookupSensor)
   LookupOrder leaves_, values_;
-  /// Read around values: the file is remote, lookups go all over it, and it is not being loaded.
+  /// Whether to read around values.  True if the file is remote, lookups go all over it, and it is not being
+  /// loaded.
   bool around_ = false;
   bool off_ = false;                          ///< nothing can be done for this environment's lookups
   std::uint32_t window_ = 0;                  ///< number of the window that the members below belong to

@@ -40,7 +40,7 @@ class Planner {
  private:
   bool enough() const noexcept { return pages_ >= limits_.pages || out_.runs.size() >= limits_.runs; }
 
-  /// Adds a run to the plan.  Returns false once the plan has enough.
+  /// Adds a run to the plan.  Returns false once the plan is long enough.
   bool need(std::uint64_t first, std::uint64_t pages) {
     pages_ += pages;
     if (!place_.apart && !out_.runs.empty() && out_.runs.back().first + out_.runs.back().pages == first)
@@ -320,7 +320,7 @@ class Folder {
   void go_on_from(std::uint64_t page, bool another_turn) {
     const std::uint32_t last = geometry_.chunk_of(std::max(geometry_.file_pages, std::uint64_t{1}) - 1);
     std::uint32_t c = std::min(geometry_.chunk_of(page), last);
-    std::size_t passed = 0;  // exact chunks; no more than could be planned
+    std::size_t passed = 0;  // exact chunks that were skipped, at most horizon_
     while (!another_turn && facts_.is_exact(c) ? ++passed <= horizon_ : add(c)) {
       if (forward_ ? c == last : c == 0) return;
       c = forward_ ? c + 1 : c - 1;

@@ -13,9 +13,9 @@ using window::Prefetcher;
 
 namespace {
 
-/// Steps from one probe to the next of a walk whose values may be unused.
+/// Number of steps from one probe to the next, for a walk whose values may be unused.
 constexpr unsigned kAskedAgain = 64;
-/// Bytes of needs after which earlier extents may have left the page cache.
+/// After a walk has needed this many bytes, its earlier extents may have left the page cache.
 constexpr std::uint64_t kPassed = std::uint64_t{64} << 20;
 /// Initial number of chunks ahead: at the edge of a tree on remote storage, and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;

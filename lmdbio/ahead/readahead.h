@@ -29,7 +29,7 @@ class Readahead {
  public:
   using Step = ahead::Step;
 
-  /// What is known about the program's use of the values that it is given.
+  /// What is known about which values the program uses.
   enum class Uses : bool { unknown, all };
 
   explicit Readahead(EnvironmentFile& env, Uses uses = Uses::unknown) noexcept;
@@ -55,8 +55,8 @@ class Readahead {
   /// point; preserves errno.
   Status step(Step kind, WalkPlace place, const PageRun& need, const window::WindowView& view, FreeRun& run,
               bool& leaves) noexcept;
-  /// Returns the run that a walker may enter without step() after a jump to `need`.  It covers a few records,
-  /// because the jump may begin no walk.
+  /// Returns the run that a walker may enter without step() after a jump to `need`.  The run covers a few
+  /// records, because the program may not walk on from there.
   static FreeRun after_jump(const PageRun& need) noexcept {
     constexpr std::uint64_t kValues = 16, kPages = 8;
     const std::uint64_t around = need.pages * kValues + kPages;
@@ -104,7 +104,7 @@ class Readahead {
   unsigned asked_ = 0;                   ///< steps of picking_
   static constexpr std::uint32_t kAllUsed = 1000;
   std::uint32_t used_ = kAllUsed;  ///< share of values that are used, in 1/1000
-  // Of State::stream.
+  // The members below are used in State::stream.
   std::size_t horizon_ = 0;       ///< chunks
   std::uint64_t bytes_left_ = 0;  ///< see limit_bytes()
   WalkHistory history_;

@@ -34,13 +34,13 @@ constexpr unsigned kSparseSteps = 16;
 constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
 /// A step that takes longer than this has waited for data.
 constexpr std::int64_t kStallNs = 50'000;
-/// After this many chunks in a row that a walk comes to for the first time, it counts as less scattered.
+/// A walk counts as less scattered after this many chunks in a row that it reaches for the first time.
 constexpr unsigned kFresh = 8;
 
 }  // namespace
 
-/// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first question that needs
-/// it, and keeps it.
+/// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first call that needs it, and
+/// keeps the lock.
 class Readahead::Facts final : public ChunkFacts {
  public:
   explicit Facts(const Readahead& readahead) noexcept : readahead_(readahead) {}

@@ -25,8 +25,8 @@ class Stride {
     if (changes_ >= kMostChanges || unclear_ >= kMostUnclear) return Verdict::irregular;
     return period_ != 0 && sure_ >= kEstablished ? Verdict::stride : Verdict::unknown;
   }
-  /// Returns the guessed distance of used values, 2 or more; 0: no guess.  A guess exists from the first
-  /// distance on, before verdict() returns Verdict::stride.
+  /// Returns the guessed distance of used values, 2 or more; 0: no guess.  A guess exists as soon as one
+  /// distance is known, even before verdict() returns Verdict::stride.
   std::uint64_t period() const noexcept { return period_; }
   /// With a guess: returns how many times in a row the distance was seen, 1 or more.
   unsigned sure() const noexcept { return sure_; }

@@ -49,8 +49,8 @@ std::unique_ptr<StrideWalk> StrideWalk::start(window::Walk& walk, const WalkPlac
                                               const window::WindowView& view) noexcept {
   window::WindowFile& file = walk.file();
   const bool each = ValueUse::tells_each(place, view);
-  // If page faults read the data, and the program does not read small values, page faults read only the leaf
-  // pages, too.
+  // If page faults read the data and values are small, there is nothing to gain: page faults, too, read only
+  // the leaf pages if the program does not read values.
   if (!place.values || (!each && file.path() == ReadPath::page_faults)) return nullptr;
   if (choose_read_path(Access::stride, facts_of(file)) == ReadPath::none) return nullptr;
   const std::byte* const leaf = place.leaf.bytes();
@@ -119,7 +119,7 @@ Result<bool> StrideWalk::step(Step at, const WalkPlace& here, const PageRun& nee
       run = {need.first, need.pages};
     }
   } else {
-    use_.leave_leaf();  // from an earlier turn, if the tree has one leaf
+    use_.leave_leaf();  // may be set from an earlier turn if the tree has only one leaf
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (stride.period() == 0 && stride.unused_in_a_row() >= kPassedBy)
       pass_by(walk_.file(), place.leaf, view);

@@ -1,5 +1,5 @@
-// Finds out during a walk which values the program reads.  If it reads every k-th, fetches only leaf pages
-// and those values.
+// Finds out during a walk which values the program reads.  If the program reads every k-th value, fetches
+// only leaf pages and those values.
 //
 // The fetched data goes to the page cache, so that the kernel's page tables show which pages were touched
 // (window/touched.h).  The first few values are fetched while the program reads.  A walk that reads all of

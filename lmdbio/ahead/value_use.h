@@ -45,7 +45,7 @@ class ValueUse {
   void leave_leaf() noexcept { upcoming_.count = 0; }
   /// Sets the approximate total size of the values of the walk's leaf, in bytes.
   void set_leaf_bytes(std::uint64_t bytes) noexcept { leaf_bytes_ = bytes; }
-  /// Must be called at the end of each step of the walk.  The program causes the page faults from now on.
+  /// Must be called at the end of each step of the walk.  Page faults after this call count as the program's.
   void end_step() noexcept { before_ = faults(); }
 
   const Stride& stride() const noexcept { return stride_; }

@@ -6,7 +6,7 @@
 // in the tree, and of the pages that they name.  These are headers of overflow runs, roots of trees of
 // duplicates, and roots of named databases.  While the check walks one wave, the pages of the next one are
 // being read.  The check does not depend on ReadAhead.  If it misses pages, or reads wrong ones in a damaged
-// tree, the check reads its pages by page faults.
+// tree, page faults read the pages that the check needs.
 #pragma once
 
 #include <atomic>

@@ -118,8 +118,8 @@ struct CopyHazard {
 /// MDB_INCOMPATIBLE itself.  In one case the check is stricter than stock: it rejects an overflow header with
 /// fewer pages than the value needs, although stock would not crash.
 ///
-/// Returns what stock returns if stock notices the problem itself, else MDB_CORRUPTED; sets `why` in both
-/// cases.  Returns ENOMEM if there is no memory for one bit per page.
+/// If there is a problem, sets `why` and returns an error: stock's error if stock notices the problem itself,
+/// else MDB_CORRUPTED.  Returns ENOMEM if there is no memory for one bit per page.
 Status check_compact_copy(const window::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
 
 }  // namespace lmdbio::check

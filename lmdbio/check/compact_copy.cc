@@ -15,8 +15,8 @@ using format::Pgno;
 
 // mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks it on the first way down only.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
-// mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may have more
-// nested trees.
+// mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may nest
+// trees more deeply.
 constexpr unsigned kNestingLimit = 8;
 
 class CopyChecker {
@@ -27,8 +27,9 @@ class CopyChecker {
   Status run() noexcept {
     const std::uint64_t home = snapshot_.txnid & 1;
     const DbRecord& free = snapshot_.dbs[0];
-    // Stock asserts that a cursor has room for duplicates if its database has them; the cursor on the free
-    // database has none.  With an empty main database, stock does not look at the free database.
+    // Stock asserts that a cursor has room for duplicates if its database has duplicates.  Stock's cursor on
+    // the free database has no such room.  If the main database is empty, stock does not read the free
+    // database.
     if (snapshot_.dbs[1].root == format::kNoPage) return {};
     if ((free.flags & MDB_DUPSORT) != 0) return hazard(home, "the free database has duplicates");
     if (free.root != format::kNoPage) {

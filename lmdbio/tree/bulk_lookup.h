@@ -44,7 +44,7 @@ class PageStore {
 
   unsigned page_shift() const noexcept { return page_shift_; }
   std::size_t page_size() const noexcept { return std::size_t{1} << page_shift_; }
-  /// Returns the least number of pages that can be cached at a time.
+  /// Returns the number of pages that can always be cached at the same time.
   std::size_t capacity() const noexcept { return most_cells_; }
   /// Returns the number of pages read so far.
   std::uint64_t pages_read() const noexcept { return pages_read_; }

@@ -16,8 +16,8 @@ namespace lmdbio::tree {
 /// The file state that an environment shares with its transactions for prefetches.  Any thread.
 class PrefetchFile {
  public:
-  /// Opens the file for prefetches.  Returns nullptr if it cannot be opened anew, there is no memory, or
-  /// the configuration forbids it.
+  /// Opens the file for prefetches.  Returns nullptr if the file cannot be opened again, there is no memory,
+  /// or the configuration forbids prefetches.
   static std::shared_ptr<PrefetchFile> open(const Origin& origin, std::uint64_t used_bytes) noexcept;
 
   ReadPath path() const noexcept { return path_; }

@@ -89,8 +89,8 @@ Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapsh
 }
 
 /// Returns whether a lock-free reader of `txnid` may have seen pages of a later transaction.  The second
-/// commit after `txnid` is the first one that may overwrite them (a writer reuses what was freed before its
-/// predecessor).
+/// commit after `txnid` is the first one that may overwrite pages of the snapshot, because a writer reuses
+/// only pages that were freed before its predecessor.
 inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) noexcept {
   for (const std::byte* const meta : metas) {
     const std::uint64_t id = SharedWords::load(meta + detail::kAtTxnid);

@@ -96,7 +96,7 @@ class Txn {
   void restore(const Saved& saved) noexcept;
   /// Forbids further reads of the snapshot: calls return MDB_BAD_TXN.
   void lose() noexcept { block(kError); }
-  /// Prepares the Txn for another user.  Cursors of the former use return MDB_BAD_TXN from now on.  Records
+  /// Prepares the Txn for another user.  Cursors of the previous use return MDB_BAD_TXN from now on.  Records
   /// of named databases are cleared (in a new transaction, an unknown record is all zeros).
   void recycle() noexcept;
 
@@ -173,8 +173,8 @@ class Txn {
     return {};
   }
   /// Marks the tree as damaged, logs it and returns MDB_CORRUPTED. Later calls return MDB_BAD_TXN. `what`
-  /// describes the damage of the page that contains `at`; the log uses it if a check of the page itself finds
-  /// nothing.
+  /// describes the damage of the page that contains `at`; the log uses `what` if a check of the page itself
+  /// finds no damage.
   [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
   /// Called before a lookup of `key`.  From time to time, probes residency and reads what the lookup will

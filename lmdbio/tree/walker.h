@@ -60,7 +60,7 @@ class Walker {
 
   /// Does MDB_NEXT (kStep 1), PREV (-1) or GET_CURRENT (0) inside a leaf of a database without duplicates:
   /// the hot path.  Sets `data_bytes` to the size of the value.  Returns false if nothing was done.  The
-  /// caller then makes the general move, which also finds out what is wrong with a damaged entry.
+  /// caller then makes the general move, which also reports damaged entries.
   template <int kStep>
   bool step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
 

@@ -44,7 +44,7 @@ class ChunkCache {
   const gather::MemoryBudget& budget() const noexcept { return budget_; }
   /// Returns the chunk size of files that are opened from now on, in bytes.
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
-  /// Files whose chunks may be resident.  The Prefetcher adds and erases them.
+  /// Returns the files whose chunks may be resident.  The Prefetcher adds and erases files.
   std::vector<WindowFile*>& files() noexcept { return files_; }
   const std::vector<WindowFile*>& files() const noexcept { return files_; }
 
@@ -76,9 +76,9 @@ class ChunkCache {
   /// Called when no walk is left.  Gives up the memory that is guaranteed to walks.
   void walks_ended() noexcept;
 
-  /// Ends the read of a chunk for which take_memory() succeeded.  Publishes the chunk and returns true, or
-  /// gives its memory and the staging back and returns false.  `good`: all bytes were read.  `name`: see
-  /// Resident.
+  /// Ends the read of a chunk for which take_memory() succeeded.  Publishes the chunk and returns true.  If
+  /// that is not possible, gives back its memory and the staging, and returns false.  `good`: all bytes were
+  /// read.  `name`: see Resident.
   bool finish(WindowFile& file, ChunkIndex chunk, ChunkTable::Generation generation, bool good,
               Staging& staging, const std::optional<node::ChunkName>& name = {}) noexcept;
   /// Marks a resident chunk as used by lookups, which do not report the chunks that they read.

@@ -275,7 +275,7 @@ class FileSource final : public ChunkSource {
   }
 
   WindowFile& file_;
-  const std::uint64_t limit_;  ///< of this process's memory, in bytes
+  const std::uint64_t limit_;  ///< upper limit on this process's memory, in bytes
   unsigned born_ = PrivateTable::generation();
   // The members up to has_noted_ are used only by the I/O thread.
   std::vector<Claim> claims_;  ///< the claims of this process

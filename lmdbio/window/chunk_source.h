@@ -48,7 +48,8 @@ class ChunkSource {
   virtual Answer claim(const Wanted& wanted, Staging& memory) noexcept = 0;
   struct Filled {
     bool good = false;  ///< false: the memory that claim() returned does not hold the bytes
-    /// The name under which other processes find the bytes, in the memory of claim(), until drop().
+    /// The name under which other processes find the bytes until drop().  The bytes are in the memory that
+    /// claim() returned.
     std::optional<node::ChunkName> name{};
   };
   /// Ends a claim that was answered `yours`; called once.  `good`: all bytes were read.  Threads and locks

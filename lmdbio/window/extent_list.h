@@ -1,4 +1,4 @@
-// Extents of a file that one thread adds and another one removes.
+// A list of extents of a file.  One thread adds extents, and another thread removes them.
 #pragma once
 
 #include <algorithm>

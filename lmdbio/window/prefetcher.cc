@@ -213,7 +213,7 @@ Status Prefetcher::read_chunk(WindowFile& file, ChunkIndex chunk) noexcept {
   for (int tries = 0;;) {
     const ChunkState state = file.table.state(chunk);
     if (state == ChunkState::resident) return {};
-    if (state == ChunkState::filling) {  // by the worker, or by another thread in this function
+    if (state == ChunkState::filling) {  // the worker or another thread is reading it
       const std::uint32_t seen = chunk_read_.now();
       lock.unlock();
       constexpr std::int64_t kPoll = 20'000'000;

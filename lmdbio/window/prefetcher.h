@@ -3,9 +3,9 @@
 //
 // One lock guards the state of its parts: walks and their plans (Schedule), chunks and memory (ChunkCache),
 // and which parts of files have been read.  No thread reads a database file or waits while it holds the lock.
-// System calls under the lock are those that publish and evict chunks, and reads of /proc and of cgroup files
-// to find out how much memory is left.  One thread does the reads (IoWorker).  This thread starts with the
-// first file that needs it and ends when the last file is closed.
+// The only system calls under the lock publish and evict chunks, or read files in /proc and of cgroups to
+// find out how much memory is left.  One thread does the reads (IoWorker).  This thread starts with the first
+// file that needs it and ends when the last file is closed.
 #pragma once
 
 #include <atomic>

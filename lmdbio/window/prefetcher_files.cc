@@ -181,7 +181,7 @@ void Prefetcher::watch_late_use(WindowFile& file, std::span<const std::byte* con
 }
 
 bool Prefetcher::empty(WindowFile& file) noexcept {
-  schedule_.clear_plans(file);  // of transactions that have ended
+  schedule_.clear_plans(file);  // plans of transactions that have ended
   return chunks_.empty(file);
 }
 

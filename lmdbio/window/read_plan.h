@@ -22,9 +22,9 @@ struct ChunkRange {
 /// A walk's requests, in the order in which the walk will reach them.
 struct ReadPlan {
   std::span<const ChunkIndex> chunks;  ///< without duplicates
-  std::span<const Extent> extents;  ///< to be read into the page cache, where whole chunks would be a waste
-  ChunkRange needed_chunks;         ///< those of `chunks` without which the walk cannot go on
-  Extent needed_extent;             ///< part of `extents` without which the walk cannot go on; 0 bytes: none
+  std::span<const Extent> extents;     ///< read into the page cache; for data that is not worth whole chunks
+  ChunkRange needed_chunks;            ///< those of `chunks` without which the walk cannot go on
+  Extent needed_extent;  ///< part of `extents` without which the walk cannot go on; 0 bytes: none
 };
 
 /// Returned by Prefetcher::submit(), for one call of Prefetcher::wait().  A ticket is void once the walk

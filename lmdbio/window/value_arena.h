@@ -64,7 +64,7 @@ class ValueArena {
     std::uint64_t use = 0;     ///< number of times it was emptied
     std::uint64_t newest = 0;  ///< set by the caller; see empty_one()
     bool given_out = false;    ///< the program may have pointers into it until the transaction ends
-    bool inherited = false;    ///< from before a fork: only the first `safe` bytes exist
+    bool inherited = false;    ///< it is from before a fork: only the first `safe` bytes exist
     std::vector<std::unique_ptr<Read>> reads;
     std::size_t safe_reads = 0;  ///< number of `reads` that lie in the first `safe` bytes
   };
@@ -72,7 +72,7 @@ class ValueArena {
   struct Room {
     Slab* slab = nullptr;  ///< null: no memory
     std::size_t at = 0;    ///< offset in the slab's memory
-    Read* read = nullptr;  ///< for the caller to add to a queue
+    Read* read = nullptr;  ///< the caller adds it to a queue
   };
 
   explicit ValueArena(SlabPool& pool) noexcept : pool_(pool) {}

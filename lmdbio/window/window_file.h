@@ -78,8 +78,8 @@ class SnapshotChanges {
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
 /// Prefetcher's lock, unless stated otherwise.
 ///
-/// The file is mapped: where no chunk is resident, page faults of the window give its bytes.  For files
-/// that cannot be mapped see UnmappedWindowFile.
+/// The file is mapped.  Where no chunk is resident, page faults of the window read the file.  For files that
+/// cannot be mapped, see UnmappedWindowFile.
 struct WindowFile : std::enable_shared_from_this<WindowFile> {
   WindowFile(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
              int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
@@ -114,8 +114,8 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   const unsigned page_shift;      ///< log2 of the database's page size
   const std::string name;
   std::atomic<std::uint64_t> file_bytes{0};  ///< size of the file; any thread may read it
-  /// The part of `file_bytes` that the database uses.  The rest of a file that was written with
-  /// MDB_WRITEMAP has no data.
+  /// The part of `file_bytes` that the database uses.  If the file was written with MDB_WRITEMAP, the rest
+  /// has no data.
   std::uint64_t used_bytes = 0;
   std::atomic<const char*> engine{""};  ///< name of the engine in use
   Residents residents;                  ///< the same chunks as in `table`
