@@ -65,7 +65,7 @@ class EnvironmentFile {
   /// Returns the cache of the current window.  The first call makes it, for a snapshot of `used_pages`.
   /// Returns nullptr if there can be none.
   std::shared_ptr<window::WindowFile> cache(std::uint64_t used_pages) noexcept;
-  /// Returns the cache of the window to which `view` belongs.  A running transaction must use `view`.
+  /// Returns the cache of the window to which `view` belongs.  `view` must belong to a running transaction.
   std::shared_ptr<window::WindowFile> cache(const window::WindowView& view) noexcept;
   /// Returns the cache if there is one already, else nullptr.
   std::shared_ptr<window::WindowFile> cache_so_far() const noexcept;

@@ -21,7 +21,7 @@ namespace lmdbio::ahead {
 class LeafAhead {
  public:
   void off() noexcept { next_ = nullptr; }
-  /// Starts anew at entry `index` of `leaf`, where the walk begins or which it jumped to.  The leaf lies
+  /// Starts anew at entry `index` of `leaf`, where the walk starts or to which it jumped.  The leaf lies
   /// below entry `taken` of `parent`.  The walk may never need the next leaf.  So the next leaf is not read,
   /// only prefetched, which cannot cause a page fault.  Its nodes are assumed to have the same offsets as
   /// those of `leaf`, which is true for records of one size.

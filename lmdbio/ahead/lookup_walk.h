@@ -39,8 +39,8 @@ class LookupWalk {
   /// Returns how many of the next lookups after `place` will find all their data in memory if the walk
   /// continues.
   unsigned covered(const WalkPlace& place, const window::WindowView& view) const noexcept;
-  /// Returns after how many lookups, from `place` on, there must be a probe at the latest, even if all data
-  /// was in memory so far.
+  /// Returns the largest number of lookups from `place` to the next probe.  This limit applies even if all
+  /// data was in memory so far.
   unsigned ask_within(const WalkPlace& place, const window::WindowView& view) const noexcept;
   /// Announces that the next `lookups` lookups are not reported to came_to().
   void skip(unsigned lookups) noexcept { sequence_.skip(lookups); }

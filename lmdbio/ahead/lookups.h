@@ -35,7 +35,7 @@ class LookupSensor {
   /// Number of lookups in a row that probe at an edge; enough to recognize a walk.
   static constexpr unsigned kAtEdge = LookupSequence::kWalk + 1;
 
-  /// Records a probe and returns how many lookups later the next one is due, 1 or more.  `edge`: the
+  /// Records a probe and returns after how many lookups the next probe is due, 1 or more.  `edge`: the
   /// lookup's data is in memory, but the data further on is not.
   unsigned asked(bool missed, bool edge = false) noexcept {
     if (missed) {

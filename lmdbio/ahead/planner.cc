@@ -168,8 +168,8 @@ class Folder {
     const bool goes_on = member_[0] == 0;
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
     if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
-    // In a backward walk, a leaf page is needed before its values but may have a lower page number.  The
-    // walk then reaches it through the values, so it belongs to their stretch.
+    // In a backward walk, a leaf page is needed before its values but may have a lower page number.  The walk
+    // then reaches the leaf page through the values, so the page belongs to their stretch.
     if (!forward_ && need.pages == 1 && !plan.runs.empty() && plan.runs[0].first > need.first &&
         plan.runs[0].first - need.first < geometry_.pages_a_chunk() && is_dense(1))
       member_[0] = member_[1];

@@ -62,7 +62,8 @@ class Readahead {
     const std::uint64_t around = need.pages * kValues + kPages;
     return {need.first > around ? need.first - around : 0, 2 * around};
   }
-  /// Forgets the walk and its plan.  Required when the window has changed: the plan is for the old one.
+  /// Forgets the walk and its plan.  Required when the window has changed, because the plan is for the old
+  /// window.
   void forget() noexcept;
 
  private:
@@ -120,7 +121,7 @@ class Readahead {
   /// Pages of the chunk that was granted last.  None of them was touched at that time.  May be empty.
   std::vector<const std::byte*> samples_;
   unsigned replan_in_ = 0;  ///< steps of a sparse walk until the next plan
-  /// After a failed read: number of needs still to be read one by one; initial number after the last failure.
+  /// After a failed read: how many needs are still to be read one by one, and how many there were at first.
   unsigned alone_ = 0, alone_next_ = 0;
   Plan plan_;
   FoldedPlan folded_;

@@ -183,8 +183,8 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (file.path() == ReadPath::page_cache || file.shares_chunks)
     if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_, !place.forward);
-  // A chunk that is evicted before the walk comes back was partly read in vain.  The page cache keeps chunks,
-  // unless drop_behind is set.
+  // If a chunk is evicted before the walk comes back, a part of its read was useless.  The page cache keeps
+  // chunks, unless drop_behind is set.
   const bool loses = file.path() == ReadPath::direct || file.drop_behind;
   if (loses && (comes_back_to(a) || comes_back_to(b))) {
     history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);

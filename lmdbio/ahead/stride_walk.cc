@@ -17,7 +17,8 @@ namespace {
 
 /// Number of values at the start that are fetched whether they are used or not.
 constexpr std::uint64_t kProbed = 4;
-/// Gives up after this many values at the start that were fetched without finding out whether all are used.
+/// StrideWalk gives up if, after this many fetched values at the start, it does not know yet whether all
+/// values are used.
 constexpr unsigned kMostProbed = 16;
 /// After this many unused values in a row, the values that follow are watched for late reads.
 constexpr std::uint64_t kPassedBy = 16;

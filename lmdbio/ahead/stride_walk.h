@@ -42,9 +42,9 @@ class StrideWalk {
   /// the values that this walk uses, in 1/1000; 0: unknown.  Publishes a known share to the other processes.
   static bool is_shared(window::WindowFile& file, window::ChunkIndex chunk, std::uint32_t share) noexcept;
 
-  /// Does what Readahead::step() does, and requires a call at each leaf.  Returns false if the walk reads
-  /// all of its values, reads them by no rule, or cannot be observed any more.  The walk is a stream from
-  /// then on, and this object is of no further use.  May throw bad_alloc.
+  /// Does what Readahead::step() does, and requires a call at each leaf.  Returns false if the program reads
+  /// all values, reads them without a rule, or cannot be observed any more.  The walk is a stream from then
+  /// on, and this object is of no further use.  May throw bad_alloc.
   Result<bool> step(Step at, const WalkPlace& place, const PageRun& need, const window::WindowView& view,
                     FreeRun& run);
 

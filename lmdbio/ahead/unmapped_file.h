@@ -19,7 +19,7 @@
 namespace lmdbio::ahead {
 
 /// Returns a new number, for a window or for a snapshot of an unmapped file.  Numbers are unique across
-/// environments, because a cursor may be renewed to a transaction of another one.  Never 0.
+/// environments, because a cursor may be renewed to a transaction of another environment.  Never 0.
 std::uint32_t next_window_number() noexcept;
 
 /// Owns the windows of one unmapped file.  Any thread.  The Prefetcher's lock guards its state; this lock is

@@ -11,13 +11,13 @@ using window::TouchedPages;
 
 namespace {
 
-/// Bytes on each side of a sampled page that must belong to its value.  The system's page may begin
-/// elsewhere than the file's.
+/// Bytes on each side of a sampled page that must belong to its value.  This includes 4 KiB because pages of
+/// the system and of the file may begin at different offsets.
 constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
 /// Gives up after this many values at the start whose use cannot be seen.
 constexpr unsigned kMostUnseen = 8;
-/// If kUnseen values in a row are not seen used, but there are kUnseenFaults major page faults meanwhile, the
-/// program reads values where their use cannot be seen.
+/// ValueUse gives up if kUnseen values in a row are not seen used, but kUnseenFaults major page faults occur
+/// meanwhile.  Then the program reads values where their use cannot be seen.
 constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
 /// kLate unused values are checked a second time.  If kReadLate of them are used by then, the program reads
 /// late.

@@ -49,7 +49,8 @@ class ValueUse {
   void end_step() noexcept { before_ = faults(); }
 
   const Stride& stride() const noexcept { return stride_; }
-  /// Returns false if the program reads all values, reads them by no rule, or cannot be observed any more.
+  /// Returns false if the program reads all values, reads them without a rule, or cannot be observed any
+  /// more.
   bool goes_on() const noexcept;
   /// Returns whether values are fetched without a guess, because all values seen so far are used.
   bool probes() const noexcept { return tells_each_ && !stride_.seen_unused() && stride_.period() == 0; }
@@ -97,7 +98,7 @@ class ValueUse {
   unsigned unseen_in_a_row_ = 0;             ///< values in a row at the start whose use cannot be seen
   std::vector<const std::byte*> late_;       ///< samples of the last few unused values
   bool apart_ = true;                        ///< use can be observed
-  // Pages that are looked at together.
+  // Pages whose states are read together.
   std::vector<const std::byte*> looks_;
   std::vector<window::TouchedPages::Page> looked_;
   Upcoming upcoming_;

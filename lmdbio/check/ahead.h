@@ -1,9 +1,9 @@
 // Reads the pages that a check needs into the page cache, many at once, before the check comes to them.
 // Internal to the check.
 //
-// Without it, the check would wait for one page fault after the other.  ReadAhead goes through the tree by
-// itself, level by level, and only a few waves ahead.  A wave consists of leaf pages that follow each other
-// in the tree, and of the pages that they name.  These are headers of overflow runs, roots of trees of
+// Without ReadAhead, the check would wait for one page fault after the other.  ReadAhead goes through the
+// tree by itself, level by level, and only a few waves ahead.  A wave consists of leaf pages that follow each
+// other in the tree, and of the pages that these leaf pages name: headers of overflow runs, roots of trees of
 // duplicates, and roots of named databases.  While the check walks one wave, the pages of the next one are
 // being read.  The check does not depend on ReadAhead.  If it misses pages, or reads wrong ones in a damaged
 // tree, page faults read the pages that the check needs.

@@ -13,7 +13,7 @@ namespace {
 using format::DbRecord;
 using format::Pgno;
 
-// mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks it on the first way down only.
+// mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks its bounds only on the first descent.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
 // mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may nest
 // trees more deeply.
@@ -33,8 +33,8 @@ class CopyChecker {
     if (snapshot_.dbs[1].root == format::kNoPage) return {};
     if ((free.flags & MDB_DUPSORT) != 0) return hazard(home, "the free database has duplicates");
     if (free.root != format::kNoPage) {
-      // Stock only reads the free database, and the cursor ends with the last page.  So it may share pages
-      // with other trees.
+      // Stock only reads the free database, and the cursor stops at the last page.  So the free database may
+      // share pages with other trees.
       if (!used_.reset(limit())) return Status::from_errno(ENOMEM);
       if (format::raw(free.root) < 2) return hazard(home, "the root of the free database is a meta page");
       unsigned depth = 0;
@@ -88,7 +88,7 @@ class CopyChecker {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
     }
-    // Stock allocates buffers for the levels of its first way down.  If a level has no buffer, stock copies a
+    // Stock allocates buffers for the levels of its first descent.  If a level has no buffer, stock copies a
     // branch page into the file's mapping.
     if (depth == 0) depth = level;
     if (depth != level) return hazard(p, "leaf pages at different depths");

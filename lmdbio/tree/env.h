@@ -138,7 +138,7 @@ class Env {
     return {{first, first != nullptr ? first + page_size_ : nullptr}};
   }
   bool unmapped() const noexcept { return file_.unmapped(); }
-  /// Returns the current metas in `out`.  Those of an unmapped file are read from it.  Any thread.
+  /// Sets `out` to the current metas.  The metas of an unmapped file are read from the file.  Any thread.
   Status read_metas(MetaCopies& out) const noexcept;
   std::size_t page_size() const noexcept { return page_size_; }
   unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }

@@ -41,8 +41,8 @@ class Txn {
   Txn(const Txn&) = delete;
   Txn& operator=(const Txn&) = delete;
 
-  /// Begins a transaction on the newest snapshot.  `txnid` is what `source` holds now.  After a failure the
-  /// transaction is finished.
+  /// Begins a transaction on the newest snapshot.  `txnid` is the id that `source` holds now.  After a
+  /// failure the transaction is finished.
   template <SnapshotSource Source>
   Status begin(std::uint64_t txnid, Source&& source) {
     // A committed snapshot never changes, so a handle that has read snapshot `txnid` before does not copy it

@@ -31,7 +31,7 @@ constexpr std::uint64_t kKeptForStart = std::uint64_t{64} << 20;
 /// The limit does not apply if a process starts kApart or more after the first one.  All chunks are then kept
 /// for kNextStarts after the start of each such process.  Both in ns.
 constexpr std::int64_t kApart = 20'000'000, kNextStarts = 250'000'000;
-/// Memory that has to stay free beside a new chunk file, in bytes.
+/// Memory that must stay free in addition to a new chunk file, in bytes.
 constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
 
 class FileSource final : public ChunkSource {

@@ -52,8 +52,8 @@ class ChunkSource {
     /// claim() returned.
     std::optional<node::ChunkName> name{};
   };
-  /// Ends a claim that was answered `yours`; called once.  `good`: all bytes were read.  Threads and locks
-  /// as for claim().
+  /// Ends a claim that was answered `yours`.  Must be called once.  `good`: all bytes were read.  Threads and
+  /// locks as for claim().
   virtual Filled filled(ChunkIndex chunk, bool good) noexcept = 0;
   /// Tells the source that this process no longer keeps the chunk that filled() has named `name`.  Any
   /// thread, with any lock held.
@@ -68,7 +68,7 @@ class ChunkSource {
   /// claim().  Returns 0 until this process has claimed something.  Only the I/O thread calls it, with any
   /// lock held.
   virtual unsigned processes() const noexcept = 0;
-  /// Returns whether the processes of the node may not keep more chunks.
+  /// Returns whether the processes of the node may keep no more chunks.
   virtual bool is_full() const noexcept = 0;
   /// Called after the answer `wait`.  Waits until the other process has read the chunk or seems to have given
   /// up, for a few seconds at most.  Any thread, with no lock held and asynchronous signals blocked.  A

@@ -48,7 +48,8 @@ struct NoPlaces {
 /// The states of all chunks of a window.  Has no lock of its own: only one thread may change it at a time.
 class ChunkTable {
  public:
-  /// start() returns it and finish() compares it.
+  /// Shows whether the snapshot has changed during a read.  start() returns the generation, and finish()
+  /// compares it.
   enum class Generation : std::uint64_t {};
 
   /// Makes a table of `chunks` chunks, at least 1, all in state `file`.  Reserves addresses, which get memory

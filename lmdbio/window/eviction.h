@@ -10,7 +10,8 @@
 
 namespace lmdbio::window {
 
-/// A resident chunk as eviction sees it.  Ages are in ticks of ChunkPlans::clock().
+/// The facts about a resident chunk that decide when it is evicted.  Ages are in ticks of
+/// ChunkPlans::clock().
 struct EvictionFacts {
   bool planned = false;         ///< an active walk has it in its plan
   bool awaited = false;         ///< an active walk cannot go on without it

@@ -43,7 +43,7 @@ class IoWorker {
   }
 
  private:
-  /// Upper limit of chunks and extents in flight, for all files together.
+  /// Upper limit on the chunks and extents in flight, for all files together.
   static constexpr std::size_t kMostFills = 128;
   /// Size of a request that fills the page cache, in bytes.
   static constexpr std::size_t kFillRequest = PageFiller::kPiece;

@@ -58,7 +58,7 @@ constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, 
   return leaf_pages <= misses * kLeavesAMiss && leaf_bytes <= available / 16;
 }
 
-/// The misses of one file.  Any thread; has a lock of its own, under which no other is taken.
+/// The misses of one file.  Any thread.  Has a lock of its own; no other lock is taken while it is held.
 class LookupHistory {
  public:
   /// Records that lookups have waited `ns` nanoseconds for data.

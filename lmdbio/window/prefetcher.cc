@@ -17,7 +17,7 @@ namespace lmdbio::window {
 
 namespace {
 
-/// Upper limit of the throughput of storage, in bytes per ns.
+/// Upper limit on the throughput of storage, in bytes per ns.
 constexpr std::uint64_t kFastest = 8;
 
 constinit SignalSafeMutex creation;  // guards the_one while it is set
@@ -59,7 +59,7 @@ std::size_t Prefetcher::most_chunks(const WindowFile& file) const noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.path() != ReadPath::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(chunks_.budget().limit_now() / file.chunk_bytes);
-  // More chunks than arrive during one request only cost memory.
+  // More chunks than can be read during one request would only cost memory.
   const std::size_t useful =
       std::clamp(static_cast<std::size_t>(file.least_latency_ns.load(std::memory_order_relaxed) * kFastest /
                                           file.chunk_bytes),
@@ -112,7 +112,7 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
     if (error == 0) error = walk.extent_error_;
     walk.awaited_ = {};
   }
-  // Checks before the program touches the chunk, because that would bring the pages back.
+  // Checks the chunk before the program touches it, because a touch would read missing pages again.
   if (ticket.filled_) {
     if (const auto share = filled_share(file, *ticket.filled_); share) {
       const std::lock_guard lock(mutex_);

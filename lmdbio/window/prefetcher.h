@@ -37,14 +37,14 @@ class Prefetcher {
   static Prefetcher* get() noexcept;
   /// Returns nullptr until get() has been called.
   static Prefetcher* existing() noexcept;
-  /// Called around a fork.  Otherwise a child could inherit a Prefetcher that another thread is making,
-  /// with its lock held.
+  /// Called around a fork.  Otherwise a child could inherit an incomplete Prefetcher and a lock that another
+  /// thread holds.
   static void lock_creation() noexcept;
   static void unlock_creation() noexcept;
 
   /// Returns the WindowFile of `window`.  The first call for a window creates it.  `used_bytes`: the part of
-  /// the file that the database uses.  `snapshot`: the newest known one.  If it returns an error, the file
-  /// cannot be read ahead.
+  /// the file that the database uses.  `snapshot`: the newest known one.  After an error the file cannot be
+  /// read ahead.
   Result<std::shared_ptr<WindowFile>> open(const std::shared_ptr<Window>& window, const Origin& origin,
                                            const char* name, std::uint64_t used_bytes,
                                            std::uint64_t snapshot) noexcept;
@@ -85,8 +85,8 @@ class Prefetcher {
   /// with MDB_NORDAHEAD.  The mapping has read-ahead as long as there is such a walk.
   void use_readahead(WindowFile& file, bool on) noexcept;
   /// Loads the first `used_bytes` of `file` in the background, into the page cache or as chunks.  Returns
-  /// false if they fit nowhere or the I/O thread cannot be started.  With lock() held; no load of the file
-  /// is going on.
+  /// false if they fit nowhere or the I/O thread cannot be started.  Requires that lock() is held and no load
+  /// of the file is in progress.
   bool begin_whole_load(WindowFile& file, std::uint64_t used_bytes) noexcept;
   /// Records values that a walk under a snapshot of `used_bytes` has passed by; each value is given by an
   /// address inside it.  If the program reads them later, outside of calls, the file is loaded as a whole.

@@ -56,7 +56,7 @@ class Schedule final : public ChunkPlans {
 
   /// Empties all plans for the file.
   void clear_plans(const WindowFile& file) noexcept;
-  /// Called after all chunks of the file were evicted.  Those that are in plans are wanted again.
+  /// Called after all chunks of the file were evicted.  Chunks that are in plans are wanted again.
   void want_again(const WindowFile& file) noexcept;
   /// Called if out of memory.  All pending requests fall back to page faults.
   void give_up() noexcept;

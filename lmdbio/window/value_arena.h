@@ -49,7 +49,7 @@ class SlabPool {
 /// Allocates memory for the values of one transaction.  One thread at a time.
 class ValueArena {
  public:
-  /// An address in the arena and its offset in the file are equal modulo this.
+  /// The address of a byte in the arena and its offset in the file are equal modulo kUnit.
   static constexpr std::size_t kUnit = 4096;
 
   /// A read into the arena.

@@ -24,7 +24,7 @@ namespace lmdbio::window {
 class PageLoader {
  public:
   /// Loads the pages `first` to `first` + `n` - 1, which must lie below the view's end.  They stay until the
-  /// transaction ends.  Returns false if they cannot be read; the loader knows why.
+  /// transaction ends.  Returns false if they cannot be read; the loader keeps the error.
   virtual bool load(std::uint64_t first, std::uint64_t n) noexcept = 0;
 
  protected:
@@ -87,9 +87,9 @@ class WindowView {
   PageLoader* loader_ = nullptr;
 };
 
-/// Memory that a piece of a file is read into before it is published in a window.  It is private and
-/// aligned to 2 MiB, and has huge pages where available.  Forked children do not inherit it, and core dumps
-/// leave it out.
+/// Memory into which a piece of a file is read before the piece is published in a window.  This memory is
+/// private and aligned to 2 MiB, and has huge pages where available.  Forked children do not inherit it, and
+/// core dumps leave it out.
 class Staging {
  public:
   Staging() noexcept = default;

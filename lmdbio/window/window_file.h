@@ -50,7 +50,7 @@ struct WholeLoad {
 /// Byte counts that show whether the page cache keeps what is read into it (path_change.h).
 struct PageCacheUse {
   std::uint64_t read = 0;     ///< read into the page cache since check_memory() last checked
-  std::uint64_t reached = 0;  ///< bytes of these chunks that walks have reached recently
+  std::uint64_t reached = 0;  ///< bytes of chunks read into it that walks have reached recently
   std::uint64_t lost = 0;     ///< the part of `reached` that was not in the page cache any more
 };
 
