@@ -15,7 +15,7 @@ class LeafLister {
   enum class Step : unsigned char {
     wait,  ///< for pages that the source does not have yet
     done,
-    given_up,  ///< the tree is damaged, or has more pages than start() was told
+    given_up,  ///< the tree is damaged, or one level has more pages than start() allows
   };
 
   /// Starts a list for a tree of `depth` levels, 2 or more.  `most`: upper limit on the pages of one level.

@@ -135,7 +135,7 @@ class Lookups {
   /// Whether to read around values.  True if the file is remote, lookups go all over it, and it is not being
   /// loaded.
   bool around_ = false;
-  bool off_ = false;                          ///< nothing can be done for this environment's lookups
+  bool off_ = false;                          ///< lookups of this environment cannot be prefetched
   std::uint32_t window_ = 0;                  ///< number of the window that the members below belong to
   std::shared_ptr<window::WindowFile> file_;  ///< null: no lookup has missed anything yet
   gather::NeededPages needs_;                 ///< reads of that file

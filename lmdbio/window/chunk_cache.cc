@@ -81,8 +81,8 @@ bool ChunkCache::is_to_stay(const WindowFile& file, const Resident& r) const noe
   return r.name && file.source->is_to_come(r.chunk);
 }
 
-// Evicts the oldest of the chunks that this process shares and that no other process will reach.  If there is
-// none and `urgent`, evicts the oldest chunk that another process will reach.
+// Evicts the oldest unplanned chunk that this process shares and that no other process will reach.  If there
+// is none and `urgent`, evicts the oldest chunk that another process will reach.
 void ChunkCache::make_room_for_others(WindowFile& file, bool urgent) noexcept {
   const Resident *least = nullptr, *least_to_stay = nullptr;
   for (const Residents::List* const list : {&file.residents.unused(), &file.residents.used()})

@@ -33,7 +33,7 @@ struct FileStats {
   Counter most_resident;     ///< largest number of chunks resident at the same time
   Counter most_vmas;         ///< largest number of VMAs that all chunks of the process took
   Counter loads_begun;       ///< loads of the whole file
-  Counter loads_finished;    ///< loads of the whole file that were completed
+  Counter loads_finished;    ///< loads of the whole file that reached the end
   Counter vanished;          ///< bytes read into the page cache, but evicted before a walk reached them
   Counter went_direct;       ///< changes to direct reads, see path_change.h
   Counter key_walks;         ///< times a walk was seen to skip its values

@@ -124,7 +124,8 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   /// A read has failed.  Since then the page cache may have pages without their bytes.  Calls that count
   /// resident pages count such pages, too, and an access to such a page may raise a signal.  Any thread.
   std::atomic<bool> read_failed{false};
-  /// Chunks are read into the page cache because PageFiller is not available.  Only the I/O thread uses it.
+  /// PageFiller is not available, so buffered reads bring chunks into the page cache.  Only the I/O thread
+  /// uses it.
   bool cannot_populate = false;
   PageCacheUse page_cache_use;
   std::atomic<unsigned> users{0};  ///< number of environments; any thread may read it
