@@ -55,7 +55,7 @@ class EnvironmentFile {
   const std::shared_ptr<window::Window>& window() const noexcept { return window_; }
   /// Replaces the window.  No other thread may use this object meanwhile.
   void set_window(std::shared_ptr<window::Window> window) noexcept { window_ = std::move(window); }
-  /// Makes the windows for the snapshots of an unmapped file, from the first one.  Threads: as set_window().
+  /// Creates unmapped_file(), with the current window as its first window.  Threads: as set_window().
   Status begin_unmapped(std::uint64_t used_pages);
   /// Returns nullptr if the file is mapped.
   UnmappedFile* unmapped_file() const noexcept { return unmapped_file_.get(); }
@@ -65,7 +65,7 @@ class EnvironmentFile {
   /// Returns the cache of the current window.  The first call makes it, for a snapshot of `used_pages`.
   /// Returns nullptr if there can be none.
   std::shared_ptr<window::WindowFile> cache(std::uint64_t used_pages) noexcept;
-  /// Returns the cache of the window that `view`, of a running transaction, belongs to.
+  /// Returns the cache of the window to which `view` belongs.  `view` must belong to a running transaction.
   std::shared_ptr<window::WindowFile> cache(const window::WindowView& view) noexcept;
   /// Returns the cache if there is one already, else nullptr.
   std::shared_ptr<window::WindowFile> cache_so_far() const noexcept;
@@ -73,7 +73,7 @@ class EnvironmentFile {
   window::FileStats stats(const window::WindowFile& file) const noexcept {
     return unmapped_file_ != nullptr ? unmapped_file_->stats() : file.stats;
   }
-  /// Announces that a transaction of snapshot `txnid` begins, which has read nothing yet.  The file has
+  /// Called when a transaction of snapshot `txnid` begins, before it reads anything.  The file has
   /// `file_bytes`, and the snapshot uses `used_bytes` of it.  On ENOMEM the transaction must not begin.
   Status new_snapshot(std::uint64_t txnid, std::uint64_t file_bytes, std::uint64_t used_bytes) noexcept;
 

@@ -28,7 +28,7 @@ void LeafAhead::walked(const window::WindowView& view, const format::PageView& p
   next_ = leaf_at(view, parent, taken + 1);
   if (const std::byte* const page = leaf_at(view, parent, taken + 2); page != nullptr)
     __builtin_prefetch(page);
-  // The page numbers of later leaves, early enough.
+  // Prefetch the page numbers of later leaves early enough.
   if (constexpr unsigned kBranchAhead = 8; taken + kBranchAhead < parent.count())
     __builtin_prefetch(parent.bytes() + load<std::uint16_t>(parent.bytes() + format::kPageHeader +
                                                             2 * (taken + std::size_t{kBranchAhead})));
@@ -42,9 +42,9 @@ void LeafAhead::walked(const window::WindowView& view, const format::PageView& p
   more_lines_ = whole && lines > 1 ? lines - 1 : 0;
 }
 
-// Switches between the trials and the faster method.  Reads the clock at most once in kTrialLeaves leaves.
-// A disturbance can only lengthen a trial, so the shortest cost counts.  The shortest cost decays slowly,
-// so that one bad trial decides nothing.
+// Switches between the trials and the faster method.  Reads the clock at most once in kTrialLeaves leaves.  A
+// disturbance can only lengthen a trial, so the lowest cost of all trials counts.  The stored lowest cost
+// grows slowly, so that a single trial does not decide forever.
 void LeafAhead::tune() noexcept {
   constexpr double kForget = 1.1;
   const std::int64_t now = now_ns();

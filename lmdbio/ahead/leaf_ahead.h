@@ -5,11 +5,11 @@
 //   nothing                                 0.89          0.95
 //   all lines of the leaf, evenly paced     0.57          0.51
 //   one line a record: its node's header    0.38          0.67
-// Memory bandwidth limits the second method, and memory latency limits the third.  Which one is better
-// depends on whether the program reads the values, and only the time shows that.  So LeafAhead tries both
-// now and then, for some leaves each, and keeps the faster one.  It also prefetches the first line of the
-// page after the next.  That line holds the slots with the offsets of the node headers; a load that waits
-// for the slots would delay everything behind it (0.48 instead of 0.38).
+// Memory bandwidth limits the second method, and memory latency limits the third.  Which method is better
+// depends on whether the program reads the values, and only measured times show that.  So LeafAhead tries
+// both methods now and then, for some leaves each, and keeps the faster one.  It also prefetches the first
+// line of the page after the next.  That line holds the slots, which have the offsets of the node headers.
+// Without this prefetch, a load of a slot would delay all later loads (0.48 instead of 0.38).
 #pragma once
 
 #include "lmdbio/base/bytes.h"
@@ -21,9 +21,10 @@ namespace lmdbio::ahead {
 class LeafAhead {
  public:
   void off() noexcept { next_ = nullptr; }
-  /// Starts anew: the walk starts at, or jumped to, entry `index` of `leaf`, below entry `taken` of
-  /// `parent`.  The walk may never need the next leaf, so it is only prefetched, which cannot fault.  Its
-  /// nodes are assumed to have the same offsets as this leaf's, which is true for records of one size.
+  /// Starts anew at entry `index` of `leaf`, where the walk starts or to which it jumped.  The leaf lies
+  /// below entry `taken` of `parent`.  The walk may never need the next leaf.  So the next leaf is not read,
+  /// only prefetched, which cannot cause a page fault.  Its nodes are assumed to have the same offsets as
+  /// those of `leaf`, which is true for records of one size.
   void jumped(const window::WindowView& view, const format::PageView& parent, unsigned taken,
               const format::PageView& leaf, unsigned index) noexcept;
   /// Records that the walk came to `leaf` from the leaf before it.  From here on, the walk is expected to
@@ -47,16 +48,15 @@ class LeafAhead {
                                   unsigned i) noexcept;
   void tune() noexcept;
 
-  const std::byte* next_ = nullptr;  ///< the next leaf; null: a step prefetches nothing
-  const std::byte* slots_ =
-      nullptr;               ///< of the entries to prefetch, shifted by the step at which they are due
-  unsigned more_lines_ = 0;  ///< lines to prefetch of each node after its first
+  const std::byte* next_ = nullptr;   ///< the next leaf; null: a step prefetches nothing
+  const std::byte* slots_ = nullptr;  ///< the entry to prefetch at the step to entry i is in slot i from here
+  unsigned more_lines_ = 0;           ///< lines to prefetch of each node after its first
   Phase phase_ = Phase::start;
   bool keep_whole_ = false;
   unsigned leaves_left_ = 0;
-  std::uint64_t entries_ = 0;  ///< number walked in this phase
+  std::uint64_t entries_ = 0;  ///< entries walked in this phase
   std::int64_t since_ns_ = 0;
-  double headers_cost_ = 0, whole_cost_ = 0;  ///< ns per entry; 0: not tried yet
+  double headers_cost_ = 0, whole_cost_ = 0;  ///< measured ns per entry; 0: not tried yet
 };
 
 }  // namespace lmdbio::ahead

@@ -8,14 +8,14 @@
 
 namespace lmdbio::ahead {
 
-/// Lists the leaf pages of one tree, in as many calls as its source needs to get the branch pages.  Does no
-/// I/O: the result depends on the pages in the source only.
+/// Lists the leaf pages of one tree.  It takes several calls if the source must first get branch pages.  Does
+/// no I/O: the result depends only on the pages in the source.
 class LeafLister {
  public:
   enum class Step : unsigned char {
     wait,  ///< for pages that the source does not have yet
     done,
-    given_up,  ///< the tree is damaged, or has more pages than start() was told
+    given_up,  ///< the tree is damaged, or one level has more pages than start() allows
   };
 
   /// Starts a list for a tree of `depth` levels, 2 or more.  `most`: upper limit on the pages of one level.

@@ -1,4 +1,4 @@
-// Distinguishes lookups by keys in the order of the tree from others, by the places of the lookups.  Pure.
+// Detects, from the places of lookups in the tree, whether their keys are in the order of the tree.  Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace lmdbio::ahead {
 
-/// Recognizes lookups that go through a tree like a walk: one entry after the other or every k-th, up or
-/// down.  The walk may be continuous, or consist of runs with jumps between them, as the workers of a data
-/// loader produce them.  A few lookups elsewhere in a row do not end it.
+/// Recognizes lookups that go through a tree like a walk.  They take one entry after the other or every k-th
+/// entry, up or down.  The walk may be continuous, or consist of runs with jumps between them, as the workers
+/// of a data loader produce them.  A few successive lookups elsewhere do not end a walk.
 class LookupSequence {
  public:
   /// Number of equal steps in a row that make a walk.
@@ -57,20 +57,21 @@ class LookupSequence {
     }
     skipped_ = 0;
   }
-  /// The next `lookups` lookups are not reported to came_to().
+  /// Announces that the next `lookups` lookups are not reported to came_to().
   void skip(unsigned lookups) noexcept { skipped_ = lookups; }
   /// Forgets all places.
   void forget() noexcept { *this = LookupSequence(); }
 
   bool is_walk() const noexcept { return in_a_row_ >= kWalk; }
-  /// Of a walk: whether a lookup in the leaf page below `taken` is likely to be a step of it.
+  /// If there is a walk: returns whether a lookup in the leaf page below `taken` is likely to be a step of
+  /// the walk.
   bool is_near(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
     return distance(last_, Position(root, taken, 0, 0), reach()) != kFar;
   }
-  /// Of a walk: distance from one lookup to the next, in entries; negative: downwards.
+  /// If there is a walk: returns the distance from one lookup to the next, in entries; negative: downwards.
   std::int64_t step() const noexcept { return step_; }
-  /// Of a walk: expected number of lookups left in the current run, judging by earlier runs.  1 or more; 0
-  /// if no end is in sight.
+  /// If there is a walk: returns how many lookups are left in the current run if it is as long as earlier
+  /// runs.  The result is 1 or more, or 0 if no run has ended yet.
   std::uint64_t left_in_run() const noexcept {
     return runs_ == 0 ? 0 : std::max<std::uint64_t>(usual_run_ > run_ ? usual_run_ - run_ : 0, 1);
   }
@@ -97,8 +98,8 @@ class LookupSequence {
   }
   // Returns the entries from `a` to `b`, or kFar if more than `reach` leaf pages lie between them.  Leaf
   // pages in between are assumed to have as many entries as the first one.  The number of children of a
-  // branch page is unknown.  So the last leaf of one branch page and the first leaf of the next count as
-  // neighbours as far as `taken` shows.
+  // branch page is unknown.  So if `a` and `b` lie below successive branch pages, the lower leaf is assumed
+  // to be the last leaf of its branch page.
   static std::int64_t distance(const Position& a, const Position& b, std::int64_t reach) noexcept {
     if (a.depth != b.depth || a.root != b.root) return kFar;
     std::size_t level = 0;
@@ -124,11 +125,11 @@ class LookupSequence {
     run_ += skipped_ + 1;
   }
 
-  Position last_;   ///< of the walk, or of the last lookup
-  Position stray_;  ///< of a lookup elsewhere after last_
+  Position last_;   ///< last position of the walk; without a walk, of the last lookup
+  Position stray_;  ///< position of a lookup elsewhere, after last_
   std::int64_t step_ = 0;
   unsigned in_a_row_ = 0, strays_ = 0, skipped_ = 0;
-  std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump; in earlier runs
+  std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump, and their average in earlier runs
   unsigned runs_ = 0;                      ///< runs that have ended
 };
 

@@ -23,7 +23,7 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const window
   const Readahead::Step kind = value ? Readahead::Step::value : Readahead::Step::leaf;
   bool each_leaf;
   const bool there = readahead_.step(kind, place, need, view, run_, each_leaf).ok();
-  // Readahead grants a fast program far more than a look at memory covers, so limit the run.
+  // Readahead grants a fast program far more than one residency probe covers, so limit the run.
   if (!readahead_.is_streaming()) {
     const std::uint64_t around = kLook >> view.shift();
     const std::uint64_t from = std::max(run_.first, need.first - std::min(need.first, around));
@@ -52,8 +52,8 @@ unsigned LookupWalk::covered(const WalkPlace& place, const window::WindowView& v
   return n;
 }
 
-// The kernel reads ahead of lookups in order, and data that it is still reading looks resident.  So a walk
-// probes again before it has gone much further than one residency probe of Readahead covers.
+// Data that the kernel is still reading ahead looks resident.  So a walk probes again before it goes much
+// beyond the data that one residency probe of Readahead covers.
 unsigned LookupWalk::ask_within(const WalkPlace& place, const window::WindowView& view) const noexcept {
   constexpr std::uint64_t kLeast = 16, kMost = 1024;
   const std::uint64_t values = std::min(place.value_pages, view.pages()) << view.shift();

@@ -1,4 +1,4 @@
-// Prefetches for lookups by keys in the order of the tree, as for a walk.
+// Prefetches for lookups whose keys are in the order of the tree, as for a walk.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@
 
 namespace lmdbio::ahead {
 
-/// Recognizes and prefetches the walk of lookups of one transaction handle.  Follows the handle's thread
-/// rule.
+/// Recognizes a walk in the lookups of one transaction handle, and prefetches for it.  Follows the handle's
+/// thread rule.
 class LookupWalk {
  public:
   explicit LookupWalk(EnvironmentFile& env) noexcept : readahead_(env, Readahead::Uses::all) {}
 
-  /// Whether lookups are a walk and one in the leaf page below `taken` is likely to be a step of it.
+  /// Returns whether the lookups are a walk, and a lookup in the leaf page below `taken` is likely to be a
+  /// step of it.
   bool has(std::uint64_t root, std::span<const std::uint16_t> taken) const noexcept {
     return sequence_.is_walk() && readahead_.is_on() && sequence_.is_near(root, taken);
   }
-  /// Of a walk: entries from one lookup to the next, 1 or more.
+  /// If there is a walk: returns the number of entries from one lookup to the next, 1 or more.
   std::uint32_t width() const noexcept { return static_cast<std::uint32_t>(std::abs(sequence_.step())); }
-  /// Whether the walk is being prefetched.
+  /// Returns whether the walk is being prefetched.
   bool is_streaming() const noexcept { return readahead_.is_streaming(); }
-  /// Waits until `need` can be read; returns false if it cannot be read now.  `need` is a leaf page, and
-  /// `place.leaf` is none; or it is a value.
+  /// Waits until `need` can be read; returns false if it cannot be read now.  `need` is a leaf page or a
+  /// value.  For a leaf page, `place.leaf` is none.
   bool bring(const WalkPlace& place, const PageRun& need, const window::WindowView& view) noexcept;
   /// Records that the lookup has come to `place`.
   void came_to(std::uint64_t root, const WalkPlace& place) noexcept {
@@ -35,12 +36,13 @@ class LookupWalk {
     if (!sequence_.is_walk() && readahead_.has_walk()) end_walk();
   }
   bool forward() const noexcept { return sequence_.step() >= 0; }
-  /// Returns how many lookups after `place` find what they need in memory if the walk continues.
+  /// Returns how many of the next lookups after `place` will find all their data in memory if the walk
+  /// continues.
   unsigned covered(const WalkPlace& place, const window::WindowView& view) const noexcept;
-  /// Returns after how many lookups from `place` on the next one must probe, although its data was in
-  /// memory.
+  /// Returns the largest number of lookups from `place` to the next probe.  This limit applies even if all
+  /// data was in memory so far.
   unsigned ask_within(const WalkPlace& place, const window::WindowView& view) const noexcept;
-  /// The next `lookups` lookups are not reported to came_to().
+  /// Announces that the next `lookups` lookups are not reported to came_to().
   void skip(unsigned lookups) noexcept { sequence_.skip(lookups); }
   /// Forgets the walk and all places.  Called when the window has changed.
   void forget() noexcept {

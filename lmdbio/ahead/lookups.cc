@@ -20,12 +20,12 @@ namespace {
 /// Fallback where no call reports residency: a read of a resident page takes less than kReadNs, plus 1 ns
 /// for each kBytesANs bytes.
 constexpr std::int64_t kReadNs = 40'000, kBytesANs = 4;
-/// Time that another thread usually needs to do something and to answer, at most.
+/// Upper limit on the time that another thread usually needs to do a task and to answer, in ns.
 constexpr std::int64_t kOtherThreadNs = 40'000;
 /// Limits on the size of a piece, in bytes.  A value of more than two pieces is read by several requests at
 /// a time.
 constexpr std::uint64_t kLeastPiece = std::uint64_t{128} << 10, kMostPiece = std::uint64_t{1} << 20;
-/// In bytes; page faults read the rest of a larger value.
+/// Upper limit on the bytes read of one value.  Page faults read the rest of a larger value.
 constexpr std::uint64_t kMostValue = std::uint64_t{64} << 20;
 /// Upper limits for a list of leaf pages: pages of one level, and lookups until the list is complete.
 constexpr std::uint64_t kMostLeaves = std::uint64_t{1} << 20;
@@ -97,7 +97,7 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   return next;
 }
 
-// Follows the lookup's path through the tree and probes each page before it looks at it.  Returns true if
+// Follows the lookup's path through the tree.  Probes each page before it reads the page.  Returns true if
 // something was missing, or if the lookup belongs to a walk that is being prefetched.
 bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   const format::DbRecord& db = lookup.db;
@@ -197,8 +197,8 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   return missed;
 }
 
-// The walk also reads the values between one lookup and the next.  Returns true if they are small, or if
-// other processes use them.
+// Returns whether to read ahead like a walk, which also reads the values between one lookup and the next.
+// Returns true if these values are small, or if other processes use them.
 bool Lookups::is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
                                const window::WindowView& view) const noexcept {
   constexpr std::uint64_t kMostBetween = std::uint64_t{128} << 10;
@@ -208,23 +208,23 @@ bool Lookups::is_worth_walking(const WalkPlace& way, std::uint64_t leaf,
           StrideWalk::is_shared(*file_, file_->chunk_at(leaf << view.shift()), 1000 / walk_.width()));
 }
 
-// Returns true if all of the range is in memory, or looks so.
+// Returns true if all of the range is in memory, or seems to be.
 bool Lookups::there(const window::WindowView& view, std::uint64_t at, std::uint64_t bytes) noexcept {
   if (file_ != nullptr && file_->resident_now(file_->chunk_at(at)) &&
       file_->resident_now(file_->chunk_at(at + bytes - 1)))
     return true;
   if (const std::optional<double> share = env_->cached_share(at, bytes, view); share) return *share >= 1;
-  // No call reports residency to this user, so a timed read answers.  The read brings what is missing.
-  // After recent misses it covers the whole range, so that there is one request.
+  // No call reports residency to this user, so the time of a read decides.  The read also reads what is
+  // missing.  After recent misses it covers the whole range in one request.
   if (!sensor_.cold() || file_ == nullptr) return env_->time_read(at, view).value_or(kReadNs) < kReadNs;
   const std::int64_t begun = now_ns();
   (void)read_exactly(at, bytes);
   return now_ns() - begun < kReadNs + kOtherThreadNs + static_cast<std::int64_t>(bytes) / kBytesANs;
 }
 
-// Returns true if the data half a MiB after `at` is not in memory; the caller found the data at `at` in
-// memory.  The kernel may then be reading ahead of lookups in order.  Their data looks
-// resident while it is still being read.
+// Returns true if the data half a MiB after `at` is not in memory.  The caller has found the data at `at` in
+// memory.  In this case the kernel may be reading ahead of lookups in order, whose data looks resident while
+// it is still being read.
 bool Lookups::is_edge(const window::WindowView& view, std::uint64_t at) noexcept {
   constexpr std::uint64_t kBeyond = std::uint64_t{512} << 10, kBytes = std::uint64_t{64} << 10;
   const std::uint64_t end = view.pages() << view.shift();
@@ -233,7 +233,7 @@ bool Lookups::is_edge(const window::WindowView& view, std::uint64_t at) noexcept
 }
 
 // Returns the extent to read for a small value on remote storage: as many bytes as the kernel would read
-// around it.  A request takes its time whatever its size, and later lookups may need the data around the
+// around it.  A small request takes as long as a larger one, and later lookups may need the data around the
 // value.
 Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept {
   const std::uint64_t piece = std::min(file_->readahead, kLeastPiece);
@@ -246,8 +246,8 @@ Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file
 // Reads the range and waits for it.  Returns false if the lookup's own page faults must read it.
 bool Lookups::bring(const window::WindowView& view, std::uint64_t at, std::uint64_t bytes) {
   if (!open_file(view)) return false;
-  // Other threads read the further pieces meanwhile.  This thread waits for pieces that they are reading
-  // and skips pieces that they have read.
+  // Other threads read further pieces in the meantime.  This thread waits for pieces that are being read, and
+  // skips pieces that have been read.
   const std::uint64_t piece = std::clamp(file_->readahead, kLeastPiece, kMostPiece);
   if (bytes > 2 * piece) {
     if (value_walk_ == nullptr) value_walk_ = std::make_unique<window::Walk>(file_);

@@ -1,9 +1,10 @@
 // Prefetches for lookups by key whose data is not in memory.
 //
-// A lookup that misses memory costs a page fault for its leaf page and one or more for its value.  Each
-// page fault waits for the kernel's read-around.  A lookup that probes follows the path of the real lookup
-// before it.  It reads exactly the pages on that path that are not in memory, a value in one request.  All
-// lookups probe while data is missing; one in many probes where data is in memory.
+// A lookup that misses memory costs a page fault for its leaf page and one or more for its value.  Each page
+// fault waits for the kernel's read-around.  A probe goes along the path of a lookup before the lookup itself
+// does.  It reads exactly the pages on that path that are not in memory, a value in one request.  While data
+// is missing, there is a probe before each lookup.  While data is in memory, there is a probe before one
+// lookup in many.
 #pragma once
 
 #include <array>
@@ -34,7 +35,7 @@ class LookupSensor {
   /// Number of lookups in a row that probe at an edge; enough to recognize a walk.
   static constexpr unsigned kAtEdge = LookupSequence::kWalk + 1;
 
-  /// Records a probe and returns how many lookups later the next one is due, 1 or more.  `edge`: the
+  /// Records a probe and returns after how many lookups the next probe is due, 1 or more.  `edge`: the
   /// lookup's data is in memory, but the data further on is not.
   unsigned asked(bool missed, bool edge = false) noexcept {
     if (missed) {
@@ -52,10 +53,11 @@ class LookupSensor {
     at_edge_ = kAtEdge;
     return 1;
   }
-  /// Whether data was missing recently, so that each lookup probes.
+  /// Returns whether data was missing recently, so that each lookup probes.
   bool cold() const noexcept { return cold_; }
-  /// Whether the next probe is to test for an edge.  Returns false during the probes that follow an edge:
-  /// frequently used data may be scattered over a file that is mostly not in memory.
+  /// Returns whether the next probe is to test for an edge.  Returns false during the probes that follow an
+  /// edge.  Otherwise lookups of frequently used data would find edges again and again in a file that is
+  /// mostly not in memory.
   bool wants_edge() const noexcept { return !cold_ && at_edge_ == 0; }
 
  private:
@@ -63,8 +65,8 @@ class LookupSensor {
   unsigned in_a_row_ = 0, interval_ = 1, at_edge_ = 0;
 };
 
-/// Detects lookups that go through the file in order.  The kernel serves those better, because it reads
-/// around a missing page.  `gap`: size of that read-around in bytes.
+/// Detects lookups that go through the file in order.  The kernel serves such lookups better, because it
+/// reads around a missing page.  `gap`: size of that read-around in bytes.
 class LookupOrder {
  public:
   /// Returns whether [at, at + bytes) is near the previous lookup's range, and remembers it.
@@ -76,7 +78,7 @@ class LookupOrder {
   }
 
  private:
-  std::uint64_t at_ = 0, end_ = 0;  ///< of the last lookup, byte offsets
+  std::uint64_t at_ = 0, end_ = 0;  ///< range of the last lookup, byte offsets
 };
 
 /// Prefetches for the lookups of one transaction handle.  Follows the transaction's thread rule.
@@ -96,14 +98,14 @@ class Lookups {
   };
   struct Lookup {
     const format::DbRecord& db;
-    const format::Comparator& order;  ///< of the keys; never a program's own function
+    const format::Comparator& order;  ///< order of the keys; never a program's own function
     const MDB_val& key;
     bool or_next;  ///< the next record is returned if the key does not exist
   };
-  /// Call before making `lookup`.  Afterwards, all data that the lookup needs is in memory, except where
-  /// its own page faults are as good.  Returns how many lookups later to call this again; kNever: not in
-  /// this environment.  Does not report damaged pages: the lookup does.  Not a cancellation point;
-  /// preserves errno.
+  /// Call before making `lookup`.  Afterwards, all data that the lookup needs is in memory, except where page
+  /// faults are as good.  Returns after how many lookups to call this again; kNever: no more in this
+  /// environment.  Does not report damaged pages: the lookup does.  Not a cancellation point; preserves
+  /// errno.
   std::uint32_t before(const Source& source, const Lookup& lookup) noexcept;
   static constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
@@ -126,13 +128,14 @@ class Lookups {
   EnvironmentFile* env_;
   LookupSensor sensor_;
   LookupWalk walk_;
-  unsigned covered_ = 0;  ///< lookups after this one that need no probe if the walk continues
+  unsigned covered_ = 0;  ///< number of lookups after this one that need no probe if the walk continues
   unsigned within_ = 0;   ///< upper limit on the lookups until the next probe; 0: no limit
   bool edge_ = false;     ///< this lookup is at an edge (LookupSensor)
   LookupOrder leaves_, values_;
-  /// Read around values: the file is remote, lookups go all over it, and it is not being loaded.
+  /// Whether to read around values.  True if the file is remote, lookups go all over it, and it is not being
+  /// loaded.
   bool around_ = false;
-  bool off_ = false;                          ///< nothing can be done for this environment's lookups
+  bool off_ = false;                          ///< lookups of this environment cannot be prefetched
   std::uint32_t window_ = 0;                  ///< number of the window that the members below belong to
   std::shared_ptr<window::WindowFile> file_;  ///< null: no lookup has missed anything yet
   gather::NeededPages needs_;                 ///< reads of that file

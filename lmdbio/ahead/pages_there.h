@@ -1,4 +1,4 @@
-// Provides the pages of a tree that a plan may look at.
+// Provides the pages of a tree from which a plan is made.
 #pragma once
 
 #include <cstdint>

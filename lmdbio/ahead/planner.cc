@@ -40,7 +40,7 @@ class Planner {
  private:
   bool enough() const noexcept { return pages_ >= limits_.pages || out_.runs.size() >= limits_.runs; }
 
-  /// Adds a run to the plan.  Returns false once the plan has enough.
+  /// Adds a run to the plan.  Returns false once the plan is long enough.
   bool need(std::uint64_t first, std::uint64_t pages) {
     pages_ += pages;
     if (!place_.apart && !out_.runs.empty() && out_.runs.back().first + out_.runs.back().pages == first)
@@ -101,7 +101,7 @@ class Planner {
       if (is_leaf && !place_.values) return true;
       if (!source_.get(child, page)) {
         lost_ = place_.period != 1;
-        pages_ += leaf_pages_;  // its values likely take as many pages as those of the leaf before
+        pages_ += leaf_pages_;  // assume as many pages of values as in the leaf before
         return is_leaf && scout_ != 0 && --scout_ != 0 && !enough();
       }
       if (page.count() == 0 || page.is_branch() == is_leaf) return false;
@@ -133,10 +133,10 @@ void plan_walk(const WalkPlace& place, PageSource& source, const PlanLimits& lim
 
 namespace {
 
-/// Needs that follow one another in the file, or nearly.
+/// Needs that are adjacent in the file, or nearly.
 struct Stretch {
-  /// Page where the next need is expected: forward, the one after the last need; backward, the last need's
-  /// first.
+  /// Page where the next need is expected.  Forward: the page after the last need.  Backward: the first page
+  /// of the last need.
   std::uint64_t end = 0;
   std::uint64_t pages = 0;
 };
@@ -157,7 +157,7 @@ class Folder {
   void run(const PageRun& need, const Plan& plan) {
     out_.chunks.clear();
     out_.alone.clear();
-    // Leaf pages may be farther apart, by one leaf that lies elsewhere.
+    // Leaf pages may be farther apart than other needs, because one leaf between them may lie elsewhere.
     near_leaf_ = std::clamp(3 * plan.leaf_pages, near_, std::max(near_, geometry_.pages_a_chunk() / 2));
     // Find out which stretch each need belongs to, and how long the stretches become.
     stretches_.clear();
@@ -168,8 +168,8 @@ class Folder {
     const bool goes_on = member_[0] == 0;
     for (const PageRun& r : plan.runs) member_.push_back(join(r));
     if (is_scattered()) dense_ = std::max(dense_, geometry_.pages_a_chunk() / 2);
-    // In a backward walk, a leaf page is needed before its values but may have a lower page number.  The
-    // walk then reaches it through the values, so it belongs to their stretch.
+    // In a backward walk, a leaf page is needed before its values but may have a lower page number.  The walk
+    // then reaches the leaf page through the values, so the page belongs to their stretch.
     if (!forward_ && need.pages == 1 && !plan.runs.empty() && plan.runs[0].first > need.first &&
         plan.runs[0].first - need.first < geometry_.pages_a_chunk() && is_dense(1))
       member_[0] = member_[1];
@@ -237,8 +237,9 @@ class Folder {
     return nearest;
   }
 
-  /// Unites two stretches that the next need both continues, and returns the number of the result.
-  /// Example: in a backward walk, a leaf page that was needed before its values, and the values.
+  /// Unites two stretches if the next need continues both of them, and returns the number of the result.
+  /// Example: in a backward walk, the stretch of a leaf page that was needed before its values, and the
+  /// stretch of the values.
   std::size_t unite(std::size_t first, std::size_t second, std::uint64_t end) {
     stretches_[first] = {end, stretches_[first].pages + stretches_[second].pages};
     stretches_.erase(stretches_.begin() + static_cast<std::ptrdiff_t>(second));
@@ -246,8 +247,8 @@ class Folder {
     return first;
   }
 
-  /// Whether many needs are known and most of them lie in short stretches.  Then some needs that follow one
-  /// another say nothing about the rest of a chunk.
+  /// Returns whether many needs are known and most of them lie in short stretches.  If so, a few adjacent
+  /// needs do not predict that the rest of a chunk is needed.
   bool is_scattered() const noexcept {
     std::uint64_t all = 0, in_long = 0;
     for (std::size_t i = 0; i < stretches_.size(); ++i) {
@@ -319,14 +320,15 @@ class Folder {
   void go_on_from(std::uint64_t page, bool another_turn) {
     const std::uint32_t last = geometry_.chunk_of(std::max(geometry_.file_pages, std::uint64_t{1}) - 1);
     std::uint32_t c = std::min(geometry_.chunk_of(page), last);
-    std::size_t passed = 0;  // exact chunks; no more than could be planned
+    std::size_t passed = 0;  // exact chunks that were skipped, at most horizon_
     while (!another_turn && facts_.is_exact(c) ? ++passed <= horizon_ : add(c)) {
       if (forward_ ? c == last : c == 0) return;
       c = forward_ ? c + 1 : c - 1;
     }
   }
 
-  /// Plans for a walk that ends and may start again.  The first time, only a little is prefetched for that.
+  /// Plans for a walk that ends and may start again.  The first time, only a little is prefetched for the new
+  /// start.
   void start_again() {
     constexpr std::size_t kFirstTime = 1;
     if (history_.epochs == 0) horizon_ = std::min(horizon_, out_.chunks.size() - kept_ + kFirstTime);
@@ -339,7 +341,7 @@ class Folder {
   std::size_t horizon_, kept_ = 0;
   std::uint64_t near_leaf_ = 0;  ///< pages
   const std::uint64_t near_;     ///< pages
-  std::uint64_t dense_;          ///< pages in a row that justify whole chunks
+  std::uint64_t dense_;          ///< number of adjacent pages that justify whole chunks
   ChunkFacts& facts_;
   FoldedPlan& out_;
   std::vector<Stretch> stretches_;

@@ -1,8 +1,8 @@
 // Plans which pages a walk reads next: pure functions of the tree's pages that can be read now.
 //
-// plan_walk() lists the needs of a walk in their exact order, as branch and leaf pages tell it.
-// fold_plan() turns the list into a plan for a cache of chunks.  Where needs follow one another in the
-// file, it plans whole chunks, also beyond the known needs.  Isolated needs are read exactly.
+// plan_walk() lists the needs of a walk in their exact order, which it takes from branch and leaf pages.
+// fold_plan() turns the list into a plan for a cache of chunks.  Where needs are adjacent in the file, it
+// plans whole chunks, also beyond the known needs.  For isolated needs it plans exact reads.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ struct WalkPlace {
   format::PageView leaf = format::PageView::none();
   unsigned index = 0;  ///< of the entry that is needed now
   bool forward = true;
-  bool values = true;             ///< overflow pages are needed as well
-  bool apart = false;             ///< each run is to be one page or one value, even where runs touch
-  std::uint64_t period = 1;       ///< every how many values one is needed; 1: all; 2 or more: see `skip`
-  std::uint64_t skip = 0;         ///< with a period: entries from `index` on before the first needed one
+  bool values = true;        ///< overflow pages are needed as well
+  bool apart = false;        ///< plan each page and each value as a run of its own, even if runs are adjacent
+  std::uint64_t period = 1;  ///< one value in this many is needed; 1: all values; 2 or more: see `skip`
+  std::uint64_t skip = 0;    ///< if `period` is 2 or more: entries to skip from `index` on
   std::uint64_t value_pages = 0;  ///< overflow pages per record, on average
   std::uint64_t given_bytes = 0;  ///< total size of the values that the transaction has returned so far
 };
@@ -44,8 +44,8 @@ struct WalkPlace {
 /// Pages that a walker may enter without another call of Readahead::step().
 struct FreeRun {
   std::uint64_t first = 0, pages = 0;
-  /// Whether the `more` + 1 pages from `p` on are inside.  It takes one comparison.  Pages that start up to
-  /// `more` pages before this run count as inside as well, which costs at most a page fault.
+  /// Returns whether the `more` + 1 pages from `p` on are inside the run.  Takes one comparison.  So it also
+  /// returns true for pages that start up to `more` pages before the run, which costs at most a page fault.
   bool covers(std::uint64_t p, std::uint64_t more) const noexcept { return p - first + more < pages; }
   static constexpr FreeRun everything() noexcept { return {0, ~std::uint64_t{0}}; }
 };
@@ -74,18 +74,19 @@ struct PlanLimits {
 };
 
 /// Plans the needs of a walk from `place` on.  A page that the source does not have is planned, but nothing
-/// below it.  With a period, no value after such a page is planned.  A damaged page ends the plan; the walk
-/// itself reports it.  May throw bad_alloc.
+/// below it.  If `place.period` is not 1, no value after such a page is planned.  A damaged page ends the
+/// plan; the walk itself reports it.  May throw bad_alloc.
 void plan_walk(const WalkPlace& place, PageSource& source, const PlanLimits& limits, unsigned page_shift,
                Plan& out);
 
 /// How a walk has gone so far; an input of its next plan.
 struct WalkHistory {
   std::uint64_t end_page = 0;                    ///< where its last needs ended
-  std::uint64_t run_pages = 0;                   ///< pages that it needed in a row up to there
+  std::uint64_t run_pages = 0;                   ///< number of adjacent pages that it needed up to there
   std::uint64_t first_page = ~std::uint64_t{0};  ///< where it started, at an edge of a tree; ~0: elsewhere
   unsigned epochs = 0;                           ///< number of times that it has started there again
-  /// 0 to kMostScattered.  Each doubles the pages in a row that justify whole chunks.
+  /// How scattered the needs are, 0 to kMostScattered.  Each step doubles the number of adjacent pages that
+  /// justify whole chunks.
   unsigned scattered = 0;
   static constexpr unsigned kMostScattered = 5;
 };
@@ -102,9 +103,10 @@ struct ChunkGeometry {
 /// Tells fold_plan() the state of chunks.
 class ChunkFacts {
  public:
-  /// Whether the chunk must not be read as a whole: what a walk needs of it is read exactly.
+  /// Returns whether the chunk must not be read as a whole.  Needs in such a chunk are read exactly.
   virtual bool is_exact(std::uint32_t chunk) = 0;
-  /// Whether the chunk is in memory or being read: needs in it require no reads of their own.
+  /// Returns whether the chunk is in memory or being read.  Needs in such a chunk require no reads of their
+  /// own.
   virtual bool is_here(std::uint32_t chunk) = 0;
 
  protected:
@@ -119,13 +121,13 @@ struct FoldedPlan {
 };
 
 /// Folds `plan` into chunks and runs.  `need`: what the walk needs now; it comes first.  Plans at most
-/// `horizon` chunks, 1 or more, plus up to 64 that are here and hold short needs.  Plans chunks for another
-/// turn of the walk without a call of is_exact().
+/// `horizon` chunks, which is 1 or more, plus up to 64 chunks with short needs for which is_here() is true.
+/// Does not call is_exact() for chunks that the walk needs only if it starts again.
 void fold_plan(const PageRun& need, const Plan& plan, bool forward, const WalkHistory& history,
                const ChunkGeometry& geometry, std::size_t horizon, ChunkFacts& facts, FoldedPlan& out);
 
-/// Returns how many chunks to be ahead.  `now`: the current number; it doubles after each wait of the walk
-/// (`stalled`).  The result is from 2 to `most`, or `most` if that is less than 2.
+/// Returns how many chunks to read ahead.  `now`: the current number.  The number doubles each time the walk
+/// had to wait (`stalled`).  The result is from 2 to `most`, or `most` if that is less than 2.
 constexpr std::size_t next_horizon(std::size_t now, bool stalled, std::size_t most) noexcept {
   const std::size_t wanted = stalled ? 2 * now : now;
   return wanted < 2 ? (most < 2 ? most : 2) : wanted > most ? most : wanted;

@@ -13,13 +13,13 @@ using window::Prefetcher;
 
 namespace {
 
-/// Steps from one probe to the next of a walk whose values may be unused.
+/// Number of steps from one probe to the next, for a walk whose values may be unused.
 constexpr unsigned kAskedAgain = 64;
-/// Bytes of needs after which earlier extents may have left the page cache.
+/// After a walk has needed this many bytes, its earlier extents may have left the page cache.
 constexpr std::uint64_t kPassed = std::uint64_t{64} << 20;
-/// Chunks ahead at the start: at the edge of a tree on remote storage, and elsewhere.
+/// Initial number of chunks ahead: at the edge of a tree on remote storage, and elsewhere.
 constexpr std::size_t kFirstHorizon = 8, kJumpHorizon = 2;
-/// Upper limit on the needs in a row that are read by themselves after a failed prefetch.
+/// Upper limit on the needs in a row that are read one by one after a failed prefetch.
 constexpr unsigned kMostAlone = 64;
 
 }  // namespace
@@ -71,7 +71,7 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const wi
     alone_ = alone_next_;
   }
   // The failed read was larger than `need`, or began before `need` was needed.  Storage may have failed
-  // elsewhere in it, or may have recovered.  Some file systems also report a file's growth before they
+  // outside of `need`, or may have recovered.  Some file systems also report a file's growth before they
   // allow reads of it.
   if (alone) {
     st = read_need(need, view);
@@ -82,8 +82,8 @@ Status Readahead::step(Step kind, WalkPlace place, const PageRun& need, const wi
   return st;
 }
 
-// Reads `need` into the page cache and waits.  A page fault that fails would end in a signal.  Pages that
-// are in the page cache may lack their bytes: the kernel reads ahead of faults, and forgets that it failed.
+// Reads `need` into the page cache and waits.  Without this, a failed page fault would raise a signal.  Pages
+// in the page cache may lack their bytes, because the kernel does not remember that its read-ahead failed.
 Status Readahead::read_need(const PageRun& need, const window::WindowView& view) noexcept {
   window::WindowFile& file = walk_->file();
   Status st;
@@ -112,7 +112,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
     }
     if (state_ != State::picking) (void)pick(place, view);
   } else if (kind == Step::edge && state_ == State::stream && ValueUse::tells_each(place, view)) {
-    (void)pick(place, view);  // another turn may use other values
+    (void)pick(place, view);  // the new turn may use other values
   }
   passed_ += need.pages << view.shift();
   if (trail_.turns_at(place, kind == Step::edge) && passed_ >= kPassed) {
@@ -121,7 +121,7 @@ Status Readahead::step_now(Step kind, WalkPlace place, const PageRun& need, cons
   }
   if (kind == Step::edge) start_over(place.forward, need);
   if (state_ == State::picking) {
-    // If data is in memory, nothing has to be found out, and the walk goes on without further calls.
+    // If data is in memory, the use of values does not matter, and the walk goes on without further calls.
     if (!ValueUse::tells_each(place, view) && ++asked_ % kAskedAgain == 0 &&
         probe_.in_memory(need, place.forward, now, view)) {
       const ResidencyProbe kept = probe_;
@@ -184,7 +184,7 @@ bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& n
   std::shared_ptr<window::WindowFile> file = env_->cache(view);
   if (file == nullptr) return false;
   if (file->path() == ReadPath::page_faults) {
-    // Page faults are as good, unless values are left out.
+    // Page faults are as good, unless the program skips values.
     if (!env_->no_readahead()) {
       walk_ = std::make_unique<window::Walk>(std::move(file));
       Prefetcher::existing()->add(*walk_);

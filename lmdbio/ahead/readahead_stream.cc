@@ -1,4 +1,4 @@
-// The read-ahead of a stream: its plans, and whether the program reads the values.
+// The read-ahead of a stream: makes its plans, and finds out whether the program reads the values.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -22,30 +22,30 @@ namespace {
 constexpr std::uint64_t kReadingSpeed = 50;
 constexpr std::uint64_t kJudged = std::uint64_t{1} << 20;  ///< fewer bytes of values show nothing
 constexpr unsigned kUnread = 2, kAllCached = 4;
-/// Pages sampled per chunk: one touch in 64 KiB shows (window/touched.h).  After kUntouched chunks in a row
-/// without a touch, the values count as not read.
+/// Number of pages sampled per chunk.  A sample shows a touch in its 64 KiB (window/touched.h).  After
+/// kUntouched chunks in a row without a touch, the values count as not read.
 constexpr unsigned kSamples = 3, kUntouched = 4;
 /// While values are read, one in this many chunks is sampled.
 constexpr unsigned kSampledAgain = 8;
-/// Upper limit on the needs from one plan of a sparse walk to the next.  Half of the planned needs are left
-/// then.
+/// Upper limit on the number of needs from one plan of a sparse walk to the next.  Half of the planned needs
+/// are left at that time.
 constexpr unsigned kSparseSteps = 16;
 /// Upper limit on the extent for one value, in bytes.  Page faults read the rest of the value.
 constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
-/// A step that took longer has waited for data.
+/// A step that takes longer than this has waited for data.
 constexpr std::int64_t kStallNs = 50'000;
-/// After this many chunks in a row that a walk comes to for the first time, it counts as less scattered.
+/// A walk counts as less scattered after this many chunks in a row that it reaches for the first time.
 constexpr unsigned kFresh = 8;
 
 }  // namespace
 
-/// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first question that needs
-/// it, and keeps it.
+/// The state of chunks for one fold_plan().  Takes the Prefetcher's lock at the first call that needs it, and
+/// keeps the lock.
 class Readahead::Facts final : public ChunkFacts {
  public:
   explicit Facts(const Readahead& readahead) noexcept : readahead_(readahead) {}
-  /// Whether the walk has left the chunk, or has read it in pieces.  Read as a whole, it would be read
-  /// twice.
+  /// Returns whether the walk has left the chunk, or has read it in pieces.  A read of the whole chunk would
+  /// then read data twice.
   bool is_exact(std::uint32_t chunk) override {
     if (chunk == last_) return exact_;
     const window::WindowFile& file = readahead_.walk_->file();
@@ -59,8 +59,8 @@ class Readahead::Facts final : public ChunkFacts {
   }
 
  private:
-  /// A chunk counts as read in pieces from this part of it on.  A walk may begin with a few exact reads
-  /// while a StrideWalk finds out which values are used.
+  /// A chunk counts as read in pieces if one part in kPart of it was read exactly.  A walk may begin with a
+  /// few exact reads while a StrideWalk finds out which values are used.
   static constexpr std::uint64_t kPart = 2;
 
   std::uint64_t asked_bytes(ChunkIndex chunk) {
@@ -76,7 +76,7 @@ class Readahead::Facts final : public ChunkFacts {
   bool exact_ = false;
 };
 
-// Whether the chunk is in memory or being read, or the walk still waits for it.
+// Returns whether the chunk is in memory, is being read, or is in the walk's plan.
 bool Readahead::is_planned(ChunkIndex chunk) const noexcept {
   return walk_->file().table.state(chunk) != window::ChunkState::file ||
          std::find(chunks_.begin(), chunks_.end(), chunk) != chunks_.end();
@@ -86,8 +86,8 @@ bool Readahead::comes_back_to(ChunkIndex chunk) const noexcept {
   return trail_.been_in(window::raw(chunk)) && !is_planned(chunk);
 }
 
-// Reads a need that lies in no chunk of the plan, up to the size of its extent.  Page faults read the rest
-// of a large value.
+// Reads a need that lies in no chunk of the plan, up to kMostExtent bytes.  Page faults read the rest of a
+// large value.
 Status Readahead::read_exactly(const PageRun& need, const window::WindowView& view) noexcept {
   const window::WindowFile& file = walk_->file();
   const PageRun start{need.first, std::min(need.pages, kMostExtent >> view.shift())};
@@ -98,15 +98,15 @@ Status Readahead::read_exactly(const PageRun& need, const window::WindowView& vi
   return {};
 }
 
-// Whether the program may have read the values that it was given since the last step returned.
+// Returns whether the program may have read the values that it was given since the last step returned.
 bool Readahead::reads_values(std::int64_t now, std::uint64_t given) noexcept {
   const std::uint64_t bytes = given - given_before_;
   const auto passed = static_cast<std::uint64_t>(std::max<std::int64_t>(now - left_ns_, 1));
   return bytes < kJudged || passed >= bytes / kReadingSpeed;
 }
 
-// Whether the program has read none of the values that it passed since the last step returned, or was given
-// none.
+// Returns whether the program has read none of the values that it passed since the last step returned, or was
+// given none.
 bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& place) noexcept {
   const std::uint64_t bytes = place.given_bytes - given_before_;
   if (samples_.empty()) return kind == Step::value && !reads_values(now, place.given_bytes);
@@ -118,8 +118,8 @@ bool Readahead::leaves_values(Step kind, std::int64_t now, const WalkPlace& plac
                      [](auto p) { return p == window::TouchedPages::Page::absent; });
 }
 
-// Chooses pages of `chunk` whose touch will show that values are read.  Private memory shows no touch;
-// pages that were touched before show no new one.
+// Chooses pages of `chunk` whose touch will show that values are read.  Touches of private memory cannot be
+// seen.  Pages that were touched before cannot show a new touch.
 void Readahead::sample(const FreeRun& chunk, const window::WindowView& view) noexcept {
   samples_.clear();
   if (unread_ == 0 && ++chunks_given_ % kSampledAgain != 0) return;
@@ -183,8 +183,8 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (file.path() == ReadPath::page_cache || file.shares_chunks)
     if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_, !place.forward);
-  // A chunk that has been evicted since was read in vain, in part.  The page cache keeps chunks, unless
-  // drop_behind is set.
+  // If a chunk is evicted before the walk comes back, a part of its read was useless.  The page cache keeps
+  // chunks, unless drop_behind is set.
   const bool loses = file.path() == ReadPath::direct || file.drop_behind;
   if (loses && (comes_back_to(a) || comes_back_to(b))) {
     history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
@@ -192,7 +192,8 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   }
   const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
-  // A superfluous chunk stays in the page cache for later, but in private memory it is read in vain.
+  // A chunk that is not needed may be useful later if it is in the page cache, but not if it is in private
+  // memory.
   if (file.path() == ReadPath::direct) plan_.leaf_pages = 0;
   {
     Facts facts(*this);

@@ -9,8 +9,8 @@ namespace lmdbio::ahead {
 
 namespace {
 
-/// Ranges to probe for residency, in bytes: kLookBytes here, and kFarBytes at distance kFar, which is
-/// beyond the kernel's read-ahead.
+/// Ranges to probe for residency, in bytes: kLookBytes at the walk's position, and kFarBytes at distance kFar
+/// from there.  kFar is beyond the kernel's read-ahead.
 constexpr std::uint64_t kLookBytes = std::uint64_t{1} << 20, kFarBytes = std::uint64_t{256} << 10,
                         kFar = std::uint64_t{32} << 20;
 /// Bytes granted around a place that was found in memory: at first, and at most.

@@ -13,7 +13,7 @@ namespace lmdbio::ahead {
 class ResidencyProbe {
  public:
   explicit ResidencyProbe(EnvironmentFile& env) noexcept : env_(&env) {}
-  /// Returns whether the data around `need` is in memory, as far as can be found out.
+  /// Returns whether the data around `need` seems to be in memory.
   bool in_memory(const PageRun& need, bool forward, std::int64_t now,
                  const window::WindowView& view) noexcept;
   /// Returns the run to grant around `need`, for which in_memory() has returned true.

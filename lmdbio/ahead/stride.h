@@ -1,5 +1,4 @@
-// Finds out which values of a walk a program reads, if their order follows a rule.  Pure; fed with
-// observations.
+// Finds out from observations which values of a walk a program reads, if they follow a rule.  Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,7 @@
 namespace lmdbio::ahead {
 
 /// Recognizes a constant stride in the use of values.  Values are numbered in the order of the walk.  Each
-/// one is observed once, in that order.
+/// value is observed once, in this order.
 class Stride {
  public:
   enum class Seen : unsigned char { unused, used, unknown };
@@ -26,30 +25,30 @@ class Stride {
     if (changes_ >= kMostChanges || unclear_ >= kMostUnclear) return Verdict::irregular;
     return period_ != 0 && sure_ >= kEstablished ? Verdict::stride : Verdict::unknown;
   }
-  /// Returns the guessed distance of used values, 2 or more; 0: no guess.  A guess exists from the first
-  /// distance on, before verdict() returns Verdict::stride.
+  /// Returns the guessed distance of used values, 2 or more; 0: no guess.  A guess exists as soon as one
+  /// distance is known, even before verdict() returns Verdict::stride.
   std::uint64_t period() const noexcept { return period_; }
-  /// With a guess: number of times in a row that the distance was seen, 1 or more.
+  /// With a guess: returns how many times in a row the distance was seen, 1 or more.
   unsigned sure() const noexcept { return sure_; }
-  /// With a guess: whether value `number` is expected to be used.
+  /// With a guess: returns whether value `number` is expected to be used.
   bool predicts(std::uint64_t number) const noexcept {
     return period_ != 0 && number > anchor_ && (number - anchor_) % period_ == 0;
   }
-  /// With a guess: number of values from `number` on before the next used one.  `number` is beyond those
-  /// observed.
+  /// With a guess: returns how many values, from `number` on, come before the next used one.  `number` must
+  /// be larger than all observed numbers.
   std::uint64_t until_next(std::uint64_t number) const noexcept {
     const std::uint64_t past = (number - anchor_) % period_;
     return past == 0 ? 0 : period_ - past;
   }
   bool seen_unused() const noexcept { return unused_ != 0; }
   bool seen_used() const noexcept { return any_used_; }
-  /// Number of Seen::unused in a row; Seen::unknown between them does not count.
+  /// Returns the number of Seen::unused in a row.  Seen::unknown does not interrupt the row.
   std::uint64_t unused_in_a_row() const noexcept { return unused_in_a_row_; }
 
  private:
   static constexpr unsigned kMostUnclear = 8;
   static constexpr unsigned kDense = 3, kEstablished = 2, kMostChanges = 4, kMostExtras = 3, kMostMissed = 2;
-  /// Right guesses in a row: after the first number missed uses are forgotten, after the second all failures.
+  /// After kFairlyClean right guesses in a row, missed uses are forgotten.  After kClean, all failures are.
   static constexpr unsigned kFairlyClean = 4, kClean = 8;
 
   void note_used(std::uint64_t number) noexcept;
@@ -62,7 +61,7 @@ class Stride {
   // Observations.
   std::uint64_t last_ = 0;           ///< last used value; valid if any_used_
   std::uint64_t unknown_since_ = 0;  ///< unknown values after last_
-  std::uint64_t distance_ = 0;       ///< of the last two used values with no unknown one between; 0: none
+  std::uint64_t distance_ = 0;       ///< of the last two used values without unknown ones between; 0: none
   unsigned same_ = 0;                ///< equal distances in a row
   unsigned in_a_row_ = 0;            ///< used values in a row, without others between
   // The guess.

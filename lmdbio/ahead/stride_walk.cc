@@ -17,15 +17,17 @@ namespace {
 
 /// Number of values at the start that are fetched whether they are used or not.
 constexpr std::uint64_t kProbed = 4;
-/// Gives up after this many values at the start that were fetched without finding out whether all are used.
+/// StrideWalk gives up if, after this many fetched values at the start, it does not know yet whether all
+/// values are used.
 constexpr unsigned kMostProbed = 16;
 /// After this many unused values in a row, the values that follow are watched for late reads.
 constexpr std::uint64_t kPassedBy = 16;
-/// Leaf pages ahead; of a walk that reads leaf pages only: at first, and at most.  kMostProbes: leaf pages
-/// that a plan may probe.
+/// kLeaves: leaf pages ahead.  A walk that reads leaf pages only has kFirstLeaves ahead at first, and
+/// kMostLeaves at most.  kMostProbes: leaf pages that a plan may probe.
 constexpr std::size_t kLeaves = 32, kFirstLeaves = 8, kMostLeaves = 64;
 constexpr unsigned kMostProbes = 48;
-/// Upper limits on what is fetched ahead: bytes, and values.  The surer the guess, the more values.
+/// Upper limits on what is fetched ahead, in bytes and in values.  The number of values grows with the
+/// reliability of the guess.
 constexpr std::uint64_t kMostAhead = std::uint64_t{64} << 20;
 constexpr unsigned kMostValues = 32;
 
@@ -48,8 +50,8 @@ std::unique_ptr<StrideWalk> StrideWalk::start(window::Walk& walk, const WalkPlac
                                               const window::WindowView& view) noexcept {
   window::WindowFile& file = walk.file();
   const bool each = ValueUse::tells_each(place, view);
-  // Where page faults read the data, they also read only the leaf pages if the program does not read
-  // values.
+  // If page faults read the data and values are small, there is nothing to gain: page faults, too, read only
+  // the leaf pages if the program does not read values.
   if (!place.values || (!each && file.path() == ReadPath::page_faults)) return nullptr;
   if (choose_read_path(Access::stride, facts_of(file)) == ReadPath::none) return nullptr;
   const std::byte* const leaf = place.leaf.bytes();
@@ -63,7 +65,7 @@ std::unique_ptr<StrideWalk> StrideWalk::start(window::Walk& walk, const WalkPlac
 }
 
 bool StrideWalk::is_shared(window::WindowFile& file, ChunkIndex chunk, std::uint32_t share) noexcept {
-  // Data that one process reads into private memory is of no use to another.
+  // Data that one process reads into private memory is of no use to other processes.
   if (file.path() == ReadPath::direct && !file.shares_chunks) return false;
   const std::shared_ptr<node::Table> node = file.node.table();
   if (node == nullptr) return false;
@@ -118,7 +120,7 @@ Result<bool> StrideWalk::step(Step at, const WalkPlace& here, const PageRun& nee
       run = {need.first, need.pages};
     }
   } else {
-    use_.leave_leaf();  // from an earlier turn, if the tree has one leaf
+    use_.leave_leaf();  // may be set from an earlier turn if the tree has only one leaf
     if (const Status st = arrive_at_leaf(at, place, need, view); !st.ok()) return st;
     if (stride.period() == 0 && stride.unused_in_a_row() >= kPassedBy)
       pass_by(walk_.file(), place.leaf, view);
@@ -178,7 +180,7 @@ bool StrideWalk::is_resident(std::uint64_t offset, std::uint64_t bytes) const no
   return file.resident_now(file.chunk_at(offset)) && file.resident_now(file.chunk_at(offset + bytes - 1));
 }
 
-// Fetches the likely needs from the entry with `number` on.  Waits for `first` if it is not null.
+// Fetches the likely needs from entry `number` on.  Waits for `first` if it is not null.
 Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* first,
                          const window::WindowView& view) {
   Prefetcher& prefetcher = *Prefetcher::existing();

@@ -1,14 +1,14 @@
-// Finds out during a walk which values the program reads.  If it reads every k-th, fetches only leaf pages
-// and those values.
+// Finds out during a walk which values the program reads.  If the program reads every k-th value, fetches
+// only leaf pages and those values.
 //
 // The fetched data goes to the page cache, so that the kernel's page tables show which pages were touched
 // (window/touched.h).  The first few values are fetched while the program reads.  A walk that reads all of
 // them becomes a stream at once.
 //
-// Page tables do not distinguish small values: one touch makes all nearby pages present that are in the
-// page cache.  But a value that was not fetched is not in the page cache.  So the first value that the
-// program reads costs it a page fault that waits for storage.  Until then, a walk over small values reads
-// leaf pages only.  From then on it is a stream.
+// Page tables do not distinguish small values, because one touch makes all nearby pages of the page cache
+// present.  But a value that was not fetched is not in the page cache.  So the first value that the program
+// reads causes a page fault that waits for storage.  Until then, a walk over small values reads leaf pages
+// only.  From then on it is a stream.
 #pragma once
 
 #include <algorithm>
@@ -31,20 +31,20 @@ namespace lmdbio::ahead {
 /// start it anew.
 class StrideWalk {
  public:
-  /// Starts for a walk at `place`; `walk` outlives the result.  Returns nullptr if use cannot be observed
-  /// here, other processes use most of the values, the program has read the previous value, or there is no
-  /// memory.
+  /// Starts observing a walk at `place`.  `walk` must outlive the result.  Returns nullptr if use cannot be
+  /// observed here or there is no memory.  Also returns nullptr if other processes use most of the values, or
+  /// the program has read the previous value.
   static std::unique_ptr<StrideWalk> start(window::Walk& walk, const WalkPlace& place,
                                            const window::WindowView& view) noexcept;
 
-  /// Whether this walk and walks of other processes on the node together use most of the values around
-  /// `chunk`.  The process that comes first should then read all of the data.  `share`: the part of the
-  /// values that this walk uses, in 1/1000; 0: unknown.  Publishes a known share to the other processes.
+  /// Returns whether this walk and walks of other processes on the node together use most of the values
+  /// around `chunk`.  The process that comes first should then read all of the data.  `share`: the part of
+  /// the values that this walk uses, in 1/1000; 0: unknown.  Publishes a known share to the other processes.
   static bool is_shared(window::WindowFile& file, window::ChunkIndex chunk, std::uint32_t share) noexcept;
 
-  /// Does what Readahead::step() does, and requires a call at each leaf.  Returns false if the walk reads
-  /// all of its values, reads them by no rule, or cannot be observed any more.  The walk is a stream from
-  /// then on, and this object is of no further use.  May throw bad_alloc.
+  /// Does what Readahead::step() does, and requires a call at each leaf.  Returns false if the program reads
+  /// all values, reads them without a rule, or cannot be observed any more.  The walk is a stream from then
+  /// on, and this object is of no further use.  May throw bad_alloc.
   Result<bool> step(Step at, const WalkPlace& place, const PageRun& need, const window::WindowView& view,
                     FreeRun& run);
 
@@ -71,10 +71,10 @@ class StrideWalk {
   // The position of the walk.
   bool forward_ = true;
   std::uint64_t leaf_page_ = ~std::uint64_t{0};
-  /// Number of the leaf's first entry in walk order; entries in the leaf.
+  /// Number of the leaf's first entry in walk order; number of entries in the leaf.
   std::uint64_t base_ = 0, entries_ = 0;
   std::uint64_t next_ = 0;                     ///< number of the entry after the last one given
-  std::size_t leaves_ = 0, leaves_ahead_ = 0;  ///< leaf pages fetched at a time; of those, still ahead
+  std::size_t leaves_ = 0, leaves_ahead_ = 0;  ///< leaf pages fetched at a time; those still ahead
   unsigned probed_ = 0;                        ///< values since the start that were fetched without a guess
   bool counted_ = false, keys_counted_ = false;
   Plan plan_;

@@ -17,8 +17,8 @@ namespace lmdbio::ahead {
 class Trail {
  public:
   /// Records that the walk comes to `place`.  Returns true if it has turned: at an edge, by a change of
-  /// direction, or by a jump backwards.  The trail is empty then, because the walk may need anew what it
-  /// left.
+  /// direction, or by a jump backwards.  The trail is empty then, because the walk may need its earlier
+  /// chunks again.
   bool turns_at(const WalkPlace& place, bool edge) noexcept {
     const std::size_t depth = std::min(place.taken.size(), taken_.size());
     const bool knows = depth == depth_ && !edge && place.forward == forward_;

@@ -75,7 +75,7 @@ Status UnmappedFile::open_one(std::uint64_t used_bytes, std::list<Entry>& out) {
   return {};
 }
 
-// Drops snapshots without readers, except for the latest one: the next transaction most likely takes that.
+// Drops snapshots without readers, except for the latest snapshot: the next transaction most likely reads it.
 void UnmappedFile::drop_older(std::list<Entry>& gone) noexcept {
   for (auto e = entries_.begin(); e != entries_.end();) {
     const auto at = e++;

@@ -19,11 +19,11 @@
 namespace lmdbio::ahead {
 
 /// Returns a new number, for a window or for a snapshot of an unmapped file.  Numbers are unique across
-/// environments, because a cursor may be renewed to a transaction of another one.  Never 0.
+/// environments, because a cursor may be renewed to a transaction of another environment.  Never 0.
 std::uint32_t next_window_number() noexcept;
 
-/// Owns the windows of one unmapped file.  Any thread.  The Prefetcher's lock guards its state; a fork holds
-/// this lock.
+/// Owns the windows of one unmapped file.  Any thread.  The Prefetcher's lock guards its state; this lock is
+/// also held during a fork.
 class UnmappedFile {
  public:
   /// A window for one snapshot.  A transaction may read all members from enter() to leave().
@@ -35,8 +35,8 @@ class UnmappedFile {
     unsigned readers = 0;  ///< running transactions
   };
 
-  /// `first` is the window with room for the whole map.  The caller closes its cache, `first_cache`.  The
-  /// path in `origin` must outlive this object.
+  /// `first` is the window with room for the whole map.  `first_cache` is its cache, which the caller closes.
+  /// The path in `origin` must outlive this object.
   UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
                std::shared_ptr<window::Window> first, std::shared_ptr<window::WindowFile> first_cache);
   ~UnmappedFile();
@@ -44,8 +44,8 @@ class UnmappedFile {
   UnmappedFile& operator=(const UnmappedFile&) = delete;
 
   /// Begins a transaction of snapshot `txnid` and returns its window.  The snapshot uses `used_bytes` of the
-  /// file, which has `file_bytes`.  If no transaction reads the window and too much memory is in use, its
-  /// data is dropped first.  Returns MDB_READERS_FULL if transactions hold too many different snapshots,
+  /// file, which has `file_bytes`.  If no transaction reads the window and too much memory is in use, first
+  /// drops the window's data.  Returns MDB_READERS_FULL if transactions hold too many different snapshots,
   /// ENOMEM, or the error of opening the file again.
   Result<Entry*> enter(std::uint64_t txnid, std::uint64_t used_bytes, std::uint64_t file_bytes) noexcept;
   /// Ends a transaction.  Drops the window's data if this was the last transaction of an older snapshot.
@@ -58,7 +58,7 @@ class UnmappedFile {
 
  private:
   static constexpr std::uint64_t kNoSnapshot = ~std::uint64_t{0};
-  /// Upper limit; each window has its own descriptors.
+  /// Upper limit on the number of windows.  Each window has its own descriptors.
   static constexpr std::size_t kMostWindows = 64;
 
   Entry* find(std::uint64_t txnid) noexcept;

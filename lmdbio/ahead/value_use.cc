@@ -11,25 +11,25 @@ using window::TouchedPages;
 
 namespace {
 
-/// Bytes on each side of a sampled page that must belong to its value.  The system's page may begin
-/// elsewhere than the file's.
+/// Bytes on each side of a sampled page that must belong to its value.  This includes 4 KiB because pages of
+/// the system and of the file may begin at different offsets.
 constexpr std::uint64_t kAround = TouchedPages::kAround + (4 << 10);
 /// Gives up after this many values at the start whose use cannot be seen.
 constexpr unsigned kMostUnseen = 8;
-/// Out of kUnseen values in a row whose use was not seen, kUnseenFaults major page faults mean that they
-/// are read where it does not show.
+/// ValueUse gives up if kUnseen values in a row are not seen used, but kUnseenFaults major page faults occur
+/// meanwhile.  Then the program reads values where their use cannot be seen.
 constexpr unsigned kUnseen = 8, kUnseenFaults = 4;
-/// Number of unused values that are sampled once more, and how many used ones among them show that the
-/// program reads late.
+/// kLate unused values are checked a second time.  If kReadLate of them are used by then, the program reads
+/// late.
 constexpr std::size_t kLate = 16, kReadLate = 8;
 /// After this many unused values in a row, the walk counts as one over keys and calls step() at leaves only.
 constexpr std::uint64_t kKeys = 256;
-// For values whose use cannot be told apart:
-/// If a leaf has more bytes of values, the walk calls step() at each value.
+// The constants below are for values whose use cannot be distinguished.
+/// If the values of a leaf take more bytes than this, the walk calls step() at each value.
 constexpr std::uint64_t kMostUnasked = std::uint64_t{1} << 20;
-/// Samples of a leaf.
+/// Number of samples of a leaf.
 constexpr unsigned kOfLeaf = 8;
-/// One sample in this many is looked at again later.
+/// One sample in this many is checked again later.
 constexpr unsigned kLookedAtAgain = 8;
 
 // Returns the pages of the value of an entry; none if it has no valid pages of its own.
@@ -79,14 +79,14 @@ bool ValueUse::goes_on() const noexcept {
          (tells_each_ || !stride_.seen_used());
 }
 
-// Each look costs two changes of threads.  So values whose reading would have caused a page fault wait for
-// one, or for other values to be looked at with.
+// Each check costs two thread switches.  So values that the program cannot read without a page fault are
+// checked only after a page fault, or together with other values.
 void ValueUse::look_back(const WalkPlace* value, const window::WindowView& view, window::FileStats& stats) {
   const Faults now = given_.empty() ? before_ : faults();
   const bool quiet = now.all == before_.all, asks = value != nullptr && upcoming(*value) == nullptr;
   if (tells_each_ && quiet && !asks && !is_fast() && !probes() && given_.size() < Upcoming::kMost) return;
-  // Without page faults, nothing was touched; without major ones, nothing that was not in memory.  The
-  // first values may be in the page cache since the file was opened.
+  // Without page faults, the program has touched no new page.  Without major page faults, it has touched no
+  // page that was not in memory.  The first values may have been in the page cache since the file was opened.
   const bool minor = !tells_each_ && now.major == before_.major;
   const bool fast = tells_each_ ? is_fast() && quiet : minor && (quiet || stride_.unused_in_a_row() >= kLate);
   looks_.clear();
@@ -112,7 +112,7 @@ void ValueUse::look_back(const WalkPlace* value, const window::WindowView& view,
     Stride::Seen seen = Stride::Seen::unknown;
     if (g.sample != nullptr) {
       const TouchedPages::Page page = fast ? TouchedPages::Page::absent : looked_[i];
-      const bool tells = !minor || g.absent;  // without a wait, present pages show nothing
+      const bool tells = !minor || g.absent;  // without a major page fault, present pages show nothing
       if (page != TouchedPages::Page::unknown)
         seen = page == TouchedPages::Page::touched && tells ? Stride::Seen::used : Stride::Seen::unused;
     }
@@ -148,9 +148,8 @@ void ValueUse::look_back(const WalkPlace* value, const window::WindowView& view,
   }
 }
 
-// Collects samples of unused values and looks at them again together.  Returns true if many are used by
-// then.  Such a program reads values some time after it was given them, which looks like a program that
-// does not read them.
+// Collects samples of unused values and checks them again together.  Returns true if many are used by then.
+// Such a program reads values some time after they were given, so that they seem unused at first.
 bool ValueUse::read_late(const std::byte* sample) {
   late_.push_back(sample);
   if (late_.size() < kLate) return false;
@@ -161,7 +160,7 @@ bool ValueUse::read_late(const std::byte* sample) {
   return static_cast<std::size_t>(used) >= kReadLate;
 }
 
-// Returns the state of the value's page from the last look ahead; null if the value was not part of it.
+// Returns the state of the value's page in upcoming_; null if the value is not in upcoming_.
 const TouchedPages::Page* ValueUse::upcoming(const WalkPlace& value) const noexcept {
   if (value.leaf.bytes() != upcoming_.leaf || value.forward != upcoming_.forward) return nullptr;
   const unsigned i = value.forward ? value.index - upcoming_.first : upcoming_.first - value.index;

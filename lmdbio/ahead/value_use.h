@@ -1,4 +1,4 @@
-// Finds out which of the values that a walk is given the program reads: page tables show what it has touched.
+// Finds out which values of a walk the program reads.  Page tables show which pages the program has touched.
 #pragma once
 
 #include <array>
@@ -14,11 +14,12 @@
 
 namespace lmdbio::ahead {
 
-/// Observes the values that one walk of a cursor is given.  Values are numbered in the order of the walk.
+/// Observes the values that one walk of a cursor gives to the program.  Values are numbered in the order of
+/// the walk.
 class ValueUse {
  public:
-  /// Whether average values are so large that a touch of a page in their middle shows the use of that value
-  /// alone.  Otherwise only the use of the first value that the program reads can be seen.
+  /// Returns whether values are so large, on average, that a touch of a value's middle page shows the use of
+  /// only this value.  Otherwise only the use of the first value that the program reads can be seen.
   static bool tells_each(const WalkPlace& place, const window::WindowView& view) noexcept;
 
   ValueUse(window::TouchedPages touched, bool tells_each) noexcept
@@ -26,35 +27,37 @@ class ValueUse {
 
   /// Returns false if the states of pages cannot be read, or in a forked child.
   bool can_look() const noexcept { return bool{touched_}; }
-  /// Whether the program has read the value before `place`: the walk jumped to a place near here, and the
-  /// program reads the values that it has come to since.
+  /// Returns whether the program has read the value before `place`.  If so, the walk has jumped to a place
+  /// near here, and the program has been reading its values since.
   bool has_read_before(const WalkPlace& place, const window::WindowView& view) const noexcept;
   void anew() noexcept;
 
-  /// Finds out which of the values given so far were used.  `value`: the one that is given next, or null.
-  /// Counts predictions in `stats`.
+  /// Finds out which of the values given so far were used.  `value`: the place of the value that is given
+  /// next, or null.  Counts predictions in `stats`.
   void look_back(const WalkPlace* value, const window::WindowView& view, window::FileStats& stats);
   /// Records that value `number`, at `place`, is given to the program.
   void give(std::uint64_t number, const WalkPlace& place, bool predicted, const window::WindowView& view);
-  /// Records that all values of a leaf are given, from number `base` on; likely none is used.  Returns the
-  /// number after the last value that will be looked at; 0: none will.
+  /// Records that all values of a leaf are given, from number `base` on.  Probably none of them is used.
+  /// Returns the number after the last value whose use will be checked; 0: no value will be checked.
   std::uint64_t give_leaf(const format::PageView& leaf, bool forward, std::uint64_t base,
                           const window::WindowView& view);
   /// Records that the walk comes to another leaf.
   void leave_leaf() noexcept { upcoming_.count = 0; }
-  /// Sets the size of the values of the walk's leaf, approximate.
+  /// Sets the approximate total size of the values of the walk's leaf, in bytes.
   void set_leaf_bytes(std::uint64_t bytes) noexcept { leaf_bytes_ = bytes; }
-  /// Required after each step of the walk: page faults from now on are the program's.
+  /// Must be called at the end of each step of the walk.  Page faults after this call count as the program's.
   void end_step() noexcept { before_ = faults(); }
 
   const Stride& stride() const noexcept { return stride_; }
-  /// Returns false if the program reads all values, reads them by no rule, or cannot be observed any more.
+  /// Returns false if the program reads all values, reads them without a rule, or cannot be observed any
+  /// more.
   bool goes_on() const noexcept;
-  /// Whether values are fetched without a guess: all that were seen are used.
+  /// Returns whether values are fetched without a guess, because all values seen so far are used.
   bool probes() const noexcept { return tells_each_ && !stride_.seen_unused() && stride_.period() == 0; }
-  /// Whether the walk counts as one over keys.
+  /// Returns whether the walk counts as a walk over keys.
   bool is_fast() const noexcept;
-  /// Whether reads do not show when the next value is given, because they come later or from other threads.
+  /// Returns true if reads of a value cannot be seen when the next value is given, because the program reads
+  /// later or in other threads.
   bool reads_late() const noexcept { return !apart_; }
 
  private:
@@ -65,7 +68,7 @@ class ValueUse {
     bool predicted;
     bool absent;  ///< false also if unknown
   };
-  /// The next values of a leaf, and whether their samples were present when they were looked at together.
+  /// The next values of a leaf, and the states of their samples when they were checked together.
   struct Upcoming {
     static constexpr unsigned kMost = 16;
     const std::byte* leaf = nullptr;
@@ -85,17 +88,17 @@ class ValueUse {
   void give(std::uint64_t number, const std::byte* sample, window::TouchedPages::Page now, bool predicted);
 
   window::TouchedPages touched_;
-  bool tells_each_;  ///< use shows for each value; else only for the first value read
+  bool tells_each_;  ///< the use of each value can be seen; else only of the first value read
   Stride stride_;
   std::vector<Given> given_;
   std::uint64_t leaf_bytes_ = 0;             ///< see set_leaf_bytes()
   unsigned fast_leaves_ = 0;                 ///< leaves passed without a call at each value
-  Faults before_;                            ///< the thread's at the end of the last step
-  unsigned unseen_ = 0, unseen_faults_ = 0;  ///< values given and not seen used; major faults meanwhile
+  Faults before_;                            ///< page faults of the thread at the end of the last step
+  unsigned unseen_ = 0, unseen_faults_ = 0;  ///< values given but not seen used; major page faults meanwhile
   unsigned unseen_in_a_row_ = 0;             ///< values in a row at the start whose use cannot be seen
   std::vector<const std::byte*> late_;       ///< samples of the last few unused values
   bool apart_ = true;                        ///< use can be observed
-  // Pages that are looked at together.
+  // Pages whose states are read together.
   std::vector<const std::byte*> looks_;
   std::vector<window::TouchedPages::Page> looked_;
   Upcoming upcoming_;

@@ -15,13 +15,14 @@ using format::Pgno;
 constexpr std::size_t kRequest = 256 << 10;
 /// Upper limit on the bytes of the pages of a wave; small compared to the page cache.
 constexpr std::size_t kWaveBytes = 32 << 20;
-/// Requests of a wave.  They are several times the queue depth, but soon complete, because progress is
-/// reported only when a wave is walked.
+/// Number of requests of a wave.  It is several times the queue depth, but small enough that a wave is soon
+/// complete: progress is reported only while a wave is walked.
 constexpr std::size_t kWaveRequests = 1024;
-/// Leaf pages of a wave before it is known how many pages a leaf page names; least number for any wave.
+/// kFirstWave: leaf pages of a wave before it is known how many pages a leaf page names.  kSmallestWave: the
+/// least number for any wave.
 constexpr std::size_t kFirstWave = 16, kSmallestWave = 4;
-/// Number of waves.  The check walks the first one.  The pages that the second one names are being read,
-/// and the leaf pages of the third.
+/// Number of waves.  The check walks the first wave.  Meanwhile, the pages that the second wave names are
+/// being read, and so are the leaf pages of the third wave.
 constexpr std::size_t kWaves = 3;
 /// After this many leaf pages in a row that were in no wave, ReadAhead stops looking for leaf pages.  This
 /// happens in damaged trees.
@@ -118,7 +119,7 @@ void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
   if (level == 0) return;
   std::deque<std::uint64_t>& found = tree.levels[level];
   std::deque<std::uint64_t>& above = tree.levels[level - 1];
-  std::size_t children = 1;  // average per page; decides how many pages to read at once
+  std::size_t children = 1;  // average number per page; determines how many pages to read at once
   std::vector<PageRun> batch;
   while (found.size() < wanted && on_) {
     const std::size_t pages = std::max<std::size_t>(1, (wanted - found.size()) / children);
@@ -207,7 +208,7 @@ bool ReadAhead::is_there(const PageRun& run) const noexcept {
 }
 
 /// Requests the pages, adjacent ones in one request.  `pages` may be in any order, repeated, or outside the
-/// file.  Returns the number of requests, including those that are omitted because their pages are
+/// file.  Returns the number of requests.  This includes requests that were omitted because their pages are
 /// resident.
 std::size_t ReadAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
   const std::uint64_t end_of_file = view_.pages();

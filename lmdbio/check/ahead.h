@@ -1,12 +1,12 @@
 // Reads the pages that a check needs into the page cache, many at once, before the check comes to them.
 // Internal to the check.
 //
-// Without it, the check would wait for one page fault after the other.  ReadAhead goes through the tree by
-// itself, level by level, and only a few waves ahead.  A wave consists of leaf pages that follow each other
-// in the tree, and of the pages that they name.  These are headers of overflow runs, roots of trees of
+// Without ReadAhead, the check would wait for one page fault after the other.  ReadAhead goes through the
+// tree by itself, level by level, and only a few waves ahead.  A wave consists of leaf pages that follow each
+// other in the tree, and of the pages that these leaf pages name: headers of overflow runs, roots of trees of
 // duplicates, and roots of named databases.  While the check walks one wave, the pages of the next one are
-// being read.  ReadAhead is only advice.  If it misses pages, or gets them wrong in a damaged tree, the check
-// reads them by page faults.
+// being read.  The check does not depend on ReadAhead.  If it misses pages, or reads wrong ones in a damaged
+// tree, page faults read the pages that the check needs.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ namespace lmdbio::check {
 /// Prefetches for one check.  One thread.
 class ReadAhead {
  public:
-  /// What to read of the overflow runs that leaf pages name.
+  /// The parts to read of the overflow runs that leaf pages name.
   enum class Runs : unsigned char { none, headers, whole };
 
   /// `file`: the file that `view` maps, opened for reads through the page cache; null: nothing is read.
@@ -36,11 +36,12 @@ class ReadAhead {
   ~ReadAhead();
 
   bool on() const noexcept { return on_; }
-  /// The check begins to walk a tree of `depth` levels.  The walk of the tree entered before continues
-  /// after leave().
+  /// Called when the check begins to walk a tree of `depth` levels.  After leave(), the walk of the previous
+  /// tree continues.
   void enter(std::uint64_t root, unsigned depth, Runs runs) noexcept;
   void leave() noexcept;
-  /// The check comes to a leaf page of the tree entered last.  Blocks until the page is in memory.
+  /// Called when the check comes to a leaf page of the tree entered last.  Blocks until the page is in
+  /// memory.
   void reach(std::uint64_t leaf) noexcept;
 
  private:
@@ -49,16 +50,16 @@ class ReadAhead {
   };
   struct Wave {
     std::vector<std::uint64_t> leaves;  ///< in the order of the tree
-    std::size_t next = 0;               ///< the check has come to the leaf pages before this index
+    std::size_t next = 0;               ///< the check has come to all leaf pages before this index
     bool followed = false;              ///< the pages that the leaf pages name are being read
-    std::size_t requests = 0;           ///< number for the leaf pages
+    std::size_t requests = 0;           ///< number of requests for the leaf pages
     ReadGroup leaf_reads, named_reads;
   };
   struct Tree {
-    /// Pages of each level that were found and whose children were not.  The last level: leaf pages in no
-    /// wave.
+    /// For each level, the pages that were found but whose children were not.  For the last level, the leaf
+    /// pages that are in no wave.
     std::vector<std::deque<std::uint64_t>> levels;
-    std::deque<std::unique_ptr<Wave>> waves;  ///< the check walks the first
+    std::deque<std::unique_ptr<Wave>> waves;  ///< the check walks the first wave
     std::size_t wave_leaves = 0;              ///< leaf pages of the next wave
     unsigned strangers = 0;                   ///< leaf pages in a row that were in no wave
     Runs runs = Runs::none;

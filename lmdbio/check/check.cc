@@ -84,8 +84,8 @@ void Checker::walk(Tree& tree) {
   if (tree.depth != r.depth)
     report_.wrong(tree, tree.home, "depth: %u in the record, %u in the tree", unsigned{r.depth}, tree.depth);
   if (!options_.overflow_headers && r.overflow_pages > tree.overflow) {
-    // A shorter value in the place of a longer one leaves pages at the end of its run, as the run's header
-    // says.
+    // If a shorter value replaces a longer one, the pages at the end of the run remain, and the run's header
+    // counts them.
     const std::uint64_t more = r.overflow_pages - tree.overflow;
     tree.overflow += more;
     tree.db.totals.overflow_pages += more;
@@ -198,7 +198,7 @@ bool Checker::node_at(Tree& tree, const std::byte* at, std::size_t size, std::ui
 void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
                      unsigned level, const Key& low, const Key& high) {
   const std::size_t size = file_.page_size();
-  // Stock asserts two entries, but lets the free database rebalance with one.
+  // Stock asserts that there are two entries, but one is enough when it rebalances the free database.
   if (count < (tree.db.totals.kind == DatabaseTotals::Kind::free ? 1u : 2u)) {
     report_.wrong(tree, p, "too few entries for a branch page: %u", count);
     if (count == 0) return;
@@ -219,8 +219,7 @@ void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned 
   }
   Key here = low;
   for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
-    // Load the offsets again, because a writer may be changing the page.  Only a value that was loaded just
-    // now counts as checked.
+    // Load and check the offsets again, because a writer may have changed the page since.
     Key next = high;
     if (i + 1 < count && !branch_key(at, size, i + 1, next)) return;
     std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);

@@ -1,5 +1,5 @@
-// Checks whether a snapshot is intact.  Walks every page of it, on any bytes, in time and memory
-// proportional to the file.
+// Checks whether a snapshot is intact.  Walks each page of the snapshot, in time and memory proportional to
+// the file.  Any bytes are a valid input.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,12 @@ using tree::Snapshot;
 
 enum class Severity : unsigned char {
   error,    ///< LMDB never writes this
-  warning,  ///< lost pages, and orders that a program's own comparator could explain
+  warning,  ///< lost pages, and an order of keys that a program's own comparator could explain
 };
 
 struct Finding {
   Severity severity;
-  std::uint64_t page;         ///< the page whose bytes are wrong, or the first lost page
+  std::uint64_t page;         ///< the page with the wrong bytes, or the first lost page
   std::uint64_t pages;        ///< number of pages from there; 1 except for lost pages
   std::string_view database;  ///< "(free)", "(main)", or the name
   const char* reason;         ///< one line without newline; valid during the call
@@ -54,19 +54,19 @@ struct Totals {
   std::uint64_t named = 0;
   std::uint64_t errors = 0, warnings = 0;
   unsigned depth = 0;  ///< of the deepest tree
-  /// The visitor or Options::cancelled has ended the walk.  Sums include what was seen until then.
+  /// The visitor or Options::cancelled has ended the walk early.  The sums include what was seen until then.
   bool stopped = false;
 };
 
-/// The place of a record: a key without duplicates, or one duplicate.  Not of the free database.
+/// The place of a record: a key without duplicates, or one duplicate.  Never a record of the free database.
 struct RecordPlace {
   std::size_t key_bytes, value_bytes;
   std::uint64_t offset;  ///< of the value in the file, in bytes
   bool overflow;
 };
 
-/// Receives what the walk finds, in the order of the walk.  Its functions may throw; only the walk is lost
-/// then.
+/// Receives what the walk finds, in the order of the walk.  Its functions may throw, which only ends the
+/// walk.
 class Visitor {
  public:
   virtual ~Visitor() = default;
@@ -74,9 +74,9 @@ class Visitor {
   virtual bool finding(const Finding& f) = 0;
   /// Called at the end of each database.
   virtual void database(const DatabaseTotals&) {}
-  /// Called with Options::records only.
+  /// Called only if Options::records is set.
   virtual void record(const RecordPlace&) {}
-  /// Called now and then with the pages seen and the pages that there are.
+  /// Called now and then with the number of pages seen and the total number of pages.
   virtual void progress(std::uint64_t /*done*/, std::uint64_t /*total*/) {}
 };
 
@@ -84,7 +84,7 @@ struct Options {
   bool order = true;     ///< check keys against the default comparators for their databases' flags
   bool records = false;  ///< call Visitor::record
   /// Read the headers of overflow runs.  Otherwise, a run is assumed to have as many pages as its value
-  /// needs, and the record of its database is believed if it counts more.
+  /// needs.  If the record of its database counts more pages, the record is taken as correct.
   bool overflow_headers = true;
   /// The file that the view maps, opened for reads through the page cache.  Pages are read ahead of the
   /// walk, many at once.  Null: page faults read them.
@@ -105,21 +105,21 @@ struct Options {
 Status check_snapshot(const window::WindowView& file, const Snapshot& snapshot, const Options& options,
                       Visitor& visitor, Totals& totals);
 
-/// Why stock must not be asked for a compacting copy.
+/// The reason why stock must not make a compacting copy.
 struct CopyHazard {
   std::uint64_t page = 0;
   const char* reason = "";  ///< static
 };
 
-/// Checks that stock's mdb_env_copy2(MDB_CP_COMPACT) of this snapshot ends, without a signal or an
-/// assertion.  All data that mdb_env_copyfd1, mdb_env_cwalk and the cursor on the free database dereference
-/// must be inside the file.  Their stacks and buffers must suffice, and no page may come twice.  Nothing
-/// else is checked (keys, counts, values, page numbers): stock copies such files, or returns
-/// MDB_INCOMPATIBLE itself.  In one case the check is stricter than stock: it rejects an overflow header
-/// with fewer pages than its value needs, which stock would survive.
+/// Checks that stock's mdb_env_copy2(MDB_CP_COMPACT) of this snapshot ends, without a signal or an assertion.
+/// All data that mdb_env_copyfd1, mdb_env_cwalk and the cursor on the free database dereference must be
+/// inside the file.  The stacks and buffers of these functions must suffice, and no page may come twice.
+/// Nothing else is checked (keys, counts, values, page numbers): stock copies such files, or returns
+/// MDB_INCOMPATIBLE itself.  In one case the check is stricter than stock: it rejects an overflow header with
+/// fewer pages than the value needs, although stock would not crash.
 ///
-/// Returns what stock returns if stock notices the problem itself, else MDB_CORRUPTED; sets `why` in both
-/// cases.  Returns ENOMEM if there is no memory for one bit per page.
+/// If there is a problem, sets `why` and returns an error: stock's error if stock notices the problem itself,
+/// else MDB_CORRUPTED.  Returns ENOMEM if there is no memory for one bit per page.
 Status check_compact_copy(const window::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept;
 
 }  // namespace lmdbio::check

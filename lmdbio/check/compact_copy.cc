@@ -1,4 +1,5 @@
-// Checks what stock's compacting copy needs of a file: mdb.c of 0.9.24, mdb_env_copyfd1 and mdb_env_cwalk.
+// Checks what stock's compacting copy requires of a file.  Follows mdb_env_copyfd1 and mdb_env_cwalk in mdb.c
+// of 0.9.24.
 
 #include <cerrno>
 
@@ -12,10 +13,10 @@ namespace {
 using format::DbRecord;
 using format::Pgno;
 
-// mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks it on the first way down only.
+// mdb_env_cwalk's cursor has a stack of kMaxDepth pages.  Stock checks its bounds only on the first descent.
 constexpr unsigned kDepthLimit = format::kMaxDepth - 1;
 // mdb_env_cwalk calls itself for each record in a tree: main, named, duplicates.  Crafted files may nest
-// them.
+// trees more deeply.
 constexpr unsigned kNestingLimit = 8;
 
 class CopyChecker {
@@ -26,13 +27,14 @@ class CopyChecker {
   Status run() noexcept {
     const std::uint64_t home = snapshot_.txnid & 1;
     const DbRecord& free = snapshot_.dbs[0];
-    // Stock asserts that a cursor has room for duplicates if its database has them; the cursor on the free
-    // database has none.  With an empty main database, stock does not look at the free database.
+    // Stock asserts that a cursor has room for duplicates if its database has duplicates.  Stock's cursor on
+    // the free database has no such room.  If the main database is empty, stock does not read the free
+    // database.
     if (snapshot_.dbs[1].root == format::kNoPage) return {};
     if ((free.flags & MDB_DUPSORT) != 0) return hazard(home, "the free database has duplicates");
     if (free.root != format::kNoPage) {
-      // Stock only reads the free database, and the cursor ends with the last page.  So it may share pages
-      // with other trees.
+      // Stock only reads the free database, and the cursor stops at the last page.  So the free database may
+      // share pages with other trees.
       if (!used_.reset(limit())) return Status::from_errno(ENOMEM);
       if (format::raw(free.root) < 2) return hazard(home, "the root of the free database is a meta page");
       unsigned depth = 0;
@@ -86,8 +88,8 @@ class CopyChecker {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
     }
-    // Stock's buffers are those of the first way down.  If that way had no buffer at a level, a branch page
-    // copied there is written to the file's mapping.
+    // Stock allocates buffers for the levels of its first descent.  If a level has no buffer, stock copies a
+    // branch page into the file's mapping.
     if (depth == 0) depth = level;
     if (depth != level) return hazard(p, "leaf pages at different depths");
     if (role == Role::free && is_leaf2) return hazard(p, "a page of fixed-size items in the free database");

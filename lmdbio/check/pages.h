@@ -12,8 +12,8 @@ namespace lmdbio::check {
 /// Checks that each page of a file has one use: by a tree, or in the free list.
 class PageAccounts {
  public:
-  /// For a file of `file_pages` whole pages and a snapshot up to page `last_pg`.  Adds its sums to
-  /// `totals`.
+  /// Makes accounts for a file of `file_pages` whole pages and a snapshot up to page `last_pg`.  Adds the
+  /// sums to `totals`.
   PageAccounts(std::uint64_t file_pages, std::uint64_t last_pg, Report& report, Totals& totals) noexcept
       : file_pages_(file_pages),
         last_pg_(last_pg),
@@ -25,15 +25,16 @@ class PageAccounts {
   bool reset() noexcept { return used_.reset(limit_) && free_.reset(limit_); }
   /// Returns the number of pages of the snapshot that the file has.
   std::uint64_t limit() const noexcept { return limit_; }
-  /// Whether the `n` pages from `p` on are inside the snapshot and the file.  Reports an error if not.
-  /// `from`: the page that names `p`.
+  /// Returns whether the `n` pages from `p` on are inside the snapshot and the file.  Reports an error if
+  /// not.  `from`: the page that names `p`.
   bool reachable(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from, const char* what);
   /// Marks pages as in use; they must be reachable.  Reports an error and returns false if one is in use
   /// already.
   bool use(Tree& tree, std::uint64_t p, std::uint64_t n, std::uint64_t from);
-  /// Adds the free list in slot `i` of page `p`: a count, and as many page numbers, the largest first.
+  /// Adds the free list in slot `i` of page `p`.  The list consists of a count and this many page numbers,
+  /// the largest first.
   void free_list(Tree& tree, std::uint64_t p, unsigned i, const std::byte* data, std::uint32_t size);
-  /// Counts the pages that are neither used nor free.  Call it after all trees.  `which`: report these
+  /// Counts the pages that are neither used nor free.  Call it after all trees.  If `which`, reports these
   /// pages.
   void lost(bool which);
 

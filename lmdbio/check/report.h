@@ -29,7 +29,7 @@ struct Database {
   std::string_view label;
   Comparator key_order, dup_order;
   bool dups, dups_fixed;
-  // Number of keys, and of duplicates, that are out of order; the first pages with one.
+  // Numbers of keys and duplicates that are out of order, and the first pages with such a key or duplicate.
   std::uint64_t bad_keys = 0, bad_dups = 0;
   std::uint64_t first_bad_key = 0, first_bad_dup = 0;
 };
@@ -56,7 +56,7 @@ class Report {
   Report(Visitor& visitor, Totals& totals, const std::atomic<bool>* cancelled) noexcept
       : visitor_(visitor), totals_(totals), cancelled_(cancelled) {}
 
-  /// Whether the walk is to end.
+  /// Returns whether the walk is to end.
   bool stopped() const noexcept { return stopped_; }
   std::uint64_t errors() const noexcept { return totals_.errors; }
   /// Reports a finding.  `db`: null if the finding belongs to no database.
@@ -67,7 +67,7 @@ class Report {
   /// Records that `pages` more pages of `all` were seen, and reports progress now and then.  Ends the walk
   /// if it is cancelled.
   void seen(std::uint64_t pages, std::uint64_t all);
-  /// Includes the meta pages.
+  /// Returns the number of pages seen, including the meta pages.
   std::uint64_t pages_seen() const noexcept { return seen_; }
   /// Ends a database that was walked: reports keys that were out of order, and adds its sums to the totals.
   void end_of(const Database& db);
@@ -84,7 +84,8 @@ class Report {
   bool stopped_ = false;
 };
 
-/// Whether `a` is before `b` in the order of the tree's keys.  The keys of a tree of duplicates are values.
+/// Returns whether `a` is before `b` in the order of the tree's keys.  The keys of a tree of duplicates are
+/// values.
 bool before_by_rule(const Tree& tree, const Key& a, const Key& b);
 inline bool before(const Tree& tree, const Key& a, const Key& b) {
   return tree.order().order == Order::memn ? format::compare_memn(a.at, a.size, b.at, b.size) < 0

@@ -20,7 +20,7 @@ class PageSet {
     return words_ != nullptr;
   }
   std::uint64_t bound() const noexcept { return bound_; }
-  /// `p` is below the bound.
+  /// Returns whether `p`, which is below the bound, is in the set.
   bool has(std::uint64_t p) const noexcept { return (words_[p / 64] >> (p % 64) & 1) != 0; }
   /// Adds `p`, which is below the bound.  Returns false if it was in the set already.
   bool add(std::uint64_t p) noexcept {

@@ -17,8 +17,8 @@ namespace lmdbio::check {
 inline constexpr unsigned kKinds =
     format::kBranch | format::kLeaf | format::kOverflow | format::kMeta | format::kLeaf2 | format::kSubPage;
 
-/// Performs one check; parameters as of check_snapshot().  `at`: the bytes of page `p`, or of a sub-page in
-/// it.
+/// Performs one check.  The parameters are those of check_snapshot().  `at`: the bytes of page `p`, or of a
+/// sub-page in it.
 class Checker {
  public:
   Checker(const window::WindowView& file, const Snapshot& snapshot, const Options& options, Visitor& visitor,
@@ -40,8 +40,8 @@ class Checker {
                 const format::DbRecord& record);
   void walk(Tree& tree);
   void walk_pages(Tree& tree);
-  /// Checks a page of a tree and all pages below it.  Their keys k must satisfy low <= k < high, where
-  /// these are given.
+  /// Checks a page of a tree and all pages below it.  All keys k must satisfy low <= k < high, as far as
+  /// these bounds are given.
   void page(Tree& tree, format::Pgno pgno, std::uint64_t from, unsigned level, const Key& low,
             const Key& high);
   /// Sets `off` to the node of slot `i`.  Reports an error and returns false unless the node's header is
@@ -75,7 +75,7 @@ class Checker {
   Report report_;
   PageAccounts accounts_;
   ReadAhead ahead_;
-  std::uint64_t unseen_ = 0;  ///< pages of overflow runs that only database records count
+  std::uint64_t unseen_ = 0;  ///< pages of overflow runs that are counted only in the records of databases
   std::size_t dup_key_bytes_ = 0;
   NodeBytes scratch_{0};  ///< of one branch page or sub-page; not across calls
 };

@@ -13,7 +13,7 @@ using format::PageView;
 namespace {
 
 constexpr std::size_t kLeastCells = 8;
-/// Upper limit on keys that descend together.
+/// Upper limit on the keys that descend together.
 constexpr std::size_t kMostTogether = 512;
 
 unsigned shift_of(std::size_t power_of_two) noexcept {
@@ -130,7 +130,7 @@ Status PageStore::fetch(std::span<const std::uint64_t> wanted) {
   }
   const Status st = read(missing_);
   for (const std::size_t at : missing_) {
-    slots_[at].full = st.ok();  // `recent` only at the next request: leaves are evicted before branch pages
+    slots_[at].full = st.ok();  // `recent` is set at the next request, so leaves go before branch pages
     if (!st.ok()) index_.erase(slots_[at].cell);
   }
   if (st.ok()) pages_read_ += missing_.size() << (cell_shift_ - page_shift_);

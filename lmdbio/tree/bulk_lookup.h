@@ -27,25 +27,24 @@ class PageStore {
   /// Creates an empty cache.  `queue` must outlive it; this class submits requests and waits for them.
   /// `pages` is the number of pages of the snapshot; pages beyond it are never read.  `most_bytes` limits the
   /// cached pages; the pages of a single fetch() are kept even beyond this limit.  `residency` may be null
-  /// and must outlive the cache.  If set, it is asked before each read whether the pages are in the page
-  /// cache.
+  /// and must outlive the cache.  If set, it shows before each read whether the pages are in the page cache.
   PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
             const Residency* residency = nullptr) noexcept;
 
   /// Reads all pages of `wanted` that are not cached; adjacent pages share one request.  On success all of
-  /// `wanted` inside the snapshot stay available until the next fetch().  On error returns an errno: no page
-  /// that was missing is available, pages cached before still are.  May throw bad_alloc.
+  /// `wanted` inside the snapshot stay available until the next fetch().  On error returns an errno.  Missing
+  /// pages are not available then, but pages cached before still are.  May throw bad_alloc.
   Status fetch(std::span<const std::uint64_t> wanted);
   /// Returns the bytes of a cached page, or nullptr.  Valid until the next fetch() or clear().
   const std::byte* find(std::uint64_t page) const noexcept;
   /// Returns whether the page was in the page cache before it was read.  False if that is not known.
   bool was_cached(std::uint64_t page) const noexcept;
-  /// Drops all pages.  A snapshot of `pages` pages follows.
+  /// Drops all pages, for the next snapshot, which has `pages` pages.
   void clear(std::uint64_t pages) noexcept;
 
   unsigned page_shift() const noexcept { return page_shift_; }
   std::size_t page_size() const noexcept { return std::size_t{1} << page_shift_; }
-  /// Returns the number of pages that can be cached at a time, at least.
+  /// Returns the number of pages that can always be cached at the same time.
   std::size_t capacity() const noexcept { return most_cells_; }
   /// Returns the number of pages read so far.
   std::uint64_t pages_read() const noexcept { return pages_read_; }
@@ -86,7 +85,7 @@ struct KeyPlace {
   enum class Outcome : unsigned char {
     found,
     absent,
-    unknown,  ///< a page is damaged or could not be read: a regular lookup gives the error
+    unknown,  ///< a page is damaged or could not be read; a regular lookup returns the error
   };
   Outcome outcome = Outcome::unknown;
   bool cached = false;                               ///< found: the leaf was in the page cache

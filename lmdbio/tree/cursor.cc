@@ -24,8 +24,8 @@ Cursor::Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept
 }
 
 void Cursor::attach(Txn& txn) noexcept {
-  // A renewed cursor keeps its last duplicates, as in stock: moves before the next lookup return them.  After
-  // a change of the window they are forgotten, because the old window may be unmapped.
+  // A renewed cursor keeps its last duplicates, as in stock, and moves before the next lookup return them.
+  // After a change of the window the duplicates are forgotten, because the old window may be unmapped.
   if (dups_ != nullptr && dups_window_ != txn.stamp().window()) dups_->forget_tree();
   if (dups_window_ != txn.stamp().window()) readahead_.reset();  // it may belong to another environment
   dups_window_ = txn.stamp().window();
@@ -73,7 +73,7 @@ Status Cursor::get_slow(MDB_val* key, MDB_val* data, MDB_cursor_op op) {
   if (!st.ok())
     ++n.cursor_failed;
   else if (data != nullptr && op != MDB_GET_MULTIPLE && op != MDB_NEXT_MULTIPLE && op != MDB_PREV_MULTIPLE)
-    n.bytes += data->mv_size;  // except whole pages: give_page counts their bytes
+    n.bytes += data->mv_size;  // except for whole pages, whose bytes give_page counts
   return st;
 }
 

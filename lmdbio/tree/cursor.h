@@ -11,15 +11,15 @@
 
 namespace lmdbio::tree {
 
-/// Implements a program's MDB_cursor.  A cursor belongs to one transaction until that ends; renew() attaches
-/// it to another one.  A transaction has no list of its cursors, so they may be closed in any order.  The Txn
-/// object must exist during the cursor's calls, even if its transaction has ended.  Threads: as for the
-/// transaction.
+/// Implements a program's MDB_cursor.  A cursor belongs to one transaction until the transaction ends.
+/// renew() attaches the cursor to another transaction.  A transaction has no list of its cursors, so they may
+/// be closed in any order.  The Txn object must exist during the cursor's calls, even if its transaction has
+/// ended.  Threads: as for the transaction.
 class Cursor {
  public:
   /// The first constructor looks up the record of the database if it is stale.  This may run a user's
-  /// comparator, which may throw.  The second one does no lookup: its callers have done it where an exception
-  /// skips no cleanup.  `dups` is owned, and set if wants_dups() is true.
+  /// comparator, which may throw.  The second constructor does no lookup: its callers have already done it,
+  /// where an exception skips no cleanup.  `dups` is owned, and set if wants_dups() is true.
   Cursor(Txn& txn, MDB_dbi dbi);
   Cursor(Txn& txn, MDB_dbi dbi, std::unique_ptr<Walker> dups) noexcept;
   Cursor(const Cursor&) = delete;

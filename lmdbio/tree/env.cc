@@ -76,11 +76,11 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
   }
   const unsigned newest = metas[0].txnid < metas[1].txnid ? 1 : 0;
   const format::MetaRecord& m = metas[newest];
-  if (m.last_pg < 1 || m.last_pg > (std::uint64_t{1} << 63) / size) {  // stock multiplies it
+  if (m.last_pg < 1 || m.last_pg > (std::uint64_t{1} << 63) / size) {  // stock calculates last_pg * size
     (void)std::snprintf(why.data(), why.size(), "last page is %" PRIu64, m.last_pg);
     return Status::from_mdb(MDB_CORRUPTED);
   }
-  if ((m.txnid & 1) != newest) {  // with and without locks, stock may use this meta or the other one
+  if ((m.txnid & 1) != newest) {  // stock with locks may use another meta than stock without locks
     (void)std::snprintf(why.data(), why.size(),
                         "transaction %" PRIu64 " is on meta page %u, but belongs on the other one", m.txnid,
                         newest);

@@ -40,11 +40,11 @@ struct Dbx {
   bool named() const noexcept { return name != nullptr; }
 };
 
-/// Checks whether stock LMDB can open the file without crashing on its metas.  It checks the page size (stock
-/// divides by it and finds the second meta with it) and a file length of two whole pages.  Of the newest meta
-/// it checks the last page (stock multiplies and subtracts) and the transaction id (it decides which meta
-/// stock uses).  Returns MDB_INVALID or MDB_CORRUPTED and names the bad field in `why`.  Returns OK for files
-/// that cannot be read, and for metas that stock itself rejects.
+/// Checks whether stock LMDB can open the file without crashing on its metas.  It checks the page size,
+/// because stock divides by it and uses it to find the second meta.  The file must have at least two whole
+/// pages.  In the newest meta it checks the last page, with which stock calculates, and the transaction id,
+/// which decides the meta that stock uses.  Returns MDB_INVALID or MDB_CORRUPTED and names the bad field in
+/// `why`.  Returns OK for files that cannot be read, and for metas that stock itself rejects.
 Status prove_metas(const File& file, std::span<char> why) noexcept;
 
 /// Differences between releases of 0.9 that a program can see.  The default is the newest release.  See
@@ -58,8 +58,8 @@ struct Behaviour {
   static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
 };
 
-/// Both meta pages, for one caller.  They lie in the mapping, or in a copy owned here if the file is not
-/// mapped.
+/// Both meta pages, for one caller.  The pages lie in the mapping or, if the file is not mapped, in a copy
+/// that this object owns.
 class MetaCopies {
  public:
   const std::byte* const (&pages() const noexcept)[2] { return pages_; }
@@ -98,7 +98,7 @@ class Env {
   Env& operator=(const Env&) = delete;
 
   /// Starts a change of the map size; remap() completes it.  Keeps the old window for running transactions.
-  /// If `idle`, no transaction runs: the old window and earlier ones are released at once.  As with
+  /// If `idle`, no transaction runs, and the old window and earlier ones are released at once.  As with
   /// mdb_env_set_mapsize, no other thread may begin a transaction meanwhile.
   void retire_window(bool idle) noexcept;
   /// Makes the window for transactions that begin later.  Pages up to `last_pg` are in use (see
@@ -108,11 +108,11 @@ class Env {
   /// Returns the file as read-ahead sees it.
   ahead::EnvironmentFile& file() noexcept { return file_; }
   const ahead::EnvironmentFile& file() const noexcept { return file_; }
-  /// Returns the file's part in prefetching (txn_prefetch.h).  The first call creates it.  Returns nullptr if
-  /// values are not prefetched.  Any thread.
+  /// Returns the state of the file for prefetches (txn_prefetch.h).  The first call creates it.  Returns
+  /// nullptr if values are not prefetched.  Any thread.
   std::shared_ptr<PrefetchFile> prefetch_file(std::uint64_t used_pages) noexcept;
-  /// Announces that a transaction of snapshot `txnid` begins.  The snapshot uses `used_pages`; the
-  /// transaction has read nothing yet.  On ENOMEM the transaction must not begin.
+  /// Called when a transaction of snapshot `txnid` begins, before it reads anything.  The snapshot uses
+  /// `used_pages`.  On ENOMEM the transaction must not begin.
   Status new_snapshot(std::uint64_t txnid, std::uint64_t used_pages) noexcept;
 
   /// Returns nullptr after a failed remap().
@@ -121,7 +121,7 @@ class Env {
   window::WindowView view(std::uint64_t pages) const noexcept {
     window::Window& w = *file_.window();
     const window::WindowView seen = w.view(pages);
-    // Another thread tries whether the window can be shorter; grow() waits until that is done.
+    // Another thread may be trying to shorten the window.  grow() waits until that has ended.
     if (seen.pages() >= pages || !w.grow(pages << page_shift())) [[likely]]
       return seen;
     return w.view(pages);
@@ -138,7 +138,7 @@ class Env {
     return {{first, first != nullptr ? first + page_size_ : nullptr}};
   }
   bool unmapped() const noexcept { return file_.unmapped(); }
-  /// Returns the current metas in `out`.  Those of an unmapped file are read from it.  Any thread.
+  /// Sets `out` to the current metas.  The metas of an unmapped file are read from the file.  Any thread.
   Status read_metas(MetaCopies& out) const noexcept;
   std::size_t page_size() const noexcept { return page_size_; }
   unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }
@@ -155,15 +155,15 @@ class Env {
     return learn_file_pages(txnid);
   }
 
-  /// Log damage of the page that contains `at`, of page `p`, and of the overflow run at page `p`.  The first
-  /// line of an environment has level warning, further ones debug.  Any thread.
+  /// These functions log damage of the page that contains `at`, of page `p`, and of the overflow run at page
+  /// `p`.  The first line of an environment has level warning, further ones debug.  Any thread.
   void report_damage(const window::WindowView& view, const char* what, const std::byte* at) noexcept;
   void report_damage(const window::WindowView& view, format::Pgno p) noexcept;
   void report_bad_run(const window::WindowView& view, format::Pgno p, std::uint64_t bytes) noexcept;
   const char* name() const noexcept { return file_.name(); }
 
-  /// Returns whether a snapshot up to page `last_pg` exceeds the window, which cannot grow: a writer has
-  /// enlarged the map.  Grows the window where it can.
+  /// Returns whether a snapshot up to page `last_pg` does not fit in the window, because a writer has
+  /// enlarged the map.  First grows the window if that is possible.
   bool outgrown(std::uint64_t last_pg) const noexcept {
     if (file_.fd() < 0) return false;
     if (last_pg >= window()->capacity() >> page_shift()) return true;
@@ -176,7 +176,8 @@ class Env {
   std::uint16_t& slot_flags(unsigned dbi) noexcept { return slot_flags_[dbi]; }
   /// Returns one past the highest exported slot.
   unsigned num_dbs() const noexcept { return num_dbs_.load(std::memory_order_relaxed); }
-  /// Called by the one thread that opens databases (lmdb.h), while others may begin and end transactions.
+  /// Called by the one thread that opens databases (lmdb.h).  Other threads may begin and end transactions
+  /// meanwhile.
   void raise_num_dbs(unsigned n) noexcept {
     if (n > num_dbs()) num_dbs_.store(n, std::memory_order_relaxed);
   }
@@ -192,9 +193,9 @@ class Env {
   LogLevel damage_level() noexcept;
   void adopt_window(std::shared_ptr<window::Window> window) noexcept;
 
-  // Both values share one word, so that no thread pairs the id of one snapshot with the length of another:
-  // the low 24 bits of a transaction id, and the file's pages.  A reader that sleeps through exactly 2^24
-  // commits keeps its old length. 0: nothing seen yet.
+  // One word has the low 24 bits of a transaction id and the number of the file's pages.  So no thread pairs
+  // the id of one snapshot with the file length of another one.  A reader that sleeps through exactly 2^24
+  // commits uses the old length. 0: nothing seen yet.
   static constexpr unsigned kPageBits = 40;
   static constexpr std::uint64_t kPageMask = (std::uint64_t{1} << kPageBits) - 1, kTxnidMask = (1u << 24) - 1;
 

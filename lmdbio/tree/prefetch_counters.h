@@ -8,7 +8,7 @@
 namespace lmdbio::tree {
 
 struct PrefetchCounters {
-  std::uint64_t keys = 0;    ///< requested
+  std::uint64_t keys = 0;    ///< keys requested
   std::uint64_t found = 0;   ///< keys with values in overflow pages
   std::uint64_t cached = 0;  ///< values of `found` that were in the page cache already
   std::uint64_t arena = 0;   ///< values read into private memory
@@ -16,7 +16,7 @@ struct PrefetchCounters {
   std::uint64_t waits = 0;   ///< lookups that waited for a prefetch in flight
   /// Lookups of prefetched keys that fell back to page faults: a read failed, or memory was short.
   std::uint64_t dropped = 0;
-  std::uint64_t bytes = 0, requests = 0;  ///< read, tree pages included
+  std::uint64_t bytes = 0, requests = 0;  ///< bytes and requests of reads, including tree pages
 
   void add(const PrefetchCounters& c) noexcept;
 };

@@ -1,5 +1,4 @@
-// The part of a transaction's prefetches (txn_prefetch.h) that belongs to the file: descriptors, slabs,
-// read paths.
+// The state of a file that prefetches of transactions (txn_prefetch.h) share: descriptors, slabs, read paths.
 #pragma once
 
 #include <atomic>
@@ -17,8 +16,8 @@ namespace lmdbio::tree {
 /// The file state that an environment shares with its transactions for prefetches.  Any thread.
 class PrefetchFile {
  public:
-  /// Opens the file for prefetches.  Returns nullptr if it cannot be opened anew, there is no memory, or
-  /// the configuration forbids it.
+  /// Opens the file for prefetches.  Returns nullptr if the file cannot be opened again, there is no memory,
+  /// or the configuration forbids prefetches.
   static std::shared_ptr<PrefetchFile> open(const Origin& origin, std::uint64_t used_bytes) noexcept;
 
   ReadPath path() const noexcept { return path_; }
@@ -27,15 +26,15 @@ class PrefetchFile {
   const Residency& residency() const noexcept { return residency_; }
   window::SlabPool& slabs() noexcept { return slabs_; }
   window::Prefetcher& prefetcher() noexcept { return prefetcher_; }
-  /// Whether the value at `offset`, which is about to be read, goes into an arena.  Records the read, so
-  /// that a second read of the value may go to the page cache.
+  /// Returns whether the value at `offset`, which is about to be read, goes into an arena.  Records the read,
+  /// because a second read of the value may go to the page cache.
   bool to_arena(std::uint64_t offset) noexcept;
 
  private:
   PrefetchFile(window::Prefetcher& prefetcher, std::shared_ptr<const OpenFile> file, bool reads_directly,
                int programs_fd, ReadPath path, std::uint64_t bytes);
 
-  static constexpr unsigned kPieceShift = 12;  ///< of the piece of the file that one bit stands for
+  static constexpr unsigned kPieceShift = 12;  ///< log2 of the bytes of the file for which one bit stands
 
   window::Prefetcher& prefetcher_;
   const std::shared_ptr<const OpenFile> file_;

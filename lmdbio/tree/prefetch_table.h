@@ -19,7 +19,7 @@
 
 namespace lmdbio::tree {
 
-/// Identifies a tree as it was when a key was prefetched.  A changed tree gives other answers.
+/// Identifies a tree as it was when a key was prefetched.  A changed tree may have other values.
 struct PrefetchedTree {
   MDB_dbi dbi = 0;
   std::uint64_t root = 0;
@@ -42,9 +42,9 @@ struct PrefetchedKey {
   Kind kind = Kind::gone;
   bool given_out = false;
   std::uint32_t bytes = 0;   ///< of the value
-  std::size_t tree = 0;      ///< by number_of()
-  std::uint64_t number = 0;  ///< of the key, in the order of add()
-  std::uint64_t page = 0;    ///< first of the overflow run
+  std::size_t tree = 0;      ///< number of the tree, from number_of()
+  std::uint64_t number = 0;  ///< number of the key, in the order of add()
+  std::uint64_t page = 0;    ///< first page of the overflow run
   window::ValueArena::Slab* slab = nullptr;
   std::uint64_t use = 0;  ///< Slab::use when the value was put there
   std::size_t at = 0;     ///< offset of the run in the slab
@@ -64,8 +64,8 @@ class PrefetchTable {
   /// Returns the number of `tree` for add(), and adds the tree if it is new.  May throw bad_alloc.
   std::size_t number_of(const PrefetchedTree& tree);
   /// Adds `key` as the youngest, with Kind::gone; the caller sets the kind.  Drops the oldest keys if there
-  /// are too many.  `tree`: by number_of().  May throw bad_alloc; then the key is not in the table, unless
-  /// it was before.
+  /// are too many.  `tree`: from number_of().  May throw bad_alloc; then the key is in the table only if it
+  /// was there before.
   PrefetchedKey& add(std::size_t tree, const MDB_val& key);
   std::size_t size() const noexcept { return table_.size(); }
   template <class F>

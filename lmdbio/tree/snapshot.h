@@ -1,4 +1,4 @@
-// Snapshots: how a reader gets a transaction id and a copy of the matching meta page.
+// Takes snapshots for readers: a transaction id, and a copy of the meta page of that transaction.
 #pragma once
 
 #include <lmdb.h>
@@ -45,19 +45,20 @@ inline constexpr std::size_t kAtTxnid = format::kPageHeader + offsetof(format::M
 /// Copies the meta page of the source's transaction to `out`.  On entry `out.txnid` is the source's current
 /// id; on return it is the id of the copy.
 ///
-/// A reader slot does not protect the metas.  Stock's writer stores the roots first and the txnid last, so a
-/// copy torn by commit T+2 shows T before and after it.  Transaction N writes meta N % 2.  The copy of meta[T
-/// & 1] is whole if its txnid is T and one of these holds.  The other meta is older than T: T+2 cannot start
-/// before T+1 is visible.  Or the source, asked again, still says T: it says T+1 only after T+1's commit has
-/// ended, and T+2 starts later.  Otherwise the newer id is tried.
+/// A reader slot does not protect the metas.  Transaction N writes meta N % 2.  Stock's writer stores the
+/// roots first and the txnid last.  So commit T+2 may change the roots during a copy of meta[T & 1], while
+/// its txnid is still T.  The copy is whole if its txnid is T and one of two conditions holds.  First: the
+/// other meta is older than T.  Then T+1 is not visible yet, and T+2 has not started.  Second: the source
+/// still returns T after the copy.  It returns T+1 only after commit T+1 has ended, and T+2 starts later.  If
+/// neither holds, the function tries again with the newer id.
 ///
-/// A source that says 0 is not asked again.  Either nothing was ever committed, or another environment of
-/// this process is setting up the lock file of the same file again.  File locks do not prevent this inside
-/// one process, and stock shows such a reader an empty database.  A slot with id 0 keeps all pages, so the
-/// newest meta can be used.
+/// If the source returns 0, the newest meta is used, which is safe because a slot with id 0 keeps all pages.
+/// A source returns 0 if nothing was ever committed, or if another environment of this process is setting up
+/// the lock file of the same file again.  File locks do not prevent this inside one process.  In this case
+/// stock shows the reader an empty database.
 ///
-/// `metas` are page 0 and page 1.  Returns MDB_BAD_TXN after kTries rounds (writers commit faster than a meta
-/// can be copied), or the error of the source.
+/// `metas` are page 0 and page 1.  Returns MDB_BAD_TXN after kTries rounds, if writers commit faster than a
+/// meta can be copied, or the error of the source.
 template <class Words = SharedWords, SnapshotSource Source>
 Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapshot& out) {
   constexpr int kTries = 1000;
@@ -88,8 +89,8 @@ Status read_snapshot(const std::byte* const (&metas)[2], Source&& source, Snapsh
 }
 
 /// Returns whether a lock-free reader of `txnid` may have seen pages of a later transaction.  The second
-/// commit after `txnid` is the first one that may overwrite them (a writer reuses what was freed before its
-/// predecessor).
+/// commit after `txnid` is the first one that may overwrite pages of the snapshot, because a writer reuses
+/// only pages that were freed before its predecessor.
 inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) noexcept {
   for (const std::byte* const meta : metas) {
     const std::uint64_t id = SharedWords::load(meta + detail::kAtTxnid);
@@ -98,7 +99,7 @@ inline bool overtaken(const std::byte* const (&metas)[2], std::uint64_t txnid) n
   return false;
 }
 
-/// Gives the newest txnid that the metas show, without a lock: for readers that have no companion.
+/// Returns the newest txnid in the metas, without a lock.  For readers that have no companion.
 class MetaSource {
  public:
   explicit MetaSource(const std::byte* const (&metas)[2]) noexcept : metas_{metas[0], metas[1]} {}

@@ -74,7 +74,7 @@ Status Txn::begin_unmapped() noexcept {
   snapshot_ = now;
   loader_->file = entered_->cache;
   loader_->page_shift = shift;
-  // Only pages that the file had when the window got this snapshot: its chunks cover no more.
+  // View only pages that the file had when the window got this snapshot.  The window's chunks cover no more.
   start(entered_->number,
         entered_->window->view(std::min(now.last_pg + 1, entered_->cache->file_bytes.load() >> shift)));
   return {};
@@ -106,8 +106,8 @@ bool Txn::Loader::load(std::uint64_t first, std::uint64_t n) noexcept {
   return true;
 }
 
-// Returns the error of a failed read, once, or OK. A page that cannot be read now is not damaged: the next
-// attempt may succeed.
+// Returns the error of a failed read and clears it.  Returns OK if no read has failed.  A page that cannot be
+// read now is not damaged: the next attempt may succeed.
 Status Txn::unread() noexcept {
   return loader_ != nullptr ? std::exchange(loader_->failed, Status()) : Status();
 }
@@ -201,7 +201,7 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
 }
 
 void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
-  // Lookups until the next probe, if there can be none now.
+  // Lookups until the next probe, if no probe is possible now.
   constexpr std::uint32_t kSoon = 16;
   ask_in_ = kSoon;
   if (prefetch_ != nullptr) {  // prefetch requests already read these pages
@@ -290,8 +290,8 @@ void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   prefetch_->add(*this, dbi, keys);
 }
 
-// Does the same in a transaction that has prefetched keys.  A separate function, so that other transactions
-// pay one branch for it.
+// Does the same in a transaction that has prefetched keys.  This is a separate function, so that it costs
+// other transactions only one branch.
 Status Txn::find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
   const format::DbRecord& db = dbs_[dbi];
   Status st;
@@ -340,7 +340,7 @@ Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
 }
 
 Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  // First, and as a tail call, so that nothing must be kept in registers for it.
+  // This comes first, and as a tail call, so that nothing must be kept in registers for it.
   if (--ask_in_ == 0) [[unlikely]]
     return get_after_asking(dbi, key, data);
   return get_by<false>(dbi, key, data);

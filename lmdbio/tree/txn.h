@@ -19,7 +19,7 @@ namespace lmdbio::tree {
 
 /// Counts the calls of a transaction.  Plain numbers: one thread uses them at a time.
 struct Counters {
-  static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op values; one more counts invalid ones
+  static constexpr unsigned kCursorOps = 19;  ///< MDB_cursor_op values; one more counter is for invalid ones
   std::uint64_t get = 0, get_missed = 0;
   std::uint64_t cursor_op[kCursorOps + 1]{};
   std::uint64_t cursor_failed = 0;       ///< calls in cursor_op that returned no record
@@ -41,8 +41,8 @@ class Txn {
   Txn(const Txn&) = delete;
   Txn& operator=(const Txn&) = delete;
 
-  /// Begins a transaction on the newest snapshot.  `txnid` is what `source` holds now.  After a failure the
-  /// transaction is finished.
+  /// Begins a transaction on the newest snapshot.  `txnid` is the id that `source` holds now.  After a
+  /// failure the transaction is finished.
   template <SnapshotSource Source>
   Status begin(std::uint64_t txnid, Source&& source) {
     // A committed snapshot never changes, so a handle that has read snapshot `txnid` before does not copy it
@@ -82,7 +82,8 @@ class Txn {
   /// Implements mdb_txn_reset, abort and commit.  If `keep`, databases that were opened in it stay open.
   /// Cursors stay attached.
   void end(bool keep) noexcept;
-  /// The state with which a transaction without cursors goes on in another Txn, or is renewed there.
+  /// The state of a transaction without cursors, with which the transaction continues in another Txn or is
+  /// renewed there.
   struct Saved {
     Snapshot snapshot;
     unsigned num_dbs = 0;
@@ -95,7 +96,7 @@ class Txn {
   void restore(const Saved& saved) noexcept;
   /// Forbids further reads of the snapshot: calls return MDB_BAD_TXN.
   void lose() noexcept { block(kError); }
-  /// Prepares the Txn for another user.  Cursors of the former use return MDB_BAD_TXN from now on.  Records
+  /// Prepares the Txn for another user.  Cursors of the previous use return MDB_BAD_TXN from now on.  Records
   /// of named databases are cleared (in a new transaction, an unknown record is all zeros).
   void recycle() noexcept;
 
@@ -109,8 +110,9 @@ class Txn {
   bool finished() const noexcept { return (blocked_ & kFinished) != 0; }
   Env& env() noexcept { return *env_; }
   const window::WindowView& view() const noexcept { return view_; }
-  /// A cursor's record of its transaction: which use of the Txn it belongs to, and which window.  One
-  /// comparison also covers kBlocked, which a cursor's stamp never contains.
+  /// A cursor's record of its transaction: to which use of the Txn it belongs, and to which window.  A
+  /// comparison of stamps also detects a blocked transaction, because a cursor's stamp never contains
+  /// kBlocked.
   struct Stamp {
     std::uint64_t bits;
     static constexpr std::uint64_t kBlocked = std::uint64_t{1} << 63;  ///< never in a cursor's stamp
@@ -148,7 +150,7 @@ class Txn {
   /// (lmdb.h).
   Status open_dbi(const char* name, unsigned flags, MDB_dbi& dbi);
 
-  /// Returns page `p` of a tree in `out`.  Damage is sticky, as in stock; a failed read is not.
+  /// Sets `out` to page `p` of a tree.  Damage blocks the transaction, as in stock; a failed read does not.
   Status page(format::Pgno p, format::PageView& out) noexcept {
     const std::byte* const bytes = view_.at(p);
     if (bytes == nullptr || format::raw(p) < format::kMetaPages ||
@@ -156,7 +158,7 @@ class Txn {
       return bad_page(p);
     return {};
   }
-  /// Returns the value of a leaf's node in `data`.
+  /// Sets `data` to the value of a leaf's node.
   Status value(const format::Node& node, MDB_val& data) noexcept {
     const std::uint32_t size = node.data_size();
     if ((node.flags() & format::kBigData) == 0) {
@@ -171,19 +173,19 @@ class Txn {
     return {};
   }
   /// Marks the tree as damaged, logs it and returns MDB_CORRUPTED. Later calls return MDB_BAD_TXN. `what`
-  /// describes the damage of the page that contains `at`; the log uses it if a check of the page itself finds
-  /// nothing.
+  /// describes the damage of the page that contains `at`; the log uses `what` if a check of the page itself
+  /// finds no damage.
   [[gnu::cold]] Status corrupted(const char* what, const std::byte* at) noexcept;
 
-  /// Called before a lookup of `key`.  From time to time it probes residency and reads what the lookup will
-  /// touch; if data is not resident, at each lookup.  `or_next`: if there is no such key, the lookup returns
-  /// the next record.
+  /// Called before a lookup of `key`.  From time to time, probes residency and reads what the lookup will
+  /// touch.  While data is missing, does so at each lookup.  `or_next`: if there is no such key, the lookup
+  /// returns the next record.
   void before_lookup(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
     if (--ask_in_ == 0) [[unlikely]]
       ask(dbi, key, or_next);
   }
 
-  /// Returns the leaf of the last lookup, or nullptr.  Serves as a hint at the layout of leaves.
+  /// Returns the leaf of the last lookup, or nullptr.  Callers use it as a hint about the layout of leaves.
   const std::byte* leaf_seen() const noexcept { return leaf_seen_; }
   void saw_leaf(const std::byte* page) noexcept { leaf_seen_ = page; }
 
@@ -224,7 +226,7 @@ class Txn {
     bool load(std::uint64_t first, std::uint64_t n) noexcept override;
     std::shared_ptr<window::WindowFile> file;
     unsigned page_shift = 0;
-    Status failed;  ///< of the last load
+    Status failed;  ///< error of the last load
     MetaCopies metas;
   };
 

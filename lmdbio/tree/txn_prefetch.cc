@@ -23,7 +23,7 @@ namespace {
 
 /// Adjacent values are read together up to this many bytes.  A single value may be larger.
 constexpr std::uint64_t kMostMerged = std::uint64_t{1} << 20;
-/// Memory for pages of trees: one part in kTreeShare of the limit, within these bounds in bytes.
+/// Memory for pages of trees: 1 / kTreeShare of the limit, from kLeastTree to kMostTree bytes.
 constexpr std::uint64_t kTreeShare = 16, kMostTree = std::uint64_t{32} << 20,
                         kLeastTree = std::uint64_t{128} << 10;
 /// While all data is in the page cache, one key in this many is looked up.
@@ -64,7 +64,8 @@ PrefetchCounters TxnPrefetch::take_counters() noexcept { return std::exchange(co
 
 // --- lifetime ---
 
-// Creates the queues for a file of `file_bytes`.  The file may grow later, but a snapshot must not be larger.
+// Creates the queues for a file of `file_bytes`.  The file may grow later, but a snapshot must not be larger
+// than this size.
 Status TxnPrefetch::make_queues(std::uint64_t file_bytes) {
   drop_reads();
   store_.reset();
@@ -239,8 +240,8 @@ std::optional<format::DbRecord> TxnPrefetch::record_of(Txn& txn, MDB_dbi dbi) {
   return out;
 }
 
-// Looks up keys from, from + step, ... and submits reads of their values.  Sets seen.cold if not all is in
-// the page cache.
+// Looks up keys from, from + step, ... and submits reads of their values.  Sets seen.cold if some data is not
+// in the page cache.
 void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::DbRecord& db,
                             std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen) {
   std::vector<MDB_val> some;
@@ -261,7 +262,7 @@ void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::
       if (!p.cached) seen.cold = true;
       const std::uint32_t bytes = p.node.data_size();
       if (dupsort || p.node.flags() != format::kBigData)
-        return;  // in the leaf, which is in the page cache by now
+        return;  // the value is in the leaf, which is in the page cache by now
       const std::byte* run;
       const std::uint64_t page = format::raw(p.node.overflow());
       if (page < format::kMetaPages || !view.find(p.node.overflow(), bytes, run)) return;

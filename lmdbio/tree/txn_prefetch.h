@@ -1,8 +1,8 @@
 // Prefetches values of keys for a transaction (lmdbio_prefetch).
 //
-// There is no thread: add() and answer() submit the requests and process completed ones.  A value is read
-// into the transaction's arena, or into the page cache and then used through the mapping (prefetch_file.h
-// says which).  Small values lie in leaf pages, which add() reads through the page cache.
+// Prefetching uses no thread: add() and answer() submit requests and process completed ones.  A value is read
+// into the transaction's arena, or into the page cache and then used through the mapping.  PrefetchFile
+// decides between the two.  Small values lie in leaf pages, which add() reads through the page cache.
 #pragma once
 
 #include <lmdb.h>
@@ -78,7 +78,8 @@ class TxnPrefetch {
     std::size_t first = 0, count = 0;  ///< index and number of elements of wanted_
     std::size_t key = 0;               ///< lowest index of its keys in the program's list
   };
-  /// The findings of one add() call.  `any`: a key was looked up.  `cold`: not all is in the page cache.
+  /// The findings of one add() call.  `any`: a key was looked up.  `cold`: some data is not in the page
+  /// cache.
   struct Seen {
     bool any = false, cold = false;
   };
@@ -105,9 +106,9 @@ class TxnPrefetch {
 
   const std::shared_ptr<PrefetchFile> file_;
   gather::Queues queues_;
-  std::uint64_t file_bytes_ = 0;  ///< that the queues were made for; 0: there are none
-  ReadQueue* direct_ = nullptr;   ///< past the page cache; null: values go to the page cache only
-  ReadQueue* cached_ = nullptr;   ///< into the page cache
+  std::uint64_t file_bytes_ = 0;  ///< file size for which the queues were made; 0: there are no queues
+  ReadQueue* direct_ = nullptr;   ///< reads past the page cache; null: values go to the page cache only
+  ReadQueue* cached_ = nullptr;   ///< reads into the page cache
   std::unique_ptr<PageStore> store_;
   std::uint64_t store_reserved_ = 0;  ///< bytes
   bool joined_ = false;               ///< counted as a user of the process's memory
@@ -119,7 +120,7 @@ class TxnPrefetch {
   std::vector<Wanted> wanted_;
   std::uint64_t passed_ = 0;  ///< number of the newest key that was looked up
   std::uint64_t txnid_ = 0;
-  std::uint32_t window_ = 0;  ///< of store_, with txnid_
+  std::uint32_t window_ = 0;  ///< store_ is for this window and txnid_
   unsigned step_ = 1;         ///< every step_-th key is probed first
   std::uint64_t skipped_ = 0;
   PrefetchCounters counters_;

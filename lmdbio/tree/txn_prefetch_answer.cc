@@ -1,4 +1,4 @@
-// How a prefetching transaction answers lookups, and waits for reads in flight.
+// Answers lookups of a transaction that has prefetched keys, and waits for reads in flight.
 #include <algorithm>
 #include <cerrno>
 
@@ -60,8 +60,8 @@ bool TxnPrefetch::answer(const PrefetchedTree& tree, const MDB_val& key, const w
   return true;
 }
 
-// Checks a value in the arena at its first lookup: its read has completed, and the page is the one that the
-// tree names.
+// Checks a value in the arena at its first lookup.  Its read must have completed, and the page must be the
+// one that the tree names.
 bool TxnPrefetch::give_out(PrefetchedKey& e, unsigned page_shift) noexcept {
   if (e.use != e.slab->use) return false;  // its memory was reused
   const int saved = errno;

@@ -32,8 +32,8 @@ void Walker::attach(Txn& txn, MDB_dbi dbi, Walker* dups) {
   if (dups != nullptr) dups->attach_dups(txn, slot.dup_order);
 }
 
-// Asks the read-ahead before the walker enters `need`, which is outside the run granted last.  `leaf` is the
-// walker's leaf, or none if `need` is the next leaf.
+// Calls the read-ahead before the walker enters `need`, which is outside the run granted last.  `leaf` is the
+// current leaf; it is none if `need` is the next leaf.
 Status Walker::pace(ahead::Readahead::Step kind, bool forward, const ahead::PageRun& need,
                     const PageView& leaf) noexcept {
   if (need.first >= txn_->view().pages()) return {};  // damaged: reading the page reports it
@@ -58,8 +58,8 @@ Status Walker::pace(ahead::Readahead::Step kind, bool forward, const ahead::Page
   return (*readahead_)->step(kind, place, need, txn_->view(), run_, each_leaf_);
 }
 
-// Called after a lookup.  Pages around the position may be read without asking the read-ahead, because a walk
-// need not follow.
+// Called after a lookup.  Lets the walker read pages around the position without a call of the read-ahead,
+// because the program may not walk on from there.
 void Walker::jumped_to_value() noexcept {
   if (readahead_ == nullptr || leaf_.page.is_leaf2()) return;
   ahead::PageRun need{
@@ -70,9 +70,9 @@ void Walker::jumped_to_value() noexcept {
   if (!run_.covers(need.first, need.pages - 1)) run_ = ahead::Readahead::after_jump(need);
 }
 
-// Counts a leaf of a walk.  Returns false if the walk has entered more leaves than the file has pages.
-// Shared pages can make a small file an endless tree, but a walk in one direction enters no leaf twice.
-// Leaves of the duplicates' trees count as well.
+// Counts a leaf of a walk.  Returns false if the walk has entered more leaves than the file has pages.  In a
+// damaged file, shared pages can form an endless tree.  In an intact tree, a walk in one direction enters no
+// leaf twice.  Leaves of the duplicates' trees count as well.
 bool Walker::walk_on(bool right) noexcept {
   leaves_walked_ =
       right ? std::max(leaves_walked_, std::int64_t{0}) + 1 : std::min(leaves_walked_, std::int64_t{0}) - 1;
@@ -91,8 +91,8 @@ Status Walker::bad_branch(const PageView& page) noexcept {
   return txn_->corrupted("invalid entry on a branch page, or the tree is too deep", page.bytes());
 }
 
-// Loads a page.  Only trees of duplicates may have kLeaf2 pages.  Elsewhere no slots stand behind the count
-// of such a page.
+// Loads a page.  Only trees of duplicates may have kLeaf2 pages.  These pages have no slots, which other
+// trees require.
 Status Walker::load_page(format::Pgno p, PageView& page) {
   if (const Status st = txn_->page(p, page); !st.ok()) return st;
   if (!page.is_leaf2() || (is_dups_ && db_->pad != 0)) return {};
@@ -100,7 +100,7 @@ Status Walker::load_page(format::Pgno p, PageView& page) {
   return txn_->corrupted("fixed-size duplicates outside a tree of duplicates", page.bytes());
 }
 
-// Called if a page on the path from the root could not be read: the branch pages belong to no leaf now.
+// Called if a page on the path from the root could not be read.  The branch pages then belong to no leaf.
 // After damage the position does not matter, because the transaction is over.
 Status Walker::lost(Status st) noexcept {
   if (st.raw() > 0) unset();
@@ -167,7 +167,7 @@ Status Walker::to_key(const MDB_val& key) {
   return {};
 }
 
-// Returns whether the leaf after entry `taken` may be entered without asking the read-ahead.
+// Returns whether the leaf after entry `taken` may be entered without a call of the read-ahead.
 bool Walker::next_is_free(const PageView& parent, unsigned taken) const noexcept {
   Node next;
   return taken + 1 < parent.count() && parent.node(taken + 1, next) &&
@@ -186,7 +186,7 @@ Status Walker::sibling(bool right) {
     clear(kPositioned | kEof);
     return txn_->corrupted("the tree has more leaf pages than the file has pages", branch_[level].bytes());
   }
-  // Saved in case the next leaf cannot be read now.  Usually it has the same parent.
+  // Save the path in case the next leaf cannot be read now.  Usually that leaf has the same parent.
   const std::uint16_t taken_before = index_[level];
   Level below[format::kMaxDepth - 1];
   if (level + 1 < above_) {
@@ -236,9 +236,9 @@ Status Walker::sibling(bool right) {
       else if (db_->overflow_pages == 0 && !txn_->view().loads() &&
                (readahead_ == nullptr || next_is_free(parent, taken)))
         ahead_.walked(txn_->view(), parent, taken, page);
-      else  // Do not load any of the next leaf: it may not be in memory.  Among overflow pages it lies far
-            // away, and touching it would end the kernel's read-ahead of the values (31 major page faults in
-            // 0.5 GB, not 4).
+      else  // Do not load any of the next leaf: it may not be in memory.  With values in overflow pages it
+            // lies far away, and a touch would end the kernel's read-ahead of the values (31 major page
+            // faults in 0.5 GB instead of 4).
         ahead_.jumped(txn_->view(), parent, taken, page, index);
       return {};
     }

@@ -18,25 +18,25 @@ namespace lmdbio::tree {
 /// depend on the position.
 ///
 /// A main walker has a `dups` walker for databases with MDB_DUPSORT. A dups walker walks the duplicates of
-/// the main walker's entry as keys of a tree of their own (a sub-page or a sub-database).  Key and data may
-/// be null where lmdb.h allows it.  The key of a dups walker is the main walker's data.
+/// the main walker's entry as the keys of a separate tree, which is a sub-page or a sub-database.  Key and
+/// data may be null where lmdb.h allows it.  The key of a dups walker is the main walker's data.
 class Walker {
  public:
   Walker() noexcept {}  // NOLINT: attach() sets what is not set here
-  /// Attach the walker without a position, as mdb_cursor_init does: to a database, or to the duplicates of
-  /// one.
+  /// These functions attach the walker without a position, as mdb_cursor_init does: to a database, or to the
+  /// duplicates of one.
   void attach(Txn& txn, MDB_dbi dbi, Walker* dups);
   void attach_dups(Txn& txn, const format::Comparator& order) noexcept;
-  /// Makes the walker ask a read-ahead before it enters pages outside the run granted last.  `slot` belongs
-  /// to the cursor; the walker creates the read-ahead there at first need.  Null: no read-ahead, only the
-  /// mapping.
+  /// Makes the walker call a read-ahead before it enters pages outside the run granted last.  The walker
+  /// creates the read-ahead in `slot` at first need.  `slot` belongs to the cursor; null: no read-ahead, only
+  /// the mapping.
   void read_ahead_by(std::unique_ptr<ahead::Readahead>* slot) noexcept {
     readahead_ = slot;
     run_ = slot != nullptr ? ahead::FreeRun() : ahead::FreeRun::everything();
     each_leaf_ = false;
   }
-  /// Forgets the duplicates walked last, so that they are not returned again.  For a dups walker, also before
-  /// first use.
+  /// Forgets the duplicates walked last, so that they are not returned again.  A new dups walker requires
+  /// this call before its first use.
   void forget_tree() noexcept;
 
   Status first(MDB_val* key, MDB_val* data) { return edge(false, key, data); }
@@ -60,7 +60,7 @@ class Walker {
 
   /// Does MDB_NEXT (kStep 1), PREV (-1) or GET_CURRENT (0) inside a leaf of a database without duplicates:
   /// the hot path.  Sets `data_bytes` to the size of the value.  Returns false if nothing was done.  The
-  /// caller then makes the general move, which also finds out what is wrong with a damaged entry.
+  /// caller then makes the general move, which also reports damaged entries.
   template <int kStep>
   bool step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
 
@@ -130,8 +130,8 @@ class Walker {
   unsigned above_ = 0;  ///< branch pages above the leaf
   Level leaf_;          ///< not initialized until positioned
   ahead::FreeRun run_ =
-      ahead::FreeRun::everything();  ///< pages that may be entered without asking the read-ahead
-  bool each_leaf_ = false;           ///< the read-ahead wants a call at each leaf
+      ahead::FreeRun::everything();  ///< pages that may be entered without a call of the read-ahead
+  bool each_leaf_ = false;           ///< the read-ahead requires a call at each leaf
   std::unique_ptr<ahead::Readahead>* readahead_ = nullptr;
   ahead::LeafAhead ahead_;
   std::int64_t leaves_walked_ = 0;  ///< in one direction since the last lookup; negative: backwards

@@ -45,7 +45,7 @@ Status Walker::enter_dups(const Node& node) {
     d.inline_root_ = PageView::none();
     d.flags_ = 0;
   } else {
-    PageView sub;  // an invalid sub-page must not be stored: a renewed cursor uses its last one again
+    PageView sub;  // an invalid sub-page must not be stored: a renewed cursor uses it again
     if (!PageView::open_sub(node.data(), node.data_size(), sub))
       return txn_->corrupted("invalid sub-page", node.at);
     d.inline_root_ = sub;

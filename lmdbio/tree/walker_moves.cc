@@ -100,7 +100,7 @@ inline bool Walker::step_dup(int step, MDB_val* data) noexcept {
   return true;
 }
 
-// A failed read is no move: the next move in the same direction returns the entry.
+// A failed read is no move.  So the next move in the same direction returns the entry.
 Status Walker::owe(unsigned which, Status st) noexcept {
   if (st.raw() > 0 && positioned()) flags_ |= which;
   return st;

@@ -1,5 +1,4 @@
-// The set of pages of a file that have been requested, so that extents of any size and bounds are requested
-// once.
+// Records which pages of a file have been requested, so that overlapping extents are requested only once.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +25,7 @@ class AskedPages {
     const std::uint64_t to = end_of(false, from, last), begin = std::max(from * kPage, e.offset);
     return {begin, std::min(to * kPage, e.offset + e.bytes) - begin};
   }
-  /// Adds the pages of `e`.  May throw bad_alloc: some of the pages may be in the set then.
+  /// Adds the pages of `e`.  May throw bad_alloc; then only some of the pages may have been added.
   void add(const Extent& e) {
     for_each_word(
         e, [this](std::uint64_t word, std::uint64_t mask) { areas_[word / kWords][word % kWords] |= mask; });
@@ -36,7 +35,7 @@ class AskedPages {
       if (const auto a = areas_.find(word / kWords); a != areas_.end()) a->second[word % kWords] &= ~mask;
     });
   }
-  /// Returns how many bytes the pages of `e` have that are in the set.
+  /// Returns the total size, in bytes, of those pages of `e` that are in the set.
   std::uint64_t bytes_of(const Extent& e) const noexcept {
     std::uint64_t pages = 0;
     for_each_word(e, [&](std::uint64_t word, std::uint64_t mask) {
@@ -55,8 +54,9 @@ class AskedPages {
     const auto a = areas_.find(word / kWords);
     return a == areas_.end() ? 0 : a->second[word % kWords];
   }
-  /// Returns the first page from `page` on that is not in the set (`in`: true) or that is in it (`in`:
-  /// false).  Returns `last` + 1 if there is none up to `last`.
+  /// Returns the end of a run of pages that starts at `page`.  If `in`, that is the first page that is not in
+  /// the set; otherwise, the first page that is in the set.  Returns `last` + 1 if there is no such page up
+  /// to `last`.
   std::uint64_t end_of(bool in, std::uint64_t page, std::uint64_t last) const noexcept {
     while (page <= last) {
       const std::uint64_t word = word_at(page / kBits), bit = page % kBits;

@@ -13,10 +13,11 @@ namespace lmdbio::window {
 namespace {
 
 constexpr std::size_t kSmallChunk = Window::kHugePage, kUsualChunk = 2 * Window::kHugePage;
-/// A process with a smaller memory limit than this uses small chunks.  The second number holds for a limit
-/// that all processes share.
+/// A process uses small chunks if its memory limit is below kLittleMemory, or below kLittleForAll if all
+/// processes share one limit.
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20, kLittleForAll = std::uint64_t{256} << 20;
-/// How many chunks are evicted under one hold of the lock when other processes need the memory.
+/// Upper limit on the chunks that are evicted under one hold of the lock when other processes need the
+/// memory.
 constexpr unsigned kEvictedAtOnce = 16;
 /// A published chunk splits the mapping of its file in two.  Memory of prefetched values takes two VMAs as
 /// well, since a forked child inherits only a part of it.
@@ -35,7 +36,7 @@ struct Places {
   bool restore_all() noexcept { return file.window->restore(0, file.window->length()); }
 };
 
-/// Makes ChunkTable restore the whole window by one call: restoring a single chunk always fails.
+/// Makes ChunkTable restore the whole window with one call, because restore() of a single chunk always fails.
 struct WholeWindow : Places {
   bool restore(ChunkIndex) noexcept { return false; }
 };
@@ -80,8 +81,8 @@ bool ChunkCache::is_to_stay(const WindowFile& file, const Resident& r) const noe
   return r.name && file.source->is_to_come(r.chunk);
 }
 
-// Evicts the oldest chunk that this process keeps for other processes and that none of them will reach.
-// `urgent`: if there is none, the oldest that another process will reach.
+// Evicts the oldest unplanned chunk that this process shares and that no other process will reach.  If there
+// is none and `urgent`, evicts the oldest chunk that another process will reach.
 void ChunkCache::make_room_for_others(WindowFile& file, bool urgent) noexcept {
   const Resident *least = nullptr, *least_to_stay = nullptr;
   for (const Residents::List* const list : {&file.residents.unused(), &file.residents.used()})
@@ -281,10 +282,11 @@ void ChunkCache::after_fork() noexcept {
   joined_ = false;
   for (WindowFile* const f : files_) {
     f->table.forget_fills();
-    // Restores the whole window by one call, so that pieces are restored whatever their state is.
+    // One call restores the whole window, so the states of its pieces do not matter.
     if (!f->keeps_chunks() && f->table.drop_all(WholeWindow{{*f, nullptr}}).ok()) f->residents.clear();
     f->residents.for_each([](Resident& r) { r.name.reset(); });  // the names are the parent's
-    // Counts the chunks that stay: those of files that cannot be mapped, or that could not be restored.
+    // Counts the chunks that stay: chunks of files that cannot be mapped, and chunks that could not be
+    // restored.
     budget_.take(f->memory_use(), f->residents.size() * f->chunk_bytes, kChunkVmas * f->residents.size());
   }
 }

@@ -22,16 +22,16 @@ namespace {
 
 /// After a failure to make a chunk file, the next try is made after this time, in ns.
 constexpr std::int64_t kTryAgain = 1'000'000'000;
-/// The processes of a job start within this time, in ns.  Chunks that the first one reads in it are kept
-/// for the others.
+/// The processes of a job start within this time, in ns.  Chunks that the first process reads in this time
+/// are kept for the other processes.
 constexpr std::int64_t kOthersStart = 2'000'000'000;
-/// Upper limit of what is kept for them, in bytes.  The limit exists because memory that is used for the
-/// first time is slow.
+/// Upper limit on the chunks kept for processes that have yet to start, in bytes.  The limit exists because
+/// memory that is used for the first time is slow.
 constexpr std::uint64_t kKeptForStart = std::uint64_t{64} << 20;
-/// If a process starts later than the first ones by kApart, there is no such limit.  All chunks are kept
-/// for kNextStarts after each such process.  Both in ns.
+/// The limit does not apply if a process starts kApart or more after the first one.  All chunks are then kept
+/// for kNextStarts after the start of each such process.  Both in ns.
 constexpr std::int64_t kApart = 20'000'000, kNextStarts = 250'000'000;
-/// Memory that has to stay free beside a new chunk file, in bytes.
+/// Memory that must stay free in addition to a new chunk file, in bytes.
 constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 20;
 
 class FileSource final : public ChunkSource {
@@ -118,8 +118,9 @@ class FileSource final : public ChunkSource {
   };
 
   Answer claim_pages(const Table& table, ChunkIndex chunk) noexcept {
-    // Claims the chunk before looking for it.  While another process reads a chunk, the chunk counts as
-    // resident before all of it is.  And pages that this process reads in the meantime are not read again.
+    // Claims the chunk before it looks for the chunk in the page cache.  A chunk that another process is
+    // reading may look resident although parts of it are missing.  And pages that this process reads in the
+    // meantime are not read again.
     node::ClaimValue value;
     if (!table->claim(raw(chunk), tag_of(chunk), value)) return Answer::wait;
     if (is_there(chunk)) {
@@ -158,7 +159,7 @@ class FileSource final : public ChunkSource {
       found = table->claim_gone(raw(chunk), value) ? node::Look::mine : node::Look::claimed;
     }
     if (found != node::Look::mine) return Answer::wait;
-    if (!wanted.awaited && is_full()) {  // otherwise each process would read ahead what others read as well
+    if (!wanted.awaited && is_full()) {  // otherwise several processes would read the same chunks ahead
       table->unclaim(raw(chunk), value);
       return Answer::wait;
     }
@@ -174,7 +175,7 @@ class FileSource final : public ChunkSource {
     return Answer::yours;
   }
 
-  // Updates what is known of the other processes.  Returns false if there are none.
+  // Updates the facts about the other processes.  Returns false if there are none.
   bool look_at_others(node::Table& table, std::int64_t now) noexcept {
     const std::uint32_t own = files_now();
     table.note_memory(limit_, own);
@@ -196,7 +197,7 @@ class FileSource final : public ChunkSource {
     return others.processes != 0;
   }
 
-  // Returns how many chunk files this process keeps or reads to.
+  // Returns how many chunk files this process keeps or is filling.
   std::uint32_t files_now() const noexcept {
     const auto being_read = std::count_if(claims_.begin(), claims_.end(),
                                           [](const Claim& c) { return static_cast<bool>(c.file); });
@@ -253,7 +254,7 @@ class FileSource final : public ChunkSource {
   }
 
   // The tag of a chunk in the page cache: its length.  The page cache has the bytes of all snapshots.  But
-  // the file grows, and a process that does not know it yet reads less of the last chunk.
+  // the file grows, and a process that has not noticed the growth yet reads less of the last chunk.
   std::uint32_t tag_of(ChunkIndex chunk) const noexcept {
     return static_cast<std::uint32_t>(file_.bytes_in(chunk) >> 12);
   }
@@ -274,7 +275,7 @@ class FileSource final : public ChunkSource {
   }
 
   WindowFile& file_;
-  const std::uint64_t limit_;  ///< of this process's memory, in bytes
+  const std::uint64_t limit_;  ///< upper limit on this process's memory, in bytes
   unsigned born_ = PrivateTable::generation();
   // The members up to has_noted_ are used only by the I/O thread.
   std::vector<Claim> claims_;  ///< the claims of this process

@@ -1,4 +1,4 @@
-// Sources of the bytes of a file's chunks: the file, its page cache, or other processes of the node.  Walks
+// Supplies the bytes of a file's chunks from the file, the page cache, or other processes of the node.  Walks
 // need not know the difference.
 #pragma once
 
@@ -18,12 +18,12 @@ struct WindowFile;
 class ChunkSource {
  public:
   enum class Answer : unsigned char {
-    ready,  ///< the file's mapping gives the chunk without a wait: do not read it
-    given,  ///< the bytes are in the memory that claim() returned: publish them
+    ready,  ///< the chunk is in the page cache, at least most of it: do not read it
+    given,  ///< the memory that claim() returned has the bytes: publish it
     yours,  ///< the caller reads the chunk and calls filled() afterwards
-    wait,   ///< another process is reading it, or there is no room for it yet: call wait() when it is needed
+    wait,   ///< another process is reading it, or memory is full now: call wait() when the chunk is needed
   };
-  /// Where the caller would read a chunk to.
+  /// The place to which the caller would read a chunk.
   enum class Target : unsigned char {
     page_cache,
     memory,          ///< into memory that is published over the window; other processes may use it as well
@@ -36,26 +36,27 @@ class ChunkSource {
     bool awaited = false;        ///< a walk cannot go on without it
   };
   enum class Waited : unsigned char {
-    there,     ///< the file's mapping gives the chunk, unless the page cache has dropped it since
-    given,     ///< claim() gives it now, unless it was removed since
+    there,     ///< the chunk is in the page cache, unless it was dropped since
+    given,     ///< claim() answers `given` now, unless the chunk file was removed since
     not_read,  ///< it was not read: claim it again
   };
   virtual ~ChunkSource() = default;
-  /// Asks for a chunk for a walk or for the load of the whole file.  Only the I/O thread calls it, with no
+  /// Requests a chunk for a walk or for the load of the whole file.  Only the I/O thread calls it, with no
   /// lock held.  It blocks no longer than a system call that reads nothing from storage.  `memory` is empty
-  /// before the call.  After `given` it holds the chunk.  After `yours` it is where the chunk has to be
-  /// read to; if it is empty, the caller reads to its own memory.
+  /// before the call.  After `given` it holds the chunk.  After `yours` the caller reads the chunk into
+  /// `memory`, or into memory of its own if `memory` is empty.
   virtual Answer claim(const Wanted& wanted, Staging& memory) noexcept = 0;
   struct Filled {
     bool good = false;  ///< false: the memory that claim() returned does not hold the bytes
-    /// The name under which other processes find the bytes, in the memory of claim(), until drop().
+    /// The name under which other processes find the bytes until drop().  The bytes are in the memory that
+    /// claim() returned.
     std::optional<node::ChunkName> name{};
   };
-  /// Ends a claim that was answered `yours`; called once.  `good`: all bytes were read.  Threads and locks
-  /// as for claim().
+  /// Ends a claim that was answered `yours`.  Must be called once.  `good`: all bytes were read.  Threads and
+  /// locks as for claim().
   virtual Filled filled(ChunkIndex chunk, bool good) noexcept = 0;
-  /// Tells the source that this process does not keep the chunk any more to which filled() gave this name.
-  /// Any thread, with any lock held.
+  /// Tells the source that this process no longer keeps the chunk that filled() has named `name`.  Any
+  /// thread, with any lock held.
   virtual void drop(const node::ChunkName& name) noexcept = 0;
   /// Tells the source that the file is being closed.  Until the next claim(), chunks that are passed to
   /// drop() may be left to other processes that will reach them.  Any thread, with any lock held.
@@ -67,18 +68,18 @@ class ChunkSource {
   /// claim().  Returns 0 until this process has claimed something.  Only the I/O thread calls it, with any
   /// lock held.
   virtual unsigned processes() const noexcept = 0;
-  /// Returns whether the processes of the node may not keep more chunks.
+  /// Returns whether the processes of the node may keep no more chunks.
   virtual bool is_full() const noexcept = 0;
-  /// After the answer `wait`: waits until the other process has read the chunk or seems to have given it
+  /// Called after the answer `wait`.  Waits until the other process has read the chunk or seems to have given
   /// up, for a few seconds at most.  Any thread, with no lock held and asynchronous signals blocked.  A
   /// signal handler may fork during the wait.
   virtual Waited wait(ChunkIndex chunk) noexcept = 0;
 };
 
-/// Makes the source for a file.  A chunk that is mostly in the page cache is ready.  A chunk that another
-/// process of the node has in a chunk file is given.  A chunk that another process is reading is waited
-/// for.  The caller reads all others.  The source must be destroyed before `file`.  Returns nullptr if out
-/// of memory.
+/// Makes the source for a file.  Its claim() answers `ready` if most of the chunk is in the page cache, and
+/// `given` if another process of the node has the chunk in a chunk file.  It answers `wait` while another
+/// process is reading the chunk.  Otherwise the caller reads the chunk.  The source must be destroyed before
+/// `file`.  Returns nullptr if out of memory.
 std::unique_ptr<ChunkSource> file_source(WindowFile& file) noexcept;
 
 }  // namespace lmdbio::window

@@ -1,4 +1,4 @@
-// Records which pieces of a window hold private memory: the states of chunks and their legal changes.
+// Records which chunks of a window are private memory.  The states of a chunk and their legal changes:
 //
 //              start                finish: published
 //   file ------------------> filling ----------------> resident
@@ -30,7 +30,7 @@ constexpr std::uint32_t raw(ChunkIndex i) noexcept { return static_cast<std::uin
 
 enum class ChunkState : unsigned char { file, filling, resident };
 
-/// Moves pieces of the window: a Window, or a test's model of one.
+/// Publishes and restores pieces of a window.  Implemented for a Window, and by a model in tests.
 template <class T>
 concept ChunkPlaces = requires(T places, ChunkIndex i) {
   { places.publish(i) } -> std::same_as<bool>;  ///< false: nothing has changed
@@ -38,7 +38,7 @@ concept ChunkPlaces = requires(T places, ChunkIndex i) {
   { places.restore_all() } -> std::same_as<bool>;
 };
 
-/// For chunks that are not published: all calls fail.
+/// For chunks that are not published.  All calls fail.
 struct NoPlaces {
   bool publish(ChunkIndex) noexcept { return false; }
   bool restore(ChunkIndex) noexcept { return false; }
@@ -48,11 +48,12 @@ struct NoPlaces {
 /// The states of all chunks of a window.  Has no lock of its own: only one thread may change it at a time.
 class ChunkTable {
  public:
-  /// start() returns it and finish() compares it.
+  /// Shows whether the snapshot has changed during a read.  start() returns the generation, and finish()
+  /// compares it.
   enum class Generation : std::uint64_t {};
 
-  /// Makes a table of `chunks` chunks, at least 1, all in state `file`.  Reserves addresses; they get
-  /// memory as chunks are used.  Errors: as Mapping::zeroed().
+  /// Makes a table of `chunks` chunks, at least 1, all in state `file`.  Reserves addresses, which get memory
+  /// as chunks are used.  Errors: as Mapping::zeroed().
   static Result<ChunkTable> make(std::uint32_t chunks) noexcept {
     Result<Mapping> states = Mapping::zeroed(chunks);
     if (!states) return states.error();
@@ -94,8 +95,8 @@ class ChunkTable {
     residents_.push_back(i);
     return true;
   }
-  /// Gives a resident chunk back to the file.  Returns false if there is no memory for that: the chunk
-  /// stays.
+  /// Gives a resident chunk back to the file.  Returns false if there is no memory for that; the chunk stays
+  /// then.
   template <ChunkPlaces Places>
   bool reclaim(ChunkIndex i, Places&& places) noexcept {
     if (!places.restore(i)) return false;
@@ -103,8 +104,8 @@ class ChunkTable {
     std::erase(residents_, i);
     return true;
   }
-  /// Called when a transaction of `snapshot` begins, before it reads anything.  If the snapshot is new,
-  /// calls drop_all().  ENOMEM: the transaction must not begin.
+  /// Called when a transaction of `snapshot` begins, before it reads anything.  If the snapshot is new, calls
+  /// drop_all().  On ENOMEM the transaction must not begin.
   template <ChunkPlaces Places>
   Status advance(std::uint64_t snapshot, Places&& places) noexcept {
     if (snapshot <= newest_) return {};
@@ -112,8 +113,8 @@ class ChunkTable {
     newest_ = snapshot;
     return {};
   }
-  /// Gives all resident chunks back to the file.  Chunks that are being read will not be published.
-  /// ENOMEM: the resident chunks stay.
+  /// Gives all resident chunks back to the file.  Chunks that are being read will not be published.  On
+  /// ENOMEM the resident chunks stay.
   template <ChunkPlaces Places>
   Status drop_all(Places&& places) noexcept {
     generation_ = Generation{static_cast<std::uint64_t>(generation_) + 1};
@@ -127,7 +128,7 @@ class ChunkTable {
     residents_.clear();
     return {};
   }
-  /// In a forked child: ends the parent's reads.
+  /// In a forked child: puts chunks that the parent was reading back into state `file`.
   void forget_fills() noexcept {
     generation_ = Generation{static_cast<std::uint64_t>(generation_) + 1};
     for (std::uint32_t i = 0; filling_ > 0 && i < chunks_; ++i) {

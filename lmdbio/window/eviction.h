@@ -1,8 +1,8 @@
 // Decides which resident chunk is evicted first.  Pure functions.
 //
-// Chunks that walks have passed are evicted first, the most recently passed one before the others: a walk
-// that starts again from the beginning reaches it last.  But chunks that were passed just now are kept for
-// a while, because programs may still hold pointers to their values.
+// Chunks that walks have passed are evicted first, and among them the most recently passed one: a walk that
+// starts again from the beginning reaches this chunk last.  But chunks that were passed just now are kept for
+// a while, because programs may still use their values.
 #pragma once
 
 #include <compare>
@@ -10,10 +10,11 @@
 
 namespace lmdbio::window {
 
-/// A resident chunk as eviction sees it.  Ages are in ticks of ChunkPlans::clock().
+/// The facts about a resident chunk that decide when it is evicted.  Ages are in ticks of
+/// ChunkPlans::clock().
 struct EvictionFacts {
   bool planned = false;         ///< an active walk has it in its plan
-  bool awaited = false;         ///< such a walk cannot go on without it
+  bool awaited = false;         ///< an active walk cannot go on without it
   bool used = false;            ///< a walk has reached it
   bool of_others = false;       ///< walks of other processes will reach it soon
   std::uint64_t position = 0;   ///< how many chunks come before it in the plan
@@ -24,7 +25,8 @@ struct EvictionFacts {
 /// Ticks for which a chunk is kept after it was last in a plan, since its values may still be in use.
 inline constexpr std::uint64_t kJustLeft = 4;
 
-/// The chunk with the highest rank is evicted first.  Of equal ranks the first one found is.
+/// The chunk with the highest rank is evicted first.  Among equal ranks, the chunk that is found first is
+/// evicted.
 struct EvictionRank {
   unsigned rank = 0;
   std::uint64_t key = 0;
@@ -35,10 +37,9 @@ struct EvictionRank {
 ///  - 6: never used and in no plan; the oldest first.
 ///  - 5: used and passed; the most recently passed first.
 ///  - 4: used and passed just now; the oldest first.
-///  - 3: not used and in a plan until just now; the oldest first.  They are kept longer than used ones
-///  because
-///    a plan that was cut short leaves chunks that are needed soon.  Chunks that other processes will reach
-///    are the last of this rank.
+///  - 3: not used and in a plan until just now; the oldest first.  These chunks are kept longer than used
+///    ones, because the chunks of a plan that was cut short are often needed soon.  Chunks that other
+///    processes will reach are the last of this rank.
 ///  - 2: planned and not awaited; the last in its plan first.
 ///  - 1: planned and awaited; the last in its plan first.
 ///
@@ -55,13 +56,13 @@ inline constexpr unsigned kLeastUnplanned = 3;
 /// Files up to this size, in bytes, are kept as a whole if memory allows it.
 inline constexpr std::uint64_t kKeptWhole = std::uint64_t{64} << 20;
 
-/// How many ticks passed chunks are kept even if evicts_behind().  A leaf page is read again with each of
-/// its values, and these may span several chunks (170 values of 110 KiB: five).
+/// For this number of ticks, passed chunks are kept even if evicts_behind() is true.  A leaf page is read
+/// again with each of its values, and the values may span several chunks (170 values of 110 KiB: five).
 inline constexpr std::uint64_t kKeptBehind = 8;
 
-/// Returns whether chunks that walks have passed are evicted as soon as memory is requested, even if there
-/// is free memory: they are not likely to be used again.  `comes_around`: a walk has gone through the file
-/// more than once.
+/// Returns whether chunks that walks have passed are evicted as soon as memory is requested, even if there is
+/// free memory.  Such chunks are not likely to be used again.  `comes_around`: a walk has gone through the
+/// file more than once.
 constexpr bool evicts_behind(std::uint64_t file_bytes, bool comes_around, std::uint64_t limit) noexcept {
   return file_bytes > kKeptWhole && (!comes_around || file_bytes / 2 > limit);
 }

@@ -1,4 +1,4 @@
-// Extents of a file that one thread adds and another one removes.
+// A list of extents of a file.  One thread adds extents, and another thread removes them.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class ExtentList {
     extents_.push_back(extent);
     is_empty_.store(false, std::memory_order_relaxed);
   }
-  /// Removes one extent that is equal to this one, if there is one.
+  /// Removes one extent that equals `extent`, if there is one.
   void remove(const Extent& extent) noexcept {
     if (const auto e = std::find(extents_.begin(), extents_.end(), extent); e != extents_.end())
       extents_.erase(e);
@@ -29,7 +29,7 @@ class ExtentList {
     is_empty_.store(true, std::memory_order_relaxed);
     return std::exchange(extents_, {});
   }
-  /// Returns whether one of the extents has a byte in common with this one.
+  /// Returns whether one of the extents in the list has a byte in common with `extent`.
   bool overlaps(const Extent& extent) const noexcept {
     return std::any_of(extents_.begin(), extents_.end(),
                        [&extent](const Extent& e) { return overlap(e, extent); });

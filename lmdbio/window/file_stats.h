@@ -14,9 +14,9 @@ struct FileStats {
   Counter asked;        ///< bytes of chunks and extents that walks reached
   Counter read;         ///< bytes that were read
   Counter wasted;       ///< bytes of chunks that were evicted before a walk reached them
-  Counter short_reads;  ///< that were continued
+  Counter short_reads;  ///< short reads that were continued
   Counter retries;
-  Counter requests[ReadCounts::kSizes];  ///< by size
+  Counter requests[ReadCounts::kSizes];  ///< read requests, by size
   Counter chunks_read;
   Counter chunks_cached;     ///< found in the page cache
   Counter chunks_given;      ///< read by other processes and taken from chunk files
@@ -26,21 +26,21 @@ struct FileStats {
   Counter published;         ///< chunks that were placed over the window
   Counter reclaimed;         ///< chunks that were evicted
   Counter publish_failed;    ///< chunks that were read and could not be published
-  Counter stale;             ///< chunks of an older snapshot when they had been read
+  Counter stale;             ///< chunks whose snapshot was outdated when their read ended
   Counter read_failed;       ///< reads of chunks and extents that failed
   Counter stole;             ///< chunks that were evicted from another walk's plan
   Counter snapshots;         ///< new snapshots that evicted chunks
-  Counter most_resident;     ///< chunks at the same time
+  Counter most_resident;     ///< largest number of chunks resident at the same time
   Counter most_vmas;         ///< largest number of VMAs that all chunks of the process took
   Counter loads_begun;       ///< loads of the whole file
-  Counter loads_finished;    ///< of these
+  Counter loads_finished;    ///< loads of the whole file that reached the end
   Counter vanished;          ///< bytes read into the page cache, but evicted before a walk reached them
   Counter went_direct;       ///< changes to direct reads, see path_change.h
   Counter key_walks;         ///< times a walk was seen to skip its values
   Counter stride_walks;      ///< times a walk was seen to use each k-th value
-  Counter predicted;         ///< values prefetched as the next used ones of such walks, and reached
-  Counter predicted_right;   ///< of `predicted`: seen used
-  Counter predicted_wrong;   ///< of `predicted`: seen not used
+  Counter predicted;         ///< values that walks with a stride prefetched and reached
+  Counter predicted_right;   ///< values of `predicted` that the program used
+  Counter predicted_wrong;   ///< values of `predicted` that the program did not use
   Counter sparse_plans;      ///< plans of walks whose data is scattered over the file
   Counter lookups_missed;    ///< lookups that probed residency and found data missing
   Counter exact_reads;       ///< reads of just the data that lookups missed

@@ -21,12 +21,12 @@ namespace {
 
 /// How many jobs are taken under one hold of the Prefetcher's lock, before the first of them begins.
 constexpr std::size_t kJobsAtOnce = 4;
-/// Extents of at least this size, in bytes, are looked up in the page cache first.  For smaller ones the
-/// lookup costs more than reading them from there.
+/// Extents of at least this size, in bytes, are looked up in the page cache first.  For smaller extents the
+/// lookup costs more than a read from the page cache.
 constexpr std::uint64_t kWorthLooking = 64 << 10;
 
 /// Interval in ns at which a process that keeps chunk files checks /dev/shm.  In this time a program fills
-/// less than half of it.
+/// less than half of /dev/shm.
 constexpr std::int64_t kLookAtShared = 50'000'000;
 
 /// Interval in ns at which a load of a whole file is tried again after memory was nearly full.
@@ -68,7 +68,7 @@ void* IoWorker::run(void* self) noexcept {
 }
 
 void IoWorker::loop() noexcept {
-  const AsyncSignalsBlocked always;  // they are blocked already: saves a system call per lock
+  const AsyncSignalsBlocked always;  // signals are blocked already; this saves a system call per lock
   bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // on failure sleep() wakes up at intervals
   for (;;) {
     const std::uint32_t seen = work_.now();
@@ -129,8 +129,8 @@ void IoWorker::take(ReadJob&& job) {
   const ChunkJob& chunk = *job.chunk();
   using Target = ChunkSource::Target;
   Staging memory;
-  // A load of a whole file never shares its chunks.  Chunks that it does not get now are read when lookups
-  // need them, and only for this process.
+  // A load of a whole file never shares its chunks.  Chunks that the load does not get now are read when
+  // lookups need them, only for this process.
   const Target target = !chunk.publishes  ? Target::page_cache
                         : chunk.load != 0 ? Target::private_memory
                                           : Target::memory;
@@ -150,8 +150,8 @@ void IoWorker::take(ReadJob&& job) {
   }
 }
 
-// Returns whether all of the extent is in the page cache.  Small extents are not checked: reading them from
-// there costs less.
+// Returns whether all of the extent is in the page cache.  Small extents are not checked, because a read from
+// the page cache costs less.
 bool IoWorker::is_resident(const WindowFile& file, const ExtentJob& job) const noexcept {
   const Extent& e = job.extent;
   return file.decision.uses_resident && e.bytes >= kWorthLooking &&
@@ -193,8 +193,8 @@ void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
                           0);
 }
 
-// Drops chunks that walks have passed from the page cache.  The file does not fit, and its pages must not
-// evict those of other programs.
+// Drops chunks that walks have passed from the page cache.  The file does not fit there, and its pages must
+// not evict pages of other programs.
 void IoWorker::drop_pages() noexcept {
   for (const std::unique_ptr<Lane>& l : lanes_) {
     WindowFile& file = *l->file;

@@ -43,7 +43,7 @@ class IoWorker {
   }
 
  private:
-  /// Upper limit of chunks and extents in flight, for all files together.
+  /// Upper limit on the chunks and extents in flight, for all files together.
   static constexpr std::size_t kMostFills = 128;
   /// Size of a request that fills the page cache, in bytes.
   static constexpr std::size_t kFillRequest = PageFiller::kPiece;
@@ -57,7 +57,7 @@ class IoWorker {
   /// A read in progress.
   struct Fill {
     ReadJob job;
-    Staging staging;                      ///< empty: into the page cache
+    Staging staging;                      ///< empty: the read goes into the page cache
     std::optional<node::ChunkName> name;  ///< see ChunkSource::filled()
     ReadGroup group;
     bool busy = false;
@@ -90,7 +90,7 @@ class IoWorker {
   std::shared_ptr<PrivateTable> table_;
   pthread_t thread_{};
   EventCount work_;                   ///< there is work, or the thread is to stop
-  std::atomic<bool> polling_{false};  ///< the thread waits in poll(2), which a futex does not end
+  std::atomic<bool> polling_{false};  ///< the thread waits in poll(2), from which a futex cannot wake it
   UniqueFd bell_;                     ///< an eventfd of the private table that ends the poll(2)
   PrivateTable::Job ringing_{&ring, this};
   std::atomic<bool> stopping_{false};  // set under the Prefetcher's lock
@@ -102,7 +102,7 @@ class IoWorker {
   std::atomic<bool> watches_late_use_{false};
   std::optional<TouchedPages> touched_;
   std::int64_t late_looked_ns_ = 0;    ///< time of the last check for late use
-  long major_faults_ = 0;              ///< of the process, at that time
+  long major_faults_ = 0;              ///< major page faults of the process at that time
   bool keeps_shared_ = false;          ///< some resident chunks may use memory of chunk files
   std::int64_t shared_looked_ns_ = 0;  ///< time of the last look_at_shared_memory()
   Mapping scratch_;                    ///< receives the bytes of reads into the page cache; never read

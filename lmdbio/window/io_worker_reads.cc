@@ -13,16 +13,16 @@ namespace lmdbio::window {
 
 namespace {
 
-/// Reads into the page cache may all leave their bytes in one buffer.  ThreadSanitizer reports that as a
-/// race, so it gets several.
+/// All reads into the page cache may write to one buffer.  ThreadSanitizer reports this as a race, so its
+/// builds use several buffers.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t kScratches = 512;  // four for each read in flight
 #else
 constexpr std::size_t kScratches = 1;
 #endif
 
-/// Returns whether a read failed for lack of memory, or because this kind of read is refused.  Then the
-/// file itself may be fine.
+/// Returns whether a read failed for lack of memory, or because this kind of read is refused.  In both cases
+/// the file itself may be intact.
 bool lacks_means(Status st) noexcept {
   switch (st.raw()) {
     case ENOMEM:
@@ -135,7 +135,7 @@ void IoWorker::finished(std::size_t at) noexcept {
     const ChunkSource::Filled filled = f.job.file->source->filled(c->chunk, f.group.status.ok());
     f.name = filled.name;
     if (!filled.good && f.group.status.ok())
-      f.group.status = Status::from_errno(EAGAIN);  // page faults bring the bytes instead
+      f.group.status = Status::from_errno(EAGAIN);  // page faults read the bytes instead
   }
   for (const std::unique_ptr<Lane>& l : lanes_)
     if (l->file == f.job.file) l->file->stats.add_reads(l->queues.take_counts());
@@ -183,8 +183,8 @@ void IoWorker::chunk_ended(Fill& f, const ChunkJob& job) noexcept {
     if (resident) owner_.chunks_.note_lookups(file, job.chunk);
     whole_load_went_on(file, job, good && (resident || !job.publishes));
   }
-  // A lack of memory or descriptors says nothing about the file: if there is a mapping, page faults will
-  // tell.
+  // A lack of memory or descriptors says nothing about the file.  If there is a mapping, page faults show
+  // whether the file can be read.
   const bool failed = !good && (!lacks_means(f.group.status) || !file.has_page_cache());
   if (failed) ++file.stats.read_failed;
   if (failed) file.read_failed.store(true, std::memory_order_relaxed);

@@ -1,7 +1,7 @@
-// Detects programs that read values late: outside of LMDB's calls, through pointers that walks returned
-// earlier.  Each such read is a page fault that cannot be predicted.  Samples of values that were not read
-// at once are checked from time to time (window/touched.h).  If the program reads them later, the file is
-// worth loading as a whole.
+// Detects programs that read values late, which means outside of LMDB's calls, through pointers that walks
+// returned earlier.  Each such read is a page fault that cannot be predicted.  Samples of values that were
+// not read at once are checked from time to time (window/touched.h).  If the program reads them later, the
+// file is worth loading as a whole.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ class LateUse {
   /// Largest number of samples, and how many of them must be used for the program to count as reading late.
   static constexpr std::size_t kMost = 128;
   static constexpr unsigned kUsed = 4;
-  /// Interval between two checks, in ns, and how many checks without a used sample end the checks.
+  /// Interval between two checks, in ns.  After kLooks checks in a row without a used sample, the checks end.
   static constexpr std::int64_t kEvery = 20'000'000;
   static constexpr unsigned kLooks = 500;
 
-  /// Adds values that a walk under a snapshot of `used_bytes` passed by.  Each is given by an address in
-  /// it.
+  /// Adds values that a walk under a snapshot of `used_bytes` passed by.  Each value is given by an address
+  /// inside it.
   void add(std::span<const std::byte* const> values, std::uint64_t used_bytes) noexcept {
     if (ended_) return;
     looks_ = 0;
@@ -52,9 +52,8 @@ class LateUse {
   /// In a forked child: drops the samples, since the parent's accesses say nothing about the child.
   void after_fork() noexcept { samples_.clear(); }
 
-  /// Writes the samples to check to `addresses` and returns their number.  `faulted`: there were page
-  /// faults since the last check that waited for storage.  Without any, samples that were absent need no
-  /// check.
+  /// Writes the samples to check to `addresses` and returns their number.  `faulted`: since the last check,
+  /// page faults have waited for storage.  Without such page faults, samples that were absent need no check.
   std::size_t to_look_at(std::span<const std::byte*, kMost> addresses, bool faulted) const noexcept {
     std::size_t n = 0;
     for (const Sample& s : samples_)

@@ -1,5 +1,5 @@
-// What the lookups of all environments on a file have missed, and what that makes worth doing: a load of the
-// whole file, or a fetch of all leaf pages.
+// Records what the lookups of all environments on a file have missed.  Decides whether to load the whole file
+// or to fetch all leaf pages.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ namespace lmdbio::window {
 /// Records how many lookups of one snapshot missed data, and in which parts of the database.
 class MissRecord {
  public:
-  /// Limits for all_over(): misses, and the number of the 64 parts of the database that they are in.
+  /// Lower limits for all_over(): the number of misses, and the number of the 64 parts of the database that
+  /// have misses.
   static constexpr unsigned kMisses = 16, kParts = 12;
 
   /// Records that a lookup under `snapshot` missed data at byte `at` of `used_bytes`, far from the previous
@@ -38,27 +39,26 @@ class MissRecord {
   std::uint64_t snapshot_ = 0, misses_ = 0, parts_ = 0;
 };
 
-/// Whether lookups that go all over a file of `used_bytes` have waited long enough for a load of the file
-/// to begin.  On remote storage the load begins at once: its reads and those of the lookups do not slow each
-/// other down, and it ends soon.  On a local disk they do: lookups wait several times as long during the
-/// load, which pays off only if many lookups follow.  There the load begins when lookups have waited for
-/// half as long as it takes (1.5 bytes per nanosecond).
+/// Returns whether to load a file of `used_bytes` as a whole, for lookups that go all over it.  `missed_ns`:
+/// time that lookups have waited.  On remote storage the load begins at once: it ends soon and does not slow
+/// lookups down.  On a local disk, lookups wait several times as long during the load, so it pays off only if
+/// many lookups follow.  There the load begins when lookups have waited for half of the time that the load
+/// takes, at 1.5 bytes per nanosecond.
 constexpr bool load_is_due(bool local, std::uint64_t used_bytes, std::uint64_t missed_ns) noexcept {
   return !local || missed_ns >= used_bytes / 3;
 }
 
-/// Lookups may miss so often that a fetch of all leaf pages costs no more than their misses.  This is the
-/// largest number of leaf pages per miss for which that holds: the fetch makes many reads at once, lookups
-/// make one at a time.
+/// Upper limit on the leaf pages per miss for which a fetch of all leaf pages costs no more than the misses.
+/// It is larger than 1 because the fetch makes many reads at once, while lookups make one at a time.
 inline constexpr std::uint64_t kLeavesAMiss = 64;
-/// Whether to fetch all leaf pages of a tree: there are few per miss, and they are a small part of
-/// `available` memory, in bytes.
+/// Returns whether to fetch all leaf pages of a tree.  They must be few per miss, and a small part of the
+/// `available` bytes of memory.
 constexpr bool worth_all_leaves(std::uint64_t misses, std::uint64_t leaf_pages, std::uint64_t leaf_bytes,
                                 std::uint64_t available) noexcept {
   return leaf_pages <= misses * kLeavesAMiss && leaf_bytes <= available / 16;
 }
 
-/// The misses of one file.  Any thread; has a lock of its own, under which no other is taken.
+/// The misses of one file.  Any thread.  Has a lock of its own; no other lock is taken while it is held.
 class LookupHistory {
  public:
   /// Records that lookups have waited `ns` nanoseconds for data.
@@ -69,8 +69,8 @@ class LookupHistory {
     misses_.note(snapshot, at, used_bytes);
     return misses_.misses();
   }
-  /// Returns true if a load of the whole file is due.  Returns true once per snapshot, and not any more after
-  /// kMostLoads loads, because a busy writer makes each of them worth less.
+  /// Returns true if a load of the whole file is due, once per snapshot.  After kMostLoads loads it always
+  /// returns false, because a busy writer makes each load less useful.
   bool claim_load(std::uint64_t snapshot, std::uint64_t used_bytes, bool local) noexcept {
     const std::lock_guard lock(mutex_);
     if (!misses_.all_over() || load_snapshot_ == snapshot ||
@@ -85,8 +85,8 @@ class LookupHistory {
     ++loads_;
     waited_ns_.store(0, std::memory_order_relaxed);
   }
-  /// Returns true for the caller that is to fetch all leaf pages.  Returns true once per snapshot, and for
-  /// kMostClaims snapshots, because a busy writer would cause a fetch for each.
+  /// Returns true for the caller that is to fetch all leaf pages.  Returns true once per snapshot, for at
+  /// most kMostClaims snapshots.  Without this limit, a busy writer would cause a fetch for each snapshot.
   bool claim_leaves(std::uint64_t snapshot) noexcept {
     const std::lock_guard lock(mutex_);
     if (leaves_for_ == snapshot || leaves_claimed_ >= kMostClaims) return false;
@@ -106,7 +106,7 @@ class LookupHistory {
   static constexpr std::uint64_t kNoSnapshot = ~std::uint64_t{0};
   static constexpr unsigned kMostLoads = 8, kMostClaims = 8;
 
-  std::atomic<std::uint64_t> waited_ns_{0};  ///< that lookups have waited since the last load began
+  std::atomic<std::uint64_t> waited_ns_{0};  ///< time that lookups have waited since the last load began
   SignalSafeMutex mutex_;                    // guards the members below
   MissRecord misses_;
   std::uint64_t load_snapshot_ = kNoSnapshot;  ///< snapshot of the last decision to load

@@ -9,16 +9,16 @@ namespace lmdbio::window {
 
 namespace {
 
-/// Number of bytes read into the page cache between two checks of free memory.  Also the number of bytes
-/// that walks reach before the count of what was lost starts again from zero.
+/// Number of bytes read into the page cache between two checks of free memory.  After walks have reached this
+/// many bytes, the count of lost bytes starts again from zero.
 constexpr std::uint64_t kLookEveryBytes = std::uint64_t{64} << 20;
 /// Size in bytes of the sample of a chunk that is looked up in the page cache when a walk reaches the
 /// chunk.
 constexpr std::uint64_t kSampleBytes = std::uint64_t{256} << 10;
 constexpr double kStillThere = 0.5;
 
-// Ends reads into the page cache.  Data that is already there is still used.  Where there are no direct
-// reads or no private memory, chunks that walks have passed are dropped from the page cache instead.
+// Ends reads into the page cache.  Data that is already there is still used.  If direct reads or private
+// memory are not available, reads go on, and chunks that walks have passed are dropped from the page cache.
 void leave_page_cache(WindowFile& file, std::uint64_t limit, const char* why) noexcept {
   if (file.path() != ReadPath::page_cache) return;
   if (file.direct == nullptr || limit == 0) {

@@ -17,15 +17,15 @@ namespace lmdbio::window {
 
 namespace {
 
-/// Upper limit of the throughput of storage, in bytes per ns.
+/// Upper limit on the throughput of storage, in bytes per ns.
 constexpr std::uint64_t kFastest = 8;
 
 constinit SignalSafeMutex creation;  // guards the_one while it is set
 constinit std::atomic<Prefetcher*> the_one{nullptr};
 
-/// How often a chunk is read again that could not be published.
+/// How often a chunk that could not be published is read again.
 constexpr int kReadTries = 8;
-/// How often another process may say that it has read a chunk without the chunk being there.
+/// How often another process may report that it has read a chunk, although the chunk is not there.
 constexpr unsigned kMostGiven = 4;
 
 }  // namespace
@@ -59,7 +59,7 @@ std::size_t Prefetcher::most_chunks(const WindowFile& file) const noexcept {
   constexpr std::size_t kMost = 64, kLeast = 8, kUncounted = 16;
   if (file.path() != ReadPath::direct) return kUncounted;
   const auto chunks = static_cast<std::size_t>(chunks_.budget().limit_now() / file.chunk_bytes);
-  // More chunks than arrive during one request only cost memory.
+  // More chunks than can be read during one request would only cost memory.
   const std::size_t useful =
       std::clamp(static_cast<std::size_t>(file.least_latency_ns.load(std::memory_order_relaxed) * kFastest /
                                           file.chunk_bytes),
@@ -74,10 +74,11 @@ Ticket Prefetcher::submit(Walk& walk, const ReadPlan& plan) noexcept {
   if (const std::uint64_t lacking = chunks_.take_shortage(); lacking != 0) memory_.reclaim(lacking);
   const std::lock_guard lock(mutex_);
   if (file.users == 0) return ticket;
-  if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // page faults bring what is needed
+  if (!schedule_.plan(walk, plan, ticket.filled_)) return ticket;  // page faults read what is needed
   ticket.all_cached_ = schedule_.all_cached(walk);
   if (!schedule_.has_work(walk)) return ticket;
-  // Chunks would be evicted before they have paid.  Extents are valid for any snapshot.
+  // While a writer commits often, chunks would be evicted before they have been useful.  Extents are valid
+  // for any snapshot.
   const bool busy = !file.keeps_chunks() && file.changes.are_frequent();
   if (busy || !ensure_worker()) schedule_.leave_to_mapping(walk);
   const bool extent = schedule_.is_extent_open(walk) && ensure_worker();
@@ -111,7 +112,7 @@ Status Prefetcher::wait(Ticket& ticket) noexcept {
     if (error == 0) error = walk.extent_error_;
     walk.awaited_ = {};
   }
-  // Checks before the program touches the chunk, because that would bring the pages back.
+  // Checks the chunk before the program touches it, because a touch would read missing pages again.
   if (ticket.filled_) {
     if (const auto share = filled_share(file, *ticket.filled_); share) {
       const std::lock_guard lock(mutex_);
@@ -147,8 +148,8 @@ void Prefetcher::wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<
   const bool there = waited == ChunkSource::Waited::there;
   if (there) ticket.filled_ = chunk;
   if (!schedule_.claim_ended(walk, chunk, there)) return;
-  // The other process gave the chunk, but it was not there any more.  What other processes say is only
-  // advice.
+  // The other process reported the chunk, but the chunk was not there any more.  Reports of other processes
+  // are only hints.
   if (waited == ChunkSource::Waited::given) {
     ticket.given_times_ = ticket.given_ == chunk ? ticket.given_times_ + 1 : 1;
     ticket.given_ = chunk;
@@ -207,12 +208,12 @@ void Prefetcher::give_up() noexcept {
 }
 
 Status Prefetcher::read_chunk(WindowFile& file, ChunkIndex chunk) noexcept {
-  const AsyncSignalsBlocked fork_safe;  // a forked child would not have the staging that is read into
+  const AsyncSignalsBlocked fork_safe;  // a forked child would not inherit the staging that is read into
   std::unique_lock lock(mutex_);
   for (int tries = 0;;) {
     const ChunkState state = file.table.state(chunk);
     if (state == ChunkState::resident) return {};
-    if (state == ChunkState::filling) {  // by the worker, or by another thread in this function
+    if (state == ChunkState::filling) {  // the worker or another thread is reading it
       const std::uint32_t seen = chunk_read_.now();
       lock.unlock();
       constexpr std::int64_t kPoll = 20'000'000;
@@ -245,7 +246,7 @@ Status Prefetcher::read_chunk(WindowFile& file, ChunkIndex chunk) noexcept {
       file.stats.add_reads(counts);
     }
     lock.lock();
-    if (forks != this->forks()) {  // a handler has forked, and this is the child: no thread reads the chunk
+    if (forks != this->forks()) {  // this is a child that a signal handler forked: no thread reads the chunk
       staging.forget();
       continue;
     }

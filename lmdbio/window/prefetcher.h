@@ -1,10 +1,10 @@
-// Reads ahead for all walks of the process: takes their plans, and reads into chunks and into the page
-// cache, within one limit of memory.
+// Reads ahead for all walks of the process.  Takes the plans of walks and reads data into chunks or into the
+// page cache, within one memory limit.
 //
 // One lock guards the state of its parts: walks and their plans (Schedule), chunks and memory (ChunkCache),
-// and which parts of files have been read.  No thread reads a database file or waits while it holds the
-// lock.  It does make system calls: those that publish and evict chunks, and reads of /proc and of cgroup
-// files that tell how much memory is left.  One thread does the reads (IoWorker).  It starts with the first
+// and which parts of files have been read.  No thread reads a database file or waits while it holds the lock.
+// The only system calls under the lock publish and evict chunks, or read files in /proc and of cgroups to
+// find out how much memory is left.  One thread does the reads (IoWorker).  This thread starts with the first
 // file that needs it and ends when the last file is closed.
 #pragma once
 
@@ -37,33 +37,33 @@ class Prefetcher {
   static Prefetcher* get() noexcept;
   /// Returns nullptr until get() has been called.
   static Prefetcher* existing() noexcept;
-  /// Called around a fork.  Otherwise a child could inherit a Prefetcher that another thread is making,
-  /// with its lock held.
+  /// Called around a fork.  Otherwise a child could inherit an incomplete Prefetcher and a lock that another
+  /// thread holds.
   static void lock_creation() noexcept;
   static void unlock_creation() noexcept;
 
-  /// Returns the cache of the file under `window`, and makes it at the first call for this window.
-  /// `used_bytes`: the part of the file that the database uses.  `snapshot`: the newest known one.  On an
-  /// error the file cannot be read ahead.
+  /// Returns the WindowFile of `window`.  The first call for a window creates it.  `used_bytes`: the part of
+  /// the file that the database uses.  `snapshot`: the newest known one.  After an error the file cannot be
+  /// read ahead.
   Result<std::shared_ptr<WindowFile>> open(const std::shared_ptr<Window>& window, const Origin& origin,
                                            const char* name, std::uint64_t used_bytes,
                                            std::uint64_t snapshot) noexcept;
-  /// Ends one use of the file; each environment that opened it calls this once.  After the last call page
-  /// faults of the file's mapping give all data.  Waits for reads in flight if this was the last file.
+  /// Ends one use of the file; each environment that opened it calls this once.  After the last call, page
+  /// faults read all data.  Waits for reads in flight if this was the last file.
   void close(const std::shared_ptr<WindowFile>& file) noexcept;
-  /// Called when a transaction of `snapshot` begins in `window`, before it reads anything.  Evicts chunks
-  /// of older snapshots.  `file_bytes`: the current size of the file.  `used_bytes`: the part of it that
-  /// the database uses.  ENOMEM: the transaction must not begin.
+  /// Called when a transaction of `snapshot` begins in `window`, before it reads anything.  Evicts chunks of
+  /// older snapshots.  `file_bytes`: the current size of the file.  `used_bytes`: the part of it that the
+  /// database uses.  On ENOMEM the transaction must not begin.
   Status advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
                  std::uint64_t used_bytes) noexcept;
 
   void add(Walk& walk) noexcept;
   void remove(Walk& walk) noexcept;
-  /// Replaces the walk's plan.  The ticket is for what the walk needs now.  A walk that needs nothing may
-  /// drop it.
+  /// Replaces the walk's plan.  Returns a ticket to wait for what the walk needs now.  A walk that needs
+  /// nothing may drop the ticket.
   Ticket submit(Walk& walk, const ReadPlan& plan) noexcept;
-  /// Waits until the data that the plan needs is resident or is left to page faults.  An errno: its read
-  /// failed; the next plan that needs the data tries again.
+  /// Waits until the data that the plan needs is resident or is left to page faults.  Returns an errno if the
+  /// read of this data failed; the next plan that needs the data tries again.
   Status wait(Ticket& ticket) noexcept;
   Status wait(Ticket&& ticket) noexcept { return wait(ticket); }
   /// Returns whether a part of `extent` is being read.
@@ -85,23 +85,23 @@ class Prefetcher {
   /// with MDB_NORDAHEAD.  The mapping has read-ahead as long as there is such a walk.
   void use_readahead(WindowFile& file, bool on) noexcept;
   /// Loads the first `used_bytes` of `file` in the background, into the page cache or as chunks.  Returns
-  /// false if they fit nowhere or the I/O thread cannot be started.  With lock() held; no load of the file
-  /// is going on.
+  /// false if they fit nowhere or the I/O thread cannot be started.  Requires that lock() is held and no load
+  /// of the file is in progress.
   bool begin_whole_load(WindowFile& file, std::uint64_t used_bytes) noexcept;
-  /// Records values that a walk under a snapshot of `used_bytes` has passed by; each is given by an address
-  /// in it.  If the program reads them later, outside of calls, the file is loaded as a whole.  Does
-  /// nothing on local file systems, where reads are fast.
+  /// Records values that a walk under a snapshot of `used_bytes` has passed by; each value is given by an
+  /// address inside it.  If the program reads them later, outside of calls, the file is loaded as a whole.
+  /// Does nothing on local file systems, where reads are fast.
   void watch_late_use(WindowFile& file, std::span<const std::byte* const> values,
                       std::uint64_t used_bytes) noexcept;
 
-  /// Drops all chunks of a window without a mapping, and those that are being read for it.  With lock()
-  /// held; no transaction reads the window, and none begins while the lock is held.  Returns false if there
-  /// is no memory for that: the chunks stay.
+  /// Drops all chunks of a window without a mapping, including chunks that are being read.  With lock() held;
+  /// no transaction reads the window, and none begins while the lock is held.  Returns false if there is no
+  /// memory for that; the chunks stay then.
   bool empty(WindowFile& file) noexcept;
-  /// Returns the private memory of the process: that of chunks, and that of others who take it from here.
+  /// Returns the object that supplies the private memory of the process, for chunks and for other uses.
   ProcessMemory& memory() noexcept { return memory_; }
-  /// Returns how many forks lie between this process and the one that made the Prefetcher.  Users detect
-  /// with it what belongs to the parent.
+  /// Returns how many forks lie between this process and the one that made the Prefetcher.  This number shows
+  /// which objects belong to the parent process.
   unsigned forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
 
   // For a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  Other state of
@@ -109,7 +109,7 @@ class Prefetcher {
   // not held during a read or a wait.
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }
-  /// Makes windows mappings of their files again, so that the child pins none of the parent's memory.
+  /// Turns windows back into mappings of their files, so that the child pins none of the parent's memory.
   /// Forgets the parent's reads and thread.  Releases the lock.
   void after_fork_in_child() noexcept;
 
@@ -118,7 +118,7 @@ class Prefetcher {
 
   Prefetcher() = default;
   bool ensure_worker() noexcept;
-  /// Waits for a while, with the lock released.  `offset`: of the missing data, for the log.
+  /// Waits for a while, with the lock released.  `offset`: byte offset of the missing data, for the log.
   void wait(Walk& walk, std::unique_lock<SignalSafeMutex>& lock, std::uint64_t offset,
             StallNotice& stall) noexcept;
   void wait_for_others(Walk& walk, ChunkIndex chunk, std::unique_lock<SignalSafeMutex>& lock, Ticket& ticket,
@@ -127,10 +127,10 @@ class Prefetcher {
   std::shared_ptr<WindowFile> join(WindowFile& file) noexcept;
 
   // For the worker, with the lock held.
-  /// Called when the worker is out of memory: pending requests fall back to page faults.
+  /// Called when the worker is out of memory.  Pending requests fall back to page faults.
   void give_up() noexcept;
   bool next_job(ReadJob& job, bool idle);
-  /// Returns whether a load of a whole file waits until memory is not nearly full any more.
+  /// Returns whether a load of a whole file is waiting because memory is nearly full.
   bool loads_wait() noexcept;
 
   SignalSafeMutex mutex_;  // guards all members below

@@ -1,4 +1,4 @@
-// The files of the Prefetcher: opened, closed, changed by commits.
+// The Prefetcher's functions that open files, close them, and react to commits.
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -37,7 +37,7 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
       if (WindowFile* const f = file_under(*window, chunks_.files()); f != nullptr) return join(*f);
     }
     const IoMode mode = config().io;
-    // Published chunks must be given back to the file without a descriptor.
+    // It must be possible to give published chunks back to the file without a descriptor.
     bool wants_direct = may_read_directly(mode, memory_.limit());
     if (wants_direct) {
       const std::lock_guard lock(mutex_);
@@ -181,7 +181,7 @@ void Prefetcher::watch_late_use(WindowFile& file, std::span<const std::byte* con
 }
 
 bool Prefetcher::empty(WindowFile& file) noexcept {
-  schedule_.clear_plans(file);  // of transactions that have ended
+  schedule_.clear_plans(file);  // plans of transactions that have ended
   return chunks_.empty(file);
 }
 

@@ -1,4 +1,4 @@
-// The private memory of the process: that of chunks, and what readers, index builds and prefetched keys take.
+// The private memory of the process, which chunks, readers, index builds and prefetched keys share.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace lmdbio::window {
 
 class IoWorker;
 
-/// Supplies private memory within one limit (LMDBIO_MEMORY), and evicts chunks for it.  Part of the
+/// Supplies private memory within one limit (LMDBIO_MEMORY), and evicts chunks to free memory.  Part of the
 /// Prefetcher, whose lock it uses.  Any thread, without the lock unless stated otherwise.
 class ProcessMemory final : public gather::MemorySource {
  public:
@@ -24,7 +24,7 @@ class ProcessMemory final : public gather::MemorySource {
   std::uint64_t limit() const noexcept override { return chunks_.budget().limit(); }
   void join(gather::MemoryUse use) noexcept override;
   void leave(gather::MemoryUse use) noexcept override;
-  /// See MemorySource.  With Urgency::ahead gives at most the use's share.
+  /// See MemorySource.  With Urgency::ahead, a use gets at most its share.
   bool take(gather::MemoryUse use, std::uint64_t bytes, gather::Urgency urgency) noexcept override;
   void count(gather::MemoryUse use, std::uint64_t bytes) noexcept override;
   void give_back(gather::MemoryUse use, std::uint64_t bytes) noexcept override;
@@ -37,11 +37,11 @@ class ProcessMemory final : public gather::MemorySource {
 
   /// Returns how many bytes of private memory are in use.
   std::uint64_t used() noexcept;
-  /// Returns whether more memory is in use than the limit.  This happens because files that cannot be
-  /// mapped are not bound by it.  With the Prefetcher's lock held.
+  /// Returns whether more memory is in use than the limit.  This happens because the limit does not bind
+  /// files that cannot be mapped.  With the Prefetcher's lock held.
   bool over_limit() const noexcept { return chunks_.budget().over_limit(); }
-  /// Returns whether `use` may keep idle memory for later: it has no more than is guaranteed to it.  With
-  /// the Prefetcher's lock held.
+  /// Returns whether `use` may keep idle memory for later.  It may if it has no more memory than is
+  /// guaranteed to it.  With the Prefetcher's lock held.
   bool may_keep(gather::MemoryUse use) const noexcept {
     return chunks_.budget().used(use) <= chunks_.budget().guaranteed(use);
   }
@@ -50,11 +50,11 @@ class ProcessMemory final : public gather::MemorySource {
   /// was refused to a walk or to prefetching, or when the process uses more than it may.
   using Reclaim = void (*)(std::uint64_t bytes) noexcept;
   void set_reclaim(Reclaim call) noexcept { reclaim_.store(call, std::memory_order_release); }
-  /// Calls that function, if there is one.
+  /// Calls the function of set_reclaim(), if there is one.
   void reclaim(std::uint64_t bytes) noexcept;
 
-  /// Gives memory back if other processes need it.  The I/O thread calls it.  Returns after how many ns it
-  /// has to be called again; 0: it need not be.
+  /// Gives memory back if other processes need it.  The I/O thread calls it.  Returns the time in ns after
+  /// which it must be called again; 0: no further call is needed.
   std::int64_t look() noexcept;
   bool is_nearly_full() noexcept;
 

@@ -8,7 +8,7 @@
 
 namespace lmdbio::window {
 
-/// Read a chunk: into private memory, to be published over the window, or into the page cache.
+/// Reads a chunk, either into the page cache, or into private memory that is then published over the window.
 struct ChunkJob {
   ChunkIndex chunk{};
   ChunkTable::Generation generation{};  ///< of the chunk table when the job was made
@@ -17,7 +17,7 @@ struct ChunkJob {
   unsigned load = 0;           ///< WholeLoad::begun of the load that reads it; 0: for a walk
   bool awaited = false;        ///< the walk cannot go on without it
 };
-/// Read a piece of the file into the page cache.
+/// Reads a piece of the file into the page cache.
 struct ExtentJob {
   Extent extent;
 };

@@ -32,8 +32,8 @@ class Residents {
 
   std::size_t size() const noexcept { return places_.size() - pending_.size(); }
   bool empty() const noexcept { return size() == 0; }
-  /// The chunks that a walk has reached, and those that no walk has reached.  In each list the chunk that
-  /// was in a plan the longest time ago comes first.
+  /// The chunks that a walk has reached, and those that no walk has reached.  Each list is sorted by the tick
+  /// at which a chunk was last in a plan, the oldest first.
   const List& used() const noexcept { return used_; }
   const List& unused() const noexcept { return unused_; }
   /// Returns nullptr if the chunk is not resident.
@@ -41,7 +41,7 @@ class Residents {
     const auto at = places_.find(raw(chunk));
     return at != places_.end() ? &*at->second : nullptr;
   }
-  /// Returns the chunk that was in a plan the longest time ago, or nullptr if there is none.
+  /// Returns the chunk that has been in no plan for the longest time, or nullptr if there is no chunk.
   const Resident* oldest() const noexcept {
     if (used_.empty() || unused_.empty()) return !used_.empty() ? &used_.front() : front_of(unused_);
     return used_.front().left < unused_.front().left ? &used_.front() : &unused_.front();
@@ -111,13 +111,13 @@ class Residents {
   std::unordered_map<std::uint32_t, List::iterator> places_;
 };
 
-/// Returns the resident chunk that eviction_rank() puts first, or nullptr if none may be evicted.
-/// `even_planned`: if all chunks are in plans, one of them may be evicted.  The functions take a Resident.
-/// is_planned(): an active walk has it in its plan.  is_to_stay(): walks of other processes will reach it
-/// soon.  rank_of(): its rank.
+/// Returns the resident chunk that eviction_rank() puts first, or nullptr if none may be evicted.  If
+/// `even_planned`, and all chunks are in plans, returns one of these.  Each function takes a Resident.
+/// is_planned() returns whether an active walk has the chunk in its plan, is_to_stay() whether walks of other
+/// processes will reach it soon, and rank_of() its rank.
 ///
-/// There may be thousands of resident chunks.  So the search starts at the end of a list where the order
-/// begins, and skips only chunks that are planned or are to stay.
+/// There may be thousands of resident chunks.  So the search goes through the sorted lists in the order of
+/// eviction.  It skips only chunks that are planned or are to stay.
 template <class IsPlanned, class IsToStay, class RankOf>
 const Resident* first_to_go(const Residents& residents, std::uint64_t now, bool even_planned,
                             IsPlanned&& is_planned, IsToStay&& is_to_stay, RankOf&& rank_of) {

@@ -11,8 +11,8 @@ namespace lmdbio::window {
 
 namespace {
 
-/// When walks have moved to this many other chunks, all together, the plan of a walk that did not move no
-/// longer protects its chunks from eviction.
+/// If a walk does not move while other walks move to this many chunks in total, its plan no longer protects
+/// its chunks from eviction.
 constexpr std::uint64_t kAbandoned = 64;
 
 }  // namespace
@@ -53,7 +53,7 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
       e.chunk = c;
       if (old != walk.plan_.end() && old->outcome != Outcome::failed) e = *old;
       e.awaited = needed.contains(c);
-      // The other process may have finished.  If the chunk is claimed again, it can be published ahead of
+      // The other process may have read the chunk by now.  A new claim can then publish the chunk ahead of
       // the walk.
       if (e.outcome == Outcome::claimed && !e.awaited && file.path() == ReadPath::direct)
         e.outcome = Outcome::wanted;
@@ -84,7 +84,7 @@ bool Schedule::plan(Walk& walk, const ReadPlan& wanted, std::optional<ChunkIndex
   return true;
 }
 
-// True also if the plan adds nothing, but a chunk that the walk needs now is still being read.
+// Also returns true if the plan adds nothing, but a chunk that the walk needs now is still being read.
 bool Schedule::has_work(const Walk& walk) const noexcept {
   return !walk.extents_.empty() ||
          std::any_of(walk.plan_.begin(), walk.plan_.end(), [](const Walk::Entry& e) {
@@ -180,7 +180,7 @@ bool Schedule::next_chunk(ChunkCache& chunks, ReadJob& job, bool idle) {
       check_memory(file, chunks.budget().limit());
       const bool direct = file.path() == ReadPath::direct;
       if (direct && !chunks.take_memory(file, e.awaited)) {
-        if (!e.awaited) break;  // skip the rest of its plan, which is needed later
+        if (!e.awaited) break;  // skip the rest of the walk's plan, which is needed later
         if (idle) {
           e.outcome = Outcome::mapped;
           if (walk.waiting_) walk.settled_.notify();
@@ -209,7 +209,7 @@ bool Schedule::next_extent(ChunkCache& chunks, ReadJob& job) {
     const std::size_t at = (next_walk_ + k) % walks_.size();
     Walk& walk = *walks_[at];
     if (walk.next_extent_ < walk.extents_.size() && walk.file().has_page_cache() &&
-        chunks.budget().nearly_full()) {  // they fall back to page faults
+        chunks.budget().nearly_full()) {  // the extents fall back to page faults
       walk.next_extent_ = walk.extents_.size();
       if (walk.waiting_) walk.settled_.notify();
     }
@@ -288,7 +288,8 @@ void Schedule::after_fork() noexcept {
     w->has_asked_ = false;
     w->waiting_ = false;
   }
-  // The walks of the parent's other threads never end here.  Walks that go on are added by their next plan.
+  // The walks of the parent's other threads never end here.  Walks that go on in the child are added by their
+  // next plan.
   walks_.clear();
 }
 
@@ -320,8 +321,8 @@ void Schedule::chunk_went(WindowFile& file, ChunkIndex chunk) noexcept {
   }
 }
 
-// Drops a chunk that a walk has passed from the page cache.  The program must not evict pages of other
-// programs from it.
+// Drops a chunk that a walk has passed from the page cache, because this program must not evict pages of
+// other programs.
 void Schedule::drop_behind(WindowFile& file, ChunkIndex chunk) noexcept {
   const std::uint64_t at = file.offset(chunk), bytes = file.bytes_in(chunk);
   if (bytes == 0 || is_planned(file, chunk)) return;

@@ -1,4 +1,4 @@
-// The walks of the process and their plans: decides what is read next, and wakes walks that wait.
+// The walks of the process and their plans.  Decides what is read next, and wakes walks that wait.
 //
 // Has no lock of its own: the Prefetcher's lock guards it.
 #pragma once
@@ -24,31 +24,30 @@ class Schedule final : public ChunkPlans {
   /// Returns how many walks have moved recently, at least 1.  Any thread, without the lock.
   std::size_t going() const noexcept { return going_.load(std::memory_order_relaxed); }
 
-  /// Replaces the walk's plan.  `filled`: see Ticket::filled_.  Returns false if out of memory: the plan is
+  /// Replaces the walk's plan.  `filled`: see Ticket::filled_.  Returns false if out of memory; the plan is
   /// empty then.
   bool plan(Walk& walk, const ReadPlan& plan, std::optional<ChunkIndex>& filled) noexcept;
-  /// Returns whether something in the plan has to be read, or is needed and not there.
+  /// Returns whether a part of the plan must still be read, or is needed now and not there.
   bool has_work(const Walk& walk) const noexcept;
   /// Returns the first needed chunk that is not there, or nullopt if all needed chunks are there or failed.
   std::optional<ChunkIndex> open_chunk(const Walk& walk) const noexcept;
   /// Returns the first needed chunk that another process is reading, or nullopt.
   std::optional<ChunkIndex> claimed_chunk(const Walk& walk) const noexcept;
-  /// Called when that read has ended.  `there`: the page cache has the chunk.  Returns true if the chunk is
-  /// wanted again.
+  /// Called when the other process's read of the chunk has ended.  `there`: the page cache has the chunk.
+  /// Returns true if the walk wants the chunk again.
   bool claim_ended(Walk& walk, ChunkIndex chunk, bool there) noexcept;
   /// Returns whether a part of the needed extent is still to be read or being read.
   bool is_extent_open(const Walk& walk) const noexcept;
   /// Returns the errno of a needed chunk that failed, or 0 if none failed.  Failed chunks are wanted again
   /// afterwards.
   int take_error(Walk& walk) noexcept;
-  /// Pending chunks of the walk fall back to page faults.
+  /// Makes pending chunks of the walk fall back to page faults.
   void leave_to_mapping(Walk& walk) noexcept;
-  /// Returns whether all needed chunks were found in the page cache, and all other chunks of the plan that
-  /// have been checked.
+  /// See Ticket::all_cached().
   bool all_cached(const Walk& walk) const noexcept;
 
-  /// Returns the next read for a walk in `job`, or false if there is none.  `idle`: nothing is being read,
-  /// so no memory will become free by itself.  May throw bad_alloc.
+  /// Sets `job` to the next read for a walk.  Returns false if there is none.  `idle`: nothing is being read,
+  /// so no memory will become free without an eviction.  May throw bad_alloc.
   bool next(ChunkCache& chunks, ReadJob& job, bool idle);
   /// Records the outcome of a chunk in all plans and wakes walks that wait for it.
   void settle(WindowFile& file, ChunkIndex chunk, Outcome outcome, int error) noexcept;
@@ -57,9 +56,9 @@ class Schedule final : public ChunkPlans {
 
   /// Empties all plans for the file.
   void clear_plans(const WindowFile& file) noexcept;
-  /// Called after all chunks of the file were evicted.  Those that are in plans are wanted again.
+  /// Called after all chunks of the file were evicted.  Chunks that are in plans are wanted again.
   void want_again(const WindowFile& file) noexcept;
-  /// Called if out of memory: all pending requests fall back to page faults.
+  /// Called if out of memory.  All pending requests fall back to page faults.
   void give_up() noexcept;
   void after_fork() noexcept;
 

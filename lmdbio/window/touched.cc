@@ -16,7 +16,7 @@ namespace lmdbio::window {
 
 namespace {
 
-// Documentation/admin-guide/mm/pagemap.rst.  All users may read these bits.
+// See Documentation/admin-guide/mm/pagemap.rst in the Linux source.  All users may read these bits.
 constexpr std::uint64_t kPresent = std::uint64_t{1} << 63, kOfFile = std::uint64_t{1} << 61;
 
 std::optional<std::uint64_t> entry(int fd, std::uintptr_t page) noexcept {

@@ -1,8 +1,9 @@
-// Tells which pages of a file's mapping this process has touched, by the present bit of /proc/self/pagemap.
+// Finds out which pages of a file's mapping this process has touched, from the present bits in
+// /proc/self/pagemap.
 //
 // A touch also maps the other pages of the same 64 KiB block that are in the page cache (fault-around: 16
-// pages of 4 KiB).  Reads into the page cache map none.  So a page shows the use of a value only if the
-// value contains all bytes within 64 KiB of the page, on both sides.
+// pages of 4 KiB).  Reads into the page cache map none.  So a touched page proves the use of a value only if
+// the value contains all bytes within 64 KiB of the page, on both sides.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ namespace lmdbio::window {
 /// Reads the states of pages.  One thread at a time.  In a forked child all states are unknown.
 class TouchedPages {
  public:
-  /// How many bytes on each side of a page must belong to the value for which the page is evidence.
+  /// A touched page proves the use of a value only if this many bytes on each side of the page belong to the
+  /// value.
   static constexpr std::uint64_t kAround = std::uint64_t{64} << 10;
 
   enum class Page : unsigned char {
@@ -33,9 +35,8 @@ class TouchedPages {
   /// not report them, or reports wrong ones.
   static TouchedPages open() noexcept;
   explicit operator bool() const noexcept;
-  /// Returns the states of the pages that hold `addresses` in `pages`.  A null address gives `unknown`.
-  /// The addresses themselves are not read.  Takes about 1 us per address, and two switches of threads per
-  /// call.
+  /// Sets `pages` to the states of the pages that hold `addresses`.  A null address gives `unknown`.  The
+  /// addresses themselves are not read.  Takes about 1 us per address, and two thread switches per call.
   void look(std::span<const std::byte* const> addresses, std::span<Page> pages) const noexcept;
   Page look(const std::byte* address) const noexcept;
 

@@ -1,10 +1,11 @@
-// Private memory for values that were read past the page cache, for one transaction until it ends.
+// Private memory of one transaction for values that are read past the page cache.  It is kept until the
+// transaction ends.
 //
-// The memory is cut from slabs of 2 MiB, of huge pages where available.  Slabs are used again, because
-// fresh memory costs as much as reading into it.  If a process forks during a read, some kernels give the
-// bytes to the child instead of the parent.  So forks do not inherit memory that is being read into.
-// Before any value of a slab is returned to the program, all its reads so far are finished, and the memory
-// of these reads is made inheritable in one piece.
+// The memory is cut from slabs of 2 MiB, with huge pages where available.  Slabs are reused, because the
+// first use of fresh memory costs as much as the read into it.  If a process forks during a read, some
+// kernels give the bytes to the child instead of the parent.  So forks do not inherit memory that is being
+// read into.  Before a value is returned to the program, all reads so far into its slab are finished.  The
+// memory of these reads is then made inheritable in one piece.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ class SlabPool {
   /// Returns at least `bytes` of memory that forks do not inherit, with unspecified contents.  Returns an
   /// empty mapping if there is no memory, or none within the limit.
   Mapping take(std::size_t bytes) noexcept;
-  /// Gives back a slab of take().
+  /// Gives back a slab that take() has returned.
   void give(Mapping slab) noexcept;
   /// Frees the slabs that are kept.  From now on none are kept.
   void close() noexcept;
@@ -48,7 +49,7 @@ class SlabPool {
 /// Allocates memory for the values of one transaction.  One thread at a time.
 class ValueArena {
  public:
-  /// An address in the arena and its offset in the file are equal modulo this.
+  /// The address of a byte in the arena and its offset in the file are equal modulo kUnit.
   static constexpr std::size_t kUnit = 4096;
 
   /// A read into the arena.
@@ -62,8 +63,8 @@ class ValueArena {
     std::size_t safe = 0;      ///< bytes that have been read and are inherited by forks
     std::uint64_t use = 0;     ///< number of times it was emptied
     std::uint64_t newest = 0;  ///< set by the caller; see empty_one()
-    bool given_out = false;    ///< the program has pointers into it until the transaction ends
-    bool inherited = false;    ///< from before a fork: only the first `safe` bytes exist
+    bool given_out = false;    ///< the program may have pointers into it until the transaction ends
+    bool inherited = false;    ///< it is from before a fork: only the first `safe` bytes exist
     std::vector<std::unique_ptr<Read>> reads;
     std::size_t safe_reads = 0;  ///< number of `reads` that lie in the first `safe` bytes
   };
@@ -71,7 +72,7 @@ class ValueArena {
   struct Room {
     Slab* slab = nullptr;  ///< null: no memory
     std::size_t at = 0;    ///< offset in the slab's memory
-    Read* read = nullptr;  ///< for the caller to add to a queue
+    Read* read = nullptr;  ///< the caller adds it to a queue
   };
 
   explicit ValueArena(SlabPool& pool) noexcept : pool_(pool) {}
@@ -80,15 +81,15 @@ class ValueArena {
   ValueArena(const ValueArena&) = delete;
   ValueArena& operator=(const ValueArena&) = delete;
 
-  /// Allocates `bytes`, a multiple of kUnit, for one read.  Returns a null slab if out of memory, or as
-  /// SlabPool::take().
+  /// Allocates `bytes`, a multiple of kUnit, for one read.  Returns a null slab if there is no memory, or
+  /// none within the limit.
   Room take(std::size_t bytes) noexcept;
   /// Makes all allocated memory of `slab` inheritable by forks, so that its values may be returned to the
-  /// program.  All its reads must have ended.  Returns false if the system refuses: the values may not be
-  /// returned.
+  /// program.  All its reads must have ended.  Returns false if the system refuses; the values must not be
+  /// returned then.
   bool make_safe(Slab& slab) noexcept;
-  /// Empties the slab with the smallest `newest` below `passed`, among those without pointers of the
-  /// program and without reads in flight.  Returns false if there is none.
+  /// Empties a slab into which the program has no pointers and no reads are in flight.  Of these, takes the
+  /// one with the smallest `newest`, which must be below `passed`.  Returns false if there is none.
   bool empty_one(std::uint64_t passed) noexcept;
   /// Calls f(Read&) for each read that was allocated and not emptied.
   template <class F>

@@ -26,8 +26,8 @@ enum class Outcome : unsigned char {
   failed,   ///< its read failed, with an errno
 };
 
-/// The walk of one cursor.  One thread at a time creates and uses it.  The I/O thread reads and changes it
-/// under the Prefetcher's lock.
+/// The walk of one cursor.  One thread at a time uses it.  The I/O thread reads and changes it under the
+/// Prefetcher's lock.
 class Walk {
  public:
   explicit Walk(std::shared_ptr<WindowFile> file) noexcept : file_(std::move(file)) {}
@@ -47,8 +47,8 @@ class Walk {
     bool settled() const noexcept { return outcome > Outcome::claimed; }
   };
 
-  /// Records that the walk has reached the chunk.  Returns whether it was among the last chunks that were
-  /// recorded, so that each chunk is counted once unless the walk goes far and comes back.
+  /// Records that the walk has reached the chunk.  Returns whether it is among the chunks that were recorded
+  /// last.  So each chunk is counted once, unless the walk goes far away and comes back.
   bool has_come_to(ChunkIndex c) noexcept {
     if (std::find(come_to_.begin(), come_to_.end(), raw(c)) != come_to_.end()) return true;
     come_to_[next_come_to_++ % come_to_.size()] = raw(c);
@@ -69,12 +69,12 @@ class Walk {
   std::atomic<bool> has_asked_{false};  ///< asked_ has been added to; also read without the lock
   std::array<std::uint32_t, 8> come_to_{~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
   unsigned next_come_to_ = 0;
-  Extent awaited_;        ///< bytes not 0: the walk needs this extent
-  int extent_error_ = 0;  ///< errno of a failed read of a part of it; 0: none
+  Extent awaited_;        ///< the extent that the walk needs now; 0 bytes: none
+  int extent_error_ = 0;  ///< errno of a failed read of a part of `awaited_`; 0: none
   EventCount settled_;
   bool waiting_ = false;
-  ChunkIndex at_{~0u};      ///< first needed chunk of its last plan that needed one
-  std::uint64_t last_ = 0;  ///< tick of its last plan, by the schedule's clock
+  ChunkIndex at_{~0u};      ///< first needed chunk of the last plan that had one
+  std::uint64_t last_ = 0;  ///< tick of the last plan, by the schedule's clock
 };
 
 }  // namespace lmdbio::window

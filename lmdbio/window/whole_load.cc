@@ -9,15 +9,15 @@ namespace lmdbio::window {
 
 namespace {
 
-/// How many bytes all processes of the node together have in flight for the load of one file.  Each process
-/// may always read one chunk.  The number is large enough for remote storage, and small enough that the
-/// programs' own reads do not wait long.
+/// Upper limit on the bytes that all processes of the node together have in flight for the load of one file.
+/// Each process may always read one chunk.  The number is large enough for remote storage, and small enough
+/// that the programs' own reads do not wait long.
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// How many chunks a load into the page cache reads between two checks of free memory.
 constexpr std::uint32_t kLookEvery = 16;
 
-/// Returns how many chunks this process may have in flight for the load of one file.  Returns one until the
-/// number of processes is known.
+/// Returns how many chunks this process may have in flight for the load of one file; 1 until the number of
+/// processes is known.
 std::uint64_t most_reading(const WindowFile& file) noexcept {
   const unsigned processes = file.source->processes();
   if (processes == 0) return 1;

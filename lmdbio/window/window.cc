@@ -23,9 +23,9 @@ namespace {
 void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
   return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
-// An old size of 0 duplicates a shared mapping (mremap(2)).  The copy is made elsewhere first and then
-// moved, because older kernels unmap the target before they find that there is no room for another mapping.
-// A move needs no room.
+// An old size of 0 duplicates a shared mapping (mremap(2)).  The copy is made at another address and then
+// moved.  The reason: older kernels unmap the target before they find that no further mapping is allowed.  A
+// move needs no further mapping.
 void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
   void* const copy = ::mremap(from, 0, bytes, MREMAP_MAYMOVE);
   if (copy == MAP_FAILED) return copy;
@@ -37,17 +37,17 @@ void* duplicate_mapping(void* from, std::size_t bytes, void* to) noexcept {
   }
   return moved;
 }
-// Makes the system call itself: ThreadSanitizer takes mmap(3) for a write into the range, which others
-// read.
+// Makes the system call directly, because ThreadSanitizer takes mmap(3) for a write into the range, which
+// other threads read.
 void* reserve_at(void* at, std::size_t bytes) noexcept {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   return reinterpret_cast<void*>(::syscall(SYS_mmap, at, bytes, PROT_NONE, kFlags, -1, 0));
 }
 constinit WindowCalls calls{move_mapping, duplicate_mapping, reserve_at};
 
-// Windows are as long as their map sizes up to a sum of kMostReserved bytes.  Longer windows would use up
-// the addresses that the program needs for its own mappings.  So further windows are only somewhat
-// longer than their files: by more than a file grows while it is open.
+// Windows are as long as their map sizes until all windows together take kMostReserved bytes.  Further
+// windows are only somewhat longer than their files, but by more than a file grows while it is open.
+// Otherwise windows would use up the addresses that the program needs for its own mappings.
 constexpr std::uint64_t kMostReserved = std::uint64_t{4} << 40, kMostCapacity = std::uint64_t{8} << 40;
 constexpr std::uint64_t kMuchRoom = std::uint64_t{1} << 40, kLittleRoom = std::uint64_t{1} << 30,
                         kLeastRoom = std::uint64_t{64} << 20;
@@ -208,8 +208,9 @@ bool Window::grow_locked(std::uint64_t bytes) noexcept {
   return false;
 }
 
-// Pairs with hold().  That stores how much is in use and then loads the length.  This function stores the
-// length and then loads how much is in use.  So at least one of the two sees the store of the other.
+// Pairs with hold(), which stores how much is in use and then loads the length.  This function stores the
+// length and then loads how much is in use.  So at least one of the two functions sees the store of the other
+// one.
 bool Window::shrink_locked() noexcept {
   const std::uint64_t before = length();
   const std::uint64_t less = align_up(__atomic_load_n(&held_, __ATOMIC_SEQ_CST) + kLeastRoom, kHugePage);

@@ -1,10 +1,10 @@
 // The window: the bytes of a file at fixed addresses.  Page p is at base + p x page size.
 //
 // Normally the whole range is one mapping of the file, or the caller's bytes.  Pieces of it may be replaced
-// by private memory with the same bytes (publish) and given back to the file (restore).  Each is one system
-// call.  A thread that reads meanwhile, even inside a system call, sees the old or the new memory.  If the
-// file cannot be mapped, the range starts as addresses without memory, and only publish adds pages
-// (Window::reserve).
+// by private memory with the same bytes (publish) and turned back into a mapping of the file (restore).
+// Publish and restore are one system call each.  A thread that reads meanwhile, even inside a system call,
+// sees the old or the new memory.  If the file cannot be mapped, the range starts as addresses without
+// memory, and only publish adds pages (Window::reserve).
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@
 
 namespace lmdbio::window {
 
-/// Brings pages of a window that has no file behind it, for one transaction.
+/// Loads pages of a window that has no file behind it, for one transaction.
 class PageLoader {
  public:
-  /// Brings the pages `first` to `first` + `n` - 1, which must lie below the view's end.  They stay until
-  /// the transaction ends.  Returns false if they cannot be read; the loader knows why.
+  /// Loads the pages `first` to `first` + `n` - 1, which must lie below the view's end.  They stay until the
+  /// transaction ends.  Returns false if they cannot be read; the loader keeps the error.
   virtual bool load(std::uint64_t first, std::uint64_t n) noexcept = 0;
 
  protected:
@@ -45,8 +45,8 @@ class WindowView {
       return loader_ != nullptr ? loaded(first, n) : nullptr;
     return base_ + (first << shift_);
   }
-  /// Returns in `out` the `bytes` of an overflow run that starts at page `p`.  Returns false if not all of
-  /// them are inside the view.
+  /// Sets `out` to the data of the overflow run that starts at page `p` and holds `bytes` bytes.  Returns
+  /// false if the run is not completely inside the view.
   bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
     const std::uint64_t first = format::raw(p);
     if (first >= there_ || (format::kPageHeader - 1 + bytes) >> shift_ >= there_ - first) [[unlikely]] {
@@ -66,7 +66,8 @@ class WindowView {
   std::size_t page_size() const noexcept { return std::size_t{1} << shift_; }
   std::uint64_t pages() const noexcept { return pages_; }
   const std::byte* base() const noexcept { return base_; }
-  /// Makes the view call `loader` before each access to a page, because no page is assumed to be there.
+  /// Makes the view call `loader` before each access to a page, because the view then assumes no page to be
+  /// in memory.
   void load_by(PageLoader* loader) noexcept {
     loader_ = loader;
     there_ = 0;
@@ -86,15 +87,15 @@ class WindowView {
   PageLoader* loader_ = nullptr;
 };
 
-/// Memory that a piece of a file is read into before it is published in a window.  It is private and
-/// aligned to 2 MiB, and has huge pages where available.  Forked children do not inherit it, and core dumps
-/// leave it out.
+/// Memory into which a piece of a file is read before the piece is published in a window.  This memory is
+/// private and aligned to 2 MiB, and has huge pages where available.  Forked children do not inherit it, and
+/// core dumps leave it out.
 class Staging {
  public:
   Staging() noexcept = default;
   /// Makes staging of `bytes`, a multiple of 2 MiB.  ENOMEM.
   static Result<Staging> make(std::size_t bytes) noexcept;
-  /// Takes over memory of a chunk file (node/chunk_file.h).  It differs from other staging in being shared.
+  /// Takes over memory of a chunk file (node/chunk_file.h).  Unlike other staging, this memory is shared.
   static Staging adopt(Mapping shared) noexcept {
     Staging s;
     s.mapping_ = std::move(shared);
@@ -120,16 +121,16 @@ class Staging {
 /// to make them fail.
 struct WindowCalls {
   void* (*mremap)(void* from, std::size_t bytes, void* to) noexcept;
-  /// Makes a second mapping, at `to`, of what the shared mapping `from` maps.
+  /// Maps the same bytes of the file as the shared mapping `from`, at `to`.
   void* (*duplicate)(void* from, std::size_t bytes, void* to) noexcept;
-  /// Makes the range addresses without memory.
+  /// Turns the range into addresses without memory.
   void* (*reserve)(void* at, std::size_t bytes) noexcept;
 };
 /// The calls that all windows of the process use.  Tests replace them while no other thread uses a window.
 WindowCalls& window_calls() noexcept;
 
-/// Owns the range of addresses, which never changes.  Shared by all transactions that began with it, and by
-/// environments on the same file.
+/// Owns the range of addresses, which never changes.  The transactions that began with it, and environments
+/// on the same file, share it.
 class Window {
  public:
   /// The granularity of publish and restore, in bytes.
@@ -140,16 +141,16 @@ class Window {
   /// ENOMEM: no address space.
   static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
                             std::uint64_t capacity = 0) noexcept;
-  /// Reserves the addresses without the file.  Nothing may be read before it was published.
+  /// Makes a window of addresses without memory.  A page may be read only after it was published.
   static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
   /// Returns a window like map(), or the window that another environment of this process has made with the
-  /// same arguments for the same file `id`.  `length` is the map size.  The window is shorter where address
-  /// space is scarce: under RLIMIT_AS, and when the windows of the process take terabytes.  Then it covers
+  /// same arguments for the same file `id`.  `length` is the map size.  Address space is scarce under
+  /// RLIMIT_AS, and when the windows of the process take terabytes.  Then the window is shorter: it covers
   /// the first `used` bytes, with room to grow.
   static Result<std::shared_ptr<Window>> shared(int fd, const FileIdentity& id, std::uint64_t length,
                                                 std::size_t page_size, bool no_readahead,
                                                 std::uint64_t used) noexcept;
-  /// Gives up addresses that no view has used, of all shared windows.  Returns false if there are none.
+  /// Releases addresses that no view has used, in all shared windows.  Returns false if there are none.
   static bool shrink_all() noexcept;
   /// Makes a window over the caller's bytes, which must outlive it.  For tests and fuzzing.
   static Window over(Bytes bytes, std::size_t page_size) noexcept;
@@ -160,10 +161,10 @@ class Window {
   std::uint64_t length() const noexcept { return __atomic_load_n(&length_, __ATOMIC_SEQ_CST); }
   /// Returns the largest value that length() may reach, in bytes.
   std::uint64_t capacity() const noexcept { return capacity_; }
-  /// Makes the window at least `bytes` long, at the same addresses.  Returns false if that fails: the
-  /// length has not changed.  Any thread.
+  /// Makes the window at least `bytes` long, at the same addresses.  Returns false if that fails; the length
+  /// has not changed then.  Any thread.
   bool grow(std::uint64_t bytes) noexcept;
-  /// Makes sure that the first `bytes` of the window are never given up.  Returns how many of them the
+  /// Makes sure that the first `bytes` of the window are never released.  Returns how many of these bytes the
   /// window has.  Any thread.
   std::uint64_t hold(std::uint64_t bytes) const noexcept;
   const std::byte* base() const noexcept { return base_; }
@@ -176,17 +177,17 @@ class Window {
   bool has_file() const noexcept { return has_file_; }
 
   /// Moves the first `bytes` of `staging` into the window at `offset`, a multiple of kHugePage, read-only.
-  /// They must be the bytes that the file has there.  The rest of the staging is unmapped.  Returns false
-  /// if there is no memory (vm.max_map_count) or prepare_restore() has not covered the piece: nothing has
-  /// changed then, also not the staging.
+  /// They must be the bytes that the file has there.  The rest of the staging is unmapped.  Returns false if
+  /// there is no memory (vm.max_map_count), or prepare_restore() has not covered the piece.  Then neither the
+  /// window nor the staging has changed.
   bool publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept;
-  /// Prepares publish() and restore() for the first `bytes` of the file: makes a second mapping of it,
-  /// which costs only addresses.  So they need no descriptor, which the program may have closed.  Call it
-  /// again for more bytes.  Returns false if there are no addresses.  Windows without a file need no
+  /// Prepares publish() and restore() for the first `bytes` of the file by a second mapping, which costs only
+  /// addresses.  The two functions then need no descriptor, which the program may have closed.  Call it again
+  /// for more bytes.  Returns false if there is no address space.  Windows without a file need no
   /// preparation.
   bool prepare_restore(std::uint64_t bytes) noexcept;
-  /// Makes the piece a mapping of the window's file again, or addresses without memory if the window has no
-  /// file.  Returns false on failure: nothing has changed.
+  /// Turns the piece back into a mapping of the window's file, or into addresses without memory if the window
+  /// has no file.  Returns false on failure; nothing has changed then.
   bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Enables the kernel's read-ahead in spite of `no_readahead`, or disables it again.  Does nothing for a
   /// window without `no_readahead`.
@@ -198,8 +199,8 @@ class Window {
   bool shrink_locked() noexcept;
   std::byte* at(std::uint64_t offset) const noexcept { return const_cast<std::byte*>(base_) + offset; }
   Mapping mapping_;  ///< its size changes under the lock of lock_shared_windows()
-  Mapping twin_;     ///< of prepare_restore(): maps the start of the file like mapping_
-  Mapping apart_;    ///< of prepare_restore(): maps the meta pages
+  Mapping twin_;     ///< made by prepare_restore(): maps the start of the file like mapping_
+  Mapping apart_;    ///< made by prepare_restore(): maps the meta pages
   const std::byte* base_ = nullptr;
   const std::byte* metas_ = nullptr;
   std::uint64_t length_ = 0, capacity_ = 0;

@@ -47,15 +47,15 @@ struct WholeLoad {
   }
 };
 
-/// Counts in bytes, from which path_change.h sees whether the page cache keeps what is read into it.
+/// Byte counts that show whether the page cache keeps what is read into it (path_change.h).
 struct PageCacheUse {
   std::uint64_t read = 0;     ///< read into the page cache since check_memory() last checked
-  std::uint64_t reached = 0;  ///< of such chunks that walks have reached recently
+  std::uint64_t reached = 0;  ///< bytes of chunks read into it that walks have reached recently
   std::uint64_t lost = 0;     ///< the part of `reached` that was not in the page cache any more
 };
 
-/// Counts snapshot changes that evict chunks.  If a writer commits often, chunks are evicted before they
-/// have paid.  The file is then left to page faults until the minute is over.
+/// Counts snapshot changes that evict chunks.  If a writer commits often, chunks are evicted before they have
+/// been useful.  The file is then left to page faults until the minute is over.
 class SnapshotChanges {
  public:
   /// Counts one change.  `now_ns` as of now_ns().
@@ -78,8 +78,8 @@ class SnapshotChanges {
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
 /// Prefetcher's lock, unless stated otherwise.
 ///
-/// The file is mapped: where no chunk is resident, page faults of the window give its bytes.  For files
-/// that cannot be mapped see UnmappedWindowFile.
+/// The file is mapped.  Where no chunk is resident, page faults of the window read the file.  For files that
+/// cannot be mapped, see UnmappedWindowFile.
 struct WindowFile : std::enable_shared_from_this<WindowFile> {
   WindowFile(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
              int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
@@ -106,7 +106,7 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   const File* const direct;  ///< see OpenFile; null if not available or not wanted
   const Residency residency;
   const bool local;               ///< on a local file system
-  const std::uint64_t readahead;  ///< of the kernel, for page faults, in bytes
+  const std::uint64_t readahead;  ///< size of the kernel's read-ahead for page faults, in bytes
   bool shares_chunks = false;     ///< see shares_chunk_files(); constant once a walk has begun
   const ReadDecision decision;    ///< the first decision; path() is the current one
   ChunkTable table;
@@ -114,27 +114,28 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   const unsigned page_shift;      ///< log2 of the database's page size
   const std::string name;
   std::atomic<std::uint64_t> file_bytes{0};  ///< size of the file; any thread may read it
-  /// The part of `file_bytes` that the database uses.  The rest of a file that was written with
-  /// MDB_WRITEMAP has no data.
+  /// The part of `file_bytes` that the database uses.  If the file was written with MDB_WRITEMAP, the rest
+  /// has no data.
   std::uint64_t used_bytes = 0;
   std::atomic<const char*> engine{""};  ///< name of the engine in use
   Residents residents;                  ///< the same chunks as in `table`
   ExtentList reading;                   ///< extents that are being read
   ExtentList dropping;                  ///< pieces to drop from the page cache
   /// A read has failed.  Since then the page cache may have pages without their bytes.  Calls that count
-  /// resident pages count such pages, too, and touching one may raise a signal.  Any thread.
+  /// resident pages count such pages, too, and an access to such a page may raise a signal.  Any thread.
   std::atomic<bool> read_failed{false};
-  /// Chunks are read into the page cache because PageFiller is not available.  Only the I/O thread uses it.
+  /// PageFiller is not available, so buffered reads bring chunks into the page cache.  Only the I/O thread
+  /// uses it.
   bool cannot_populate = false;
   PageCacheUse page_cache_use;
   std::atomic<unsigned> users{0};  ///< number of environments; any thread may read it
-  /// A reference to itself, set if there was no memory to give the chunks back at close.  Other users of
-  /// the window, perhaps under a new snapshot, need to know of these chunks.
+  /// A reference to itself, set if there was no memory to give the chunks back at close.  Later users of the
+  /// window, perhaps under a new snapshot, need to know these chunks.
   std::shared_ptr<WindowFile> kept;
   std::atomic<bool> drop_behind{false};   ///< drop chunks that walks have passed from the page cache
   unsigned readahead_walks = 0;           ///< see Prefetcher::use_readahead
   std::atomic<bool> comes_around{false};  ///< a walk has gone through the file more than once; any thread
-  std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest of a direct request; 0: none; any thread
+  std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest time of a direct request; 0: none; any thread
   SnapshotChanges changes;                         ///< snapshot changes that evicted chunks
   node::Cell<FileCounters> counters;
   FileStats& stats = counters->stats;   ///< any thread, without the lock
@@ -146,8 +147,8 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
 
   virtual ~WindowFile() = default;
 
-  /// Returns whether the window has the page cache's bytes where no chunk is resident.  If so, no chunk has
-  /// to be read, and single pages and extents may be read into the page cache instead.
+  /// Returns whether the window maps the page cache where no chunk is resident.  If so, no chunk has to be
+  /// read: single pages and extents may be read into the page cache instead.
   virtual bool has_page_cache() const noexcept { return true; }
   /// Returns whether resident chunks stay until the file is closed, also in a forked child.  If so, their
   /// memory is counted when they are published, even beyond the limit.
