@@ -98,7 +98,7 @@ ClosedCells::ClosedCells(const stats::EnvironmentReport& r) noexcept {
 std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   if (env.engine == nullptr) return std::nullopt;
   stats::IoReport out;
-  const std::shared_ptr<window::WindowFile> file = env.engine->file().cache_so_far();
+  const std::shared_ptr<window::WindowFile> file = env.engine->file().existing_window_file();
   if (file == nullptr) {
     out.read_path = "mmap";
     out.reason = env.engine->file().reads_ahead() ? "no walk or lookup found data missing in memory"

@@ -28,31 +28,31 @@ EnvironmentFile::EnvironmentFile(Facts facts) noexcept
     : facts_(std::move(facts)), lookups_(how_lookups_read(facts_)) {}
 
 EnvironmentFile::~EnvironmentFile() {
-  close_cache();
+  close_window_file();
   delete residency_.load();
 }
 
 Status EnvironmentFile::begin_unmapped(std::uint64_t used_pages) {
-  std::shared_ptr<window::WindowFile> first = cache(used_pages);
+  std::shared_ptr<window::WindowFile> first = window_file(used_pages);
   if (first == nullptr) return Status::from_errno(ENOMEM);
   unmapped_file_ =
       std::make_unique<UnmappedFile>(origin(), facts_.page_size, name(), window_, std::move(first));
   return {};
 }
 
-void EnvironmentFile::close_cache() noexcept {
+void EnvironmentFile::close_window_file() noexcept {
   unmapped_file_.reset();
-  const std::unique_ptr<std::shared_ptr<window::WindowFile>> file(cache_.exchange(nullptr));
+  const std::unique_ptr<std::shared_ptr<window::WindowFile>> file(window_file_.exchange(nullptr));
   if (file != nullptr) window::Prefetcher::existing()->close(*file);
 }
 
-std::shared_ptr<window::WindowFile> EnvironmentFile::cache_so_far() const noexcept {
-  const std::shared_ptr<window::WindowFile>* const there = cache_.load(std::memory_order_acquire);
+std::shared_ptr<window::WindowFile> EnvironmentFile::existing_window_file() const noexcept {
+  const std::shared_ptr<window::WindowFile>* const there = window_file_.load(std::memory_order_acquire);
   return there != nullptr ? *there : nullptr;
 }
 
-std::shared_ptr<window::WindowFile> EnvironmentFile::cache(std::uint64_t used_pages) noexcept {
-  if (auto there = cache_so_far(); there != nullptr) return there;
+std::shared_ptr<window::WindowFile> EnvironmentFile::window_file(std::uint64_t used_pages) noexcept {
+  if (auto there = existing_window_file(); there != nullptr) return there;
   window::Prefetcher* const prefetcher = window::Prefetcher::get();
   if (prefetcher == nullptr || window_ == nullptr) return nullptr;
   Result<std::shared_ptr<window::WindowFile>> file = prefetcher->open(
@@ -60,15 +60,15 @@ std::shared_ptr<window::WindowFile> EnvironmentFile::cache(std::uint64_t used_pa
   if (!file) return nullptr;
   auto* const mine = new (std::nothrow) std::shared_ptr<window::WindowFile>(file.value());
   std::shared_ptr<window::WindowFile>* none = nullptr;
-  if (mine == nullptr || !cache_.compare_exchange_strong(none, mine, std::memory_order_acq_rel)) {
+  if (mine == nullptr || !window_file_.compare_exchange_strong(none, mine, std::memory_order_acq_rel)) {
     prefetcher->close(file.value());  // another thread was faster
     delete mine;
   }
-  return cache_so_far();
+  return existing_window_file();
 }
 
-std::shared_ptr<window::WindowFile> EnvironmentFile::cache(const window::WindowView& view) noexcept {
-  return unmapped_file_ != nullptr ? unmapped_file_->cache_at(view.base()) : cache(view.pages());
+std::shared_ptr<window::WindowFile> EnvironmentFile::window_file(const window::WindowView& view) noexcept {
+  return unmapped_file_ != nullptr ? unmapped_file_->file_at(view.base()) : window_file(view.pages());
 }
 
 Status EnvironmentFile::new_snapshot(std::uint64_t txnid, std::uint64_t file_bytes,
@@ -98,13 +98,13 @@ std::optional<double> EnvironmentFile::cached_share(std::uint64_t offset, std::u
   const std::byte* const mapped = facts_.unmapped ? nullptr : view.base();
   if (const Residency* const r = residency(); r != nullptr && !r->samples())
     if (const std::optional<double> share = r->share(offset, bytes, mapped); share) return share;
-  const std::shared_ptr<window::WindowFile> file = cache(view.pages());
+  const std::shared_ptr<window::WindowFile> file = window_file(view.pages());
   return file != nullptr ? file->residency.share(offset, bytes, mapped) : std::nullopt;
 }
 
 std::optional<std::int64_t> EnvironmentFile::time_read(std::uint64_t offset,
                                                        const window::WindowView& view) noexcept {
-  const std::shared_ptr<window::WindowFile> file = cache(view.pages());
+  const std::shared_ptr<window::WindowFile> file = window_file(view.pages());
   return file != nullptr ? time_byte(file->buffered, offset) : std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// The file of an environment as read-ahead sees it: the current window over it, the cache of the window's
-// chunks, and what is in the page cache.
+// The file of an environment as read-ahead sees it: the current window over it, the WindowFile with the
+// window's chunks, and what is in the page cache.
 #pragma once
 
 #include <atomic>
@@ -59,17 +59,19 @@ class EnvironmentFile {
   Status begin_unmapped(std::uint64_t used_pages);
   /// Returns nullptr if the file is mapped.
   UnmappedFile* unmapped_file() const noexcept { return unmapped_file_.get(); }
-  /// Closes the cache of the window.  Threads: as set_window().
-  void close_cache() noexcept;
+  /// Closes the window's WindowFile.  Threads: as set_window().
+  void close_window_file() noexcept;
 
-  /// Returns the cache of the current window.  The first call makes it, for a snapshot of `used_pages`.
+  /// Returns the current window's WindowFile.  The first call makes it, for a snapshot of `used_pages`.
   /// Returns nullptr if there can be none.
-  std::shared_ptr<window::WindowFile> cache(std::uint64_t used_pages) noexcept;
-  /// Returns the cache of the window to which `view` belongs.  `view` must belong to a running transaction.
-  std::shared_ptr<window::WindowFile> cache(const window::WindowView& view) noexcept;
-  /// Returns the cache if there is one already, else nullptr.
-  std::shared_ptr<window::WindowFile> cache_so_far() const noexcept;
-  /// Returns the statistics of `file`, this file's cache.  For an unmapped file they include all its windows.
+  std::shared_ptr<window::WindowFile> window_file(std::uint64_t used_pages) noexcept;
+  /// Returns the WindowFile of the window to which `view` belongs.  `view` must belong to a running
+  /// transaction.
+  std::shared_ptr<window::WindowFile> window_file(const window::WindowView& view) noexcept;
+  /// Returns the current window's WindowFile if it has been made, else nullptr.
+  std::shared_ptr<window::WindowFile> existing_window_file() const noexcept;
+  /// Returns the statistics of `file`, a WindowFile of this file.  For an unmapped file they include all its
+  /// windows.
   window::FileStats stats(const window::WindowFile& file) const noexcept {
     return unmapped_file_ != nullptr ? unmapped_file_->stats() : file.stats;
   }
@@ -91,7 +93,7 @@ class EnvironmentFile {
   std::shared_ptr<window::Window> window_;  ///< of an unmapped file: its first window
   std::unique_ptr<UnmappedFile> unmapped_file_;
   // Owned.  Replaced without a lock: by the one thread that changes the map size, or by compare-and-exchange.
-  std::atomic<std::shared_ptr<window::WindowFile>*> cache_{nullptr};
+  std::atomic<std::shared_ptr<window::WindowFile>*> window_file_{nullptr};
   std::atomic<const Residency*> residency_{nullptr};  ///< owned; made at the first use
   std::atomic<std::uint64_t> newest_{0};              ///< txnid of the newest snapshot seen
 };

@@ -276,7 +276,7 @@ Status Lookups::read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept {
 
 bool Lookups::open_file(const window::WindowView& view) noexcept {
   if (file_ != nullptr) return true;
-  file_ = env_->cache(view.pages());
+  file_ = env_->window_file(view.pages());
   if (file_ != nullptr && file_->file->exact() != nullptr) return true;
   file_.reset();
   off_ = true;

@@ -181,7 +181,7 @@ bool Readahead::pick(const WalkPlace& place, const window::WindowView& view) {
 
 bool Readahead::start_stream(Step kind, const WalkPlace& place, const PageRun& need,
                              const window::WindowView& view) {
-  std::shared_ptr<window::WindowFile> file = env_->cache(view);
+  std::shared_ptr<window::WindowFile> file = env_->window_file(view);
   if (file == nullptr) return false;
   if (file->path() == ReadPath::page_faults) {
     // Page faults are as good, unless the program skips values.

@@ -20,13 +20,13 @@ std::uint32_t next_window_number() noexcept {
 
 UnmappedFile::UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
                            std::shared_ptr<window::Window> first,
-                           std::shared_ptr<window::WindowFile> first_cache)
+                           std::shared_ptr<window::WindowFile> first_file)
     : origin_(origin),
       page_size_(page_size),
       name_(name),
       most_bytes_(first->length()),
       prefetcher_(*window::Prefetcher::existing()) {
-  entries_.push_back({std::move(first), std::move(first_cache)});
+  entries_.push_back({std::move(first), std::move(first_file)});
 }
 
 UnmappedFile::~UnmappedFile() {
@@ -45,8 +45,8 @@ UnmappedFile::Entry* UnmappedFile::find(std::uint64_t txnid) noexcept {
 UnmappedFile::Entry* UnmappedFile::reuse(std::uint64_t txnid, std::uint64_t used_bytes,
                                          std::uint64_t file_bytes) noexcept {
   for (Entry& e : entries_) {
-    if (e.readers != 0 || e.window->length() < used_bytes || !prefetcher_.empty(*e.cache)) continue;
-    e.cache->file_bytes.store(std::min(file_bytes, used_bytes), std::memory_order_relaxed);
+    if (e.readers != 0 || e.window->length() < used_bytes || !prefetcher_.empty(*e.file)) continue;
+    e.file->file_bytes.store(std::min(file_bytes, used_bytes), std::memory_order_relaxed);
     e.txnid = txnid;
     e.number = next_window_number();
     return &e;
@@ -64,14 +64,14 @@ Status UnmappedFile::open_one(std::uint64_t used_bytes, std::list<Entry>& out) {
   if (!made) return made.error();
   auto window = std::make_shared<window::Window>(std::move(made).value());
   out.emplace_back();
-  Result<std::shared_ptr<window::WindowFile>> cache =
+  Result<std::shared_ptr<window::WindowFile>> file =
       prefetcher_.open(window, origin_, name_.c_str(), used_bytes, 0);
-  if (!cache) {
+  if (!file) {
     out.clear();
-    return cache.error();
+    return file.error();
   }
   out.back().window = std::move(window);
-  out.back().cache = std::move(cache).value();
+  out.back().file = std::move(file).value();
   return {};
 }
 
@@ -82,7 +82,7 @@ void UnmappedFile::drop_older(std::list<Entry>& gone) noexcept {
     if (at->readers != 0 || at->txnid == latest_ || at->txnid == kNoSnapshot) continue;
     if (at != entries_.begin()) {
       gone.splice(gone.end(), entries_, at);
-    } else if (prefetcher_.empty(*at->cache)) {
+    } else if (prefetcher_.empty(*at->file)) {
       at->txnid = kNoSnapshot;
     }
   }
@@ -91,9 +91,9 @@ void UnmappedFile::drop_older(std::list<Entry>& gone) noexcept {
 // Closes windows and keeps their statistics.  Called without the lock.
 void UnmappedFile::close(std::list<Entry>& gone) noexcept {
   for (Entry& e : gone) {
-    prefetcher_.close(e.cache);
+    prefetcher_.close(e.file);
     const std::lock_guard lock(prefetcher_);
-    closed_.add(e.cache->stats);
+    closed_.add(e.file->stats);
   }
   gone.clear();
 }
@@ -111,7 +111,7 @@ Result<UnmappedFile::Entry*> UnmappedFile::enter(std::uint64_t txnid, std::uint6
         // The reader count changes under the same lock, so no transaction begins between the decision and the
         // drop.  The window's new number tells transactions and cursors that the pages they remember are
         // gone.
-        if (entry->readers == 0 && prefetcher_.memory().over_limit() && prefetcher_.empty(*entry->cache))
+        if (entry->readers == 0 && prefetcher_.memory().over_limit() && prefetcher_.empty(*entry->file))
           entry->number = next_window_number();
       } else {
         entries_.splice(entries_.end(), made);
@@ -147,17 +147,17 @@ void UnmappedFile::leave(Entry* entry) noexcept {
   close(gone);
 }
 
-std::shared_ptr<window::WindowFile> UnmappedFile::cache_at(const std::byte* base) const noexcept {
+std::shared_ptr<window::WindowFile> UnmappedFile::file_at(const std::byte* base) const noexcept {
   const std::lock_guard lock(prefetcher_);
   for (const Entry& e : entries_)
-    if (e.window->base() == base) return e.cache;
+    if (e.window->base() == base) return e.file;
   return nullptr;
 }
 
 window::FileStats UnmappedFile::stats() const noexcept {
   const std::lock_guard lock(prefetcher_);
   window::FileStats sum = closed_;
-  for (const Entry& e : entries_) sum.add(e.cache->stats);
+  for (const Entry& e : entries_) sum.add(e.file->stats);
   return sum;
 }
 

@@ -29,16 +29,16 @@ class UnmappedFile {
   /// A window for one snapshot.  A transaction may read all members from enter() to leave().
   struct Entry {
     std::shared_ptr<window::Window> window;
-    std::shared_ptr<window::WindowFile> cache;
+    std::shared_ptr<window::WindowFile> file;
     std::uint64_t txnid = kNoSnapshot;
     std::uint32_t number = 0;
     unsigned readers = 0;  ///< running transactions
   };
 
-  /// `first` is the window with room for the whole map.  `first_cache` is its cache, which the caller closes.
+  /// `first` is the window with room for the whole map.  `first_file` is its file, which the caller closes.
   /// The path in `origin` must outlive this object.
   UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
-               std::shared_ptr<window::Window> first, std::shared_ptr<window::WindowFile> first_cache);
+               std::shared_ptr<window::Window> first, std::shared_ptr<window::WindowFile> first_file);
   ~UnmappedFile();
   UnmappedFile(const UnmappedFile&) = delete;
   UnmappedFile& operator=(const UnmappedFile&) = delete;
@@ -51,8 +51,8 @@ class UnmappedFile {
   /// Ends a transaction.  Drops the window's data if this was the last transaction of an older snapshot.
   void leave(Entry* entry) noexcept;
 
-  /// Returns the cache of the window at `base`.  A transaction of the caller must hold that window.
-  std::shared_ptr<window::WindowFile> cache_at(const std::byte* base) const noexcept;
+  /// Returns the file of the window at `base`.  A transaction of the caller must hold that window.
+  std::shared_ptr<window::WindowFile> file_at(const std::byte* base) const noexcept;
   /// Returns the sums over all windows so far.
   window::FileStats stats() const noexcept;
 

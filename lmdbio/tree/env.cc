@@ -197,7 +197,7 @@ Status Env::new_snapshot(std::uint64_t txnid, std::uint64_t used_pages) noexcept
 }
 
 void Env::retire_window(bool idle) noexcept {
-  file_.close_cache();
+  file_.close_window_file();
   if (idle) old_.clear();
   if (window() == nullptr) return;
   if (!idle) old_.push_back(file_.window());
@@ -252,7 +252,7 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   const std::uint64_t known = seen_.load(std::memory_order_relaxed) & kPageMask;
   if (opened_ != nullptr)
     if (const Result<std::uint64_t> size = opened_->base().size(); size) return size.value();
-  if (const auto file = file_.cache(std::max(known, format::kMetaPages)); file != nullptr)
+  if (const auto file = file_.window_file(std::max(known, format::kMetaPages)); file != nullptr)
     if (const Result<std::uint64_t> size = file->buffered.size(); size) return size.value();
   const std::byte* const meta = metas().pages[txnid & 1];
   if (meta == nullptr || window() == nullptr) return known << page_shift();

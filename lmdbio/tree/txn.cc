@@ -72,11 +72,11 @@ Status Txn::begin_unmapped() noexcept {
     return {};
   }
   snapshot_ = now;
-  loader_->file = entered_->cache;
+  loader_->file = entered_->file;
   loader_->page_shift = shift;
   // View only pages that the file had when the window got this snapshot.  The window's chunks cover no more.
   start(entered_->number,
-        entered_->window->view(std::min(now.last_pg + 1, entered_->cache->file_bytes.load() >> shift)));
+        entered_->window->view(std::min(now.last_pg + 1, entered_->file->file_bytes.load() >> shift)));
   return {};
 }
 

@@ -17,8 +17,7 @@ constexpr std::uint64_t kMostKept = std::uint64_t{256} << 20;
 
 }  // namespace
 
-// --- slabs that are not in use
-// ---------------------------------------------------------------------------------
+// --- slabs that are not in use ---
 
 SlabPool::SlabPool(Prefetcher& prefetcher) noexcept
     : prefetcher_(prefetcher),
@@ -84,8 +83,7 @@ void SlabPool::close() noexcept {
   }
 }
 
-// --- the memory of a transaction
-// ----------------------------------------------------------------------------------------
+// --- the memory of a transaction ---
 
 ValueArena::Room ValueArena::take(std::size_t bytes) noexcept {
   try {

@@ -442,7 +442,7 @@ TEST_P(DbCold, ReadsOfLookupsThatAreShortOrRefused) {
       Cold cold(file_, image_.bytes().size());
       look_up(cold);
       EXPECT_EQ(need_script().failed, 3u);
-      const std::shared_ptr<window::WindowFile> file = cold.env().file().cache_so_far();
+      const std::shared_ptr<window::WindowFile> file = cold.env().file().existing_window_file();
       ASSERT_NE(file, nullptr);
       EXPECT_FALSE(file->read_failed) << "each was read in the end";
       const window::FileStats stats = cold.env().file().stats(*file);

@@ -51,7 +51,7 @@ TEST(ForkedWalk, ANeedIsLeftToTheMapping) {
   };
   ASSERT_TRUE(step(10).ok());
   in_child_without_the_file(env, [&] {
-    if (env.env().file().cache_so_far() == nullptr) return 1;
+    if (env.env().file().existing_window_file() == nullptr) return 1;
     for (const unsigned i : {50u, 30u, 90u, 70u}) {
       if (const Status st = step(i); !st.ok()) return st.raw() == EBADF ? 2 : 3;
       if (!run.covers(env.value(i).first, kPagesEach - 1)) return 4;

@@ -131,7 +131,7 @@ class CacheFault : public ::testing::Test {
   static std::vector<int> walk_all(bool forward, std::size_t ahead = 2) {
     std::vector<int> errors;
     AheadFile& file = *shared_;
-    if (file.cache() == nullptr) file.open();
+    if (file.window_file() == nullptr) file.open();
     {
       AheadWalk walk(file);
       for (std::uint32_t k = 0; k < file.chunks(); ++k) {

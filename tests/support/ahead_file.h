@@ -49,7 +49,7 @@ class AheadFile {
   }
 
   static window::Prefetcher& prefetcher() { return *window::Prefetcher::get(); }
-  const std::shared_ptr<window::WindowFile>& cache() const { return cache_; }
+  const std::shared_ptr<window::WindowFile>& window_file() const { return cache_; }
   const std::shared_ptr<window::Window>& window() const { return window_; }
   int fd() const { return temp_.fd(); }
   std::size_t bytes() const { return contents_.size(); }
@@ -119,7 +119,7 @@ inline void expect_success(pid_t child) {
 /// One walk over an AheadFile.
 class AheadWalk {
  public:
-  explicit AheadWalk(const AheadFile& file) : file_(file), walk_(file.cache()) {
+  explicit AheadWalk(const AheadFile& file) : file_(file), walk_(file.window_file()) {
     AheadFile::prefetcher().add(walk_);
   }
   ~AheadWalk() { AheadFile::prefetcher().remove(walk_); }

@@ -92,7 +92,7 @@ class WalkEnv {
     ASSERT_EQ(::pread(file_.fd(), all.data(), all.size(), 0), static_cast<ssize_t>(all.size()));
   }
   window::FileStats stats() {
-    const auto file = env_->file().cache_so_far();
+    const auto file = env_->file().existing_window_file();
     return file == nullptr ? window::FileStats() : env_->file().stats(*file);
   }
 

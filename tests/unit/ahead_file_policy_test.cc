@@ -38,10 +38,10 @@ class FilePolicyTest : public ::testing::Test {
   /// Lookups that have waited long enough for a load, all over the file.  What the last one was told.
   static std::uint64_t miss(AheadFile& file, unsigned n = window::MissRecord::kMisses,
                             std::uint64_t snapshot = 1) {
-    file.cache()->lookups.note_wait(file.bytes());
+    file.window_file()->lookups.note_wait(file.bytes());
     std::uint64_t told = 0;
     for (unsigned i = 0; i < n; ++i)
-      told = lookup_missed(*file.cache(), snapshot, file.bytes() / n * i, file.bytes(), true);
+      told = lookup_missed(*file.window_file(), snapshot, file.bytes() / n * i, file.bytes(), true);
     return told;
   }
   static void finish(AheadFile& file, unsigned loads = 1) {
@@ -65,16 +65,16 @@ TEST_F(FilePolicyTest, ALoadOnceASnapshot) {
 TEST_F(FilePolicyTest, NotBeforeItIsDue) {
   AheadFile file(4 * kAheadChunk);
   for (unsigned i = 0; i < 1000; ++i)  // nobody has waited
-    (void)lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), true);
+    (void)lookup_missed(*file.window_file(), 1, file.bytes() / 1000 * i, file.bytes(), true);
   EXPECT_EQ(file.stats().loads_begun, 0u);
   EXPECT_EQ(file.stats().lookups_missed, 1000u);
 }
 
 TEST_F(FilePolicyTest, NotForLookupsInOrder) {
   AheadFile file(4 * kAheadChunk);
-  file.cache()->lookups.note_wait(file.bytes());
+  file.window_file()->lookups.note_wait(file.bytes());
   for (unsigned i = 0; i < 1000; ++i)
-    EXPECT_EQ(lookup_missed(*file.cache(), 1, file.bytes() / 1000 * i, file.bytes(), false), 0u);
+    EXPECT_EQ(lookup_missed(*file.window_file(), 1, file.bytes() / 1000 * i, file.bytes(), false), 0u);
   EXPECT_EQ(file.stats().loads_begun, 0u);
 }
 
@@ -100,18 +100,18 @@ TEST_F(FilePolicyTest, AWriterThatGoesOn) {
 
 TEST_F(FilePolicyTest, LeavesAreClaimedOnceASnapshot) {
   AheadFile file(kAheadChunk);
-  EXPECT_TRUE(file.cache()->lookups.claim_leaves(1));
-  EXPECT_FALSE(file.cache()->lookups.claim_leaves(1));
+  EXPECT_TRUE(file.window_file()->lookups.claim_leaves(1));
+  EXPECT_FALSE(file.window_file()->lookups.claim_leaves(1));
   unsigned claimed = 0;
   for (std::uint64_t snapshot = 2; snapshot < 100; ++snapshot)
-    claimed += file.cache()->lookups.claim_leaves(snapshot);
+    claimed += file.window_file()->lookups.claim_leaves(snapshot);
   EXPECT_EQ(claimed, 7u) << "a writer goes on";
 }
 
 TEST_F(FilePolicyTest, AForkedChildCountsFromZero) {
   AheadFile file(kAheadChunk);
-  file.cache()->stats.key_walks += 2;
-  ++file.cache()->stats.exact_reads;
+  file.window_file()->stats.key_walks += 2;
+  ++file.window_file()->stats.exact_reads;
   testing::expect_success(testing::fork_a_child([&] {
     const window::FileStats its = file.stats();
     return its.key_walks == 0 && its.exact_reads == 0 ? 0 : 1;
@@ -125,11 +125,11 @@ TEST_F(FilePolicyTest, AForkedChildMayCountMisses) {
   std::atomic<bool> stop{false};
   std::thread other([&] {
     for (std::uint64_t i = 0; !stop; ++i)
-      (void)lookup_missed(*file.cache(), 1, i % file.bytes(), file.bytes(), true);
+      (void)lookup_missed(*file.window_file(), 1, i % file.bytes(), file.bytes(), true);
   });
   for (int i = 0; i < 50; ++i)
     testing::expect_success(testing::fork_a_child(
-        [&] { return lookup_missed(*file.cache(), 1, 0, file.bytes(), false) == 0 ? 0 : 1; }));
+        [&] { return lookup_missed(*file.window_file(), 1, 0, file.bytes(), false) == 0 ? 0 : 1; }));
   stop = true;
   other.join();
 }

@@ -11,7 +11,7 @@ using testing::WalkEnv;
 
 TEST(PagesThere, PagesOutsideOfTheSnapshotAreNot) {
   WalkEnv env(20, 20, true);
-  const auto file = env.env().file().cache(env.view());
+  const auto file = env.env().file().window_file(env.view());
   ASSERT_NE(file, nullptr);
   PagesThere there(*file, env.view(), 100);
   format::PageView page;
@@ -25,7 +25,7 @@ TEST(PagesThere, PagesOutsideOfTheSnapshotAreNot) {
 TEST(PagesThere, PagesOfTreesInThePageCacheAre) {
   WalkEnv env(20, 20, true);
   env.fill_page_cache();
-  const auto file = env.env().file().cache(env.view());
+  const auto file = env.env().file().window_file(env.view());
   ASSERT_NE(file, nullptr);
   if (file->residency.share(0, WalkEnv::kPage, env.view().base()).value_or(0) < 1)
     GTEST_SKIP() << "nothing tells what is in the page cache";

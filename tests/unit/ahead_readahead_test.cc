@@ -98,7 +98,7 @@ TEST_F(ReadaheadOfSmallValues, NeedsThatFollowOneAnotherBecomeChunks) {
 
 TEST_F(ReadaheadOfSmallValues, ForgetEndsTheWalk) {
   (void)come_to(60);
-  const auto file = env_.env().file().cache_so_far();
+  const auto file = env_.env().file().existing_window_file();
   ASSERT_NE(file, nullptr);
   // The environment's, the walk's, this one, and the one of the I/O thread's queue, once that thread has
   // begun.
@@ -160,7 +160,7 @@ TEST_F(ReadaheadTest, ValuesThatAreNotReadAreFoundOut) {
   const FreeRun run = come_to(4, given += kUnreadable);
   EXPECT_TRUE(leaves_);
   EXPECT_TRUE(run.covers(env_.value(129).first, kLarge)) << "values are the mapping's";
-  EXPECT_EQ(env_.env().file().cache_so_far()->stats.key_walks, 1u);
+  EXPECT_EQ(env_.env().file().existing_window_file()->stats.key_walks, 1u);
 
   FreeRun at_leaf;
   ASSERT_TRUE(ahead_

@@ -21,7 +21,7 @@ class StrideWalkTest : public ::testing::Test {
   explicit StrideWalkTest(unsigned values = kValues, std::uint64_t pages_each = kPagesEach)
       : values_(values), pages_each_(pages_each), env_(values, pages_each, true) {}
   void SetUp() override {
-    file_ = env_.env().file().cache(env_.view());
+    file_ = env_.env().file().window_file(env_.view());
     ASSERT_NE(file_, nullptr);
     walk_ = std::make_unique<window::Walk>(file_);
     window::Prefetcher::existing()->add(*walk_);

@@ -75,7 +75,7 @@ class Unmapped : public ::testing::Test {
     return e ? e.value() : nullptr;
   }
   static bool load(const UnmappedFile::Entry& e, std::uint32_t chunk) {
-    return prefetcher().read_chunk(*e.cache, ChunkIndex{chunk}).ok();
+    return prefetcher().read_chunk(*e.file, ChunkIndex{chunk}).ok();
   }
   static bool load_all(const UnmappedFile::Entry& e) {
     for (std::uint32_t c = 0; c < kChunks; ++c)
@@ -106,8 +106,8 @@ TEST_F(Unmapped, EachSnapshotKeepsItsBytes) {
   UnmappedFile::Entry* const now = enter(2);
   ASSERT_NE(now, nullptr);
   EXPECT_NE(now->number, old->number);
-  EXPECT_EQ(file_->cache_at(now->window->base()), now->cache);
-  EXPECT_EQ(file_->cache_at(old->window->base()), old->cache);
+  EXPECT_EQ(file_->file_at(now->window->base()), now->file);
+  EXPECT_EQ(file_->file_at(old->window->base()), old->file);
   EXPECT_TRUE(holds(*old, before));
   ASSERT_TRUE(load_all(*now));
   EXPECT_TRUE(holds(*now, contents_)) << "none of the older one's chunks";
@@ -131,7 +131,7 @@ TEST_F(Unmapped, AChunkThatCannotBeRead) {
   ASSERT_NE(e, nullptr);
   need_script().error = EIO;
   need_script().fail_nth = 1;
-  EXPECT_EQ(prefetcher().read_chunk(*e->cache, ChunkIndex{0}).raw(), EIO);
+  EXPECT_EQ(prefetcher().read_chunk(*e->file, ChunkIndex{0}).raw(), EIO);
   EXPECT_EQ(file_->stats().read_failed, 1u);
   EXPECT_EQ(memory(), 0u);
   EXPECT_TRUE(load_all(*e)) << "the next call tries again";
@@ -220,7 +220,7 @@ TEST_F(Unmapped, SnapshotsAtOnceAreBounded) {
 
 TEST_F(Unmapped, WhatIsBeingReadForAnOlderSnapshotIsNotShown) {
   UnmappedFile::Entry* e = enter(1);
-  window::Walk walk(e->cache);
+  window::Walk walk(e->file);
   prefetcher().add(walk);
   engine_script().hold();
   const ChunkIndex wanted[] = {ChunkIndex{0}, ChunkIndex{1}};
@@ -230,7 +230,7 @@ TEST_F(Unmapped, WhatIsBeingReadForAnOlderSnapshotIsNotShown) {
   commit();
   e = enter(2);
   ASSERT_NE(e, nullptr);
-  EXPECT_EQ(e->cache, first_);
+  EXPECT_EQ(e->file, first_);
   std::thread lets_go([] { engine_script().release(); });
   ASSERT_TRUE(load_all(*e));
   lets_go.join();

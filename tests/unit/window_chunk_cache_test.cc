@@ -62,12 +62,12 @@ class ChunkCacheTest : public ::testing::Test {
  protected:
   explicit ChunkCacheTest(bool anonymous = false)
       : file_(kChunks * kAheadChunk, anonymous), calls_(window_calls()) {
-    cache().source = std::make_unique<ScriptedSource>(script_);
-    chunks_.files().push_back(&cache());
+    window_file().source = std::make_unique<ScriptedSource>(script_);
+    chunks_.files().push_back(&window_file());
   }
   ~ChunkCacheTest() override {
     window_calls() = calls_;
-    EXPECT_TRUE(chunks_.give_all_back(cache()));
+    EXPECT_TRUE(chunks_.give_all_back(window_file()));
   }
   void SetUp() override {
     ASSERT_TRUE(set);
@@ -75,7 +75,7 @@ class ChunkCacheTest : public ::testing::Test {
     ASSERT_EQ(budget().limit(), kLimit);
   }
 
-  WindowFile& cache() { return *file_.cache(); }
+  WindowFile& window_file() { return *file_.window_file(); }
   gather::MemoryBudget& budget() { return chunks_.budget(); }
   std::uint64_t used() { return budget().used(gather::MemoryUse::chunks); }
   static ChunkIndex at(std::uint32_t chunk) { return ChunkIndex{chunk}; }
@@ -94,12 +94,12 @@ class ChunkCacheTest : public ::testing::Test {
     Staging s = staged(chunk);
     std::optional<node::ChunkName> name;
     if (named) name = node::ChunkName{1, {2, 3}, chunk};
-    return chunks_.finish(cache(), at(chunk), cache().table.start(at(chunk)), good, s, name);
+    return chunks_.finish(window_file(), at(chunk), window_file().table.start(at(chunk)), good, s, name);
   }
   /// One tick later than the chunk before.
   bool bring(std::uint32_t chunk, bool urgent = false, bool named = false) {
     ++plans_.now;
-    return chunks_.take_memory(cache(), urgent) && finish(chunk, true, named);
+    return chunks_.take_memory(window_file(), urgent) && finish(chunk, true, named);
   }
   void bring_four() {
     for (std::uint32_t c = 0; c < 4; ++c) ASSERT_TRUE(bring(c));
@@ -119,9 +119,9 @@ class ChunkCacheTest : public ::testing::Test {
   std::set<std::uint32_t> residents() {
     std::set<std::uint32_t> out;
     for (std::uint32_t c = 0; c < kChunks; ++c) {
-      if (cache().resident_now(at(c))) out.insert(c);
-      EXPECT_EQ(cache().residents.find(at(c)) != nullptr, cache().resident_now(at(c))) << c;
-      EXPECT_EQ(is_published(c), cache().resident_now(at(c))) << c;
+      if (window_file().resident_now(at(c))) out.insert(c);
+      EXPECT_EQ(window_file().residents.find(at(c)) != nullptr, window_file().resident_now(at(c))) << c;
+      EXPECT_EQ(is_published(c), window_file().resident_now(at(c))) << c;
     }
     return out;
   }
@@ -136,7 +136,7 @@ class ChunkCacheTest : public ::testing::Test {
 };
 
 TEST_F(ChunkCacheTest, APublishedChunkIsThereAndCounted) {
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(used(), kAheadChunk);
   EXPECT_TRUE(budget().has_users(gather::MemoryUse::chunks));
   const std::uint64_t vmas = budget().vmas();
@@ -144,9 +144,9 @@ TEST_F(ChunkCacheTest, APublishedChunkIsThereAndCounted) {
   EXPECT_EQ(residents(), Chunks{2});
   EXPECT_EQ(used(), kAheadChunk) << "counted once";
   EXPECT_EQ(budget().vmas(), vmas + 2);
-  EXPECT_EQ(cache().stats.published, 1u);
-  EXPECT_EQ(cache().stats.most_resident, 1u);
-  ASSERT_TRUE(chunks_.give_all_back(cache()));
+  EXPECT_EQ(window_file().stats.published, 1u);
+  EXPECT_EQ(window_file().stats.most_resident, 1u);
+  ASSERT_TRUE(chunks_.give_all_back(window_file()));
   EXPECT_EQ(residents(), Chunks{});
   EXPECT_EQ(used(), 0u);
   EXPECT_EQ(budget().vmas(), vmas);
@@ -156,28 +156,28 @@ TEST_F(ChunkCacheTest, APublishedChunkIsThereAndCounted) {
 }
 
 TEST_F(ChunkCacheTest, AFailedReadLeavesNothing) {
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_FALSE(finish(2, false, true));
   EXPECT_EQ(residents(), Chunks{});
   EXPECT_EQ(used(), 0u);
   EXPECT_EQ(script_.dropped, 1u) << "its name is not kept";
   EXPECT_TRUE(bring(2)) << "it may be read again";
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
-  chunks_.return_memory(cache());
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
+  chunks_.return_memory(window_file());
   EXPECT_EQ(used(), kAheadChunk);
 }
 
 TEST_F(ChunkCacheTest, AChunkOfAClosedFileIsNotPublished) {
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
-  const unsigned users = cache().users.exchange(0);
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
+  const unsigned users = window_file().users.exchange(0);
   EXPECT_FALSE(finish(2));
-  cache().users = users;
+  window_file().users = users;
   EXPECT_EQ(residents(), Chunks{});
   EXPECT_EQ(used(), 0u);
 }
 
 TEST_F(ChunkCacheTest, AWindowThatTakesNoMemoryLeavesNothing) {
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   window_calls().mremap = fails;
   EXPECT_FALSE(finish(2));
   EXPECT_EQ(residents(), Chunks{});
@@ -187,46 +187,46 @@ TEST_F(ChunkCacheTest, AWindowThatTakesNoMemoryLeavesNothing) {
 TEST_F(ChunkCacheTest, WhenMemoryIsFullTheOldestUnusedChunkGoes) {
   bring_four();
   plans_.now = 100;
-  chunks_.note_lookups(cache(), at(0));
+  chunks_.note_lookups(window_file(), at(0));
   ++plans_.now;
   ASSERT_TRUE(bring(4));
   EXPECT_EQ(residents(), (Chunks{0, 2, 3, 4})) << "lookups use chunk 0";
   EXPECT_EQ(plans_.went, std::vector<std::uint32_t>{1});
-  EXPECT_EQ(cache().stats.reclaimed, 1u);
-  EXPECT_EQ(cache().stats.wasted, kAheadChunk);
-  EXPECT_EQ(cache().stats.most_resident, 4u);
+  EXPECT_EQ(window_file().stats.reclaimed, 1u);
+  EXPECT_EQ(window_file().stats.wasted, kAheadChunk);
+  EXPECT_EQ(window_file().stats.most_resident, 4u);
   EXPECT_EQ(used(), kLimit);
-  chunks_.note_lookups(cache(), at(2));
-  chunks_.note_lookups(cache(), at(3));
-  chunks_.note_lookups(cache(), at(4));
+  chunks_.note_lookups(window_file(), at(2));
+  chunks_.note_lookups(window_file(), at(3));
+  chunks_.note_lookups(window_file(), at(4));
   plans_.now += 100;
   ASSERT_TRUE(bring(1));
-  EXPECT_EQ(cache().stats.wasted, kAheadChunk) << "the chunk that went was used";
+  EXPECT_EQ(window_file().stats.wasted, kAheadChunk) << "the chunk that went was used";
 }
 
 TEST_F(ChunkCacheTest, PlannedChunksGoOnlyForAThreadThatWaits) {
   bring_four();
   plan_all();
   EXPECT_EQ(chunks_.take_shortage(), 0u);
-  EXPECT_FALSE(chunks_.take_memory(cache(), false));
+  EXPECT_FALSE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(chunks_.take_shortage(), kAheadChunk);
   EXPECT_EQ(chunks_.take_shortage(), 0u) << "told once";
   EXPECT_EQ(residents().size(), 4u);
-  ASSERT_TRUE(chunks_.take_memory(cache(), true));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), true));
   EXPECT_EQ(residents(), (Chunks{0, 1, 2})) << "the last of the plan";
-  EXPECT_EQ(cache().stats.stole, 1u);
+  EXPECT_EQ(window_file().stats.stole, 1u);
   plans_.planned = {{0, {false, 9}}, {1, {true, 8}}, {2, {false, 7}}};
-  ASSERT_TRUE(chunks_.take_memory(cache(), true));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), true));
   EXPECT_EQ(residents(), (Chunks{1, 2}));
-  ASSERT_TRUE(chunks_.take_memory(cache(), true));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), true));
   EXPECT_EQ(residents(), Chunks{1}) << "no walk waits for chunk 2";
-  for (int i = 0; i < 3; ++i) chunks_.return_memory(cache());
+  for (int i = 0; i < 3; ++i) chunks_.return_memory(window_file());
 }
 
 TEST_F(ChunkCacheTest, NoChunksWhileAReaderWaits) {
   ASSERT_TRUE(bring(0));
   budget().begin_wait();
-  EXPECT_FALSE(chunks_.take_memory(cache(), true));
+  EXPECT_FALSE(chunks_.take_memory(window_file(), true));
   EXPECT_EQ(chunks_.take_shortage(), kAheadChunk);
   EXPECT_FALSE(chunks_.reserve(gather::MemoryUse::prefetch, 1)) << "nor other read-ahead";
   EXPECT_EQ(residents(), Chunks{0}) << "what is evicted is the reader's";
@@ -238,59 +238,59 @@ TEST_F(ChunkCacheTest, AChunkThatAWalkWaitedForIsUsed) {
   plans_.planned[2] = {true, 0};
   ASSERT_TRUE(bring(2));
   plans_.planned.clear();
-  ASSERT_TRUE(chunks_.give_all_back(cache()));
-  EXPECT_EQ(cache().stats.wasted, 0u);
+  ASSERT_TRUE(chunks_.give_all_back(window_file()));
+  EXPECT_EQ(window_file().stats.wasted, 0u);
 }
 
 TEST_F(ChunkCacheTest, ChunksThatCannotBeGivenBackStay) {
   bring_four();
   window_calls().duplicate = fails;
-  EXPECT_FALSE(chunks_.take_memory(cache(), true));
-  EXPECT_FALSE(chunks_.give_all_back(cache()));
-  EXPECT_EQ(chunks_.advance(cache(), 2).error().raw(), ENOMEM);
+  EXPECT_FALSE(chunks_.take_memory(window_file(), true));
+  EXPECT_FALSE(chunks_.give_all_back(window_file()));
+  EXPECT_EQ(chunks_.advance(window_file(), 2).error().raw(), ENOMEM);
   EXPECT_EQ(residents().size(), 4u);
   EXPECT_EQ(used(), kLimit);
   window_calls() = calls_;
-  EXPECT_EQ(chunks_.advance(cache(), 2).value(), 4u);
+  EXPECT_EQ(chunks_.advance(window_file(), 2).value(), 4u);
   EXPECT_EQ(residents(), Chunks{});
 }
 
 TEST_F(ChunkCacheTest, ChunksOfALargeFileGoOnceTheyWerePassed) {
-  cache().used_bytes = std::uint64_t{128} << 20;
+  window_file().used_bytes = std::uint64_t{128} << 20;
   ASSERT_TRUE(bring(0, false, true));
   ASSERT_TRUE(bring(1));
-  plans_.now = cache().residents.oldest()->left + kKeptBehind - 1;
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  plans_.now = window_file().residents.oldest()->left + kKeptBehind - 1;
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(residents(), (Chunks{0, 1})) << "passed a moment ago";
   ++plans_.now;
   plans_.planned[0] = {};
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(residents(), (Chunks{0, 1})) << "a walk comes to it";
   plans_.planned.clear();
-  chunks_.return_memory(cache());
+  chunks_.return_memory(window_file());
   script_.to_come = 0;
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(residents(), (Chunks{0, 1})) << "a walk of another process comes to it";
   script_.to_come = UINT32_MAX;
-  chunks_.return_memory(cache());
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  chunks_.return_memory(window_file());
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(residents(), Chunks{1}) << "though there is room";
-  for (int i = 0; i < 2; ++i) chunks_.return_memory(cache());
+  for (int i = 0; i < 2; ++i) chunks_.return_memory(window_file());
 }
 
 TEST_F(ChunkCacheTest, ANewSnapshotGivesAllChunksBack) {
-  EXPECT_EQ(chunks_.advance(cache(), 1).value(), 0u) << "not a new one";
+  EXPECT_EQ(chunks_.advance(window_file(), 1).value(), 0u) << "not a new one";
   ASSERT_TRUE(bring(0));
   ASSERT_TRUE(bring(1, false, true));
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
-  const ChunkTable::Generation old = cache().table.start(at(2));
-  EXPECT_EQ(chunks_.advance(cache(), 2).value(), 2u);
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
+  const ChunkTable::Generation old = window_file().table.start(at(2));
+  EXPECT_EQ(chunks_.advance(window_file(), 2).value(), 2u);
   EXPECT_EQ(residents(), Chunks{});
   EXPECT_EQ(used(), kAheadChunk) << "of the read that is under way";
-  EXPECT_EQ(cache().stats.reclaimed, 2u);
+  EXPECT_EQ(window_file().stats.reclaimed, 2u);
   EXPECT_EQ(script_.dropped, 1u);
   Staging s = staged(2);
-  EXPECT_FALSE(chunks_.finish(cache(), at(2), old, true, s)) << "its bytes may be too old";
+  EXPECT_FALSE(chunks_.finish(window_file(), at(2), old, true, s)) << "its bytes may be too old";
   EXPECT_FALSE(s);
   EXPECT_EQ(residents(), Chunks{});
   EXPECT_EQ(used(), 0u);
@@ -359,7 +359,7 @@ TEST_F(ChunkCacheTest, ChunksInChunkFilesAreFound) {
   EXPECT_FALSE(chunks_.keeps_shared(false));
   ASSERT_TRUE(bring(0));
   EXPECT_FALSE(chunks_.keeps_shared(false));
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   Mapping shared = std::move(Mapping::reserve(kAheadChunk, kHugePage).value());
   ASSERT_NE(::mmap(shared.data(), kAheadChunk, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED,
                    -1, 0),
@@ -367,7 +367,7 @@ TEST_F(ChunkCacheTest, ChunksInChunkFilesAreFound) {
   Staging s = Staging::adopt(std::move(shared));
   fill(s, 3);
   plans_.planned[3] = {true, 0};
-  ASSERT_TRUE(chunks_.finish(cache(), at(3), cache().table.start(at(3)), true, s));
+  ASSERT_TRUE(chunks_.finish(window_file(), at(3), window_file().table.start(at(3)), true, s));
   EXPECT_TRUE(chunks_.keeps_shared(false));
   EXPECT_FALSE(chunks_.keeps_shared(true)) << "also planned ones";
   EXPECT_EQ(residents(), Chunks{0});
@@ -375,37 +375,37 @@ TEST_F(ChunkCacheTest, ChunksInChunkFilesAreFound) {
 
 // While the chunk files of the node are full, a process evicts of its own what no other process will reach.
 TEST_F(ChunkCacheTest, ItMakesRoomForChunksOfOtherProcesses) {
-  cache().shares_chunks = true;
+  window_file().shares_chunks = true;
   ASSERT_TRUE(bring(0));
   ASSERT_TRUE(bring(1, false, true));
   ASSERT_TRUE(bring(2, false, true));
   script_.full = true;
   script_.to_come = 1;
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(residents(), (Chunks{0, 1})) << "chunk 0 is nobody else's, chunk 1 is to come";
   EXPECT_EQ(script_.dropped, 1u);
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
   EXPECT_EQ(residents(), (Chunks{0, 1}));
-  chunks_.return_memory(cache());
-  ASSERT_TRUE(chunks_.take_memory(cache(), true));
+  chunks_.return_memory(window_file());
+  ASSERT_TRUE(chunks_.take_memory(window_file(), true));
   EXPECT_EQ(residents(), Chunks{0}) << "a thread waits";
   EXPECT_EQ(script_.dropped, 2u);
-  for (int i = 0; i < 2; ++i) chunks_.return_memory(cache());
+  for (int i = 0; i < 2; ++i) chunks_.return_memory(window_file());
 }
 
 TEST_F(ChunkCacheTest, AForkedChildHasTheFileAgainAndNoChunks) {
   ASSERT_TRUE(bring(0));
   ASSERT_TRUE(bring(1, false, true));
-  ASSERT_TRUE(chunks_.take_memory(cache(), false));
-  const ChunkTable::Generation reading = cache().table.start(at(2));
+  ASSERT_TRUE(chunks_.take_memory(window_file(), false));
+  const ChunkTable::Generation reading = window_file().table.start(at(2));
   Staging staging = staged(2);
   const testing::ChildResult child = testing::in_child([&] {
     staging.forget();
     chunks_.after_fork();
     if (!file_.all_right()) return 1;
     if (budget().used() != 0 || budget().vmas() != 0) return 2;
-    if (!cache().residents.empty()) return 3;
-    if (cache().table.state(at(2)) != ChunkState::file) return 4;
+    if (!window_file().residents.empty()) return 3;
+    if (window_file().table.state(at(2)) != ChunkState::file) return 4;
     if (script_.dropped != 0) return 5;  // the names are the parent's
     // It has chunks of its own.
     ++plans_.now;
@@ -413,7 +413,7 @@ TEST_F(ChunkCacheTest, AForkedChildHasTheFileAgainAndNoChunks) {
   });
   EXPECT_EQ(child.exit_code, 0) << child.err;
   EXPECT_EQ(residents(), (Chunks{0, 1})) << "nothing has changed here";
-  EXPECT_TRUE(chunks_.finish(cache(), at(2), reading, true, staging));
+  EXPECT_TRUE(chunks_.finish(window_file(), at(2), reading, true, staging));
   EXPECT_EQ(residents(), (Chunks{0, 1, 2}));
 }
 
@@ -425,7 +425,7 @@ class UnmappedChunksTest : public ChunkCacheTest {
 
 TEST_F(UnmappedChunksTest, ChunksStayEvenBeyondTheLimit) {
   for (std::uint32_t c = 0; c < kChunks; ++c) {
-    ASSERT_TRUE(chunks_.take_memory(cache(), false));
+    ASSERT_TRUE(chunks_.take_memory(window_file(), false));
     EXPECT_EQ(budget().used(gather::MemoryUse::unmapped), c * kAheadChunk) << "counted when it is published";
     ASSERT_TRUE(finish(c));
   }
@@ -435,9 +435,9 @@ TEST_F(UnmappedChunksTest, ChunksStayEvenBeyondTheLimit) {
   EXPECT_FALSE(chunks_.shrink());
   EXPECT_FALSE(chunks_.reserve(gather::MemoryUse::readers, kAheadChunk));
   EXPECT_EQ(residents().size(), kChunks);
-  ASSERT_TRUE(chunks_.empty(cache()));
+  ASSERT_TRUE(chunks_.empty(window_file()));
   EXPECT_EQ(budget().used(), 0u);
-  EXPECT_TRUE(cache().residents.empty());
+  EXPECT_TRUE(window_file().residents.empty());
 }
 
 TEST_F(UnmappedChunksTest, AForkedChildKeepsThem) {
@@ -447,7 +447,7 @@ TEST_F(UnmappedChunksTest, AForkedChildKeepsThem) {
     chunks_.after_fork();
     if (!is_published(0) || !is_published(3)) return 1;
     if (budget().used(gather::MemoryUse::unmapped) != 2 * kAheadChunk) return 2;
-    return chunks_.empty(cache()) && script_.dropped == 0 ? 0 : 3;  // the names are the parent's
+    return chunks_.empty(window_file()) && script_.dropped == 0 ? 0 : 3;  // the names are the parent's
   });
   EXPECT_EQ(child.exit_code, 0) << child.err;
 }

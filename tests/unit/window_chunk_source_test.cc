@@ -34,7 +34,7 @@ class Source : public ::testing::Test {
  protected:
   Source() { engine_script().reset(); }
   ~Source() override { EXPECT_EQ(AheadFile::prefetcher().memory().used(), 0u) << "all files are closed"; }
-  void use(const AheadFile& file) { file.cache()->source = std::make_unique<ScriptedSource>(script_); }
+  void use(const AheadFile& file) { file.window_file()->source = std::make_unique<ScriptedSource>(script_); }
   static void walk_all(const AheadFile& file) {
     AheadWalk walk(file);
     for (std::uint32_t c = 0; c < file.chunks(); ++c) {
@@ -74,7 +74,7 @@ TEST_F(Source, ALoadLeavesItsPartToOtherProcesses) {
   for (const unsigned processes : {1u, 2u, 3u, 100u}) {
     AheadFile file(12 * kAheadChunk);  // more than may be kept: into the page cache
     use(file);
-    WholeLoad& load = file.cache()->load;
+    WholeLoad& load = file.window_file()->load;
     Prefetcher& prefetcher = AheadFile::prefetcher();
     unsigned first = 0, most = 0;
     script_.processes = 0;
@@ -87,7 +87,7 @@ TEST_F(Source, ALoadLeavesItsPartToOtherProcesses) {
     };
     {
       const std::lock_guard lock(prefetcher);
-      ASSERT_TRUE(prefetcher.begin_whole_load(*file.cache(), file.bytes()));
+      ASSERT_TRUE(prefetcher.begin_whole_load(*file.window_file(), file.bytes()));
     }
     while (file.stats().loads_finished == 0) ::sched_yield();
     EXPECT_EQ(first, 1u) << "it is not known yet";
@@ -216,7 +216,7 @@ TEST_F(Source, ANewSnapshotMeanwhile) {
 // What the parent's I/O thread has claimed is not the child's, and its list may be half changed.
 TEST_F(Source, AForkedChildHasNoClaims) {
   AheadFile file(4 * kAheadChunk);
-  ChunkSource& source = *file.cache()->source;
+  ChunkSource& source = *file.window_file()->source;
   Staging memory;
   (void)source.claim({ChunkIndex{2}, ChunkSource::Target::page_cache}, memory);
   testing::expect_success(testing::fork_a_child([&] {
@@ -230,7 +230,7 @@ TEST_F(Source, AForkedChildHasNoClaims) {
 
 TEST_F(Source, AForkWhileClaimsChange) {
   AheadFile file(64 * kAheadChunk);
-  ChunkSource& source = *file.cache()->source;
+  ChunkSource& source = *file.window_file()->source;
   Staging memory;
   std::atomic<bool> done{false};
   std::thread claims([&] {

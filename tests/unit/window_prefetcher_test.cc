@@ -62,7 +62,7 @@ std::thread load_and_hold(const AheadFile& file) {
   pread_held = false;
   hold_pread = true;
   std::thread loads(
-      [&file] { EXPECT_TRUE(AheadFile::prefetcher().read_chunk(*file.cache(), ChunkIndex{0}).ok()); });
+      [&file] { EXPECT_TRUE(AheadFile::prefetcher().read_chunk(*file.window_file(), ChunkIndex{0}).ok()); });
   while (!pread_held) ::sched_yield();
   return loads;
 }
@@ -90,7 +90,7 @@ TEST_F(Ahead, WalksBothWays) {
         const std::uint32_t c = forward ? k : file.chunks() - 1 - k;
         ASSERT_TRUE(walk.go(c, forward, ahead).ok());
         EXPECT_TRUE(file.right(c)) << c;
-        EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{c}) || ahead > 3) << c;
+        EXPECT_TRUE(file.window_file()->resident_now(ChunkIndex{c}) || ahead > 3) << c;
         EXPECT_TRUE(within_limit());
       }
       EXPECT_TRUE(file.all_right());
@@ -102,7 +102,7 @@ TEST_F(Ahead, WalksBothWays) {
   EXPECT_EQ(s.publish_failed, 0u);
   EXPECT_GE(s.published, 11u);
   EXPECT_LE(s.most_resident, kLimit / kAheadChunk);
-  EXPECT_EQ(s.published - s.reclaimed, file.cache()->residents.size());
+  EXPECT_EQ(s.published - s.reclaimed, file.window_file()->residents.size());
 }
 
 TEST_F(Ahead, ThreeWalksOverTwoFiles) {
@@ -218,7 +218,7 @@ TEST_F(Ahead, ReadsThatOutliveTheirSnapshotAreNotPublished) {
   EXPECT_TRUE(file.all_right());
   for (std::uint32_t c = 0; c < 4; ++c) {
     ASSERT_TRUE(walk.go(c, true, 3).ok());
-    EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{c}));
+    EXPECT_TRUE(file.window_file()->resident_now(ChunkIndex{c}));
     EXPECT_TRUE(file.right(c));
   }
   EXPECT_GE(file.stats().stale, 1u);
@@ -233,7 +233,7 @@ TEST_F(Ahead, ABusyWriterEndsIt) {
   }
   EXPECT_LT(file.stats().snapshots, 18u);
   ASSERT_TRUE(walk.go(1).ok());
-  EXPECT_FALSE(file.cache()->resident_now(ChunkIndex{1}));
+  EXPECT_FALSE(file.window_file()->resident_now(ChunkIndex{1}));
   EXPECT_TRUE(file.all_right());
   // Extents go into the page cache, where no snapshot ends them: they are awaited, and their failures told.
   const Extent need{3 * kAheadChunk, 4096};
@@ -274,11 +274,11 @@ TEST_F(Ahead, OpenedTwiceItIsOne) {
   const Origin origin{file.fd(), nullptr, identity_of(file.fd()).value()};
   const auto again = prefetcher().open(file.window(), origin, "again", file.bytes(), 1);
   ASSERT_TRUE(again);
-  EXPECT_EQ(again.value(), file.cache());
+  EXPECT_EQ(again.value(), file.window_file());
   AheadWalk walk(file);
   ASSERT_TRUE(walk.go(0).ok());
   prefetcher().close(again.value());
-  EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{0})) << "somebody has it open still";
+  EXPECT_TRUE(file.window_file()->resident_now(ChunkIndex{0})) << "somebody has it open still";
   ASSERT_TRUE(walk.go(1).ok());
 }
 
@@ -334,7 +334,8 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
 #if !defined(__SANITIZE_THREAD__)  // which knows no threads of a child's own
     engine_script().reset();
     for (std::uint32_t c = 0; c < file.chunks(); ++c)
-      if (!walk.go(c).ok() || !file.right(c) || !file.cache()->resident_now(ChunkIndex{c}) || !within_limit())
+      if (!walk.go(c).ok() || !file.right(c) || !file.window_file()->resident_now(ChunkIndex{c}) ||
+          !within_limit())
         bad |= 8;
 #endif
     file.close();
@@ -345,7 +346,7 @@ TEST_F(Ahead, AForkedChildGoesOnByItself) {
   for (std::uint32_t c = 0; c < file.chunks(); ++c) {
     ASSERT_TRUE(walk.go(c).ok());
     EXPECT_TRUE(file.right(c));
-    EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{c}));
+    EXPECT_TRUE(file.window_file()->resident_now(ChunkIndex{c}));
   }
   testing::expect_success(child);
 }
@@ -362,7 +363,7 @@ TEST_F(Ahead, AForkWhileAnotherThreadLoads) {
     std::atomic<unsigned> failed{0};
     for (std::uint32_t c = 0; c < file.chunks(); ++c)
       others.emplace_back([&, c] {
-        if (!prefetcher().read_chunk(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
+        if (!prefetcher().read_chunk(*file.window_file(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
       });
     for (std::thread& t : others) t.join();
     if (failed != 0) bad = 1;
@@ -378,24 +379,24 @@ TEST_F(Ahead, WhereAFileCannotBeMapped) {
   ::testing::internal::CaptureStderr();
   {
     AheadFile file(9 * kAheadChunk + kTail, true);
-    EXPECT_EQ(file.cache()->decision.path, ReadPath::direct);
+    EXPECT_EQ(file.window_file()->decision.path, ReadPath::direct);
     for (std::uint32_t c = 0; c < file.chunks(); c += 2)
-      ASSERT_TRUE(prefetcher().read_chunk(*file.cache(), ChunkIndex{c}).ok());
+      ASSERT_TRUE(prefetcher().read_chunk(*file.window_file(), ChunkIndex{c}).ok());
     AheadWalk walk(file);
     for (std::uint32_t c = 0; c < file.chunks(); ++c) {
       ASSERT_TRUE(walk.go(c).ok());
-      ASSERT_TRUE(file.cache()->resident_now(ChunkIndex{c}));
+      ASSERT_TRUE(file.window_file()->resident_now(ChunkIndex{c}));
     }
     EXPECT_TRUE(file.all_right()) << "nothing is taken away";
     EXPECT_GT(prefetcher().memory().used(), kLimit);
-    EXPECT_EQ(prefetcher().read_chunk(*file.cache(), ChunkIndex{file.chunks()}).raw(), EIO)
+    EXPECT_EQ(prefetcher().read_chunk(*file.window_file(), ChunkIndex{file.chunks()}).raw(), EIO)
         << "beyond the end";
     file.change(std::byte{0x77});
     ASSERT_TRUE(file.advance(2).ok());
     std::atomic<unsigned> failed{0};
     const auto body = [&] {
       for (std::uint32_t c = 0; c < file.chunks(); ++c)
-        if (!prefetcher().read_chunk(*file.cache(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
+        if (!prefetcher().read_chunk(*file.window_file(), ChunkIndex{c}).ok() || !file.right(c)) ++failed;
     };
     std::thread a(body), b(body);
     a.join();
@@ -413,10 +414,11 @@ TEST_F(Ahead, AWalkWaitsForAChunkThatAnotherThreadLoads) {
   std::thread loads = load_and_hold(file);
   AheadWalk walk(file);
   ASSERT_TRUE(walk.wish(0, 1).ok());
-  while (!file.cache()->resident_now(ChunkIndex{1})) ::sched_yield();  // the thread has seen chunk 0 before
+  while (!file.window_file()->resident_now(ChunkIndex{1}))
+    ::sched_yield();  // the thread has seen chunk 0 before
   std::thread lets_go([] { hold_pread = false; });
   EXPECT_TRUE(walk.go(0).ok());
-  EXPECT_TRUE(file.cache()->resident_now(ChunkIndex{0}));
+  EXPECT_TRUE(file.window_file()->resident_now(ChunkIndex{0}));
   lets_go.join();
   loads.join();
 }

@@ -44,7 +44,7 @@ class ScheduleTest : public ::testing::Test {
   AheadFile file_{8 * kAheadChunk};
   Schedule schedule_;
   ChunkCache chunks_{schedule_};
-  Walk a_{file_.cache()}, b_{file_.cache()};
+  Walk a_{file_.window_file()}, b_{file_.window_file()};
   std::vector<ChunkJob> taken_;
 };
 
@@ -87,17 +87,17 @@ TEST_F(ScheduleTest, ANeededExtentIsOpenUntilItWasRead) {
   EXPECT_TRUE(schedule_.is_extent_open(a_));
   EXPECT_EQ(next(), 0u);
   EXPECT_TRUE(schedule_.is_extent_open(a_)) << "it is being read";
-  (void)file_.cache()->reading.take();
-  schedule_.extent_ended(*file_.cache(), need, 0);
+  (void)file_.window_file()->reading.take();
+  schedule_.extent_ended(*file_.window_file(), need, 0);
   EXPECT_FALSE(schedule_.is_extent_open(a_));
 }
 
 TEST_F(ScheduleTest, ANeededChunkIsOpenUntilItIsSettled) {
   ASSERT_TRUE(plan(a_, {3, 4}, {}, only(3)));
   EXPECT_EQ(schedule_.open_chunk(a_), ChunkIndex{3});
-  schedule_.settle(*file_.cache(), ChunkIndex{4}, Outcome::mapped, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{4}, Outcome::mapped, 0);
   EXPECT_EQ(schedule_.open_chunk(a_), ChunkIndex{3}) << "another one";
-  schedule_.settle(*file_.cache(), ChunkIndex{3}, Outcome::mapped, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{3}, Outcome::mapped, 0);
   EXPECT_EQ(schedule_.open_chunk(a_), std::nullopt);
   EXPECT_EQ(schedule_.take_error(a_), 0);
 }
@@ -105,21 +105,21 @@ TEST_F(ScheduleTest, ANeededChunkIsOpenUntilItIsSettled) {
 TEST_F(ScheduleTest, AWalkThatMeetsOnlyWhatIsCachedMayNeedNoReads) {
   ASSERT_TRUE(plan(a_, {0, 1, 2}, {}, only(0)));
   EXPECT_FALSE(schedule_.all_cached(a_)) << "nothing has been looked at";
-  schedule_.settle(*file_.cache(), ChunkIndex{0}, Outcome::cached, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{0}, Outcome::cached, 0);
   EXPECT_TRUE(schedule_.all_cached(a_))
       << "what is ahead is not awaited: the walk may be faster than the looks";
-  schedule_.settle(*file_.cache(), ChunkIndex{1}, Outcome::cached, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{1}, Outcome::cached, 0);
   EXPECT_TRUE(schedule_.all_cached(a_));
-  schedule_.settle(*file_.cache(), ChunkIndex{2}, Outcome::filled, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{2}, Outcome::filled, 0);
   EXPECT_FALSE(schedule_.all_cached(a_)) << "it was read";
   ASSERT_TRUE(plan(a_, {3}));
-  schedule_.settle(*file_.cache(), ChunkIndex{3}, Outcome::cached, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{3}, Outcome::cached, 0);
   EXPECT_FALSE(schedule_.all_cached(a_)) << "nothing was needed";
 }
 
 TEST_F(ScheduleTest, AnErrorIsGivenOnceAndTheChunkIsWantedAgain) {
   ASSERT_TRUE(plan(a_, {3}, {}, only(3)));
-  schedule_.settle(*file_.cache(), ChunkIndex{3}, Outcome::failed, EIO);
+  schedule_.settle(*file_.window_file(), ChunkIndex{3}, Outcome::failed, EIO);
   EXPECT_EQ(schedule_.open_chunk(a_), std::nullopt) << "there is nothing to wait for";
   EXPECT_EQ(schedule_.take_error(a_), EIO);
   EXPECT_EQ(schedule_.take_error(a_), 0);
@@ -135,18 +135,18 @@ TEST_F(ScheduleTest, ChunksThatAreLeftToTheMappingAreNotWaitedFor) {
 
 TEST_F(ScheduleTest, ChunksThatWentBackAreWantedAgain) {
   ASSERT_TRUE(plan(a_, {3}, {}, only(3)));
-  schedule_.settle(*file_.cache(), ChunkIndex{3}, Outcome::ready, 0);
+  schedule_.settle(*file_.window_file(), ChunkIndex{3}, Outcome::ready, 0);
   EXPECT_EQ(schedule_.open_chunk(a_), std::nullopt);
-  schedule_.want_again(*file_.cache());
+  schedule_.want_again(*file_.window_file());
   EXPECT_EQ(schedule_.open_chunk(a_), ChunkIndex{3});
 }
 
 TEST_F(ScheduleTest, PlansOfAFileAreCleared) {
   ASSERT_TRUE(plan(a_, {3}, {{0, 4096}}, only(3)));
-  EXPECT_TRUE(schedule_.is_planned(*file_.cache(), ChunkIndex{3}));
-  EXPECT_FALSE(schedule_.is_planned(*file_.cache(), ChunkIndex{4}));
-  schedule_.clear_plans(*file_.cache());
-  EXPECT_FALSE(schedule_.is_planned(*file_.cache(), ChunkIndex{3}));
+  EXPECT_TRUE(schedule_.is_planned(*file_.window_file(), ChunkIndex{3}));
+  EXPECT_FALSE(schedule_.is_planned(*file_.window_file(), ChunkIndex{4}));
+  schedule_.clear_plans(*file_.window_file());
+  EXPECT_FALSE(schedule_.is_planned(*file_.window_file(), ChunkIndex{3}));
   EXPECT_FALSE(schedule_.has_work(a_));
   EXPECT_EQ(next(), std::nullopt);
 }

@@ -38,14 +38,15 @@ class WholeLoadTest : public ::testing::Test {
   static Prefetcher& prefetcher() { return AheadFile::prefetcher(); }
   static bool begin(AheadFile& file) {
     const std::lock_guard lock(prefetcher());
-    return !file.cache()->load.is_going() && prefetcher().begin_whole_load(*file.cache(), file.bytes());
+    return !file.window_file()->load.is_going() &&
+           prefetcher().begin_whole_load(*file.window_file(), file.bytes());
   }
   static void finish(AheadFile& file, unsigned loads = 1) {
     while (file.stats().loads_finished < loads) ::sched_yield();
   }
   static std::uint32_t resident(AheadFile& file) {
     std::uint32_t n = 0;
-    for (std::uint32_t c = 0; c < file.chunks(); ++c) n += file.cache()->resident_now(ChunkIndex{c});
+    for (std::uint32_t c = 0; c < file.chunks(); ++c) n += file.window_file()->resident_now(ChunkIndex{c});
     return n;
   }
 };
