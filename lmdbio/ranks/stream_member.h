@@ -31,9 +31,7 @@ class StreamMember final : public Member {
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
     if (!left_) return false;
-    if (state_ == State::failed)
-      return stream_ == nullptr;  // it must stay while messages are under way
-                                  // messages may be under way
+    if (state_ == State::failed) return stream_ == nullptr;  // stays while messages are under way
     return state_ == State::alone || (stream_ != nullptr && stream_->closed());
   }
   std::uint64_t events() const noexcept override {
