@@ -162,7 +162,7 @@ class BufferPool final : public MemoryHolder, public std::enable_shared_from_thi
   std::atomic<unsigned> needs_{0};
   mutable std::mutex mutex_;  ///< guards the members below, but not the slots' `holds`
   std::unique_ptr<Slots> free_, used_;
-  Counters counters_;                      ///< `bytes` counts only what counts against the limit
+  Counters counters_;                      ///< `bytes` includes only bytes that count against the limit
   std::uint64_t least_ = 0, granted_ = 0;  ///< bytes of the process's memory that are reserved, and taken
 };
 

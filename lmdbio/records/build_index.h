@@ -16,7 +16,7 @@
 
 namespace lmdbio::records {
 
-/// What build_index() reads, and with which limits.
+/// The input and the limits of build_index().
 struct IndexRequest {
   const OpenFile* file = nullptr;
   std::uint64_t file_pages = 0;    ///< whole pages in the file
@@ -43,7 +43,7 @@ struct IndexRequest {
   void* context = nullptr;
 };
 
-/// Why a tree cannot be indexed.
+/// The reason why a tree cannot be indexed.
 struct IndexProblem {
   std::uint64_t page = 0;
   char reason[160] = "";      ///< one line without a line end; empty if the reason is unknown
@@ -69,8 +69,8 @@ struct IndexReads {
 /// With IndexRequest::tolerant, the build succeeds even if leaf pages are damaged, and `problem` names one of
 /// these pages.  Errors: MDB_CORRUPTED if a page is damaged; `problem` gives the page and the reason.
 /// MDB_CORRUPTED also if the tree does not have as many entries as its record says, or if a part has more
-/// entries.  ECANCELED if progress() returned false.  ENOMEM, also when request.memory is exhausted.  The
-/// errno of a failed read.
+/// entries.  ECANCELED if progress() returned false.  ENOMEM, also if request.memory is exhausted.  Otherwise
+/// the errno of a failed read.
 ///
 /// Sets `taken` to the bytes that the index takes from request.memory.  If `taken` is null, the build gives
 /// these bytes back.

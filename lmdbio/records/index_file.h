@@ -34,17 +34,17 @@ struct IndexTag {
 /// that killed processes left more than an hour ago.
 ///
 /// `data`: status of the data file.  Users who may read the data file may read the index file, too.
-/// Exception: the group of the data file cannot read it if the caller must not give files to that group.
-/// Sets `bytes`, if it is not null, to the size of the index file.  Errors: ENOMEM, or as open(2), write(2),
-/// fsync(2) and rename(2).  EFBIG replaces SIGXFSZ.
+/// Exception: if the caller cannot set the index file's group to that of the data file, the group cannot read
+/// it.  Sets `bytes`, if it is not null, to the size of the index file.  Errors: ENOMEM, or as open(2),
+/// write(2), fsync(2) and rename(2).  EFBIG replaces SIGXFSZ.
 Status save_index(const RecordIndex& index, const IndexTag& tag, const std::string& path,
                   const struct ::stat& data, std::uint64_t* bytes = nullptr) noexcept;
 
 /// Loads the index of the state that `tag` describes, and checks every number in the index.  Sets `out` if it
 /// succeeds.  If it fails, writes one line that explains the failure to `why`, unless `why` is empty.
 /// Errors: ENOENT if there is no index file.  ESTALE if the index describes another state or file.  EPERM if
-/// the owner of the index file is not this user, root or the owner of the database.  MDB_CORRUPTED if the
-/// file is damaged or not an index.  MDB_VERSION_MISMATCH.  ENOMEM.  Errors of open(2) and read(2).
+/// the owner of the index file is neither this user, nor root, nor the owner of the database.  MDB_CORRUPTED
+/// if the file is damaged or not an index.  MDB_VERSION_MISMATCH.  ENOMEM.  Errors of open(2) and read(2).
 Status load_index(const std::string& path, const IndexTag& tag, RecordIndex& out,
                   std::span<char> why = {}) noexcept;
 

@@ -77,9 +77,9 @@ class Memory {
     if (source_ != nullptr) source_->join(use);
   }
   void leave(MemoryUse use) noexcept;
-  /// Returns true under two conditions: readers have more memory than is guaranteed to them, and another use
-  /// lacks its guaranteed memory or a caller waits.  Readers must then keep no free buffers and no read-ahead
-  /// beyond their guaranteed memory.
+  /// Returns true if two conditions hold: readers have more memory than is guaranteed to them, and another
+  /// use lacks its guaranteed memory or a caller waits.  Readers must then keep no free buffers and no
+  /// read-ahead beyond their guaranteed memory.
   bool pressed() noexcept { return source_ != nullptr && source_->pressed(MemoryUse::readers); }
   /// Returns true if take() with Urgency::last would succeed after all chunks and all buffers that are not
   /// held were dropped.  The result may be wrong while other callers take memory without a Need.
@@ -90,7 +90,7 @@ class Memory {
   /// bad_alloc.
   std::string reason() const;
 
-  /// Returns the most bytes that other uses can gain if readers give back `bytes` bytes.
+  /// Returns how many bytes other uses can gain at most if readers give back `bytes` bytes.
   std::uint64_t useful(std::uint64_t bytes) noexcept {
     return source_ == nullptr ? bytes : std::min(bytes, source_->beyond_guaranteed(MemoryUse::readers));
   }

@@ -35,7 +35,7 @@ struct Batch : lmdbio_batch {
 /// Reads records of one snapshot.
 class Reader {
  public:
-  /// `memory`: bytes for batches and leaf pages, at least kLeastMemory; smaller values are raised to it.
+  /// `memory`: bytes for batches and leaf pages; smaller values than kLeastMemory count as kLeastMemory.
   /// `process`: as in Shared.  May throw bad_alloc.
   Reader(Source source, std::unique_ptr<RecordLocations> locations, std::uint64_t memory, ReadDecision read,
          std::shared_ptr<Memory> process = nullptr);

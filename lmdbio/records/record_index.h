@@ -7,10 +7,10 @@
 // Memory: the index consists of blocks.  A block is one of three things: a leaf page, a part of a leaf page
 // whose records are found in the same way, or a leaf page of a key's own tree of duplicates.  A block has
 // four numbers, which take 0.75 bytes and some bits.  They take about 2 bytes together if leaf pages are in
-// key order, and about 4 bytes otherwise.  Records inside leaf pages need no other memory.  This is 0.1 bytes
-// per record with values of 200 bytes (18 per page), and 0.02 bytes with values of 16 bytes.  A value in an
-// overflow run takes 0.4 bytes and some bits.  This is 0.4 to 1 bytes if values of one size were appended in
-// order.  It is 3 to 5 bytes if sizes and positions are random (in a file of 2^24 pages).
+// key order, and about 4 bytes otherwise.  Records inside leaf pages need no other memory.  The index takes
+// 0.1 bytes per record with values of 200 bytes (18 per page), and 0.02 bytes with values of 16 bytes.  A
+// value in an overflow run takes 0.4 bytes and some bits.  The sum is 0.4 to 1 bytes if values of one size
+// were appended in order, and 3 to 5 bytes if sizes and positions are random (in a file of 2^24 pages).
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct RecordLocation {
 
 /// Extracts the key and the value from the record's pages, and checks every step.  `dup_leaf`: view of page
 /// location.dup_leaf; null if that number is 0.  Sets `key` and `value` to spans of a page.  Does not set
-/// `value` if it is in an overflow run.  Returns MDB_CORRUPTED if the pages do not hold the record.
+/// `value` if it is in an overflow run.  Returns MDB_CORRUPTED if the pages do not contain the record.
 Status extract_record(const RecordLocation& location, const format::PageView& leaf,
                       const format::PageView* dup_leaf, Bytes& key, Bytes& value) noexcept;
 
@@ -111,7 +111,7 @@ class RecordIndex {
   std::uint64_t blocks() const noexcept { return columns_.first.size(); }
 
   /// Returns true if the columns are consistent with each other and with the totals, and if all locations are
-  /// inside a file of `pages` pages.  Checks columns that come from a file.
+  /// inside a file of `pages` pages.  Call it to check columns that come from a file.
   bool consistent(std::uint64_t pages, std::size_t page_size) const noexcept;
 
  private:

@@ -51,7 +51,7 @@ class IndexLocations final : public RecordLocations {
     index_.locations(first, out);
   }
   UnknownOrdinals unknown() const noexcept override { return index_.unknown(); }
-  /// The first call makes a LeafLookup.
+  /// The first call of this function makes a LeafLookup.
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override;
 

@@ -41,7 +41,7 @@ struct Rows {
   std::vector<BlockRow> blocks;
   std::vector<RunRow> runs;
   std::vector<DupTree> trees;
-  std::vector<std::uint64_t> children;  ///< page numbers in branch pages
+  std::vector<std::uint64_t> children;  ///< child pages of the branch pages
 };
 
 /// The facts about the database that the scan needs.

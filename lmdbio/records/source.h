@@ -16,14 +16,13 @@ namespace lmdbio::records {
 /// the page cache.
 inline constexpr std::size_t kMostAlignment = 4096;
 
-/// What a reader reads.
+/// The database and the snapshot that a reader reads.
 struct Source {
   std::shared_ptr<const OpenFile> file;
   std::string name;           ///< used in messages
   std::string path;           ///< path of the data file; its index file is looked up by this path
   std::size_t page_size = 0;  ///< bytes, a power of two
-  std::uint64_t pages = 0;    ///< pages of the snapshot inside the file; a page number that is not less is
-                              ///< damage
+  std::uint64_t pages = 0;    ///< pages of the snapshot in the file; a page number beyond them is damage
   std::uint64_t txnid = 0;
   format::DbRecord db{};
   format::Comparator key_order{}, dup_order{};
@@ -43,7 +42,7 @@ struct Source {
 
   std::uint64_t available = 0;  ///< bytes that the page cache could grow by when this was made
   /// True if reads through the page cache also read the pages around the records.  False for ranks that read
-  /// only some of the records, because other ranks read the records around.
+  /// only some of the records, because other ranks read the neighbouring records.
   bool reads_around = false;
   gather::MakeEngine make_engine;  ///< makes the engines of readers and index builds; see gather::Queues
 };
