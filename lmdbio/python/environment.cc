@@ -65,7 +65,7 @@ Environment::Environment(MDB_env* env, std::string path, bool locked)
 
 Environment::~Environment() {
   if (!ours()) return;
-  const std::lock_guard guard(opened().mutex);  // a thread that opens the file again waits
+  const std::lock_guard guard(opened().mutex);  // a thread that opens the file again must wait
   mdb_env_close(env_);
 }
 

@@ -13,7 +13,7 @@ using records::Position;
 
 namespace {
 
-/// Channels.
+/// Channels of the transport.
 enum : unsigned { kAnswers, kClaims, kStarts };
 
 /// The other ranks wait longer than rank 0 by this time, because only rank 0 can name the missing ranks.

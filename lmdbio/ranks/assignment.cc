@@ -219,7 +219,7 @@ void Assignment::needs(std::uint64_t round, std::uint32_t part_number, std::vect
     return;
   }
   const Range all = elements(round);
-  if (has_all_records() && records_ / job_.readers < all.size()) {  // fewer records than the round has
+  if (has_all_records() && records_ / job_.readers < all.size()) {  // the blocks have fewer records
     for (std::uint64_t i = 0, blocks = owner_blocks(part_number); i < blocks; ++i) {
       const Range block = owner_block(part_number, i);
       for (std::uint64_t ordinal = block.begin; ordinal < block.end; ++ordinal)

@@ -20,7 +20,7 @@ using records::RecordIndex;
 
 namespace {
 
-/// Channels.
+/// Channels of the transport.
 enum : unsigned { kHeaders, kParts, kNode };
 
 /// Code in a header.  The sender has closed its reader before it has built its part.

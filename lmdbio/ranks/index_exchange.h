@@ -81,7 +81,7 @@ class IndexExchange {
   };
   /// Memory of the index: the number of parts, the sizes of each part, and the bytes of each part.
   class Storage;
-  struct Leader {  ///< of another node
+  struct Leader {  ///< the leader of another node
     std::uint32_t rank = 0;
     PartMessage header;
     Operation header_in, header_out, bytes_in, bytes_out;

@@ -10,8 +10,8 @@ namespace lmdbio::ranks {
 /// 0.
 struct JobTotals {
   std::uint64_t records = 0, bytes = 0;             ///< records, and their bytes, that programs received
-  std::uint64_t file_bytes = 0, file_requests = 0;  ///< read from the file
-  std::uint64_t memory_bytes = 0;                   ///< copied out of the page cache
+  std::uint64_t file_bytes = 0, file_requests = 0;  ///< bytes read from the file, and requests
+  std::uint64_t memory_bytes = 0;                   ///< bytes copied from the page cache
   std::uint64_t messages = 0;                       ///< messages with records between ranks
   std::uint64_t rank_bytes = 0, node_bytes = 0;     ///< bytes in these messages, and their part between nodes
   std::uint64_t records_alone = 0;                  ///< records that the rank that used them has read itself

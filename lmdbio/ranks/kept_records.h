@@ -26,8 +26,8 @@ class KeptRecords {
     std::uint64_t position;  ///< position in the share
     lmdbio_record record;
   };
-  /// Copies records as long as memory lasts.  Once a record does not fit, no more records are copied.  May
-  /// throw bad_alloc.
+  /// Copies records while memory is available.  After a record that does not fit, copies no more records.
+  /// May throw bad_alloc.
   void add(std::span<const Record> records);
   /// Returns whether the record is kept.  If so, sets `out` to the record, and `keep` to the owner of its
   /// bytes.

@@ -19,7 +19,7 @@ namespace lmdbio::ranks {
 enum Channel : unsigned {
   kHeaders,
   kBytes,
-  kEndToReader,    ///< empty
+  kEndToReader,    ///< has no content
   kEndFromReader,  ///< contains the number of headers that were sent to the rank
   kTurns,          ///< between readers; see turns.h
   kChannels

@@ -59,7 +59,7 @@ int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<Mpi
   // duplication inside another MPI call, but does not enter the barrier.
   if (rc == MPI_SUCCESS && done) rc = MPI_Ibarrier(made->comm_, &request);
   if (rc == MPI_SUCCESS && done) rc = wait_for(request, timeout_ns, done);
-  if (rc == MPI_SUCCESS && !done) (void)made.release();  // MPI may still write to it
+  if (rc == MPI_SUCCESS && !done) (void)made.release();  // leak it: MPI may still write to it
   if (rc != MPI_SUCCESS || !done) return rc;
   (void)MPI_Comm_set_errhandler(made->comm_, MPI_ERRORS_RETURN);
   int level = MPI_THREAD_SINGLE;

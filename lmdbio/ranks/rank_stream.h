@@ -36,7 +36,7 @@ class RankStream {
     Turns::Settings turns;
     std::vector<std::uint32_t> nodes;  ///< node of each rank, for traffic(); empty: each rank has its own
                                        ///< node
-    std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< of messages
+    std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< memory for messages
     /// Bytes of `memory` for records that are kept (Assignment::kept_rounds).
     std::uint64_t keeps = 0;
     double in_page_cache = 0;  ///< see Sender::use_page_cache
@@ -115,7 +115,7 @@ class RankStream {
   const bool takes_nothing_;
   bool ended_ = false;                          ///< no more batches are needed
   std::optional<KeptRecords> kept_;             ///< records that this rank has read itself
-  std::optional<records::Position> waits_for_;  ///< the first record of the batch that had not arrived
+  std::optional<records::Position> waits_for_;  ///< first record of the batch that had not arrived
 };
 
 }  // namespace lmdbio::ranks

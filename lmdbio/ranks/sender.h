@@ -85,7 +85,7 @@ class Sender {
   };
   struct Message {
     std::uint32_t to;
-    std::vector<std::size_t> which;  ///< indices in the read
+    std::vector<std::size_t> which;  ///< indices of the records in the read
     std::uint64_t hash = 0;          ///< ordinals_hash()
     std::vector<std::byte> header;
     Payload bytes;

@@ -18,7 +18,7 @@ constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = s
 constexpr std::uint64_t kPartsInMemory = 5 * kRoundsAhead;
 /// Number of parts that must fit into the memory for messages, besides the records that are kept.
 constexpr std::uint64_t kPartsOnTheirWay = 8;
-/// A share may have this many times the bytes that the average record size suggests.
+/// Upper limit for the bytes of a share, relative to the estimate from the average record size.
 constexpr double kMoreThanEstimated = 8.0 / 7;
 /// If a share has at least this many bytes, nothing is kept: no rank has memory for any part of it.
 constexpr double kMostKept = 1e18;

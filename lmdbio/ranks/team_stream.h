@@ -43,7 +43,7 @@ class TeamStream final : public records::BatchStream {
   Team& team_;
   const std::shared_ptr<TeamReader> reader_;
   lmdbio_order order_;
-  records::Order::List list_;  ///< of order_
+  records::Order::List list_;  ///< list of order_
   std::vector<MDB_val> keys_;  ///< keys of order_; their bytes are in key_bytes_
   std::string key_bytes_;
   std::shared_ptr<StreamMember> member_;  ///< null if this rank reads alone

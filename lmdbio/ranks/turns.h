@@ -50,7 +50,8 @@ class Turns {
   Transport& transport_;
   /// Size of the group, this reader's number in the group, and Settings::at_once (0: no reader waits).
   std::uint32_t size_ = 1, in_group_ = 0, at_once_ = 0;
-  /// Numbers in the group: the reader that this one waits for, and the reader that waits for this one.
+  /// Numbers of two readers in the group.  This reader waits for reader `before_`, and reader `after_` waits
+  /// for this reader.
   std::uint32_t before_ = 0, after_ = 0;
   std::uint32_t before_rank_ = 0, after_rank_ = 0;
   std::uint64_t ended_ = 0;

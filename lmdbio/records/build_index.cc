@@ -29,7 +29,7 @@ constexpr std::uint64_t kChunkBytes = 8 << 20, kChunkPages = 1 << 14, kLeastChun
 /// and larger chunks.
 constexpr std::uint64_t kScatteredBytes = 32 << 20, kScatteredPages = 1 << 19;
 constexpr unsigned kMostThreads = 4;
-/// A chunk takes at most this fraction of the process's memory.
+/// A chunk takes at most one kChunkShare-th of the process's memory.
 constexpr std::uint64_t kChunkShare = 32;
 /// Bytes per leaf page while the build finds leaf pages.
 constexpr std::uint64_t kFoundBytes = 24;
@@ -63,7 +63,7 @@ class Build {
   std::uint64_t choose_chunk() noexcept;
   Status read_leaves(TreeReads& own);
 
-  // Called by several threads.
+  // Several threads call the functions below.
   static void* helper(void* self) noexcept;
   void work(TreeReads& reads) noexcept;
   Status read_chunk(TreeReads& reads, std::size_t which, std::unique_ptr<Chunk> chunk);
@@ -109,7 +109,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
   const bool whole = request_.parts == 1;
-  // Damaged pages cannot hold more records than they have room for.
+  // The missing records must fit into the damaged pages.
   const std::uint64_t most_damaged =
       state_.facts().dupsort ? UINT64_MAX : packer_.damaged_pages() * most_records(state_.facts().page_size);
   if (packer_.damaged_pages() != 0 &&

@@ -42,7 +42,7 @@ Status read_dup_trees(TreeReads& reads, Chunk& chunk) {
   struct Node {
     std::size_t tree;
     std::uint64_t page;
-    unsigned below;  ///< levels of branch pages from here down
+    unsigned below;  ///< number of levels of branch pages, from this page down
   };
   const std::vector<DupTree>& trees = chunk.rows.trees;
   std::vector<Node> nodes;

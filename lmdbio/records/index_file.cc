@@ -188,7 +188,7 @@ Status fill(const RecordIndex& index, const IndexTag& tag, const struct ::stat& 
   if (const Status st = save(index, tag, fd, bytes); !st.ok()) return st;
   ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
   if (::fchown(fd, static_cast<::uid_t>(-1), data.st_gid) != 0)
-    mode &= ~::mode_t{S_IRGRP};  // the file has another group
+    mode &= ~::mode_t{S_IRGRP};  // the index file has another group
   if (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0) return Status::from_errno(errno);
   return {};
 }
@@ -327,7 +327,7 @@ Status save_index(const RecordIndex& index, const IndexTag& tag, const std::stri
     st = fill(index, tag, data, file.fd(), written);
     if (!st.ok()) return st;
     st = file.replace();
-    if (!st.ok() && !file.named()) {  // no /proc
+    if (!st.ok() && !file.named()) {  // /proc is not mounted
       st = file.make_named();
       if (st.ok()) st = fill(index, tag, data, file.fd(), written);
       if (st.ok()) st = file.replace();

@@ -12,7 +12,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Leaf pages may take this fraction of a reader's memory.
+/// Leaf pages may take one kLeafShare-th of a reader's memory.
 constexpr std::uint64_t kLeafShare = 16;
 /// Sizes for fault_in(), in bytes.  An extent of kLarge or more does not need fault_in(), because at each
 /// page fault the kernel also maps the resident pages around.  Smaller extents are spread over the file.
