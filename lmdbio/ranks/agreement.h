@@ -20,8 +20,8 @@
 
 namespace lmdbio::ranks {
 
-/// State of a file, as one rank sees it.  It is the same on all nodes.  Device and inode numbers are not, so
-/// they are not part of it.
+/// State of a file, as one rank sees it.  It is the same on all nodes, so it contains no device and inode
+/// numbers.
 struct FileState {
   std::uint64_t size = 0;                ///< bytes
   std::uint64_t mtime_ns = 0;            ///< modification time of the file
@@ -38,12 +38,10 @@ struct Terms {
     end,     ///< end of the communicator; ranks wait for each other without a time limit
   };
   Kind kind = Kind::file;
-  int code = 0;                      ///< error of the open, an errno or an MDB_ code; used only if `why` is
-                                     ///< not empty
+  int code = 0;                      ///< errno or MDB_ code of a failed open; used only with `why`
   std::uint64_t offer = UINT64_MAX;  ///< the ranks agree on the smallest offer
   std::uint64_t options = 0;         ///< must be the same on all ranks
-  std::uint32_t votes = UINT32_MAX;  ///< each bit stands for something that the ranks do only if all of them
-                                     ///< agree
+  std::uint32_t votes = UINT32_MAX;  ///< each bit is a vote; a proposal needs all votes
   records::Position start;           ///< start of this rank's stream
   JobTotals totals;                  ///< totals of this rank, with Kind::end
 };
@@ -172,15 +170,13 @@ class Agreement {
   std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_out_;
   AnswerMessage answer_in_;
   Operation answer_op_, starts_op_;
-  std::shared_ptr<std::vector<records::Position>> starts_in_;  ///< starts of answer_in_; null if none are
-                                                               ///< expected
+  std::shared_ptr<std::vector<records::Position>> starts_in_;  ///< starts of answer_in_, or null
   bool expects_answer_ = false, closing_ = false;
   // Rank 0 only.
   std::vector<std::unique_ptr<Sent<ClaimMessage>>> claims_in_;
   std::vector<std::unique_ptr<Sent<AnswerMessage>>> answers_out_;
   std::map<Hash, Matched> matched_;
-  std::map<Hash, std::string> given_up_;  ///< the reasons of claims that rank 0 gave up, since not all ranks
-                                          ///< claimed in time
+  std::map<Hash, std::string> given_up_;  ///< claims that were late on some ranks: the error text
   std::uint32_t next_number_ = 0;
   std::function<bool(std::uint32_t)> in_use_ = [](std::uint32_t) { return false; };
   JobTotals totals_;

@@ -125,10 +125,10 @@ class Assignment {
     std::uint32_t rank;
   };
   /// Sets `out` to the records of a part that are sent, sorted by ordinal.  `out` has a record once for each
-  /// use by a rank or batch.  It has no invalid ordinals that a function returned, and no records that only
-  /// fill up a batch (LMDBIO_LAST_PAD).  Each rank reads the latter itself.  The time is proportional to the
-  /// size of the part.  In a scattered order, it is proportional to the smaller of two sizes: the round, and
-  /// the owner blocks of one reader.  May throw bad_alloc.
+  /// use by a rank or batch.  It has no records that only fill up a batch (LMDBIO_LAST_PAD), because each
+  /// rank reads these records itself.  It has no invalid ordinals that a function returned.  The time is
+  /// proportional to the size of the part.  In a scattered order, it is proportional to the smaller of two
+  /// sizes: the round, and the owner blocks of one reader.  May throw bad_alloc.
   void needs(std::uint64_t round, std::uint32_t part, std::vector<Need>& out) const;
   /// Returns the positions of a rank's share that are in a round.  They belong to the round's epoch, and
   /// include records that are not sent.

@@ -32,8 +32,7 @@ struct MessageHeader {
   std::uint64_t hash;     ///< ordinals_hash() of the records, because ranks may have different functions
 };
 
-/// Returns the hash of a message's ordinals, after `ordinal` is added to the `hash` of the ordinals before
-/// it.
+/// Adds an ordinal to the hash of a message's ordinals.  `hash`: hash of the ordinals before it; 0 at first.
 inline std::uint64_t ordinals_hash(std::uint64_t hash, std::uint64_t ordinal) noexcept {
   return mix(hash ^ ordinal);
 }

@@ -21,8 +21,7 @@ struct ScatterFacts {
 /// file system could deliver in the same time.
 struct ScatterCosts {
   double alone = 0;      ///< each rank reads its own records
-  double exchanged = 0;  ///< a record is always read by the same rank, which sends it to the rank that uses
-                         ///< it
+  double exchanged = 0;  ///< the same rank always reads a record, and sends it to its user
 };
 
 /// Estimates the costs for records that are drawn at random.  Records that are drawn together and are in one

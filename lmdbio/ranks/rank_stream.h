@@ -34,8 +34,7 @@ class RankStream {
     std::vector<std::uint32_t> reader_ranks;  ///< rank of each reader of the assignment
     unsigned ahead = 3;                       ///< number of rounds that are read, sent and received ahead
     Turns::Settings turns;
-    std::vector<std::uint32_t> nodes;  ///< node of each rank, for traffic(); empty: each rank has its own
-                                       ///< node
+    std::vector<std::uint32_t> nodes;  ///< node of each rank, for traffic(); empty: a node per rank
     std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< memory for messages
     /// Bytes of `memory` for records that are kept (Assignment::kept_rounds).
     std::uint64_t keeps = 0;

@@ -86,16 +86,14 @@ class Receiver {
     std::uint64_t number = 0;
     std::vector<std::uint64_t> ordinals;  ///< ordinals of this rank's records, by part, sorted
     Range positions;
-    std::vector<std::uint32_t> index;  ///< index in `ordinals` of the record at each position; kNone: no
-                                       ///< reader sends it
+    std::vector<std::uint32_t> index;  ///< per position: index in `ordinals`; kNone: no reader sends it
     std::vector<std::shared_ptr<IncomingPart>> parts;
     bool kept = false;
     std::uint64_t kept_bytes = 0;  ///< bytes that the round counts as while it is kept
   };
   /// State of a reader at the end of the stream.
   struct EndOfStream {
-    std::uint64_t messages = UINT64_MAX;  ///< number of messages that the reader has sent to this rank, when
-                                          ///< known
+    std::uint64_t messages = UINT64_MAX;  ///< number of messages that the reader has sent, when known
     std::uint64_t expected = 0;           ///< number of messages of opened rounds, and of dropped messages
     Drain drain;                          ///< receives further messages
     Operation out;

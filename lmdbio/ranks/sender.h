@@ -23,8 +23,7 @@ namespace lmdbio::ranks {
 /// read are for other ranks, the read is only lent, or the round is kept (Assignment::kept_rounds).
 struct OwnRecords {
   std::shared_ptr<PartRead> read;  ///< null if the read could not start, or if memory for a copy was short
-  std::vector<std::size_t> which;  ///< indices in the read of the records that this rank uses, sorted by
-                                   ///< ordinal
+  std::vector<std::size_t> which;  ///< indices of these records in the read, sorted by ordinal
   std::uint64_t hash = 0;          ///< ordinals_hash() of these records
   bool copied = false;
   std::vector<std::byte> header;

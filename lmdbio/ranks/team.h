@@ -32,7 +32,7 @@ class Member {
   /// Returns whether nothing is under way and no rank expects anything from this member.  The team then drops
   /// it.
   virtual bool finished() const noexcept = 0;
-  /// Returns a number that changes when there was progress.
+  /// Returns a number that changes whenever there is progress.
   virtual std::uint64_t events() const noexcept { return 0; }
   /// Returns whether the member needs frequent checks for progress, even after a long time without progress.
   virtual bool busy() const noexcept { return false; }
@@ -51,7 +51,7 @@ class Team {
  public:
   struct Settings {
     std::string host;                                 ///< name of this rank's host, for messages
-    std::int64_t timeout_ns = Agreement::kTimeoutNs;  ///< time that ranks wait until all ranks have opened
+    std::int64_t timeout_ns = Agreement::kTimeoutNs;  ///< time to wait until all ranks have opened
     unsigned readers_per_node = 1;
     bool own_thread = true;  ///< use a thread, if the network allows one
     Turns::Settings turns;   ///< turns of the readers of a stream

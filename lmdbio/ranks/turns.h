@@ -1,4 +1,4 @@
-// Makes readers take turns.  Then not all readers read from the file system at the same time.
+// Makes readers take turns, so that not all of them read from the file system at the same time.
 //
 // Neighbouring readers form groups.  The turns of a group are numbered.  The n-th round of reader p of the
 // group has turn number n * group size + p.  Turn t may begin when turn t - at_once has ended.  At most

@@ -87,13 +87,13 @@ class BatchSampler(torch.utils.data.BatchSampler):
     divide the batches between the ranks themselves.
 
     last: what happens to the remaining samples, which do not fill a batch of each rank.  "pad" and "keep" divide them evenly
-    between the ranks.  A rank that has one sample less gets one of the first samples ("pad"), or has one less ("keep").  "drop",
-    or drop_last, omits the remaining samples.
+    between the ranks.  Some ranks may have one sample less than the others.  With "pad", these ranks get one of the first
+    samples.  With "keep", their last batch is smaller.  "drop", or drop_last, omits the remaining samples.
 
     sampler: returns indices or keys in another order, and divides them between the ranks itself, like torch's
     DistributedSampler.  shuffle, rank and ranks then have no effect.  The sampler may also be passed in place of the dataset.
-    The dataset then reads one batch ahead.  workers: the number of workers of the DataLoader, so that each worker knows its next
-    batch.
+    The dataset then reads one batch ahead.  workers: the number of workers of the DataLoader, so that each worker knows its
+    next batch.
     """
 
     def __init__(self, dataset: Union[LmdbDataset, "torch.utils.data.Sampler[Item]"], batch_size: int, *, shuffle: bool = False,
