@@ -36,7 +36,7 @@ Team::Team(std::unique_ptr<Network> network, Settings settings)
   transport_ = network_->open_port(0);
   if (transport_ == nullptr) throw std::bad_alloc();
   agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);
-  // If a number is free on rank 0, it is free on all ranks: rank 0 is a reader, so its port of a stream stays
+  // A number that is free on rank 0 is free on all ranks.  Rank 0 is a reader, so its port of a stream stays
   // open until all ranks have left the stream.
   agreement_->avoid_numbers([this](std::uint32_t number) { return network_->port_in_use(number + 1); });
   if (network_->threads() == Network::Threads::any && settings_.own_thread) start_thread();

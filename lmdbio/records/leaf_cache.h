@@ -36,7 +36,7 @@ class LeafCache {
     }
   }
   /// Copies the page at `bytes` into the cache.  If the cache is full, evicts a page that was not found
-  /// recently and that nobody else holds.  If there is no such page, or no memory, keeps no copy.
+  /// recently and that has no other holder.  If there is no such page, or no memory, keeps no copy.
   void keep(std::uint64_t page, const std::byte* bytes) noexcept;
 
  private:

@@ -10,7 +10,8 @@
 // key order, and about 4 bytes otherwise.  Records inside leaf pages need no other memory.  The index takes
 // 0.1 bytes per record with values of 200 bytes (18 per page), and 0.02 bytes with values of 16 bytes.  A
 // value in an overflow run takes 0.4 bytes and some bits.  The sum is 0.4 to 1 bytes if values of one size
-// were appended in order, and 3 to 5 bytes if sizes and positions are random (in a file of 2^24 pages).
+// were appended in order.  The sum is 3 to 5 bytes if sizes and positions are random (in a file of 2^24
+// pages).
 #pragma once
 
 #include <cstddef>
